@@ -1,0 +1,63 @@
+/** The lifecycle of a sandbox: which event moves it from where to where. Source: design, "Lifecycle". */
+export const SANDBOX_STATUSES = ['created', 'starting', 'running', 'stopping', 'stopped', 'failed'] as const
+export type SandboxStatus = (typeof SANDBOX_STATUSES)[number]
+
+/** Why a sandbox is still `starting`. */
+export const STATUS_REASONS = ['scheduling', 'insufficient_capacity'] as const
+export type StatusReason = (typeof STATUS_REASONS)[number]
+
+export const TRANSITION_EVENTS = [
+  'start_admitted',
+  'placed',
+  'no_capacity',
+  'worker_running',
+  'worker_start_failed',
+  'stop_requested',
+  'ended_well',
+  'ended_badly',
+  'worker_stopped',
+  'worker_lost',
+] as const
+export type TransitionEvent = (typeof TRANSITION_EVENTS)[number]
+
+export function isTerminal(status: SandboxStatus): boolean {
+  return status === 'stopped' || status === 'failed'
+}
+
+export function isActive(status: SandboxStatus): boolean {
+  return status === 'starting' || status === 'running' || status === 'stopping'
+}
+
+/** Where a sandbox stands, as far as the table needs to know. */
+export type Standing = { readonly status: SandboxStatus; readonly isPlaced: boolean }
+
+/** The status that an event leads to, or null when the event does not apply where the sandbox stands. */
+export function nextStatus(standing: Standing, event: TransitionEvent): SandboxStatus | null {
+  return TABLE[event](standing)
+}
+
+const TABLE: Record<TransitionEvent, (standing: Standing) => SandboxStatus | null> = {
+  start_admitted: ({ status }) => (status === 'created' || isTerminal(status) ? 'starting' : null),
+  placed: ({ status, isPlaced }) => (status === 'starting' && !isPlaced ? 'starting' : null),
+  no_capacity: ({ status, isPlaced }) => (status === 'starting' && !isPlaced ? 'starting' : null),
+  worker_running: ({ status, isPlaced }) => (status === 'starting' && isPlaced ? 'running' : null),
+  worker_start_failed: ({ status, isPlaced }) => {
+    if (!isPlaced) return null
+    if (status === 'starting') return 'failed'
+    return status === 'stopping' ? 'stopped' : null
+  },
+  stop_requested: ({ status, isPlaced }) => {
+    if (status === 'starting') return isPlaced ? 'stopping' : 'stopped'
+    return status === 'running' ? 'stopping' : null
+  },
+  ended_well: ({ status }) => {
+    if (status === 'running' || status === 'stopping') return 'stopped'
+    return status === 'starting' ? 'stopped' : null
+  },
+  ended_badly: ({ status }) => {
+    if (status === 'stopping') return 'stopped'
+    return status === 'running' || status === 'starting' ? 'failed' : null
+  },
+  worker_stopped: ({ status }) => (status === 'stopping' ? 'stopped' : null),
+  worker_lost: ({ status, isPlaced }) => (isActive(status) && isPlaced ? 'failed' : null),
+}

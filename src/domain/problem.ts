@@ -1,0 +1,44 @@
+/** Every refusal that a client can meet: its code and status. Sources: service description 7, contract decisions. */
+export const PROBLEMS = {
+  invalid_request: { status: 400, message: 'invalid request' },
+  invalid_sandbox_config: { status: 400, message: 'invalid sandbox config' },
+  invalid_api_key: { status: 401, message: 'unauthorized' },
+  forbidden: { status: 403, message: 'forbidden' },
+  quota_exceeded: { status: 403, message: 'quota exceeded' },
+  org_suspended: { status: 403, message: 'organization suspended' },
+  not_found: { status: 404, message: 'not found' },
+  sandbox_not_found: { status: 404, message: 'resource not found' },
+  event_not_found: { status: 404, message: 'resource not found' },
+  method_not_allowed: { status: 405, message: 'method not allowed' },
+  invalid_state_transition: { status: 409, message: 'invalid state transition' },
+  name_already_exists: { status: 409, message: "'name' already exists" },
+  payload_too_large: { status: 413, message: 'payload too large' },
+  unsupported_media_type: { status: 415, message: 'unsupported media type' },
+  rate_limited: { status: 429, message: 'too many requests' },
+  internal_error: { status: 500, message: 'internal error' },
+  orchestrator_unreachable: { status: 502, message: 'orchestrator unreachable' },
+  unavailable: { status: 503, message: 'service unavailable' },
+} as const
+
+export type ProblemCode = keyof typeof PROBLEMS
+
+/** What a problem may tell beside its code. `details` says which field or limit, what was seen, what would be accepted. */
+export type ProblemOptions = {
+  readonly message?: string
+  readonly details?: Readonly<Record<string, unknown>>
+  readonly retryAfterSeconds?: number
+  readonly cause?: unknown
+}
+
+/** A refusal on its way to the client: thrown by `control` and `http`, rendered once by `http`. */
+export class Problem extends Error {
+  readonly code: ProblemCode
+  readonly details: Readonly<Record<string, unknown>> | null
+  readonly retryAfterSeconds: number | null
+  constructor(code: ProblemCode, options: ProblemOptions = {}) {
+    super(options.message ?? PROBLEMS[code].message, { cause: options.cause })
+    this.code = code
+    this.details = options.details ?? null
+    this.retryAfterSeconds = options.retryAfterSeconds ?? null
+  }
+}

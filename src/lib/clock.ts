@@ -1,0 +1,35 @@
+/** Time as an argument: production gives `systemClock`, tests give a clock that they turn themselves. */
+export interface Clock {
+  /** Wall time, for what is stored or shown. It may step. */
+  now(): Date
+  /** Milliseconds that only grow, for measuring how long something took. */
+  monotonicMs(): number
+  /** Resolves after `ms`; rejects with the signal's reason when `signal` is aborted first. */
+  sleep(ms: number, signal?: AbortSignal): Promise<void>
+}
+
+/** The machine's own clock; the only place of this program that asks it for the time. */
+export const systemClock: Clock = {
+  now: () => new Date(),
+  monotonicMs: () => performance.now(),
+  sleep: (ms, signal) =>
+    new Promise<void>((resolve, reject) => {
+      if (signal?.aborted === true) {
+        reject(abortReason(signal))
+        return
+      }
+      const onAbort = (): void => {
+        clearTimeout(timer)
+        reject(abortReason(signal))
+      }
+      const timer = setTimeout(() => {
+        signal?.removeEventListener('abort', onAbort)
+        resolve()
+      }, ms)
+      signal?.addEventListener('abort', onAbort, { once: true })
+    }),
+}
+
+function abortReason(signal: AbortSignal | undefined): Error {
+  return signal?.reason instanceof Error ? signal.reason : new Error('aborted')
+}

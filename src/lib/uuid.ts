@@ -1,0 +1,50 @@
+import type { Clock } from './clock.ts'
+import type { Random } from './random.ts'
+
+/** Makes identifiers. */
+export interface Uuids {
+  /** A UUIDv7 (RFC 9562, 5.7): sorts by the time of its making, and within a process never goes back. */
+  next(): string
+}
+
+/** Identifiers from a clock and a source of randomness; more than one in a millisecond count up in `rand_a`. */
+export function makeUuids(clock: Clock, random: Random): Uuids {
+  let lastMs = 0
+  let counter = 0
+  return {
+    next() {
+      const nowMs = clock.now().getTime()
+      if (nowMs > lastMs) {
+        lastMs = nowMs
+        counter = random.bytes(2).readUInt16BE() & 0x7ff
+      } else if (++counter > 0xfff) {
+        lastMs += 1
+        counter = 0
+      }
+      const bytes = random.bytes(16)
+      bytes.writeUIntBE(lastMs, 0, 6)
+      bytes.writeUInt16BE(0x7000 | counter, 6)
+      bytes.writeUInt8((bytes.readUInt8(8) & 0x3f) | 0x80, 8)
+      return formatUuid(bytes)
+    },
+  }
+}
+
+/** The smallest UUIDv7 of an instant: with it a range of time becomes a range of identifiers. */
+export function firstUuidOf(instant: Date): string {
+  const bytes = Buffer.alloc(16)
+  bytes.writeUIntBE(Math.max(0, instant.getTime()), 0, 6)
+  return formatUuid(bytes)
+}
+
+const UUID_SHAPE = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
+
+/** Whether a string is a UUID in its hyphenated form, of any version. */
+export function isUuid(text: string): boolean {
+  return UUID_SHAPE.test(text)
+}
+
+function formatUuid(bytes: Buffer): string {
+  const hex = bytes.toString('hex')
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`
+}
