@@ -1,0 +1,157 @@
+import { constants } from 'node:fs'
+import { open, readlink, type FileHandle } from 'node:fs/promises'
+import { join } from 'node:path'
+
+/**
+ * Paths beneath a root that others control: a sandbox's files, an organization's volume folder. No symlink and no `..`
+ * leads out: each step opens one name beneath the handle of the step before (`/proc/self/fd/N/name`, never following),
+ * and link targets are walked by the same rule with the root as `/`. It holds while the tree changes under the walk,
+ * and for `/proc/<pid>/root`, where comparing path texts would not.
+ */
+export type RootPath = {
+  /** The resolved path as the host names it. It can go stale: read through `openInRoot`, write through `inParent`. */
+  readonly hostPath: string
+  /** The resolved path as seen from the root; absolute, without symlinks in what exists. */
+  readonly guestPath: string
+  readonly exists: boolean
+}
+
+export type ResolveOptions = {
+  /** Whether a symlink as the last part is followed. Default true. */
+  readonly followLast?: boolean
+}
+
+/** A path that could not be walked; `code` is as the kernel would say it: `ELOOP`, `ENOTDIR`, `ENOENT`, `EINVAL`. */
+export class RootPathError extends Error {
+  readonly code: 'ELOOP' | 'ENOTDIR' | 'ENOENT' | 'EINVAL'
+  constructor(code: RootPathError['code'], guestPath: string) {
+    super(`${code}: ${guestPath}`)
+    this.code = code
+  }
+}
+
+/** Linux's own limit on symlinks in one path (path_resolution(7)). */
+const MAX_SYMLINKS = 40
+/** O_PATH of Linux on every architecture Node runs on; Node's constants lack it. */
+const O_PATH = 0o10000000
+const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
+
+/** Resolves a path of the sandbox beneath `root`. What is missing is no error; a loop or a file as folder is. */
+export async function resolveInRoot(root: string, guestPath: string, options: ResolveOptions = {}): Promise<RootPath> {
+  return await walking(root, guestPath, options.followLast ?? true, (walk) => {
+    const names = [...walk.steps.map((step) => step.name), ...walk.missing]
+    const resolved = `/${names.join('/')}`
+    return Promise.resolve({ hostPath: join(root, ...names), guestPath: resolved, exists: walk.missing.length === 0 })
+  })
+}
+
+/**
+ * Opens a regular file or a folder beneath `root` for reading, following symlinks inside the root only. Rejects with
+ * `RootPathError` (`EINVAL` for devices, FIFOs and sockets). The caller closes the handle.
+ */
+export async function openInRoot(root: string, guestPath: string): Promise<FileHandle> {
+  return await walking(root, guestPath, true, async (walk) => {
+    if (walk.missing.length > 0) throw new RootPathError('ENOENT', guestPath)
+    const last = walk.steps.at(-1)?.handle ?? walk.root
+    const stat = await last.stat()
+    if (!stat.isFile() && !stat.isDirectory()) throw new RootPathError('EINVAL', guestPath)
+    return await open(handlePath(last), constants.O_RDONLY | constants.O_NONBLOCK)
+  })
+}
+
+/**
+ * Calls back with the folder that holds (or would hold) the path's last part, as a path that stays valid and can't be
+ * moved elsewhere while the callback runs, and with that part's name. The last part is not followed. Rejects with
+ * `ENOENT` when the folder is missing and `EINVAL` for the root itself.
+ */
+export async function inParent<T>(
+  root: string,
+  guestPath: string,
+  use: (folder: string, name: string) => Promise<T>,
+): Promise<T> {
+  return await walking(root, guestPath, false, async (walk) => {
+    const [missing] = walk.missing
+    if (missing !== undefined) {
+      if (walk.missing.length > 1) throw new RootPathError('ENOENT', guestPath)
+      return await use(handlePath(walk.steps.at(-1)?.handle ?? walk.root), missing)
+    }
+    const last = walk.steps.at(-1)
+    if (last === undefined) throw new RootPathError('EINVAL', guestPath)
+    return await use(handlePath(walk.steps.at(-2)?.handle ?? walk.root), last.name)
+  })
+}
+
+type Step = { readonly name: string; readonly handle: FileHandle }
+type Walk = { readonly root: FileHandle; readonly steps: Step[]; missing: readonly string[] }
+
+async function walking<T>(
+  root: string,
+  guestPath: string,
+  followLast: boolean,
+  use: (walk: Walk) => Promise<T>,
+): Promise<T> {
+  const walk: Walk = { root: await open(root, O_PATH | constants.O_DIRECTORY), steps: [], missing: [] }
+  try {
+    await advance(walk, guestPath, followLast)
+    return await use(walk)
+  } finally {
+    await Promise.all([...walk.steps.map((step) => step.handle.close()), walk.root.close()])
+  }
+}
+
+async function advance(walk: Walk, guestPath: string, followLast: boolean): Promise<void> {
+  if (guestPath.includes('\0')) throw new RootPathError('EINVAL', guestPath)
+  const pending = partsOf(guestPath)
+  let symlinks = 0
+  for (let part = pending.shift(); part !== undefined; part = pending.shift()) {
+    if (part === '..') {
+      await walk.steps.pop()?.handle.close()
+      continue
+    }
+    const folder = handlePath(walk.steps.at(-1)?.handle ?? walk.root)
+    const handle = await openStep(join(folder, part), guestPath)
+    if (handle === null) {
+      walk.missing = lexically([part, ...pending])
+      return
+    }
+    const isLink = (await handle.stat()).isSymbolicLink()
+    if (!isLink || (pending.length === 0 && !followLast)) {
+      walk.steps.push({ name: part, handle })
+      continue
+    }
+    await handle.close()
+    if (++symlinks > MAX_SYMLINKS) throw new RootPathError('ELOOP', guestPath)
+    const target = await readlink(join(folder, part))
+    if (target.startsWith('/')) await Promise.all(walk.steps.splice(0).map((step) => step.handle.close()))
+    pending.unshift(...partsOf(target))
+  }
+}
+
+async function openStep(path: string, guestPath: string): Promise<FileHandle | null> {
+  try {
+    return await open(path, STEP_FLAGS)
+  } catch (error) {
+    const code = error instanceof Error && 'code' in error ? error.code : null
+    if (code === 'ENOENT') return null
+    if (code === 'ENOTDIR') throw new RootPathError('ENOTDIR', guestPath)
+    throw error
+  }
+}
+
+function handlePath(handle: FileHandle): string {
+  return `/proc/self/fd/${String(handle.fd)}`
+}
+
+function partsOf(path: string): string[] {
+  return path.split('/').filter((part) => part !== '' && part !== '.')
+}
+
+/** What is missing holds no symlink: `..` takes back the part before it, and never leaves the part that exists. */
+function lexically(parts: readonly string[]): readonly string[] {
+  const kept: string[] = []
+  for (const part of parts) {
+    if (part === '..') kept.pop()
+    else kept.push(part)
+  }
+  return kept
+}

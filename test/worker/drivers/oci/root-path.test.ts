@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict'
+import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { inParent, openInRoot, resolveInRoot, RootPathError } from '../../../../src/worker/drivers/oci/root-path.ts'
+
+let base = ''
+let root = ''
+
+before(async () => {
+  base = await mkdtemp(join(tmpdir(), 'root-path-'))
+  root = join(base, 'root')
+  await mkdir(join(root, 'a/b'), { recursive: true })
+  await writeFile(join(base, 'outside'), 'host secret')
+  await writeFile(join(root, 'a/b/file'), 'inside')
+  await symlink('/a/b', join(root, 'absolute'))
+  await symlink('../../../../../../../outside', join(root, 'a/b/climb'))
+  await symlink(join(base, 'outside'), join(root, 'host'))
+  await symlink('loop', join(root, 'loop'))
+})
+after(async () => {
+  await rm(base, { recursive: true })
+})
+
+test('an absolute symlink is resolved with the root as its start', async () => {
+  const found = await resolveInRoot(root, '/absolute/file')
+  assert.deepEqual(found, { hostPath: join(root, 'a/b/file'), guestPath: '/a/b/file', exists: true })
+})
+
+test('neither dots nor symlinks lead out of the root', async () => {
+  for (const path of ['/a/b/climb', '/host', '../outside', '/a/../../outside']) {
+    const found = await resolveInRoot(root, path)
+    assert.equal(found.exists, false, path)
+    assert.ok(found.hostPath.startsWith(`${root}/`), path)
+    await assert.rejects(openInRoot(root, path), (error) => error instanceof RootPathError && error.code === 'ENOENT')
+  }
+})
+
+test('a last part that is a symlink is kept when it is not to be followed', async () => {
+  assert.equal((await resolveInRoot(root, '/host', { followLast: false })).guestPath, '/host')
+})
+
+test('a loop of symlinks and a file used as folder are refused by name', async () => {
+  await assert.rejects(
+    resolveInRoot(root, '/loop'),
+    (error) => error instanceof RootPathError && error.code === 'ELOOP',
+  )
+  await assert.rejects(
+    resolveInRoot(root, '/a/b/file/x'),
+    (error) => error instanceof RootPathError && error.code === 'ENOTDIR',
+  )
+})
+
+test('an opened file is the one inside the root', async () => {
+  const handle = await openInRoot(root, 'absolute/file')
+  try {
+    assert.equal(await handle.readFile('utf8'), 'inside')
+  } finally {
+    await handle.close()
+  }
+})
+
+test('a write through the parent folder lands inside the root', async () => {
+  await inParent(root, '/absolute/new', async (folder, name) => {
+    await writeFile(join(folder, name), 'new')
+  })
+  assert.equal(await readFile(join(root, 'a/b/new'), 'utf8'), 'new')
+  await assert.rejects(
+    inParent(root, '/', () => Promise.resolve()),
+    RootPathError,
+  )
+  await assert.rejects(
+    inParent(root, '/none/of/this', () => Promise.resolve()),
+    RootPathError,
+  )
+})
+
+test('what is missing keeps its place beneath what exists', async () => {
+  assert.deepEqual(await resolveInRoot(root, '/absolute/x/../../../y'), {
+    hostPath: join(root, 'a/b/y'),
+    guestPath: '/a/b/y',
+    exists: false,
+  })
+})
