@@ -1,0 +1,48 @@
+import { types, type CustomTypesConfig } from 'pg'
+
+/** A column whose value this program's types can't hold, for example a count beyond 2^53. */
+export class ColumnValueError extends Error {}
+
+/** PostgreSQL's own numbers of its types (`pg_type.oid`); they are part of the wire protocol and don't change. */
+const OID = { int8: 20, json: 114, numeric: 1700, date: 1082, timestamptz: 1184, jsonb: 3802 } as const
+
+/**
+ * How a column's text becomes a value, for one pool and not for the whole process: int8 is a number, timestamptz a
+ * Date, date and numeric stay text (both would lose something), json and jsonb are parsed. Cast a column to text to get
+ * its raw form.
+ */
+export const columnTypes: CustomTypesConfig = {
+  getTypeParser: (oid: number, format?: 'text' | 'binary') =>
+    format === 'binary' ? types.getTypeParser(oid, 'binary') : (PARSERS.get(oid) ?? types.getTypeParser(oid, 'text')),
+}
+
+const parseTimestamp = types.getTypeParser(OID.timestamptz, 'text')
+
+const PARSERS: ReadonlyMap<number, (text: string) => unknown> = new Map<number, (text: string) => unknown>([
+  [OID.int8, parseInt8],
+  [OID.json, parseJson],
+  [OID.jsonb, parseJson],
+  [OID.numeric, keepText],
+  [OID.date, keepText],
+  [OID.timestamptz, parseInstant],
+])
+
+function parseInt8(text: string): number {
+  const value = Number(text)
+  if (!Number.isSafeInteger(value)) throw new ColumnValueError(`a column holds ${text}, beyond 2^53: select it as text`)
+  return value
+}
+
+function parseJson(text: string): unknown {
+  return JSON.parse(text)
+}
+
+function keepText(text: string): string {
+  return text
+}
+
+function parseInstant(text: string): Date {
+  const instant: unknown = parseTimestamp(text)
+  if (!(instant instanceof Date)) throw new ColumnValueError(`a column holds the time ${text}, which no Date can be`)
+  return instant
+}
