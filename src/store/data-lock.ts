@@ -1,0 +1,55 @@
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+
+/** Another process works on the data folder; the message names it. */
+export class DataFolderInUse extends Error {}
+
+/** The right to work on a data folder, until it is disposed of or the process ends in any way. */
+export type DataLock = Disposable
+
+/** SQLITE_BUSY (sqlite.org/rescode.html): another process has the lock. */
+const SQLITE_BUSY = 5
+
+/**
+ * Takes the lock of a data folder for this process. Throws `DataFolderInUse` when another one has it.
+ *
+ * The lock is the kernel's (fcntl), which dies with its process even by kill -9 and knows nothing of process ids, so
+ * that no reused id and no second container can be mistaken for the owner. Node has no call for it; SQLite, which comes
+ * with Node, locks its file in this way, and the file holds nothing else.
+ */
+export function lockDataFolder(dataDir: string): DataLock {
+  const file = new DatabaseSync(join(dataDir, 'lock'))
+  const ownerPath = join(dataDir, 'lock.pid')
+  try {
+    file.exec('pragma locking_mode = exclusive; begin exclusive')
+  } catch (cause) {
+    file.close()
+    if (!isBusy(cause)) throw new Error(`the lock of the data folder ${dataDir} can't be taken`, { cause })
+    throw new DataFolderInUse(
+      `the data folder ${dataDir} is in use by process ${ownerOf(ownerPath)}: stop that one, or choose another folder`,
+      { cause },
+    )
+  }
+  writeFileSync(ownerPath, `${String(process.pid)}\n`, { mode: 0o644 })
+  return {
+    [Symbol.dispose]() {
+      if (!file.isOpen) return
+      rmSync(ownerPath, { force: true })
+      file.close()
+    },
+  }
+}
+
+/** Only for the message: the process that took the lock may be in another container, or just starting. */
+function ownerOf(ownerPath: string): string {
+  try {
+    return readFileSync(ownerPath, 'utf8').trim()
+  } catch (error) {
+    return `(unknown: ${error instanceof Error ? error.message : String(error)})`
+  }
+}
+
+function isBusy(error: unknown): boolean {
+  return error instanceof Error && 'errcode' in error && error.errcode === SQLITE_BUSY
+}

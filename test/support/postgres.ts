@@ -1,0 +1,178 @@
+import { createHash } from 'node:crypto'
+import { existsSync, readFileSync, rmSync } from 'node:fs'
+import { mkdtemp, readdir, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { Client } from 'pg'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { DataFolderInUse, lockDataFolder } from '../../src/store/data-lock.ts'
+import { startEmbedded } from '../../src/store/embedded.ts'
+import { migrate, readMigrations } from '../../src/store/migrate.ts'
+import { stopOrphans } from '../../src/store/postmaster.ts'
+
+/** A database of a test's own, with all migrations, whose role is bound by row-level security. */
+export type TestDatabase = { readonly url: string; readonly adminUrl: string; close(): Promise<void> }
+
+/** A server for tests; `adminUrl` is its superuser. */
+export type TestServer = { readonly adminUrl: string; stop(): Promise<void> }
+
+/** The variable by which the test runner tells each test file which server to use: its superuser's URL. */
+export const TEST_SERVER_VARIABLE = 'SANDYARD_TEST_DATABASE_URL'
+
+const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', 'migrations')
+const ROLE = 'sandyard_test'
+
+const TEMPORARY_PREFIX = '/tmp/sandyard-test-'
+const LEFT_BEHIND_AFTER_MS = 600_000
+
+/** Starts a server in a temporary folder. It doesn't sync to disk: what a test needs of durability it tests on its own server. */
+export async function startTestServer(): Promise<TestServer> {
+  const { server, dataDir } = await startTemporary()
+  return {
+    adminUrl: server.adminConnectionString,
+    async stop() {
+      await server.stop()
+      await rm(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+
+/**
+ * Makes a database for one test: a copy of a template that has the migrations, made once for each server. Uses the
+ * runner's server, or starts one for this process that ends with it.
+ */
+export async function makeTestDatabase(): Promise<TestDatabase> {
+  return copyDatabase(await ensureTemplate(await findServer()))
+}
+
+/** Like `makeTestDatabase`, but without any table. */
+export async function makeEmptyDatabase(): Promise<TestDatabase> {
+  const adminUrl = await findServer()
+  await onServer(adminUrl, ensureRole)
+  return copyDatabase({ adminUrl, template: 'template0' })
+}
+
+/** Runs `fn` on a connection of the superuser. */
+export async function onServer<T>(adminUrl: string, fn: (admin: Client) => Promise<T>): Promise<T> {
+  const admin = new Client({ connectionString: adminUrl })
+  await admin.connect()
+  try {
+    return await fn(admin)
+  } finally {
+    await admin.end()
+  }
+}
+
+/** Whether a test process has its own server already; one is enough for all its tests. */
+let ownServer: Promise<string> | null = null
+let templates: Promise<Template> | null = null
+let databasesMade = 0
+
+type Template = { readonly adminUrl: string; readonly template: string }
+
+function findServer(): Promise<string> {
+  const given = process.env[TEST_SERVER_VARIABLE]
+  if (given !== undefined && given !== '') return Promise.resolve(given)
+  return (ownServer ??= startOwnServer())
+}
+
+/** A test file has no last moment in which it could wait: the server is ended at once, with nothing to keep. */
+async function startOwnServer(): Promise<string> {
+  const { server, dataDir } = await startTemporary()
+  process.once('exit', () => {
+    process.kill(server.pid(), 'SIGQUIT')
+    const pause = new Int32Array(new SharedArrayBuffer(4))
+    for (let tries = 0; tries < 200 && isRunning(server.pid()); tries++) Atomics.wait(pause, 0, 0, 10)
+    rmSync(dataDir, { recursive: true, force: true, maxRetries: 5 })
+  })
+  return server.adminConnectionString
+}
+
+async function startTemporary() {
+  await sweep()
+  const dataDir = await mkdtemp(TEMPORARY_PREFIX)
+  const server = await startEmbedded({
+    dataDir,
+    log: makeLog('error'),
+    clock: systemClock,
+    random: systemRandom,
+    settings: { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off', max_connections: '200' },
+  })
+  return { server, dataDir }
+}
+
+/** Removes what a test process that was killed left behind. */
+async function sweep(): Promise<void> {
+  const names = (await readdir('/tmp')).filter((name) => join('/tmp', name).startsWith(TEMPORARY_PREFIX))
+  for (const dir of names.map((name) => join('/tmp', name))) {
+    const found = await stat(dir).catch(() => null) // its owner may be removing it just now
+    if (found === null || systemClock.now().getTime() - found.mtime.getTime() < LEFT_BEHIND_AFTER_MS) continue
+    try {
+      using _lock = lockDataFolder(dir)
+      const clusterDir = join(dir, 'postgres', 'data')
+      if (existsSync(clusterDir)) await stopOrphans(clusterDir, systemClock, makeLog('error'))
+      await rm(dir, { recursive: true, force: true })
+    } catch (error) {
+      if (!(error instanceof DataFolderInUse)) throw error
+    }
+  }
+}
+
+function ensureTemplate(adminUrl: string): Promise<Template> {
+  return (templates ??= makeTemplate(adminUrl))
+}
+
+async function makeTemplate(adminUrl: string): Promise<Template> {
+  const migrations = await readMigrations(MIGRATIONS_DIR)
+  const digest = createHash('sha256')
+    .update(migrations.map((migration) => migration.sha256).join())
+    .digest('hex')
+  const template = `sandyard_template_${digest.slice(0, 16)}`
+  await onServer(adminUrl, async (admin) => {
+    await admin.query(`select pg_advisory_lock(hashtextextended('sandyard template', 0))`) // other test files do the same
+    await ensureRole(admin)
+    const found = await admin.query('select from pg_database where datname = $1', [template])
+    if (found.rowCount !== 0) return
+    const draft = `${template}_draft`
+    await admin.query(`drop database if exists ${draft} with (force)`)
+    await admin.query(`create database ${draft} owner ${ROLE}`)
+    await migrate(urlFor(adminUrl, draft, ROLE), MIGRATIONS_DIR, makeLog('error'))
+    await admin.query(`alter database ${draft} rename to ${template}`)
+  })
+  return { adminUrl, template }
+}
+
+async function ensureRole(admin: Client): Promise<void> {
+  await admin.query(`select pg_advisory_lock(hashtextextended('sandyard test role', 0))`)
+  const { rowCount } = await admin.query('select from pg_roles where rolname = $1', [ROLE])
+  if (rowCount === 0) await admin.query(`create role ${ROLE} login nosuperuser nobypassrls password '${ROLE}'`)
+}
+
+async function copyDatabase({ adminUrl, template }: Template): Promise<TestDatabase> {
+  const name = `test_${String(process.pid)}_${String(++databasesMade)}_${systemRandom.bytes(4).toString('hex')}`
+  await onServer(adminUrl, (admin) => admin.query(`create database ${name} template ${template} owner ${ROLE}`))
+  return {
+    url: urlFor(adminUrl, name, ROLE),
+    adminUrl: urlFor(adminUrl, name, null),
+    close: () =>
+      onServer(adminUrl, async (admin) => void (await admin.query(`drop database if exists ${name} with (force)`))),
+  }
+}
+
+/** The same server, another database; with a role, that role, whose password is its name. */
+function urlFor(adminUrl: string, database: string, role: string | null): string {
+  const url = new URL(adminUrl)
+  url.pathname = `/${database}`
+  if (role !== null) {
+    url.username = role
+    url.password = role
+  }
+  return url.href
+}
+
+/** A process that ended but that nobody asked about yet is in state Z. */
+function isRunning(pid: number): boolean {
+  if (!existsSync(`/proc/${String(pid)}/stat`)) return false
+  return !/\) [ZX] /.test(readFileSync(`/proc/${String(pid)}/stat`, 'utf8'))
+}
