@@ -40,6 +40,12 @@ export function isStalePlan(error: unknown): boolean {
   return refusal?.code === '0A000' && refusal.routine === 'RevalidateCachedQuery'
 }
 
+/** Whether the server closes the connection after this error (operator intervention, idle limits); the socket shows it only later. */
+export function endsConnection(error: unknown): boolean {
+  const code = databaseErrorIn(error)?.code
+  return code !== undefined && (code.startsWith('57P') || code === '25P03')
+}
+
 /** SQLSTATE class 23, integrity constraint violation (PostgreSQL documentation, appendix A). */
 const INTEGRITY_CLASS = '23'
 

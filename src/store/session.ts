@@ -1,7 +1,7 @@
 import { setTimeout as setTimer, clearTimeout as clearTimer } from 'node:timers'
 import type { ClientBase, Pool, PoolClient, QueryResultRow } from 'pg'
 import type { Log } from '../lib/log.ts'
-import { DatabaseUnavailable, isStalePlan } from './database-errors.ts'
+import { DatabaseUnavailable, endsConnection, isStalePlan } from './database-errors.ts'
 
 /** One statement. A `name` makes it a prepared statement of its connection: the same name is always the same text. */
 export type Statement = { readonly name?: string; readonly text: string; readonly values?: readonly unknown[] }
@@ -73,7 +73,7 @@ export function makeSessions(options: SessionOptions): Sessions {
         const { name, text, values } = statement
         return await client.query<Row>({ ...(name === undefined ? {} : { name }), text, values: [...(values ?? [])] })
       } catch (error) {
-        if (isStalePlan(error)) state.isBroken = true
+        if (isStalePlan(error) || endsConnection(error)) state.isBroken = true
         else if (state.isBroken)
           throw new DatabaseUnavailable('the connection to the database was lost', { cause: error })
         throw error

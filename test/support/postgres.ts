@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
-import { existsSync, readFileSync, rmSync } from 'node:fs'
-import { mkdtemp, readdir, rm, stat } from 'node:fs/promises'
+import { existsSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { systemClock } from '../../src/lib/clock.ts'
@@ -106,8 +106,8 @@ async function startTemporary() {
 async function sweep(): Promise<void> {
   const names = (await readdir('/tmp')).filter((name) => join('/tmp', name).startsWith(TEMPORARY_PREFIX))
   for (const dir of names.map((name) => join('/tmp', name))) {
-    const found = await stat(dir).catch(() => null) // its owner may be removing it just now
-    if (found === null || systemClock.now().getTime() - found.mtime.getTime() < LEFT_BEHIND_AFTER_MS) continue
+    const found = statSync(dir, { throwIfNoEntry: false }) // its owner may be removing it just now
+    if (found === undefined || systemClock.now().getTime() - found.mtime.getTime() < LEFT_BEHIND_AFTER_MS) continue
     try {
       using _lock = lockDataFolder(dir)
       const clusterDir = join(dir, 'postgres', 'data')
