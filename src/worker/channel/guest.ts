@@ -34,8 +34,16 @@ export interface GuestProcess {
 }
 
 export const EXEC_FAILURE_KINDS = [
-  'not_found', 'permission_denied', 'not_executable', 'bad_cwd', 'bad_args', 'resource_limit',
-  'user_setup_failed', 'out_of_memory', 'pty_setup_failed', 'other',
+  'not_found',
+  'permission_denied',
+  'not_executable',
+  'bad_cwd',
+  'bad_args',
+  'resource_limit',
+  'user_setup_failed',
+  'out_of_memory',
+  'pty_setup_failed',
+  'other',
 ] as const
 export type ExecFailureKind = (typeof EXEC_FAILURE_KINDS)[number]
 
@@ -45,7 +53,11 @@ export class ExecFailure extends Error {
   readonly errno: number | null
   readonly errnoName: string | null
   readonly stage: string | null
-  constructor(kind: ExecFailureKind, message: string, detail: { errno?: number; errnoName?: string; stage?: string } = {}) {
+  constructor(
+    kind: ExecFailureKind,
+    message: string,
+    detail: { errno?: number; errnoName?: string; stage?: string } = {},
+  ) {
     super(message)
     this.kind = kind
     this.errno = detail.errno ?? null

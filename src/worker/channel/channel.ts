@@ -1,0 +1,60 @@
+import type { Guest } from './guest.ts'
+import type { Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import type { AgentMessageType, ClientMessageType, ErrorKind } from './messages.ts'
+
+/** What a channel is served with. */
+export type ChannelDeps = {
+  readonly clock: Clock
+  readonly log: Log
+  readonly limits: ChannelLimits
+  /** Told to the client in `core.ready`; diagnostic only. */
+  readonly agentVersion: string
+  /** Called for each message that counts against a sandbox's idle timeout (section 10); it must be cheap. */
+  readonly onActivity: () => void
+}
+
+export type ChannelLimits = {
+  /** The most sessions that one client may have open at once. */
+  readonly sessions: number
+}
+
+/** Limits that suit a client that multiplexes SSH sessions and port forwardings over one channel. */
+export const DEFAULT_CHANNEL_LIMITS: ChannelLimits = { sessions: 256 }
+
+/** What the families of messages (exec, fs, tcp) see of one client's connection. */
+export interface Channel {
+  readonly guest: Guest
+  readonly log: Log
+  /** Queues a message. Sending never fails; once the connection is gone nothing happens. */
+  send(id: number, type: AgentMessageType, payload: Readonly<Record<string, unknown>>): void
+  /** Queues `{data}` messages, cut to the size limit of a frame. Ask `hasRoom` first. */
+  sendData(id: number, type: AgentMessageType, data: Buffer): void
+  /** Refuses a message; the client's session of that id is over. */
+  sendError(id: number, kind: ErrorKind, detail: { readonly message: string; readonly type?: string }): void
+  /** Whether the client reads fast enough that more data may be sent. */
+  readonly hasRoom: boolean
+  /** Calls back once there is room. Waiters get their turns in order, each only while there is room. */
+  whenRoom(turn: () => void): void
+  /** Stops reading from the client until the function that it returns is called. Holds add up. */
+  holdInput(): () => void
+  /** Takes an id for a new session: `live` when it has one already, `full` at the limit of sessions. */
+  claim(id: number): 'claimed' | 'live' | 'full'
+  /** Gives an id back after the terminal message of its session. */
+  release(id: number): void
+  /** Takes responsibility for a promise: a rejection is a bug and is logged. */
+  own(work: Promise<void>): void
+}
+
+/** A message of a client, of a known type and with the right flags; the payload is still encoded. */
+export type Incoming = { readonly id: number; readonly payload: Uint8Array }
+
+/** Handles one message. It may throw `CborError` for a payload of the wrong shape, and nothing else. */
+export type Handler = (message: Incoming) => void
+
+/** The messages of one subject, with the sessions that they opened. */
+export type Family<T extends ClientMessageType> = {
+  readonly handlers: Readonly<Record<T, Handler>>
+  /** The client is gone: ends every session of this family at once. */
+  close(): void
+}

@@ -1,0 +1,73 @@
+import { CborError } from './cbor.ts'
+import type { Channel, Family } from './channel.ts'
+import { failedPayload, readExecRequest, readResize, readSignal, readStdin } from './exec-payloads.ts'
+import { startExecSession } from './exec-session.ts'
+import type { ExecSession } from './exec-session.ts'
+import { ExecFailure } from './guest.ts'
+import type { GuestExec } from './guest.ts'
+
+type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize' | 'core.exec.signal'
+
+/**
+ * The exec messages of one client. Input, sizes and signals for an unknown or finished id are ignored: the client sends
+ * them while the end of its session is still on the way (section 7.2).
+ */
+export function makeExecFamily(channel: Channel): Family<ExecMessages> {
+  const sessions = new Map<number, ExecSession>()
+
+  const fail = (id: number, error: unknown): void => {
+    channel.send(id, 'core.exec.failed', failedPayload(error))
+  }
+  /** The request, or null once the client was told why it can't be served. */
+  const read = (id: number, payload: Uint8Array): GuestExec | null => {
+    try {
+      return readExecRequest(payload)
+    } catch (error) {
+      if (!(error instanceof CborError) && !(error instanceof ExecFailure)) throw error
+      fail(id, error)
+      return null
+    }
+  }
+
+  return {
+    handlers: {
+      'core.exec.request': ({ id, payload }) => {
+        const claim = channel.claim(id)
+        if (claim === 'live') {
+          channel.sendError(id, 'invalid_session', { message: 'this id has a session', type: 'core.exec.request' })
+          return
+        }
+        if (claim === 'full') {
+          fail(id, new ExecFailure('other', 'too many open sessions', { errno: 11, errnoName: 'EAGAIN' }))
+          return
+        }
+        const request = read(id, payload)
+        if (request === null) {
+          channel.release(id)
+          return
+        }
+        const session = startExecSession(channel, id, request)
+        sessions.set(id, session)
+        channel.own(
+          session.over.finally(() => {
+            sessions.delete(id)
+            channel.release(id)
+          }),
+        )
+      },
+      'core.exec.stdin': ({ id, payload }) => {
+        sessions.get(id)?.write(readStdin(payload))
+      },
+      'core.exec.resize': ({ id, payload }) => {
+        const { rows, cols } = readResize(payload)
+        sessions.get(id)?.resize(rows, cols)
+      },
+      'core.exec.signal': ({ id, payload }) => {
+        sessions.get(id)?.signal(readSignal(payload))
+      },
+    },
+    close() {
+      for (const session of sessions.values()) session.kill()
+    },
+  }
+}

@@ -1,0 +1,21 @@
+import type { Channel, Family } from './channel.ts'
+
+/** `core.ping` and `core.touch`: answered at once; only a touch keeps a sandbox from being idle (section 10). */
+export function makeMaintenanceFamily(channel: Channel, onActivity: () => void): Family<'core.ping' | 'core.touch'> {
+  let touches = 0
+  return {
+    handlers: {
+      'core.ping': ({ id }) => {
+        channel.send(id, 'core.pong', {})
+      },
+      'core.touch': ({ id }) => {
+        onActivity()
+        touches += 1
+        channel.send(id, 'core.touched', { activity_seq: touches })
+      },
+    },
+    close: () => {
+      // every request was answered when it came
+    },
+  }
+}

@@ -1,0 +1,76 @@
+import { FLAG_SESSION_START, FLAG_SHUTDOWN, FLAG_TERMINAL } from './frame.ts'
+
+/** The generation of the agent protocol that this side speaks and stamps (section 5). */
+export const GENERATION = 7
+
+/** Who may send a message: the client, the agent, or only the host's own runtime (never seen from a client). */
+type Sender = 'client' | 'agent' | 'both' | 'host'
+
+type Message = { readonly sender: Sender; readonly flags: number; readonly generation: number }
+
+/** Every message of the protocol: who sends it, its flags (a function of the type alone) and since when (section 6). */
+export const MESSAGES = {
+  'core.ready': { sender: 'agent', flags: 0, generation: 1 },
+  'core.init.resolved': { sender: 'host', flags: 0, generation: 1 },
+  'core.init.ack': { sender: 'host', flags: 0, generation: 1 },
+  'core.bootstrap': { sender: 'host', flags: 0, generation: 7 },
+  'core.shutdown': { sender: 'host', flags: FLAG_SHUTDOWN, generation: 1 },
+  'core.relay.client.disconnected': { sender: 'host', flags: 0, generation: 1 },
+  'core.clock.sync': { sender: 'host', flags: 0, generation: 1 },
+  'core.ping': { sender: 'client', flags: 0, generation: 6 },
+  'core.pong': { sender: 'agent', flags: FLAG_TERMINAL, generation: 6 },
+  'core.touch': { sender: 'client', flags: 0, generation: 6 },
+  'core.touched': { sender: 'agent', flags: FLAG_TERMINAL, generation: 6 },
+  'core.error': { sender: 'agent', flags: FLAG_TERMINAL, generation: 5 },
+  'core.exec.request': { sender: 'client', flags: FLAG_SESSION_START, generation: 1 },
+  'core.exec.started': { sender: 'agent', flags: 0, generation: 1 },
+  'core.exec.stdin': { sender: 'client', flags: 0, generation: 1 },
+  'core.exec.stdin.error': { sender: 'agent', flags: 0, generation: 1 },
+  'core.exec.stdout': { sender: 'agent', flags: 0, generation: 1 },
+  'core.exec.stderr': { sender: 'agent', flags: 0, generation: 1 },
+  'core.exec.exited': { sender: 'agent', flags: FLAG_TERMINAL, generation: 1 },
+  'core.exec.failed': { sender: 'agent', flags: FLAG_TERMINAL, generation: 1 },
+  'core.exec.resize': { sender: 'client', flags: 0, generation: 1 },
+  'core.exec.signal': { sender: 'client', flags: 0, generation: 1 },
+  'core.fs.request': { sender: 'client', flags: FLAG_SESSION_START, generation: 2 },
+  'core.fs.response': { sender: 'agent', flags: FLAG_TERMINAL, generation: 2 },
+  'core.fs.data': { sender: 'both', flags: 0, generation: 2 },
+  'core.tcp.connect': { sender: 'client', flags: FLAG_SESSION_START, generation: 4 },
+  'core.tcp.connected': { sender: 'agent', flags: 0, generation: 4 },
+  'core.tcp.data': { sender: 'both', flags: 0, generation: 4 },
+  'core.tcp.eof': { sender: 'both', flags: 0, generation: 4 },
+  'core.tcp.close': { sender: 'client', flags: 0, generation: 4 },
+  'core.tcp.closed': { sender: 'agent', flags: FLAG_TERMINAL, generation: 4 },
+  'core.tcp.failed': { sender: 'agent', flags: FLAG_TERMINAL, generation: 4 },
+} as const satisfies Readonly<Record<string, Message>>
+
+export type MessageType = keyof typeof MESSAGES
+
+type SentBy<S extends Sender> = {
+  [T in MessageType]: (typeof MESSAGES)[T]['sender'] extends S ? T : never
+}[MessageType]
+
+/** Messages that this side may send. */
+export type AgentMessageType = SentBy<'agent' | 'both'>
+/** Messages that a client may send. */
+export type ClientMessageType = SentBy<'client' | 'both'>
+
+const CLIENT_TYPES: ReadonlySet<string> = new Set(
+  Object.entries(MESSAGES)
+    .filter(([, message]) => message.sender === 'client' || message.sender === 'both')
+    .map(([type]) => type),
+)
+
+/** Whether a type is one that a client may send. */
+export function isClientMessage(type: string): type is ClientMessageType {
+  return CLIENT_TYPES.has(type)
+}
+
+/** What a `core.error` may complain about (section 10). */
+export type ErrorKind =
+  | 'malformed_message'
+  | 'unsupported_message_type'
+  | 'unsupported_protocol_generation'
+  | 'invalid_flags'
+  | 'invalid_payload'
+  | 'invalid_session'

@@ -1,0 +1,50 @@
+import type { Channel, Family } from './channel.ts'
+
+/**
+ * Answers for subjects that a guest doesn't offer, in the terms that the client understands: it takes a `core.error`
+ * in a file session for a protocol failure (section 8.3).
+ */
+export function makeFsRefusal(channel: Channel): Family<'core.fs.request' | 'core.fs.data'> {
+  return {
+    handlers: {
+      'core.fs.request': ({ id }) => {
+        channel.send(id, 'core.fs.response', {
+          ok: false,
+          error: 'files: Operation not supported (os error 95)',
+          data: null,
+        })
+      },
+      'core.fs.data': () => {
+        // data of a write that was refused: the client may have sent them before it read the refusal
+      },
+    },
+    close: holdsNothing,
+  }
+}
+
+/** Like `makeFsRefusal`, for connections into the sandbox. */
+export function makeTcpRefusal(
+  channel: Channel,
+): Family<'core.tcp.connect' | 'core.tcp.data' | 'core.tcp.eof' | 'core.tcp.close'> {
+  const refuse = (id: number): void => {
+    channel.send(id, 'core.tcp.failed', { error: 'connect: Operation not supported (os error 95)' })
+  }
+  const ignore = (): void => {
+    // part of a connection that was refused
+  }
+  return {
+    handlers: {
+      'core.tcp.connect': ({ id }) => {
+        refuse(id)
+      },
+      'core.tcp.data': ignore,
+      'core.tcp.eof': ignore,
+      'core.tcp.close': ignore,
+    },
+    close: holdsNothing,
+  }
+}
+
+function holdsNothing(): void {
+  // refusals open no sessions
+}

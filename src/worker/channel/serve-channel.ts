@@ -1,0 +1,203 @@
+import type { Duplex } from 'node:stream'
+import { CborError } from './cbor.ts'
+import type { Channel, ChannelDeps, Handler } from './channel.ts'
+import { decodeEnvelope, encodeData, encodeMessage, MAX_DATA_BYTES } from './envelope.ts'
+import type { Envelope } from './envelope.ts'
+import { makeExecFamily } from './exec-family.ts'
+import { FrameLengthError, makeFrameReader } from './frame.ts'
+import type { Frame } from './frame.ts'
+import type { Guest } from './guest.ts'
+import { makeMaintenanceFamily } from './maintenance-family.ts'
+import { isClientMessage, MESSAGES } from './messages.ts'
+import type { AgentMessageType, ClientMessageType } from './messages.ts'
+import { makeFsRefusal, makeTcpRefusal } from './not-offered.ts'
+import { makeOutbox } from './outbox.ts'
+
+/** The correlation ids that a client may use: those of a genuine relay's first slot (section 2). */
+export const ID_MIN = 1
+export const ID_MAX = 33_554_431
+
+/**
+ * Above this many unsent bytes the client is not listened to: what it asks for would only add replies. The output of
+ * processes alone never gets there, so a client that is slow to read can still send a signal.
+ */
+const UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
+
+/** Agent messages that are no activity (section 10); `core.ready` only says that somebody connected. */
+const IDLE_AGENT_MESSAGES: ReadonlySet<AgentMessageType> = new Set([
+  'core.ready',
+  'core.pong',
+  'core.touched',
+  'core.error',
+])
+/** Client messages that are no activity; a touch counts once, by its own handler. */
+const IDLE_CLIENT_MESSAGES: ReadonlySet<ClientMessageType> = new Set(['core.ping', 'core.touch'])
+
+/**
+ * Plays the agent of a sandbox for one client: speaks first (id range and `core.ready`), then serves its messages until
+ * the stream ends. Resolves when the stream is gone and every process of this client was killed; never rejects.
+ * Specification: agent protocol, generation 7.
+ */
+export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): Promise<void> {
+  const owned = new Set<Promise<void>>()
+  const liveIds = new Set<number>()
+  const holds = new Set<symbol>()
+  const reader = makeFrameReader()
+  let releaseFull: (() => void) | null = null
+
+  const outbox = makeOutbox(stream, () => {
+    releaseFull?.()
+    releaseFull = null
+  })
+
+  const channel: Channel = {
+    guest,
+    log: deps.log,
+    send(id, type, payload) {
+      if (!IDLE_AGENT_MESSAGES.has(type)) deps.onActivity()
+      outbox.send([encodeMessage(id, type, payload)])
+    },
+    sendData(id, type, data) {
+      deps.onActivity()
+      for (let at = 0; at < data.length; at += MAX_DATA_BYTES) {
+        outbox.send(encodeData(id, type, data.subarray(at, at + MAX_DATA_BYTES)))
+      }
+    },
+    sendError(id, kind, detail) {
+      const offender = detail.type === undefined ? {} : { offending_type: detail.type.slice(0, 100) }
+      channel.send(id, 'core.error', { kind, message: detail.message, ...offender })
+    },
+    get hasRoom() {
+      return outbox.hasRoom
+    },
+    whenRoom: (turn) => {
+      outbox.whenRoom(turn)
+    },
+    holdInput() {
+      const hold = Symbol('hold')
+      holds.add(hold)
+      stream.pause()
+      return () => {
+        if (holds.delete(hold) && holds.size === 0) stream.resume()
+      }
+    },
+    claim(id) {
+      if (liveIds.has(id)) return 'live'
+      if (liveIds.size >= deps.limits.sessions) return 'full'
+      liveIds.add(id)
+      return 'claimed'
+    },
+    release(id) {
+      liveIds.delete(id)
+    },
+    own(work) {
+      const watched = work
+        .catch((error: unknown) => {
+          deps.log.error({ err: error }, 'a session of a command channel failed')
+        })
+        .finally(() => {
+          owned.delete(watched)
+        })
+      owned.add(watched)
+    },
+  }
+
+  const maintenance = makeMaintenanceFamily(channel, deps.onActivity)
+  const exec = makeExecFamily(channel)
+  const fs = makeFsRefusal(channel)
+  const tcp = makeTcpRefusal(channel)
+  const families = [maintenance, exec, fs, tcp]
+  const handlers: Readonly<Record<ClientMessageType, Handler>> = {
+    ...maintenance.handlers,
+    ...exec.handlers,
+    ...fs.handlers,
+    ...tcp.handlers,
+  }
+
+  const receive = (frame: Frame): void => {
+    const envelope = readEnvelope(frame)
+    if (envelope === null) {
+      channel.sendError(frame.id, 'malformed_message', { message: 'the frame holds no message' })
+      return
+    }
+    const { type, payload } = envelope
+    if (!isClientMessage(type)) {
+      channel.sendError(frame.id, 'unsupported_message_type', { message: 'no client may send this type', type })
+      return
+    }
+    if (frame.flags !== MESSAGES[type].flags) {
+      const message = `flags ${String(frame.flags)}, expected ${String(MESSAGES[type].flags)}`
+      channel.sendError(frame.id, 'invalid_flags', { message, type })
+      return
+    }
+    if (frame.id < ID_MIN || frame.id >= ID_MAX) {
+      const message = `ids run from ${String(ID_MIN)} to ${String(ID_MAX - 1)}`
+      channel.sendError(frame.id, 'invalid_session', { message, type })
+      return
+    }
+    if (!IDLE_CLIENT_MESSAGES.has(type)) deps.onActivity()
+    try {
+      handlers[type]({ id: frame.id, payload })
+    } catch (error) {
+      if (!(error instanceof CborError)) throw error
+      channel.sendError(frame.id, 'invalid_payload', { message: error.message, type })
+    }
+  }
+
+  stream.on('data', (piece: Buffer) => {
+    try {
+      for (const frame of reader.push(piece)) receive(frame)
+    } catch (error) {
+      if (!(error instanceof FrameLengthError)) deps.log.error({ err: error }, 'a command channel failed')
+      else deps.log.debug({ err: error }, 'a client broke the framing of its command channel')
+      stream.destroy()
+    }
+    if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.holdInput()
+  })
+
+  return new Promise((resolve) => {
+    let isOver = false
+    const finish = (): void => {
+      if (isOver) return
+      isOver = true
+      outbox.close()
+      for (const family of families) family.close()
+      stream.destroy()
+      const settle = async (): Promise<void> => {
+        while (owned.size > 0) await Promise.all(owned)
+        resolve()
+      }
+      void settle()
+    }
+    stream.on('end', finish)
+    stream.on('error', finish)
+    stream.on('close', finish)
+    outbox.send([encodePrologue(), encodeMessage(0, 'core.ready', readyPayload(deps))])
+  })
+}
+
+function readEnvelope(frame: Frame): Envelope | null {
+  try {
+    return decodeEnvelope(frame.body)
+  } catch (error) {
+    if (error instanceof CborError) return null
+    throw error
+  }
+}
+
+function encodePrologue(): Buffer {
+  const range = Buffer.alloc(8)
+  range.writeUInt32BE(ID_MIN, 0)
+  range.writeUInt32BE(ID_MAX, 4)
+  return range
+}
+
+/** The times are of a boot, which this agent has none of; clients only want them to be there (section 2). */
+function readyPayload(deps: ChannelDeps): Readonly<Record<string, unknown>> {
+  return {
+    boot_time_ns: 0,
+    init_time_ns: 0,
+    ready_time_ns: Math.round(deps.clock.monotonicMs() * 1_000_000),
+    agent_version: deps.agentVersion,
+  }
+}

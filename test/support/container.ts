@@ -1,0 +1,224 @@
+import { execFileSync } from 'node:child_process'
+import {
+  chmodSync,
+  chownSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { basename, dirname, join } from 'node:path'
+import type { Container } from '../../src/worker/drivers/oci/container.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
+
+/** A real crun container for tests, with a root file system made of this machine's own dash and coreutils. */
+export type TestContainer = { readonly container: Container; readonly rootfs: string; remove(): void }
+
+/** What a test may want different. */
+export type TestContainerOptions = {
+  readonly spec?: Partial<Container['spec']>
+  readonly image?: Partial<Container['image']>
+}
+
+/** Host user that is the container's user 0. */
+const UID_SHIFT = 100_000
+
+const TOOLS = [
+  'dash',
+  'cat',
+  'sleep',
+  'stty',
+  'id',
+  'head',
+  'dd',
+  'mkdir',
+  'ls',
+  'seq',
+  'tr',
+  'wc',
+  'env',
+  'md5sum',
+  'mkfifo',
+  'rm',
+  'timeout',
+  'setsid',
+  'true',
+  'echo',
+  'pwd',
+  'ps',
+  'touch',
+  'grep',
+  'readlink',
+  'chmod',
+  'ln',
+] as const
+
+/** Why no real container can run here, or null. */
+export function whyNoContainer(): string | null {
+  if (process.platform !== 'linux') return 'not Linux'
+  if (process.getuid?.() !== 0) return 'not root'
+  if (!existsSync('/usr/bin/crun')) return 'crun is not installed'
+  if (!existsSync('/usr/bin/catatonit')) return 'catatonit is not installed'
+  return null
+}
+
+/** Starts a container whose first process is an init that only reaps. `remove` ends it and deletes its files. */
+export function startTestContainer(options: TestContainerOptions = {}): TestContainer {
+  const runDir = mkdtempSync(join(tmpdir(), 'sandyard-exec-'))
+  chmodSync(runDir, 0o700)
+  const rootfs = join(runDir, 'rootfs')
+  // The folders above must let the container's user 0, a stranger to the host, reach its root.
+  chmodSync(runDir, 0o711)
+  buildRootfs(rootfs)
+  const id = basename(runDir).toLowerCase()
+  const runtime = [
+    ...hybridCgroupWrapper(),
+    '/usr/bin/crun',
+    '--cgroup-manager=cgroupfs',
+    '--root',
+    join(runDir, 'crun'),
+  ]
+  writeFileSync(join(runDir, 'config.json'), JSON.stringify(config(id, rootfs)))
+  const [file = '', ...args] = [
+    ...runtime,
+    'run',
+    '--detach',
+    '--bundle',
+    runDir,
+    '--pid-file',
+    join(runDir, 'pid'),
+    id,
+  ]
+  execFileSync(file, args, { stdio: ['ignore', 'ignore', 'inherit'], timeout: 20_000 })
+  const container: Container = {
+    id,
+    runtime,
+    runtimeName: 'crun',
+    initPid: Number(readFileSync(join(runDir, 'pid'), 'utf8')),
+    uidShift: UID_SHIFT,
+    runDir,
+    spec: { ...DEFAULT_SPEC_FOR_TESTS, ...options.spec },
+    image: {
+      env: ['PATH=/usr/local/bin:/usr/bin:/bin', 'FROM_IMAGE=image'],
+      entrypoint: null,
+      cmd: null,
+      workdir: null,
+      user: null,
+      ...options.image,
+    },
+  }
+  return {
+    container,
+    rootfs,
+    remove() {
+      const [bin = '', ...rest] = [...runtime, 'delete', '--force', id]
+      execFileSync(bin, rest, { stdio: ['ignore', 'ignore', 'inherit'], timeout: 20_000 })
+      rmSync(runDir, { recursive: true, force: true })
+    },
+  }
+}
+
+/** crun refuses a machine with both cgroup versions unless the second is out of its sight (runtime-notes 4.1). */
+function hybridCgroupWrapper(): readonly string[] {
+  const controllers = '/sys/fs/cgroup/unified/cgroup.controllers'
+  if (!existsSync(controllers) || readFileSync(controllers, 'utf8').trim() === '') return []
+  const script = 'umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"'
+  return ['/usr/bin/unshare', '-m', '--propagation', 'private', '/bin/sh', '-c', script, 'sh']
+}
+
+function buildRootfs(rootfs: string): void {
+  for (const dir of [
+    'usr/bin',
+    'etc',
+    'tmp',
+    'root',
+    'dev',
+    'proc',
+    'sys',
+    'home/alice',
+    '.msb/scripts',
+    'usr/local/bin',
+    'run',
+  ]) {
+    mkdirSync(join(rootfs, dir), { recursive: true })
+  }
+  const wanted = TOOLS.map((tool) => join('/usr/bin', tool)).filter((path) => existsSync(path))
+  for (const tool of wanted) {
+    cpSync(realpathSync(tool), join(rootfs, tool))
+    for (const library of librariesOf(tool)) {
+      const to = join(rootfs, library)
+      if (existsSync(to)) continue
+      mkdirSync(dirname(to), { recursive: true })
+      cpSync(realpathSync(library), to)
+    }
+  }
+  cpSync('/usr/bin/catatonit', join(rootfs, 'usr/bin/catatonit'))
+  for (const library of librariesOf('/usr/bin/catatonit')) cpSync(realpathSync(library), join(rootfs, library))
+  execFileSync('ln', ['-s', 'usr/bin', join(rootfs, 'bin')])
+  execFileSync('ln', ['-s', 'dash', join(rootfs, 'usr/bin/sh')])
+  writeFileSync(
+    join(rootfs, 'etc/passwd'),
+    'root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000:Alice:/home/alice:/bin/sh\n',
+  )
+  writeFileSync(join(rootfs, 'etc/group'), 'root:x:0:\nalice:x:1000:\nstaff:x:50:alice\nwheel:x:10:alice,root\n')
+  execFileSync('chown', ['-R', `${String(UID_SHIFT)}:${String(UID_SHIFT)}`, rootfs])
+  chownSync(join(rootfs, 'home/alice'), UID_SHIFT + 1000, UID_SHIFT + 1000)
+  chmodSync(join(rootfs, 'tmp'), 0o1777)
+}
+
+function librariesOf(file: string): readonly string[] {
+  let listing = ''
+  try {
+    listing = execFileSync('ldd', [file], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] })
+  } catch {
+    return [] // a static program has none
+  }
+  return [...listing.matchAll(/(\/\S+\.so[.\d]*)/g)].map((match) => match[1] ?? '')
+}
+
+function config(id: string, rootfs: string): object {
+  const caps = [
+    'CAP_CHOWN',
+    'CAP_DAC_OVERRIDE',
+    'CAP_FOWNER',
+    'CAP_SETUID',
+    'CAP_SETGID',
+    'CAP_KILL',
+    'CAP_NET_BIND_SERVICE',
+  ]
+  return {
+    ociVersion: '1.0.2',
+    process: {
+      terminal: false,
+      user: { uid: 0, gid: 0 },
+      args: ['/usr/bin/catatonit', '-P'],
+      env: ['PATH=/usr/bin:/bin'],
+      cwd: '/',
+      capabilities: { bounding: caps, effective: caps, permitted: caps },
+      noNewPrivileges: true,
+    },
+    root: { path: rootfs, readonly: false },
+    hostname: 'box',
+    mounts: [
+      { destination: '/proc', type: 'proc', source: 'proc' },
+      { destination: '/dev', type: 'tmpfs', source: 'tmpfs', options: ['nosuid', 'mode=755', 'size=65536k'] },
+      {
+        destination: '/dev/pts',
+        type: 'devpts',
+        source: 'devpts',
+        options: ['nosuid', 'noexec', 'newinstance', 'ptmxmode=0666', 'mode=0620'],
+      },
+    ],
+    linux: {
+      cgroupsPath: `/sandyard-test/${id}`,
+      uidMappings: [{ containerID: 0, hostID: UID_SHIFT, size: 65_536 }],
+      gidMappings: [{ containerID: 0, hostID: UID_SHIFT, size: 65_536 }],
+      namespaces: ['pid', 'mount', 'ipc', 'uts', 'user', 'network'].map((type) => ({ type })),
+    },
+  }
+}
