@@ -1,0 +1,85 @@
+import { Client } from 'pg'
+
+/** A connection that listens for the wake-ups of other processes and sends ours. */
+export interface WakeConnection {
+  /** Sends the topics in one NOTIFY; without topics it only asks for a sign of life. Rejects when the connection is lost. */
+  notify(topics: readonly string[]): Promise<void>
+  isLost(): boolean
+  close(): Promise<void>
+}
+
+export type WakeConnectionOptions = {
+  readonly connectionString: string
+  /** What another process sent. */
+  readonly onTopics: (topics: readonly string[] | 'everything') => void
+  readonly onLost: () => void
+}
+
+const CHANNEL = 'sandyard_wake'
+
+/** The payload that wakes everybody. */
+const EVERYTHING = '*'
+
+/** A payload must be shorter than 8000 bytes (PostgreSQL documentation, NOTIFY). */
+const PAYLOAD_LIMIT_BYTES = 7_900
+
+const CONNECT_TIMEOUT_MS = 5_000
+const QUERY_TIMEOUT_MS = 5_000
+
+/**
+ * Connects and listens. The first thing that it does then is to wake everybody: what others said before was not heard.
+ * Our own notifications are known by the server process that sent them, and left out.
+ */
+export async function connectWake(options: WakeConnectionOptions): Promise<WakeConnection> {
+  let isLost = false
+  const lose = (): void => {
+    isLost = true
+    options.onLost()
+  }
+  const client = new Client({
+    connectionString: options.connectionString,
+    application_name: 'sandyard wake',
+    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    query_timeout: QUERY_TIMEOUT_MS,
+    keepAlive: true,
+  })
+  client.on('error', lose)
+  client.on('end', lose)
+  try {
+    await client.connect()
+    const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid')
+    const ownPid = rows[0]?.pid
+    client.on('notification', ({ channel, payload, processId }) => {
+      if (channel === CHANNEL && processId !== ownPid) options.onTopics(parsePayload(payload ?? EVERYTHING))
+    })
+    await client.query(`listen ${CHANNEL}`)
+  } catch (error) {
+    await client.end()
+    throw error
+  }
+  options.onTopics('everything')
+  return {
+    async notify(topics) {
+      if (topics.length === 0) await client.query('select 1')
+      else await client.query({ text: 'select pg_notify($1, $2)', values: [CHANNEL, toPayload(topics)] })
+    },
+    isLost: () => isLost,
+    close: () => client.end(),
+  }
+}
+
+function toPayload(topics: readonly string[]): string {
+  const payload = JSON.stringify(topics)
+  return Buffer.byteLength(payload) <= PAYLOAD_LIMIT_BYTES ? payload : EVERYTHING
+}
+
+/** What can't be read wakes everybody: a needless wake-up costs a query, a missed one costs a period of waiting. */
+function parsePayload(payload: string): readonly string[] | 'everything' {
+  if (payload === EVERYTHING) return 'everything'
+  try {
+    const parsed: unknown = JSON.parse(payload)
+    return Array.isArray(parsed) ? parsed.map(String) : 'everything'
+  } catch {
+    return 'everything'
+  }
+}
