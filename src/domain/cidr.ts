@@ -1,0 +1,85 @@
+import { isIPv4, isIPv6 } from 'node:net'
+
+/** A block of addresses, both ends included; host bits of what was written are cleared. A lone address is a block of one. */
+export type Cidr = {
+  readonly family: 4 | 6
+  readonly first: bigint
+  readonly last: bigint
+  readonly prefix: number
+}
+
+/** Reads `10.0.0.0/8`, `fd00::/8` or a lone address; null when the text is neither. Zone ids (`%eth0`) are refused. */
+export function parseCidr(text: string): Cidr | null {
+  const parts = text.split('/')
+  const address = parts[0] ?? ''
+  if (parts.length > 2) return null
+  const family = isIPv4(address) ? 4 : isIPv6(address) && !address.includes('%') ? 6 : null
+  if (family === null) return null
+  const width = family === 4 ? 32 : 128
+  const prefixText = parts[1] ?? String(width)
+  if (!/^\d{1,3}$/.test(prefixText) || Number(prefixText) > width) return null
+  const prefix = Number(prefixText)
+  const hostBits = BigInt(width - prefix)
+  const first = (addressNumber(address, family) >> hostBits) << hostBits
+  return { family, first, last: first + (1n << hostBits) - 1n, prefix }
+}
+
+/** Like `parseCidr` for text that is known to be good, such as a constant; throws on any other. */
+export function cidr(text: string): Cidr {
+  const parsed = parseCidr(text)
+  if (parsed === null) throw new Error(`not an address block: ${text}`)
+  return parsed
+}
+
+/** Whether every address of `inner` lies in `outer`. */
+export function contains(outer: Cidr, inner: Cidr): boolean {
+  return outer.family === inner.family && outer.first <= inner.first && inner.last <= outer.last
+}
+
+/** Whether two blocks share an address; of two blocks that do, one contains the other. */
+export function overlaps(one: Cidr, other: Cidr): boolean {
+  return contains(one, other) || contains(other, one)
+}
+
+/** The same addresses without blocks that others contain, in order. */
+export function withoutContained(cidrs: readonly Cidr[]): readonly Cidr[] {
+  const largestFirst = cidrs.toSorted((a, b) => a.prefix - b.prefix)
+  const kept: Cidr[] = []
+  for (const candidate of largestFirst) if (!kept.some((outer) => contains(outer, candidate))) kept.push(candidate)
+  return kept.toSorted((a, b) => a.family - b.family || (a.first < b.first ? -1 : 1))
+}
+
+/** An IPv4 block as nftables and iproute2 read it, such as `10.0.0.0/8`. */
+export function formatCidr4(block: Cidr): string {
+  return `${formatAddress4(block.first)}/${String(block.prefix)}`
+}
+
+/** An IPv4 address in dotted form. */
+export function formatAddress4(address: bigint): string {
+  return [24n, 16n, 8n, 0n].map((shift) => String((address >> shift) & 0xffn)).join('.')
+}
+
+function addressNumber(address: string, family: 4 | 6): bigint {
+  if (family === 4) return joinNumbers(address.split('.').map(Number), 8n)
+  const lastColon = address.lastIndexOf(':')
+  const tail = address.slice(lastColon + 1)
+  const plain = tail.includes('.') ? address.slice(0, lastColon + 1) + dottedAsHex(tail) : address
+  const [head = '', rest] = plain.split('::')
+  const before = hexGroups(head)
+  const after = rest === undefined ? [] : hexGroups(rest)
+  const zeros = Array.from({ length: 8 - before.length - after.length }, () => 0)
+  return joinNumbers([...before, ...zeros, ...after], 16n)
+}
+
+function dottedAsHex(dotted: string): string {
+  const value = addressNumber(dotted, 4)
+  return `${(value >> 16n).toString(16)}:${(value & 0xffffn).toString(16)}`
+}
+
+function hexGroups(text: string): readonly number[] {
+  return text === '' ? [] : text.split(':').map((group) => Number.parseInt(group, 16))
+}
+
+function joinNumbers(numbers: readonly number[], bits: bigint): bigint {
+  return numbers.reduce((value, part) => (value << bits) | BigInt(part), 0n)
+}

@@ -1,0 +1,152 @@
+import { createSocket, type Socket as UdpSocket } from 'node:dgram'
+import { once } from 'node:events'
+import { createServer, type Server, type Socket } from 'node:net'
+import type { Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import type { Random } from '../../lib/random.ts'
+import { isRebinding, RCODE, readQuery, refusal } from './dns-message.ts'
+import { askResolver, frame, readFrames, type Transport } from './dns-upstream.ts'
+
+/** The queries that wait for an answer at a time, of all sandboxes together; the next ones are refused. */
+const IN_FLIGHT_MAX = 512
+const TCP_CLIENTS_MAX = 128
+const TCP_IDLE_MS = 10_000
+/** How long one resolver may take before the next is asked: stub resolvers give up after 5 s. */
+const RESOLVER_TIMEOUT_MS = 2_000
+/** The resolvers that are asked at most, as glibc does. */
+const RESOLVERS_MAX = 3
+/** What is tried to find a port that is free for UDP and TCP. */
+const PORT_ATTEMPTS = 10
+const DNS_PORT = 53
+
+export type DnsForwarder = {
+  readonly port: number
+  /** Stops listening; queries under way are not answered. */
+  close(): Promise<void>
+}
+
+export type DnsForwarderOptions = {
+  readonly address: string
+  readonly resolvers: readonly string[]
+  readonly hasRebindProtection: boolean
+  readonly clock: Clock
+  readonly random: Random
+  readonly log: Log
+}
+
+/**
+ * Answers DNS over UDP and TCP at an address, at port 53 if it is free, by asking the given resolvers in their order.
+ * Says REFUSED to an answer that rebinds a public name, and to queries beyond its bounds; SERVFAIL when none answers.
+ */
+export async function startDnsForwarder(options: DnsForwarderOptions): Promise<DnsForwarder> {
+  const stopping = new AbortController()
+  let inFlight = 0
+
+  async function answer(query: Buffer, transport: Transport): Promise<Buffer | null> {
+    if (query.length < 12) return null
+    if (readQuery(query) === null) return refusal(query, RCODE.formatError)
+    if (inFlight >= IN_FLIGHT_MAX) return refusal(query, RCODE.refused)
+    inFlight += 1
+    try {
+      const found = await askInTurn(options, { query, transport }, stopping.signal)
+      if (found === null) return refusal(query, RCODE.serverFailure)
+      return options.hasRebindProtection && isRebinding(found) ? refusal(query, RCODE.refused) : found
+    } finally {
+      inFlight -= 1
+    }
+  }
+
+  const { udp, tcp, port } = await listen(options.address)
+  const clients = new Set<Socket>()
+  udp.on('message', (query, sender) => {
+    void answer(query, 'udp').then((reply) => {
+      if (reply !== null && !stopping.signal.aborted) udp.send(reply, sender.port, sender.address)
+    }, logFailure)
+  })
+  udp.on('error', logFailure)
+  tcp.on('connection', (client) => {
+    clients.add(client)
+    client.setTimeout(TCP_IDLE_MS, () => client.destroy())
+    client.on('close', () => clients.delete(client))
+    serveClient(client, (query) => answer(query, 'tcp')).catch(logFailure)
+  })
+  tcp.on('error', logFailure)
+
+  function logFailure(error: unknown): void {
+    options.log.debug({ error }, 'a DNS query was not answered')
+  }
+
+  return {
+    port,
+    close: async () => {
+      stopping.abort(new Error('the DNS forwarder stops'))
+      for (const client of clients) client.destroy()
+      await Promise.all([once(udp, 'close'), once(tcp, 'close'), udp.close(), tcp.close()])
+    },
+  }
+}
+
+async function serveClient(client: Socket, answer: (query: Buffer) => Promise<Buffer | null>): Promise<void> {
+  try {
+    for await (const query of readFrames(client)) {
+      const reply = await answer(query)
+      if (reply === null || client.destroyed) break
+      if (!client.write(frame(reply))) await once(client, 'drain')
+    }
+  } finally {
+    client.destroy()
+  }
+}
+
+async function askInTurn(
+  { resolvers, clock, random, log }: DnsForwarderOptions,
+  question: { readonly query: Buffer; readonly transport: Transport },
+  stopping: AbortSignal,
+): Promise<Buffer | null> {
+  for (const resolver of resolvers.slice(0, RESOLVERS_MAX)) {
+    if (stopping.aborted) return null
+    const ended = new AbortController()
+    const limit = new AbortController()
+    // the limit's own sleep ends with the query, so that no timer outlives it
+    const timer = clock.sleep(RESOLVER_TIMEOUT_MS, ended.signal).then(
+      () => {
+        limit.abort(new Error('timed out'))
+      },
+      () => null, // the query ended first
+    )
+    try {
+      return await askResolver({ ...question, resolver }, random, AbortSignal.any([limit.signal, stopping]))
+    } catch (error) {
+      log.debug({ error, resolver }, 'a resolver did not answer')
+    } finally {
+      ended.abort(new Error('answered'))
+      await timer
+    }
+  }
+  return null
+}
+
+/** Listens for UDP and TCP at one port: 53, or any other where the host has a resolver on all its addresses. */
+async function listen(
+  address: string,
+): Promise<{ readonly udp: UdpSocket; readonly tcp: Server; readonly port: number }> {
+  let failure: unknown = null
+  for (let attempt = 0; attempt < PORT_ATTEMPTS; attempt++) {
+    const udp = createSocket('udp4')
+    const tcp = createServer()
+    tcp.maxConnections = TCP_CLIENTS_MAX
+    try {
+      udp.bind({ address, port: attempt === 0 ? DNS_PORT : 0, exclusive: true })
+      await once(udp, 'listening')
+      const port = udp.address().port
+      tcp.listen({ host: address, port, exclusive: true })
+      await once(tcp, 'listening')
+      return { udp, tcp, port }
+    } catch (error) {
+      failure = error
+      udp.close()
+      tcp.close()
+    }
+  }
+  throw new Error(`no port at ${address} is free for DNS`, { cause: failure })
+}

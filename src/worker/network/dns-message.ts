@@ -1,0 +1,124 @@
+/** The little of a DNS message that a forwarder has to understand (RFC 1035, 4.1). */
+import { contains, parseCidr, type Cidr } from '../../domain/cidr.ts'
+import { SPECIAL } from '../../domain/network-groups.ts'
+
+const HEADER_BYTES = 12
+const FLAG_RESPONSE = 0x8000
+const OPCODE_MASK = 0x7800
+const FLAG_RECURSION_DESIRED = 0x0100
+const FLAG_RECURSION_AVAILABLE = 0x0080
+
+/** Response codes (RFC 1035, 4.1.1). */
+export const RCODE = { formatError: 1, serverFailure: 2, refused: 5 } as const
+
+/** A question as a forwarder passes it on: its name in small letters, and where the question ends in the message. */
+export type Question = { readonly name: string; readonly end: number }
+
+/** Reads a standard query with exactly one question; null for any other message. */
+export function readQuery(message: Buffer): Question | null {
+  if (message.length < HEADER_BYTES) return null
+  const flags = message.readUInt16BE(2)
+  if ((flags & (FLAG_RESPONSE | OPCODE_MASK)) !== 0 || message.readUInt16BE(4) !== 1) return null
+  return readQuestion(message)
+}
+
+/** Whether `answer` is a response to `query`: same id, and the same question but for the case of letters. */
+export function answersQuery(answer: Buffer, query: Buffer): boolean {
+  const asked = readQuery(query)
+  if (asked === null || answer.length < asked.end) return false
+  if (answer.readUInt16BE(0) !== query.readUInt16BE(0) || (answer.readUInt16BE(2) & FLAG_RESPONSE) === 0) return false
+  const type = query.subarray(asked.end - 4, asked.end)
+  return readQuestion(answer)?.name === asked.name && answer.subarray(asked.end - 4, asked.end).equals(type)
+}
+
+/** The reply to a query that says no, with the question repeated. */
+export function refusal(query: Buffer, rcode: number): Buffer {
+  const end = readQuestion(query)?.end
+  const reply = Buffer.from(query.subarray(0, end ?? HEADER_BYTES))
+  const asked = query.readUInt16BE(2) & (OPCODE_MASK | FLAG_RECURSION_DESIRED)
+  reply.writeUInt16BE(FLAG_RESPONSE | FLAG_RECURSION_AVAILABLE | asked | rcode, 2)
+  reply.writeUInt16BE(end === undefined ? 0 : 1, 4)
+  reply.fill(0, 6, HEADER_BYTES)
+  return reply
+}
+
+/** The same message with another id. */
+export function withId(message: Buffer, id: number): Buffer {
+  const copy = Buffer.from(message)
+  copy.writeUInt16BE(id, 0)
+  return copy
+}
+
+/**
+ * Whether an answer gives a public name a special address (private, loopback, link-local and so on): the way in which
+ * a page of a stranger reaches what lies behind a firewall. Names of private use may have such addresses. An answer
+ * that can't be read counts as such.
+ */
+export function isRebinding(answer: Buffer): boolean {
+  const question = readQuestion(answer)
+  if (question === null) return true
+  if (isPrivateName(question.name)) return false
+  const addresses = readAddresses(answer, question.end)
+  return addresses === null || addresses.some((address) => SPECIAL.some((block) => contains(block, address)))
+}
+
+/** RFC 6762 and 8375, ICANN's `.internal`, and the names that networks use among themselves (RFC 6762, appendix G). */
+const PRIVATE_SUFFIXES = ['local', 'internal', 'home.arpa', 'localhost', 'intranet', 'private', 'corp', 'home', 'lan']
+
+function isPrivateName(name: string): boolean {
+  return !name.includes('.') || PRIVATE_SUFFIXES.some((suffix) => name.endsWith(`.${suffix}`))
+}
+
+function readQuestion(message: Buffer): Question | null {
+  const labels: string[] = []
+  let at = HEADER_BYTES
+  for (;;) {
+    const length = message[at]
+    // a compressed name (two high bits) has nothing to point back to in a question
+    if (length === undefined || length > 63) return null
+    at += 1
+    if (length === 0) break
+    labels.push(message.toString('latin1', at, at + length).toLowerCase())
+    at += length
+  }
+  return at + 4 <= message.length ? { name: labels.join('.'), end: at + 4 } : null
+}
+
+const TYPE_A = 1
+const TYPE_AAAA = 28
+
+/** The addresses of the answer section; null when it can't be read. */
+function readAddresses(message: Buffer, start: number): readonly Cidr[] | null {
+  const addresses: Cidr[] = []
+  let at = start
+  for (let left = message.readUInt16BE(6); left > 0; left--) {
+    const fixed = skipName(message, at)
+    if (fixed === null || fixed + 10 > message.length) return null
+    const type = message.readUInt16BE(fixed)
+    const data = fixed + 10
+    at = data + message.readUInt16BE(fixed + 8)
+    if (at > message.length) return null
+    const address = readAddress(type, message.subarray(data, at))
+    if (address !== null) addresses.push(address)
+  }
+  return addresses
+}
+
+function readAddress(type: number, data: Buffer): Cidr | null {
+  if (type === TYPE_A && data.length === 4) return parseCidr([...data].join('.'))
+  if (type !== TYPE_AAAA || data.length !== 16) return null
+  const isMapped = data.subarray(0, 10).every((byte) => byte === 0) && data.readUInt16BE(10) === 0xffff
+  if (isMapped) return parseCidr([...data.subarray(12)].join('.'))
+  return parseCidr((data.toString('hex').match(/.{4}/g) ?? []).join(':'))
+}
+
+function skipName(message: Buffer, start: number): number | null {
+  let at = start
+  for (;;) {
+    const length = message[at]
+    if (length === undefined) return null
+    if (length >= 0xc0) return at + 2
+    if (length === 0) return at + 1
+    at += 1 + length
+  }
+}

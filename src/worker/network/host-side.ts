@@ -1,0 +1,106 @@
+/**
+ * The little that sandboxes need of the host's own network namespace: one table of ours, and forwarding on the devices
+ * that lead out. Where the host did not forward before, the table lets those devices forward for our cable alone.
+ * Nothing that arrives over the cable reaches an address of the host, but DNS at the forwarder.
+ */
+import { readFile, writeFile } from 'node:fs/promises'
+import { formatCidr4, type Cidr } from '../../domain/cidr.ts'
+import { SLOT_PREFIX, type Installation } from './installation.ts'
+import type { DnsTarget } from './packet-filter.ts'
+import { hostRoutes } from './pool.ts'
+import { deviceNames, nft } from './system.ts'
+
+/**
+ * The devices that have to forward because of us alone, given those that already do. None where the host forwards by
+ * itself (`ip_forward`). Beside another installation every open device counts as ours too: the last to go closes it.
+ */
+export async function devicesToOpen(names: Installation, opened: readonly string[]): Promise<readonly string[]> {
+  if ((await isForwarding('all')) === true) return []
+  const leading = (await hostRoutes()).filter(({ isUnicast }) => isUnicast).map(({ device }) => device)
+  const candidates = [...new Set(leading)].filter((device) => device !== '' && device !== 'lo' && !isUplink(device))
+  const isShared = await hasOtherInstallation(names)
+  const flags = await Promise.all(candidates.map(isForwarding))
+  return candidates.filter((device, index) => isShared || opened.includes(device) || flags[index] === false)
+}
+
+/** Puts the host's part in force. `opened` are the devices that forward only because of us. May be repeated. */
+export async function openHost(
+  names: Installation,
+  options: { readonly pool: Cidr; readonly dns: DnsTarget; readonly opened: readonly string[] },
+): Promise<void> {
+  await nft(hostRules(names, options))
+  for (const device of [names.uplink, ...options.opened]) await setForwarding(device, '1')
+}
+
+/** Takes the host's part back: devices that we opened stop forwarding, then the table goes. May be repeated. */
+export async function closeHost(names: Installation, opened: readonly string[]): Promise<void> {
+  if (!(await hasOtherInstallation(names))) for (const device of opened) await setForwarding(device, '0')
+  await nft([`add table inet ${names.hostTable}`, `delete table inet ${names.hostTable}`])
+}
+
+function hostRules(
+  names: Installation,
+  { pool, dns, opened }: { readonly pool: Cidr; readonly dns: DnsTarget; readonly opened: readonly string[] },
+): readonly string[] {
+  const uplink = `"${names.uplink}"`
+  const cable = formatCidr4({ ...pool, prefix: SLOT_PREFIX })
+  const guard = `iifname { ${opened.map((device) => `"${device}"`).join(', ')} } oifname != "${ANY_UPLINK}" drop`
+  return [
+    `add table inet ${names.hostTable}`,
+    `delete table inet ${names.hostTable}`,
+    `table inet ${names.hostTable} {`,
+    // before address translation of others, so that a port that a container engine publishes is still the host's
+    'chain arriving { type filter hook prerouting priority raw; policy accept;',
+    `iifname != ${uplink} ip daddr ${cable} drop`,
+    `iifname != ${uplink} accept`,
+    'meta nfproto != ipv4 drop',
+    `ip daddr ${dns.address} meta l4proto { tcp, udp } th dport ${String(dns.port)} accept`,
+    'fib daddr type { local, broadcast, multicast, anycast } drop',
+    '}',
+    'chain passing { type filter hook forward priority filter; policy accept;',
+    `oifname ${uplink} ct state != { established, related } drop`,
+    // the smaller packet of a tunnel or cloud network, told to both ends when a connection opens
+    `iifname ${uplink} tcp flags syn tcp option maxseg size set rt mtu`,
+    ...(opened.length === 0 ? [] : [guard]),
+    '}',
+    'chain masking { type nat hook postrouting priority srcnat; policy accept;',
+    `ip saddr ${cable} oifname != ${uplink} masquerade`,
+    '}',
+    '}',
+  ]
+}
+
+/** The uplinks of all installations on this machine. */
+const ANY_UPLINK = 'sy*'
+
+function isUplink(device: string): boolean {
+  return /^sy[a-z0-9]{1,6}-up$/.test(device)
+}
+
+async function hasOtherInstallation(names: Installation): Promise<boolean> {
+  return (await deviceNames()).some((device) => isUplink(device) && device !== names.uplink)
+}
+
+function forwardingFile(device: string): string {
+  return `/proc/sys/net/ipv4/conf/${device.replaceAll('.', '/')}/forwarding`
+}
+
+async function isForwarding(device: string): Promise<boolean | null> {
+  const text = await readIfPresent(forwardingFile(device))
+  return text === null ? null : text.trim() === '1'
+}
+
+async function setForwarding(device: string, value: '0' | '1'): Promise<void> {
+  const file = forwardingFile(device)
+  if ((await readIfPresent(file)) !== null) await writeFile(file, value)
+}
+
+/** A file's text, or null when it is not there: a device may vanish at any time. */
+async function readIfPresent(file: string): Promise<string | null> {
+  try {
+    return await readFile(file, 'utf8')
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return null
+    throw error
+  }
+}

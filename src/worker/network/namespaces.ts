@@ -1,0 +1,77 @@
+import type { Cidr } from '../../domain/cidr.ts'
+import { SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type Installation } from './installation.ts'
+import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './system.ts'
+
+/** RFC 5382, REQ-5: an idle connection is kept at least 2 hours and 4 minutes. */
+const IDLE_CONNECTION_SECS = 7440
+
+/** Makes the router's namespace and its cable to the host; nothing passes before the packet filter says so. */
+export async function createRouter(names: Installation, pool: Cidr): Promise<void> {
+  const cable = slotAddresses(pool, UPLINK_SLOT)
+  await ipBatch([`netns add ${names.router}`])
+  // before any device: what is forwarded from the first packet on is what the (still empty) filter knows
+  await runInNamespace(['sh', '-c', ROUTER_SETTINGS], { namespace: names.router })
+  await ipBatch([
+    `link add ${names.uplink} type veth peer name up0 netns ${names.router}`,
+    ...deviceUp(names.uplink, cable.gateway),
+  ])
+  await ipBatch([...deviceUp('up0', cable.sandbox), `route add default via ${cable.gateway}`], names.router)
+}
+
+/** Makes the namespaces of slots, each with addresses and a cable to the router, which refuses all they send. */
+export async function createSandboxes(names: Installation, pool: Cidr, slots: readonly number[]): Promise<void> {
+  if (slots.length === 0) return
+  await ipBatch(slots.map((slot) => `netns add ${names.sandbox(slot)}`))
+  await ipBatch(
+    slots.flatMap((slot) => [
+      `link add ${slotDevice(slot)} type veth peer name eth0 netns ${names.sandbox(slot)}`,
+      ...deviceUp(slotDevice(slot), slotAddresses(pool, slot).gateway),
+    ]),
+    names.router,
+  )
+  for (const slot of slots) {
+    const { gateway, sandbox } = slotAddresses(pool, slot)
+    const lines = ['link set lo up', ...deviceUp('eth0', sandbox), `route add default via ${gateway}`]
+    await ipBatch(lines, names.sandbox(slot))
+  }
+}
+
+/** Makes a slot's namespace with nothing but a loopback device. */
+export async function createIsolated(names: Installation, slot: number): Promise<void> {
+  await ipBatch([`netns add ${names.sandbox(slot)}`])
+  await ipBatch(['link set lo up'], names.sandbox(slot))
+}
+
+/** Removes a slot's namespace and cable, whichever are there. */
+export async function removeSandbox(names: Installation, slot: number): Promise<void> {
+  const existing = await namespaceNames()
+  // the cable first and waited for: the kernel would remove it later by itself, under the feet of the slot's next user
+  if (existing.includes(names.router)) await deleteLink(slotDevice(slot), names.router)
+  if (existing.includes(names.sandbox(slot))) await deleteNamespace(names.sandbox(slot))
+}
+
+/** Removes every namespace and device of an installation, whichever are there. */
+export async function removeAll(names: Installation): Promise<void> {
+  await deleteLink(names.uplink)
+  for (const namespace of await namespaceNames()) {
+    if (names.slotOf(namespace) !== null) await deleteNamespace(namespace)
+  }
+  await deleteNamespace(names.router)
+}
+
+/** IPv4 only: `addrgenmode none` keeps the kernel from giving the device an IPv6 address. */
+function deviceUp(device: string, address: string): readonly string[] {
+  return [
+    `link set dev ${device} addrgenmode none`,
+    `addr add ${address}/${String(SLOT_PREFIX)} dev ${device}`,
+    `link set dev ${device} up`,
+  ]
+}
+
+const ROUTER_SETTINGS = [
+  'cd /proc/sys/net',
+  'echo 1 > ipv4/ip_forward',
+  // a flow is followed from its start or not at all, so that the remains of an ended one can't be taken up
+  'echo 0 > netfilter/nf_conntrack_tcp_loose',
+  `echo ${String(IDLE_CONNECTION_SECS)} > netfilter/nf_conntrack_tcp_timeout_established`,
+].join(' && ')

@@ -1,0 +1,169 @@
+/**
+ * The router's nftables rules, as text. Each sandbox's packets are judged by its own chain before routing and before
+ * address translation, every packet anew, so that they are seen as the sandbox wrote them. What the judge lets pass
+ * carries the attachment's mark, and an answer comes back only to the device that has this mark now: flows of an
+ * earlier run or an earlier policy die with their mark. Its zone keeps their remains apart from new flows of the
+ * same addresses. A device without rules of its own is refused everything.
+ */
+import { formatCidr4, overlaps, withoutContained, type Cidr } from '../../domain/cidr.ts'
+import type { PacketRule } from '../../domain/network-policy.ts'
+import type { Protocol } from '../../domain/spec.ts'
+import { slotDevice } from './installation.ts'
+
+const TABLE = 'inet sandyard'
+
+/** Where the router sends what sandboxes ask at port 53 of their gateways. */
+export type DnsTarget = { readonly address: string; readonly port: number }
+
+/** DNS packets per second of one sandbox, so that none can use up the forwarder that all share. */
+const DNS_PACKETS_PER_SECOND = 500
+
+/** The rules that all sandboxes share. Applying them again changes only the target of DNS. */
+export function sharedRules(dns: DnsTarget): readonly string[] {
+  const target = `dnat ip to ${dns.address}:${String(dns.port)}`
+  const chains = {
+    zoning: 'type filter hook prerouting priority raw; policy accept;',
+    judging: 'type filter hook prerouting priority mangle; policy drop;',
+    answering_dns: 'type nat hook prerouting priority dstnat; policy accept;',
+    local_in: 'type filter hook input priority filter; policy drop;',
+    local_out: 'type filter hook output priority filter; policy drop;',
+    passing: 'type filter hook forward priority filter; policy drop;',
+    masking: 'type nat hook postrouting priority srcnat; policy accept;',
+  }
+  return [
+    `add table ${TABLE}`,
+    `add set ${TABLE} answers { type ifname . mark; }`,
+    `add map ${TABLE} judges { type ifname : verdict; }`,
+    `add map ${TABLE} zones { typeof iifname : ct zone; }`,
+    ...Object.entries(chains).flatMap(([name, hook]) => [
+      `add chain ${TABLE} ${name} { ${hook} }`,
+      `flush chain ${TABLE} ${name}`,
+    ]),
+    `add chain ${TABLE} refusing`,
+    `flush chain ${TABLE} refusing`,
+    // told, so that a refused connection fails at once ("no route to host") where silence would let it hang
+    `add rule ${TABLE} refusing reject with icmp type admin-prohibited`,
+    `add rule ${TABLE} zoning ct original zone set iifname map @zones`,
+    `add rule ${TABLE} judging meta nfproto != ipv4 drop`,
+    `add rule ${TABLE} judging iifname "up0" ct state established,related accept`,
+    `add rule ${TABLE} judging iifname vmap @judges`,
+    `add rule ${TABLE} answering_dns iifname != "up0" fib daddr type local udp dport 53 ${target}`,
+    `add rule ${TABLE} answering_dns iifname != "up0" fib daddr type local tcp dport 53 ${target}`,
+    // path MTU and time exceeded, which the router itself has to tell a sandbox
+    `add rule ${TABLE} local_out icmp type { destination-unreachable, time-exceeded } accept`,
+    `add rule ${TABLE} passing iifname != "up0" oifname "up0" accept`,
+    `add rule ${TABLE} passing iifname "up0" ct state established,related oifname . ct mark @answers accept`,
+    `add rule ${TABLE} masking oifname "up0" masquerade`,
+  ]
+}
+
+/** One sandbox's part of the router's rules. */
+export type Attachment = {
+  readonly slot: number
+  readonly gateway: string
+  readonly address: string
+  /** Not 0, and different from the slot's earlier ones. */
+  readonly mark: number
+  readonly egress: readonly PacketRule[]
+  readonly maxConnections: number | null
+}
+
+/** Puts a sandbox's policy in force in one transaction; applying the same again keeps its flows. */
+export function attachRules(attachment: Attachment): readonly string[] {
+  const { slot, gateway, address, mark, egress, maxConnections } = attachment
+  const device = slotDevice(slot)
+  const judge = `${TABLE} judge_${String(slot)}`
+  const pass = `${TABLE} pass_${String(slot)}`
+  const limit = String(maxConnections)
+  return [
+    ...[pass, judge].flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
+    `add rule ${judge} ip saddr != ${address} drop`,
+    `add rule ${judge} ct state invalid drop`,
+    `add rule ${judge} ct state established,related ct mark != ${String(mark)} drop`,
+    `add rule ${judge} meta l4proto != { tcp, udp, icmp } drop`,
+    ...egress.flatMap((rule) => renderRule(rule).map((text) => `add rule ${judge} ${text} ${verdict(rule, slot)}`)),
+    `add rule ${judge} goto refusing`,
+    `add rule ${pass} ip daddr ${gateway} limit rate over ${String(DNS_PACKETS_PER_SECOND)}/second burst ${String(DNS_PACKETS_PER_SECOND)} packets drop`,
+    `add rule ${pass} ip daddr ${gateway} ct mark set ${String(mark)} accept`,
+    ...(maxConnections === null ? [] : [`add rule ${pass} ct state new ct count over ${limit} drop`]),
+    `add rule ${pass} ct mark set ${String(mark)} accept`,
+    `add element ${TABLE} answers { "${device}" . ${String(mark)} }`,
+    `add element ${TABLE} zones { "${device}" : ${String(zoneOf(mark))} }`,
+    `add element ${TABLE} judges { "${device}" : goto judge_${String(slot)} }`,
+  ]
+}
+
+/** Ends every flow of a sandbox and refuses new ones, whichever pieces of its part are there. */
+export function cutRules(slot: number, mark: number): readonly string[] {
+  const device = slotDevice(slot)
+  const gone = (element: string): readonly string[] => [
+    `add element ${TABLE} ${element}`,
+    `delete element ${TABLE} ${element}`,
+  ]
+  return [
+    `add chain ${TABLE} judge_${String(slot)}`,
+    ...gone(`judges { "${device}" : goto judge_${String(slot)} }`),
+    ...gone(`zones { "${device}" : ${String(zoneOf(mark))} }`),
+    ...gone(`answers { "${device}" . ${String(mark)} }`),
+  ]
+}
+
+/** Removes a sandbox's part, whichever pieces of it are there. */
+export function detachRules(slot: number, mark: number): readonly string[] {
+  const chains = [`${TABLE} judge_${String(slot)}`, `${TABLE} pass_${String(slot)}`]
+  return [
+    ...cutRules(slot, mark),
+    ...chains.flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
+    ...chains.map((chain) => `delete chain ${chain}`),
+  ]
+}
+
+const LARGEST_ZONE = 0xffff
+
+function zoneOf(mark: number): number {
+  return 1 + (mark % LARGEST_ZONE)
+}
+
+function verdict({ action }: PacketRule, slot: number): string {
+  return action === 'allow' ? `goto pass_${String(slot)}` : 'goto refusing'
+}
+
+/** The IPv4 part of a rule; nothing when it has none, since a sandbox has no IPv6. */
+function renderRule({ peer, protocols, ports }: PacketRule): readonly string[] {
+  const within = withoutContained(peer.within.filter(({ family }) => family === 4))
+  const except = withoutContained(peer.except.filter((block) => within.some((outer) => overlaps(outer, block))))
+  const names = protocols.flatMap((protocol) => NAMES_4[protocol])
+  if (within.length === 0 || (protocols.length > 0 && names.length === 0)) return []
+  return [
+    [
+      within.some(({ prefix }) => prefix === 0) ? '' : `ip daddr ${renderBlocks(within)}`,
+      except.length === 0 ? '' : `ip daddr != ${renderBlocks(except)}`,
+      names.length === 0 ? '' : `meta l4proto { ${names.join(', ')} }`,
+      ports.length === 0 ? '' : `th dport { ${joinRanges(ports).join(', ')} }`,
+    ]
+      .filter((part) => part !== '')
+      .join(' '),
+  ]
+}
+
+const NAMES_4: Readonly<Record<Protocol, readonly string[]>> = {
+  tcp: ['tcp'],
+  udp: ['udp'],
+  icmpv4: ['icmp'],
+  icmpv6: [],
+}
+
+function renderBlocks(blocks: readonly Cidr[]): string {
+  return `{ ${blocks.map(formatCidr4).join(', ')} }`
+}
+
+/** Port ranges in order and joined where they touch: nftables refuses sets whose ranges overlap. */
+function joinRanges(ports: PacketRule['ports']): readonly string[] {
+  const joined: { start: number; end: number }[] = []
+  for (const { start, end } of ports.toSorted((a, b) => a.start - b.start)) {
+    const last = joined.at(-1)
+    if (last !== undefined && start <= last.end + 1) last.end = Math.max(last.end, end)
+    else joined.push({ start, end })
+  }
+  return joined.map(({ start, end }) => (start === end ? String(start) : `${String(start)}-${String(end)}`))
+}

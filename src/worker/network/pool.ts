@@ -1,0 +1,46 @@
+import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/cidr.ts'
+import { ipJson } from './system.ts'
+
+/** The pool when none is set: 16,383 sandboxes. */
+export const DEFAULT_POOL = '10.209.0.0/16'
+
+/** What is tried when the wanted pool is in use on this machine, in order. */
+const OTHER_POOLS: readonly string[] = [
+  ...Array.from({ length: 40 }, (_, index) => `10.${String(210 + index)}.0.0/16`),
+  '172.30.0.0/16',
+  '192.168.240.0/20',
+  '100.126.0.0/16',
+]
+
+const LARGEST_PREFIX = 28
+
+/** The wanted pool, or the first of the others that no route of this machine meets. Throws when all are in use. */
+export async function choosePool(wanted: string): Promise<Cidr> {
+  const first = parseCidr(wanted)
+  if (first?.family !== 4 || first.prefix > LARGEST_PREFIX) {
+    throw new Error(`a sandbox pool is an IPv4 block of /${String(LARGEST_PREFIX)} or larger, not ${wanted}`)
+  }
+  const used = await routedBlocks()
+  const free = [first, ...OTHER_POOLS.map(cidr)].find((pool) => !used.some((block) => overlaps(block, pool)))
+  if (free === undefined) throw new Error('every sandbox pool meets a route of this machine: set another')
+  return free
+}
+
+/** A route of the host's own tables: where it leads and through which device. */
+export type Route = { readonly block: Cidr | null; readonly device: string; readonly isUnicast: boolean }
+
+/** The host's IPv4 routes in all tables; `block` is null for a default route. */
+export async function hostRoutes(): Promise<readonly Route[]> {
+  const routes = await ipJson(['-4', 'route', 'show', 'table', 'all'])
+  if (!Array.isArray(routes)) throw new Error('the routes of this machine could not be read')
+  return routes.flatMap((route: unknown) => {
+    if (typeof route !== 'object' || route === null || !('dst' in route) || typeof route.dst !== 'string') return []
+    const device = 'dev' in route && typeof route.dev === 'string' ? route.dev : ''
+    const isUnicast = !('type' in route) || route.type === 'unicast'
+    return [{ block: parseCidr(route.dst), device, isUnicast }]
+  })
+}
+
+async function routedBlocks(): Promise<readonly Cidr[]> {
+  return (await hostRoutes()).flatMap(({ block }) => (block === null || block.prefix === 0 ? [] : [block]))
+}

@@ -1,0 +1,74 @@
+import { access, readdir } from 'node:fs/promises'
+import { runCommand, tryCommand, type CommandResult } from '../../lib/run-command.ts'
+import { NETNS_DIR, netnsPath } from './installation.ts'
+
+/** Far above what a command takes on a busy machine (measured: 5 to 40 ms), so only a hung one meets it. */
+const COMMAND_TIMEOUT_MS = 15_000
+
+/** Runs iproute2 commands in one process, in the host's namespace or a named one. Stops at the first that fails. */
+export async function ipBatch(lines: readonly string[], namespace?: string): Promise<void> {
+  const where = namespace === undefined ? [] : ['-n', namespace]
+  await runCommand('ip', [...where, '-b', '-'], { timeoutMs: COMMAND_TIMEOUT_MS, input: `${lines.join('\n')}\n` })
+}
+
+/** Applies nftables commands as one transaction, in the host's namespace or a named one: all of them or none. */
+export async function nft(lines: readonly string[], namespace?: string): Promise<void> {
+  await runInNamespace(['nft', '-f', '-'], { namespace, input: `${lines.join('\n')}\n` })
+}
+
+/** Runs a command in a network namespace without iproute2's new mounts, which would hide the cgroups. */
+export async function runInNamespace(
+  command: readonly string[],
+  options: { readonly namespace?: string | undefined; readonly input?: string },
+): Promise<CommandResult> {
+  const entered = options.namespace === undefined ? [] : ['nsenter', `--net=${netnsPath(options.namespace)}`]
+  const [file = '', ...args] = [...entered, ...command]
+  const input = options.input === undefined ? {} : { input: options.input }
+  return runCommand(file, args, { timeoutMs: COMMAND_TIMEOUT_MS, ...input })
+}
+
+/** Asks iproute2 a question whose answer is JSON; null when it refuses, as for a device that is not there. */
+export async function ipJson(args: readonly string[]): Promise<unknown> {
+  const { code, stdout } = await tryCommand('ip', ['-j', ...args], { timeoutMs: COMMAND_TIMEOUT_MS })
+  return code !== 0 ? null : stdout.trim() === '' ? [] : JSON.parse(stdout)
+}
+
+/** The devices of the host's namespace. */
+export async function deviceNames(): Promise<readonly string[]> {
+  const links = await ipJson(['link', 'show'])
+  if (!Array.isArray(links)) throw new Error('the devices of this machine could not be read')
+  return links.flatMap((link: unknown) =>
+    typeof link === 'object' && link !== null && 'ifname' in link && typeof link.ifname === 'string'
+      ? [link.ifname]
+      : [],
+  )
+}
+
+/** Deletes a device; one that is not there succeeds. */
+export async function deleteLink(device: string, namespace?: string): Promise<void> {
+  const where = namespace === undefined ? [] : ['-n', namespace]
+  const { code, stderr } = await tryCommand('ip', [...where, 'link', 'del', device], { timeoutMs: COMMAND_TIMEOUT_MS })
+  if (code === 0 || !(await linkExists(device, namespace))) return
+  throw new Error(`deleting the device ${device}: ${stderr.trim()}`)
+}
+
+async function linkExists(device: string, namespace?: string): Promise<boolean> {
+  const where = namespace === undefined ? [] : ['-n', namespace]
+  return (await ipJson([...where, 'link', 'show', 'dev', device])) !== null
+}
+
+/** Removes a namespace's name; what still runs in it keeps a namespace without a cable. A missing one succeeds. */
+export async function deleteNamespace(namespace: string): Promise<void> {
+  const { code, stderr } = await tryCommand('ip', ['netns', 'del', namespace], { timeoutMs: COMMAND_TIMEOUT_MS })
+  if (code === 0 || !(await namespaceNames()).includes(namespace)) return
+  throw new Error(`deleting the network namespace ${namespace}: ${stderr.trim()}`)
+}
+
+/** The named network namespaces of this machine. */
+export async function namespaceNames(): Promise<readonly string[]> {
+  const hasAny = await access(NETNS_DIR).then(
+    () => true,
+    () => false, // none was ever made
+  )
+  return hasAny ? readdir(NETNS_DIR) : []
+}

@@ -1,0 +1,123 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { fileURLToPath } from 'node:url'
+import { runCommand } from '../../src/lib/run-command.ts'
+
+/** What a prober can be told to do; the result is a word or a text. */
+export type Ask =
+  | { readonly kind: 'serveTcp'; readonly host: string; readonly port: number }
+  | { readonly kind: 'serveUdp'; readonly host: string; readonly port: number; readonly replyHex?: string }
+  | {
+      readonly kind: 'tcp'
+      readonly host: string
+      readonly port: number
+      readonly hold?: boolean
+      readonly from?: string
+      readonly timeoutMs?: number
+    }
+  | { readonly kind: 'echo' }
+  | {
+      readonly kind: 'udp'
+      readonly host: string
+      readonly port: number
+      readonly from?: string
+      readonly text?: string
+    }
+  | { readonly kind: 'resolve'; readonly server: string; readonly name: string }
+  | { readonly kind: 'dnsOverTcp'; readonly server: string; readonly queryHex: string }
+  | { readonly kind: 'received' }
+export type Reply = { readonly id: number; readonly result: string }
+
+/** A process inside a network namespace that asks and serves there. */
+export type Prober = {
+  ask(ask: Ask): Promise<string>
+  close(): Promise<void>
+}
+
+/** Starts a prober in the namespace at `path`; null: in the namespace of this process. */
+export function startProber(path: string | null): Prober {
+  const script = fileURLToPath(new URL('network-prober.ts', import.meta.url))
+  const entered = path === null ? [] : ['nsenter', `--net=${path}`]
+  const [file = '', ...args] = [...entered, process.execPath, script]
+  const env = { ...process.env, NODE_TEST_CONTEXT: '' }
+  const child = spawn(file, args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'], env })
+  const waiting = new Map<number, (result: string) => void>()
+  let next = 0
+  child.on('message', (message) => {
+    if (typeof message !== 'object' || !('id' in message) || !('result' in message)) return
+    waiting.get(Number(message.id))?.(String(message.result))
+  })
+  child.on('exit', () => {
+    for (const resolve of waiting.values()) resolve('prober ended')
+  })
+  return {
+    ask: (ask) =>
+      new Promise((resolve) => {
+        const id = next++
+        waiting.set(id, resolve)
+        child.send({ id, ask })
+      }),
+    close: async () => {
+      if (child.exitCode !== null) return
+      const ended = once(child, 'exit')
+      child.kill('SIGKILL')
+      await ended
+    },
+  }
+}
+
+/** Hosts of an outside world: one public, one private, one link-local, the metadata address, and a resolver. */
+export const OUTSIDE = {
+  public: '44.0.113.10',
+  otherPublic: '44.0.113.11',
+  resolver: '44.0.113.53',
+  private: '10.66.0.10',
+  linkLocal: '169.254.7.7',
+  metadata: '169.254.169.254',
+  /** The host's own addresses on the two networks. */
+  hostPublic: '44.0.113.1',
+  hostPrivate: '10.66.0.1',
+} as const
+
+/** Ports that the outside world's hosts answer on, over TCP and UDP. */
+export const OUTSIDE_PORTS = [80, 443, 8443] as const
+
+/** The answer of the world's resolver for every name that does not start with `rebind`. */
+export const RESOLVED = '44.0.113.80'
+
+/** Makes the outside world beside the host of this process's own network, and starts its servers. */
+export async function makeOutsideWorld(): Promise<Prober> {
+  const { hostPublic, hostPrivate, ...outside } = OUTSIDE
+  await ip([
+    'netns add outside',
+    'link add w0 type veth peer name eth0 netns outside',
+    `addr add ${hostPublic}/24 dev w0`,
+    `addr add ${hostPrivate}/24 dev w0`,
+    'link set w0 up',
+    'route add 169.254.0.0/16 dev w0',
+    'route add default via 44.0.113.10',
+  ])
+  await ip(
+    [
+      'link set lo up',
+      ...Object.values(outside).map((address) => `addr add ${address}/24 dev eth0`),
+      'link set eth0 up',
+      `route add default via ${hostPublic}`,
+    ],
+    'outside',
+  )
+  const world = startProber('/run/netns/outside')
+  for (const port of OUTSIDE_PORTS) {
+    await world.ask({ kind: 'serveTcp', host: '0.0.0.0', port })
+    await world.ask({ kind: 'serveUdp', host: '0.0.0.0', port })
+  }
+  const replyHex = Buffer.from(RESOLVED.split('.').map(Number)).toString('hex')
+  await world.ask({ kind: 'serveUdp', host: OUTSIDE.resolver, port: 53, replyHex })
+  return world
+}
+
+/** Runs iproute2 commands, in the host's namespace or a named one. */
+export async function ip(lines: readonly string[], namespace?: string): Promise<void> {
+  const where = namespace === undefined ? [] : ['-n', namespace]
+  await runCommand('ip', [...where, '-b', '-'], { timeoutMs: 10_000, input: `${lines.join('\n')}\n` })
+}

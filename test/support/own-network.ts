@@ -1,0 +1,33 @@
+import { spawnSync } from 'node:child_process'
+import { test } from 'node:test'
+
+const MARK = 'SANDYARD_TEST_OWN_NETWORK'
+
+/** The most that a test file may take in its own network, in milliseconds. */
+const LIMIT_MS = 120_000
+
+/**
+ * Whether this process has network and network namespace names of its own, where a test may change anything. When not,
+ * runs the test file again in such a place, with its results as this process's results, and answers false: the file
+ * then declares no tests. All that is made in there goes with its processes. Without root the tests are skipped.
+ */
+export function isInOwnNetwork(file: string): boolean {
+  if (process.env[MARK] === '1') return true
+  if (process.getuid?.() !== 0) {
+    test(file, (t) => {
+      t.skip('needs root: it makes network namespaces')
+    })
+    return false
+  }
+  const prepare = 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && exec "$@"'
+  const unshare = ['--net', '--mount', '--propagation', 'private', 'sh', '-c', prepare, 'sh']
+  const { status, error } = spawnSync('unshare', [...unshare, process.execPath, ...process.execArgv, file], {
+    stdio: 'inherit',
+    env: { ...process.env, [MARK]: '1' },
+    timeout: LIMIT_MS,
+    killSignal: 'SIGKILL',
+  })
+  if (error !== undefined) throw error
+  process.exitCode = status ?? 1
+  return false
+}
