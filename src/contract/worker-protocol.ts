@@ -1,6 +1,8 @@
 import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
-import type { Ability } from '../domain/abilities.ts'
+import type { Capacity, DriverReport, Outcome } from '../domain/run.ts'
 import type { SandboxSpec } from '../domain/spec.ts'
+
+export { START_FAILURES, type Capacity, type DriverReport, type Outcome, type StartFailure } from '../domain/run.ts'
 
 /**
  * The conversation between a worker and the control plane: `POST /worker/v1/sync`, a long poll. The worker says all
@@ -9,10 +11,6 @@ import type { SandboxSpec } from '../domain/spec.ts'
  */
 export const WORKER_PROTOCOL_VERSION = 1
 
-/** How long a worker may go without a sync before its runs are called lost, in milliseconds. */
-export const WORKER_LEASE_MS = 30_000
-/** When a worker that can't sync destroys its runs: early enough to be done before the lease ends. */
-export const SELF_FENCE_MS = 20_000
 /** How long the control plane holds a sync that has nothing new to say. */
 export const SYNC_HOLD_MS = 8_000
 
@@ -42,18 +40,6 @@ export type SyncAnswer = {
 
 export type StreamTicket = { readonly ticket: string; readonly run_id: RunId; readonly kind: 'agent' }
 
-/** What the worker can give to sandboxes in all, running ones included. */
-export type Capacity = { readonly vcpus: number; readonly memory_mib: number; readonly disk_mib: number }
-
-export type DriverReport = {
-  readonly name: string
-  /** Such as `crun 1.8.1, user namespace, seccomp`. Shown to people. */
-  readonly isolation: string
-  readonly abilities: readonly Ability[]
-  /** References of the images that need no pull. */
-  readonly images: readonly string[]
-}
-
 /** A run as the driver itself reports it. */
 export type SeenRun = {
   readonly run_id: RunId
@@ -68,19 +54,6 @@ export type SeenRun = {
 }
 export const SEEN_PHASES = ['starting', 'running', 'stopping', 'ended'] as const
 export type SeenPhase = (typeof SEEN_PHASES)[number]
-
-/** How a run ended. `message` is for people and carries no secret. */
-export type Outcome =
-  | { readonly kind: 'exited'; readonly code: number }
-  | { readonly kind: 'signalled'; readonly signal: string }
-  | { readonly kind: 'out_of_memory' }
-  | { readonly kind: 'stopped' }
-  | { readonly kind: 'start_failed'; readonly reason: StartFailure; readonly message: string }
-  | { readonly kind: 'lost'; readonly message: string }
-
-/** The closed set of kinds of error that a driver's start may fail with. */
-export const START_FAILURES = ['image', 'registry', 'patch', 'mount', 'config', 'network', 'disk', 'runtime', 'host', 'cancelled'] as const
-export type StartFailure = (typeof START_FAILURES)[number]
 
 /** A run that the control plane wants on this worker. */
 export type WantedRun = {

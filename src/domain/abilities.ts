@@ -1,7 +1,21 @@
 /** What a driver may be able to enforce beyond the basics. What a spec needs and no worker has is refused by name. */
 export const ABILITIES = [
-  'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted',
-  'network_off', 'network_policy', 'network_max_connections', 'network_domains', 'secrets', 'named_mounts', 'bind_mounts',
-  'disk_images', 'init_handoff', 'metrics',
+  'patches',
+  'rlimits',
+  'tmpfs',
+  'hostname',
+  'scripts',
+  'disk_size',
+  'security_restricted',
+  'network_off',
+  'network_policy',
+  'network_max_connections',
+  'network_domains',
+  'secrets',
+  'named_mounts',
+  'bind_mounts',
+  'disk_images',
+  'init_handoff',
+  'metrics',
 ] as const
 export type Ability = (typeof ABILITIES)[number]

@@ -20,6 +20,17 @@ export const TRANSITION_EVENTS = [
 ] as const
 export type TransitionEvent = (typeof TRANSITION_EVENTS)[number]
 
+/** Why a sandbox moved, in one word; it stands in its audit events and with its run. */
+export type CauseCode =
+  | 'requested'
+  | 'deleted'
+  | 'placement'
+  | 'worker_report'
+  | 'workload_ended'
+  | 'idle_timeout'
+  | 'max_duration'
+  | 'worker_lost'
+
 export function isTerminal(status: SandboxStatus): boolean {
   return status === 'stopped' || status === 'failed'
 }

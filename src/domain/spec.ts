@@ -52,8 +52,22 @@ export type RuntimeOptions = {
 export type EnvVar = { readonly key: string; readonly value: string }
 
 export const RLIMIT_RESOURCES = [
-  'cpu', 'fsize', 'data', 'stack', 'core', 'rss', 'nproc', 'nofile',
-  'memlock', 'as', 'locks', 'sigpending', 'msgqueue', 'nice', 'rtprio', 'rttime',
+  'cpu',
+  'fsize',
+  'data',
+  'stack',
+  'core',
+  'rss',
+  'nproc',
+  'nofile',
+  'memlock',
+  'as',
+  'locks',
+  'sigpending',
+  'msgqueue',
+  'nice',
+  'rtprio',
+  'rttime',
 ] as const
 export type RlimitResource = (typeof RLIMIT_RESOURCES)[number]
 export type Rlimit = { readonly resource: RlimitResource; readonly soft: number; readonly hard: number }
@@ -113,11 +127,29 @@ export type Mount = BindMount | NamedMount | TmpfsMount | DiskImageMount
 
 /** A change to the root file system before the start. `mode` is a number such as 0o644; paths are absolute in the guest. */
 export type Patch =
-  | { readonly type: 'text'; readonly path: string; readonly content: string; readonly mode: number | null; readonly replace: boolean }
+  | {
+      readonly type: 'text'
+      readonly path: string
+      readonly content: string
+      readonly mode: number | null
+      readonly replace: boolean
+    }
   /** `content` is base64 here; on the wire it is an array of byte numbers. */
-  | { readonly type: 'file'; readonly path: string; readonly content: string; readonly mode: number | null; readonly replace: boolean }
+  | {
+      readonly type: 'file'
+      readonly path: string
+      readonly content: string
+      readonly mode: number | null
+      readonly replace: boolean
+    }
   /** `src` is a path beneath the organization's host volume. */
-  | { readonly type: 'copy_file'; readonly src: string; readonly dst: string; readonly mode: number | null; readonly replace: boolean }
+  | {
+      readonly type: 'copy_file'
+      readonly src: string
+      readonly dst: string
+      readonly mode: number | null
+      readonly replace: boolean
+    }
   | { readonly type: 'copy_dir'; readonly src: string; readonly dst: string; readonly replace: boolean }
   | { readonly type: 'symlink'; readonly target: string; readonly link: string; readonly replace: boolean }
   | { readonly type: 'mkdir'; readonly path: string; readonly mode: number | null }
@@ -151,7 +183,15 @@ export const DIRECTIONS = ['egress', 'ingress', 'any'] as const
 export type Direction = (typeof DIRECTIONS)[number]
 export const PROTOCOLS = ['tcp', 'udp', 'icmpv4', 'icmpv6'] as const
 export type Protocol = (typeof PROTOCOLS)[number]
-export const DESTINATION_GROUPS = ['public', 'loopback', 'private', 'link_local', 'metadata', 'multicast', 'host'] as const
+export const DESTINATION_GROUPS = [
+  'public',
+  'loopback',
+  'private',
+  'link_local',
+  'metadata',
+  'multicast',
+  'host',
+] as const
 export type DestinationGroup = (typeof DESTINATION_GROUPS)[number]
 export type Destination =
   | 'any'

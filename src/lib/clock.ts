@@ -30,6 +30,15 @@ export const systemClock: Clock = {
     }),
 }
 
+/** Sleeps until the time is over or the signal comes, whichever is first; resolves either way. */
+export async function interruptibleSleep(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
+  try {
+    await clock.sleep(ms, signal)
+  } catch (error) {
+    if (!signal.aborted) throw error
+  }
+}
+
 function abortReason(signal: AbortSignal | undefined): Error {
   return signal?.reason instanceof Error ? signal.reason : new Error('aborted')
 }

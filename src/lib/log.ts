@@ -14,5 +14,8 @@ export type LogLevel = (typeof LOG_LEVELS)[number]
 
 /** Logs JSON lines to standard error, so that standard output stays for what a person or a script reads. */
 export function makeLog(level: LogLevel): Log {
-  return pino({ level, redact: ['req.headers.authorization', '*.password', '*.secret'] }, pino.destination({ dest: 2, sync: true }))
+  return pino(
+    { level, redact: ['req.headers.authorization', '*.password', '*.secret'] },
+    pino.destination({ dest: 2, sync: true }),
+  )
 }

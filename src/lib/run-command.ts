@@ -19,7 +19,10 @@ export class CommandError extends Error {
   readonly result: CommandResult | null
   constructor(file: string, args: readonly string[], result: CommandResult | null, cause?: unknown) {
     const said = result === null ? '' : lastWords(result)
-    super(`${[file, ...args].join(' ').slice(0, 300)}: ${result === null ? 'could not be run' : `exit ${String(result.code)}`}${said}`, { cause })
+    super(
+      `${[file, ...args].join(' ').slice(0, 300)}: ${result === null ? 'could not be run' : `exit ${String(result.code)}`}${said}`,
+      { cause },
+    )
     this.result = result
   }
 }
@@ -28,7 +31,11 @@ export class CommandError extends Error {
 const OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
 
 /** Runs a command to its end. Rejects with `CommandError` unless it exits with 0. No shell is involved. */
-export async function runCommand(file: string, args: readonly string[], options: CommandOptions): Promise<CommandResult> {
+export async function runCommand(
+  file: string,
+  args: readonly string[],
+  options: CommandOptions,
+): Promise<CommandResult> {
   const result = await tryCommand(file, args, options)
   if (result.code !== 0) throw new CommandError(file, args, result)
   return result

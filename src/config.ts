@@ -1,0 +1,225 @@
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { PUBLIC_HUB } from './domain/image-reference.ts'
+import { LOG_LEVELS, type LogLevel } from './lib/log.ts'
+
+/** One setting: its variable, its flag, and how its text is read. A flag wins over a variable, that over the default. */
+type Setting<T> = {
+  readonly variable: string
+  readonly flag: string | null
+  readonly fallback: string | null
+  readonly unit: string
+  readonly meaning: string
+  /** The value, or in words what would be accepted. */
+  readonly parse: (text: string) => { readonly value: T } | { readonly accepted: string }
+}
+
+/** A setting whose text can't be read; the message says which, what was seen and what would be accepted. */
+export class SettingError extends Error {}
+
+const text = (value: string): { readonly value: string } => ({ value })
+
+function wholeNumber(least: number, most: number): Setting<number>['parse'] {
+  return (seen) => {
+    const value = /^\d{1,9}$/.test(seen) ? Number(seen) : Number.NaN
+    const accepted = `a whole number from ${String(least)} to ${String(most)}`
+    return value >= least && value <= most ? { value } : { accepted }
+  }
+}
+
+function oneOf<const T extends string>(words: readonly T[]): Setting<T>['parse'] {
+  return (seen) => {
+    const value = words.find((word) => word === seen)
+    return value === undefined ? { accepted: words.join(', ') } : { value }
+  }
+}
+
+function defaultDataDir(): string {
+  return process.getuid?.() === 0 ? '/var/lib/sandyard' : join(homedir(), '.local/share/sandyard')
+}
+
+/** Every setting of the program. The README's table is made from this. */
+export const SETTINGS = {
+  host: {
+    variable: 'SANDYARD_HOST',
+    flag: 'host',
+    fallback: '127.0.0.1',
+    unit: 'address',
+    meaning: 'where the API listens',
+    parse: text,
+  } satisfies Setting<string>,
+  port: {
+    variable: 'SANDYARD_PORT',
+    flag: 'port',
+    fallback: '8080',
+    unit: 'port',
+    meaning: 'where the API listens; 0 picks a free one',
+    parse: wholeNumber(0, 65_535),
+  } satisfies Setting<number>,
+  dataDir: {
+    variable: 'SANDYARD_DATA_DIR',
+    flag: 'data-dir',
+    fallback: null,
+    unit: 'folder',
+    meaning:
+      'everything that lasts: database, images, disks, keys (default: /var/lib/sandyard for root, else ~/.local/share/sandyard)',
+    parse: text,
+  } satisfies Setting<string>,
+  apiKey: {
+    variable: 'SANDYARD_API_KEY',
+    flag: null,
+    fallback: null,
+    unit: 'text',
+    meaning: 'at the first start: the first API key, in place of a made one (at least 8 characters)',
+    parse: (seen) =>
+      seen.length >= 8 && !/\s/.test(seen)
+        ? { value: seen }
+        : { accepted: 'at least 8 characters, none of them blank' },
+  } satisfies Setting<string>,
+  databaseUrl: {
+    variable: 'DATABASE_URL',
+    flag: null,
+    fallback: null,
+    unit: 'URL',
+    meaning: 'your own PostgreSQL 14 or newer, in place of the embedded one',
+    parse: text,
+  } satisfies Setting<string>,
+  secretKey: {
+    variable: 'SANDYARD_SECRET_KEY',
+    flag: null,
+    fallback: null,
+    unit: 'base64, 32 bytes',
+    meaning: 'seals stored registry passwords (default: a key made in the data folder)',
+    parse: (seen) => (Buffer.from(seen, 'base64').length === 32 ? { value: seen } : { accepted: '32 bytes in base64' }),
+  } satisfies Setting<string>,
+  logLevel: {
+    variable: 'SANDYARD_LOG_LEVEL',
+    flag: 'log-level',
+    fallback: 'warn',
+    unit: LOG_LEVELS.join(', '),
+    meaning: 'what is logged, as JSON lines on standard error',
+    parse: oneOf<LogLevel>(LOG_LEVELS),
+  } satisfies Setting<LogLevel>,
+  driver: {
+    variable: 'SANDYARD_DRIVER',
+    flag: 'driver',
+    fallback: 'oci',
+    unit: 'oci, simulated',
+    meaning: 'what runs sandboxes; `simulated` runs nothing and is for trying the API',
+    parse: oneOf(['oci', 'simulated']),
+  } satisfies Setting<'oci' | 'simulated'>,
+  runtime: {
+    variable: 'SANDYARD_RUNTIME',
+    flag: 'runtime',
+    fallback: 'auto',
+    unit: 'auto, runsc, crun, runc',
+    meaning: 'the OCI runtime; `auto` takes the strongest isolation that is installed',
+    parse: oneOf(['auto', 'runsc', 'crun', 'runc']),
+  } satisfies Setting<'auto' | 'runsc' | 'crun' | 'runc'>,
+  defaultRegistry: {
+    variable: 'SANDYARD_DEFAULT_REGISTRY',
+    flag: null,
+    fallback: PUBLIC_HUB,
+    unit: 'host',
+    meaning: 'the registry of image references without a host',
+    parse: text,
+  } satisfies Setting<string>,
+  diskMib: {
+    variable: 'SANDYARD_DISK_MIB',
+    flag: null,
+    fallback: '8192',
+    unit: 'MiB',
+    meaning: 'size of the writable disk of a sandbox that names none',
+    parse: wholeNumber(64, 1_048_576),
+  } satisfies Setting<number>,
+  vcpuOvercommit: {
+    variable: 'SANDYARD_VCPU_OVERCOMMIT',
+    flag: null,
+    fallback: '8',
+    unit: 'vCPUs per core',
+    meaning: 'how many vCPUs a worker offers for each core it has',
+    parse: wholeNumber(1, 1_000),
+  } satisfies Setting<number>,
+  networkPool: {
+    variable: 'SANDYARD_NETWORK_POOL',
+    flag: null,
+    fallback: '10.209.0.0/16',
+    unit: 'CIDR',
+    meaning: 'the IPv4 addresses of sandboxes',
+    parse: text,
+  } satisfies Setting<string>,
+  readyAhead: {
+    variable: 'SANDYARD_READY_AHEAD',
+    flag: null,
+    fallback: '4',
+    unit: 'count',
+    meaning: 'disks and networks made ready before they are asked for',
+    parse: wholeNumber(0, 64),
+  } satisfies Setting<number>,
+  stopGraceMs: {
+    variable: 'SANDYARD_STOP_GRACE_MS',
+    flag: null,
+    fallback: '5000',
+    unit: 'ms',
+    meaning: 'from SIGTERM to SIGKILL when a sandbox is stopped',
+    parse: wholeNumber(0, 9_000),
+  } satisfies Setting<number>,
+  waitCapacity: {
+    variable: 'SANDYARD_WAIT_CAPACITY',
+    flag: null,
+    fallback: '1024',
+    unit: 'requests',
+    meaning: 'how many requests may wait for a sandbox at once; more are answered 429',
+    parse: wholeNumber(0, 1_000_000),
+  } satisfies Setting<number>,
+  shutdown: {
+    variable: 'SANDYARD_SHUTDOWN',
+    flag: 'shutdown',
+    fallback: 'keep',
+    unit: 'keep, stop',
+    meaning:
+      'what a clean shutdown does to running sandboxes: `keep` lets them run and the next start takes them over, `stop` stops them',
+    parse: oneOf(['keep', 'stop']),
+  } satisfies Setting<'keep' | 'stop'>,
+} as const
+
+type SettingName = keyof typeof SETTINGS
+type ValueOf<S> = S extends { parse: (text: string) => infer R } ? Extract<R, { value: unknown }>['value'] : never
+type IsOptional<S> = S extends { fallback: null } ? true : false
+
+/** Every setting's value. Those without a default are null when nobody set them. */
+export type Config = {
+  readonly [N in SettingName]: N extends 'dataDir'
+    ? string
+    : IsOptional<(typeof SETTINGS)[N]> extends true
+      ? ValueOf<(typeof SETTINGS)[N]> | null
+      : ValueOf<(typeof SETTINGS)[N]>
+}
+
+/** Reads every setting once. Throws `SettingError`. */
+export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string, string | undefined>>): Config {
+  const read = <N extends SettingName>(name: N): unknown => {
+    const setting: Setting<unknown> = SETTINGS[name]
+    const flag = setting.flag === null ? undefined : flags[setting.flag]
+    const seen = flag ?? (env[setting.variable] === '' ? undefined : env[setting.variable]) ?? setting.fallback
+    if (seen === null) return name === 'dataDir' ? defaultDataDir() : null
+    const parsed = setting.parse(seen)
+    if ('value' in parsed) return parsed.value
+    const where = flag === undefined ? setting.variable : `--${String(setting.flag)}`
+    throw new SettingError(`${where} is ${JSON.stringify(seen)}; accepted: ${parsed.accepted}`)
+  }
+  const entries = Object.keys(SETTINGS).map((name) => [name, read(name as SettingName)]) // the keys of the table are its names
+  return Object.fromEntries(entries) as Config // each value was parsed by the setting of its name
+}
+
+/** The settings as rows for `--help` and the README: variable, flag, default, unit, meaning. */
+export function settingRows(): readonly (readonly [string, string, string, string, string])[] {
+  const settings: readonly Setting<unknown>[] = Object.values(SETTINGS)
+  return settings.map(({ variable, flag, fallback, unit, meaning }) => [
+    variable,
+    flag === null ? '' : `--${flag}`,
+    fallback ?? '',
+    unit,
+    meaning,
+  ])
+}

@@ -1,0 +1,33 @@
+import { hashSecret } from '../domain/api-key.ts'
+import type { Caller } from '../domain/caller.ts'
+import * as orgs from '../store/orgs.ts'
+import type { ControlDeps } from './deps.ts'
+
+/**
+ * Who a key belongs to, or null for a key that is unknown, revoked or expired. A key that was just looked up is
+ * trusted for a second, so that a client's burst costs one look-up.
+ */
+export async function authenticate(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'keyCache'>,
+  key: string,
+): Promise<Caller | null> {
+  const hash = hashSecret(key)
+  const cacheKey = hash.toString('base64')
+  const known = deps.keyCache.get(cacheKey, deps.clock.monotonicMs())
+  if (known !== undefined) return known
+  const now = deps.clock.now()
+  const row = await deps.db.asSystem(async (q) => {
+    const found = await orgs.findLiveKey(q, hash, now)
+    if (found !== null) await orgs.touchKey(q, found.id, now)
+    return found
+  })
+  if (row === null) return null
+  const caller: Caller = {
+    org_id: row.org_id,
+    api_key_id: row.id,
+    role: row.role,
+    actor: { kind: 'api_key', api_key_id: row.id, name: row.name },
+  }
+  deps.keyCache.set(cacheKey, caller, deps.clock.monotonicMs())
+  return caller
+}

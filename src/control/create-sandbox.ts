@@ -1,0 +1,171 @@
+import type { Caller } from '../domain/caller.ts'
+import { asId, type CredentialId, type RunId, type SandboxId } from '../domain/ids.ts'
+import { Problem } from '../domain/problem.ts'
+import { projectSpec } from '../domain/project-spec.ts'
+import { refusalProblem } from '../domain/refusal.ts'
+import type { Sandbox } from '../domain/sandbox.ts'
+import { makeSlug } from '../domain/slugs.ts'
+import type { RegistrySelection, SandboxSpec } from '../domain/spec.ts'
+import { randomBelow } from '../lib/random.ts'
+import type { NewEvent } from '../store/events.ts'
+import * as orgs from '../store/orgs.ts'
+import * as sandboxes from '../store/sandboxes.ts'
+import { requireAbilities } from './abilities.ts'
+import type { ControlDeps } from './deps.ts'
+import { registryHostOf, registrySealContext } from './registry-auth.ts'
+import { takeWait, waitWhileStarting } from './wait-for-run.ts'
+
+export type CreateInput = {
+  readonly spec: SandboxSpec
+  /** null: the slug becomes the name. */
+  readonly name: string | null
+  /** null: a free one is made. */
+  readonly slug: string | null
+  readonly registry: RegistrySelection
+  readonly start: boolean
+  /** With `start`: how long to wait for the sandbox to run; null answers at once. */
+  readonly waitMs: number | null
+  readonly signal: AbortSignal
+}
+
+/** How often a made slug that is taken is made anew. */
+const SLUG_TRIES = 8
+
+/**
+ * Creates a sandbox, durable before the answer, and with `start` admits its first run in the same commit. Throws
+ * `invalid_sandbox_config` for what no worker can enforce, `name_already_exists`, `org_suspended`, `rate_limited`.
+ */
+export async function createSandbox(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<Sandbox> {
+  const needed = await requireAbilities(deps, input.spec)
+  await requireCredential(deps, caller, input)
+  const giveBack = input.start && input.waitMs !== null ? takeWait(deps) : null
+  try {
+    const sandbox = await admit(deps, caller, input, needed)
+    if (input.start) deps.wake.publish(['pending'])
+    if (!input.start || input.waitMs === null) return sandbox
+    return await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
+  } finally {
+    giveBack?.()
+  }
+}
+
+async function admit(
+  deps: ControlDeps,
+  caller: Caller,
+  input: CreateInput,
+  abilities: readonly string[],
+): Promise<Sandbox> {
+  for (let tried = 1; ; tried++) {
+    const slug = input.slug ?? makeSlug((below) => randomBelow(deps.random, below))
+    const sandbox = newSandbox(deps, caller, { ...input, slug, name: input.name ?? slug }, abilities)
+    if (await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })) return asSeen(sandbox)
+    await refuseConflict(deps, caller, input)
+    if (tried === SLUG_TRIES)
+      throw new Problem('unavailable', { message: 'no free slug was found', retryAfterSeconds: 1 })
+  }
+}
+
+/** Says why an admission met a conflict; returns when only the made slug can have been taken. */
+async function refuseConflict(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<void> {
+  const { name } = input
+  const [isTaken, isSuspended] = await deps.db.asOrg(caller.org_id, async (q) => [
+    name !== null && (await sandboxes.isNameTaken(q, caller.org_id, name)),
+    input.start && (await orgs.isSuspended(q, caller.org_id)),
+  ])
+  if (isSuspended) throw new Problem('org_suspended')
+  if (isTaken) throw nameTaken('name', name)
+  if (input.slug !== null) throw nameTaken('slug', input.slug)
+}
+
+/** The refusal of a name or slug that another sandbox holds. */
+export function nameTaken(field: 'name' | 'slug', seen: string | null): Problem {
+  return new Problem('name_already_exists', {
+    message: `'${field}' already exists`,
+    details: {
+      field,
+      seen,
+      accepted: field === 'name' ? 'a name that no sandbox of the organization has' : 'a slug that no sandbox has',
+    },
+  })
+}
+
+async function requireCredential(deps: ControlDeps, caller: Caller, { registry, spec }: CreateInput): Promise<void> {
+  if (registry.mode !== 'specific') return
+  const id = asId<CredentialId>(registry.credential_id)
+  const found = await deps.db.asOrg(caller.org_id, (q) => orgs.findCredential(q, caller.org_id, id))
+  const host = registryHostOf(spec.image, deps.settings.defaultRegistry)
+  if (found?.host === host) return
+  throw refusalProblem({
+    code: 'invalid_request',
+    field: 'registry.credential_id',
+    seen: found === null ? registry.credential_id : `a credential for ${found.host}`,
+    accepted: `the id of one of the organization's credentials for ${host}`,
+  })
+}
+
+function newSandbox(
+  deps: ControlDeps,
+  caller: Caller,
+  input: CreateInput & { readonly slug: string; readonly name: string },
+  abilities: readonly string[],
+): sandboxes.NewSandbox {
+  const { spec, registry, start } = input
+  const id = asId<SandboxId>(deps.uuids.next())
+  const isInline = registry.mode === 'inline'
+  return {
+    id,
+    org_id: caller.org_id,
+    name: input.name,
+    slug: input.slug,
+    status: start ? 'starting' : 'created',
+    status_reason: start ? 'scheduling' : null,
+    ephemeral: spec.lifecycle.ephemeral,
+    created_at: deps.clock.now(),
+    vcpus: spec.resources.vcpus,
+    memory_mib: spec.resources.memory_mib,
+    abilities,
+    labels: spec.labels,
+    spec_json: JSON.stringify(spec),
+    projection_json: JSON.stringify(projectSpec(spec)),
+    registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
+    registry_sealed: isInline ? deps.seal.seal(registry.password, registrySealContext(id)) : null,
+    run_id: start ? asId<RunId>(deps.uuids.next()) : null,
+  }
+}
+
+function asSeen(sandbox: sandboxes.NewSandbox): Sandbox {
+  const { id, org_id, name, slug, status, status_reason, ephemeral, created_at } = sandbox
+  return {
+    id,
+    org_id,
+    name,
+    slug,
+    status,
+    ephemeral,
+    created_at,
+    last_failure_message: null,
+    started_at: null,
+    status_reason,
+    stopped_at: null,
+    spec_json: sandbox.projection_json,
+  }
+}
+
+function eventsOf(
+  deps: ControlDeps,
+  caller: Caller,
+  sandbox: sandboxes.NewSandbox,
+  image: string,
+): readonly NewEvent[] {
+  const { id, name, slug, run_id } = sandbox
+  const common = { org_id: caller.org_id, timestamp: sandbox.created_at, sandbox_id: id, actor: caller.actor }
+  const created: NewEvent = {
+    ...common,
+    id: deps.uuids.next(),
+    event_type: 'sandbox_created',
+    payload: { sandbox_id: id, name, slug, image },
+  }
+  if (run_id === null) return [created]
+  const payload = { sandbox_id: id, name, run_id, cause: 'requested' }
+  return [created, { ...common, id: deps.uuids.next(), event_type: 'sandbox_starting', payload }]
+}

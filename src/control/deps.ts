@@ -1,0 +1,53 @@
+import type { Duplex } from 'node:stream'
+import type { Caller } from '../domain/caller.ts'
+import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { Sandbox } from '../domain/sandbox.ts'
+import type { Clock } from '../lib/clock.ts'
+import type { Log } from '../lib/log.ts'
+import type { Random } from '../lib/random.ts'
+import type { Seal } from '../lib/seal.ts'
+import type { Uuids } from '../lib/uuid.ts'
+import type { Database } from '../store/database.ts'
+import type { NewEvent } from '../store/events.ts'
+import type { NewSandbox } from '../store/sandboxes.ts'
+import type { Wake } from '../store/wake.ts'
+import type { Slots } from '../lib/slots.ts'
+
+/** What the use cases stand on. Each asks for the part of it that it needs. */
+export type ControlDeps = {
+  readonly db: Database
+  readonly clock: Clock
+  readonly random: Random
+  readonly uuids: Uuids
+  readonly log: Log
+  readonly seal: Seal
+  readonly wake: Wake
+  /** How many requests may wait for a sandbox at once. */
+  readonly waits: Slots
+  /** Reads one sandbox by id, together with others that are asked for at the same time. */
+  readonly readSandbox: (wanted: SandboxKey) => Promise<Sandbox | null>
+  /** Commits a new sandbox, together with others that arrive at the same time; false when it met a conflict. */
+  readonly admit: (admission: Admission) => Promise<boolean>
+  /** Asks a run's worker for a stream and resolves when the worker has dialled in. */
+  readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex>
+  /** Keys that were just looked up. */
+  readonly keyCache: KeyCache
+  readonly settings: ControlSettings
+}
+
+export type SandboxKey = { readonly org_id: OrgId; readonly id: SandboxId }
+export type Admission = { readonly sandbox: NewSandbox; readonly events: readonly NewEvent[] }
+export type StreamTarget = { readonly run_id: RunId; readonly worker_id: WorkerId }
+
+export type ControlSettings = {
+  /** From SIGTERM to SIGKILL when a sandbox is stopped, in milliseconds. */
+  readonly stopGraceMs: number
+  /** The registry that an image reference without a host means. */
+  readonly defaultRegistry: string
+}
+
+/** Remembers callers by the hash of their key for a moment. */
+export type KeyCache = {
+  get(hash: string, nowMs: number): Caller | undefined
+  set(hash: string, caller: Caller, nowMs: number): void
+}

@@ -1,0 +1,40 @@
+import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../contract/worker-protocol.ts'
+import type { WorkerId } from '../domain/ids.ts'
+import { interruptibleSleep } from '../lib/clock.ts'
+import type { ControlDeps } from './deps.ts'
+import { isNews, makeAnswer, takeReport, type Tickets } from './worker-sync.ts'
+
+/**
+ * Serves one sync: takes the report in and answers as soon as something is wanted that the worker does not hold yet,
+ * at the latest when the hold time is over, a later sync of the worker arrives, or it hangs up (`signal`).
+ */
+export async function holdSync(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'> & {
+    readonly tickets: Tickets
+  },
+  worker: WorkerId,
+  report: SyncRequest,
+  signal: AbortSignal,
+): Promise<SyncAnswer> {
+  const endMs = deps.clock.monotonicMs() + SYNC_HOLD_MS
+  let isWoken = false
+  let sleeper = new AbortController()
+  const unsubscribe = deps.wake.subscribe(`worker:${worker}`, () => {
+    isWoken = true
+    sleeper.abort()
+  })
+  try {
+    await takeReport(deps, worker, report)
+    for (;;) {
+      isWoken = false
+      const answer = await makeAnswer(deps, deps.tickets, worker, report)
+      const restMs = endMs - deps.clock.monotonicMs()
+      if (isNews(answer) || restMs <= 0 || signal.aborted) return answer
+      if (isWoken || deps.tickets.hasNews(worker)) continue
+      sleeper = new AbortController()
+      await interruptibleSleep(deps.clock, restMs, AbortSignal.any([sleeper.signal, signal]))
+    }
+  } finally {
+    unsubscribe()
+  }
+}

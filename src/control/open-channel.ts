@@ -1,0 +1,37 @@
+import type { Duplex } from 'node:stream'
+import type { Caller } from '../domain/caller.ts'
+import type { SandboxId } from '../domain/ids.ts'
+import { Problem } from '../domain/problem.ts'
+import * as runs from '../store/runs.ts'
+import type { ControlDeps } from './deps.ts'
+import { getSandbox } from './read-sandboxes.ts'
+import { wrongState } from './start-sandbox.ts'
+
+/** How long a worker has to dial in for a stream: the client gives up after 10 s (agent protocol, section 1). */
+const DIAL_IN_MS = 8_000
+
+/**
+ * Opens the command channel of a running sandbox: the raw bytes of the agent protocol, relayed from its worker. Throws
+ * `sandbox_not_found`, `invalid_state_transition`, and `unavailable` when the worker does not answer.
+ */
+export async function openChannel(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'readSandbox' | 'openStream'>,
+  caller: Caller,
+  id: SandboxId,
+  signal: AbortSignal,
+): Promise<Duplex> {
+  const sandbox = await getSandbox(deps, caller, { id })
+  const run = await deps.db.asOrg(caller.org_id, (q) => runs.placedRunOf(q, id))
+  if (sandbox.status !== 'running' || run === null) throw wrongState(sandbox.status, ['running'])
+  const limit = AbortSignal.any([signal, AbortSignal.timeout(DIAL_IN_MS)])
+  try {
+    return await deps.openStream(run, limit)
+  } catch (error) {
+    if (!limit.aborted) throw error
+    throw new Problem('unavailable', {
+      message: 'the worker of this sandbox did not answer',
+      retryAfterSeconds: 1,
+      cause: error,
+    })
+  }
+}

@@ -1,0 +1,63 @@
+import type { Caller } from '../domain/caller.ts'
+import { Problem } from '../domain/problem.ts'
+import type { Sandbox } from '../domain/sandbox.ts'
+import { constraintOf } from '../store/database.ts'
+import * as events from '../store/events.ts'
+import * as sandboxes from '../store/sandboxes.ts'
+import { nameTaken } from './create-sandbox.ts'
+import type { ControlDeps } from './deps.ts'
+import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+
+/**
+ * Changes a sandbox's name, slug or both; what is absent stays. Throws `sandbox_not_found`, `name_already_exists`.
+ * Repeating it changes nothing more.
+ */
+export async function renameSandbox(
+  deps: ControlDeps,
+  caller: Caller,
+  ref: SandboxRef,
+  to: { readonly name?: string; readonly slug?: string },
+): Promise<Sandbox> {
+  const sandbox = await getSandbox(deps, caller, ref)
+  const name = to.name ?? null
+  const slug = to.slug ?? null
+  if (name === null && slug === null) return sandbox
+  const isThere = await refusingTaken({ name, slug }, () =>
+    deps.db.transaction(caller.org_id, async (tx) => {
+      if (!(await sandboxes.rename(tx, caller.org_id, sandbox.id, { name, slug }))) return false
+      await events.insertMany(tx, [
+        {
+          id: deps.uuids.next(),
+          org_id: caller.org_id,
+          timestamp: deps.clock.now(),
+          event_type: 'sandbox_renamed',
+          sandbox_id: sandbox.id,
+          actor: caller.actor,
+          payload: {
+            sandbox_id: sandbox.id,
+            name: name ?? sandbox.name,
+            slug: slug ?? sandbox.slug,
+            from: { name: sandbox.name, slug: sandbox.slug },
+          },
+        },
+      ])
+      return true
+    }),
+  )
+  if (!isThere) throw new Problem('sandbox_not_found')
+  return getSandbox(deps, caller, { id: sandbox.id })
+}
+
+async function refusingTaken<T>(
+  to: { readonly name: string | null; readonly slug: string | null },
+  write: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await write()
+  } catch (error) {
+    const constraint = constraintOf(error)
+    if (constraint === 'sandboxes_name_key') throw nameTaken('name', to.name)
+    if (constraint === 'sandboxes_slug_key') throw nameTaken('slug', to.slug)
+    throw error
+  }
+}

@@ -1,0 +1,209 @@
+/**
+ * The one writer of sandbox status. Every change of it goes through the lifecycle table, names its cause, and writes
+ * status, run and audit event in one transaction.
+ */
+import type { Actor } from '../domain/caller.ts'
+import type { EventType } from '../domain/event-types.ts'
+import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import { asId } from '../domain/ids.ts'
+import {
+  isTerminal,
+  nextStatus,
+  type CauseCode,
+  type SandboxStatus,
+  type StatusReason,
+  type TransitionEvent,
+} from '../domain/lifecycle.ts'
+import type { Outcome } from '../domain/run.ts'
+import type { Clock } from '../lib/clock.ts'
+import type { Uuids } from '../lib/uuid.ts'
+import type { Database, Queryable } from '../store/database.ts'
+import * as events from '../store/events.ts'
+import * as sandboxes from '../store/sandboxes.ts'
+import * as standings from '../store/standings.ts'
+import type { Wake } from '../store/wake.ts'
+
+/** How long an ephemeral sandbox that ended can still be read, so that a client's poll meets its last status. */
+export const EPHEMERAL_LINGER_MS = 5_000
+
+export type TransitionDeps = {
+  readonly db: Database
+  readonly clock: Clock
+  readonly uuids: Uuids
+  readonly wake: Wake
+}
+
+/** Why a transition happens: who asked, in one word why, and in words what failed if something did. */
+export type Cause = { readonly actor: Actor; readonly code: CauseCode; readonly message?: string | null }
+export const SYSTEM: Actor = { kind: 'system', code: 'sandyard', label: 'Sandyard' }
+
+export type Transition = {
+  readonly sandbox_id: SandboxId
+  /** The run that the message is about: a message about another than the open one is stale. Null: whichever is open. */
+  readonly run_id: RunId | null
+  readonly event: TransitionEvent
+  readonly cause: Cause
+  /** With `placed`: where. */
+  readonly worker?: { readonly id: WorkerId; readonly name: string }
+  /** With an event that ends a run: how the worker says it ended. */
+  readonly outcome?: Outcome
+  /** With `worker_running`: what the driver tells, for the audit event. */
+  readonly facts?: Readonly<Record<string, string>>
+}
+
+export type TransitionAnswer =
+  | { readonly kind: 'moved'; readonly status: SandboxStatus; readonly run_id: RunId | null }
+  | { readonly kind: 'stale'; readonly status: SandboxStatus; readonly run_id: RunId | null }
+  | { readonly kind: 'suspended' }
+  | { readonly kind: 'absent' }
+
+/** Moves a sandbox in a transaction of its own and wakes whoever waits for it. May be repeated: the second is stale. */
+export async function transition(deps: TransitionDeps, request: Transition): Promise<TransitionAnswer> {
+  const topics: string[] = []
+  const answer = await deps.db.transaction('system', (tx) => {
+    topics.length = 0
+    return transitionIn(deps, { tx, topics }, request)
+  })
+  deps.wake.publish(topics)
+  return answer
+}
+
+/** The same within a transaction that does more; the caller publishes `topics` after the commit. */
+export async function transitionIn(
+  deps: Pick<TransitionDeps, 'clock' | 'uuids'>,
+  scope: { readonly tx: Queryable; readonly topics: string[] },
+  request: Transition,
+): Promise<TransitionAnswer> {
+  const { tx, topics } = scope
+  const row = await standings.lock(tx, request.sandbox_id)
+  if (row === null || (row.is_hidden && request.event === 'start_admitted')) return { kind: 'absent' }
+  const stale: TransitionAnswer = { kind: 'stale', status: row.status, run_id: row.run_id }
+  if (request.run_id !== null && request.run_id !== row.run_id) return stale
+  const status = nextStatus({ status: row.status, isPlaced: row.worker_id !== null }, request.event)
+  if (status === null) return stale
+  if (request.event === 'no_capacity' && row.status_reason === 'insufficient_capacity') return stale
+
+  const now = deps.clock.now()
+  const step: Step = { request, row, status, now }
+  let run_id = row.run_id
+  if (request.event === 'start_admitted') {
+    run_id = asId<RunId>(deps.uuids.next())
+    const isOpened = await standings.openRun(tx, {
+      ...runOf(row),
+      id: run_id,
+      sandbox_id: request.sandbox_id,
+      opened_at: now,
+    })
+    if (!isOpened) return { kind: 'suspended' }
+  } else if (run_id !== null) {
+    await standings.writeRun(tx, run_id, runChange(step))
+  }
+  await standings.write(tx, request.sandbox_id, sandboxChange(step))
+  if (isTerminal(status) && row.ephemeral && !row.is_hidden) {
+    await sandboxes.hide(tx, request.sandbox_id, new Date(now.getTime() + EPHEMERAL_LINGER_MS))
+  }
+  await writeEvent(deps, tx, step, run_id)
+
+  topics.push(`sandbox:${request.sandbox_id}`)
+  if (request.event === 'start_admitted') topics.push('pending')
+  if (isTerminal(status)) topics.push('pending') // room came free
+  const worker = request.worker?.id ?? row.worker_id
+  if (worker !== null) topics.push(`worker:${worker}`)
+  return { kind: 'moved', status, run_id }
+}
+
+type Step = {
+  readonly request: Transition
+  readonly row: standings.StandingRow
+  readonly status: SandboxStatus
+  readonly now: Date
+}
+
+function runOf(row: standings.StandingRow): { org_id: OrgId; vcpus: number; memory_mib: number } {
+  return { org_id: row.org_id, vcpus: row.vcpus, memory_mib: row.memory_mib }
+}
+
+function runChange({ request, row, status, now }: Step): standings.RunChange {
+  if (request.event === 'placed' && request.worker !== undefined)
+    return { worker_id: request.worker.id, placed_at: now }
+  if (status === 'running') {
+    const limit = row.max_duration_secs
+    return { started_at: now, ...(limit === null ? {} : { deadline_at: new Date(now.getTime() + limit * 1000) }) }
+  }
+  if (status === 'stopping') return { stop_requested_at: now, stop_cause: request.cause.code }
+  if (!isTerminal(status)) return {}
+  return {
+    ended_at: notBefore(now, row.run_started_at),
+    outcome: request.outcome ?? { kind: request.event },
+    ...(request.event === 'stop_requested' ? { stop_requested_at: now, stop_cause: request.cause.code } : {}),
+  }
+}
+
+function sandboxChange({ request, row, status, now }: Step): standings.SandboxChange {
+  return {
+    status,
+    status_reason: REASON_AFTER[request.event] ?? null,
+    ...(status === 'failed' ? { last_failure_message: request.cause.message ?? 'failed' } : {}),
+    ...(status === 'running' ? { started_at: now } : {}),
+    ...(request.event === 'start_admitted' ? { stopped_at: null } : {}),
+    ...(isTerminal(status) ? { stopped_at: notBefore(now, row.run_started_at) } : {}),
+    ...(request.event === 'placed' && request.worker !== undefined ? { home_worker_id: request.worker.id } : {}),
+    ...(status === 'running' || isTerminal(status) ? { forget_registry_secret: true } : {}),
+  }
+}
+
+/** Why a sandbox still waits for a place; a placed one waits for none. */
+const REASON_AFTER: Partial<Record<TransitionEvent, StatusReason>> = {
+  start_admitted: 'scheduling',
+  no_capacity: 'insufficient_capacity',
+}
+
+/** A wall clock may step back; an interval may not. */
+function notBefore(now: Date, start: Date | null): Date {
+  return start !== null && start > now ? start : now
+}
+
+async function writeEvent(
+  deps: Pick<TransitionDeps, 'uuids'>,
+  tx: Queryable,
+  { request, row, status, now }: Step,
+  run_id: RunId | null,
+): Promise<void> {
+  const event_type = eventTypeOf(request.event, status)
+  if (event_type === null) return
+  const { cause, worker, facts } = request
+  await events.insertMany(tx, [
+    {
+      id: deps.uuids.next(),
+      org_id: row.org_id,
+      timestamp: now,
+      event_type,
+      sandbox_id: request.sandbox_id,
+      actor: cause.actor,
+      payload: {
+        sandbox_id: request.sandbox_id,
+        name: row.name,
+        run_id,
+        cause: cause.code,
+        ...(cause.message === undefined || cause.message === null ? {} : { message: cause.message }),
+        ...(worker === undefined ? {} : { worker: worker.name }),
+        ...(facts === undefined ? {} : { facts }),
+      },
+    },
+  ])
+}
+
+function eventTypeOf(event: TransitionEvent, status: SandboxStatus): EventType | null {
+  if (event === 'placed') return 'sandbox_placed'
+  if (event === 'no_capacity') return null
+  return EVENT_OF_STATUS[status]
+}
+
+const EVENT_OF_STATUS: Record<SandboxStatus, EventType> = {
+  created: 'sandbox_created',
+  starting: 'sandbox_starting',
+  running: 'sandbox_running',
+  stopping: 'sandbox_stopping',
+  stopped: 'sandbox_stopped',
+  failed: 'sandbox_failed',
+}

@@ -1,0 +1,122 @@
+/**
+ * What a worker's sync does: its report moves the sandboxes whose runs it holds, and the answer says all that is
+ * wanted of it. Both halves are idempotent, so that a repeated or late sync harms nothing.
+ */
+import { createHash } from 'node:crypto'
+import { type SeenRun, type SyncAnswer, type SyncRequest, type WantedRun } from '../contract/worker-protocol.ts'
+import type { RunId, WorkerId } from '../domain/ids.ts'
+import { asId } from '../domain/ids.ts'
+import { WORKER_LEASE_MS } from '../domain/lease.ts'
+import { eventOfOutcome } from '../domain/outcome.ts'
+import type { Outcome } from '../domain/run.ts'
+import * as runs from '../store/runs.ts'
+import * as sandboxes from '../store/sandboxes.ts'
+import * as workers from '../store/workers.ts'
+import type { ControlDeps } from './deps.ts'
+import { registryAuthOf } from './registry-auth.ts'
+import { SYSTEM, transition, type Transition } from './transition.ts'
+
+type SyncDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'>
+
+/** The tickets of streams that wait for a worker to dial in; `relay/` keeps them. */
+export type Tickets = {
+  showTickets(workerId: string): readonly { readonly ticket: string; readonly target: string; readonly kind: 'agent' }[]
+  hasNews(workerId: string): boolean
+}
+
+/** Takes in what a worker sees: prolongs its lease and moves the sandboxes that its runs tell of. */
+export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<void> {
+  const now = deps.clock.now()
+  const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
+  const { capacity, driver } = report
+  const open = await deps.db.asSystem(async (q) => {
+    if (await workers.renew(q, worker, { capacity, driver, now, leaseExpiresAt })) deps.wake.publish(['pending'])
+    return runs.ofWorker(q, worker)
+  })
+  const seen = new Map(report.seen.map((run) => [run.run_id, run]))
+  for (const run of open) {
+    const move = moveOf(run, seen.get(run.run_id))
+    if (move !== null) await transition(deps, { sandbox_id: run.sandbox_id, run_id: run.run_id, ...move })
+  }
+}
+
+type Move = Omit<Transition, 'sandbox_id' | 'run_id'>
+
+/** What the worker's sight of a run means for its sandbox; null when nothing. */
+function moveOf(run: runs.WorkerRun, seen: SeenRun | undefined): Move | null {
+  // A worker that has not begun a start says nothing of it; one that held the run and lost it must not hide that.
+  if (seen === undefined) {
+    return run.status === 'starting'
+      ? null
+      : endOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
+  }
+  if (seen.phase === 'ended') {
+    return endOf(run, seen.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' })
+  }
+  if (seen.phase === 'running' && run.status === 'starting') {
+    return { event: 'worker_running', facts: seen.facts ?? {}, cause: { actor: SYSTEM, code: 'worker_report' } }
+  }
+  if (seen.is_idle_expired === true && run.status === 'running') {
+    return { event: 'stop_requested', cause: { actor: SYSTEM, code: 'idle_timeout' } }
+  }
+  return null
+}
+
+function endOf(run: runs.WorkerRun, outcome: Outcome): Move {
+  if (run.status === 'stopping') {
+    return { event: 'worker_stopped', outcome, cause: { actor: SYSTEM, code: run.stop_cause ?? 'worker_report' } }
+  }
+  const { event, message } = eventOfOutcome(outcome)
+  return { event, outcome, cause: { actor: SYSTEM, code: 'workload_ended', message } }
+}
+
+/** The whole of what is wanted of a worker now. What it holds already by version is not sent again. */
+export async function makeAnswer(
+  deps: SyncDeps,
+  tickets: Tickets,
+  worker: WorkerId,
+  report: SyncRequest,
+): Promise<SyncAnswer> {
+  const [open, discard] = await deps.db.asSystem(async (q) => [
+    await runs.ofWorker(q, worker),
+    report.stored.length === 0 ? [] : await sandboxes.gone(q, report.stored),
+  ])
+  const wanted_version = versionOf(open)
+  const wanted = wanted_version === report.known_version ? null : await wantedOf(deps, worker)
+  const streams = tickets
+    .showTickets(worker)
+    .map(({ ticket, target, kind }) => ({ ticket, run_id: asId<RunId>(target), kind }))
+  return { wanted_version, wanted, discard, streams }
+}
+
+/** Whether an answer tells the worker something. */
+export function isNews(answer: SyncAnswer): boolean {
+  return answer.wanted !== null || answer.discard.length > 0 || answer.streams.length > 0
+}
+
+function versionOf(open: readonly runs.WorkerRun[]): string {
+  const hash = createHash('sha256')
+  for (const run of open) hash.update(`${run.run_id} ${desiredOf(run)}\n`)
+  return hash.digest('base64url')
+}
+
+function desiredOf(run: { readonly status: runs.WorkerRun['status'] }): WantedRun['desired'] {
+  return run.status === 'stopping' ? 'stopped' : 'running'
+}
+
+async function wantedOf(deps: SyncDeps, worker: WorkerId): Promise<readonly WantedRun[]> {
+  const orders = await deps.db.asSystem((q) => runs.ordersOf(q, worker))
+  return Promise.all(
+    orders.map(async (order) => ({
+      run_id: order.run_id,
+      sandbox_id: order.sandbox_id,
+      org_id: order.org_id,
+      slug: order.slug,
+      desired: desiredOf(order),
+      grace_ms: deps.settings.stopGraceMs,
+      spec: order.spec,
+      // Only a start pulls: the secret goes no further than it must.
+      registry_auth: order.status === 'starting' ? await registryAuthOf(deps, order) : null,
+    })),
+  )
+}

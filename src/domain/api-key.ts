@@ -1,0 +1,33 @@
+import { createHash } from 'node:crypto'
+import { crc32 } from 'node:zlib'
+
+/** The alphabet of base 62: no letter of it needs quoting anywhere. */
+const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
+/** 43 digits of base 62 hold 256 bits. */
+const SECRET_DIGITS = 43
+/** 6 digits of base 62 hold the 32 bits of the checksum. */
+const CHECKSUM_DIGITS = 6
+
+/**
+ * The text of an API key from 256 random bits: a prefix and a checksum of all before
+ * it let scanners of leaked secrets know one when they see it.
+ */
+export function formatApiKey(bits: Buffer): string {
+  const body = `msb_live_${base62(BigInt(`0x${bits.toString('hex')}`), SECRET_DIGITS)}`
+  return body + checksum(body)
+}
+
+/** What is stored of a secret in place of it. */
+export function hashSecret(text: string): Buffer {
+  return createHash('sha256').update(text).digest()
+}
+
+function checksum(body: string): string {
+  return base62(BigInt(crc32(body)), CHECKSUM_DIGITS)
+}
+
+function base62(value: bigint, digits: number): string {
+  let text = ''
+  for (let rest = value; text.length < digits; rest /= 62n) text = (ALPHABET[Number(rest % 62n)] ?? '') + text
+  return text
+}

@@ -1,0 +1,44 @@
+import type { RunId, SandboxId } from './ids.ts'
+
+/** What `decide` needs to know of a run that is wanted. */
+export type Wanted = {
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly desired: 'running' | 'stopped'
+  readonly grace_ms: number
+}
+
+/** What `decide` needs to know of a run that the driver holds. */
+export type Held = {
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly phase: 'starting' | 'running' | 'stopping' | 'ended'
+}
+
+/** One step of a worker; each is idempotent for its run. */
+export type WorkerAction =
+  | { readonly kind: 'start'; readonly run_id: RunId }
+  | { readonly kind: 'stop'; readonly run_id: RunId; readonly grace_ms: number }
+  | { readonly kind: 'remove'; readonly run_id: RunId }
+
+/**
+ * What a worker must do so that what it holds becomes what is wanted. A run that is not wanted is removed, whatever it
+ * does: it was given away, or its end is known. An ended run that is wanted stays as it is until its end was taken in.
+ * A run starts only when no other run of its sandbox is held: both would write to one disk.
+ */
+export function decide(wanted: readonly Wanted[], held: readonly Held[]): readonly WorkerAction[] {
+  const wantedById = new Map(wanted.map((run) => [run.run_id, run]))
+  const heldById = new Map(held.map((run) => [run.run_id, run]))
+  const heldSandboxes = new Set(held.map((run) => run.sandbox_id))
+  const removals = held
+    .filter((run) => !wantedById.has(run.run_id))
+    .map(({ run_id }): WorkerAction => ({ kind: 'remove', run_id }))
+  const rest = wanted.flatMap((run): WorkerAction[] => {
+    const { run_id, desired, grace_ms } = run
+    const phase = heldById.get(run_id)?.phase
+    if (desired === 'stopped')
+      return phase === 'starting' || phase === 'running' ? [{ kind: 'stop', run_id, grace_ms }] : []
+    return phase === undefined && !heldSandboxes.has(run.sandbox_id) ? [{ kind: 'start', run_id }] : []
+  })
+  return [...removals, ...rest]
+}

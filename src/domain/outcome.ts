@@ -1,0 +1,22 @@
+import type { TransitionEvent } from './lifecycle.ts'
+import type { Outcome } from './run.ts'
+
+/** What a run's end means for its sandbox: the event, and in words what failed; null when nothing did. */
+export function eventOfOutcome(outcome: Outcome): { readonly event: TransitionEvent; readonly message: string | null } {
+  switch (outcome.kind) {
+    case 'exited':
+      return outcome.code === 0
+        ? { event: 'ended_well', message: null }
+        : { event: 'ended_badly', message: `the workload exited with code ${String(outcome.code)}` }
+    case 'signalled':
+      return { event: 'ended_badly', message: `the workload was ended by ${outcome.signal}` }
+    case 'out_of_memory':
+      return { event: 'ended_badly', message: 'out of memory: the sandbox used all of its resources.memory_mib' }
+    case 'stopped':
+      return { event: 'ended_badly', message: 'the worker stopped the sandbox without being asked to' }
+    case 'start_failed':
+      return { event: 'worker_start_failed', message: outcome.message }
+    case 'lost':
+      return { event: 'ended_badly', message: outcome.message }
+  }
+}

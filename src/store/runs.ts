@@ -1,0 +1,108 @@
+/** Runs as the loops and workers read them. They are written in `standings.ts`. */
+import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { CauseCode, SandboxStatus } from '../domain/lifecycle.ts'
+import type { RegistrySelection, SandboxSpec } from '../domain/spec.ts'
+import type { Queryable } from './database.ts'
+
+/** A run that waits for a worker. */
+export type PendingRun = {
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly abilities: readonly string[]
+  /** Its writable layer lies there, so it can run nowhere else. */
+  readonly home_worker_id: WorkerId | null
+  readonly status_reason: string | null
+}
+
+/** The oldest runs without a worker. */
+export async function pending(q: Queryable, limit: number): Promise<readonly PendingRun[]> {
+  const { rows } = await q.query<PendingRun>({
+    name: 'runs.pending',
+    text: `SELECT r.id AS run_id, r.sandbox_id, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id, s.status_reason
+           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+           WHERE r.ended_at IS NULL AND r.worker_id IS NULL ORDER BY r.opened_at LIMIT $1`,
+    values: [limit],
+  })
+  return rows
+}
+
+/** An open run of a worker, as far as comparing it with what the worker sees needs. */
+export type WorkerRun = {
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly status: SandboxStatus
+  /** Why it was asked to stop, if it was. */
+  readonly stop_cause: CauseCode | null
+}
+
+/** The open runs of a worker, in the order of their ids. */
+export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly WorkerRun[]> {
+  const { rows } = await q.query<WorkerRun>({
+    name: 'runs.ofWorker',
+    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+           WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
+    values: [worker],
+  })
+  return rows
+}
+
+/** What a worker must know to start a run. */
+export type RunOrder = {
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly org_id: OrgId
+  readonly slug: string
+  readonly status: SandboxStatus
+  readonly spec: SandboxSpec
+  readonly registry:
+    Exclude<RegistrySelection, { readonly mode: 'inline' }> | { readonly mode: 'inline'; readonly username: string }
+  readonly registry_sealed: Buffer | null
+}
+
+/** The orders of a worker's open runs. */
+export async function ordersOf(q: Queryable, worker: WorkerId): Promise<readonly RunOrder[]> {
+  const { rows } = await q.query<RunOrder>({
+    name: 'runs.ordersOf',
+    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.slug, s.status, s.spec, s.registry, s.registry_sealed
+           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+           WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
+    values: [worker],
+  })
+  return rows
+}
+
+/** Runs past their maximum duration that nobody has asked to stop yet. */
+export async function overdue(q: Queryable, now: Date, limit: number): Promise<readonly WorkerRun[]> {
+  const { rows } = await q.query<WorkerRun>({
+    name: 'runs.overdue',
+    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+           WHERE r.ended_at IS NULL AND r.stop_requested_at IS NULL AND r.deadline_at <= $1
+           ORDER BY r.deadline_at LIMIT $2`,
+    values: [now, limit],
+  })
+  return rows
+}
+
+/** When the next run reaches its maximum duration, or null. */
+export async function nextDeadline(q: Queryable): Promise<Date | null> {
+  const { rows } = await q.query<{ readonly at: Date | null }>({
+    name: 'runs.nextDeadline',
+    text: `SELECT min(deadline_at) AS at FROM runs WHERE ended_at IS NULL AND stop_requested_at IS NULL`,
+  })
+  return rows[0]?.at ?? null
+}
+
+/** The open, placed run of a sandbox with its worker, or null. */
+export async function placedRunOf(
+  q: Queryable,
+  sandbox: SandboxId,
+): Promise<{ readonly run_id: RunId; readonly worker_id: WorkerId } | null> {
+  const { rows } = await q.query<{ readonly run_id: RunId; readonly worker_id: WorkerId }>({
+    name: 'runs.placedRunOf',
+    text: `SELECT id AS run_id, worker_id FROM runs WHERE sandbox_id = $1 AND ended_at IS NULL AND worker_id IS NOT NULL`,
+    values: [sandbox],
+  })
+  return rows[0] ?? null
+}

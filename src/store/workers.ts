@@ -1,0 +1,101 @@
+import type { Capacity, DriverReport } from '../domain/run.ts'
+import type { WorkerId } from '../domain/ids.ts'
+import type { Queryable } from './database.ts'
+
+/** A worker with what it offers and what its open runs take. */
+export type WorkerRow = {
+  readonly id: WorkerId
+  readonly name: string
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly used_vcpus: number
+  readonly used_memory_mib: number
+  readonly driver: DriverReport | null
+}
+
+/** Registers a worker under a name or renews its credential; repeating it is harmless. Answers its id. */
+export async function register(
+  q: Queryable,
+  worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
+): Promise<WorkerId> {
+  const { rows } = await q.query<{ readonly id: WorkerId }>({
+    text: `INSERT INTO workers (id, name, credential_sha256, created_at) VALUES ($1, $2, $3, $4)
+           ON CONFLICT (name) DO UPDATE SET credential_sha256 = excluded.credential_sha256 RETURNING id`,
+    values: [worker.id, worker.name, worker.credentialSha256, worker.now],
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('a registered worker has no row')
+  return row.id
+}
+
+/** The worker that a credential belongs to, or null. */
+export async function findByCredential(q: Queryable, credentialSha256: Buffer): Promise<WorkerId | null> {
+  const { rows } = await q.query<{ readonly id: WorkerId }>({
+    name: 'workers.findByCredential',
+    text: 'SELECT id FROM workers WHERE credential_sha256 = $1',
+    values: [credentialSha256],
+  })
+  return rows[0]?.id ?? null
+}
+
+/** Writes what a worker's sync says of itself and prolongs its lease. True when that may make room for what waits. */
+export async function renew(
+  q: Queryable,
+  id: WorkerId,
+  seen: {
+    readonly capacity: Capacity
+    readonly driver: DriverReport
+    readonly now: Date
+    readonly leaseExpiresAt: Date
+  },
+): Promise<boolean> {
+  const { vcpus, memory_mib, disk_mib } = seen.capacity
+  const { rows } = await q.query<{ readonly makes_room: boolean }>({
+    name: 'workers.renew',
+    text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib FROM workers WHERE id = $1)
+           UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6
+           FROM old WHERE w.id = $1
+           RETURNING old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
+             OR old.memory_mib < w.memory_mib AS makes_room`,
+    values: [id, vcpus, memory_mib, disk_mib, JSON.stringify(seen.driver), seen.leaseExpiresAt, seen.now],
+  })
+  return rows[0]?.makes_room ?? false
+}
+
+/** The workers whose lease holds at `now`, with what is taken of them. */
+export async function live(q: Queryable, now: Date): Promise<readonly WorkerRow[]> {
+  const { rows } = await q.query<WorkerRow>({
+    name: 'workers.live',
+    text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver,
+             coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
+           FROM workers w LEFT JOIN (
+             SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
+             WHERE ended_at IS NULL AND worker_id IS NOT NULL GROUP BY worker_id) u ON u.worker_id = w.id
+           WHERE w.lease_expires_at > $1 ORDER BY w.id`,
+    values: [now],
+  })
+  return rows
+}
+
+/** Workers that hold open runs and whose lease ended before `deadline`. */
+export async function lost(
+  q: Queryable,
+  deadline: Date,
+): Promise<readonly { readonly id: WorkerId; readonly name: string }[]> {
+  const { rows } = await q.query<{ readonly id: WorkerId; readonly name: string }>({
+    name: 'workers.lost',
+    text: `SELECT w.id, w.name FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
+           AND EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`,
+    values: [deadline],
+  })
+  return rows
+}
+
+/** The abilities of every worker that ever said its own; one that is away now may come back for what waits. */
+export async function abilitiesOffered(q: Queryable): Promise<readonly (readonly string[])[]> {
+  const { rows } = await q.query<{ readonly abilities: readonly string[] }>({
+    name: 'workers.abilitiesOffered',
+    text: `SELECT DISTINCT driver -> 'abilities' AS abilities FROM workers WHERE driver IS NOT NULL`,
+  })
+  return rows.map(({ abilities }) => abilities)
+}

@@ -1,0 +1,55 @@
+import type { Duplex } from 'node:stream'
+import { createWebSocketStream, WebSocket } from 'ws'
+import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../contract/worker-protocol.ts'
+
+/** The worker's way to its control plane: HTTP and WebSocket, always dialled from here. */
+export interface ControlPlane {
+  /** Sends a whole picture and resolves with what is wanted. Rejects when the control plane can't be reached or refuses. */
+  sync(request: SyncRequest, signal: AbortSignal): Promise<SyncAnswer>
+  /** Dials in with a ticket. Rejects when it is over or not this worker's. */
+  dial(ticket: string, signal: AbortSignal): Promise<Duplex>
+}
+
+/** How long a sync may take beyond the time that the control plane holds it. */
+const SYNC_SLACK_MS = 7_000
+const DIAL_LIMIT_MS = 8_000
+
+/** Speaks to the control plane at `url` with the worker's own credential. */
+export function makeControlPlane(options: { readonly url: string; readonly credential: string }): ControlPlane {
+  const authorization = `Bearer ${options.credential}`
+  return {
+    async sync(request, signal) {
+      const response = await fetch(new URL('/worker/v1/sync', options.url), {
+        method: 'POST',
+        headers: { authorization, 'content-type': 'application/json' },
+        body: JSON.stringify(request),
+        signal: AbortSignal.any([signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
+      })
+      const text = await response.text()
+      if (!response.ok)
+        throw new Error(`the control plane refused a sync: ${String(response.status)} ${text.slice(0, 300)}`)
+      return JSON.parse(text) as SyncAnswer // the control plane is this program too, of the same protocol version
+    },
+    dial(ticket, signal) {
+      const url = new URL(`/worker/v1/streams/${encodeURIComponent(ticket)}`, options.url)
+      url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:'
+      return new Promise((resolve, reject) => {
+        const socket = new WebSocket(url, {
+          headers: { authorization },
+          handshakeTimeout: DIAL_LIMIT_MS,
+          perMessageDeflate: false,
+        })
+        const onAbort = (): void => socket.terminate()
+        signal.addEventListener('abort', onAbort, { once: true })
+        socket.once('close', () => {
+          signal.removeEventListener('abort', onAbort)
+        })
+        socket.once('error', reject)
+        socket.once('open', () => {
+          socket.off('error', reject)
+          resolve(createWebSocketStream(socket))
+        })
+      })
+    },
+  }
+}
