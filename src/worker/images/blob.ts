@@ -1,0 +1,93 @@
+import { createHash } from 'node:crypto'
+import { pipeline } from 'node:stream/promises'
+import { createGunzip, createZstdDecompress } from 'node:zlib'
+import { StartError } from '../drivers/driver.ts'
+import { TransientError } from './retry.ts'
+
+/** What a blob must turn out to be; a null is not known beforehand. */
+export type BlobClaim = { readonly digest: string | null; readonly sizeBytes: number | null; readonly maxBytes: number }
+
+/**
+ * Passes a blob through while checking it. Its end is reached only when size and digest are as claimed; otherwise it
+ * throws `StartError('registry')`, at the first byte too many or at the end.
+ */
+export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: BlobClaim): AsyncGenerator<Buffer> {
+  const hash = createHash('sha256')
+  const limitBytes = Math.min(claim.sizeBytes ?? claim.maxBytes, claim.maxBytes)
+  let size = 0
+  for await (const chunk of chunks) {
+    size += chunk.byteLength
+    if (size > limitBytes)
+      throw new StartError('registry', `the content of ${nameOf(claim)} is larger than ${String(limitBytes)} bytes`)
+    hash.update(chunk)
+    yield Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
+  }
+  if (claim.sizeBytes !== null && size < claim.sizeBytes) {
+    throw new TransientError(
+      'registry',
+      `the content of ${nameOf(claim)} ended after ${String(size)} of ${String(claim.sizeBytes)} bytes`,
+    )
+  }
+  const digest = `sha256:${hash.digest('hex')}`
+  if (claim.digest !== null && digest !== claim.digest) {
+    throw new StartError(
+      'registry',
+      `the content of ${claim.digest} has the digest ${digest}; the registry or the way to it changed it`,
+    )
+  }
+}
+
+/** Reads a small blob into memory, checked the same way. */
+export async function readBlob(chunks: AsyncIterable<Uint8Array>, claim: BlobClaim): Promise<Buffer> {
+  return Buffer.concat(await Array.fromAsync(verifyBlob(chunks, claim)))
+}
+
+/** The SHA-256 of bytes, as a digest. */
+export function digestOf(bytes: Buffer): string {
+  return `sha256:${createHash('sha256').update(bytes).digest('hex')}`
+}
+
+/**
+ * Gives the plain content of a blob to `consume`, by its first bytes: gzip (RFC 1952), zstd (RFC 8878), or plain. Media
+ * types aren't asked, because saved archives have none and some builders write wrong ones; the digest of the plain
+ * content is what counts.
+ */
+export async function decompress(
+  blob: AsyncIterable<Buffer>,
+  consume: (plain: AsyncIterable<Buffer>) => Promise<void>,
+): Promise<void> {
+  const { head, rest } = await peek(blob)
+  const whole = chain(head, rest)
+  if (head.subarray(0, 2).equals(GZIP_MAGIC)) await pipeline(whole, createGunzip(), consume)
+  else if (head.subarray(0, 4).equals(ZSTD_MAGIC)) await pipeline(whole, createZstdDecompress(), consume)
+  else await consume(whole)
+}
+
+const GZIP_MAGIC = Buffer.from([0x1f, 0x8b])
+const ZSTD_MAGIC = Buffer.from([0x28, 0xb5, 0x2f, 0xfd])
+
+async function peek(
+  blob: AsyncIterable<Buffer>,
+): Promise<{ readonly head: Buffer; readonly rest: AsyncIterator<Buffer> }> {
+  const rest = blob[Symbol.asyncIterator]()
+  let head: Buffer = Buffer.alloc(0)
+  while (head.length < ZSTD_MAGIC.length) {
+    const next = await rest.next()
+    if (next.done === true) break
+    head = Buffer.concat([head, next.value])
+  }
+  return { head, rest }
+}
+
+async function* chain(head: Buffer, rest: AsyncIterator<Buffer>): AsyncGenerator<Buffer> {
+  try {
+    yield head
+    for (let next = await rest.next(); next.done !== true; next = await rest.next()) yield next.value
+  } finally {
+    await rest.return?.() // lets go of the connection when the reader stops early
+  }
+}
+
+function nameOf(claim: BlobClaim): string {
+  return claim.digest ?? 'a document'
+}

@@ -1,0 +1,183 @@
+import { StartError } from '../drivers/driver.ts'
+import type { ImageLimits } from './limits.ts'
+import { makeLayerTree } from './layer-tree.ts'
+import type { TarEntry, TarHeader } from './tar-entry.ts'
+
+/**
+ * Turns the entries of an image layer, as anyone may have written them, into entries that are safe to unpack as root
+ * into an empty folder which is then one lower layer of an overlay: every path is inside, every owner is shifted,
+ * devices and extended attributes are left out, and whiteouts take the overlay's own form. Call `begin`, then `accept`
+ * once per entry in order, then `finish`; write what they return in that order.
+ */
+export interface LayerFilter {
+  begin(): readonly TarHeader[]
+  /** `parents` precede the entry; `entry` is null when the entry is left out, and takes the entry's body otherwise. */
+  accept(entry: TarEntry): Accepted
+  finish(): readonly TarHeader[]
+}
+
+/** What becomes of one entry. */
+export type Accepted = { readonly parents: readonly TarHeader[]; readonly entry: TarHeader | null }
+
+export type LayerFilterOptions = {
+  /** Added to every owner and group, so that the sandboxes' user namespace shows the image's own numbers. */
+  readonly uidShift: number
+  readonly limits: ImageLimits
+}
+
+/** The user namespace maps this many ids; an owner beyond could not be shown inside. */
+const MAPPED_IDS = 65_536
+// OCI image specification, "Layer filesystem changeset", whiteouts.
+const WHITEOUT = '.wh.'
+const OPAQUE_WHITEOUT = '.wh..wh..opq'
+/** Other names that begin so are bookkeeping of aufs. */
+const AUFS_PREFIX = '.wh..wh.'
+/** How overlayfs marks a folder that hides what lies beneath it (kernel, Documentation/filesystems/overlayfs). */
+const OPAQUE_PAX = { 'SCHILY.xattr.trusted.overlay.opaque': 'y' }
+/** A ustar time is 33 bits; a later or negative one says nothing useful and would not be encoded right. */
+const MAX_MTIME_MS = 0x7fff_ffff * 1000
+/** `pack` takes a mode of 0 for "not given" and writes 0644, which would open /etc/shadow: a type bit keeps it. */
+const MODE_IS_GIVEN = 0o100000
+
+type Owners = { readonly uid: string; readonly gid: string }
+type OwnedHeader = TarHeader & { readonly pax: Owners }
+type Attributes = Pick<TarEntry, 'name' | 'mode' | 'uid' | 'gid' | 'mtimeMs' | 'pax'>
+
+/** Makes the filter for one layer. */
+export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): LayerFilter {
+  const tree = makeLayerTree()
+  const folders = new Map<string, OwnedHeader>()
+  const whiteouts = new Set<string>()
+  const opaque = new Set<string>()
+  let entryCount = 0
+  let nameBytes = 0
+
+  function count(entry: TarEntry): void {
+    entryCount += 1
+    nameBytes += entry.name.length + entry.linkname.length
+    if (entryCount > limits.entriesPerLayer) {
+      throw new StartError('image', `a layer has more than ${String(limits.entriesPerLayer)} entries`)
+    }
+    if (nameBytes > limits.nameBytesPerLayer)
+      throw new StartError('image', 'the names in a layer are too long together')
+  }
+
+  function shiftedOwner(id: number, paxId: string | undefined, name: string): string {
+    const wanted = paxId === undefined ? id : Number(paxId)
+    if (Number.isInteger(wanted) && wanted >= 0 && wanted < MAPPED_IDS) return String(wanted + uidShift)
+    throw new StartError(
+      'image',
+      `'${name}' in a layer is owned by id ${String(wanted)}; sandboxes have the ids 0 to ${String(MAPPED_IDS - 1)}`,
+    )
+  }
+
+  // Owners stand in PAX records because the fixed header field ends at 262143.
+  function headerOf(path: string, { name, mode, uid, gid, mtimeMs, pax }: Attributes): OwnedHeader {
+    return {
+      name: path === '' ? '.' : path,
+      mode: MODE_IS_GIVEN | (mode & 0o7777),
+      uid: 0,
+      gid: 0,
+      mtime: new Date(mtimeMs >= 0 && mtimeMs <= MAX_MTIME_MS ? mtimeMs : 0),
+      pax: { uid: shiftedOwner(uid, pax['uid'], name), gid: shiftedOwner(gid, pax['gid'], name) },
+    }
+  }
+
+  function addFolder(path: string, attributes: Attributes): TarHeader {
+    const header: OwnedHeader = { ...headerOf(path, attributes), type: 'directory' }
+    tree.addFolder(path)
+    folders.set(path, header)
+    return header
+  }
+
+  function addMissingParents(path: string): readonly TarHeader[] {
+    return tree.missingParents(path).map((parent) => addFolder(parent, plainAttributes(parent, 0o755)))
+  }
+
+  function acceptWhiteout(path: string): Accepted {
+    const slash = path.lastIndexOf('/')
+    const parent = slash < 0 ? '' : path.slice(0, slash)
+    const name = path.slice(slash + 1)
+    const parents = addMissingParents(path)
+    if (name === OPAQUE_WHITEOUT) {
+      if (parent === '')
+        throw new StartError('image', 'a layer hides the whole root beneath it, which an overlay can not')
+      opaque.add(parent)
+    } else if (!name.startsWith(AUFS_PREFIX)) {
+      const hidden = name.slice(WHITEOUT.length)
+      if (hidden === '' || hidden === '.' || hidden === '..') {
+        throw new StartError('image', `a layer has the invalid whiteout '${path}'`)
+      }
+      whiteouts.add(parent === '' ? hidden : `${parent}/${hidden}`)
+    }
+    return { parents, entry: null }
+  }
+
+  /** The type of an entry and its own fields, noted in the tree; null for what is left out. */
+  function typed(entry: TarEntry, path: string): Partial<TarHeader> | null {
+    switch (entry.type) {
+      case 'file':
+      case 'contiguous-file':
+        tree.addOther(path)
+        return { type: 'file', size: entry.sizeBytes }
+      case 'fifo':
+        tree.addOther(path)
+        return { type: 'fifo' }
+      case 'symlink':
+        tree.addSymlink(path, entry.linkname)
+        return { type: 'symlink', linkname: entry.linkname }
+      case 'link': {
+        const linkname = tree.resolve(entry.linkname)
+        tree.addHardLink(path, linkname)
+        return { type: 'link', linkname }
+      }
+      case 'character-device':
+      case 'block-device':
+        return null // the runtime makes the few devices that a sandbox may have
+      default:
+        throw new StartError('image', `'${entry.name}' in a layer is of a kind that is not supported`)
+    }
+  }
+
+  return {
+    begin: () => [addFolder('', plainAttributes('/', 0o755))],
+
+    accept(entry) {
+      count(entry)
+      const path = tree.resolve(entry.name)
+      if (path.slice(path.lastIndexOf('/') + 1).startsWith(WHITEOUT)) return acceptWhiteout(path)
+      if (Object.keys(entry.pax).some((key) => key.startsWith('GNU.sparse.'))) {
+        throw new StartError('image', `'${entry.name}' in a layer is a sparse file, which is not supported`)
+      }
+      const parents = addMissingParents(path)
+      if (entry.type === 'directory') return { parents, entry: addFolder(path, entry) }
+      const own = typed(entry, path)
+      return { parents, entry: own === null ? null : { ...headerOf(path, entry), ...own } }
+    },
+
+    // Last, because a whiteout hides lower layers only: an entry of this layer with the same name stays.
+    finish() {
+      const hidden: TarHeader[] = []
+      for (const path of whiteouts) {
+        if (folders.has(path)) opaque.add(path)
+        else if (!tree.has(path)) {
+          hidden.push({
+            ...headerOf(path, plainAttributes(path, 0)),
+            type: 'character-device',
+            devmajor: 0,
+            devminor: 0,
+          })
+        }
+      }
+      const marked = [...opaque].flatMap((path) => {
+        const header = folders.get(path)
+        return header === undefined ? [] : [{ ...header, pax: { ...header.pax, ...OPAQUE_PAX } }]
+      })
+      return [...hidden, ...marked]
+    },
+  }
+}
+
+function plainAttributes(name: string, mode: number): Attributes {
+  return { name, mode, uid: 0, gid: 0, mtimeMs: 0, pax: {} }
+}

@@ -1,0 +1,112 @@
+import { StartError } from '../drivers/driver.ts'
+
+/**
+ * The paths of one layer as they are unpacked, so that each next entry lands where the image means it: a path through
+ * a symlink of the same layer is followed inside the layer's root, as in a root change, and never out of it. All
+ * paths are relative to the root, without `.`, `..` or empty parts; the root is the empty string.
+ *
+ * Invariant: what was added as a folder stays one, so a known folder has no symlink above it.
+ */
+export interface LayerTree {
+  /** Where an entry of this name goes. Throws `StartError('image')` for `..`, loops of symlinks and overlong names. */
+  resolve(name: string): string
+  /** The folders above `path` that are not there yet, the highest first. */
+  missingParents(path: string): readonly string[]
+  has(path: string): boolean
+  addFolder(path: string): void
+  addOther(path: string): void
+  /** Refuses an empty target. */
+  addSymlink(path: string, target: string): void
+  /** Refuses a target that this layer has not, or that is a folder. */
+  addHardLink(path: string, target: string): void
+}
+
+type Node = { readonly kind: 'folder' | 'other' } | { readonly kind: 'symlink'; readonly target: string }
+
+// Linux: PATH_MAX, NAME_MAX, and the most symlinks it follows in one path (path_resolution(7)).
+const MAX_PATH_BYTES = 4096
+const MAX_NAME_BYTES = 255
+const MAX_SYMLINKS = 40
+
+export function makeLayerTree(): LayerTree {
+  const nodes = new Map<string, Node>([['', { kind: 'folder' }]])
+
+  function followParents(parts: readonly string[], name: string): string {
+    const waiting = [...parts].reverse()
+    let at: string[] = []
+    let followed = 0
+    for (let part = waiting.pop(); part !== undefined; part = waiting.pop()) {
+      if (part === '' || part === '.') continue
+      if (part === '..') {
+        at.pop()
+        continue
+      }
+      at.push(part)
+      const node = nodes.get(at.join('/'))
+      if (node?.kind === 'other')
+        throw new StartError('image', `'${name}' in a layer lies beneath something that is no folder`)
+      if (node?.kind !== 'symlink') continue
+      followed += 1
+      if (followed > MAX_SYMLINKS) throw new StartError('image', `'${name}' in a layer lies behind a loop of symlinks`)
+      at.pop()
+      if (node.target.startsWith('/')) at = []
+      waiting.push(...node.target.split('/').reverse())
+    }
+    return at.join('/')
+  }
+
+  function replace(path: string, node: Node): void {
+    if (nodes.get(path)?.kind === 'folder') {
+      throw new StartError('image', `'${path}' is both a folder and something else in one layer`)
+    }
+    nodes.set(path, node)
+  }
+
+  return {
+    resolve(name) {
+      const parts = name.split('/').filter((part) => part !== '' && part !== '.')
+      if (parts.includes('..')) throw new StartError('image', `'${name}' in a layer leads out of the image`)
+      if (name.includes('\0') || Buffer.byteLength(name) > MAX_PATH_BYTES)
+        throw new StartError('image', 'a layer has an invalid name')
+      if (parts.some((part) => Buffer.byteLength(part) > MAX_NAME_BYTES))
+        throw new StartError('image', 'a layer has an overlong name')
+      const last = parts.pop()
+      if (last === undefined) return ''
+      const parent = parts.join('/')
+      const real = nodes.get(parent)?.kind === 'folder' ? parent : followParents(parts, name)
+      const path = real === '' ? last : `${real}/${last}`
+      if (Buffer.byteLength(path) > MAX_PATH_BYTES) throw new StartError('image', 'a layer has an invalid name')
+      return path
+    },
+    missingParents(path) {
+      const missing: string[] = []
+      for (let slash = path.lastIndexOf('/'); slash > 0; slash = path.lastIndexOf('/', slash - 1)) {
+        const parent = path.slice(0, slash)
+        if (nodes.get(parent)?.kind === 'folder') break
+        missing.unshift(parent)
+      }
+      return missing
+    },
+    has: (path) => nodes.has(path),
+    addFolder(path) {
+      nodes.set(path, { kind: 'folder' })
+    },
+    addOther(path) {
+      replace(path, { kind: 'other' })
+    },
+    addSymlink(path, target) {
+      if (target === '') throw new StartError('image', `the symlink '${path}' in a layer points nowhere`)
+      replace(path, { kind: 'symlink', target })
+    },
+    addHardLink(path, target) {
+      const node = nodes.get(target)
+      if (node === undefined || node.kind === 'folder') {
+        throw new StartError(
+          'image',
+          `the hard link '${path}' in a layer points to '${target}', which is no file of that layer`,
+        )
+      }
+      replace(path, node)
+    },
+  }
+}

@@ -1,0 +1,131 @@
+import { mkdir, readdir, rename, stat } from 'node:fs/promises'
+import { basename, join } from 'node:path'
+import type { Clock } from '../../lib/clock.ts'
+import { runCommand } from '../../lib/run-command.ts'
+import { StartError } from '../drivers/driver.ts'
+import type { ImageLimits } from './limits.ts'
+import { syncFolder } from './records.ts'
+import { withRetries } from './retry.ts'
+import { makeSemaphore } from './semaphore.ts'
+import { makeSingleFlight } from './single-flight.ts'
+import type { TempFolders } from './temp.ts'
+import { unpackLayer, type OpenBlob } from './unpack.ts'
+
+/**
+ * Unpacked layers, one folder each, named by diff_id and shared by all images. Invariant: a folder with a layer's name
+ * is complete and on disk, because it got that name by one rename after everything in it was checked and synced.
+ */
+export interface Layers {
+  pathOf(diffId: string): string
+  /** Makes sure of a layer; `open` is called only when it is missing. Callers that want the same one share the work. */
+  ensure(diffId: string, open: OpenBlob, signal: AbortSignal): Promise<void>
+  /** Says that layers are handed out now: `collect` spares them for `SPARED_MS`. */
+  touch(diffIds: readonly string[]): void
+  /** Keeps layers from `collect` until the answer is called, however long a pull takes. */
+  hold(diffIds: readonly string[]): () => void
+  /** Deletes the layers that are not in `keep` (folders), not in use by a pull and not recent; answers how many. */
+  collect(keep: ReadonlySet<string>): Promise<number>
+}
+
+export type LayersDeps = {
+  readonly dir: string
+  readonly uidShift: number
+  readonly temp: TempFolders
+  readonly limits: ImageLimits
+  readonly clock: Clock
+}
+
+/** A layer that was unpacked or handed out this short ago is on its way into a mount, perhaps by another process. */
+export const SPARED_MS = 10 * 60_000
+
+/** Layers that are downloaded and unpacked at once; each keeps about half a core busy. */
+const CONCURRENT_LAYERS = 3
+const SYNC_TIMEOUT_MS = 120_000
+
+/** Opens the layer folder, which is made when missing. */
+export async function openLayers({ dir, uidShift, temp, limits, clock }: LayersDeps): Promise<Layers> {
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  const flights = makeSingleFlight<void>()
+  const semaphore = makeSemaphore(CONCURRENT_LAYERS)
+  const touchedMs = new Map<string, number>()
+  const holds = new Map<symbol, readonly string[]>()
+
+  // 128 bits of the digest: a second layer of the same name is as hard to make as any, and the options of an overlay
+  // mount, which list all folders, must fit into one page of 4096 bytes.
+  const pathOf = (diffId: string): string => join(dir, diffId.slice('sha256:'.length, 'sha256:'.length + 32))
+
+  function touch(diffIds: readonly string[]): void {
+    for (const diffId of diffIds) touchedMs.set(basename(pathOf(diffId)), clock.monotonicMs())
+  }
+
+  async function unpack(diffId: string, open: OpenBlob, signal: AbortSignal): Promise<void> {
+    const into = await temp.make()
+    try {
+      const found = await unpackLayer(open, { into, uidShift, limits, signal })
+      if (found !== diffId)
+        throw new StartError('image', `a layer's content is ${found}, the image's configuration says ${diffId}`)
+      await runCommand('sync', ['--file-system', into], { timeoutMs: SYNC_TIMEOUT_MS })
+      await rename(into, pathOf(diffId))
+      await syncFolder(dir)
+    } catch (error) {
+      await temp.remove(into)
+      if (!(await isFolder(pathOf(diffId)))) throw error // another process may have put it there meanwhile
+    }
+  }
+
+  return {
+    pathOf,
+    touch,
+    hold(diffIds) {
+      const hold = Symbol('hold')
+      holds.set(hold, diffIds)
+      return () => {
+        touch(diffIds)
+        holds.delete(hold)
+      }
+    },
+    async ensure(diffId, open, signal) {
+      // When work that another caller began fails, the cause may be that caller's registry: then this one tries its own.
+      for (;;) {
+        if (await isFolder(pathOf(diffId))) return
+        const flight = flights.join(diffId, signal, (shared) =>
+          semaphore.run(() => withRetries(clock, shared, () => unpack(diffId, open, shared))),
+        )
+        try {
+          await flight.result
+          return
+        } catch (error) {
+          if (flight.isLeader || signal.aborted) throw error
+        }
+      }
+    },
+    async collect(keep) {
+      const kept = new Set([...keep].map((path) => basename(path)))
+      const isHeld = (name: string): boolean =>
+        [...holds.values()].some((diffIds) => diffIds.some((diffId) => basename(pathOf(diffId)) === name))
+      let deleted = 0
+      for (const name of await readdir(dir)) {
+        const touched = touchedMs.get(name)
+        if (kept.has(name) || isHeld(name) || (touched !== undefined && clock.monotonicMs() - touched < SPARED_MS))
+          continue
+        const { ctimeMs } = await stat(join(dir, name))
+        if (clock.now().getTime() - ctimeMs < SPARED_MS) continue
+        const grave = await temp.make()
+        await rename(join(dir, name), join(grave, name)) // first out of sight, as a whole
+        touchedMs.delete(name)
+        await temp.remove(grave)
+        deleted += 1
+      }
+      return deleted
+    },
+  }
+}
+
+async function isFolder(path: string): Promise<boolean> {
+  try {
+    return (await stat(path)).isDirectory()
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    throw error
+  }
+}

@@ -1,0 +1,141 @@
+import { Type, type Static } from 'typebox'
+import { Value } from 'typebox/value'
+import { StartError } from '../drivers/driver.ts'
+import type { ImageConfig } from './image.ts'
+
+/** `sha256:` and 64 hex digits; no other algorithm is accepted, so a digest is always safe in a path or a URL. */
+export const DIGEST_SHAPE = '^sha256:[0-9a-f]{64}$'
+
+const Descriptor = Type.Object({
+  mediaType: Type.Optional(Type.String()),
+  digest: Type.String({ pattern: DIGEST_SHAPE }),
+  size: Type.Integer({ minimum: 0 }),
+})
+const Platform = Type.Object({ os: Type.String(), architecture: Type.String(), variant: Type.Optional(Type.String()) })
+const Index = Type.Object({
+  manifests: Type.Array(
+    Type.Interface([Descriptor], {
+      platform: Type.Optional(Platform),
+      annotations: Type.Optional(Type.Record(Type.String(), Type.String())),
+    }),
+  ),
+})
+const Manifest = Type.Object({ config: Descriptor, layers: Type.Array(Descriptor) })
+
+const Words = Type.Optional(Type.Union([Type.Array(Type.String()), Type.Null()]))
+const Text = Type.Optional(Type.Union([Type.String(), Type.Null()]))
+const Configuration = Type.Object({
+  os: Type.Optional(Type.String()),
+  architecture: Type.Optional(Type.String()),
+  rootfs: Type.Object({ diff_ids: Type.Array(Type.String({ pattern: DIGEST_SHAPE })) }),
+  config: Type.Optional(
+    Type.Union([
+      Type.Object({
+        Env: Words,
+        Entrypoint: Words,
+        Cmd: Words,
+        WorkingDir: Text,
+        User: Text,
+        Labels: Type.Optional(Type.Union([Type.Record(Type.String(), Type.String()), Type.Null()])),
+      }),
+      Type.Null(),
+    ]),
+  ),
+})
+
+export type Descriptor = Static<typeof Descriptor>
+export type Index = Static<typeof Index>
+export type Manifest = Static<typeof Manifest>
+
+/** What an image's own configuration document says, as far as the store uses it. */
+export type ImageDocument = {
+  readonly config: ImageConfig
+  readonly labels: Readonly<Record<string, string>>
+  /** Of each layer's plain tar stream, the lowest first. */
+  readonly diffIds: readonly string[]
+}
+
+/** An index or a manifest, told apart by their shape (OCI image specification, both Docker v2 media types alike). */
+export type ManifestDocument =
+  { readonly kind: 'index'; readonly index: Index } | { readonly kind: 'manifest'; readonly manifest: Manifest }
+
+/** Reads an index or a manifest. Throws `StartError('image')` for anything else, Docker's old schema 1 included. */
+export function parseManifest(bytes: Buffer, what: string): ManifestDocument {
+  const value = parseJson(bytes, what)
+  const isIndex = Value.Check(Index, value)
+  const isManifest = Value.Check(Manifest, value)
+  if (isIndex && isManifest)
+    throw new StartError('image', `${what}: its manifest is an index too; one of both must hold`)
+  if (isIndex) return { kind: 'index', index: value }
+  if (isManifest) return { kind: 'manifest', manifest: value }
+  throw new StartError(
+    'image',
+    `${what}: the manifest is neither an OCI nor a Docker v2 one with sha256 digests; push it again with a current tool`,
+  )
+}
+
+/** The manifest in an index for Linux on `architecture` (Go's name of it, such as `amd64`). */
+export function choosePlatform(index: Index, architecture: string, what: string): Descriptor {
+  const found = index.manifests.find(
+    ({ platform }) => platform?.os === 'linux' && platform.architecture === architecture,
+  )
+  if (found !== undefined) return found
+  const only = index.manifests.length === 1 ? index.manifests[0] : undefined
+  if (only !== undefined && only.platform === undefined) return only
+  const offered = index.manifests.flatMap(({ platform }) =>
+    platform === undefined ? [] : [`${platform.os}/${platform.architecture}`],
+  )
+  throw new StartError(
+    'image',
+    `${what} has no linux/${architecture} variant; it has: ${[...new Set(offered)].join(', ') || 'none'}`,
+  )
+}
+
+/** Reads an image configuration and refuses one for another system. Empty commands count as none. */
+export function parseImageDocument(bytes: Buffer, architecture: string, what: string): ImageDocument {
+  const value = parseJson(bytes, what)
+  if (!Value.Check(Configuration, value)) {
+    throw new StartError('image', `${what}: its configuration does not follow the OCI image specification`)
+  }
+  const isForHere = (value.os ?? 'linux') === 'linux' && (value.architecture ?? architecture) === architecture
+  if (!isForHere) {
+    throw new StartError(
+      'image',
+      `${what} is for ${value.os ?? 'linux'}/${value.architecture ?? ''}; this worker runs linux/${architecture}`,
+    )
+  }
+  const own = value.config ?? {}
+  return {
+    config: {
+      env: own.Env ?? [],
+      entrypoint: command(own.Entrypoint),
+      cmd: command(own.Cmd),
+      workdir: emptyToNull(own.WorkingDir),
+      user: emptyToNull(own.User),
+    },
+    labels: own.Labels ?? {},
+    diffIds: value.rootfs.diff_ids,
+  }
+}
+
+/** The name that OCI documents use for this machine's processor. */
+export function hostArchitecture(): string {
+  return process.arch === 'x64' ? 'amd64' : process.arch
+}
+
+// umoci writes an entrypoint that was cleared as one empty word (runtime notes, section 2).
+function command(words: readonly string[] | null | undefined): readonly string[] | null {
+  return words === undefined || words === null || words.every((word) => word === '') ? null : words
+}
+
+function emptyToNull(text: string | null | undefined): string | null {
+  return text === undefined || text === '' ? null : text
+}
+
+function parseJson(bytes: Buffer, what: string): unknown {
+  try {
+    return JSON.parse(bytes.toString('utf8'))
+  } catch (error) {
+    throw new StartError('image', `${what}: the document is not JSON`, error)
+  }
+}

@@ -1,0 +1,59 @@
+import { canonicalReference, manifestKey, type ImageReference } from '../../domain/image-reference.ts'
+import type { PullPolicy } from '../../domain/spec.ts'
+import { StartError } from '../drivers/driver.ts'
+import type { RegistryAuth } from './image.ts'
+import type { ImageRecord } from './records.ts'
+import { makeRegistryClient, type RegistryClientDeps } from './registry-client.ts'
+import { findSource, type ImageSource } from './source.ts'
+
+/** What asking the registry came to. */
+export type PullOutcome =
+  /** The stored image is what the registry has, and this caller may have it. */
+  | { readonly kind: 'current'; readonly record: ImageRecord }
+  /** The same, and the registry now gives it to anyone. */
+  | { readonly kind: 'now_public'; readonly record: ImageRecord }
+  | { readonly kind: 'fetch'; readonly source: ImageSource; readonly origin: 'anonymous' | 'credential' }
+
+export type PullRequest = {
+  readonly reference: ImageReference
+  /** What the store has under the reference; null: nothing. */
+  readonly record: ImageRecord | null
+  readonly policy: PullPolicy
+  readonly auth: RegistryAuth | null
+  readonly signal: AbortSignal
+}
+
+/**
+ * Asks the registry, as this caller, for an image. With `always` the reference is looked up anew; otherwise a stored
+ * image, which is one that was pulled with a credential, is looked up by its digest, so that only who could pull it
+ * may use it. With `never` nothing is fetched: a caller who can't prove access is refused.
+ */
+export async function pullImage(
+  deps: RegistryClientDeps & { readonly architecture: string },
+  request: PullRequest,
+): Promise<PullOutcome> {
+  const { reference, record, policy, auth, signal } = request
+  const name = canonicalReference(reference)
+  const registry = makeRegistryClient(deps, reference, auth)
+  const key = manifestKey(reference)
+  if (record !== null) {
+    const found = await registry.headManifest(policy === 'always' ? key : record.resolved_digest, signal)
+    if (found === record.resolved_digest) {
+      const isOpenNow = record.origin === 'credential' && !registry.hasUsedCredential()
+      return { kind: isOpenNow ? 'now_public' : 'current', record }
+    }
+    if (policy === 'never') {
+      throw new StartError(
+        'image',
+        `image ${name} was pulled with a credential, its registry no longer has it to prove your access, and the pull policy is 'never'`,
+      )
+    }
+  }
+  const source = await findSource(registry, key, {
+    name: `image ${name}`,
+    architecture: deps.architecture,
+    limits: deps.limits,
+    signal,
+  })
+  return { kind: 'fetch', source, origin: registry.hasUsedCredential() ? 'credential' : 'anonymous' }
+}

@@ -1,0 +1,102 @@
+import { createHash } from 'node:crypto'
+import { mkdir, open, readFile, readdir, rename, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { Type, type Static } from 'typebox'
+import { Value } from 'typebox/value'
+import { DIGEST_SHAPE } from './manifest.ts'
+import type { TempFolders } from './temp.ts'
+
+const Words = Type.Union([Type.Array(Type.String()), Type.Null()])
+const Text = Type.Union([Type.String(), Type.Null()])
+const Digest = Type.String({ pattern: DIGEST_SHAPE })
+const Record = Type.Object({
+  /** Canonical. */
+  reference: Type.String(),
+  /** Of this platform's manifest; of the configuration when the image came from an archive without manifests. */
+  digest: Digest,
+  /** What the reference itself stood for: the digest of an index, when there is one. */
+  resolved_digest: Digest,
+  /** How it came here. `credential`: the registry asked for a password, so each later caller must show its own. */
+  origin: Type.Union([Type.Literal('loaded'), Type.Literal('anonymous'), Type.Literal('credential')]),
+  stored_at: Type.String(),
+  labels: Type.Record(Type.String(), Type.String()),
+  config: Type.Object({
+    env: Type.Array(Type.String()),
+    entrypoint: Words,
+    cmd: Words,
+    workdir: Text,
+    user: Text,
+  }),
+  /** The lowest first. */
+  diff_ids: Type.Array(Digest),
+})
+
+/** What the store knows of one reference. */
+export type ImageRecord = Readonly<Static<typeof Record>>
+
+/** One small JSON file for each reference; a write is there as a whole or not at all, whenever the process dies. */
+export interface Records {
+  /** Null when there is none, or when it can't be read: then the image is fetched again. */
+  read(reference: string): Promise<ImageRecord | null>
+  write(record: ImageRecord): Promise<void>
+  /** Removing what is not there succeeds. */
+  remove(reference: string): Promise<void>
+  list(): Promise<readonly ImageRecord[]>
+}
+
+/** Opens the records in a folder, which is made when missing. */
+export async function openRecords(dir: string, temp: TempFolders): Promise<Records> {
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  const pathOf = (reference: string): string =>
+    join(dir, `${createHash('sha256').update(reference).digest('hex')}.json`)
+  return {
+    read: (reference) => readRecord(pathOf(reference)),
+    async write(record) {
+      const folder = await temp.make()
+      try {
+        const written = join(folder, 'record.json')
+        const file = await open(written, 'wx', 0o600)
+        try {
+          await file.writeFile(`${JSON.stringify(record)}\n`)
+          await file.sync()
+        } finally {
+          await file.close()
+        }
+        await rename(written, pathOf(record.reference))
+        await syncFolder(dir)
+      } finally {
+        await temp.remove(folder)
+      }
+    },
+    async remove(reference) {
+      await rm(pathOf(reference), { force: true })
+      await syncFolder(dir)
+    },
+    async list() {
+      const names = (await readdir(dir)).filter((name) => name.endsWith('.json'))
+      const records = await Promise.all(names.map((name) => readRecord(join(dir, name))))
+      return records.filter((record) => record !== null)
+    },
+  }
+}
+
+/** Makes renames in a folder survive a loss of power. */
+export async function syncFolder(dir: string): Promise<void> {
+  const folder = await open(dir, 'r')
+  try {
+    await folder.sync()
+  } finally {
+    await folder.close()
+  }
+}
+
+async function readRecord(path: string): Promise<ImageRecord | null> {
+  try {
+    const value: unknown = JSON.parse(await readFile(path, 'utf8'))
+    return Value.Check(Record, value) ? value : null
+  } catch (error) {
+    if (error instanceof SyntaxError) return null
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return null
+    throw error
+  }
+}

@@ -1,0 +1,97 @@
+import { Type } from 'typebox'
+import { Value } from 'typebox/value'
+import { StartError } from '../drivers/driver.ts'
+import { readBlob } from './blob.ts'
+import type { RegistryAuth } from './image.ts'
+import { mayLead, sendToRegistry, type RegistryTimeouts } from './registry-transport.ts'
+import { TransientError } from './retry.ts'
+
+/** What a registry asks for in `WWW-Authenticate` (RFC 9110 11.6.1; distribution "Token Authentication"). */
+export type Challenge =
+  { readonly scheme: 'basic' } | { readonly scheme: 'bearer'; readonly realm: string; readonly service: string | null }
+
+export type TokenRequest = {
+  readonly registry: URL
+  readonly repository: string
+  readonly auth: RegistryAuth | null
+  readonly timeouts: RegistryTimeouts
+  readonly maxBytes: number
+  readonly signal: AbortSignal
+}
+
+/** Reads a challenge; null when none of its schemes is known. A token is preferred to sending the password each time. */
+export function parseChallenge(header: string): Challenge | null {
+  const bearer = /(?:^|[\s,])bearer\s+(.*)$/i.exec(header)?.[1]
+  if (bearer !== undefined) {
+    const parameters = new Map(
+      [...bearer.matchAll(/(\w+)="([^"]*)"/g)].map(([, name, value]) => [name?.toLowerCase(), value]),
+    )
+    const realm = parameters.get('realm')
+    return realm === undefined ? null : { scheme: 'bearer', realm, service: parameters.get('service') ?? null }
+  }
+  return /(?:^|[\s,])basic(?:\s|$)/i.test(header) ? { scheme: 'basic' } : null
+}
+
+/**
+ * The Authorization header that answers a challenge; null when it needs a password and there is none. Throws when the
+ * token service refuses. The scope is always to pull this one repository, whatever the registry suggests.
+ */
+export async function answerChallenge(challenge: Challenge, request: TokenRequest): Promise<string | null> {
+  if (challenge.scheme === 'basic') return request.auth === null ? null : basic(request.auth)
+  return `Bearer ${await fetchToken(challenge, request)}`
+}
+
+const TokenReply = Type.Object({ token: Type.Optional(Type.String()), access_token: Type.Optional(Type.String()) })
+
+async function fetchToken(
+  challenge: Challenge & { readonly scheme: 'bearer' },
+  request: TokenRequest,
+): Promise<string> {
+  const { registry, repository, auth, timeouts, maxBytes, signal } = request
+  const url = URL.parse(challenge.realm)
+  if (url === null || !mayLead(registry, url)) {
+    throw new StartError(
+      'registry',
+      `registry ${registry.host} names a token service that is not allowed (HTTPS is required)`,
+    )
+  }
+  if (challenge.service !== null) url.searchParams.set('service', challenge.service)
+  url.searchParams.set('scope', `repository:${repository}:pull`)
+  const headers = auth === null ? {} : { authorization: basic(auth) }
+  const reply = await sendToRegistry({ url, method: 'GET', headers, timeouts, signal })
+  if (reply.status !== 200) {
+    reply.discard()
+    if (reply.status >= 500)
+      throw new TransientError(
+        'registry',
+        `the token service of registry ${registry.host} answered ${String(reply.status)}`,
+      )
+    throw new StartError(
+      'registry',
+      auth === null
+        ? `registry ${registry.host} gives no anonymous access to ${repository}; add a credential for it`
+        : `registry ${registry.host} refused the credential for ${repository}; check its user name and password`,
+    )
+  }
+  const bytes = await readBlob(reply.body, { digest: null, sizeBytes: null, maxBytes })
+  const token = readToken(bytes)
+  if (token === null)
+    throw new StartError('registry', `the token service of registry ${registry.host} answered no token`)
+  return token
+}
+
+// The reply itself never goes into an error: it holds the token.
+function readToken(bytes: Buffer): string | null {
+  try {
+    const value: unknown = JSON.parse(bytes.toString('utf8'))
+    const token = Value.Check(TokenReply, value) ? (value.token ?? value.access_token) : undefined
+    return token !== undefined && /^[\x21-\x7e]+$/.test(token) ? token : null
+  } catch (error) {
+    if (error instanceof SyntaxError) return null
+    throw error
+  }
+}
+
+function basic({ username, password }: RegistryAuth): string {
+  return `Basic ${Buffer.from(`${username}:${password}`, 'utf8').toString('base64')}`
+}

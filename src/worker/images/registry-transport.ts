@@ -1,0 +1,132 @@
+import { isLoopbackHost } from '../../domain/image-reference.ts'
+import { StartError } from '../drivers/driver.ts'
+import { TransientError } from './retry.ts'
+
+/** How long a registry may keep silent, in milliseconds. */
+export type RegistryTimeouts = {
+  /** From a request to the head of its reply. */
+  readonly replyMs: number
+  /** Between two pieces of a body. */
+  readonly idleMs: number
+}
+
+export const DEFAULT_REGISTRY_TIMEOUTS: RegistryTimeouts = { replyMs: 30_000, idleMs: 30_000 }
+
+export type RegistryRequest = {
+  readonly url: URL
+  readonly method: 'GET' | 'HEAD'
+  readonly headers: Readonly<Record<string, string>>
+  readonly timeouts: RegistryTimeouts
+  readonly signal: AbortSignal
+}
+
+export type RegistryReply = {
+  readonly status: number
+  readonly headers: Headers
+  /** May be read once. Throws `TransientError` when the connection breaks or falls silent. */
+  readonly body: AsyncIterable<Uint8Array>
+  /** Lets go of the connection without reading the body. */
+  discard(): void
+}
+
+const MAX_REDIRECTS = 5
+const REDIRECTS: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
+
+/**
+ * Sends one request and follows redirects. The Authorization header goes to the first host only: blobs are often
+ * handed out by another host, which must not see the registry's password or token.
+ */
+export async function sendToRegistry(request: RegistryRequest): Promise<RegistryReply> {
+  let { url, headers } = request
+  for (let redirects = 0; redirects <= MAX_REDIRECTS; redirects++) {
+    const reply = await sendOnce({ ...request, url, headers })
+    const location = reply.headers.get('location')
+    if (!REDIRECTS.has(reply.status) || location === null) return reply
+    reply.discard()
+    const next = URL.parse(location, url.href)
+    if (next === null || !mayLead(url, next)) {
+      throw new StartError('registry', `registry ${request.url.host} redirects to an address that is not allowed`)
+    }
+    if (next.origin !== url.origin) headers = withoutAuthorization(headers)
+    url = next
+  }
+  throw new StartError('registry', `registry ${request.url.host} redirects more than ${String(MAX_REDIRECTS)} times`)
+}
+
+/** Whether one address may name another: HTTPS, or plain HTTP within this machine; never from outside into it. */
+export function mayLead(from: URL, to: URL): boolean {
+  if (isLoopbackHost(to.host)) return isLoopbackHost(from.host) && (to.protocol === 'http:' || to.protocol === 'https:')
+  return to.protocol === 'https:'
+}
+
+async function sendOnce({ url, method, headers, timeouts, signal }: RegistryRequest): Promise<RegistryReply> {
+  const abort = new AbortController()
+  const either = AbortSignal.any([signal, abort.signal])
+  const failed = (error: unknown): StartError =>
+    signal.aborted
+      ? new StartError('cancelled', 'the pull was cancelled', signal.reason)
+      : new TransientError(
+          'registry',
+          `registry ${url.host} could not be reached or broke off; check its name and the network`,
+          error,
+        )
+
+  const timer = setTimeout(() => {
+    abort.abort(new Error('no reply in time'))
+  }, timeouts.replyMs)
+  let response: Response
+  try {
+    response = await fetch(url, {
+      method,
+      redirect: 'manual',
+      signal: either,
+      headers: { 'accept-encoding': 'identity', ...headers },
+    })
+  } catch (error) {
+    throw failed(error)
+  } finally {
+    clearTimeout(timer)
+  }
+  return {
+    status: response.status,
+    headers: response.headers,
+    body: readBody(response, { abort, idleMs: timeouts.idleMs, failed }),
+    discard: () => {
+      abort.abort()
+    },
+  }
+}
+
+type Reading = {
+  readonly abort: AbortController
+  readonly idleMs: number
+  readonly failed: (error: unknown) => StartError
+}
+
+async function* readBody(response: Response, { abort, idleMs, failed }: Reading): AsyncGenerator<Uint8Array> {
+  if (response.body === null) return
+  const reader = response.body.getReader()
+  try {
+    for (;;) {
+      const timer = setTimeout(() => {
+        abort.abort(new Error('the body fell silent'))
+      }, idleMs)
+      const piece = await reader
+        .read()
+        .catch((error: unknown) => {
+          throw failed(error)
+        })
+        .finally(() => {
+          clearTimeout(timer)
+        })
+      if (piece.done) return
+      yield piece.value
+    }
+  } finally {
+    abort.abort() // a reader that stops early must not leave the connection open
+  }
+}
+
+function withoutAuthorization(headers: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+  return Object.fromEntries(Object.entries(headers).filter(([name]) => name.toLowerCase() !== 'authorization'))
+}

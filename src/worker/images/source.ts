@@ -1,0 +1,81 @@
+import { StartError } from '../drivers/driver.ts'
+import type { ImageLimits } from './limits.ts'
+import { choosePlatform, parseImageDocument, parseManifest, type Descriptor, type ImageDocument } from './manifest.ts'
+import type { OpenBlob } from './unpack.ts'
+
+/** An image that can be put into the store, wherever it comes from. */
+export type ImageSource = {
+  readonly digest: string
+  readonly resolvedDigest: string
+  readonly document: ImageDocument
+  /** As many as the document has diff_ids, the lowest first. */
+  readonly layers: readonly { readonly diffId: string; readonly open: OpenBlob }[]
+}
+
+/** Where manifests and blobs are found by digest: a registry or an OCI layout. */
+export type BlobStore = {
+  getManifest(key: string, signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly digest: string }>
+  getDocument(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
+  openBlob(descriptor: Descriptor, signal: AbortSignal): AsyncIterable<Buffer>
+}
+
+export type SourceOptions = {
+  /** The image in words, for messages. */
+  readonly name: string
+  readonly architecture: string
+  readonly limits: ImageLimits
+  readonly signal: AbortSignal
+}
+
+/** Follows `key` (a tag or digest) through an index to this machine's manifest and its configuration. */
+export async function findSource(blobs: BlobStore, key: string, options: SourceOptions): Promise<ImageSource> {
+  const { name, architecture, limits, signal } = options
+  const top = await blobs.getManifest(key, signal)
+  let chosen = top
+  let parsed = parseManifest(top.bytes, name)
+  if (parsed.kind === 'index') {
+    chosen = await blobs.getManifest(choosePlatform(parsed.index, architecture, name).digest, signal)
+    parsed = parseManifest(chosen.bytes, name)
+  }
+  if (parsed.kind === 'index') throw new StartError('image', `${name}: an index within an index is not supported`)
+  const { config, layers } = parsed.manifest
+  const document = parseImageDocument(await blobs.getDocument(config, signal), architecture, name)
+  return {
+    digest: chosen.digest,
+    resolvedDigest: top.digest,
+    document,
+    layers: pairLayers(
+      document,
+      layers.map(
+        (layer): OpenBlob =>
+          (reading) =>
+            blobs.openBlob(layer, reading),
+      ),
+      { name, limits },
+    ),
+  }
+}
+
+/** Gives each layer its diff_id; refuses an image whose two lists differ in length or are too long. */
+export function pairLayers(
+  document: ImageDocument,
+  opens: readonly OpenBlob[],
+  { name, limits }: Pick<SourceOptions, 'name' | 'limits'>,
+): ImageSource['layers'] {
+  if (opens.length > limits.layersPerImage) {
+    throw new StartError(
+      'image',
+      `${name} has ${String(opens.length)} layers; at most ${String(limits.layersPerImage)} are supported`,
+    )
+  }
+  if (opens.length !== document.diffIds.length) {
+    throw new StartError(
+      'image',
+      `${name}: its manifest has ${String(opens.length)} layers, its configuration ${String(document.diffIds.length)}`,
+    )
+  }
+  return opens.flatMap((open, index) => {
+    const diffId = document.diffIds[index]
+    return diffId === undefined ? [] : [{ diffId, open }]
+  })
+}

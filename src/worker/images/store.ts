@@ -1,0 +1,228 @@
+import { createHash } from 'node:crypto'
+import { mkdir } from 'node:fs/promises'
+import { join, resolve as resolvePath } from 'node:path'
+import {
+  canonicalReference,
+  isLocalOnly,
+  parseImageReference,
+  type ImageReference,
+} from '../../domain/image-reference.ts'
+import type { PullPolicy } from '../../domain/spec.ts'
+import type { Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import { StartError } from '../drivers/driver.ts'
+import { findSourceInArchive } from './archive.ts'
+import { openArchive } from './archive-files.ts'
+import type { Image, RegistryAuth } from './image.ts'
+import { openLayers } from './layers.ts'
+import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from './limits.ts'
+import { hostArchitecture } from './manifest.ts'
+import { pullImage, type PullOutcome } from './pull.ts'
+import { openRecords, type ImageRecord } from './records.ts'
+import { DEFAULT_REGISTRY_TIMEOUTS, type RegistryTimeouts } from './registry-transport.ts'
+import { makeSingleFlight } from './single-flight.ts'
+import type { ImageSource } from './source.ts'
+import { openTempFolders } from './temp.ts'
+
+/**
+ * The images of one worker. All it knows is on disk, whole after a kill at any instant; more than one process may have
+ * the same folder open. docs/decisions/0005-images.md says who may use which image.
+ */
+export interface ImageStore {
+  /**
+   * An image ready to be mounted, pulled when the policy asks for it. Rejects with `StartError`: `image` (wrong
+   * reference, absent, unusable), `registry`, `host` or `cancelled`. `auth` is for the image's own registry. May be
+   * repeated; the same request at the same time shares one pull.
+   */
+  resolve(reference: string, options: ResolveOptions): Promise<Image>
+  /** Canonical references that need no pull. */
+  list(): Promise<readonly string[]>
+  /** What is recorded of a reference; null when it is not here. */
+  inspect(reference: string): Promise<ImageRecord | null>
+  /** Puts the image of a file or folder (`docker save`, OCI archive, OCI layout) under a reference, in place of an older one. */
+  load(path: string, reference: string, signal: AbortSignal): Promise<Image>
+  /** Forgets a reference; its layers go with the next `collectGarbage`. Removing what is not here succeeds. */
+  remove(reference: string): Promise<void>
+  /** Deletes layers that no reference and none of `inUse` (folders, as in `Image.layers`) needs; answers how many. */
+  collectGarbage(inUse: ReadonlySet<string>): Promise<number>
+}
+
+export type ResolveOptions = {
+  readonly policy: PullPolicy
+  readonly auth: RegistryAuth | null
+  readonly signal: AbortSignal
+}
+
+export type ImageStoreDeps = {
+  /** Made when missing. Must hold none of the characters that overlay mount options give a meaning. */
+  readonly dir: string
+  /** Added to every owner and group in the unpacked layers. */
+  readonly uidShift: number
+  readonly clock: Clock
+  readonly log: Log
+  /** The registry of references that name none. */
+  readonly defaultRegistry: string
+  readonly limits?: ImageLimits
+  readonly timeouts?: RegistryTimeouts
+}
+
+/** Opens the store and removes what processes that died left unfinished. */
+export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> {
+  const { uidShift, clock, log, defaultRegistry } = deps
+  const dir = resolvePath(deps.dir)
+  if (/[,:\\"\s]/.test(dir))
+    throw new Error(`the image store can't be in '${dir}': overlay mounts need a path without , : \\ " and spaces`)
+  const limits = deps.limits ?? DEFAULT_IMAGE_LIMITS
+  const timeouts = deps.timeouts ?? DEFAULT_REGISTRY_TIMEOUTS
+  const architecture = hostArchitecture()
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  const temp = await openTempFolders(join(dir, 'tmp'), log)
+  const records = await openRecords(join(dir, 'images'), temp)
+  const layers = await openLayers({ dir: join(dir, 'layers'), uidShift, temp, limits, clock })
+  const pulls = makeSingleFlight<ImageRecord>()
+
+  function parse(text: string): ImageReference {
+    const parsed = parseImageReference(text, defaultRegistry)
+    if (!parsed.ok) throw new StartError('image', parsed.problem)
+    return parsed.reference
+  }
+
+  function toImage(record: ImageRecord, reference: string): Image {
+    layers.touch(record.diff_ids)
+    // An overlay refuses the same lower folder twice; the upper place of a repeated layer decides what is seen.
+    const diffIds = record.diff_ids.filter((diffId, at) => !record.diff_ids.includes(diffId, at + 1))
+    const { digest, config } = record
+    return { reference, digest, config, layers: diffIds.map((diffId) => layers.pathOf(diffId)) }
+  }
+
+  async function install(source: ImageSource, reference: string, options: Installing): Promise<ImageRecord> {
+    const { digest, resolvedDigest, document } = source
+    const release = layers.hold(document.diffIds)
+    const stop = new AbortController()
+    const signal = AbortSignal.any([options.signal, stop.signal])
+    const work = source.layers.map(({ diffId, open }) =>
+      layers.ensure(diffId, open, signal).catch((error: unknown) => {
+        stop.abort(error) // one missing layer makes the others useless
+        throw error
+      }),
+    )
+    try {
+      await Promise.all(work)
+      const record: ImageRecord = {
+        reference,
+        digest,
+        resolved_digest: resolvedDigest,
+        origin: options.origin,
+        stored_at: clock.now().toISOString(),
+        labels: { ...document.labels },
+        config: toRecordConfig(document.config),
+        diff_ids: [...document.diffIds],
+      }
+      await records.write(record)
+      return record
+    } catch (error) {
+      await Promise.allSettled(work)
+      throw options.signal.aborted ? new StartError('cancelled', `getting ${reference} was cancelled`, error) : error
+    } finally {
+      release()
+    }
+  }
+
+  async function pull(
+    reference: ImageReference,
+    record: ImageRecord | null,
+    options: ResolveOptions,
+  ): Promise<ImageRecord> {
+    const canonical = canonicalReference(reference)
+    const outcome: PullOutcome = await pullImage(
+      { clock, limits, timeouts, architecture },
+      { reference, record, ...options },
+    )
+    switch (outcome.kind) {
+      case 'current':
+        return outcome.record
+      case 'now_public': {
+        const opened: ImageRecord = { ...outcome.record, origin: 'anonymous' }
+        await records.write(opened)
+        return opened
+      }
+      case 'fetch': {
+        const startedMs = clock.monotonicMs()
+        const fetched = await install(outcome.source, canonical, { origin: outcome.origin, signal: options.signal })
+        log.info(
+          { image: canonical, digest: fetched.digest, ms: Math.round(clock.monotonicMs() - startedMs) },
+          'pulled an image',
+        )
+        return fetched
+      }
+    }
+  }
+
+  return {
+    async resolve(text, options) {
+      const reference = parse(text)
+      const canonical = canonicalReference(reference)
+      const record = await records.read(canonical)
+      const mustAsk = options.policy === 'always' || record?.origin === 'credential'
+      if (record !== null && (isLocalOnly(reference) || !mustAsk)) return toImage(record, text)
+      if (isLocalOnly(reference)) {
+        throw new StartError(
+          'image',
+          `image ${canonical} is not in this worker's store; put it there with 'sandyard image load'`,
+        )
+      }
+      if (record === null && options.policy === 'never') {
+        throw new StartError(
+          'image',
+          `image ${canonical} is not in this worker's store, and the pull policy is 'never'`,
+        )
+      }
+      const { result } = pulls.join(flightKey(canonical, options), options.signal, (signal) =>
+        pull(reference, record, { ...options, signal }),
+      )
+      try {
+        return toImage(await result, text)
+      } catch (error) {
+        throw options.signal.aborted
+          ? new StartError('cancelled', `the pull of ${canonical} was cancelled`, error)
+          : error
+      }
+    },
+    list: async () => (await records.list()).map(({ reference }) => reference).sort(),
+    inspect: async (reference) => records.read(canonicalReference(parse(reference))),
+    async load(path, text, signal) {
+      const canonical = canonicalReference(parse(text))
+      const folder = await temp.make()
+      try {
+        const files = await openArchive(path, { temp: folder, limits })
+        const source = await findSourceInArchive(files, { name: path, architecture, limits, signal })
+        return toImage(await install(source, canonical, { origin: 'loaded', signal }), text)
+      } finally {
+        await temp.remove(folder)
+      }
+    },
+    remove: async (reference) => records.remove(canonicalReference(parse(reference))),
+    async collectGarbage(inUse) {
+      const named = (await records.list()).flatMap((record) => record.diff_ids.map((diffId) => layers.pathOf(diffId)))
+      return layers.collect(new Set([...named, ...inUse]))
+    },
+  }
+}
+
+type Installing = { readonly origin: ImageRecord['origin']; readonly signal: AbortSignal }
+
+function toRecordConfig(config: Image['config']): ImageRecord['config'] {
+  const { env, entrypoint, cmd, workdir, user } = config
+  return { env: [...env], entrypoint: entrypoint && [...entrypoint], cmd: cmd && [...cmd], workdir, user }
+}
+
+// Callers with different credentials must not share a pull: one of them may have no access.
+function flightKey(canonical: string, { policy, auth }: ResolveOptions): string {
+  const secret =
+    auth === null
+      ? ''
+      : createHash('sha256')
+          .update(JSON.stringify([auth.username, auth.password]))
+          .digest('hex')
+  return `${canonical} ${policy} ${secret}`
+}

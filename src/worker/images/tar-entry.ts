@@ -1,0 +1,46 @@
+import type { Header } from 'tar-stream'
+
+/** The header of a tar entry as the library really reads it; its own type leaves out the nulls and the offset. */
+export type TarEntry = {
+  readonly name: string
+  /** Null: a type flag that the library doesn't know. */
+  readonly type: Header['type'] | null
+  readonly mode: number
+  readonly uid: number
+  readonly gid: number
+  readonly sizeBytes: number
+  readonly mtimeMs: number
+  readonly linkname: string
+  /** Records of the PAX header. The library itself applies `path`, `linkpath` and `size` only. */
+  readonly pax: Readonly<Record<string, string>>
+  /** Where the body begins in the stream. */
+  readonly offset: number
+}
+
+/** The header of an entry to write. */
+export type TarHeader = Partial<Header> & Pick<Header, 'name'>
+
+/** What the library takes beside its declared options: headers of before POSIX are read too. */
+export const READ_OPTIONS = { highWaterMark: 64 * 1024, allowUnknownFormat: true } as const
+
+/** Reads what the library gives for an entry. */
+export function readTarEntry(header: Header): TarEntry {
+  const { type, linkname }: { readonly type: Header['type'] | null; readonly linkname: string | null } = header
+  return {
+    name: header.name,
+    type,
+    mode: header.mode,
+    uid: header.uid,
+    gid: header.gid,
+    sizeBytes: header.size,
+    mtimeMs: header.mtime.getTime(),
+    linkname: linkname ?? '',
+    pax: readPax(header.pax),
+    offset: 'byteOffset' in header && typeof header.byteOffset === 'number' ? header.byteOffset : 0,
+  }
+}
+
+function readPax(pax: unknown): Readonly<Record<string, string>> {
+  if (typeof pax !== 'object' || pax === null) return {}
+  return Object.fromEntries(Object.entries(pax).map(([key, value]) => [key, String(value)]))
+}

@@ -1,0 +1,198 @@
+import { createHash } from 'node:crypto'
+import { spawn, type ChildProcessByStdio } from 'node:child_process'
+import type { Readable, Writable } from 'node:stream'
+import { extract, pack, type Extract, type Pack } from 'tar-stream'
+import { StartError } from '../drivers/driver.ts'
+import { decompress } from './blob.ts'
+import { makeLayerFilter, type LayerFilter } from './layer-filter.ts'
+import type { ImageLimits } from './limits.ts'
+import { READ_OPTIONS, readTarEntry } from './tar-entry.ts'
+
+/** Begins to read a layer's bytes, checked on their way; an abort of the signal ends the reading. */
+export type OpenBlob = (signal: AbortSignal) => AsyncIterable<Buffer>
+
+export type UnpackOptions = {
+  /** An empty folder. */
+  readonly into: string
+  readonly uidShift: number
+  readonly limits: ImageLimits
+  readonly signal: AbortSignal
+}
+
+/**
+ * Unpacks one layer (plain, gzip or zstd) as it arrives and answers its diff_id: the SHA-256 of its plain tar stream,
+ * as `sha256:…`. Entries go through the layer filter into GNU tar, which alone can make device nodes and extended
+ * attributes here. Rejects with `StartError`, and the folder then holds a part of the layer. Work is done in small
+ * pieces: the event loop is never held.
+ */
+export async function unpackLayer(open: OpenBlob, options: UnpackOptions): Promise<string> {
+  const hash = createHash('sha256')
+  const filter = makeLayerFilter(options)
+  const reader = extract(READ_OPTIONS)
+  const writer = pack()
+  const stop = new AbortController()
+  const tar = spawnTar(options.into)
+  const failures: unknown[] = []
+  const fail = (error: unknown): void => {
+    failures.push(error)
+    stop.abort(error)
+    const cause = error instanceof Error ? error : new Error('unpacking failed')
+    reader.destroy(cause)
+    writer.destroy(cause)
+    tar.kill('SIGKILL')
+  }
+  const onAbort = (): void => {
+    fail(options.signal.reason)
+  }
+  options.signal.addEventListener('abort', onAbort, { once: true })
+  if (options.signal.aborted) onAbort()
+
+  const work = [
+    waitForTar(tar),
+    decompress(open(stop.signal), (plain) =>
+      feed(plain, { reader, hash, limitBytes: options.limits.unpackedLayerBytes, signal: stop.signal }),
+    ),
+    copyEntries(reader, writer, { filter, signal: stop.signal }),
+    pump(writer, tar.stdin, stop.signal),
+  ]
+  await Promise.allSettled(work.map((part) => part.catch(fail)))
+  options.signal.removeEventListener('abort', onAbort)
+  if (options.signal.aborted)
+    throw new StartError('cancelled', 'unpacking a layer was cancelled', options.signal.reason)
+  if (failures.length > 0) throw asStartError(failures)
+  return `sha256:${hash.digest('hex')}`
+}
+
+// The first failure brings the others about, and tar's own words say more than a broken pipe to it.
+function asStartError(failures: readonly unknown[]): StartError {
+  const known = failures.find((failure) => failure instanceof StartError)
+  if (known !== undefined) return known
+  const first = failures[0]
+  return new StartError(
+    'image',
+    `a layer is no valid tar stream: ${first instanceof Error ? first.message : 'unreadable'}`,
+    first,
+  )
+}
+
+type Feed = {
+  readonly reader: Extract
+  readonly hash: ReturnType<typeof createHash>
+  readonly limitBytes: number
+  readonly signal: AbortSignal
+}
+
+const TAR_BLOCK_BYTES = 512
+
+async function feed(plain: AsyncIterable<Buffer>, { reader, hash, limitBytes, signal }: Feed): Promise<void> {
+  let size = 0
+  for await (const chunk of plain) {
+    size += chunk.length
+    if (size > limitBytes)
+      throw new StartError('image', `a layer is larger than ${String(limitBytes)} bytes when unpacked`)
+    hash.update(chunk)
+    await write(reader, chunk, signal)
+  }
+  // umoci leaves out the padding of the last file and the two zero blocks at the end; more zeros harm no good tar.
+  const padding = (TAR_BLOCK_BYTES - (size % TAR_BLOCK_BYTES)) % TAR_BLOCK_BYTES
+  await write(reader, Buffer.alloc(padding + 2 * TAR_BLOCK_BYTES), signal)
+  reader.end(null)
+}
+
+type Copying = { readonly filter: LayerFilter; readonly signal: AbortSignal }
+
+async function copyEntries(reader: Extract, writer: Pack, { filter, signal }: Copying): Promise<void> {
+  for (const header of filter.begin()) writer.entry(header)
+  for await (const source of reader) {
+    const { parents, entry } = filter.accept(readTarEntry(source.header))
+    for (const parent of parents) writer.entry(parent)
+    if (entry?.type === 'file' && (entry.size ?? 0) > 0) {
+      const sink = writer.entry(entry)
+      for await (const chunk of source) await write(sink, asBuffer(chunk), signal)
+      sink.end(null)
+      continue
+    }
+    if (entry?.type === 'file') writer.entry(entry).end(null)
+    else if (entry !== null) writer.entry(entry)
+    source.resume()
+  }
+  for (const header of filter.finish()) writer.entry(header)
+  writer.finalize()
+}
+
+async function pump(from: AsyncIterable<unknown>, to: Writable, signal: AbortSignal): Promise<void> {
+  for await (const chunk of from) {
+    if (to.destroyed) return // tar ended early; its exit tells why
+    await write(to, asBuffer(chunk), signal)
+  }
+  to.end()
+}
+
+/** What Node's writable streams and the tar library's own have in common. */
+type Sink = {
+  readonly destroyed: boolean
+  write(chunk: Buffer): boolean
+  once(event: 'drain', listener: () => void): unknown
+}
+
+/** Writes and waits for room, so that no stage runs ahead of the next. */
+async function write(to: Sink, chunk: Buffer, signal: AbortSignal): Promise<void> {
+  signal.throwIfAborted()
+  if (to.write(chunk) || to.destroyed) return
+  await new Promise<void>((resolve, reject) => {
+    const onAbort = (): void => {
+      reject(signal.reason instanceof Error ? signal.reason : new Error('aborted'))
+    }
+    signal.addEventListener('abort', onAbort, { once: true })
+    to.once('drain', () => {
+      signal.removeEventListener('abort', onAbort)
+      resolve()
+    })
+  })
+}
+
+function asBuffer(chunk: unknown): Buffer {
+  if (Buffer.isBuffer(chunk)) return chunk
+  throw new TypeError('a tar stream gave something that is no buffer')
+}
+
+type Tar = ChildProcessByStdio<Writable, null, Readable>
+
+function spawnTar(into: string): Tar {
+  const args = ['--extract', '--file=-', `--directory=${into}`, '--numeric-owner', '--same-owner', '--same-permissions']
+  args.push(
+    '--delay-directory-restore',
+    '--xattrs',
+    '--xattrs-include=trusted.overlay.opaque',
+    '--warning=no-timestamp',
+  )
+  // TAR_OPTIONS in the environment would change what tar does; the C locale keeps names as bytes.
+  return spawn('tar', args, {
+    stdio: ['pipe', 'ignore', 'pipe'],
+    env: { PATH: process.env['PATH'] ?? '/usr/bin:/bin', LC_ALL: 'C' },
+  })
+}
+
+/** The most of tar's complaints that is kept, in characters. */
+const SAID_LIMIT_CHARS = 500
+
+async function waitForTar(tar: Tar): Promise<void> {
+  let said = ''
+  tar.stderr.setEncoding('utf8').on('data', (text: string) => {
+    said = `${said}${text}`.slice(0, SAID_LIMIT_CHARS)
+  })
+  tar.stdin.on('error', () => {
+    tar.stdin.destroy() // it ended without reading all; the exit below says why
+  })
+  const code = await new Promise<number | null>((resolve, reject) => {
+    tar.once('error', reject)
+    tar.once('close', resolve)
+  }).catch((error: unknown) => {
+    throw new StartError('host', 'GNU tar could not be run; install the package tar', error)
+  })
+  if (code === 0) return
+  throw new StartError(
+    'host',
+    `a layer could not be unpacked on this worker: ${said.trim() === '' ? 'tar was ended' : said.trim()}`,
+  )
+}

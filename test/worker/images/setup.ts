@@ -1,0 +1,42 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { TestContext } from 'node:test'
+import { systemClock } from '../../../src/lib/clock.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import {
+  openImageStore,
+  type ImageStore,
+  type ImageStoreDeps,
+  type ResolveOptions,
+} from '../../../src/worker/images/store.ts'
+
+export const UID_SHIFT = 1_000_000
+export const isRoot = process.getuid?.() === 0
+/** The reason that a test skips with when it needs to make owners, devices and mounts. */
+export const NEEDS_ROOT = isRoot ? false : 'unpacking layers with shifted owners needs root'
+
+/** A folder that is gone when the test ends. */
+export async function makeFolder(t: TestContext): Promise<string> {
+  const dir = await mkdtemp(join(tmpdir(), 'sandyard-images-'))
+  t.after(() => rm(dir, { recursive: true, force: true }))
+  return dir
+}
+
+/** A store in a folder, with short limits of time. */
+export function openStore(dir: string, deps: Partial<ImageStoreDeps> = {}): Promise<ImageStore> {
+  return openImageStore({
+    dir,
+    uidShift: UID_SHIFT,
+    clock: systemClock,
+    log: makeLog('silent'),
+    defaultRegistry: 'registry.example',
+    timeouts: { replyMs: 5_000, idleMs: 5_000 },
+    ...deps,
+  })
+}
+
+/** Options of a resolve by an anonymous caller who pulls what is missing. */
+export function wanted(options: Partial<ResolveOptions> = {}): ResolveOptions {
+  return { policy: 'if_missing', auth: null, signal: AbortSignal.timeout(30_000), ...options }
+}
