@@ -1,0 +1,64 @@
+import type { Duplex } from 'node:stream'
+import type { ControlDeps } from '../../src/control/deps.ts'
+import { makeFirstOrg } from '../../src/control/bootstrap.ts'
+import { authenticate } from '../../src/control/authenticate.ts'
+import { makeControlDeps } from '../../src/control/make-deps.ts'
+import type { Caller } from '../../src/domain/caller.ts'
+import { systemClock, type Clock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { makeSeal } from '../../src/lib/seal.ts'
+import { makeSlots } from '../../src/lib/slots.ts'
+import { makeUuids } from '../../src/lib/uuid.ts'
+import { openDatabase } from '../../src/store/database.ts'
+import { openWake } from '../../src/store/wake.ts'
+import { makeTestDatabase } from './postgres.ts'
+
+/** A control plane over a real database of its own, with its first organization. */
+export type TestControl = {
+  readonly deps: ControlDeps
+  readonly caller: Caller
+  readonly databaseUrl: string
+  close(): Promise<void>
+}
+
+export async function makeTestControl(
+  options: { readonly clock?: Clock; readonly waitCapacity?: number } = {},
+): Promise<TestControl> {
+  const clock = options.clock ?? systemClock
+  const log = makeLog('error')
+  const database = await makeTestDatabase()
+  const db = await openDatabase({
+    connectionString: database.url,
+    tenantPoolSize: 8,
+    systemPoolSize: 8,
+    statementTimeoutMs: 20_000,
+    log,
+  })
+  const wake = await openWake({ connectionString: database.url, clock: systemClock, log, windowMs: 5 })
+  const deps = makeControlDeps({
+    db,
+    clock,
+    random: systemRandom,
+    uuids: makeUuids(clock, systemRandom),
+    log,
+    seal: makeSeal(systemRandom.bytes(32), systemRandom),
+    wake,
+    waits: makeSlots(options.waitCapacity ?? 100),
+    openStream: (): Promise<Duplex> => Promise.reject(new Error('this test has no workers')),
+    settings: { stopGraceMs: 5_000, defaultRegistry: 'registry.example' },
+  })
+  const first = await makeFirstOrg(deps, null)
+  const caller = first === null ? null : await authenticate(deps, first.key)
+  if (caller === null) throw new Error('the first organization has no usable key')
+  return {
+    deps,
+    caller,
+    databaseUrl: database.url,
+    async close() {
+      await wake[Symbol.asyncDispose]()
+      await db.close()
+      await database.close()
+    },
+  }
+}
