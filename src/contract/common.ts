@@ -1,0 +1,107 @@
+import { Type, type Static, type TSchema } from 'typebox'
+import { eitherCasing, type EitherCasing } from '../domain/casing.ts'
+import { INT32_MAX, INT53_MAX } from '../domain/limits.ts'
+
+/**
+ * Building blocks of the schemas. A schema with a `title` is a component of the OpenAPI document, and its title is its
+ * name there. What goes in is closed (unknown fields are refused); what goes out is open for later fields.
+ */
+
+export const Uuid = Type.String({ format: 'uuid' })
+export const DateTime = Type.String({ format: 'date-time' })
+
+/** An object of a request: fields that it does not list are refused. */
+export function input<const Properties extends Record<string, TSchema>>(
+  properties: Properties,
+  options: Documentation = {},
+) {
+  return Type.Object(properties, { additionalProperties: false, ...options })
+}
+
+export type Documentation = { readonly title?: string; readonly description?: string }
+
+/** A schema with one `type`, or null: the type becomes a list of types, so that an error names both. */
+export function orNull<Schema extends TSchema>(schema: Schema) {
+  if (!('type' in schema) || typeof schema.type !== 'string') throw new Error('orNull takes a schema with one type')
+  const values = 'enum' in schema && Array.isArray(schema.enum) ? { enum: [...schema.enum, null] } : {}
+  return Type.Unsafe<Static<Schema> | null>({ ...schema, type: [schema.type, 'null'], ...values })
+}
+
+/** A component, or null. */
+export function componentOrNull<Schema extends TSchema>(schema: Schema) {
+  return Type.Unsafe<Static<Schema> | null>({ anyOf: [schema, { type: 'null' }] })
+}
+
+/** One of a closed set of strings. */
+export function oneOf<const Value extends string>(values: readonly Value[], options: Documentation = {}) {
+  return Type.Unsafe<Value>({ type: 'string', enum: [...values], ...options })
+}
+
+/** One of a closed set of strings of a request: in snake_case, or in the PascalCase of some reply shapes. */
+export function oneOfEither<const Value extends string>(values: readonly Value[], options: Documentation = {}) {
+  return Type.Unsafe<EitherCasing<Value>>({ type: 'string', enum: eitherCasing(values), ...options })
+}
+
+/** Objects told apart by the string in `tag`, so that an error is about the variant that was meant. */
+export function variants<const Variants extends readonly TSchema[]>(
+  tag: string,
+  list: Variants,
+  options: Documentation = {},
+) {
+  return Type.Unsafe<Static<Variants[number]>>({
+    type: 'object',
+    discriminator: { propertyName: tag },
+    oneOf: list,
+    ...options,
+  })
+}
+
+/** An object whose keys are free and whose values are strings. */
+export function stringMap(options: Documentation & { readonly maxProperties?: number } = {}) {
+  return Type.Unsafe<Record<string, string>>({ type: 'object', additionalProperties: { type: 'string' }, ...options })
+}
+
+/** A whole number from 0 to 2^31-1, or within narrower bounds. */
+export function int32(options: Bounds = {}) {
+  return Type.Integer({ format: 'int32', minimum: 0, maximum: INT32_MAX, ...options })
+}
+
+/** A whole number from 0 to 2^53-1, beyond which JSON numbers are not exact, or within narrower bounds. */
+export function int64(options: Bounds = {}) {
+  return Type.Integer({ format: 'int64', minimum: 0, maximum: INT53_MAX, ...options })
+}
+
+export type Bounds = Documentation & { readonly minimum?: number; readonly maximum?: number; readonly default?: number }
+
+/** Every reply that is not 2xx. Source: service description 7. */
+export const ErrorReply = Type.Object(
+  {
+    error: Type.Object({
+      code: Type.String({ description: 'A stable word for programs.' }),
+      message: Type.String({ description: 'A sentence for people.' }),
+      details: Type.Unsafe<Record<string, unknown> | null>({
+        type: ['object', 'null'],
+        description:
+          'Which field or limit, what was seen there and what would be accepted; null when there is nothing to add.',
+      }),
+    }),
+  },
+  { title: 'ErrorReply', description: 'Why a request was not served.' },
+)
+
+export const MessageReply = Type.Object(
+  { message: Type.String() },
+  { title: 'MessageReply', description: 'Says that it was done.' },
+)
+
+/** A page of a list. `next_cursor` is null on the last one. */
+export function page<Item extends TSchema>(item: Item, title: string) {
+  return Type.Object(
+    {
+      data: Type.Array(item),
+      has_more: Type.Boolean({ description: 'Whether another page follows.' }),
+      next_cursor: orNull(Type.String({ description: 'The `cursor` of the next page.' })),
+    },
+    { title, description: 'A page of a list.' },
+  )
+}

@@ -1,0 +1,156 @@
+import type { TSchema } from 'typebox'
+import { PROBLEMS, type ProblemCode } from '../domain/problem.ts'
+import { ErrorReply } from './common.ts'
+import { problemsOf, type Operation } from './operation.ts'
+import { OPERATIONS } from './operations.ts'
+
+/** The version of the API. Source: service description 9. */
+const API_VERSION = '0.1.0'
+
+/** The OpenAPI 3.1 document of the API, rendered from the table of operations. The same table gives the same document. */
+export function renderDocument(): object {
+  const components = new Map<string, unknown>()
+  const paths: Record<string, Record<string, unknown>> = {}
+  for (const operation of Object.values(OPERATIONS)) {
+    const methods = (paths[operation.path] ??= {})
+    methods[operation.method.toLowerCase()] = renderOperation(operation, components)
+  }
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Sandyard',
+      version: API_VERSION,
+      description:
+        'Sandboxes of an organization: create, start, stop and delete them, run commands in them, and see what happened.',
+      license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
+    },
+    servers: [{ url: '/' }],
+    security: [{ api_key: [] }],
+    tags: [...new Set(Object.values(OPERATIONS).map(({ tag }) => tag))].map((name) => ({ name })),
+    paths,
+    components: {
+      securitySchemes: {
+        api_key: {
+          type: 'http',
+          scheme: 'bearer',
+          description: "An organization's API key. It says which organization the request is about.",
+        },
+      },
+      headers: {
+        RequestId: { description: 'Names this request in the logs.', schema: { type: 'string' } },
+        RetryAfter: { description: 'Seconds to wait before another try.', schema: { type: 'integer' } },
+      },
+      schemas: Object.fromEntries([...components].toSorted(([a], [b]) => (a < b ? -1 : 1))),
+    },
+  }
+}
+
+/** The document as the text that is served, printed by `sandyard openapi`, and kept in the repository. */
+export function renderDocumentText(): string {
+  return `${JSON.stringify(renderDocument(), null, 2)}\n`
+}
+
+type Components = Map<string, unknown>
+
+function renderOperation(operation: Operation, components: Components): object {
+  const { id, tag, summary, description, params, query, body, reply, access } = operation
+  const hasBody = Object.keys(propertiesOf(body)).length > 0
+  return {
+    operationId: id,
+    tags: [tag],
+    summary,
+    ...(description === undefined ? {} : { description }),
+    ...(access === 'none' ? { security: [] } : {}),
+    parameters: [...renderParameters(params, 'path', components), ...renderParameters(query, 'query', components)],
+    ...(hasBody
+      ? {
+          requestBody: {
+            required: isBodyRequired(operation),
+            content: { 'application/json': { schema: render(body, components) } },
+          },
+        }
+      : {}),
+    responses: {
+      [reply.status]: {
+        description: reply.description,
+        headers: HEADERS,
+        ...(reply.kind === 'json'
+          ? { content: { 'application/json': { schema: render(reply.schema, components) } } }
+          : {}),
+        ...(reply.kind === 'text' ? { content: { 'text/plain': { schema: { type: 'string' } } } } : {}),
+      },
+      ...renderProblems(operation, components),
+    },
+  }
+}
+
+const HEADERS = { 'x-request-id': { $ref: '#/components/headers/RequestId' } }
+const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } }
+
+function isBodyRequired({ method }: Operation): boolean {
+  return method === 'POST'
+}
+
+function renderParameters(schema: TSchema, place: 'path' | 'query', components: Components): object[] {
+  return Object.entries(propertiesOf(schema)).map(([name, property]) => {
+    const { description, ...rest } = property
+    return {
+      name,
+      in: place,
+      required: place === 'path',
+      ...(typeof description === 'string' ? { description } : {}),
+      schema: render(rest, components),
+    }
+  })
+}
+
+function renderProblems(operation: Operation, components: Components): object {
+  const byStatus = new Map<number, ProblemCode[]>()
+  for (const code of problemsOf(operation)) {
+    const { status } = PROBLEMS[code]
+    byStatus.set(status, [...(byStatus.get(status) ?? []), code])
+  }
+  return Object.fromEntries(
+    [...byStatus]
+      .toSorted(([a], [b]) => a - b)
+      .map(([status, codes]) => [
+        status,
+        {
+          description: codes.map((code) => `\`${code}\``).join(', '),
+          headers: status === 429 || status === 503 ? { ...HEADERS, ...RETRY_AFTER } : HEADERS,
+          content: { 'application/json': { schema: render(ErrorReply, components) } },
+        },
+      ]),
+  )
+}
+
+/**
+ * The schema with everything that has a title moved to the components and referred to. `discriminator` is for the
+ * validator: OpenAPI gives it a meaning only for variants that are components.
+ */
+function render(schema: unknown, components: Components): unknown {
+  if (Array.isArray(schema)) return schema.map((item) => render(item, components))
+  if (!isRecord(schema)) return schema
+  const { title } = schema
+  const keywords = Object.entries(schema).filter(
+    ([key]) => (key !== 'title' || typeof title !== 'string') && key !== 'discriminator',
+  )
+  const rendered = Object.fromEntries(keywords.map(([key, value]) => [key, render(value, components)]))
+  if (typeof title !== 'string') return rendered
+  const known = components.get(title)
+  if (known !== undefined && JSON.stringify(known) !== JSON.stringify(rendered))
+    throw new Error(`two schemas have the title ${title}`)
+  components.set(title, rendered)
+  return { $ref: `#/components/schemas/${title}` }
+}
+
+function propertiesOf(schema: TSchema): Record<string, Record<string, unknown>> {
+  if (!('properties' in schema) || !isRecord(schema.properties)) return {}
+  return Object.fromEntries(
+    Object.entries(schema.properties).filter((entry): entry is [string, Record<string, unknown>] => isRecord(entry[1])),
+  )
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}

@@ -1,0 +1,54 @@
+import type { Static, TSchema } from 'typebox'
+import type { ProblemCode } from '../domain/problem.ts'
+import { input } from './common.ts'
+
+/** One operation of the API: the route, its validation, and its entry in the document all come from this. */
+export type Operation<
+  Params extends TSchema = TSchema,
+  Query extends TSchema = TSchema,
+  Body extends TSchema = TSchema,
+> = {
+  /** The document's `operationId`, and the operation's name in metrics. */
+  readonly id: string
+  readonly method: 'GET' | 'POST' | 'PATCH' | 'DELETE'
+  /** With `{name}` for a parameter. */
+  readonly path: string
+  readonly tag: string
+  readonly summary: string
+  readonly description?: string
+  readonly params: Params
+  readonly query: Query
+  /** `NoBody`: an absent body or `{}`, which the public client sends. */
+  readonly body: Body
+  readonly reply: Reply
+  /** The refusals of its own; those of every operation are added by `problemsOf`. */
+  readonly problems: readonly ProblemCode[]
+  /** `none`: open to everybody. */
+  readonly access: 'key' | 'none'
+}
+
+/** What an operation answers when all is well. */
+export type Reply =
+  | { readonly kind: 'json'; readonly status: 200; readonly schema: TSchema; readonly description: string }
+  | { readonly kind: 'text'; readonly status: 200; readonly description: string }
+  | { readonly kind: 'websocket'; readonly status: 101; readonly description: string }
+
+/** A request whose parts were checked against their schemas. */
+export type RequestOf<Of extends Operation> = {
+  readonly params: Static<Of['params']>
+  readonly query: Static<Of['query']>
+  readonly body: Static<Of['body']>
+}
+
+export const NoParams = input({})
+export const NoQuery = input({})
+export const NoBody = input({})
+
+/** Every refusal that an operation may answer with. */
+export function problemsOf(operation: Operation): readonly ProblemCode[] {
+  if (operation.access === 'none') return operation.problems
+  const takesBody = operation.method === 'GET' ? [] : (['payload_too_large', 'unsupported_media_type'] as const)
+  return [...new Set([...COMMON, ...takesBody, ...operation.problems])]
+}
+
+const COMMON = ['invalid_request', 'invalid_api_key', 'internal_error', 'unavailable'] as const

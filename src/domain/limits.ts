@@ -1,0 +1,57 @@
+/**
+ * Bounds of what one request may ask for. The ones without a source are this project's: far above what a sandbox
+ * needs, and low enough that no request costs the server more than its body's size.
+ */
+export const INT32_MAX = 2_147_483_647
+/** The largest whole number that JSON keeps exact on its way through JavaScript. */
+export const INT53_MAX = Number.MAX_SAFE_INTEGER
+
+/** Below this no runtime starts a process in its sandbox. */
+export const MEMORY_MIN_MIB = 16
+export const VCPUS_MIN = 1
+/** Below this a file system of its own has no room for files. */
+export const DISK_MIN_MIB = 16
+
+/** A hundred years: later instants leave the range of dates. */
+export const LIFETIME_MAX_SECS = 100 * 366 * 24 * 60 * 60
+
+export const ENV_MAX = 4096
+export const ARGS_MAX = 4096
+export const SCRIPTS_MAX = 256
+export const RLIMITS_MAX = 16
+export const MOUNTS_MAX = 64
+export const PATCHES_MAX = 1024
+export const RULES_MAX = 1024
+export const RULE_PORTS_MAX = 64
+export const SECRETS_MAX = 256
+export const HOSTS_MAX = 256
+export const PORT_MAX = 65_535
+export const FILE_MODE_MAX = 0o7777
+
+/** OCI distribution specification: repository and host together stay below 255; a digest adds at most 140. */
+export const IMAGE_REFERENCE_MAX_CHARS = 512
+/** Linux: PATH_MAX is 4,096 with the final NUL. */
+export const PATH_MAX_BYTES = 4095
+/** Linux: NAME_MAX. */
+export const FILE_NAME_MAX_BYTES = 255
+/** Linux: a host name has at most 64 bytes; RFC 1123: 63 per label. */
+export const HOSTNAME_MAX_BYTES = 63
+
+/** Contract decisions, "Empty or missing `name`". */
+export const NAME_MAX_BYTES = 128
+/** Service description 8. */
+export const SLUG_MIN_CHARS = 3
+export const SLUG_MAX_CHARS = 63
+
+export const LABELS_MAX = 64
+export const LABEL_KEY_MAX_BYTES = 128
+/** With its key it fits in an index entry of PostgreSQL, which is at most 2,704 bytes. */
+export const LABEL_VALUE_MAX_BYTES = 1024
+
+/** Service description 8. */
+export const PAGE_DEFAULT = 20
+export const PAGE_MAX = 100
+
+/** Contract decisions, "`wait_timeout` without `wait_for`". */
+export const WAIT_DEFAULT_SECS = 30
+export const WAIT_MAX_SECS = 300

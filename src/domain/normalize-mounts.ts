@@ -1,0 +1,110 @@
+import { snakeCase } from './casing.ts'
+import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
+import { PATH_MAX_BYTES } from './limits.ts'
+import { byteLength } from './names.ts'
+import { describeSeen, type Refuse } from './refusal.ts'
+import { DISK_IMAGE_FORMATS, HOST_PERMISSIONS, STAT_VIRTUALIZATIONS, type Mount, type MountOptions } from './spec.ts'
+import type { MountInput, MountOptionsInput } from './spec-input.ts'
+
+/** The mounts with their defaults, parents before what lies in them, so that no mount hides an earlier one. */
+export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): readonly Mount[] {
+  const taken = new Set<string>()
+  const mounts = inputs.map((input, index) => {
+    const at = `mounts[${String(index)}]`
+    const guest = normalizeGuestPath(input.guest)
+    if (guest === null || guest === '/') {
+      const accepted = `${GUEST_PATH_RULE} and is not / itself`
+      refuse({ code: 'invalid_request', field: `${at}.guest`, seen: describeSeen(input.guest), accepted })
+    } else if (taken.has(guest)) {
+      const accepted = 'one mount for each path'
+      refuse({ code: 'invalid_request', field: `${at}.guest`, seen: `${guest} a second time`, accepted })
+    }
+    taken.add(guest ?? '/')
+    return normalizeMount(input, guest ?? '/', { at, refuse })
+  })
+  return mounts.toSorted((a, b) => depth(a.guest) - depth(b.guest))
+}
+
+type Place = { readonly at: string; readonly refuse: Refuse }
+
+function normalizeMount(input: MountInput, guest: string, place: Place): Mount {
+  const options = normalizeOptions(input.options ?? {})
+  switch (input.type) {
+    case 'bind':
+    case 'Bind':
+      checkHostPath(input.host, place)
+      return {
+        type: 'bind',
+        host: input.host,
+        guest,
+        options,
+        ...share(input),
+        quota_mib: checkSize(input.quota_mib ?? null, 'quota_mib', place),
+      }
+    case 'named':
+    case 'Named':
+      if (input.name === '') {
+        place.refuse({
+          code: 'invalid_request',
+          field: `${place.at}.name`,
+          seen: '""',
+          accepted: 'the name of a volume',
+        })
+      }
+      return { type: 'named', name: input.name, guest, options, ...share(input) }
+    case 'tmpfs':
+    case 'Tmpfs':
+      return { type: 'tmpfs', guest, options, size_mib: checkSize(input.size_mib ?? null, 'size_mib', place) }
+    case 'disk_image':
+    case 'DiskImage':
+      checkHostPath(input.host, place)
+      return {
+        type: 'disk_image',
+        host: input.host,
+        guest,
+        format: snakeCase(DISK_IMAGE_FORMATS, input.format),
+        fstype: input.fstype ?? null,
+        options,
+      }
+  }
+}
+
+function normalizeOptions(input: MountOptionsInput): MountOptions {
+  return {
+    readonly: input.readonly ?? false,
+    noexec: input.noexec ?? false,
+    nosuid: input.nosuid ?? false,
+    nodev: input.nodev ?? false,
+  }
+}
+
+function share(
+  input: Extract<MountInput, { type: 'bind' | 'named' }> | Extract<MountInput, { host: string } | { name: string }>,
+): {
+  readonly stat_virtualization: (typeof STAT_VIRTUALIZATIONS)[number]
+  readonly host_permissions: (typeof HOST_PERMISSIONS)[number]
+} {
+  const stat = 'stat_virtualization' in input ? input.stat_virtualization : undefined
+  const permissions = 'host_permissions' in input ? input.host_permissions : undefined
+  return {
+    stat_virtualization: snakeCase(STAT_VIRTUALIZATIONS, stat ?? 'strict'),
+    host_permissions: snakeCase(HOST_PERMISSIONS, permissions ?? 'private'),
+  }
+}
+
+function checkHostPath(host: string, { at, refuse }: Place): void {
+  if (host !== '' && !host.includes('\0') && byteLength(host) <= PATH_MAX_BYTES) return
+  const accepted = `a path on the organization's default volume, at most ${String(PATH_MAX_BYTES)} bytes, without NUL`
+  refuse({ code: 'invalid_request', field: `${at}.host`, seen: describeSeen(host), accepted })
+}
+
+/** A size of 0 would mean "no limit" to the kernel, which is the opposite of what it says. */
+function checkSize(sizeMib: number | null, key: string, { at, refuse }: Place): number | null {
+  if (sizeMib === 0)
+    refuse({ code: 'invalid_request', field: `${at}.${key}`, seen: '0', accepted: 'at least 1, or null' })
+  return sizeMib
+}
+
+function depth(path: string): number {
+  return path.split('/').length
+}

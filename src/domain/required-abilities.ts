@@ -1,0 +1,151 @@
+import { ABILITIES, type Ability } from './abilities.ts'
+import { UNAVAILABLE_NETWORK_FIELDS } from './normalize-network.ts'
+import type { Rule, SandboxSpec } from './spec.ts'
+
+/** Something that a specification asks for and that a worker's driver may lack. */
+export type RequiredAbility = {
+  readonly ability: Ability
+  /** The field that asks, such as `mounts[0]`. */
+  readonly field: string
+  /** What the field asks of a worker, in words. */
+  readonly why: string
+}
+
+type Entry = {
+  /** Where in a request the ability is asked for, for people. */
+  readonly fields: string
+  readonly why: string
+  /** The fields of one specification that ask for it. */
+  readonly find: (spec: SandboxSpec) => readonly string[]
+}
+
+const TABLE: Record<Ability, Entry> = {
+  patches: {
+    fields: '`patches`',
+    why: 'needs a worker that is capable of patching the root file system before the start',
+    find: (spec) => indexed('patches', spec.patches),
+  },
+  rlimits: {
+    fields: '`rlimits`',
+    why: 'needs a worker that is capable of setting resource limits for every process',
+    find: (spec) => indexed('rlimits', spec.rlimits),
+  },
+  tmpfs: {
+    fields: '`mounts` of type `tmpfs`',
+    why: 'needs a worker that is capable of mounting a file system in memory',
+    find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'tmpfs'),
+  },
+  hostname: {
+    fields: '`runtime.hostname`',
+    why: 'needs a worker that is capable of setting the host name',
+    find: (spec) => given('runtime.hostname', spec.runtime.hostname !== null),
+  },
+  scripts: {
+    fields: '`runtime.scripts`',
+    why: 'needs a worker that is capable of putting scripts on the PATH',
+    find: (spec) => given('runtime.scripts', Object.keys(spec.runtime.scripts).length > 0),
+  },
+  disk_size: {
+    fields: '`resources.disk_size_mib`',
+    why: 'needs a worker that is capable of limiting the size of the writable disk',
+    find: (spec) => given('resources.disk_size_mib', spec.resources.disk_size_mib !== null),
+  },
+  security_restricted: {
+    fields: '`security_profile: restricted`',
+    why: 'needs a worker that is capable of the restricted security profile',
+    find: (spec) => given('security_profile', spec.security_profile === 'restricted'),
+  },
+  network_off: {
+    fields: '`network.enabled: false`',
+    why: 'needs a worker that is capable of running without a network',
+    find: (spec) => given('network.enabled', !spec.network.enabled),
+  },
+  network_policy: {
+    fields: '`network.policy` of groups, CIDR blocks, protocols and ports',
+    why: 'needs a worker that is capable of enforcing a network policy',
+    find: (spec) => given('network.policy', spec.network.enabled && spec.network.policy !== null),
+  },
+  network_max_connections: {
+    fields: '`network.max_connections`',
+    why: 'needs a worker that is capable of limiting concurrent connections',
+    find: (spec) => given('network.max_connections', spec.network.enabled && spec.network.max_connections !== null),
+  },
+  network_domains: {
+    fields: '`network.policy.rules[].destination` with `domain` or `domain_suffix`',
+    why: 'needs a worker that is capable of telling traffic apart by domain name',
+    find: (spec) => {
+      const rules = spec.network.enabled ? (spec.network.policy?.rules ?? []) : []
+      return indexed('network.policy.rules', rules, namesDomain).map((at) => `${at}.destination`)
+    },
+  },
+  secrets: {
+    fields: '`network.secrets.entries`',
+    why: 'needs a worker that is capable of putting secrets into requests on their way out',
+    find: (spec) => indexed('network.secrets.entries', spec.network.secrets),
+  },
+  named_mounts: {
+    fields: '`mounts` of type `named`',
+    why: 'needs a worker that is capable of mounting a volume',
+    find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'named'),
+  },
+  bind_mounts: {
+    fields: '`mounts` of type `bind`',
+    why: "needs a worker that is capable of mounting a folder of the organization's default volume",
+    find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'bind'),
+  },
+  disk_images: {
+    fields: '`mounts` of type `disk_image`',
+    why: 'needs a worker that is capable of mounting a disk image',
+    find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'disk_image'),
+  },
+  init_handoff: {
+    fields: '`init`',
+    why: 'needs a worker that is capable of handing process 1 to an init program',
+    find: (spec) => given('init', spec.init !== null),
+  },
+  metrics: {
+    fields: '`runtime.metrics_sample_interval_ms` other than 1000 or null',
+    why: 'needs a worker that is capable of sampling metrics at a chosen interval',
+    find: ({ runtime }) => {
+      const { metrics_sample_interval_ms: interval, disable_metrics_sample: isOff } = runtime
+      return given('runtime.metrics_sample_interval_ms', !isOff && interval !== null && interval !== 1000)
+    },
+  },
+}
+
+/** Everything in a specification that not every driver can enforce, in the order of the table. */
+export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[] {
+  return ABILITIES.flatMap((ability) => {
+    const { why, find } = TABLE[ability]
+    return find(spec).map((field) => ({ ability, field, why }))
+  })
+}
+
+/** A row of the README's table of abilities; `ability` is null for what is refused whatever the driver. */
+export type AbilityRow = { readonly ability: Ability | null; readonly fields: string; readonly meaning: string }
+
+/** The table of abilities for people: what is enforced where a driver can, and refused by name where none can. */
+export const abilitiesTable: readonly AbilityRow[] = [
+  ...ABILITIES.map((ability) => ({ ability, fields: TABLE[ability].fields, meaning: TABLE[ability].why })),
+  ...Object.entries(UNAVAILABLE_NETWORK_FIELDS).map(([key, why]) => ({
+    ability: null,
+    fields: `\`network.${key}\``,
+    meaning: why,
+  })),
+]
+
+function given(field: string, isAsked: boolean): readonly string[] {
+  return isAsked ? [field] : []
+}
+
+function indexed<Item>(
+  list: string,
+  items: readonly Item[],
+  asks: (item: Item) => boolean = () => true,
+): readonly string[] {
+  return items.flatMap((item, index) => (asks(item) ? [`${list}[${String(index)}]`] : []))
+}
+
+function namesDomain({ destination }: Rule): boolean {
+  return typeof destination === 'object' && ('domain' in destination || 'domain_suffix' in destination)
+}

@@ -1,0 +1,50 @@
+import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js'
+import type { Static, TSchema } from 'typebox'
+import { refusalProblem } from '../domain/refusal.ts'
+import { describeError } from './describe-error.ts'
+
+/** Where in a request a value stands; it opens the field paths of errors, except for the body. */
+export type Place = 'path' | 'query' | 'body'
+
+/** Gives the value back with its type, or throws `invalid_request` naming the field. */
+export type Parser<Schema extends TSchema> = (value: unknown) => Static<Schema>
+
+/** Compiles parsers. Nothing is coerced, removed or filled in: what a request says is accepted or refused. */
+export type ParserMaker = <Schema extends TSchema>(schema: Schema, place: Place) => Parser<Schema>
+
+/** A maker of parsers, with the formats that the contract's schemas use. */
+export function makeParserMaker(): ParserMaker {
+  const ajv = new Ajv2020({ discriminator: true, allowUnionTypes: true, verbose: true, strictRequired: false })
+  for (const [name, format] of Object.entries(FORMATS)) ajv.addFormat(name, format)
+  return <Schema extends TSchema>(schema: Schema, place: Place): Parser<Schema> => {
+    const isValid = ajv.compile<Static<Schema>>(schema)
+    return (value) => {
+      if (isValid(value)) return value
+      throw refusalProblem(describeError(errorsOf(isValid.errors), place))
+    }
+  }
+}
+
+function errorsOf(errors: ErrorObject[] | null | undefined): readonly ErrorObject[] {
+  return errors ?? []
+}
+
+/** RFC 9562, 4: any version. */
+const UUID_SHAPE = /^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$/
+/** RFC 3339, 5.6, with its offset. Whether such a day exists is asked of the calendar. */
+const DATE_TIME_SHAPE = /^(\d{4}-\d{2}-\d{2})[Tt]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:[Zz]|[+-]\d{2}:\d{2})$/
+
+/** `int32`, `int64` and `password` are for readers: the bounds stand beside them. */
+const FORMATS = {
+  uuid: (text: string) => UUID_SHAPE.test(text),
+  'date-time': isDateTime,
+  int32: true,
+  int64: true,
+  password: true,
+} as const
+
+function isDateTime(text: string): boolean {
+  const day = DATE_TIME_SHAPE.exec(text)?.[1]
+  if (day === undefined || Number.isNaN(Date.parse(text))) return false
+  return new Date(`${day}T00:00:00Z`).toISOString().startsWith(day) // a parser may roll February 30 over to March
+}

@@ -1,0 +1,80 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { CreateSandboxInput } from '../../src/contract/spec-input.ts'
+import { normalizeSpec } from '../../src/domain/normalize-spec.ts'
+import { projectSpec } from '../../src/domain/project-spec.ts'
+import { requiredAbilities } from '../../src/domain/required-abilities.ts'
+import type { SandboxSpec } from '../../src/domain/spec.ts'
+import { makeParserMaker } from '../../src/http/validate.ts'
+import { capturedBodies, contractIsMissing, publishedSchema } from '../support/contract.ts'
+
+const parse = makeParserMaker()(CreateSandboxInput, 'body')
+
+function specOf(body: unknown): SandboxSpec {
+  const result = normalizeSpec(parse(body))
+  assert.ok('normalized' in result, 'refusal' in result ? JSON.stringify(result.refusal) : '')
+  return result.normalized.spec
+}
+
+test(
+  'every create body that the public client was seen to send is accepted in shape and by the rules',
+  { skip: contractIsMissing },
+  () => {
+    const bodies = capturedBodies()
+    assert.ok(bodies.length > 70, `only ${String(bodies.length)} bodies`)
+    for (const { file, body } of bodies) assert.doesNotThrow(() => specOf(body), file)
+  },
+)
+
+test(
+  'what of the recorded bodies needs an ability is named with the field that asks for it',
+  { skip: contractIsMissing },
+  () => {
+    const needs = new Map(capturedBodies().map(({ file, body }) => [file, requiredAbilities(specOf(body))]))
+    const asked = (file: string): string[] => (needs.get(file) ?? []).map(({ ability, field }) => `${ability} ${field}`)
+    assert.deepEqual(asked('sdk-minimal.json'), [])
+    assert.deepEqual(asked('cli-run.json'), [])
+    assert.deepEqual(asked('sdk-net-policy-dest-domain.json'), [
+      'network_policy network.policy',
+      'network_domains network.policy.rules[0].destination',
+    ])
+    assert.deepEqual(asked('sdk-secret-env.json'), [
+      'network_policy network.policy',
+      'secrets network.secrets.entries[0]',
+    ])
+    assert.deepEqual(asked('sdk-mount-named.json'), ['named_mounts mounts[0]'])
+    assert.deepEqual(asked('cli-mount-dir.json'), ['bind_mounts mounts[0]'])
+    assert.deepEqual(asked('cli-disk.json'), ['disk_images mounts[0]'])
+    assert.deepEqual(asked('cli-init.json'), ['init_handoff init'])
+    assert.deepEqual(asked('sdk-net-disabled.json'), ['network_off network.enabled'])
+  },
+)
+
+test('the projection of every recorded body fits the published reply schema', { skip: contractIsMissing }, () => {
+  const fits = publishedSchema('/components/schemas/SandboxSpecResponse')
+  assert.ok(fits !== null)
+  for (const { file, body } of capturedBodies()) {
+    assert.ok(fits(JSON.parse(JSON.stringify(projectSpec(specOf(body))))), `${file}: ${JSON.stringify(fits.errors)}`)
+  }
+})
+
+test(
+  'no secret value of a recorded body is left in the specification that would be stored',
+  { skip: contractIsMissing },
+  () => {
+    for (const { file, body } of capturedBodies()) {
+      const spec = JSON.stringify(specOf(body))
+      assert.ok(!spec.includes('s3cr3t'), file)
+      assert.ok(!spec.includes('"value":"v"'), file)
+    }
+  },
+)
+
+test(
+  'the next client gives the same specification as this one for the same wishes',
+  { skip: contractIsMissing },
+  () => {
+    const bodies = new Map(capturedBodies().map(({ file, body }) => [file, body]))
+    assert.deepEqual(specOf(bodies.get('next-client-0.7.2/sdk-minimal.json')), specOf(bodies.get('sdk-minimal.json')))
+  },
+)

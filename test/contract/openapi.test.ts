@@ -1,0 +1,47 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { renderDocument, renderDocumentText } from '../../src/contract/openapi.ts'
+import { OPERATIONS } from '../../src/contract/operations.ts'
+import { CONTRACT_DIR, contractIsMissing } from '../support/contract.ts'
+
+const golden = join(import.meta.dirname, '../../openapi.json')
+
+test('openapi.json in the repository is the document that the table of operations renders', () => {
+  const isEqual = readFileSync(golden, 'utf8') === renderDocumentText()
+  assert.ok(isEqual, 'they differ; write it anew with `sandyard openapi > openapi.json` and read the difference')
+})
+
+test('every reference in the document leads to a component, and every component is referred to', () => {
+  const text = renderDocumentText()
+  const referred = new Set([...text.matchAll(/"#\/components\/schemas\/([^"]+)"/g)].map(([, name]) => name ?? ''))
+  const { components } = Object(renderDocument())
+  assert.deepEqual([...referred].toSorted(), Object.keys(components.schemas).toSorted())
+})
+
+test('the key of every row of the table is its operation id, and no two rows share a route', () => {
+  const rows = Object.entries(OPERATIONS)
+  for (const [key, { id }] of rows) assert.equal(id, key)
+  assert.equal(new Set(rows.map(([, { method, path }]) => `${method} ${path}`)).size, rows.length)
+})
+
+test(
+  'every published sandbox, event and organization route is in the document with the same parameters',
+  { skip: contractIsMissing },
+  () => {
+    const published = Object(JSON.parse(readFileSync(join(CONTRACT_DIR, 'openapi.json'), 'utf8'))).paths
+    const ours = Object(renderDocument()).paths
+    for (const [path, methods] of Object.entries(Object(published))) {
+      if (!/^\/v1\/(?:sandboxes|events|me\/)/.test(path)) continue
+      for (const [method, operation] of Object.entries(Object(methods))) {
+        assert.deepEqual(namesOf(Object(ours[path])[method]), namesOf(operation), `${method} ${path}`)
+      }
+    }
+  },
+)
+
+function namesOf(operation: unknown): string[] {
+  const list: { in: string; name: string }[] = Object(operation).parameters ?? []
+  return list.map((parameter) => `${parameter.in} ${parameter.name}`).toSorted()
+}

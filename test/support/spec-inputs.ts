@@ -1,0 +1,165 @@
+import fc from 'fast-check'
+import { eitherCasing } from '../../src/domain/casing.ts'
+import * as spec from '../../src/domain/spec.ts'
+import type {
+  InjectionInput,
+  MountInput,
+  PatchInput,
+  SpecInput,
+  ViolationInput,
+  HostPatternInput,
+} from '../../src/domain/spec-input.ts'
+
+/** Create bodies that are right, with every field sometimes there and sometimes not, in either spelling. */
+export const specInputs: fc.Arbitrary<SpecInput> = makeSpecInputs()
+
+/** A stored specification as the create body that asks for it. */
+export function asInput(stored: spec.SandboxSpec): unknown {
+  return {
+    ...stored,
+    patches: stored.patches.map((patch) =>
+      patch.type === 'file' ? { ...patch, content: [...Buffer.from(patch.content, 'base64')] } : patch,
+    ),
+    network: { ...stored.network, secrets: { entries: stored.network.secrets } },
+  }
+}
+
+function makeSpecInputs(): fc.Arbitrary<SpecInput> {
+  const path = fc
+    .array(fc.constantFrom('a', 'b', '.', 'c'), { minLength: 1, maxLength: 4 })
+    .map((steps) => `/x/${steps.join('/')}`)
+  const oneOf = <const Value extends string>(values: readonly Value[]) => fc.constantFrom(...eitherCasing(values))
+  const mode = fc.option(fc.integer({ min: 0, max: 0o7777 }))
+  const optional = { requiredKeys: [] }
+  const options = fc.record(
+    { readonly: fc.boolean(), noexec: fc.boolean(), nosuid: fc.boolean(), nodev: fc.boolean() },
+    optional,
+  )
+  const share = {
+    stat_virtualization: oneOf(spec.STAT_VIRTUALIZATIONS),
+    host_permissions: oneOf(spec.HOST_PERMISSIONS),
+    options,
+  }
+  const size = fc.option(fc.integer({ min: 1, max: 4096 }))
+  const mount: fc.Arbitrary<MountInput> = fc.oneof(
+    fc.record(
+      { type: oneOf(['bind']), host: fc.constant('./d'), guest: path, quota_mib: size, ...share },
+      { requiredKeys: ['type', 'host', 'guest'] },
+    ),
+    fc.record(
+      { type: oneOf(['named']), name: fc.constant('v'), guest: path, ...share },
+      { requiredKeys: ['type', 'name', 'guest'] },
+    ),
+    fc.record({ type: oneOf(['tmpfs']), guest: path, size_mib: size, options }, { requiredKeys: ['type', 'guest'] }),
+    fc.record(
+      {
+        type: oneOf(['disk_image']),
+        host: fc.constant('d.img'),
+        guest: path,
+        format: oneOf(spec.DISK_IMAGE_FORMATS),
+        options,
+      },
+      { requiredKeys: ['type', 'host', 'guest', 'format'] },
+    ),
+  )
+  const text = fc.string({ maxLength: 8 }).map((value) => value.replaceAll('\0', ''))
+  const bytes = fc.array(fc.integer({ min: 0, max: 255 }), { maxLength: 16 })
+  const patch: fc.Arbitrary<PatchInput> = fc.oneof(
+    fc.record(
+      { type: oneOf(['text']), path, content: text, mode, replace: fc.boolean() },
+      { requiredKeys: ['type', 'path', 'content'] },
+    ),
+    fc.record({ type: oneOf(['file']), path, content: bytes, mode }, { requiredKeys: ['type', 'path', 'content'] }),
+    fc.record(
+      { type: oneOf(['copy_file']), src: fc.constant('s'), dst: path, mode },
+      { requiredKeys: ['type', 'src', 'dst'] },
+    ),
+    fc.record({ type: oneOf(['copy_dir']), src: fc.constant('s'), dst: path, replace: fc.boolean() }),
+    fc.record({ type: oneOf(['symlink']), target: fc.constant('../t'), link: path, replace: fc.boolean() }),
+    fc.record({ type: oneOf(['mkdir']), path, mode }),
+    fc.record({ type: oneOf(['remove']), path }),
+    fc.record({ type: oneOf(['append']), path, content: text }),
+  )
+  const port = fc.record({ start: fc.integer({ min: 0, max: 100 }), end: fc.integer({ min: 100, max: 65_535 }) })
+  const destination = fc.oneof(
+    oneOf(['any']),
+    fc.record({ group: oneOf(spec.DESTINATION_GROUPS) }),
+    fc.record({ cidr: fc.constantFrom('10.0.0.0/8', 'fd00::/8', '1.1.1.1') }),
+    fc.record({ domain: fc.constantFrom('Example.com', 'a.b') }),
+    fc.record({ domain_suffix: fc.constantFrom('.example.com', 'b') }),
+  )
+  const rule = fc.record(
+    { direction: oneOf(spec.DIRECTIONS), destination, action: oneOf(spec.ACTIONS), ports: fc.array(port, { maxLength: 3 }), protocols: fc.array(oneOf(spec.PROTOCOLS), { maxLength: 3 }) },
+    { requiredKeys: ['direction', 'destination', 'action'] },
+  ) // prettier-ignore
+  const policy = fc.record(
+    {
+      default_egress: oneOf(spec.ACTIONS),
+      default_ingress: oneOf(spec.ACTIONS),
+      rules: fc.array(rule, { maxLength: 4 }),
+    },
+    optional,
+  )
+  const host: fc.Arbitrary<HostPatternInput> = fc.oneof(
+    fc.record({ type: oneOf(['exact', 'wildcard']), value: fc.constant('a.com') }),
+    fc.record({ type: oneOf(['any']) }),
+  )
+  const hosts = fc.array(host, { maxLength: 3 })
+  const injection: fc.Arbitrary<InjectionInput> = fc.record(
+    { headers: fc.boolean(), basic_auth: fc.boolean(), query_params: fc.boolean(), body: fc.boolean() },
+    optional,
+  )
+  const violation: fc.Arbitrary<ViolationInput> = fc.oneof(
+    fc.record({ type: oneOf(['block', 'block_and_log', 'block_and_terminate']) }),
+    fc.record({ type: oneOf(['passthrough']), hosts }),
+  )
+  const secret = fc.record(
+    {
+      env_var: fc.constant('T'),
+      placeholder: fc.constant('$T'),
+      value: text,
+      allowed_hosts: hosts,
+      injection,
+      on_violation: fc.option(violation),
+    },
+    { requiredKeys: ['env_var', 'placeholder'] },
+  )
+  const network = fc.record(
+    { enabled: fc.boolean(), strict: fc.boolean(), max_connections: fc.option(fc.nat()), policy: fc.option(policy), secrets: fc.record({ entries: fc.array(secret, { maxLength: 2 }) }) },
+    optional,
+  ) // prettier-ignore
+  const words = fc.option(fc.array(text, { maxLength: 3 }))
+  const runtime = fc.record(
+    {
+      cmd: words, entrypoint: words, hostname: fc.option(fc.constant('box')), log_level: fc.option(oneOf(spec.SANDBOX_LOG_LEVELS)),
+      metrics_sample_interval_ms: fc.option(fc.nat()), disable_metrics_sample: fc.boolean(),
+      scripts: fc.dictionary(fc.constantFrom('a', 'b.sh'), text), shell: fc.option(fc.constantFrom('', '/bin/sh')),
+      user: fc.option(fc.constantFrom('', 'root', '1:1')), workdir: fc.option(path),
+    },
+    optional,
+  ) // prettier-ignore
+  const rlimit = fc.record({
+    resource: oneOf(spec.RLIMIT_RESOURCES),
+    soft: fc.nat({ max: 10 }),
+    hard: fc.integer({ min: 10, max: Number.MAX_SAFE_INTEGER }),
+  })
+  const seconds = fc.option(fc.nat())
+  return fc.record(
+    {
+      image: fc.oneof(fc.constant('box:1'), fc.record({ type: oneOf(['oci']), reference: fc.constant('registry.example/a@sha256:ab') })),
+      pull_policy: oneOf(spec.PULL_POLICIES),
+      resources: fc.record({ memory_mib: fc.integer({ min: 16, max: 1 << 20 }), vcpus: fc.integer({ min: 1, max: 64 }), disk_size_mib: fc.option(fc.integer({ min: 16, max: 1 << 20 })) }, optional),
+      runtime,
+      env: fc.array(fc.record({ key: fc.constantFrom('A', 'B'), value: text }), { maxLength: 4 }),
+      labels: fc.dictionary(fc.constantFrom('team', 'tier'), fc.constantFrom('', 'ml')),
+      rlimits: fc.uniqueArray(rlimit, { maxLength: 4, selector: ({ resource }) => resource.toLowerCase() }),
+      mounts: fc.uniqueArray(mount, { maxLength: 4, selector: ({ guest }) => guest.replaceAll('/.', '') }),
+      patches: fc.array(patch, { maxLength: 6 }),
+      network,
+      init: fc.option(fc.record({ cmd: fc.constantFrom('auto', '/sbin/init'), args: fc.array(text, { maxLength: 2 }) }, { requiredKeys: ['cmd'] })),
+      security_profile: oneOf(spec.SECURITY_PROFILES),
+      lifecycle: fc.record({ ephemeral: fc.boolean(), idle_timeout_secs: seconds, max_duration_secs: seconds }, optional),
+    },
+    { requiredKeys: ['image'] },
+  ) // prettier-ignore
+}
