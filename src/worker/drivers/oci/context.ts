@@ -1,0 +1,75 @@
+import type { Duplex } from 'node:stream'
+import type { OrgId } from '../../../domain/ids.ts'
+import type { PullPolicy } from '../../../domain/spec.ts'
+import type { Clock } from '../../../lib/clock.ts'
+import type { Log } from '../../../lib/log.ts'
+import type { Random } from '../../../lib/random.ts'
+import type { Image, RegistryAuth } from '../../images/image.ts'
+import type { SandboxNetworks } from '../../network/sandbox-network.ts'
+import type { Cgroups } from './cgroup.ts'
+import type { Container } from './container.ts'
+import type { Disks } from './disk.ts'
+import type { HardLimits } from './rlimits.ts'
+import type { RunRecords } from './run-records.ts'
+import type { Runtime } from './runtime.ts'
+
+/** What the driver needs of the image store. */
+export interface ImageSource {
+  /** The image of a reference, pulled when the policy wants it. Rejects with `StartError` of kind image or registry. */
+  resolve(reference: string, policy: PullPolicy, auth: RegistryAuth | null, signal: AbortSignal): Promise<Image>
+  /** References that need no pull. */
+  list(): Promise<readonly string[]>
+}
+
+/** What an operator may set. */
+export type OciSettings = {
+  /** Size of a sandbox's disk when its spec names none; sparse. */
+  readonly defaultDiskMib: number
+  /** Disks of that size that are kept formatted ahead. */
+  readonly diskPool: number
+  /** The most processes and threads in a sandbox. */
+  readonly pidsLimit: number
+  /** The host user that is user 0 of every sandbox; images are unpacked with this shift. */
+  readonly uidShift: number
+  /** How many virtual CPUs may be promised per real one. */
+  readonly cpuOvercommit: number
+  /** The static init program of the host. */
+  readonly initBinary: string
+}
+
+/** The settings of a driver nobody tuned. */
+export const DEFAULT_OCI_SETTINGS: Omit<OciSettings, 'uidShift'> = {
+  defaultDiskMib: 8192,
+  diskPool: 4,
+  pidsLimit: 2048,
+  cpuOvercommit: 4,
+  initBinary: '/usr/bin/catatonit',
+}
+
+/** What `makeOciDriver` is given. */
+export type OciDriverInput = {
+  /** The driver's own folder; nobody else writes there. */
+  readonly dir: string
+  readonly runtime: Runtime
+  readonly images: ImageSource
+  readonly networks: SandboxNetworks
+  readonly clock: Clock
+  readonly log: Log
+  readonly random: Random
+  /** The folder of an organization's host volume, from which patches copy. */
+  readonly hostVolumePath: (org: OrgId) => string
+  /** Serves the agent protocol for one client. */
+  readonly openGuestChannel: (container: Container) => Duplex
+  readonly settings: OciSettings
+}
+
+/** The same, with what the driver opened. */
+export type OciContext = OciDriverInput & {
+  readonly records: RunRecords
+  readonly disks: Disks
+  readonly cgroups: Cgroups
+  /** Where root file systems are mounted; every folder above lets strangers pass. */
+  readonly mountDir: string
+  readonly bootId: string
+  readonly hardLimits: HardLimits
+}

@@ -1,0 +1,206 @@
+import { readFile } from 'node:fs/promises'
+import { setMaxListeners } from 'node:events'
+import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
+import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
+import { StartError, type Driver } from '../driver.ts'
+import { makeActivity, tap } from './activity.ts'
+import { openCgroups } from './cgroup.ts'
+import type { Container } from './container.ts'
+import type { OciContext, OciDriverInput } from './context.ts'
+import { openDisks } from './disk.ts'
+import { parentName, makeMountDir, sweep } from './leftovers.ts'
+import { observe } from './observe.ts'
+import { probeMachine } from './probe.ts'
+import { readBootId } from './processes.ts'
+import { endWith, settle } from './release.ts'
+import { parseHardLimits } from './rlimits.ts'
+import { openRunRecords, type RunRecord } from './run-records.ts'
+import { startRun } from './start.ts'
+import { endProcesses } from './stop.ts'
+import { makeTurns } from './turns.ts'
+import { makeRunWatch } from './run-watch.ts'
+
+/**
+ * The driver for OCI runtimes. It adopts what earlier workers left in `dir`: runs that live go on, starts that were cut
+ * short are undone and forgotten (the control plane asks for them again), and no mount, network or cgroup of a dead run
+ * stays. Rejects when the machine can't be used at all.
+ */
+export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
+  const context = await openContext(input)
+  const { records, disks, log } = context
+  const turns = makeTurns()
+  const activity = makeActivity(input.clock)
+  const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
+  await sweep(context)
+
+  const list = async (): Promise<readonly SeenRun[]> => {
+    return await Promise.all((await records.list()).map((record) => see(record)))
+  }
+  const see = async (record: RunRecord): Promise<SeenRun> => {
+    const phase = await observe(context, record, starts.has(record.run_id))
+    const { idle_timeout_secs } = record.spec.lifecycle
+    const isExpired =
+      phase.phase === 'running' && idle_timeout_secs !== null && activity.isIdle(record.run_id, idle_timeout_secs)
+    const { run_id, sandbox_id, facts } = record
+    return { run_id, sandbox_id, ...phase, facts, ...(isExpired ? { is_idle_expired: true } : {}) }
+  }
+  const settleEnded = async (run: RunId): Promise<void> => {
+    await turns.take(run, async () => {
+      const record = starts.has(run) ? null : await records.read(run)
+      if (record !== null) await settle(context, record)
+    })
+  }
+  const watch = makeRunWatch({ list, settleEnded, exitsFolder: records.exitsFolder, clock: input.clock, log })
+  const refill = makeRefill(context)
+  refill.start()
+
+  /** A start in flight is told to give up, and has cleaned up when this resolves. */
+  const giveUpStart = async (run: RunId): Promise<void> => {
+    const start = starts.get(run)
+    if (start === undefined) return
+    start.abort.abort(new Error('the run was stopped'))
+    await Promise.allSettled([start.done])
+  }
+  const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
+    const known = await records.read(wanted.run_id)
+    if (known !== null) return await resumeKnown(known)
+    const holder = await disks.holderOf(wanted.sandbox_id)
+    if (holder !== null && holder !== wanted.run_id) await settleEnded(holder)
+    await startRun(context, wanted, signal)
+    activity.touch(wanted.run_id)
+    refill.start()
+  }
+  const resumeKnown = async (record: RunRecord): Promise<void> => {
+    const seen = await observe(context, record, false)
+    if (seen.phase !== 'ended') return
+    if (seen.outcome.kind === 'start_failed') throw new StartError(seen.outcome.reason, seen.outcome.message)
+    throw new StartError('host', 'the run has ended')
+  }
+  const end = async (run: RunId, graceMs: number): Promise<RunRecord | null> => {
+    await giveUpStart(run)
+    const record = await turns.take(run, async () => {
+      const settled = await settleIfKnown(run)
+      if (settled === null || settled.is_released) return settled
+      const stopping: RunRecord = { ...settled, is_stop_requested: true }
+      await records.write(stopping)
+      watch.poke()
+      await endProcesses(context, stopping, graceMs)
+      return await endWith(context, stopping, { kind: 'stopped' })
+    })
+    watch.poke()
+    return record
+  }
+  const settleIfKnown = async (run: RunId): Promise<RunRecord | null> => {
+    const record = await records.read(run)
+    return record === null ? null : await settle(context, record)
+  }
+
+  return {
+    name: 'oci',
+    probe: () => probeMachine(context),
+    list,
+    listStored: () => disks.list(),
+    async start(wanted, signal) {
+      const inFlight = starts.get(wanted.run_id)
+      if (inFlight !== undefined) return await inFlight.done
+      const abort = new AbortController()
+      const either = AbortSignal.any([signal, abort.signal])
+      setMaxListeners(0, either) // every wait of the start listens to it
+      const done = turns
+        .take(wanted.run_id, () => begin(wanted, either))
+        .finally(() => {
+          starts.delete(wanted.run_id)
+          watch.poke()
+        })
+      starts.set(wanted.run_id, { done, abort })
+      await done
+    },
+    async stop(run, graceMs) {
+      await end(run, graceMs)
+    },
+    async remove(run) {
+      const record = await end(run, 0)
+      if (record === null) return
+      await turns.take(run, () => records.delete(run))
+      activity.forget(run)
+      watch.poke()
+    },
+    async discard(sandbox: SandboxId) {
+      const held = (await records.list()).find((record) => record.sandbox_id === sandbox)
+      if (held !== undefined) throw new Error(`sandbox ${sandbox} has run ${held.run_id}: remove it first`)
+      await disks.delete(sandbox)
+    },
+    async openChannel(run) {
+      const record = await records.read(run)
+      const container = record === null ? null : await containerOf(context, record)
+      if (container === null) throw new Error(`run ${run} is not running`)
+      activity.touch(run)
+      return tap(input.openGuestChannel(container), () => {
+        activity.touch(run)
+      })
+    },
+    watch: (onChange) => watch.subscribe(onChange),
+    async close() {
+      await watch.close()
+      for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
+      await Promise.allSettled([...starts.values()].map((start) => start.done))
+      await refill.settled()
+    },
+  }
+}
+
+async function openContext(input: OciDriverInput): Promise<OciContext> {
+  const [records, disks, cgroups, mountDir, bootId, limits] = await Promise.all([
+    openRunRecords(input.dir),
+    openDisks({
+      dir: `${input.dir}/disks`,
+      defaultSizeMib: input.settings.defaultDiskMib,
+      poolSize: input.settings.diskPool,
+      random: input.random,
+    }),
+    openCgroups(`sandyard/${parentName(input.dir)}`),
+    makeMountDir(input.dir),
+    readBootId(),
+    readFile('/proc/self/limits', 'utf8'),
+  ])
+  return { ...input, records, disks, cgroups, mountDir, bootId, hardLimits: parseHardLimits(limits) }
+}
+
+/** What an exec needs of a running container; null when the run is not running. */
+async function containerOf(context: OciContext, record: RunRecord): Promise<Container | null> {
+  const { started, image, spec } = record
+  const seen = await observe(context, record, false)
+  if (seen.phase !== 'running' || started === null || started.init === null || image === null) return null
+  return {
+    id: record.run_id,
+    runtime: started.runtime.command,
+    runtimeName: started.runtime.name,
+    initPid: started.init.pid,
+    uidShift: started.uid_shift,
+    runDir: context.records.folderOf(asId<RunId>(record.run_id)),
+    spec,
+    image,
+  }
+}
+
+type Refill = { start(): void; settled(): Promise<void> }
+
+/** Formats disks ahead, one round at a time, beside the starts. */
+function makeRefill({ disks, log }: OciContext): Refill {
+  let current: Promise<void> | null = null
+  return {
+    start() {
+      current ??= disks
+        .refill()
+        .catch((error: unknown) => {
+          log.warn({ err: error }, 'formatting disks ahead failed')
+        })
+        .finally(() => {
+          current = null
+        })
+    },
+    async settled() {
+      await current
+    },
+  }
+}

@@ -1,0 +1,48 @@
+import { createHash } from 'node:crypto'
+import { chmod, mkdir, readdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { asId, type RunId } from '../../../domain/ids.ts'
+import type { OciContext } from './context.ts'
+import { killAll, endWith, removeMounts, settle } from './release.ts'
+
+/** A short name for what a driver's folder stands for outside of it: its cgroups and mounts. */
+export function parentName(dir: string): string {
+  return createHash('sha256').update(dir).digest('hex').slice(0, 12)
+}
+
+/**
+ * Makes the folder for mounts. It lies under /run and not in the driver's own folder, because the sandbox's user 0, a
+ * stranger to this machine, must be able to pass every folder on the way; a home folder would stop it.
+ */
+export async function makeMountDir(dir: string): Promise<string> {
+  const path = join('/run/sandyard', parentName(dir))
+  await mkdir(path, { recursive: true, mode: 0o711 })
+  for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
+  return path
+}
+
+/**
+ * Puts in order what an earlier worker left: ended runs are brought to rest, starts that were cut short are undone and
+ * forgotten, and mounts and cgroups that no run owns go.
+ */
+export async function sweep(context: OciContext): Promise<void> {
+  const { records, cgroups, mountDir } = context
+  const known = new Set<string>()
+  for (const record of await records.list()) {
+    if (record.started === null && record.outcome === null) {
+      await endWith(context, record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
+      await records.delete(record.run_id)
+      continue
+    }
+    known.add(record.run_id)
+    await settle(context, record)
+  }
+  for (const name of await cgroups.list()) {
+    if (known.has(name)) continue
+    await killAll(context, asId<RunId>(name))
+    await cgroups.remove(asId<RunId>(name))
+  }
+  for (const name of await readdir(mountDir)) {
+    if (!known.has(name)) await removeMounts(context, asId<RunId>(name))
+  }
+}

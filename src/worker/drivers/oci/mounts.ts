@@ -1,0 +1,47 @@
+import { readFile } from 'node:fs/promises'
+import type { Clock } from '../../../lib/clock.ts'
+import { CommandError, runCommand } from '../../../lib/run-command.ts'
+
+const MOUNT_TIMEOUT_MS = 20_000
+/** How often and how far apart a busy mount is tried again: whoever holds it is on its way out. */
+const BUSY_TRIES = 40
+const BUSY_PAUSE_MS = 10
+
+/** Mounts; `cwd` is where relative paths in the options start. */
+export async function mount(args: readonly string[], cwd = '/'): Promise<void> {
+  await runCommand('mount', args, { timeoutMs: MOUNT_TIMEOUT_MS, cwd })
+}
+
+/** Every mount point in or beneath a folder, the innermost first. */
+export async function mountPointsBelow(folder: string): Promise<readonly string[]> {
+  const lines = (await readFile('/proc/self/mountinfo', 'utf8')).split('\n')
+  const points = lines.map((line) => unescapeOctal(line.split(' ')[4] ?? ''))
+  return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
+}
+
+/**
+ * Unmounts all in or beneath a folder. What stays busy is detached from the tree, so that its holder's end frees it.
+ * A folder without mounts succeeds.
+ */
+export async function unmountBelow(folder: string, clock: Clock): Promise<void> {
+  for (const point of await mountPointsBelow(folder)) await unmount(point, clock)
+}
+
+async function unmount(point: string, clock: Clock): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      await runCommand('umount', tries < BUSY_TRIES ? [point] : ['-l', point], { timeoutMs: MOUNT_TIMEOUT_MS })
+      return
+    } catch (error) {
+      if (!(error instanceof CommandError)) throw error
+      if (!(await mountPointsBelow(point)).includes(point)) return
+      if (tries >= BUSY_TRIES) throw error
+    }
+    await clock.sleep(BUSY_PAUSE_MS)
+  }
+}
+
+/** Blanks and the like are octal in mountinfo (proc(5)). */
+function unescapeOctal(text: string): string {
+  return text.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(parseInt(digits, 8)))
+}

@@ -1,0 +1,22 @@
+import type { OciContext } from './context.ts'
+import { isAlive } from './processes.ts'
+import { phaseOf, type RunPhase } from './run-phase.ts'
+import type { RunRecord } from './run-records.ts'
+
+/** Where a run stands now, by its record and by what the machine shows. */
+export async function observe(context: OciContext, record: RunRecord, isBeingStarted: boolean): Promise<RunPhase> {
+  const { records, cgroups, bootId } = context
+  const { started } = record
+  const isSameBoot = record.boot_id === bootId
+  const shim = started?.shim ?? null
+  const init = started?.init ?? null
+  const isShimAlive = isSameBoot && shim !== null && (await isAlive(shim))
+  const isInitAlive = isSameBoot && init !== null && (await isAlive(init))
+  // After the processes: a shim that ended in between has written its file by now.
+  const exit = await records.readExit(record.run_id)
+  const hasRunOutOfMemory = exit?.code === KILLED && (await cgroups.hasRunOutOfMemory(record.run_id))
+  return phaseOf(record, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
+}
+
+/** 128 and SIGKILL. */
+const KILLED = 137

@@ -1,0 +1,60 @@
+import { readFile } from 'node:fs/promises'
+
+/** A process of this machine, told apart from a later one with the same id by when it began. */
+export type ProcessMark = {
+  readonly pid: number
+  /** Clock ticks since boot, field 22 of `/proc/<pid>/stat` (proc(5)). */
+  readonly startTicks: number
+}
+
+/** Marks a live process; null when there is none with this id, or only its zombie. */
+export async function markProcess(pid: number): Promise<ProcessMark | null> {
+  const stat = await readStat(pid)
+  return stat === null || stat.isZombie ? null : { pid, startTicks: stat.startTicks }
+}
+
+/** Whether the marked process still lives. A zombie doesn't: it holds nothing but its exit code. */
+export async function isAlive(mark: ProcessMark): Promise<boolean> {
+  const now = await markProcess(mark.pid)
+  return now !== null && now.startTicks === mark.startTicks
+}
+
+/** The command line of a process as its parts; empty for none. */
+export async function commandLineOf(pid: number): Promise<readonly string[]> {
+  const text = await readOrNull(`/proc/${String(pid)}/cmdline`)
+  return text === null || text === '' ? [] : text.replace(/\0$/, '').split('\0')
+}
+
+/** Sends a signal; a process that is gone already is no error. */
+export function sendSignal(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal)
+  } catch (error) {
+    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error
+  }
+}
+
+/** Identifies this boot of the machine: no process of another boot is alive. */
+export async function readBootId(): Promise<string> {
+  return (await readFile('/proc/sys/kernel/random/boot_id', 'utf8')).trim()
+}
+
+async function readStat(pid: number): Promise<{ readonly startTicks: number; readonly isZombie: boolean } | null> {
+  const text = await readOrNull(`/proc/${String(pid)}/stat`)
+  if (text === null) return null
+  // The second field is the program's name in parentheses and may hold anything: count from the last one.
+  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
+  const state = fields[0]
+  return { startTicks: Number(fields[19]), isZombie: state === 'Z' || state === 'X' }
+}
+
+/** Reads a file that may vanish at any moment: of /proc, of a cgroup, of a run being removed. */
+export async function readOrNull(path: string): Promise<string | null> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (error) {
+    const code = error instanceof Error && 'code' in error ? error.code : null
+    if (code === 'ENOENT' || code === 'ESRCH' || code === 'ENODEV' || code === 'ENOTDIR') return null
+    throw error
+  }
+}

@@ -1,0 +1,74 @@
+import { constants } from 'node:fs'
+import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { inParent, resolveInRoot } from './root-path.ts'
+
+/** Writes beneath a sandbox's root, none of which follows a symlink out of it. What is made belongs to `owner`. */
+export type RootTree = { readonly root: string; readonly owner: number }
+
+/** Something in the way of a write, in words that name the path. */
+export class InTheWay extends Error {}
+
+/** Makes a folder and those above it that are missing; one that exists is left as it is. */
+export async function makeFolders(tree: RootTree, guestPath: string, mode = 0o755): Promise<void> {
+  const found = await resolveInRoot(tree.root, guestPath)
+  if (found.exists) {
+    const stat = await lstat(found.hostPath)
+    if (!stat.isDirectory()) throw new InTheWay(`'${guestPath}' exists and is not a folder`)
+    return
+  }
+  await makeFolders(tree, dirname(found.guestPath))
+  await inParent(tree.root, found.guestPath, async (folder, name) => {
+    await mkdir(join(folder, name))
+    await lchown(join(folder, name), tree.owner, tree.owner)
+    await chmod(join(folder, name), mode)
+  })
+}
+
+/**
+ * Puts a file at a path, in place of a file or symlink that is there; a folder is in the way. The last part of the
+ * path is not followed. `fill` writes the content.
+ */
+export async function putFile(
+  tree: RootTree,
+  guestPath: string,
+  file: { readonly mode: number; readonly fill: (handle: FileHandle) => Promise<void> },
+): Promise<void> {
+  await makeFolders(tree, dirname(guestPath))
+  await inParent(tree.root, guestPath, async (folder, name) => {
+    const path = join(folder, name)
+    if ((await statOrNull(path))?.isDirectory() === true) throw new InTheWay(`'${guestPath}' is a folder`)
+    await rm(path, { force: true })
+    const handle = await open(
+      path,
+      constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW,
+      0o600,
+    )
+    try {
+      await file.fill(handle)
+      await handle.chown(tree.owner, tree.owner)
+      await handle.chmod(file.mode)
+    } finally {
+      await handle.close()
+    }
+  })
+}
+
+/** `putFile` with a text. */
+export async function putText(
+  tree: RootTree,
+  guestPath: string,
+  file: { readonly mode: number; readonly text: string },
+): Promise<void> {
+  await putFile(tree, guestPath, { mode: file.mode, fill: (handle) => handle.writeFile(file.text) })
+}
+
+/** What is at a path itself, symlinks not followed; null for nothing. */
+export async function statOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
+  try {
+    return await lstat(path)
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return null
+    throw error
+  }
+}

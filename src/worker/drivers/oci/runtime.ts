@@ -1,0 +1,114 @@
+import { constants } from 'node:fs'
+import { access, readFile } from 'node:fs/promises'
+import { delimiter, join } from 'node:path'
+import { runCommand } from '../../../lib/run-command.ts'
+
+/** Runtimes by strength of isolation, the strongest first: a virtual machine, a kernel of its own, then containers. */
+export const RUNTIME_NAMES = ['kata-runtime', 'runsc', 'crun', 'runc'] as const
+export type RuntimeName = (typeof RUNTIME_NAMES)[number]
+
+/** An OCI runtime that this machine has. */
+export type Runtime = {
+  readonly name: RuntimeName
+  /** First line of its own version text, such as `crun 1.8.1`. */
+  readonly version: string
+  /** The command line up to its subcommand, wrappers and global options included. */
+  readonly command: readonly string[]
+  /** For people: what separates a sandbox from the machine. */
+  readonly isolation: string
+}
+
+export type RuntimeChoice = {
+  /** A name to insist on, or null: the strongest that is installed. */
+  readonly name: RuntimeName | null
+  /** Folders to look in, in the form of the variable PATH. */
+  readonly searchPath: string
+  /** Where the runtime keeps its own state; made by it. */
+  readonly stateDir: string
+}
+
+/** Finds a runtime. Rejects with a text for people when there is none, or when the one asked for is missing. */
+export async function findRuntime(choice: RuntimeChoice): Promise<Runtime> {
+  const names = choice.name === null ? RUNTIME_NAMES : [choice.name]
+  for (const name of names) {
+    const binary = await findBinary(name, choice.searchPath)
+    if (binary === null) continue
+    const version = await readVersion(name, binary)
+    if (version === null) continue
+    return {
+      name,
+      version,
+      command: [...(await wrapperFor(name)), binary, ...globalOptions(name, choice.stateDir)],
+      isolation: `${version}, ${ISOLATION[name]}`,
+    }
+  }
+  throw new Error(`no OCI runtime is installed: looked for ${names.join(', ')} in ${choice.searchPath}`)
+}
+
+const COMMAND_TIMEOUT_MS = 10_000
+
+const ISOLATION: Record<RuntimeName, string> = {
+  'kata-runtime': 'virtual machine per sandbox',
+  runsc: 'gVisor kernel, user namespace',
+  crun: 'container: user namespace, seccomp, few capabilities',
+  runc: 'container: user namespace, seccomp, few capabilities',
+}
+
+async function findBinary(name: string, searchPath: string): Promise<string | null> {
+  for (const folder of searchPath.split(delimiter).filter((part) => part !== '')) {
+    const path = join(folder, name)
+    if (await isExecutable(path)) return path
+  }
+  return null
+}
+
+async function isExecutable(path: string): Promise<boolean> {
+  return await access(path, constants.X_OK).then(
+    () => true,
+    () => false,
+  )
+}
+
+/** Null for a kata-runtime from version 2 on: it has no OCI command line any more (it is a containerd shim). */
+async function readVersion(name: RuntimeName, binary: string): Promise<string | null> {
+  const { stdout } = await runCommand(binary, ['--version'], { timeoutMs: COMMAND_TIMEOUT_MS })
+  const number = /\d[\w.+-]*/.exec(stdout)?.[0] ?? 'unknown'
+  if (name === 'kata-runtime' && !/^[01]\./.test(number)) return null
+  return `${name} ${number}`
+}
+
+function globalOptions(name: RuntimeName, stateDir: string): readonly string[] {
+  const root = ['--root', join(stateDir, name)]
+  switch (name) {
+    case 'crun':
+      return ['--cgroup-manager=cgroupfs', ...root]
+    case 'runsc':
+      // ptrace: systrap burns 2 to 3 % of a core per idle sandbox, and overlay2 would write past the disk limit
+      // (runtime-notes 6, measured 2026-11).
+      return ['--platform=ptrace', '--overlay2=none', '--oci-seccomp', ...root]
+    case 'runc':
+    case 'kata-runtime':
+      return root
+  }
+}
+
+/** Each call gets a mount namespace of its own where the machine's mounts would make the runtime refuse. */
+async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
+  if (name === 'crun' && (await hasHybridCgroups()))
+    return inMountNamespace('umount /sys/fs/cgroup/unified 2>/dev/null')
+  // gVisor issue 10704: net.core sysctls, which newer kernels show in every namespace, look like the root namespace.
+  if (name === 'runsc') return inMountNamespace('mount -t tmpfs none /proc/sys/net')
+  return []
+}
+
+function inMountNamespace(preparation: string): readonly string[] {
+  return ['/usr/bin/unshare', '-m', '--propagation', 'private', '/bin/sh', '-c', `${preparation}; exec "$@"`, 'sh']
+}
+
+/** crun refuses both cgroup versions at once while the second has controllers (runtime-notes 4.1). */
+async function hasHybridCgroups(): Promise<boolean> {
+  return await readFile('/sys/fs/cgroup/unified/cgroup.controllers', 'utf8').then(
+    (controllers) => controllers.trim() !== '',
+    () => false,
+  )
+}

@@ -1,0 +1,127 @@
+import { spawn } from 'node:child_process'
+import { open, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { RunId } from '../../../domain/ids.ts'
+import type { Clock } from '../../../lib/clock.ts'
+import { tryCommand } from '../../../lib/run-command.ts'
+import { StartError } from '../driver.ts'
+import { INIT_PATH } from './environment.ts'
+import { commandLineOf, markProcess, readOrNull, type ProcessMark } from './processes.ts'
+import type { RunRecords } from './run-records.ts'
+import type { Runtime } from './runtime.ts'
+
+/**
+ * The shell that waits for the runtime and writes down its exit code; it outlives this process. Appending matters:
+ * runsc writes a plain file with an offset of its own. The log is let go of first, so that its disk can be unmounted.
+ */
+const SHIM = `log=$1 exit=$2; shift 2
+"$@" </dev/null >>"$log" 2>&1
+code=$?
+echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"`
+
+export type ShimInput = {
+  readonly run: RunId
+  readonly runtime: Runtime
+  readonly records: RunRecords
+  readonly bundle: object
+  /** Where the workload's output goes; emptied first. */
+  readonly log: string
+  readonly uidShift: number
+  readonly clock: Clock
+  readonly signal: AbortSignal
+}
+
+/** The processes of a run that was started; a run may be over before they could be marked. */
+export type ShimResult = { readonly shim: ProcessMark | null; readonly init: ProcessMark | null }
+
+const READY_TIMEOUT_MS = 30_000
+const READY_POLL_MS = 2
+
+/** Starts the container and waits until its first process is the init. Rejects with `StartError('runtime')`. */
+export async function launchShim(input: ShimInput): Promise<ShimResult> {
+  const folder = input.records.folderOf(input.run)
+  const exit = input.records.exitFileOf(input.run)
+  await Promise.all([
+    writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 }),
+    emptyLog(input.log, input.uidShift),
+    ...['pid', 'runtime.log'].map((name) => rm(join(folder, name), { force: true })),
+    rm(exit, { force: true }),
+  ])
+  const run = [
+    ...input.runtime.command,
+    ...logOptions(input.runtime, folder),
+    'run',
+    '--bundle',
+    folder,
+    '--pid-file',
+    join(folder, 'pid'),
+    input.run,
+  ]
+  const child = spawn('/bin/sh', ['-c', SHIM, 'sandyard-shim', input.log, exit, ...run], {
+    detached: true,
+    stdio: 'ignore',
+    cwd: '/',
+    env: { PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' },
+  })
+  const spawnFailure = new Promise<never>((_, reject) => {
+    child.once('error', (error) => {
+      reject(new StartError('host', 'the host could not start a process', error))
+    })
+  })
+  child.unref()
+  const shim = child.pid === undefined ? null : await markProcess(child.pid)
+  return { shim, init: await Promise.race([spawnFailure, waitUntilReady(input)]) }
+}
+
+/** What the runtime itself had to say, its last words. */
+export async function runtimeWords(folder: string): Promise<string> {
+  return ((await readOrNull(join(folder, 'runtime.log'))) ?? '').trim().slice(-RUNTIME_WORDS_LIMIT)
+}
+const RUNTIME_WORDS_LIMIT = 500
+
+async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
+  const folder = input.records.folderOf(input.run)
+  const deadlineMs = input.clock.monotonicMs() + READY_TIMEOUT_MS
+  while (input.clock.monotonicMs() < deadlineMs) {
+    const pid = await readPid(join(folder, 'pid'))
+    if (pid !== null && (await isReady(input, pid))) return await markProcess(pid)
+    if ((await input.records.readExit(input.run)) !== null) {
+      const words = await runtimeWords(folder)
+      if (pid === null || words !== '')
+        throw new StartError('runtime', `${input.runtime.name} could not start the sandbox: ${words}`)
+      return null // it ran and is over already
+    }
+    await input.clock.sleep(READY_POLL_MS, input.signal)
+  }
+  throw new StartError(
+    'runtime',
+    `${input.runtime.name} did not start the sandbox within ${String(READY_TIMEOUT_MS)} ms`,
+  )
+}
+
+/** A container's own process becomes the init at the moment it starts; of a kernel in user space one has to ask. */
+async function isReady({ runtime, run }: ShimInput, pid: number): Promise<boolean> {
+  if (runtime.name === 'crun' || runtime.name === 'runc') return (await commandLineOf(pid))[0] === INIT_PATH
+  const [file = '', ...args] = [...runtime.command, 'state', run]
+  const { code, stdout } = await tryCommand(file, args, { timeoutMs: READY_TIMEOUT_MS })
+  return code === 0 && /"status":\s*"running"/.test(stdout)
+}
+
+async function readPid(path: string): Promise<number | null> {
+  const text = await readOrNull(path)
+  return text === null || !/^\d+\s*$/.test(text) ? null : Number(text)
+}
+
+function logOptions(runtime: Runtime, folder: string): readonly string[] {
+  return ['--log', join(folder, 'runtime.log'), ...(runtime.name === 'runsc' ? ['--log-format=text'] : [])]
+}
+
+/** The log belongs to the sandbox's user 0, so that a program may open its `/dev/stdout` anew. */
+async function emptyLog(path: string, owner: number): Promise<void> {
+  const handle = await open(path, 'w', 0o600)
+  try {
+    await handle.chown(owner, owner)
+  } finally {
+    await handle.close()
+  }
+}

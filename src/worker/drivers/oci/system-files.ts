@@ -1,0 +1,60 @@
+import { posix } from 'node:path'
+import type { Patch, SandboxSpec } from '../../../domain/spec.ts'
+import type { SandboxNetwork } from '../../network/sandbox-network.ts'
+import { INIT_PATH, SCRIPTS_FOLDER } from './environment.ts'
+import { makeFolders, putText, type RootTree } from './root-tree.ts'
+
+/** What the files of a run tell the sandbox about itself. */
+export type SystemFilesInput = {
+  readonly spec: SandboxSpec
+  readonly hostname: string
+  readonly network: SandboxNetwork
+  readonly workdir: string
+  /** False when the writable layer was patched at an earlier start: what patches wrote is then left alone. */
+  readonly isFirstStart: boolean
+}
+
+/** Writes hostname, hosts, resolv.conf and the spec's scripts, and makes the targets of mounts. May be repeated. */
+export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput): Promise<void> {
+  const { spec } = input
+  const patched = patchedPaths(spec.patches, input.isFirstStart)
+  const files = [...identityFiles(input)].filter(([path]) => !patched.has(path))
+  for (const folder of ['/etc', '/proc', '/dev', '/sys', SCRIPTS_FOLDER, input.workdir]) await makeFolders(tree, folder)
+  await putText(tree, INIT_PATH, { mode: 0o755, text: '' })
+  await Promise.all([
+    ...files.map(([path, text]) => putText(tree, path, { mode: 0o644, text })),
+    ...Object.entries(spec.runtime.scripts).map(([name, text]) => {
+      return putText(tree, posix.join(SCRIPTS_FOLDER, name), {
+        mode: 0o755,
+        text: withInterpreter(text, spec.runtime.shell),
+      })
+    }),
+  ])
+}
+
+/** Whether a script's name is one file's name. */
+export function isScriptName(name: string): boolean {
+  return name !== '' && name !== '.' && name !== '..' && !/[/\0]/.test(name) && Buffer.byteLength(name) <= 255
+}
+
+function identityFiles({ hostname, network }: SystemFilesInput): ReadonlyMap<string, string> {
+  const own = network.ipv4 ?? '127.0.1.1'
+  return new Map([
+    ['/etc/hostname', `${hostname}\n`],
+    ['/etc/hosts', `127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n${own} ${hostname}\n`],
+    ['/etc/resolv.conf', network.resolvers.map((address) => `nameserver ${address}\n`).join('')],
+  ])
+}
+
+/** At the first start an `append` needs the file beneath it; every other patch brings the whole file. */
+function patchedPaths(patches: readonly Patch[], isFirstStart: boolean): ReadonlySet<string> {
+  const counting = patches.filter((patch) => !(isFirstStart && patch.type === 'append'))
+  return new Set(
+    counting.map((patch) => posix.normalize('path' in patch ? patch.path : 'dst' in patch ? patch.dst : patch.link)),
+  )
+}
+
+/** The kernel runs a script only with an interpreter line (execve(2)). */
+function withInterpreter(text: string, shell: string | null): string {
+  return text.startsWith('#!') ? text : `#!${shell ?? '/bin/sh'}\n${text}`
+}

@@ -1,0 +1,223 @@
+import { execFileSync } from 'node:child_process'
+import { chmodSync, chownSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { readdir } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { PassThrough, type Duplex } from 'node:stream'
+import type { WantedRun } from '../../src/contract/worker-protocol.ts'
+import { asId, type OrgId, type RunId, type SandboxId } from '../../src/domain/ids.ts'
+import type { SandboxSpec } from '../../src/domain/spec.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import type { Log } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
+import { makeUuids } from '../../src/lib/uuid.ts'
+import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
+import type { Container } from '../../src/worker/drivers/oci/container.ts'
+import { DEFAULT_OCI_SETTINGS, type ImageSource, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
+import { makeOciDriver } from '../../src/worker/drivers/oci/driver.ts'
+import { parentName } from '../../src/worker/drivers/oci/leftovers.ts'
+import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
+import { processCapabilities } from '../../src/worker/drivers/oci/capabilities.ts'
+import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
+import { findRuntime } from '../../src/worker/drivers/oci/runtime.ts'
+import type { ImageConfig } from '../../src/worker/images/image.ts'
+import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
+
+const UID_SHIFT = 200_000
+
+/** Why the driver can't run here, or null. */
+export function whyNoOci(): string | null {
+  if (process.platform !== 'linux' || process.getuid?.() !== 0) return 'needs Linux and root'
+  const missing = ['/usr/bin/crun', '/usr/bin/catatonit', '/usr/sbin/mkfs.ext4'].find((path) => !existsSync(path))
+  return missing === undefined ? null : `${missing} is not installed`
+}
+
+/** A real driver in a folder of its own, over an image made of this machine's own programs. */
+export type OciFixture = {
+  readonly dir: string
+  readonly volume: string
+  readonly layer: string
+  readonly image: { config: ImageConfig }
+  readonly settings: OciSettings
+  /** Lines that the driver logged, with their fields. */
+  readonly logged: { fields: object; message: string }[]
+  open(overrides?: Partial<OciSettings>): Promise<Driver>
+  /** Runs a command in a sandbox by the runtime's own exec. */
+  exec(run: RunId, command: readonly string[]): Promise<CommandResult>
+  container(run: RunId): Container
+  /** Mounts, network namespaces and cgroups that belong to this driver, the mere parents left out. */
+  leftovers(): Promise<readonly string[]>
+  remove(): Promise<void>
+}
+
+/** Makes the fixture; `remove` deletes its files and expects that the drivers left nothing else. */
+export async function makeOciFixture(): Promise<OciFixture> {
+  const dir = mkdtempSync(join(tmpdir(), 'sandyard-oci-'))
+  const stateDir = join(dir, 'state')
+  const layer = join(dir, 'layer')
+  const volume = join(dir, 'volume')
+  mkdirSync(volume)
+  buildLayer(layer)
+  const prefix = `sy${parentName(stateDir).slice(0, 6)}-`
+  const runtime = await findRuntime({ name: 'crun', searchPath: '/usr/bin', stateDir: join(dir, 'runtime') })
+  const image = { config: { env: ['PATH=/usr/bin:/bin', 'FROM_IMAGE=yes'], entrypoint: null, cmd: ['false'], workdir: null, user: null } as ImageConfig }
+  const containers = new Map<RunId, Container>()
+  const logged: { fields: object; message: string }[] = []
+  const settings: OciSettings = { ...DEFAULT_OCI_SETTINGS, uidShift: UID_SHIFT, defaultDiskMib: 512, diskPool: 1 }
+  const fixture: OciFixture = {
+    dir,
+    volume,
+    layer,
+    image,
+    settings,
+    logged,
+    open: (overrides = {}) =>
+      makeOciDriver({
+        dir: stateDir,
+        runtime,
+        images: makeImages(layer, image),
+        networks: makeNetworks(prefix),
+        clock: systemClock,
+        log: collectLog(logged),
+        random: systemRandom,
+        hostVolumePath: () => volume,
+        openGuestChannel: (container) => {
+          containers.set(asId<RunId>(container.id), container)
+          return echo()
+        },
+        settings: { ...settings, ...overrides },
+      }),
+    async exec(run, command) {
+      const record: { spec: SandboxSpec } = JSON.parse(readFileSync(join(stateDir, 'runs', run, 'state.json'), 'utf8'))
+      const spec = join(dir, `exec-${systemRandom.bytes(4).toString('hex')}.json`)
+      const profile = record.spec.security_profile
+      const process_ = {
+        terminal: false,
+        user: { uid: 0, gid: 0 },
+        args: command,
+        env: sandboxEnvironment(record.spec, image.config, '/root'),
+        cwd: '/',
+        capabilities: processCapabilities(profile, 0),
+        noNewPrivileges: profile === 'restricted',
+      }
+      writeFileSync(spec, JSON.stringify(process_))
+      const [file = '', ...args] = [...runtime.command, 'exec', '--process', spec, run]
+      return await tryCommand(file, args, { timeoutMs: 20_000 })
+    },
+    container(run) {
+      const container = containers.get(run)
+      if (container === undefined) throw new Error('no channel was opened')
+      return container
+    },
+    async leftovers() {
+      const mounts = await mountPointsBelow(join('/run/sandyard', parentName(stateDir)))
+      const namespaces = existsSync('/run/netns') ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix)) : []
+      const loops = (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout.split('\n').filter((line) => line.includes(stateDir))
+      return [...mounts, ...namespaces, ...loops, ...cgroupsOf(parentName(stateDir))]
+    },
+    async remove() {
+      for (const name of existsSync('/run/netns') ? await readdir('/run/netns') : []) {
+        if (name.startsWith(prefix)) await runCommand('ip', ['netns', 'delete', name], { timeoutMs: 10_000 })
+      }
+      rmSync(dir, { recursive: true, force: true })
+    },
+  }
+  return fixture
+}
+
+/** A wish for a new run of a new sandbox. */
+export function wantedRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId): WantedRun {
+  const uuids = makeUuids(systemClock, systemRandom)
+  return {
+    run_id: asId<RunId>(uuids.next()),
+    sandbox_id: sandbox ?? asId<SandboxId>(uuids.next()),
+    org_id: asId<OrgId>('org'),
+    slug: 'brave-otter',
+    desired: 'running',
+    grace_ms: 2000,
+    spec: { ...DEFAULT_SPEC_FOR_TESTS, image: 'local/box', ...spec },
+    registry_auth: null,
+  }
+}
+
+function makeImages(layer: string, image: { config: ImageConfig }): ImageSource {
+  return {
+    async resolve(reference, _policy, _auth, signal) {
+      if (reference.endsWith('/slow')) await systemClock.sleep(30_000, signal)
+      if (!reference.startsWith('local/')) throw new StartError('image', `no image '${reference}'`)
+      return { reference, digest: `sha256:${'0'.repeat(64)}`, config: image.config, layers: [layer] }
+    },
+    list: () => Promise.resolve(['local/box']),
+  }
+}
+
+function makeNetworks(prefix: string): SandboxNetworks {
+  // The last part of an identifier is random, and names of namespaces may be long.
+  const nameOf = (run: RunId): string => `${prefix}${run}`
+  return {
+    async attach(run) {
+      if (!existsSync(`/run/netns/${nameOf(run)}`)) await runCommand('ip', ['netns', 'add', nameOf(run)], { timeoutMs: 10_000 })
+      return { netnsPath: `/run/netns/${nameOf(run)}`, ipv4: null, resolvers: [] }
+    },
+    async detach(run) {
+      if (existsSync(`/run/netns/${nameOf(run)}`)) await runCommand('ip', ['netns', 'delete', nameOf(run)], { timeoutMs: 10_000 })
+    },
+    list: () => Promise.resolve([]),
+    close: () => Promise.resolve(),
+  }
+}
+
+function echo(): Duplex {
+  return new PassThrough()
+}
+
+function collectLog(logged: { fields: object; message: string }[]): Log {
+  const write = (fields: object, message: string): void => {
+    logged.push({ fields, message })
+  }
+  const log: Log = { debug: write, info: write, warn: write, error: write, child: () => log }
+  return log
+}
+
+function cgroupsOf(name: string): readonly string[] {
+  const listing = execFileSync('find', ['/sys/fs/cgroup', '-mindepth', '2', '-type', 'd', '-path', `*/sandyard/${name}/*`], { encoding: 'utf8' })
+  return listing.split('\n').filter((line) => line !== '')
+}
+
+const TOOLS = [
+  'dash', 'cat', 'sleep', 'id', 'head', 'dd', 'mkdir', 'mkfifo', 'mknod', 'ls', 'seq', 'tr', 'wc', 'env', 'rm', 'true', 'false', 'echo', 'pwd',
+  'touch', 'grep', 'readlink', 'chmod', 'chown', 'ln', 'hostname', 'mount', 'umount', 'unshare', 'stat', 'perl', 'setpriv', 'nproc', 'df', 'timeout', 'date',
+] as const // prettier-ignore
+
+function buildLayer(layer: string): void {
+  for (const folder of ['usr/bin', 'etc', 'tmp', 'root', 'home/alice', 'run', 'var']) mkdirSync(join(layer, folder), { recursive: true })
+  for (const tool of TOOLS.map((name) => join('/usr/bin', name)).filter((path) => existsSync(path))) {
+    cpSync(realpathSync(tool), join(layer, tool))
+    for (const library of librariesOf(tool)) {
+      if (existsSync(join(layer, library))) continue
+      mkdirSync(dirname(join(layer, library)), { recursive: true })
+      cpSync(realpathSync(library), join(layer, library))
+    }
+  }
+  symlinkSync('usr/bin', join(layer, 'bin'))
+  symlinkSync('dash', join(layer, 'usr/bin/sh'))
+  symlinkSync('/run', join(layer, 'var/run'))
+  symlinkSync('/../../../../../../../tmp', join(layer, 'escape'))
+  writeFileSync(join(layer, 'etc/passwd'), 'root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000:Alice:/home/alice:/bin/sh\n')
+  writeFileSync(join(layer, 'etc/group'), 'root:x:0:\nalice:x:1000:\nstaff:x:50:alice\n')
+  execFileSync('chown', ['-R', '-h', `${String(UID_SHIFT)}:${String(UID_SHIFT)}`, layer])
+  chownSync(join(layer, 'home/alice'), UID_SHIFT + 1000, UID_SHIFT + 1000)
+  chmodSync(join(layer, 'tmp'), 0o1777)
+}
+
+function librariesOf(file: string): readonly string[] {
+  let listing = ''
+  try {
+    listing = execFileSync('ldd', [file], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] })
+  } catch {
+    return [] // a static program has none
+  }
+  return [...listing.matchAll(/(\/\S+\.so[.\d]*)/g)].map((match) => match[1] ?? '')
+}
