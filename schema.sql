@@ -1,0 +1,270 @@
+-- Made from the migrations by dumpSchema (src/store/schema-dump.ts); do not edit.
+
+CREATE OR REPLACE FUNCTION public.sandyard_is_system()
+ RETURNS boolean
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$ SELECT current_setting('sandyard.org', true) = '*' $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_refuse_change()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$ BEGIN RAISE EXCEPTION 'audit events are append-only'; END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_sees(org uuid)
+ RETURNS boolean
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$ SELECT current_setting('sandyard.org', true) IN ('*', org::text) $function$;
+
+CREATE TABLE api_keys (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  name text NOT NULL,
+  role text NOT NULL,
+  secret_sha256 bytea NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  expires_at timestamp with time zone,
+  revoked_at timestamp with time zone,
+  last_used_at timestamp with time zone,
+  CONSTRAINT api_keys_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT api_keys_pkey PRIMARY KEY (id),
+  CONSTRAINT api_keys_role_known CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'viewer'::text]))),
+  CONSTRAINT api_keys_secret_key UNIQUE (secret_sha256),
+  CONSTRAINT api_keys_secret_length CHECK ((octet_length(secret_sha256) = 32))
+);
+ALTER TABLE api_keys ENABLE ROW LEVEL SECURITY;
+ALTER TABLE api_keys FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE events (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  "timestamp" timestamp with time zone NOT NULL,
+  category text NOT NULL,
+  event_type text NOT NULL,
+  sandbox_id uuid,
+  actor json NOT NULL,
+  payload json NOT NULL,
+  CONSTRAINT events_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT events_pkey PRIMARY KEY (id)
+);
+ALTER TABLE events ENABLE ROW LEVEL SECURITY;
+ALTER TABLE events FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE members (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  user_id uuid NOT NULL,
+  role text NOT NULL,
+  joined_at timestamp with time zone NOT NULL,
+  CONSTRAINT members_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT members_org_user_key UNIQUE (org_id, user_id),
+  CONSTRAINT members_pkey PRIMARY KEY (id),
+  CONSTRAINT members_role_known CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'viewer'::text]))),
+  CONSTRAINT members_user_fkey FOREIGN KEY (user_id) REFERENCES users(id)
+);
+ALTER TABLE members ENABLE ROW LEVEL SECURITY;
+ALTER TABLE members FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE orgs (
+  id uuid NOT NULL,
+  name text NOT NULL,
+  slug text NOT NULL,
+  mfa_required boolean DEFAULT false NOT NULL,
+  suspended_at timestamp with time zone,
+  created_at timestamp with time zone NOT NULL,
+  updated_at timestamp with time zone NOT NULL,
+  CONSTRAINT orgs_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
+  CONSTRAINT orgs_pkey PRIMARY KEY (id),
+  CONSTRAINT orgs_slug_key UNIQUE (slug)
+);
+ALTER TABLE orgs ENABLE ROW LEVEL SECURITY;
+ALTER TABLE orgs FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE registry_credentials (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  host text NOT NULL,
+  username text NOT NULL,
+  password_sealed bytea NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT registry_credentials_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT registry_credentials_org_host_key UNIQUE (org_id, host),
+  CONSTRAINT registry_credentials_pkey PRIMARY KEY (id)
+);
+ALTER TABLE registry_credentials ENABLE ROW LEVEL SECURITY;
+ALTER TABLE registry_credentials FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE runs (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  sandbox_id uuid NOT NULL,
+  worker_id uuid,
+  vcpus integer NOT NULL,
+  memory_mib integer NOT NULL,
+  opened_at timestamp with time zone NOT NULL,
+  placed_at timestamp with time zone,
+  started_at timestamp with time zone,
+  deadline_at timestamp with time zone,
+  stop_requested_at timestamp with time zone,
+  stop_cause text,
+  ended_at timestamp with time zone,
+  outcome jsonb,
+  CONSTRAINT runs_order CHECK (((ended_at IS NULL) OR (started_at IS NULL) OR (ended_at >= started_at))),
+  CONSTRAINT runs_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT runs_pkey PRIMARY KEY (id),
+  CONSTRAINT runs_placed_has_worker CHECK (((placed_at IS NULL) = (worker_id IS NULL))),
+  CONSTRAINT runs_sandbox_fkey FOREIGN KEY (sandbox_id) REFERENCES sandboxes(id),
+  CONSTRAINT runs_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
+);
+ALTER TABLE runs ENABLE ROW LEVEL SECURITY;
+ALTER TABLE runs FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE sandbox_labels (
+  org_id uuid NOT NULL,
+  key text COLLATE "C" NOT NULL,
+  value text COLLATE "C" NOT NULL,
+  sandbox_id uuid NOT NULL,
+  CONSTRAINT sandbox_labels_pkey PRIMARY KEY (org_id, key, value, sandbox_id),
+  CONSTRAINT sandbox_labels_sandbox_fkey FOREIGN KEY (sandbox_id) REFERENCES sandboxes(id)
+);
+ALTER TABLE sandbox_labels ENABLE ROW LEVEL SECURITY;
+ALTER TABLE sandbox_labels FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE sandboxes (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  name text NOT NULL,
+  slug text NOT NULL,
+  status text NOT NULL,
+  status_reason text,
+  ephemeral boolean NOT NULL,
+  last_failure_message text,
+  created_at timestamp with time zone NOT NULL,
+  started_at timestamp with time zone,
+  stopped_at timestamp with time zone,
+  visible_until timestamp with time zone,
+  home_worker_id uuid,
+  vcpus integer NOT NULL,
+  memory_mib integer NOT NULL,
+  abilities text[] NOT NULL,
+  spec json NOT NULL,
+  spec_projection json NOT NULL,
+  registry json NOT NULL,
+  registry_sealed bytea,
+  CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
+  CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
+  CONSTRAINT sandboxes_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT sandboxes_pkey PRIMARY KEY (id),
+  CONSTRAINT sandboxes_reason_known CHECK ((status_reason = ANY (ARRAY['scheduling'::text, 'insufficient_capacity'::text]))),
+  CONSTRAINT sandboxes_reason_while_starting CHECK (((status_reason IS NULL) OR (status = 'starting'::text))),
+  CONSTRAINT sandboxes_slug_shape CHECK (((slug ~ '^[a-z0-9]+(-[a-z0-9]+)*$'::text) AND ((length(slug) >= 3) AND (length(slug) <= 63)))),
+  CONSTRAINT sandboxes_status_known CHECK ((status = ANY (ARRAY['created'::text, 'starting'::text, 'running'::text, 'stopping'::text, 'stopped'::text, 'failed'::text])))
+);
+ALTER TABLE sandboxes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE sandboxes FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE sandyard_migrations (
+  id integer NOT NULL,
+  name text NOT NULL,
+  sha256 text NOT NULL,
+  applied_at timestamp with time zone DEFAULT now() NOT NULL,
+  CONSTRAINT sandyard_migrations_pkey PRIMARY KEY (id)
+);
+
+CREATE TABLE users (
+  id uuid NOT NULL,
+  email text NOT NULL,
+  display_name text,
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT users_email_key UNIQUE (email),
+  CONSTRAINT users_pkey PRIMARY KEY (id)
+);
+ALTER TABLE users ENABLE ROW LEVEL SECURITY;
+ALTER TABLE users FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE volumes (
+  id uuid NOT NULL,
+  org_id uuid NOT NULL,
+  kind text NOT NULL,
+  name text,
+  status text NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  updated_at timestamp with time zone NOT NULL,
+  CONSTRAINT volumes_host_has_no_name CHECK (((kind = 'host'::text) = (name IS NULL))),
+  CONSTRAINT volumes_kind_known CHECK ((kind = ANY (ARRAY['host'::text, 'managed'::text]))),
+  CONSTRAINT volumes_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT volumes_pkey PRIMARY KEY (id),
+  CONSTRAINT volumes_status_known CHECK ((status = ANY (ARRAY['active'::text, 'deleting'::text])))
+);
+ALTER TABLE volumes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE volumes FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE workers (
+  id uuid NOT NULL,
+  name text NOT NULL,
+  credential_sha256 bytea NOT NULL,
+  vcpus integer DEFAULT 0 NOT NULL,
+  memory_mib integer DEFAULT 0 NOT NULL,
+  disk_mib bigint DEFAULT 0 NOT NULL,
+  driver jsonb,
+  lease_expires_at timestamp with time zone,
+  created_at timestamp with time zone NOT NULL,
+  CONSTRAINT workers_credential_key UNIQUE (credential_sha256),
+  CONSTRAINT workers_name_key UNIQUE (name),
+  CONSTRAINT workers_pkey PRIMARY KEY (id)
+);
+ALTER TABLE workers ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workers FORCE ROW LEVEL SECURITY;
+
+CREATE INDEX events_page ON public.events USING btree (org_id, id DESC);
+
+CREATE INDEX events_page_by_type ON public.events USING btree (org_id, event_type, id DESC);
+
+CREATE INDEX runs_deadline ON public.runs USING btree (deadline_at) WHERE ((ended_at IS NULL) AND (stop_requested_at IS NULL));
+
+CREATE INDEX runs_of_sandbox ON public.runs USING btree (sandbox_id, opened_at DESC);
+
+CREATE INDEX runs_of_worker ON public.runs USING btree (worker_id) WHERE (ended_at IS NULL);
+
+CREATE UNIQUE INDEX runs_one_open ON public.runs USING btree (sandbox_id) WHERE (ended_at IS NULL);
+
+CREATE INDEX runs_pending ON public.runs USING btree (opened_at) WHERE ((ended_at IS NULL) AND (worker_id IS NULL));
+
+CREATE INDEX sandbox_labels_sandbox ON public.sandbox_labels USING btree (sandbox_id);
+
+CREATE INDEX sandboxes_leaving_name ON public.sandboxes USING btree (org_id, name, visible_until) WHERE (visible_until IS NOT NULL);
+
+CREATE UNIQUE INDEX sandboxes_name_key ON public.sandboxes USING btree (org_id, name) WHERE (visible_until IS NULL);
+
+CREATE INDEX sandboxes_page ON public.sandboxes USING btree (org_id, id DESC) WHERE (visible_until IS NULL);
+
+CREATE UNIQUE INDEX sandboxes_slug_key ON public.sandboxes USING btree (slug) WHERE (visible_until IS NULL);
+
+CREATE UNIQUE INDEX volumes_name_key ON public.volumes USING btree (org_id, name) WHERE (kind = 'managed'::text);
+
+CREATE UNIQUE INDEX volumes_one_host ON public.volumes USING btree (org_id) WHERE (kind = 'host'::text);
+
+CREATE POLICY tenant ON api_keys AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON events AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON members AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON orgs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(id));
+
+CREATE POLICY tenant ON registry_credentials AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON runs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON sandbox_labels AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY system ON users AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
+CREATE POLICY tenant ON volumes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY system ON workers AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
+CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION sandyard_refuse_change();
