@@ -1,0 +1,17 @@
+// `npm run bench [-- NAME…]`: the set-up, pgbench too, then the benchmarks. They find pgbench by SANDYARD_PGBENCH.
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { ensureNodePackages } from './node-packages.mjs'
+import { ensurePgbench } from './pgbench.mjs'
+import { runToEnd } from './run-to-end.mjs'
+import { runMain } from './say.mjs'
+import { ensureSystemPackages } from './system-packages.mjs'
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+
+await runMain(async () => {
+  ensureNodePackages(root)
+  ensureSystemPackages()
+  const env = { SANDYARD_PGBENCH: ensurePgbench(join(root, '.setup', 'pgbench')) ?? '' }
+  return await runToEnd(join(root, '.setup', 'node'), ['bench/main.ts', ...process.argv.slice(2)], { cwd: root, env })
+})

@@ -1,0 +1,21 @@
+import { accessSync, constants } from 'node:fs'
+import { delimiter, join } from 'node:path'
+
+/** Folders of system programs that an ordinary user's PATH may lack. */
+const systemFolders = ['/usr/local/sbin', '/usr/sbin', '/sbin']
+
+/** The path of an executable program, looked for on the PATH and in the system's folders; undefined when absent. */
+export function findProgram(name) {
+  const folders = [...(process.env.PATH ?? '').split(delimiter), ...systemFolders]
+  return folders.map((folder) => join(folder, name)).find(isExecutable)
+}
+
+/** Whether this process may execute the file. */
+export function isExecutable(path) {
+  try {
+    accessSync(path, constants.X_OK)
+    return true
+  } catch {
+    return false
+  }
+}

