@@ -27,7 +27,7 @@ const aptLimitMs = 10 * 60_000
  */
 export function ensureSystemPackages() {
   if (process.platform !== 'linux') return
-  const missing = needs.filter(({ programs }) => !programs.some((program) => findProgram(program) !== undefined))
+  const missing = needs.filter(isMissing)
   if (missing.length === 0) return
   say(`this machine lacks ${missing.map(({ purpose }) => purpose).join('; ')}`)
   const packages = missing.map(({ debianPackage }) => debianPackage)
@@ -43,8 +43,15 @@ export function ensureSystemPackages() {
   // The package lists may be absent (a fresh container image) or old: they are fetched only when the install needs it.
   const first = aptGet(install)
   const failure = first === undefined ? undefined : (aptGet(['update']) ?? aptGet(install))
-  if (failure === undefined) say(`installed ${packages.join(', ')}`)
+  const still = missing.filter(isMissing).map(({ debianPackage }) => debianPackage)
+  if (failure === undefined && still.length > 0)
+    say(`apt-get succeeded, and yet no program of ${still.join(', ')} is found`)
+  else if (failure === undefined) say(`installed ${packages.join(', ')}`)
   else say(`that failed, and the server goes on without; apt-get said:\n${failure}`)
+}
+
+function isMissing({ programs }) {
+  return programs.every((program) => findProgram(program) === undefined)
 }
 
 function whyNot() {
