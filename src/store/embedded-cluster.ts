@@ -7,6 +7,7 @@ import type { Random } from '../lib/random.ts'
 import { runCommand } from '../lib/run-command.ts'
 import type { Binaries } from './embedded-binaries.ts'
 import { canUse, giveTo, type ServerUser } from './embedded-user.ts'
+import { SOCKET_PORT } from './postmaster.ts'
 
 /** The files of an embedded server, all beneath the data folder unless its path is too long for a socket. */
 export type ClusterPaths = {
@@ -22,7 +23,6 @@ export type Passwords = { readonly admin: string; readonly app: string }
 /** The role and the database of the program; the role owns the database and is bound by row-level security. */
 export const APP_NAME = 'sandyard'
 const ADMIN_NAME = 'postgres'
-const PORT = 5432
 
 /** `sun_path` holds 108 bytes with its final zero (unix(7)). */
 const SOCKET_PATH_LIMIT_BYTES = 107
@@ -137,12 +137,12 @@ export async function makeAppDatabase(adminUrl: string, password: string): Promi
 /** How to reach a database of the server through its socket. */
 export function urlOf(paths: ClusterPaths, passwords: Passwords, role: 'admin' | 'app'): string {
   const name = role === 'admin' ? ADMIN_NAME : APP_NAME
-  return `postgresql://${name}:${passwords[role]}@localhost:${String(PORT)}/${name}?host=${encodeURIComponent(paths.socketDir)}`
+  return `postgresql://${name}:${passwords[role]}@localhost:${String(SOCKET_PORT)}/${name}?host=${encodeURIComponent(paths.socketDir)}`
 }
 
 /** A directory beneath the data folder, or where that path is too long, one in /tmp that nobody else can have made. */
 async function makeSocketDir(preferred: string, user: ServerUser): Promise<string> {
-  const socket = join(preferred, `.s.PGSQL.${String(PORT)}`)
+  const socket = join(preferred, `.s.PGSQL.${String(SOCKET_PORT)}`)
   const isShort = Buffer.byteLength(socket) <= SOCKET_PATH_LIMIT_BYTES
   const digest = createHash('sha256').update(preferred).digest('hex').slice(0, 16)
   const dir = isShort ? preferred : join(await realpath('/tmp'), `sandyard-${digest}`)

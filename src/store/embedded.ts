@@ -59,12 +59,13 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
       postgres: binaries.postgres,
       clusterDir: paths.clusterDir,
       settings: { ...placeSettings(paths), ...options.settings },
-      startLogPath: join(paths.logDir, 'start.log'),
+      logDir: paths.logDir,
+      socketDir: paths.socketDir,
       user,
       clock,
       log,
     }
-    await stopOrphans(paths.clusterDir, clock, log)
+    await stopOrphans(postmasterOptions)
     const first = await startPostmaster(postmasterOptions)
     const kept = keepRunning(first, postmasterOptions)
     const urls = {
@@ -109,13 +110,13 @@ function placeSettings(paths: {
 
 /** Owns the server from its first start to `stop`, and reports its deaths. */
 function keepRunning(first: Postmaster, options: PostmasterOptions): { pid(): number; stop(): Promise<void> } {
-  const { clock, log, clusterDir } = options
+  const { clock, log } = options
   const stopped = new AbortController()
   let current = first
 
   async function startAgain(pauseMs: number): Promise<void> {
     await clock.sleep(pauseMs, stopped.signal)
-    await stopOrphans(clusterDir, clock, log)
+    await stopOrphans(options)
     const next = await startPostmaster(options)
     if (stopped.signal.aborted) {
       await next.stop()

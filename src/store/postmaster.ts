@@ -1,6 +1,6 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
-import { readdir, readFile, readlink, realpath, rm } from 'node:fs/promises'
+import { readdir, readFile, readlink, realpath, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
@@ -15,24 +15,31 @@ export interface Postmaster {
   stop(): Promise<void>
 }
 
-export type PostmasterOptions = {
-  readonly postgres: string
+/** Where an earlier server may be left. */
+export type OrphanOptions = {
   readonly clusterDir: string
-  /** Settings for the command line; they come before those in the cluster's own file. */
-  readonly settings: Readonly<Record<string, string>>
-  /** Where its first words go, before its own log file is open. */
-  readonly startLogPath: string
-  readonly user: ServerUser
+  /** Where its socket is, and beside it a lock file of the socket's own. */
+  readonly socketDir: string
   readonly clock: Clock
   readonly log: Log
 }
 
+/** How a server is started. */
+export type PostmasterOptions = OrphanOptions & {
+  readonly postgres: string
+  /** Settings for the command line; they come before those in the cluster's own file. */
+  readonly settings: Readonly<Record<string, string>>
+  /** Where its own log files are; its first words, before it opens one, go to `start.log` there. */
+  readonly logDir: string
+  readonly user: ServerUser
+}
+
+/** There is no TCP; the number is only a part of the socket's name. */
+export const SOCKET_PORT = 5432
+
 /** After a crash the server replays its log before it is ready: at most `max_wal_size` (1 GiB) of it, minutes on a slow disk. */
 const START_LIMIT_MS = 600_000
 const POLL_MS = 20
-/** Fast shutdown writes a checkpoint; immediate shutdown writes nothing. */
-const FAST_STOP_LIMIT_MS = 30_000
-const IMMEDIATE_STOP_LIMIT_MS = 5_000
 /** How much of its first words an error carries. */
 const LAST_WORDS_CHARS = 1_500
 
@@ -55,8 +62,7 @@ export async function startPostmaster(options: PostmasterOptions): Promise<Postm
   for (const startedMs = clock.monotonicMs(); !(await isReady(clusterDir, child.pid));) {
     await Promise.race([clock.sleep(POLL_MS), watching])
     if (ended !== null) {
-      const words = (await readFile(options.startLogPath, 'utf8')).trim().slice(-LAST_WORDS_CHARS)
-      throw new Error(`PostgreSQL did not start (${String(ended)}): ${words}`)
+      throw new Error(`PostgreSQL did not start (${String(ended)}): ${await lastWords(options.logDir)}`)
     }
     if (clock.monotonicMs() - startedMs > START_LIMIT_MS) {
       child.kill('SIGQUIT')
@@ -76,27 +82,30 @@ export async function startPostmaster(options: PostmasterOptions): Promise<Postm
 
 /**
  * Ends what an earlier process left on this cluster when it died: its server, or the last sessions of a server that was
- * killed. Nothing else is touched: a process counts only when it is a `postgres` that works in this directory.
+ * killed. Nothing else is touched: a process counts only when it is a `postgres` that works in this directory. To be
+ * called only by the owner of the data folder.
  */
-export async function stopOrphans(clusterDir: string, clock: Clock, log: Log): Promise<void> {
+export async function stopOrphans(options: OrphanOptions): Promise<void> {
+  const { clusterDir, clock, log } = options
+  const isGone = async (pid: number): Promise<boolean> => !(await findServerProcesses(clusterDir)).includes(pid)
   const leader = await readPostmasterPid(clusterDir)
-  const orphans = await findServerProcesses(clusterDir)
-  const isLeft = async (pid: number): Promise<boolean> => (await findServerProcesses(clusterDir)).includes(pid)
-  if (leader !== null && orphans.includes(leader)) {
+  if (leader !== null && !(await isGone(leader))) {
     log.warn({ pid: leader }, 'a PostgreSQL that an earlier process left running is stopped')
-    await endProcess({ pid: leader, isGone: async () => !(await isLeft(leader)), clock, log })
+    await endProcess({ pid: leader, isGone: () => isGone(leader), clock, log })
   }
   for (const pid of await findServerProcesses(clusterDir)) {
     log.warn({ pid }, 'a session of a PostgreSQL that was killed is stopped')
-    await endProcess({ pid, isGone: async () => !(await isLeft(pid)), clock, log })
+    await endProcess({ pid, isGone: () => isGone(pid), clock, log, steps: STOP_STEPS.slice(1) }) // SIGINT only cancels a query
   }
-  // Nobody works here now. A pid file that stayed could name a stranger by a reused number, and PostgreSQL would refuse.
+  // Nobody works here now. The lock files that a killed server left would keep the next one from starting, if their
+  // process id is in use again or is a zombie that nobody waited for (a container whose first process doesn't).
   await rm(join(clusterDir, 'postmaster.pid'), { force: true })
+  await rm(join(options.socketDir, `.s.PGSQL.${String(SOCKET_PORT)}.lock`), { force: true })
 }
 
 function spawnPostmaster(options: PostmasterOptions): ChildProcess {
   const settings = Object.entries(options.settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
-  const out = openSync(options.startLogPath, 'w', 0o600)
+  const out = openSync(join(options.logDir, 'start.log'), 'w', 0o600)
   try {
     const child = spawn(options.postgres, ['-D', options.clusterDir, ...settings], {
       cwd: options.clusterDir,
@@ -116,6 +125,17 @@ function spawnPostmaster(options: PostmasterOptions): ChildProcess {
 async function isReady(clusterDir: string, pid: number | undefined): Promise<boolean> {
   const lines = await readPidFile(clusterDir)
   return Number(lines[0]) === pid && lines[7]?.trim() === 'ready'
+}
+
+/** The end of the log file that was written last. */
+async function lastWords(logDir: string): Promise<string> {
+  const paths = (await readdir(logDir)).map((name) => join(logDir, name))
+  const files = await Promise.all(paths.map(async (path) => ({ path, writtenMs: (await stat(path)).mtimeMs })))
+  const newest = files.reduce((one, other) => (other.writtenMs >= one.writtenMs ? other : one), {
+    path: '',
+    writtenMs: -1,
+  })
+  return newest.path === '' ? 'it said nothing' : (await readFile(newest.path, 'utf8')).trim().slice(-LAST_WORDS_CHARS)
 }
 
 async function readPostmasterPid(clusterDir: string): Promise<number | null> {
@@ -171,7 +191,7 @@ async function endProcess({ pid, isGone, clock, log }: Ending): Promise<void> {
   for (const { signal, limitMs } of steps) {
     const startedMs = clock.monotonicMs()
     if (await isGone()) return
-    if (signal !== 'SIGINT') log.warn({ pid, signal }, 'PostgreSQL does not stop in time; it is told again')
+    if (signal !== steps[0]?.signal) log.warn({ pid, signal }, 'PostgreSQL does not stop in time; it is told again')
     tell(pid, signal)
     while (clock.monotonicMs() - startedMs < limitMs) {
       if (await isGone()) return

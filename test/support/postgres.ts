@@ -111,7 +111,9 @@ async function sweep(): Promise<void> {
     try {
       using _lock = lockDataFolder(dir)
       const clusterDir = join(dir, 'postgres', 'data')
-      if (existsSync(clusterDir)) await stopOrphans(clusterDir, systemClock, makeLog('error'))
+      const socketDir = join(dir, 'postgres', 'run')
+      if (existsSync(clusterDir))
+        await stopOrphans({ clusterDir, socketDir, clock: systemClock, log: makeLog('error') })
       await rm(dir, { recursive: true, force: true })
     } catch (error) {
       if (!(error instanceof DataFolderInUse)) throw error

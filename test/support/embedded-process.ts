@@ -1,0 +1,16 @@
+/** Runs an embedded PostgreSQL on the folder in argv until it is killed; says where in one line of JSON. */
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { startEmbedded } from '../../src/store/embedded.ts'
+
+const dataDir = process.argv[2]
+if (dataDir === undefined) throw new Error('which data folder?')
+const server = await startEmbedded({ dataDir, log: makeLog('error'), clock: systemClock, random: systemRandom })
+process.stdout.write(`${JSON.stringify({ url: server.connectionString, postmaster: server.pid() })}\n`)
+process.stdin.resume() // it lives until it is told, its parent ends, or it is killed
+process.stdin.once('end', () => void server.stop())
+process.once('SIGTERM', () => {
+  process.stdin.destroy()
+  void server.stop()
+})
