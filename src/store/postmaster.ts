@@ -175,19 +175,22 @@ function isMissing(error: unknown): boolean {
 }
 const MISSING_CODES: ReadonlySet<string> = new Set(['ENOENT', 'ESRCH', 'EACCES', 'EPERM'])
 
+/** Fast shutdown writes a checkpoint; immediate shutdown writes nothing, and costs a recovery (PostgreSQL documentation, 18.5). */
+const STOP_STEPS = [
+  { signal: 'SIGINT', limitMs: 30_000 },
+  { signal: 'SIGQUIT', limitMs: 5_000 },
+  { signal: 'SIGKILL', limitMs: 5_000 },
+] as const
+
 type Ending = {
   readonly pid: number
   readonly isGone: () => Promise<boolean>
   readonly clock: Clock
   readonly log: Log
+  readonly steps?: readonly (typeof STOP_STEPS)[number][]
 }
 
-async function endProcess({ pid, isGone, clock, log }: Ending): Promise<void> {
-  const steps = [
-    { signal: 'SIGINT', limitMs: FAST_STOP_LIMIT_MS },
-    { signal: 'SIGQUIT', limitMs: IMMEDIATE_STOP_LIMIT_MS },
-    { signal: 'SIGKILL', limitMs: IMMEDIATE_STOP_LIMIT_MS },
-  ] as const
+async function endProcess({ pid, isGone, clock, log, steps = STOP_STEPS }: Ending): Promise<void> {
   for (const { signal, limitMs } of steps) {
     const startedMs = clock.monotonicMs()
     if (await isGone()) return
