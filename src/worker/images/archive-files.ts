@@ -6,6 +6,7 @@ import { extract } from 'tar-stream'
 import { StartError } from '../drivers/driver.ts'
 import { decompress } from './blob.ts'
 import type { ImageLimits } from './limits.ts'
+import { writeTo } from './sink.ts'
 import { READ_OPTIONS, readTarEntry } from './tar-entry.ts'
 
 /** Files by their name in a saved image: a folder on disk, or a tar that is read in place. */
@@ -92,11 +93,12 @@ async function indexTar(path: string): Promise<ReadonlyMap<string, Slice>> {
   const slices = new Map<string, Slice>()
   const links = new Map<string, string>()
   const reader = extract(READ_OPTIONS)
-  const feeding = pipeline(createReadStream(path), async (chunks: AsyncIterable<Buffer>) => {
-    for await (const chunk of chunks)
-      if (!reader.write(chunk)) await new Promise<void>((resolve) => reader.once('drain', resolve))
+  const stop = new AbortController()
+  const feed = async (chunks: AsyncIterable<Buffer>): Promise<void> => {
+    for await (const chunk of chunks) await writeTo(reader, chunk, stop.signal)
     reader.end(null)
-  }).catch((error: unknown) => {
+  }
+  const feeding = pipeline(createReadStream(path), feed, { signal: stop.signal }).catch((error: unknown) => {
     reader.destroy(error instanceof Error ? error : new Error('unreadable'))
   })
   try {
@@ -114,8 +116,10 @@ async function indexTar(path: string): Promise<ReadonlyMap<string, Slice>> {
     }
   } catch (error) {
     throw new StartError('image', `${path} is no complete tar archive`, error)
+  } finally {
+    stop.abort()
+    await feeding
   }
-  await feeding
   for (const [name, target] of links) {
     const slice = slices.get(target)
     if (slice !== undefined) slices.set(name, slice)

@@ -6,7 +6,8 @@ import { StartError } from '../drivers/driver.ts'
 import { decompress } from './blob.ts'
 import { makeLayerFilter, type LayerFilter } from './layer-filter.ts'
 import type { ImageLimits } from './limits.ts'
-import { READ_OPTIONS, readTarEntry } from './tar-entry.ts'
+import { asBuffer, writeTo } from './sink.ts'
+import { READ_OPTIONS, readTarEntry, type TarHeader } from './tar-entry.ts'
 
 /** Begins to read a layer's bytes, checked on their way; an abort of the signal ends the reading. */
 export type OpenBlob = (signal: AbortSignal) => AsyncIterable<Buffer>
@@ -44,6 +45,8 @@ export async function unpackLayer(open: OpenBlob, options: UnpackOptions): Promi
   const onAbort = (): void => {
     fail(options.signal.reason)
   }
+  reader.on('error', fail)
+  writer.on('error', fail)
   options.signal.addEventListener('abort', onAbort, { once: true })
   if (options.signal.aborted) onAbort()
 
@@ -52,22 +55,20 @@ export async function unpackLayer(open: OpenBlob, options: UnpackOptions): Promi
     decompress(open(stop.signal), (plain) =>
       feed(plain, { reader, hash, limitBytes: options.limits.unpackedLayerBytes, signal: stop.signal }),
     ),
-    copyEntries(reader, writer, { filter, signal: stop.signal }),
+    copyEntries(reader, writer, { filter, fail, signal: stop.signal }),
     pump(writer, tar.stdin, stop.signal),
   ]
   await Promise.allSettled(work.map((part) => part.catch(fail)))
   options.signal.removeEventListener('abort', onAbort)
   if (options.signal.aborted)
     throw new StartError('cancelled', 'unpacking a layer was cancelled', options.signal.reason)
-  if (failures.length > 0) throw asStartError(failures)
+  if (failures.length > 0) throw asStartError(failures[0])
   return `sha256:${hash.digest('hex')}`
 }
 
-// The first failure brings the others about, and tar's own words say more than a broken pipe to it.
-function asStartError(failures: readonly unknown[]): StartError {
-  const known = failures.find((failure) => failure instanceof StartError)
-  if (known !== undefined) return known
-  const first = failures[0]
+// The first failure brings the others about.
+function asStartError(first: unknown): StartError {
+  if (first instanceof StartError) return first
   return new StartError(
     'image',
     `a layer is no valid tar stream: ${first instanceof Error ? first.message : 'unreadable'}`,
@@ -91,69 +92,46 @@ async function feed(plain: AsyncIterable<Buffer>, { reader, hash, limitBytes, si
     if (size > limitBytes)
       throw new StartError('image', `a layer is larger than ${String(limitBytes)} bytes when unpacked`)
     hash.update(chunk)
-    await write(reader, chunk, signal)
+    await writeTo(reader, chunk, signal)
   }
   // umoci leaves out the padding of the last file and the two zero blocks at the end; more zeros harm no good tar.
   const padding = (TAR_BLOCK_BYTES - (size % TAR_BLOCK_BYTES)) % TAR_BLOCK_BYTES
-  await write(reader, Buffer.alloc(padding + 2 * TAR_BLOCK_BYTES), signal)
+  await writeTo(reader, Buffer.alloc(padding + 2 * TAR_BLOCK_BYTES), signal)
   reader.end(null)
 }
 
-type Copying = { readonly filter: LayerFilter; readonly signal: AbortSignal }
+type Copying = { readonly filter: LayerFilter; readonly fail: (error: unknown) => void; readonly signal: AbortSignal }
 
-async function copyEntries(reader: Extract, writer: Pack, { filter, signal }: Copying): Promise<void> {
-  for (const header of filter.begin()) writer.entry(header)
+async function copyEntries(reader: Extract, writer: Pack, { filter, fail, signal }: Copying): Promise<void> {
+  // Each entry is a stream of its own, which fails with the whole and would end the process if nobody listened.
+  const add = (header: TarHeader): ReturnType<Pack['entry']> => {
+    const sink = writer.entry(header)
+    sink.on('error', fail)
+    return sink
+  }
+  for (const header of filter.begin()) add(header)
   for await (const source of reader) {
     const { parents, entry } = filter.accept(readTarEntry(source.header))
-    for (const parent of parents) writer.entry(parent)
-    if (entry?.type === 'file' && (entry.size ?? 0) > 0) {
-      const sink = writer.entry(entry)
-      for await (const chunk of source) await write(sink, asBuffer(chunk), signal)
+    for (const parent of parents) add(parent)
+    if (entry?.type === 'file') {
+      const sink = add(entry)
+      for await (const chunk of source) await writeTo(sink, asBuffer(chunk), signal)
       sink.end(null)
-      continue
+    } else {
+      if (entry !== null) add(entry)
+      source.resume()
     }
-    if (entry?.type === 'file') writer.entry(entry).end(null)
-    else if (entry !== null) writer.entry(entry)
-    source.resume()
   }
-  for (const header of filter.finish()) writer.entry(header)
+  for (const header of filter.finish()) add(header)
   writer.finalize()
 }
 
 async function pump(from: AsyncIterable<unknown>, to: Writable, signal: AbortSignal): Promise<void> {
   for await (const chunk of from) {
     if (to.destroyed) return // tar ended early; its exit tells why
-    await write(to, asBuffer(chunk), signal)
+    await writeTo(to, asBuffer(chunk), signal)
   }
   to.end()
-}
-
-/** What Node's writable streams and the tar library's own have in common. */
-type Sink = {
-  readonly destroyed: boolean
-  write(chunk: Buffer): boolean
-  once(event: 'drain', listener: () => void): unknown
-}
-
-/** Writes and waits for room, so that no stage runs ahead of the next. */
-async function write(to: Sink, chunk: Buffer, signal: AbortSignal): Promise<void> {
-  signal.throwIfAborted()
-  if (to.write(chunk) || to.destroyed) return
-  await new Promise<void>((resolve, reject) => {
-    const onAbort = (): void => {
-      reject(signal.reason instanceof Error ? signal.reason : new Error('aborted'))
-    }
-    signal.addEventListener('abort', onAbort, { once: true })
-    to.once('drain', () => {
-      signal.removeEventListener('abort', onAbort)
-      resolve()
-    })
-  })
-}
-
-function asBuffer(chunk: unknown): Buffer {
-  if (Buffer.isBuffer(chunk)) return chunk
-  throw new TypeError('a tar stream gave something that is no buffer')
 }
 
 type Tar = ChildProcessByStdio<Writable, null, Readable>

@@ -1,0 +1,168 @@
+import { createHash } from 'node:crypto'
+import { createWriteStream } from 'node:fs'
+import { mkdir, mkdtemp, open, rename, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { pack, type Pack } from 'tar-stream'
+import { digestOf } from './blob.ts'
+import { demoFiles, DEMO_FOLDERS, DEMO_HOST_FILES, DEMO_LINKS } from './demo-files.ts'
+import { DEMO_PROGRAMS, findHostFiles, findHostPrograms, findLibraries, type HostPrograms } from './demo-programs.ts'
+import type { ImageStore } from './store.ts'
+import { hostArchitecture } from './manifest.ts'
+import { asBuffer } from './sink.ts'
+import type { TarHeader } from './tar-entry.ts'
+
+/** The image that every worker has without a network. */
+export const DEMO_REFERENCE = 'localhost/demo'
+/** Marks an image as made here, and from which programs; the number changes with what this file puts in beside them. */
+const FINGERPRINT_LABEL = 'sandyard.demo.made-from'
+const FORMAT = '1'
+
+export type DemoImageOptions = {
+  /** A folder to work in; what is made there is deleted again. */
+  readonly workDir: string
+  readonly signal: AbortSignal
+}
+
+/**
+ * Makes sure that the store has `localhost/demo`, made of this host's programs as they are now; answers whether it had
+ * to be made. An image that somebody loaded under that name is left alone.
+ */
+export async function ensureDemoImage(store: ImageStore, { workDir, signal }: DemoImageOptions): Promise<boolean> {
+  const programs = await findHostPrograms(DEMO_PROGRAMS)
+  const present = await store.inspect(DEMO_REFERENCE)
+  const madeFrom = present?.labels[FINGERPRINT_LABEL]
+  if (present !== null && (madeFrom === undefined || madeFrom === labelOf(programs))) return false
+  await mkdir(workDir, { recursive: true })
+  const outDir = await mkdtemp(join(workDir, 'demo-image-'))
+  try {
+    await makeDemoImage({ outDir, programs })
+    await store.load(outDir, DEMO_REFERENCE, signal)
+    return true
+  } finally {
+    await rm(outDir, { recursive: true, force: true })
+  }
+}
+
+/**
+ * Writes an OCI layout folder with an image of the given programs, their libraries and the few files around them.
+ * The same programs give the same bytes. Answers the manifest's digest.
+ */
+export async function makeDemoImage({
+  outDir,
+  programs,
+}: {
+  readonly outDir: string
+  readonly programs: HostPrograms
+}): Promise<string> {
+  const blobs = join(outDir, 'blobs/sha256')
+  await mkdir(blobs, { recursive: true })
+  const layer = await writeLayer(blobs, programs)
+  const configuration = json({
+    os: 'linux',
+    architecture: hostArchitecture(),
+    config: {
+      Cmd: ['/bin/sh'],
+      Env: ['PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'],
+      Labels: { [FINGERPRINT_LABEL]: labelOf(programs) },
+    },
+    rootfs: { type: 'layers', diff_ids: [layer.digest] },
+  })
+  const manifest = json({
+    schemaVersion: 2,
+    mediaType: 'application/vnd.oci.image.manifest.v1+json',
+    config: descriptor('config.v1+json', configuration),
+    layers: [{ mediaType: 'application/vnd.oci.image.layer.v1.tar', digest: layer.digest, size: layer.sizeBytes }],
+  })
+  for (const blob of [configuration, manifest]) await writeFile(join(blobs, hexOf(digestOf(blob))), blob)
+  await writeFile(join(outDir, 'oci-layout'), json({ imageLayoutVersion: '1.0.0' }))
+  await writeFile(
+    join(outDir, 'index.json'),
+    json({ schemaVersion: 2, manifests: [descriptor('manifest.v1+json', manifest)] }),
+  )
+  return digestOf(manifest)
+}
+
+async function writeLayer(
+  blobs: string,
+  programs: HostPrograms,
+): Promise<{ readonly digest: string; readonly sizeBytes: number }> {
+  const files = [...programs.files, ...(await findLibraries(programs.files)), ...(await findHostFiles(DEMO_HOST_FILES))]
+  const tar = pack()
+  const hash = createHash('sha256')
+  let sizeBytes = 0
+  const written = join(blobs, 'layer')
+  const writing = pipeline(async function* () {
+    for await (const chunk of tar) {
+      const bytes = asBuffer(chunk)
+      hash.update(bytes)
+      sizeBytes += bytes.length
+      yield bytes
+    }
+  }, createWriteStream(written))
+  const filling = fillLayer(tar, { files, links: programs.links }).catch((error: unknown) => {
+    tar.destroy(error instanceof Error ? error : new Error('a file of the host could not be read'))
+    throw error
+  })
+  const [filled, wrote] = await Promise.allSettled([filling, writing])
+  if (filled.status === 'rejected') throw filled.reason
+  if (wrote.status === 'rejected') throw wrote.reason
+  const hex = hash.digest('hex')
+  await rename(written, join(blobs, hex))
+  return { digest: `sha256:${hex}`, sizeBytes }
+}
+
+async function fillLayer(tar: Pack, { files, links }: Pick<HostPrograms, 'files' | 'links'>): Promise<void> {
+  for (const { path, ...header } of DEMO_FOLDERS) addTo(tar, { ...header, name: path, type: 'directory' })
+  for (const { path, target } of [...DEMO_LINKS, ...links])
+    addTo(tar, { name: inRoot(path), type: 'symlink', linkname: target })
+  for (const { path, content } of demoFiles()) tar.entry(plain({ name: path, type: 'file', mode: 0o644 }), content)
+  const byPath = new Map(files.map((file) => [file.path, file.source]))
+  for (const [path, source] of [...byPath].sort(([a], [b]) => (a < b ? -1 : 1))) {
+    const file = await open(source, 'r')
+    try {
+      const content = await file.readFile()
+      const isProgram = ((await file.stat()).mode & 0o111) !== 0
+      const added = Promise.withResolvers<void>()
+      const done = (error?: Error | null): void => {
+        if (error) added.reject(error)
+        else added.resolve()
+      }
+      const mode = isProgram ? 0o755 : 0o644
+      tar.entry(plain({ name: inRoot(path), type: 'file', mode }), content, done).on('error', done)
+      await added.promise
+    } finally {
+      await file.close()
+    }
+  }
+  tar.finalize()
+}
+
+function addTo(tar: Pack, header: TarHeader): void {
+  tar.entry(plain(header))
+}
+
+/** The host's owners and times are left out, so that the same programs give the same bytes. */
+function plain(header: TarHeader): TarHeader {
+  return { uid: 0, gid: 0, ...header, mtime: new Date(0) }
+}
+
+function inRoot(path: string): string {
+  return path.replace(/^\//, '')
+}
+
+function labelOf(programs: HostPrograms): string {
+  return `${FORMAT}:${programs.fingerprint}`
+}
+
+function descriptor(kind: string, blob: Buffer): object {
+  return { mediaType: `application/vnd.oci.image.${kind}`, digest: digestOf(blob), size: blob.length }
+}
+
+function hexOf(digest: string): string {
+  return digest.slice('sha256:'.length)
+}
+
+function json(value: object): Buffer {
+  return Buffer.from(JSON.stringify(value), 'utf8')
+}

@@ -1,0 +1,112 @@
+import { createHash } from 'node:crypto'
+import { open, realpath, stat } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
+import { CommandError, tryCommand } from '../../lib/run-command.ts'
+
+/** A file of the host for the demo image. */
+export type HostFile = { readonly source: string; readonly path: string }
+/** A name by which a program is called, and the path of the program in the image. */
+export type ProgramLink = { readonly path: string; readonly target: string }
+
+/** The host's own programs that go into the demo image. */
+export type HostPrograms = {
+  readonly files: readonly HostFile[]
+  readonly links: readonly ProgramLink[]
+  /** Changes when a program of the host does. */
+  readonly fingerprint: string
+}
+
+/** A shell and what one expects beside it; what the host lacks is left out. */
+export const DEMO_PROGRAMS: readonly string[] = [
+  'sh bash dash grep egrep fgrep sed awk mawk find xargs tar gzip gunzip zcat diff cmp getopt getent hostname ip',
+  'ps top free kill pgrep pkill uptime setsid flock prlimit stty tty mount umount mountpoint more',
+  'arch b2sum base32 base64 basename cat chgrp chmod chown cksum comm cp csplit cut date dd df dirname du echo env',
+  'expand expr factor false fmt fold groups head id install join link ln ls md5sum mkdir mkfifo mktemp mv nice nl nohup',
+  'nproc numfmt od paste pathchk pr printenv printf pwd readlink realpath rm rmdir seq sha1sum sha256sum sha512sum shred',
+  'shuf sleep sort split stat sum sync tac tail tee test [ timeout touch tr true truncate tsort uname unexpand uniq',
+  'unlink wc whoami yes',
+].flatMap((line) => line.split(' '))
+
+const PROGRAM_FOLDERS = ['/usr/bin', '/bin', '/usr/sbin', '/sbin'] as const
+const LDD_TIMEOUT_MS = 20_000
+
+/** Finds programs by name. The answer has no libraries yet, so that asking whether anything changed is cheap. */
+export async function findHostPrograms(names: readonly string[]): Promise<HostPrograms> {
+  const found = (await Promise.all(names.map(findProgram))).filter((program) => program !== null)
+  const files = new Map(found.map(({ source }) => [source, { source, path: mergedPath(source) }]))
+  const facts = await Promise.all(
+    [...files.keys()].map(async (source) => {
+      const { size, mtimeMs } = await stat(source)
+      return `${source} ${String(size)} ${String(mtimeMs)}`
+    }),
+  )
+  const links = found
+    .map(({ path, source }) => ({ path: mergedPath(path), target: mergedPath(source) }))
+    .filter(({ path, target }) => path !== target)
+  const fingerprint = createHash('sha256')
+    .update(JSON.stringify([facts.sort(), links]))
+    .digest('hex')
+  return { files: [...files.values()], links, fingerprint }
+}
+
+/** The shared libraries and loaders that programs need, found by `ldd`. A program without any needs none. */
+export async function findLibraries(programs: readonly HostFile[]): Promise<readonly HostFile[]> {
+  const result = await tryCommand(
+    'ldd',
+    programs.map(({ source }) => source),
+    { timeoutMs: LDD_TIMEOUT_MS },
+  )
+  const paths = [...result.stdout.matchAll(/(\/\S+) \(0x[0-9a-f]+\)/g)].flatMap(([, path]) => path ?? [])
+  if (paths.length === 0) throw new CommandError('ldd', [], result)
+  return Promise.all([...new Set(paths)].map(atItsPlace))
+}
+
+/** Those of the paths that are files on this host. */
+export async function findHostFiles(paths: readonly string[]): Promise<readonly HostFile[]> {
+  const found = await Promise.all(paths.map(async (path) => ((await isFile(path)) ? [await atItsPlace(path)] : [])))
+  return found.flat()
+}
+
+async function findProgram(name: string): Promise<{ readonly path: string; readonly source: string } | null> {
+  for (const folder of PROGRAM_FOLDERS) {
+    const path = join(folder, name)
+    if (!(await isFile(path))) continue
+    const source = await realpath(path)
+    if (await canRunInDemo(source)) return { path, source }
+  }
+  return null
+}
+
+const MAGIC_BYTES = 16
+const ELF_MAGIC = '\x7fELF'
+
+/** Programs of machine code, and scripts of a shell that the image has. */
+async function canRunInDemo(path: string): Promise<boolean> {
+  const file = await open(path, 'r')
+  try {
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(MAGIC_BYTES), 0, MAGIC_BYTES, 0)
+    const head = buffer.toString('latin1', 0, bytesRead)
+    return head.startsWith(ELF_MAGIC) || /^#! ?\/bin\/(?:ba)?sh\s/.test(head)
+  } finally {
+    await file.close()
+  }
+}
+
+/** A library keeps the name by which it is asked for, while its content comes from where symlinks lead. */
+async function atItsPlace(path: string): Promise<HostFile> {
+  return { source: await realpath(path), path: mergedPath(join(await realpath(dirname(path)), basename(path))) }
+}
+
+/** In the image /bin, /sbin and /lib* are symlinks into /usr, whatever they are on the host. */
+function mergedPath(path: string): string {
+  return path.replace(/^\/(bin|sbin|lib|lib32|lib64|libx32)\//, '/usr/$1/')
+}
+
+async function isFile(path: string): Promise<boolean> {
+  try {
+    return (await stat(path)).isFile()
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENOTDIR')) return false
+    throw error
+  }
+}
