@@ -1,4 +1,4 @@
-import { mkdir, realpath } from 'node:fs/promises'
+import { mkdir, realpath, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
@@ -79,10 +79,18 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
       throw error
     }
     let stopping: Promise<void> | null = null
+    const stopAndFree = async (): Promise<void> => {
+      try {
+        await kept.stop()
+        if (!paths.socketDir.startsWith(dataDir)) await rm(paths.socketDir, { recursive: true, force: true })
+      } finally {
+        lock[Symbol.dispose]()
+      }
+    }
     return {
       ...urls,
-      pid: kept.pid,
-      stop: () => (stopping ??= kept.stop().finally(() => lock[Symbol.dispose]())),
+      pid: () => kept.pid(),
+      stop: () => (stopping ??= stopAndFree()),
     }
   } catch (error) {
     lock[Symbol.dispose]()

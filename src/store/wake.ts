@@ -111,9 +111,9 @@ export async function openWake(options: WakeOptions): Promise<Wake> {
 }
 
 type Subscribers = {
-  add(topic: string, callback: () => void): () => void
+  readonly add: (topic: string, callback: () => void) => () => void
   /** Wakes these topics' subscribers, or everybody. */
-  wake(topics: readonly string[] | 'everything'): void
+  readonly wake: (topics: readonly string[] | 'everything') => void
 }
 
 function makeSubscribers(log: Log): Subscribers {
@@ -141,7 +141,7 @@ function makeSubscribers(log: Log): Subscribers {
 }
 
 /** A pause that others can end: a ring that came before the pause ends it too, so that none is missed. */
-function makeBell(clock: Clock): { ring(): void; rest(ms: number): Promise<void> } {
+function makeBell(clock: Clock): { readonly ring: () => void; readonly rest: (ms: number) => Promise<void> } {
   let rung = new AbortController()
   return {
     ring: () => {
