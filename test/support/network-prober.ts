@@ -8,10 +8,17 @@ const held: Socket[] = []
 const received: string[] = []
 
 const HANDLERS: { readonly [Kind in Ask['kind']]: (ask: Extract<Ask, { kind: Kind }>) => Promise<string> } = {
-  serveTcp: ({ host, port }) =>
+  serveTcp: ({ host, port, replyHex }) =>
     new Promise((resolve, reject) => {
       const server = createServer((socket) => {
         socket.on('error', () => socket.destroy())
+        if (replyHex !== undefined) {
+          socket.on('data', (data) => {
+            const reply = answerDns(data.subarray(2), Buffer.from(replyHex, 'hex'))
+            socket.write(Buffer.concat([Buffer.from([0, reply.length]), reply]))
+          })
+          return
+        }
         socket.on('data', (data) => socket.write(data))
         socket.write(`from ${String(socket.remoteAddress)}`)
       })
@@ -66,6 +73,10 @@ const HANDLERS: { readonly [Kind in Ask['kind']]: (ask: Extract<Ask, { kind: Kin
       })
       socket.write('still there?')
     }),
+  release: () => {
+    for (const socket of held.splice(0)) socket.destroy()
+    return Promise.resolve('released')
+  },
   udp: ({ host, port, from, text }) =>
     new Promise((resolve) => {
       const socket = createSocket(host.includes(':') ? 'udp6' : 'udp4')

@@ -1,11 +1,12 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
+import { systemClock } from '../../src/lib/clock.ts'
 import { runCommand } from '../../src/lib/run-command.ts'
 
 /** What a prober can be told to do; the result is a word or a text. */
 export type Ask =
-  | { readonly kind: 'serveTcp'; readonly host: string; readonly port: number }
+  | { readonly kind: 'serveTcp'; readonly host: string; readonly port: number; readonly replyHex?: string }
   | { readonly kind: 'serveUdp'; readonly host: string; readonly port: number; readonly replyHex?: string }
   | {
       readonly kind: 'tcp'
@@ -16,6 +17,7 @@ export type Ask =
       readonly timeoutMs?: number
     }
   | { readonly kind: 'echo' }
+  | { readonly kind: 'release' }
   | {
       readonly kind: 'udp'
       readonly host: string
@@ -58,7 +60,7 @@ export function startProber(path: string | null): Prober {
         child.send({ id, ask })
       }),
     close: async () => {
-      if (child.exitCode !== null) return
+      if (child.exitCode !== null || child.signalCode !== null) return
       const ended = once(child, 'exit')
       child.kill('SIGKILL')
       await ended
@@ -70,6 +72,8 @@ export function startProber(path: string | null): Prober {
 export const OUTSIDE = {
   public: '44.0.113.10',
   otherPublic: '44.0.113.11',
+  /** Public, but on the operator's list of what no policy opens. */
+  hardDenied: '44.0.113.12',
   resolver: '44.0.113.53',
   private: '10.66.0.10',
   linkLocal: '169.254.7.7',
@@ -113,7 +117,17 @@ export async function makeOutsideWorld(): Promise<Prober> {
   }
   const replyHex = Buffer.from(RESOLVED.split('.').map(Number)).toString('hex')
   await world.ask({ kind: 'serveUdp', host: OUTSIDE.resolver, port: 53, replyHex })
+  await world.ask({ kind: 'serveTcp', host: OUTSIDE.resolver, port: 53, replyHex })
   return world
+}
+
+/** Asks until the result is the wished one or `limitMs` have passed; gives the last result. */
+export async function askUntil(prober: Prober, ask: Ask, wished: string, limitMs = 3_000): Promise<string> {
+  const end = systemClock.monotonicMs() + limitMs
+  for (;;) {
+    const result = await prober.ask(ask)
+    if (result === wished || systemClock.monotonicMs() > end) return result
+  }
 }
 
 /** Runs iproute2 commands, in the host's namespace or a named one. */

@@ -4,39 +4,62 @@
  * Nothing that arrives over the cable reaches an address of the host, but DNS at the forwarder.
  */
 import { readFile, writeFile } from 'node:fs/promises'
+import { Type } from 'typebox'
+import { Value } from 'typebox/value'
 import { formatCidr4, type Cidr } from '../../domain/cidr.ts'
 import { SLOT_PREFIX, type Installation } from './installation.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './pool.ts'
-import { deviceNames, nft } from './system.ts'
+import { deviceNames, listSet, nft } from './system.ts'
+
+/** Puts the host's part in force, and opens devices that came since. May be repeated. */
+export async function openHost(
+  names: Installation,
+  options: { readonly pool: Cidr; readonly dns: DnsTarget },
+): Promise<void> {
+  const opened = await devicesToOpen(names)
+  // the table before the forwarding that it guards; `closeHost` goes the other way
+  await nft(hostRules(names, { ...options, opened }))
+  for (const device of [names.uplink, ...opened]) await setForwarding(device, '1')
+}
+
+/** Takes the host's part back: devices that we opened stop forwarding, then the table goes. May be repeated. */
+export async function closeHost(names: Installation): Promise<void> {
+  const opened = await openedDevices(names)
+  if (!(await hasOtherInstallation(names))) for (const device of opened) await setForwarding(device, '0')
+  await nft([`add table inet ${names.hostTable}`, `delete table inet ${names.hostTable}`])
+}
 
 /**
- * The devices that have to forward because of us alone, given those that already do. None where the host forwards by
+ * The devices that have to forward because of us alone. None where the host forwards by
  * itself (`ip_forward`). Beside another installation every open device counts as ours too: the last to go closes it.
  */
-export async function devicesToOpen(names: Installation, opened: readonly string[]): Promise<readonly string[]> {
+async function devicesToOpen(names: Installation): Promise<readonly string[]> {
   if ((await isForwarding('all')) === true) return []
   const leading = (await hostRoutes()).filter(({ isUnicast }) => isUnicast).map(({ device }) => device)
   const candidates = [...new Set(leading)].filter((device) => device !== '' && device !== 'lo' && !isUplink(device))
+  const opened = await openedDevices(names)
   const isShared = await hasOtherInstallation(names)
   const flags = await Promise.all(candidates.map(isForwarding))
   return candidates.filter((device, index) => isShared || opened.includes(device) || flags[index] === false)
 }
 
-/** Puts the host's part in force. `opened` are the devices that forward only because of us. May be repeated. */
-export async function openHost(
-  names: Installation,
-  options: { readonly pool: Cidr; readonly dns: DnsTarget; readonly opened: readonly string[] },
-): Promise<void> {
-  await nft(hostRules(names, options))
-  for (const device of [names.uplink, ...options.opened]) await setForwarding(device, '1')
+/** The devices that we opened, as the table itself tells: it lives exactly as long as their setting does. */
+async function openedDevices(names: Installation): Promise<readonly string[]> {
+  const listing = await listSet(`inet ${names.hostTable} ${OPENED}`)
+  if (listing === null) return []
+  const { nftables } = Value.Parse(SetListing, listing)
+  return nftables.flatMap((entry) => entry.set?.elem ?? [])
 }
 
-/** Takes the host's part back: devices that we opened stop forwarding, then the table goes. May be repeated. */
-export async function closeHost(names: Installation, opened: readonly string[]): Promise<void> {
-  if (!(await hasOtherInstallation(names))) for (const device of opened) await setForwarding(device, '0')
-  await nft([`add table inet ${names.hostTable}`, `delete table inet ${names.hostTable}`])
-}
+const OPENED = 'opened'
+
+/** The part of nft's JSON that says what is in a set (libnftables-json(5)). */
+const SetListing = Type.Object({
+  nftables: Type.Array(
+    Type.Object({ set: Type.Optional(Type.Object({ elem: Type.Optional(Type.Array(Type.String())) })) }),
+  ),
+})
 
 function hostRules(
   names: Installation,
@@ -44,11 +67,12 @@ function hostRules(
 ): readonly string[] {
   const uplink = `"${names.uplink}"`
   const cable = formatCidr4({ ...pool, prefix: SLOT_PREFIX })
-  const guard = `iifname { ${opened.map((device) => `"${device}"`).join(', ')} } oifname != "${ANY_UPLINK}" drop`
+  const elements = `elements = { ${opened.map((device) => `"${device}"`).join(', ')} };`
   return [
     `add table inet ${names.hostTable}`,
     `delete table inet ${names.hostTable}`,
     `table inet ${names.hostTable} {`,
+    `set ${OPENED} { type ifname; ${opened.length === 0 ? '' : elements} }`,
     // before address translation of others, so that a port that a container engine publishes is still the host's
     'chain arriving { type filter hook prerouting priority raw; policy accept;',
     `iifname != ${uplink} ip daddr ${cable} drop`,
@@ -61,7 +85,7 @@ function hostRules(
     `oifname ${uplink} ct state != { established, related } drop`,
     // the smaller packet of a tunnel or cloud network, told to both ends when a connection opens
     `iifname ${uplink} tcp flags syn tcp option maxseg size set rt mtu`,
-    ...(opened.length === 0 ? [] : [guard]),
+    `iifname @${OPENED} oifname != "${ANY_UPLINK}" drop`,
     '}',
     'chain masking { type nat hook postrouting priority srcnat; policy accept;',
     `ip saddr ${cable} oifname != ${uplink} masquerade`,

@@ -5,7 +5,7 @@ import type { NetworkSpec } from '../../domain/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
-import { closeHost, devicesToOpen, openHost } from './host-side.ts'
+import { closeHost, openHost } from './host-side.ts'
 import { installation, netnsPath, slotAddresses, UPLINK_SLOT, type Installation } from './installation.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
 import { createIsolated, createRouter, removeAll, removeSandbox } from './namespaces.ts'
@@ -51,11 +51,11 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
   const dns = { address, port: forwarder.port }
   await nft(sharedRules(dns), names.router)
 
+  let openedAtMs = Number.NEGATIVE_INFINITY
   async function openForwarding(): Promise<void> {
-    const record = await records.readInstallation()
-    const opened = await devicesToOpen(names, record?.opened ?? [])
-    await records.writeInstallation({ pool: formatCidr4(pool), opened: [...opened] })
-    await openHost(names, { pool, dns, opened })
+    if (options.clock.monotonicMs() - openedAtMs < REOPEN_AFTER_MS) return
+    openedAtMs = options.clock.monotonicMs()
+    await openHost(names, { pool, dns })
   }
   await openForwarding()
 
@@ -73,17 +73,23 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
 
   async function newRecord(run: RunId, spec: NetworkSpec): Promise<RunRecord> {
     const slot = spec.enabled ? await slots.take() : slots.reserve()
-    const namespace = names.sandbox(slot)
-    if (!spec.enabled) await createIsolated(names, slot)
-    const inode = await namespaceInode(namespace)
-    if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was made`)
-    const network = spec.enabled ? { mark: newMark(options.random), policy: policyText(spec) } : null
-    const record = { slot, namespace, inode, network }
-    await records.writeRun(run, record)
-    return record
+    try {
+      if (!spec.enabled) await createIsolated(names, slot)
+      const namespace = names.sandbox(slot)
+      const inode = await namespaceInode(namespace)
+      if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was made`)
+      const network = spec.enabled ? { mark: newMark(options.random), policy: policyText(spec) } : null
+      const record = { slot, namespace, inode, network }
+      await records.writeRun(run, record)
+      return record
+    } catch (error) {
+      await removeSandbox(names, slot)
+      slots.free(slot)
+      throw error
+    }
   }
 
-  async function apply(spec: NetworkSpec, record: RunRecord, before: readonly string[]): Promise<SandboxNetwork> {
+  async function apply(spec: NetworkSpec, record: RunRecord): Promise<SandboxNetwork> {
     const { slot, network } = record
     const path = netnsPath(record.namespace)
     if (network === null) return { netnsPath: path, ipv4: null, resolvers: [] }
@@ -97,21 +103,21 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
       egress,
       maxConnections: spec.max_connections,
     })
-    await nft([...before, ...rules], names.router)
+    await nft(rules, names.router)
     return { netnsPath: path, ipv4: sandbox, resolvers: [gateway] }
   }
 
   async function attach(run: RunId, spec: NetworkSpec): Promise<SandboxNetwork> {
     const seen = await records.readRun(run)
     if (seen !== null && (seen.network !== null) === spec.enabled && (await isAlive(seen))) {
-      if (seen.network === null || seen.network.policy === policyText(spec)) return apply(spec, seen, [])
+      if (seen.network === null || seen.network.policy === policyText(spec)) return apply(spec, seen)
       const changed = { ...seen, network: { mark: newMark(options.random), policy: policyText(spec) } }
       await nft(cutRules(seen.slot, seen.network.mark), names.router)
       await records.writeRun(run, changed)
-      return apply(spec, changed, [])
+      return apply(spec, changed)
     }
     if (seen !== null) await detach(run)
-    return apply(spec, await newRecord(run, spec), [])
+    return apply(spec, await newRecord(run, spec))
   }
 
   async function detach(run: RunId): Promise<void> {
@@ -135,14 +141,16 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
   }
 }
 
+/** How often the host is looked at for devices that came since, at most: it takes four processes. */
+const REOPEN_AFTER_MS = 10_000
+
 /** Removes all that an installation has on this machine, the networks of runs included. May be repeated. */
 export async function removeNetworks(options: { readonly dir: string; readonly namePrefix: string }): Promise<void> {
   await takeBack(installation(options.namePrefix), await makeRecords(options.dir))
 }
 
 async function takeBack(names: Installation, records: Records): Promise<void> {
-  const record = await records.readInstallation()
-  await closeHost(names, record?.opened ?? [])
+  await closeHost(names)
   await removeAll(names)
   await records.clear()
 }
@@ -153,11 +161,12 @@ async function ensureRouter(names: Installation, records: Records, options: { re
   const hasRouter = (await namespaceNames()).includes(names.router) && (await deviceNames()).includes(names.uplink)
   if (record !== null && hasRouter) return cidr(record.pool)
   // half of a router, or one whose records are lost: no run's network can be trusted, and starting anew is safe
-  await closeHost(names, record?.opened ?? [])
+  await closeHost(names)
   await removeAll(names)
   for (const run of (await records.runs()).keys()) await records.removeRun(run)
   const pool = await choosePool(options.pool)
   await createRouter(names, pool)
+  await records.writeInstallation({ pool: formatCidr4(pool) })
   return pool
 }
 

@@ -21,8 +21,8 @@ const RunRecordSchema = Type.Object({
 /** A run's network: its slot, and the mark and policy (as text, to compare) of its attachment. */
 export type RunRecord = Readonly<Static<typeof RunRecordSchema>>
 
-const InstallationRecordSchema = Type.Object({ pool: Type.String(), opened: Type.Array(Type.String()) })
-/** The pool in use and the host's devices that forward only because of us. */
+const InstallationRecordSchema = Type.Object({ pool: Type.String() })
+/** Written when the router is whole: the pool in use. */
 export type InstallationRecord = Readonly<Static<typeof InstallationRecordSchema>>
 
 export type Records = {

@@ -44,6 +44,14 @@ export async function deviceNames(): Promise<readonly string[]> {
   )
 }
 
+/** What nft says of a set of the host's namespace (`family table name`), as JSON; null when it is not there. */
+export async function listSet(set: string): Promise<unknown> {
+  const { code, stdout } = await tryCommand('nft', ['-j', 'list', 'set', ...set.split(' ')], {
+    timeoutMs: COMMAND_TIMEOUT_MS,
+  })
+  return code === 0 ? JSON.parse(stdout) : null
+}
+
 /** Deletes a device; one that is not there succeeds. */
 export async function deleteLink(device: string, namespace?: string): Promise<void> {
   const where = namespace === undefined ? [] : ['-n', namespace]

@@ -1,0 +1,76 @@
+import type { Ability } from '../../domain/abilities.ts'
+import { compilePolicy, DEFAULT_POLICY } from '../../domain/network-policy.ts'
+import { cidr } from '../../domain/cidr.ts'
+import type { Random } from '../../lib/random.ts'
+import { tryCommand } from '../../lib/run-command.ts'
+import { attachRules, sharedRules } from './packet-filter.ts'
+import { deleteNamespace, ipBatch, nft } from './system.ts'
+
+export type NetworkProbe = {
+  /** Whether sandboxes can have networks here; then `missing` may still name an ability that is not there. */
+  readonly ok: boolean
+  /** What lacks, each in a sentence. */
+  readonly missing: readonly string[]
+  readonly abilities: readonly Ability[]
+}
+
+/**
+ * Tries on this machine what sandbox networks need: root, iproute2, nsenter, nftables, and a kernel that takes our
+ * rules, in a namespace of its own that is removed again. Changes nothing else and may be repeated. Reported by
+ * abilities: names (`network_domains`) are not among them, since packets do not carry any.
+ */
+export async function probeNetwork(random: Random): Promise<NetworkProbe> {
+  const missing = await missingTools()
+  if (process.getuid?.() !== 0) missing.unshift('sandbox networks need root')
+  if (missing.length > 0) return { ok: false, missing, abilities: [] }
+  const namespace = `sy-probe-${random.bytes(4).toString('hex')}`
+  try {
+    await ipBatch([`netns add ${namespace}`])
+    await ipBatch(['link add v1 type veth peer name up0'], namespace)
+    await nft([...sharedRules({ address: '127.0.0.1', port: DNS_PORT }), ...sampleRules(null)], namespace)
+    const failure = await failureOf(nft(sampleRules(1), namespace))
+    const abilities: readonly Ability[] = ['network_off', 'network_policy']
+    if (failure === null) return { ok: true, missing: [], abilities: [...abilities, 'network_max_connections'] }
+    return { ok: true, missing: [`the kernel can't count connections (nft_connlimit): ${failure}`], abilities }
+  } catch (error) {
+    return { ok: false, missing: [`this kernel refuses sandbox networks: ${words(error)}`], abilities: [] }
+  } finally {
+    await deleteNamespace(namespace)
+  }
+}
+
+const DNS_PORT = 53
+
+function sampleRules(maxConnections: number | null): readonly string[] {
+  const gateway = '10.209.0.5'
+  const { egress } = compilePolicy(DEFAULT_POLICY, { gateway: cidr(gateway), hardDeny: [] })
+  return attachRules({ slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections })
+}
+
+const TOOLS = [
+  ['ip', 'iproute2', '-V'],
+  ['nft', 'nftables', '--version'],
+  ['nsenter', 'util-linux', '--version'],
+] as const
+
+async function missingTools(): Promise<string[]> {
+  const failures = await Promise.all(
+    TOOLS.map(([file, , version]) => failureOf(tryCommand(file, [version], { timeoutMs: 5_000 }))),
+  )
+  return TOOLS.filter((_, index) => failures[index] !== null).map(
+    ([file, name]) => `the command ${file} (package ${name})`,
+  )
+}
+
+async function failureOf(work: Promise<unknown>): Promise<string | null> {
+  try {
+    await work
+    return null
+  } catch (error) {
+    return words(error)
+  }
+}
+
+function words(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

@@ -1,0 +1,90 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { asId, type RunId } from '../../src/domain/ids.ts'
+import type { NetworkPolicy, NetworkSpec, Rule } from '../../src/domain/spec.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import type { NetworksOptions } from '../../src/worker/network/make-networks.ts'
+import type { SandboxNetwork, SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
+import { OUTSIDE, startProber, type Prober } from './network-world.ts'
+
+/** The network of a request that says nothing about it. */
+export const DEFAULT_NETWORK: NetworkSpec = {
+  enabled: true,
+  strict: false,
+  max_connections: null,
+  policy: null,
+  secrets: [],
+}
+
+/** The DNS rule that real clients put before their other rules. */
+export const DNS_RULE: Rule = {
+  direction: 'egress',
+  destination: { group: 'host' },
+  action: 'allow',
+  ports: [{ start: 53, end: 53 }],
+  protocols: ['udp', 'tcp'],
+}
+
+/** A network with these egress rules and a default of deny. */
+export function networkWith(rules: readonly Partial<Rule>[], policy: Partial<NetworkPolicy> = {}): NetworkSpec {
+  const blank: Rule = { direction: 'egress', destination: 'any', action: 'allow', ports: [], protocols: [] }
+  return {
+    ...DEFAULT_NETWORK,
+    policy: {
+      default_egress: 'deny',
+      default_ingress: 'deny',
+      rules: rules.map((rule) => ({ ...blank, ...rule })),
+      ...policy,
+    },
+  }
+}
+
+/** Options for networks of a test, in a new directory that goes with the value. */
+export async function networksOptions(
+  changes: Partial<NetworksOptions> = {},
+): Promise<NetworksOptions & AsyncDisposable> {
+  const dir = await mkdtemp(join(tmpdir(), 'sandyard-net-'))
+  return {
+    dir,
+    pool: '10.209.0.0/16',
+    namePrefix: 'test',
+    hostResolvers: [OUTSIDE.resolver],
+    hardDeny: [OUTSIDE.hardDenied],
+    hasRebindProtection: true,
+    readyAhead: 1,
+    clock: systemClock,
+    random: systemRandom,
+    log: makeLog('warn'),
+    ...changes,
+    [Symbol.asyncDispose]: () => rm(dir, { recursive: true, force: true }),
+  }
+}
+
+/** A run with its network, and a process inside. */
+export type Inmate = AsyncDisposable & {
+  readonly run: RunId
+  readonly network: SandboxNetwork
+  readonly prober: Prober
+  /** What a TCP connection to a host ends in: `connected`, `timeout` or an error's code. */
+  tcp(host: string, port?: number): Promise<string>
+}
+
+/** Attaches a run and starts a process in its network; both go with the value. */
+export async function attachInmate(networks: SandboxNetworks, name: string, spec: NetworkSpec): Promise<Inmate> {
+  const run = asId<RunId>(name)
+  const network = await networks.attach(run, spec)
+  const prober = startProber(network.netnsPath)
+  return {
+    run,
+    network,
+    prober,
+    tcp: (host, port = 80) => prober.ask({ kind: 'tcp', host, port }),
+    [Symbol.asyncDispose]: async () => {
+      await prober.close()
+      await networks.detach(run)
+    },
+  }
+}
