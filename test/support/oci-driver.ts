@@ -1,20 +1,30 @@
 import { execFileSync } from 'node:child_process'
-import { chmodSync, chownSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  chownSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { PassThrough, type Duplex } from 'node:stream'
-import type { WantedRun } from '../../src/contract/worker-protocol.ts'
-import { asId, type OrgId, type RunId, type SandboxId } from '../../src/domain/ids.ts'
+import { asId, type RunId } from '../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../src/domain/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import type { Log } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
-import { makeUuids } from '../../src/lib/uuid.ts'
 import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
-import { DEFAULT_OCI_SETTINGS, type ImageSource, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
+import { DEFAULT_OCI_SETTINGS, type Images, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
 import { makeOciDriver } from '../../src/worker/drivers/oci/driver.ts'
 import { parentName } from '../../src/worker/drivers/oci/leftovers.ts'
 import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
@@ -23,7 +33,6 @@ import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime } from '../../src/worker/drivers/oci/runtime.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
-import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
 const UID_SHIFT = 200_000
 
@@ -62,7 +71,15 @@ export async function makeOciFixture(): Promise<OciFixture> {
   buildLayer(layer)
   const prefix = `sy${parentName(stateDir).slice(0, 6)}-`
   const runtime = await findRuntime({ name: 'crun', searchPath: '/usr/bin', stateDir: join(dir, 'runtime') })
-  const image = { config: { env: ['PATH=/usr/bin:/bin', 'FROM_IMAGE=yes'], entrypoint: null, cmd: ['false'], workdir: null, user: null } as ImageConfig }
+  const image = {
+    config: {
+      env: ['PATH=/usr/bin:/bin', 'FROM_IMAGE=yes'],
+      entrypoint: null,
+      cmd: ['false'],
+      workdir: null,
+      user: null,
+    } as ImageConfig,
+  }
   const containers = new Map<RunId, Container>()
   const logged: { fields: object; message: string }[] = []
   const settings: OciSettings = { ...DEFAULT_OCI_SETTINGS, uidShift: UID_SHIFT, defaultDiskMib: 512, diskPool: 1 }
@@ -99,7 +116,7 @@ export async function makeOciFixture(): Promise<OciFixture> {
         args: command,
         env: sandboxEnvironment(record.spec, image.config, '/root'),
         cwd: '/',
-        capabilities: processCapabilities(profile, 0),
+        capabilities: processCapabilities(profile),
         noNewPrivileges: profile === 'restricted',
       }
       writeFileSync(spec, JSON.stringify(process_))
@@ -113,8 +130,12 @@ export async function makeOciFixture(): Promise<OciFixture> {
     },
     async leftovers() {
       const mounts = await mountPointsBelow(join('/run/sandyard', parentName(stateDir)))
-      const namespaces = existsSync('/run/netns') ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix)) : []
-      const loops = (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout.split('\n').filter((line) => line.includes(stateDir))
+      const namespaces = existsSync('/run/netns')
+        ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix))
+        : []
+      const loops = (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout
+        .split('\n')
+        .filter((line) => line.includes(stateDir))
       return [...mounts, ...namespaces, ...loops, ...cgroupsOf(parentName(stateDir))]
     },
     async remove() {
@@ -127,24 +148,9 @@ export async function makeOciFixture(): Promise<OciFixture> {
   return fixture
 }
 
-/** A wish for a new run of a new sandbox. */
-export function wantedRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId): WantedRun {
-  const uuids = makeUuids(systemClock, systemRandom)
+function makeImages(layer: string, image: { config: ImageConfig }): Images {
   return {
-    run_id: asId<RunId>(uuids.next()),
-    sandbox_id: sandbox ?? asId<SandboxId>(uuids.next()),
-    org_id: asId<OrgId>('org'),
-    slug: 'brave-otter',
-    desired: 'running',
-    grace_ms: 2000,
-    spec: { ...DEFAULT_SPEC_FOR_TESTS, image: 'local/box', ...spec },
-    registry_auth: null,
-  }
-}
-
-function makeImages(layer: string, image: { config: ImageConfig }): ImageSource {
-  return {
-    async resolve(reference, _policy, _auth, signal) {
+    async resolve(reference, { signal }) {
       if (reference.endsWith('/slow')) await systemClock.sleep(30_000, signal)
       if (!reference.startsWith('local/')) throw new StartError('image', `no image '${reference}'`)
       return { reference, digest: `sha256:${'0'.repeat(64)}`, config: image.config, layers: [layer] }
@@ -158,11 +164,13 @@ function makeNetworks(prefix: string): SandboxNetworks {
   const nameOf = (run: RunId): string => `${prefix}${run}`
   return {
     async attach(run) {
-      if (!existsSync(`/run/netns/${nameOf(run)}`)) await runCommand('ip', ['netns', 'add', nameOf(run)], { timeoutMs: 10_000 })
+      if (!existsSync(`/run/netns/${nameOf(run)}`))
+        await runCommand('ip', ['netns', 'add', nameOf(run)], { timeoutMs: 10_000 })
       return { netnsPath: `/run/netns/${nameOf(run)}`, ipv4: null, resolvers: [] }
     },
     async detach(run) {
-      if (existsSync(`/run/netns/${nameOf(run)}`)) await runCommand('ip', ['netns', 'delete', nameOf(run)], { timeoutMs: 10_000 })
+      if (existsSync(`/run/netns/${nameOf(run)}`))
+        await runCommand('ip', ['netns', 'delete', nameOf(run)], { timeoutMs: 10_000 })
     },
     list: () => Promise.resolve([]),
     close: () => Promise.resolve(),
@@ -182,7 +190,11 @@ function collectLog(logged: { fields: object; message: string }[]): Log {
 }
 
 function cgroupsOf(name: string): readonly string[] {
-  const listing = execFileSync('find', ['/sys/fs/cgroup', '-mindepth', '2', '-type', 'd', '-path', `*/sandyard/${name}/*`], { encoding: 'utf8' })
+  const listing = execFileSync(
+    'find',
+    ['/sys/fs/cgroup', '-mindepth', '2', '-type', 'd', '-path', `*/sandyard/${name}/*`],
+    { encoding: 'utf8' },
+  )
   return listing.split('\n').filter((line) => line !== '')
 }
 
@@ -192,7 +204,8 @@ const TOOLS = [
 ] as const // prettier-ignore
 
 function buildLayer(layer: string): void {
-  for (const folder of ['usr/bin', 'etc', 'tmp', 'root', 'home/alice', 'run', 'var']) mkdirSync(join(layer, folder), { recursive: true })
+  for (const folder of ['usr/bin', 'etc', 'tmp', 'root', 'home/alice', 'run', 'var'])
+    mkdirSync(join(layer, folder), { recursive: true })
   for (const tool of TOOLS.map((name) => join('/usr/bin', name)).filter((path) => existsSync(path))) {
     cpSync(realpathSync(tool), join(layer, tool))
     for (const library of librariesOf(tool)) {
@@ -205,7 +218,10 @@ function buildLayer(layer: string): void {
   symlinkSync('dash', join(layer, 'usr/bin/sh'))
   symlinkSync('/run', join(layer, 'var/run'))
   symlinkSync('/../../../../../../../tmp', join(layer, 'escape'))
-  writeFileSync(join(layer, 'etc/passwd'), 'root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000:Alice:/home/alice:/bin/sh\n')
+  writeFileSync(
+    join(layer, 'etc/passwd'),
+    'root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000:Alice:/home/alice:/bin/sh\n',
+  )
   writeFileSync(join(layer, 'etc/group'), 'root:x:0:\nalice:x:1000:\nstaff:x:50:alice\n')
   execFileSync('chown', ['-R', '-h', `${String(UID_SHIFT)}:${String(UID_SHIFT)}`, layer])
   chownSync(join(layer, 'home/alice'), UID_SHIFT + 1000, UID_SHIFT + 1000)

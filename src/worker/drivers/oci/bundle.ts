@@ -70,7 +70,7 @@ function makeProcess(input: BundleInput): object {
     args: input.workload === null ? [INIT_PATH, '-P'] : [INIT_PATH, '--', ...input.workload],
     env: input.env,
     cwd: input.workload === null ? '/' : input.workdir,
-    capabilities: processCapabilities(input.spec.security_profile, user.uid),
+    capabilities: processCapabilities(input.spec.security_profile),
     rlimits: input.rlimits.map(({ resource, soft, hard }) => ({
       type: `RLIMIT_${resource.toUpperCase()}`,
       soft,

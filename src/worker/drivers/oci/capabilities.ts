@@ -28,17 +28,11 @@ const RESTRICTED_CAPABILITIES = [
   'CAP_NET_BIND_SERVICE',
 ] as const
 
-/** The bounding set of a sandbox. */
-export function boundingCapabilities(profile: SecurityProfile): readonly string[] {
-  return profile === 'restricted' ? RESTRICTED_CAPABILITIES : DEFAULT_CAPABILITIES
-}
-
-/** A process's capabilities in OCI form: user 0 holds the bounding set, every other user none of it. */
-export function processCapabilities(
-  profile: SecurityProfile,
-  uid: number,
-): Readonly<Record<string, readonly string[]>> {
-  const bounding = boundingCapabilities(profile)
-  const held = uid === 0 ? bounding : []
-  return { bounding, effective: held, permitted: held, inheritable: [], ambient: [] }
+/**
+ * The capabilities of a sandbox's processes in OCI form, whoever they run as: to a user other than 0 the kernel leaves
+ * none of them when the program starts, as none is inheritable or ambient (capabilities(7)).
+ */
+export function processCapabilities(profile: SecurityProfile): Readonly<Record<string, readonly string[]>> {
+  const held = profile === 'restricted' ? RESTRICTED_CAPABILITIES : DEFAULT_CAPABILITIES
+  return { bounding: held, effective: held, permitted: held, inheritable: [], ambient: [] }
 }

@@ -14,9 +14,12 @@ import type { RunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 
 /** What the driver needs of the image store. */
-export interface ImageSource {
+export interface Images {
   /** The image of a reference, pulled when the policy wants it. Rejects with `StartError` of kind image or registry. */
-  resolve(reference: string, policy: PullPolicy, auth: RegistryAuth | null, signal: AbortSignal): Promise<Image>
+  resolve(
+    reference: string,
+    options: { readonly policy: PullPolicy; readonly auth: RegistryAuth | null; readonly signal: AbortSignal },
+  ): Promise<Image>
   /** References that need no pull. */
   list(): Promise<readonly string[]>
 }
@@ -51,7 +54,7 @@ export type OciDriverInput = {
   /** The driver's own folder; nobody else writes there. */
   readonly dir: string
   readonly runtime: Runtime
-  readonly images: ImageSource
+  readonly images: Images
   readonly networks: SandboxNetworks
   readonly clock: Clock
   readonly log: Log

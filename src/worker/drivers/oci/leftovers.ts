@@ -10,12 +10,17 @@ export function parentName(dir: string): string {
   return createHash('sha256').update(dir).digest('hex').slice(0, 12)
 }
 
+/** Where the driver of a folder mounts its sandboxes. */
+export function mountFolderOf(dir: string): string {
+  return join('/run/sandyard', parentName(dir))
+}
+
 /**
  * Makes the folder for mounts. It lies under /run and not in the driver's own folder, because the sandbox's user 0, a
  * stranger to this machine, must be able to pass every folder on the way; a home folder would stop it.
  */
 export async function makeMountDir(dir: string): Promise<string> {
-  const path = join('/run/sandyard', parentName(dir))
+  const path = mountFolderOf(dir)
   await mkdir(path, { recursive: true, mode: 0o711 })
   for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
   return path

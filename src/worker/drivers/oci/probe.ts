@@ -9,10 +9,11 @@ import type { OciContext } from './context.ts'
 /** What this driver enforces. An ability that is not here is refused by name before a run gets this far. */
 const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
+  'network_max_connections',
 ] // prettier-ignore
 
 /** Programs of the host that a start calls. */
-const PROGRAMS = ['mount', 'umount', 'unshare', 'ip', 'nft', 'mkfs.ext4', 'e2fsck'] as const
+const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck'] as const
 
 const MIB = 1024 * 1024
 

@@ -7,6 +7,7 @@ import { makeBundle } from './bundle.ts'
 import type { OciContext } from './context.ts'
 import type { Disk } from './disk.ts'
 import { sandboxEnvironment, workloadOf } from './environment.ts'
+import { openPorts } from './netns.ts'
 import { applyPatches } from './patches.ts'
 import { endWith } from './release.ts'
 import { clampRlimits } from './rlimits.ts'
@@ -96,13 +97,11 @@ async function gather(context: OciContext, wanted: WantedRun, signal: AbortSigna
     image: failAs(
       'image',
       'the image could not be made ready',
-      context.images.resolve(spec.image, spec.pull_policy, wanted.registry_auth, either),
+      context.images.resolve(spec.image, { policy: spec.pull_policy, auth: wanted.registry_auth, signal: either }),
     ).catch(endOthers),
-    network: failAs(
-      'network',
-      "the sandbox's network could not be made",
-      context.networks.attach(wanted.run_id, spec.network),
-    ).catch(endOthers),
+    network: failAs('network', "the sandbox's network could not be made", attachNetwork(context, wanted)).catch(
+      endOthers,
+    ),
     disk: makeDisk(context, wanted, paths).catch(endOthers),
     cgroup: failAs('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(endOthers),
   }
@@ -111,6 +110,12 @@ async function gather(context: OciContext, wanted: WantedRun, signal: AbortSigna
   if (abort.signal.aborted) throw abort.signal.reason
   signal.throwIfAborted()
   return { image: await work.image, network: await work.network, disk: await work.disk, paths }
+}
+
+async function attachNetwork(context: OciContext, { run_id, spec }: WantedRun): Promise<SandboxNetwork> {
+  const network = await context.networks.attach(run_id, spec.network)
+  await openPorts(network.netnsPath)
+  return network
 }
 
 async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPaths): Promise<Disk> {

@@ -1,0 +1,28 @@
+import { readdir, readlink } from 'node:fs/promises'
+import { join } from 'node:path'
+import { mountFolderOf } from './leftovers.ts'
+
+/** The image layers that lie beneath a mounted sandbox of the driver at `dir`: these must not be deleted. */
+export async function readLayersInUse(dir: string): Promise<ReadonlySet<string>> {
+  const layers = new Set<string>()
+  const mountDir = mountFolderOf(dir)
+  for (const run of await namesIn(mountDir)) {
+    const links = join(mountDir, run, 'layers')
+    for (const name of await namesIn(links)) {
+      const layer = await readlink(join(links, name)).catch(nothingIfGone)
+      if (layer !== null) layers.add(layer)
+    }
+  }
+  return layers
+}
+
+async function namesIn(folder: string): Promise<readonly string[]> {
+  return (await readdir(folder).catch(nothingIfGone)) ?? []
+}
+
+/** A run may end, and its folder go, while it is read; an image of no layers has a folder in the place of a link. */
+function nothingIfGone(error: unknown): null {
+  const code = error instanceof Error && 'code' in error ? error.code : null
+  if (code === 'ENOENT' || code === 'EINVAL') return null
+  throw error
+}

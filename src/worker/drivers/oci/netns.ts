@@ -1,0 +1,15 @@
+import { runCommand } from '../../../lib/run-command.ts'
+
+const TIMEOUT_MS = 10_000
+
+/**
+ * Lets a sandbox listen on every port and ping. Its network namespace is the host's, so its own user 0 has no power
+ * over it: `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW` mean nothing there (user_namespaces(7)). May be repeated.
+ */
+export async function openPorts(netnsPath: string): Promise<void> {
+  const settings = [
+    'echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start',
+    'echo 0 2147483647 >/proc/sys/net/ipv4/ping_group_range',
+  ]
+  await runCommand('nsenter', [`--net=${netnsPath}`, '/bin/sh', '-c', settings.join(' && ')], { timeoutMs: TIMEOUT_MS })
+}

@@ -1,0 +1,216 @@
+import type { Duplex } from 'node:stream'
+import { ABILITIES } from '../../domain/abilities.ts'
+import type { RunId, SandboxId } from '../../domain/ids.ts'
+import type { Capacity, Outcome, SeenRun, StartFailure, WantedRun } from '../../contract/worker-protocol.ts'
+import type { Clock } from '../../lib/clock.ts'
+import { StartError, type Driver } from './driver.ts'
+
+/** How one simulated run goes. Delays are in milliseconds of the driver's clock. */
+export type SimulatedBehaviour = {
+  readonly startDelayMs: number
+  /** Rejects the start after its delay. */
+  readonly startFailure: { readonly reason: StartFailure; readonly message: string } | null
+  /** How long a stop takes when nothing resists. */
+  readonly stopDelayMs: number
+  /** Whether only SIGKILL ends it, after the whole grace time. */
+  readonly ignoresTerm: boolean
+  /** Ends by itself so long after its start; null: never. */
+  readonly endsAfterMs: number | null
+  readonly outcome: Outcome
+}
+
+/** Starts at once, runs until it is stopped. */
+export const CALM: SimulatedBehaviour = {
+  startDelayMs: 0,
+  startFailure: null,
+  stopDelayMs: 0,
+  ignoresTerm: false,
+  endsAfterMs: null,
+  outcome: { kind: 'exited', code: 0 },
+}
+
+export type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partial<SimulatedBehaviour> }
+
+/** Behaviour by image reference: that of the first rule that matches, over `CALM`. */
+export function behaviourByImage(rules: readonly BehaviourRule[]): (run: WantedRun) => SimulatedBehaviour {
+  return (run) => ({ ...CALM, ...rules.find((rule) => rule.image.test(run.spec.image))?.behaviour })
+}
+
+/** The machine that simulated drivers pretend to be: it outlives them, as sandboxes outlive a worker. */
+export type SimulatedWorld = {
+  readonly runs: Map<RunId, SimulatedRun>
+  readonly stored: Set<SandboxId>
+  readonly onChange: Set<() => void>
+  /** Makes a running run end now, as a fault would; does nothing to one that isn't running. */
+  end(run: RunId, outcome: Outcome): void
+}
+
+type SimulatedRun = { readonly wanted: WantedRun; readonly startedAtMs: number; readonly seen: SeenRun }
+
+/** An empty world. */
+export function makeSimulatedWorld(): SimulatedWorld {
+  const runs = new Map<RunId, SimulatedRun>()
+  const onChange = new Set<() => void>()
+  return {
+    runs,
+    stored: new Set(),
+    onChange,
+    end(id, outcome) {
+      const run = runs.get(id)
+      if (run === undefined || run.seen.phase === 'ended') return
+      runs.set(id, { ...run, seen: { ...run.seen, phase: 'ended', outcome } })
+      for (const call of onChange) call()
+    },
+  }
+}
+
+export type SimulatedInput = {
+  readonly world: SimulatedWorld
+  readonly clock: Clock
+  readonly capacity: Capacity
+  readonly behaviourOf: (run: WantedRun) => SimulatedBehaviour
+}
+
+/** A driver that runs nothing: for tests, benchmarks and trying the API. It says so wherever a person looks. */
+export function makeSimulatedDriver({ world, clock, capacity, behaviourOf }: SimulatedInput): Driver {
+  const closing = new AbortController()
+  const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
+  const ends = new Set<Promise<void>>()
+  const watching = new Set<() => void>()
+
+  const put = (id: RunId, run: SimulatedRun): void => {
+    world.runs.set(id, run)
+    for (const call of world.onChange) call()
+  }
+  const see = ({ wanted, startedAtMs, seen }: SimulatedRun): SeenRun => {
+    const { idle_timeout_secs } = wanted.spec.lifecycle
+    const isExpired =
+      seen.phase === 'running' &&
+      idle_timeout_secs !== null &&
+      clock.monotonicMs() - startedAtMs >= idle_timeout_secs * 1000
+    return isExpired ? { ...seen, is_idle_expired: true } : seen
+  }
+  const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
+    const behaviour = behaviourOf(wanted)
+    const seen: SeenRun = {
+      run_id: wanted.run_id,
+      sandbox_id: wanted.sandbox_id,
+      phase: 'starting',
+      facts: { isolation: ISOLATION },
+    }
+    const run = { wanted, startedAtMs: clock.monotonicMs(), seen }
+    put(wanted.run_id, run)
+    const failure = await delayed(behaviour, signal)
+    if (failure !== null) {
+      const { reason, message } = failure
+      put(wanted.run_id, {
+        ...run,
+        seen: { ...seen, phase: 'ended', outcome: { kind: 'start_failed', reason, message } },
+      })
+      throw failure
+    }
+    world.stored.add(wanted.sandbox_id)
+    put(wanted.run_id, { ...run, startedAtMs: clock.monotonicMs(), seen: { ...seen, phase: 'running' } })
+    if (behaviour.endsAfterMs !== null) own(endLater(wanted.run_id, behaviour.endsAfterMs, behaviour.outcome))
+  }
+  const delayed = async (behaviour: SimulatedBehaviour, signal: AbortSignal): Promise<StartError | null> => {
+    const cancelled = new StartError('cancelled', 'the start was cancelled')
+    if (signal.aborted) return cancelled
+    try {
+      if (behaviour.startDelayMs > 0) await clock.sleep(behaviour.startDelayMs, signal)
+    } catch (error) {
+      if (!signal.aborted) throw error
+      return cancelled
+    }
+    return behaviour.startFailure === null
+      ? null
+      : new StartError(behaviour.startFailure.reason, behaviour.startFailure.message)
+  }
+  const endLater = async (id: RunId, ms: number, outcome: Outcome): Promise<void> => {
+    try {
+      await clock.sleep(ms, closing.signal)
+    } catch (error) {
+      if (!closing.signal.aborted) throw error
+      return
+    }
+    world.end(id, outcome)
+  }
+  const own = (work: Promise<void>): void => {
+    const kept = work.finally(() => ends.delete(kept))
+    ends.add(kept)
+  }
+  const end = async (id: RunId, graceMs: number): Promise<void> => {
+    const start = starts.get(id)
+    start?.abort.abort(new Error('the run was stopped'))
+    await Promise.allSettled([start?.done])
+    const run = world.runs.get(id)
+    if (run === undefined || run.seen.phase === 'ended') return
+    put(id, { ...run, seen: { ...run.seen, phase: 'stopping' } })
+    const { ignoresTerm, stopDelayMs } = behaviourOf(run.wanted)
+    const waitMs = ignoresTerm ? graceMs : Math.min(stopDelayMs, graceMs)
+    if (waitMs > 0) await clock.sleep(waitMs)
+    world.end(id, { kind: 'stopped' })
+  }
+
+  return {
+    name: 'simulated',
+    probe: () =>
+      Promise.resolve({
+        report: { name: 'simulated', isolation: ISOLATION, abilities: ABILITIES, images: [] },
+        capacity,
+      }),
+    list: () => Promise.resolve([...world.runs.values()].map(see)),
+    listStored: () => Promise.resolve([...world.stored]),
+    async start(wanted, signal) {
+      const inFlight = starts.get(wanted.run_id)
+      if (inFlight !== undefined) return await inFlight.done
+      const known = world.runs.get(wanted.run_id)
+      if (known !== undefined) return refuseEnded(known.seen)
+      const abort = new AbortController()
+      const done = begin(wanted, AbortSignal.any([signal, abort.signal])).finally(() => starts.delete(wanted.run_id))
+      starts.set(wanted.run_id, { done, abort })
+      await done
+    },
+    stop: end,
+    async remove(id) {
+      await end(id, 0)
+      if (world.runs.delete(id)) for (const call of world.onChange) call()
+    },
+    discard(sandbox) {
+      const held = [...world.runs.values()].find((run) => run.wanted.sandbox_id === sandbox)
+      if (held !== undefined)
+        return Promise.reject(new Error(`sandbox ${sandbox} has run ${held.wanted.run_id}: remove it first`))
+      world.stored.delete(sandbox)
+      return Promise.resolve()
+    },
+    openChannel(id): Promise<Duplex> {
+      const isRunning = world.runs.get(id)?.seen.phase === 'running'
+      return Promise.reject(
+        new Error(isRunning ? 'a simulated sandbox runs nothing and takes no commands' : `run ${id} is not running`),
+      )
+    },
+    watch(onChange) {
+      world.onChange.add(onChange)
+      watching.add(onChange)
+      return () => {
+        world.onChange.delete(onChange)
+        watching.delete(onChange)
+      }
+    },
+    async close() {
+      closing.abort()
+      for (const onChange of watching) world.onChange.delete(onChange)
+      for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
+      await Promise.allSettled([...ends, ...[...starts.values()].map((start) => start.done)])
+    },
+  }
+}
+
+const ISOLATION = 'SIMULATED: no isolation, nothing runs'
+
+function refuseEnded(seen: SeenRun): void {
+  if (seen.phase !== 'ended') return
+  const { outcome } = seen
+  if (outcome?.kind === 'start_failed') throw new StartError(outcome.reason, outcome.message)
+  throw new StartError('host', 'the run has ended')
+}

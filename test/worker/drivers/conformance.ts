@@ -1,0 +1,204 @@
+import assert from 'node:assert/strict'
+import { describe, test, type TestContext } from 'node:test'
+import type { SeenRun, WantedRun } from '../../../src/contract/worker-protocol.ts'
+import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
+import type { SandboxSpec } from '../../../src/domain/spec.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import { StartError, type Driver } from '../../../src/worker/drivers/driver.ts'
+
+/** What the suite needs of a driver to try it. */
+export type ConformanceSubject = {
+  readonly name: string
+  /** Why none of it can run here, or null. */
+  readonly whyNot: string | null
+  /** A driver over the same machine each time: a second one is the first after its worker was restarted. */
+  open(): Promise<Driver>
+  wanted(spec?: Partial<SandboxSpec>, sandbox?: SandboxId): WantedRun
+  /** An image whose start fails for the image's sake, one whose start takes at least 10 s, one that ends by itself. */
+  readonly specs: {
+    readonly failing: Partial<SandboxSpec>
+    readonly slow: Partial<SandboxSpec>
+    readonly endsWith7: Partial<SandboxSpec>
+  }
+  /** What the driver left on the machine beside its runs that live: mounts, namespaces, cgroups. */
+  leftovers(): Promise<readonly string[]>
+}
+
+const NEVER = new AbortController().signal
+
+/** The promises of `Driver` that every driver keeps, as tests. */
+export function describeConformance(subject: ConformanceSubject): void {
+  const promise = (sentence: string, body: (driver: Driver, t: TestContext) => Promise<void>): void => {
+    test(sentence, { timeout: 60_000 }, async (t) => {
+      if (subject.whyNot !== null) {
+        t.skip(subject.whyNot)
+        return
+      }
+      const driver = await subject.open()
+      try {
+        await body(driver, t)
+        for (const run of await driver.list()) await driver.remove(run.run_id)
+        for (const sandbox of await driver.listStored()) await driver.discard(sandbox)
+        assert.deepEqual(await subject.leftovers(), [])
+      } finally {
+        await driver.close()
+      }
+    })
+  }
+
+  describe(`the ${subject.name} driver`, () => {
+    promise('says what it is and what it can give', async (driver) => {
+      const { report, capacity } = await driver.probe()
+      assert.equal(report.name, driver.name)
+      assert.notEqual(report.isolation, '')
+      assert.ok(capacity.vcpus > 0 && capacity.memory_mib > 0 && capacity.disk_mib > 0)
+    })
+
+    promise('starts a run once, however often it is asked', async (driver) => {
+      const wanted = subject.wanted()
+      await Promise.all([driver.start(wanted, NEVER), driver.start(wanted, NEVER)])
+      await driver.start(wanted, NEVER)
+      const seen = await driver.list()
+      assert.equal(seen.length, 1)
+      assert.equal(seen[0]?.phase, 'running')
+      assert.equal(seen[0].run_id, wanted.run_id)
+      assert.notEqual(seen[0].facts?.['isolation'], undefined)
+    })
+
+    promise('stops a run once, however often it is asked, and keeps its end', async (driver) => {
+      const wanted = subject.wanted()
+      await driver.start(wanted, NEVER)
+      await Promise.all([driver.stop(wanted.run_id, 2000), driver.stop(wanted.run_id, 2000)])
+      await driver.stop(wanted.run_id, 0)
+      assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'stopped' })
+      assert.deepEqual(await subject.leftovers(), [])
+    })
+
+    promise('refuses to start a run that has ended', async (driver) => {
+      const wanted = subject.wanted()
+      await driver.start(wanted, NEVER)
+      await driver.stop(wanted.run_id, 0)
+      await assert.rejects(driver.start(wanted, NEVER), StartError)
+    })
+
+    promise('takes unknown runs and sandboxes for ended and gone', async (driver) => {
+      const { run_id, sandbox_id } = subject.wanted()
+      await driver.stop(run_id, 0)
+      await driver.remove(run_id)
+      await driver.discard(sandbox_id)
+      await assert.rejects(driver.openChannel(run_id))
+      assert.deepEqual(await driver.list(), [])
+    })
+
+    promise('finds its runs again after the worker was restarted', async (driver) => {
+      const [running, stopped] = [subject.wanted(), subject.wanted()]
+      await driver.start(running, NEVER)
+      await driver.start(stopped, NEVER)
+      await driver.stop(stopped.run_id, 0)
+      await driver.close()
+      const next = await subject.open()
+      try {
+        assert.equal((await find(next, running.run_id))?.phase, 'running')
+        assert.deepEqual((await find(next, stopped.run_id))?.outcome, { kind: 'stopped' })
+        await next.start(running, NEVER)
+        await next.stop(running.run_id, 2000)
+        assert.deepEqual((await find(next, running.run_id))?.outcome, { kind: 'stopped' })
+      } finally {
+        await next.close()
+      }
+    })
+
+    promise('forgets a removed run and keeps its sandbox until it is discarded', async (driver) => {
+      const wanted = subject.wanted()
+      await driver.start(wanted, NEVER)
+      await assert.rejects(driver.discard(wanted.sandbox_id))
+      await driver.stop(wanted.run_id, 0)
+      await assert.rejects(driver.discard(wanted.sandbox_id))
+      await driver.remove(wanted.run_id)
+      assert.deepEqual(await driver.list(), [])
+      assert.deepEqual(await driver.listStored(), [wanted.sandbox_id])
+      await driver.discard(wanted.sandbox_id)
+      assert.deepEqual(await driver.listStored(), [])
+    })
+
+    promise('removes a run that still runs', async (driver) => {
+      const wanted = subject.wanted()
+      await driver.start(wanted, NEVER)
+      await driver.remove(wanted.run_id)
+      assert.deepEqual(await driver.list(), [])
+      assert.deepEqual(await subject.leftovers(), [])
+    })
+
+    promise('keeps a failed start as an end of its kind, and nothing else of it', async (driver) => {
+      const wanted = subject.wanted(subject.specs.failing)
+      await assert.rejects(
+        driver.start(wanted, NEVER),
+        (error) => error instanceof StartError && error.reason === 'image',
+      )
+      const outcome = (await find(driver, wanted.run_id))?.outcome
+      assert.ok(outcome?.kind === 'start_failed' && outcome.reason === 'image')
+      assert.deepEqual(await subject.leftovers(), [])
+      assert.deepEqual(await driver.listStored(), [])
+    })
+
+    promise('gives up a start when told to, and cleans up', async (driver) => {
+      const wanted = subject.wanted(subject.specs.slow)
+      const abort = new AbortController()
+      const started = driver.start(wanted, abort.signal)
+      await until(async () => (await find(driver, wanted.run_id))?.phase === 'starting')
+      abort.abort(new Error('test'))
+      await assert.rejects(started, (error) => error instanceof StartError && error.reason === 'cancelled')
+      assert.deepEqual(await subject.leftovers(), [])
+    })
+
+    promise('gives up a start when the run is stopped meanwhile', async (driver) => {
+      const wanted = subject.wanted(subject.specs.slow)
+      const started = driver.start(wanted, NEVER)
+      const rejected = assert.rejects(started, (error) => error instanceof StartError && error.reason === 'cancelled')
+      await until(async () => (await find(driver, wanted.run_id))?.phase === 'starting')
+      await driver.stop(wanted.run_id, 0)
+      await rejected
+      assert.equal((await find(driver, wanted.run_id))?.phase, 'ended')
+      assert.deepEqual(await subject.leftovers(), [])
+    })
+
+    promise('tells of an end within a second, with how it ended', async (driver) => {
+      const wanted = subject.wanted(subject.specs.endsWith7)
+      let calls = 0
+      const unwatch = driver.watch(() => {
+        calls += 1
+      })
+      await driver.start(wanted, NEVER)
+      await until(async () => (await find(driver, wanted.run_id))?.phase === 'ended')
+      const endedAtMs = systemClock.monotonicMs()
+      const before = calls
+      await until(() => Promise.resolve(calls > before || calls > 1))
+      unwatch()
+      assert.ok(systemClock.monotonicMs() - endedAtMs < 1000)
+      assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'exited', code: 7 })
+      await until(async () => (await subject.leftovers()).length === 0)
+    })
+
+    promise('says when a sandbox was idle for its whole timeout', async (driver) => {
+      const lifecycle = { ephemeral: false, idle_timeout_secs: 1, max_duration_secs: null }
+      const wanted = subject.wanted({ lifecycle })
+      await driver.start(wanted, NEVER)
+      assert.notEqual((await find(driver, wanted.run_id))?.is_idle_expired, true)
+      await until(async () => (await find(driver, wanted.run_id))?.is_idle_expired === true)
+    })
+  })
+}
+
+/** A driver's view of one run. */
+export async function find(driver: Driver, run: RunId): Promise<SeenRun | undefined> {
+  return (await driver.list()).find((seen) => seen.run_id === run)
+}
+
+/** Waits until something holds; rejects after 10 s. */
+export async function until(holds: () => Promise<boolean>): Promise<void> {
+  const deadlineMs = systemClock.monotonicMs() + 10_000
+  while (!(await holds())) {
+    if (systemClock.monotonicMs() > deadlineMs) throw new Error('what was waited for did not come within 10 s')
+    await systemClock.sleep(10)
+  }
+}

@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { systemClock } from '../../../src/lib/clock.ts'
+import {
+  behaviourByImage,
+  makeSimulatedDriver,
+  makeSimulatedWorld,
+  type SimulatedWorld,
+} from '../../../src/worker/drivers/simulated.ts'
+import type { Driver } from '../../../src/worker/drivers/driver.ts'
+import { wantedRun } from '../../support/wanted-run.ts'
+import { describeConformance, find } from './conformance.ts'
+
+const behaviourOf = behaviourByImage([
+  { image: /missing/, behaviour: { startFailure: { reason: 'image', message: 'no such image' } } },
+  { image: /slow/, behaviour: { startDelayMs: 60_000 } },
+  { image: /ends/, behaviour: { endsAfterMs: 50, outcome: { kind: 'exited', code: 7 } } },
+])
+
+function open(world: SimulatedWorld): Driver {
+  return makeSimulatedDriver({
+    world,
+    clock: systemClock,
+    capacity: { vcpus: 4, memory_mib: 4096, disk_mib: 10_000 },
+    behaviourOf,
+  })
+}
+
+const shared = makeSimulatedWorld()
+describeConformance({
+  name: 'simulated',
+  whyNot: null,
+  open: () => Promise.resolve(open(shared)),
+  wanted: wantedRun,
+  specs: { failing: { image: 'local/missing' }, slow: { image: 'local/slow' }, endsWith7: { image: 'local/ends' } },
+  leftovers: () => Promise.resolve([]),
+})
+
+test('a simulated sandbox says that nothing runs, and takes no channel', async () => {
+  const driver = open(makeSimulatedWorld())
+  const wanted = wantedRun()
+  await driver.start(wanted, new AbortController().signal)
+  assert.match((await driver.probe()).report.isolation, /SIMULATED/)
+  await assert.rejects(driver.openChannel(wanted.run_id), /simulated/)
+  await driver.close()
+})
+
+test('a fault put into the world ends a run as told', async () => {
+  const world = makeSimulatedWorld()
+  const driver = open(world)
+  const wanted = wantedRun()
+  await driver.start(wanted, new AbortController().signal)
+  world.end(wanted.run_id, { kind: 'out_of_memory' })
+  assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'out_of_memory' })
+  await driver.close()
+})
