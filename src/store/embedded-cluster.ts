@@ -106,6 +106,9 @@ export async function makeCluster(
 export async function keepPasswords(dataDir: string, random: Random): Promise<Passwords> {
   const path = join(dataDir, 'postgres-passwords.json')
   if (existsSync(path)) return parsePasswords(await readFile(path, 'utf8'), path)
+  if (existsSync(join(dataDir, 'postgres', 'data'))) {
+    throw new Error(`${path} is missing, and with it the way into the database beside it: put it back from a copy`)
+  }
   const passwords: Passwords = {
     admin: random.bytes(24).toString('base64url'),
     app: random.bytes(24).toString('base64url'),
