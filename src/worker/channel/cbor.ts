@@ -29,7 +29,10 @@ export function encodeCbor(value: unknown): Uint8Array {
   })
 }
 
-/** Decodes any well-formed CBOR: indefinite lengths, wide integers, any order of keys. Throws `CborError` else. */
+/**
+ * Decodes CBOR with any order of keys, wide integers and lists or maps of indefinite length. Throws `CborError` for the
+ * rest, strings in pieces among it, which no client writes (section 4).
+ */
 export function decodeCbor(bytes: Uint8Array): unknown {
   const options: DecodeOptions = {
     allowIndefinite: true,

@@ -1,73 +1,92 @@
-import { spawn } from 'node:child_process'
-import { closeSync } from 'node:fs'
 import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Readable, Writable } from 'node:stream'
 import type { Log } from '../../../lib/log.ts'
 import { ExecFailure } from '../../channel/guest.ts'
 import type { Guest, GuestExec, GuestProcess } from '../../channel/guest.ts'
 import type { Container } from './container.ts'
+import { startPiped } from './exec-carrier.ts'
+import type { Carrier, TerminalSize } from './exec-carrier.ts'
 import { planProcess, readProcessBase } from './exec-plan.ts'
-import type { ProcessBase, ProcessPlan } from './exec-plan.ts'
+import type { ProcessBase } from './exec-plan.ts'
 import { exitCodeOf } from './exec-status.ts'
-import type { RuntimeExit } from './exec-status.ts'
+import { startOnTerminal } from './exec-terminal.ts'
 import { makeFifoPool } from './fifo-pool.ts'
-import type { FifoPool } from './fifo-pool.ts'
 import { makePidFiles } from './pid-file.ts'
-import type { PidFiles } from './pid-file.ts'
 import { innerPid, makeProcessGroup } from './process-group.ts'
+import type { PtyBinding } from './pty-binding.ts'
 
-export type ContainerGuestDeps = { readonly log: Log }
+export type ContainerGuestDeps = {
+  readonly log: Log
+  /** From `loadPtyBinding`; null makes terminals by script(1). */
+  readonly pty: PtyBinding | null
+}
+
+/** A runtime that has not started a process after this will not: its container is frozen, or the machine is. */
+const START_TIMEOUT_MS = 30_000
+
+/** The size of a terminal whose request has a zero in it, which programs can't draw on. */
+const USUAL_SIZE: TerminalSize = { rows: 24, cols: 80 }
 
 /**
- * Runs processes in a container by its runtime's `exec`. One guest serves any number of channels of its container. It
- * needs root, and the container's bundle in `runDir`.
+ * Runs processes in a container by its runtime's `exec`. One guest serves any number of channels of its container; make
+ * one for each container, since it keeps pipes ready. Needs root, and the container's bundle in `runDir`.
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
   const pool = makeFifoPool(container.runDir, deps.log)
-  const launcher: Launcher = { container, pool, pidFiles: makePidFiles(pool.folder), log: deps.log }
+  const pidFiles = makePidFiles(pool.folder)
   let base: Promise<ProcessBase> | null = null
   let count = 0
+
+  const readBase = (): Promise<ProcessBase> => {
+    base ??= readProcessBase(container.runDir).catch((error: unknown) => {
+      base = null
+      throw error
+    })
+    return base
+  }
+  const start = async (request: GuestExec, files: ExecFiles): Promise<GuestProcess> => {
+    const plan = await planProcess(container, await readBase(), request)
+    await writeFile(files.plan, JSON.stringify(plan), { mode: 0o600 })
+    const command = [...container.runtime, 'exec', '--process', files.plan, '--pid-file', files.pid, container.id]
+    const carrier =
+      request.tty === null ? await startPiped(pool, command) : await startOnTerminal(deps, command, request.tty)
+    const timer = setTimeout(() => {
+      killCli(carrier)
+    }, START_TIMEOUT_MS)
+    try {
+      const pid = await pidFiles.wait(files.pid, carrier.ended)
+      if (pid === null) throw await explain(carrier)
+      return adopt(container, carrier, pid)
+    } catch (error) {
+      killCli(carrier)
+      throw error
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+
   return {
     async exec(request) {
-      base ??= readProcessBase(container.runDir)
-      const plan = await planProcess(container, await base, request)
-      return await launch(launcher, plan, { request, name: String(count++) })
+      const name = String(count++)
+      const files = { plan: join(pool.folder, `${name}.json`), pid: join(pool.folder, `${name}.pid`) }
+      try {
+        return await start({ ...request, tty: request.tty === null ? null : sizeOf(request.tty) }, files)
+      } finally {
+        await Promise.all([rm(files.plan, { force: true }), rm(files.pid, { force: true })])
+      }
     },
   }
 }
 
-type Launcher = {
-  readonly container: Container
-  readonly pool: FifoPool
-  readonly pidFiles: PidFiles
-  readonly log: Log
+type ExecFiles = { readonly plan: string; readonly pid: string }
+
+/** Ends a command line that has not started its process, with what it may have forked. */
+function killCli({ cliPid, isRunning }: Carrier): void {
+  if (isRunning()) process.kill(-cliPid, 'SIGKILL')
 }
 
-type Launch = { readonly request: GuestExec; readonly name: string }
-
-/** The runtime's command line while it carries one process. */
-type Carrier = {
-  readonly cliPid: number
-  readonly stdin: Writable
-  readonly stdout: Readable
-  readonly stderr: Readable | null
-  readonly ended: Promise<RuntimeExit>
-}
-
-async function launch(launcher: Launcher, plan: ProcessPlan, { name }: Launch): Promise<GuestProcess> {
-  const { container, pool } = launcher
-  const files = { plan: join(pool.folder, `${name}.json`), pid: join(pool.folder, `${name}.pid`) }
-  await writeFile(files.plan, JSON.stringify(plan), { mode: 0o600 })
-  const command = [...container.runtime, 'exec', '--process', files.plan, '--pid-file', files.pid, container.id]
-  try {
-    const carrier = await startPiped(pool, command)
-    const pid = await launcher.pidFiles.wait(files.pid, carrier.ended)
-    if (pid === null) throw await explain(carrier)
-    return adopt(container, carrier, pid)
-  } finally {
-    await Promise.all([rm(files.plan, { force: true }), rm(files.pid, { force: true })])
-  }
+function sizeOf(tty: TerminalSize): TerminalSize {
+  return tty.rows === 0 || tty.cols === 0 ? USUAL_SIZE : tty
 }
 
 function adopt(container: Container, carrier: Carrier, pid: number): GuestProcess {
@@ -78,8 +97,8 @@ function adopt(container: Container, carrier: Carrier, pid: number): GuestProces
     stdin: carrier.stdin,
     stdout: carrier.stdout,
     stderr: carrier.stderr,
-    resize() {
-      // no terminal
+    resize(rows, cols) {
+      carrier.resize(pid, sizeOf({ rows, cols }))
     },
     signal(signal) {
       sent.add(signal)
@@ -87,43 +106,6 @@ function adopt(container: Container, carrier: Carrier, pid: number): GuestProces
     },
     exited: carrier.ended.then((exit) => exitCodeOf(exit, sent)),
   }
-}
-
-async function startPiped(pool: FifoPool, command: readonly string[]): Promise<Carrier> {
-  const [stdin, stdout, stderr] = await Promise.all([
-    pool.take('to-child'),
-    pool.take('from-child'),
-    pool.take('from-child'),
-  ])
-  const pipes = [stdin, stdout, stderr]
-  try {
-    const { cliPid, ended } = await spawnCli(command, [stdin.childFd, stdout.childFd, stderr.childFd])
-    return { cliPid, ended, stdin: stdin.socket, stdout: stdout.socket, stderr: stderr.socket }
-  } catch (error) {
-    for (const pipe of pipes) pipe.socket.destroy()
-    throw error
-  } finally {
-    for (const pipe of pipes) closeSync(pipe.childFd)
-  }
-}
-
-/** Starts a command line in a session of its own, away from this process's signals. */
-async function spawnCli(
-  command: readonly string[],
-  stdio: readonly [number, number, number],
-): Promise<{ readonly cliPid: number; readonly ended: Promise<RuntimeExit> }> {
-  const [file = '', ...args] = command
-  const child = spawn(file, args, { stdio: [...stdio], detached: true, env: { PATH: process.env['PATH'] } })
-  const ended = new Promise<RuntimeExit>((resolve) => {
-    child.once('exit', (code) => {
-      resolve({ code })
-    })
-  })
-  if (child.pid === undefined) {
-    const cause = await new Promise<Error>((resolve) => child.once('error', resolve))
-    throw new Error(`the runtime ${file} could not be started`, { cause })
-  }
-  return { cliPid: child.pid, ended }
 }
 
 /** The most of a runtime's last words that is told to the client, in bytes. */

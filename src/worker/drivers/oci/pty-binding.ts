@@ -1,0 +1,40 @@
+import { createRequire } from 'node:module'
+
+/** The native functions for pseudo-terminals that Node lacks. */
+export type PtyBinding = {
+  /** Opens a pair: two file descriptors and the path of the slave. */
+  open(cols: number, rows: number): { readonly master: number; readonly slave: number; readonly pty: string }
+  /** Sets the size of any terminal that is open as `fd`, and tells its foreground processes. */
+  resize(fd: number, cols: number, rows: number): void
+}
+
+/**
+ * The native part of `@lydell/node-pty`, or null where it is not installed (it is optional). Its class is left aside:
+ * it drops output that is unread 200 ms after the process's end, and can't resize a terminal inside a container.
+ */
+export function loadPtyBinding(): PtyBinding | null {
+  const require = createRequire(import.meta.url)
+  try {
+    const loader: unknown = require('@lydell/node-pty/requireBinary.js')
+    if (!hasFunction(loader, 'requireBinary')) return null
+    const binding = loader.requireBinary('pty.node')
+    return isBinding(binding) ? binding : null
+  } catch {
+    return null // no prebuilt binary for this machine: `script` does it, with a process for each resize
+  }
+}
+
+function isBinding(value: unknown): value is PtyBinding {
+  return hasFunction(value, 'open') && hasFunction(value, 'resize')
+}
+
+function hasFunction<K extends string>(
+  value: unknown,
+  name: K,
+): value is Readonly<Record<K, (...args: readonly unknown[]) => unknown>> {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    typeof Object.entries(value).find(([key]) => key === name)?.[1] === 'function'
+  )
+}

@@ -1,0 +1,15 @@
+import { systemClock } from '../../src/lib/clock.ts'
+
+const STEP_MS = 5
+
+/** Resolves with the first answer that is not undefined or false; rejects when there is none within `limitMs`. */
+export async function waitUntil<T>(ask: () => T | undefined | false, limitMs = 10_000): Promise<T> {
+  const from = systemClock.monotonicMs()
+  for (;;) {
+    const answer = ask()
+    if (answer !== undefined && answer !== false) return answer
+    if (systemClock.monotonicMs() - from > limitMs)
+      throw new Error(`nothing within ${String(limitMs)} ms: ${ask.toString()}`)
+    await systemClock.sleep(STEP_MS)
+  }
+}
