@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { test } from 'node:test'
 
@@ -128,6 +128,7 @@ function findAll({ path, code }: Source, pattern: RegExp): readonly Finding[] {
 }
 
 function readSources(folder: string): readonly Source[] {
+  if (!existsSync(join(root, folder))) return []
   return readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
     .filter((name) => /\.(ts|mjs|sql)$/.test(name))
     .toSorted()
