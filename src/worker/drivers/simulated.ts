@@ -65,14 +65,18 @@ export function makeSimulatedWorld(): SimulatedWorld {
 }
 
 export type SimulatedInput = {
-  readonly world: SimulatedWorld
   readonly clock: Clock
-  readonly capacity: Capacity
-  readonly behaviourOf: (run: WantedRun) => SimulatedBehaviour
+  /** Default: a new one. */
+  readonly world?: SimulatedWorld
+  /** Default: that of a large machine. */
+  readonly capacity?: Capacity
+  /** Default: `CALM` for every run. */
+  readonly behaviourOf?: (run: WantedRun) => SimulatedBehaviour
 }
 
 /** A driver that runs nothing: for tests, benchmarks and trying the API. It says so wherever a person looks. */
-export function makeSimulatedDriver({ world, clock, capacity, behaviourOf }: SimulatedInput): Driver {
+export function makeSimulatedDriver(input: SimulatedInput): Driver {
+  const { clock, world = makeSimulatedWorld(), capacity = LARGE_MACHINE, behaviourOf = () => CALM } = input
   const closing = new AbortController()
   const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
   const ends = new Set<Promise<void>>()
@@ -205,6 +209,8 @@ export function makeSimulatedDriver({ world, clock, capacity, behaviourOf }: Sim
     },
   }
 }
+
+const LARGE_MACHINE: Capacity = { vcpus: 256, memory_mib: 1_048_576, disk_mib: 16_777_216 }
 
 const ISOLATION = 'SIMULATED: no isolation, nothing runs'
 

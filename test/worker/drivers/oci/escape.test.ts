@@ -1,0 +1,248 @@
+import assert from 'node:assert/strict'
+import { existsSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import type { Patch, SandboxSpec } from '../../../../src/domain/spec.ts'
+import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
+import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
+import type { CommandResult } from '../../../../src/lib/run-command.ts'
+import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
+import { wantedRun } from '../../../support/wanted-run.ts'
+
+const NEVER = new AbortController().signal
+let fixture: OciFixture
+let driver: Driver
+
+describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
+  let box: WantedRun
+  before(async () => {
+    fixture = await makeOciFixture()
+    driver = await fixture.open()
+    box = await start()
+  })
+  after(async () => {
+    for (const run of await driver.list()) await driver.remove(run.run_id)
+    await driver.close()
+    assert.deepEqual(await fixture.leftovers(), [])
+    await fixture.remove()
+  })
+
+  for (const [what, command] of Object.entries({
+    'a mount': 'mount -t tmpfs none /tmp',
+    'a bind mount': 'mount --bind /proc /tmp',
+    'an unmount of what covers a masked path': 'umount /proc/keys',
+    'a new user namespace': 'unshare -U true',
+    'a new mount namespace': 'unshare -m true',
+    'a new network namespace': 'unshare -n true',
+    'a block device': 'mknod /tmp/disk b 254 0',
+    'the memory device': 'mknod /tmp/mem c 1 1',
+    'a sysctl': 'echo 1 >/proc/sys/kernel/panic',
+    'a sysctl of its own network': 'echo 1 >/proc/sys/net/ipv4/ip_forward',
+    'the host name': 'hostname other',
+    sysrq: 'echo h >/proc/sysrq-trigger',
+    'the clock': 'date -s 2001-01-01',
+    'the init program': 'echo x >/.msb/init',
+    'the system folder': 'mkdir /sys/x',
+    'a lower score for the memory killer': 'echo -1000 >/proc/1/oom_score_adj',
+  })) {
+    test(`nobody gets or changes ${what}`, async () => {
+      const result = await inside(box, command)
+      assert.notEqual(result.code, 0, `it worked: ${command}`)
+    })
+  }
+
+  test('nobody reads kernel memory, kernel addresses, keys or its log', async () => {
+    for (const path of [
+      '/proc/kcore',
+      '/proc/kallsyms',
+      '/proc/keys',
+      '/proc/kmsg',
+      '/proc/timer_list',
+      '/proc/vmallocinfo',
+    ]) {
+      assert.equal((await inside(box, `head -c 16 ${path} 2>/dev/null | wc -c`)).stdout.trim(), '0', path)
+    }
+  })
+
+  test('nobody sees the cgroups, devices or processes of the machine', async () => {
+    assert.equal((await inside(box, 'ls /sys')).stdout, '')
+    assert.doesNotMatch((await inside(box, 'cat /proc/self/mounts')).stdout, /cgroup|sysfs|\/dev\/vda \/ /)
+    assert.doesNotMatch((await inside(box, 'cat /proc/self/cgroup')).stdout, /sandyard/)
+    const pids = (await inside(box, 'ls -d /proc/[0-9]*')).stdout.trim().split('\n')
+    assert.ok(pids.length < 6, pids.join(' '))
+    const devices = (await inside(box, 'ls /dev')).stdout.trim().split('\n').toSorted()
+    assert.deepEqual(devices, [
+      'core',
+      'fd',
+      'full',
+      'mqueue',
+      'null',
+      'ptmx',
+      'pts',
+      'random',
+      'shm',
+      'stderr',
+      'stdin',
+      'stdout',
+      'tty',
+      'urandom',
+      'zero',
+    ])
+  })
+
+  test('its user 0 is nobody on the machine, and owns its files', async () => {
+    await inside(box, 'echo x >/root/mine')
+    const [, inner, outer] = (await inside(box, 'cat /proc/self/uid_map')).stdout.trim().split(/\s+/).map(Number)
+    assert.ok((outer ?? 0) >= 65_536, String(inner))
+    assert.equal((await inside(box, 'stat -c %u:%g /root/mine /etc/hosts')).stdout, '0:0\n0:0\n')
+  })
+
+  test('system calls that reach the kernel are refused, an unknown one looks absent', async () => {
+    const call = async (number: number): Promise<string> =>
+      (await run(box, ['perl', '-e', `syscall(${String(number)}, 0, 0, 0, 0, 0); print $!+0`])).stdout
+    if (process.arch !== 'x64') return
+    const [EPERM, ENOSYS] = ['1', '38']
+    const refused = {
+      keyctl: 250,
+      bpf: 321,
+      perf_event_open: 298,
+      userfaultfd: 323,
+      open_by_handle_at: 304,
+      io_uring_setup: 425,
+      kexec_load: 246,
+      setns: 308,
+      fsopen: 430,
+      reboot: 169,
+      quotactl: 179,
+      init_module: 175,
+      swapon: 167,
+    }
+    for (const [name, number] of Object.entries(refused)) assert.equal(await call(number), EPERM, name)
+    assert.equal(await call(435), ENOSYS, 'clone3')
+    assert.equal(await call(999), ENOSYS, 'unknown')
+    assert.equal((await run(box, ['perl', '-e', 'socket(S, 40, 1, 0); print $!+0'])).stdout, ENOSYS, 'vsock')
+    const cloneUser = 'my $pid = syscall(56, 0x10000000 | 17, 0, 0, 0, 0); print $!+0'
+    assert.equal((await run(box, ['perl', '-e', cloneUser])).stdout, ENOSYS, 'clone with a user namespace')
+  })
+
+  test('a default sandbox may gain privileges in itself, a restricted one may not and has fewer', async () => {
+    const restricted = await start({ security_profile: 'restricted' })
+    const status = (await inside(restricted, 'cat /proc/self/status')).stdout
+    assert.match(status, /NoNewPrivs:\s+1/)
+    assert.match(status, /CapBnd:\s+000000000000042b/)
+    assert.match((await inside(box, 'cat /proc/self/status')).stdout, /NoNewPrivs:\s+0[^]*Seccomp:\s+2/)
+    assert.notEqual((await inside(restricted, 'setpriv --reuid 1000 true')).code, 0)
+    assert.equal((await inside(box, 'setpriv --reuid 1000 --clear-groups id -u')).stdout, '1000\n')
+    await driver.stop(restricted.run_id, 0)
+  })
+
+  test('no patch writes through a symlink of the image onto the machine', async () => {
+    const outside = join(fixture.dir, 'outside')
+    mkdirSync(outside)
+    const link: Patch = { type: 'symlink', target: outside, link: '/out', replace: false }
+    const patches: readonly Patch[] = [
+      link,
+      { type: 'text', path: '/out/text', content: 'x', mode: null, replace: true },
+      { type: 'mkdir', path: '/out/folder', mode: null },
+      { type: 'append', path: '/out/append', content: 'x' },
+      { type: 'text', path: '/escape/text', content: 'in /tmp', mode: null, replace: true },
+      { type: 'text', path: '/../../../../up', content: 'x', mode: null, replace: true },
+    ]
+    const patched = await start({ patches })
+    assert.deepEqual(
+      [existsSync(join(outside, 'text')), existsSync('/up'), existsSync('/tmp/text')],
+      [false, false, false],
+    )
+    assert.equal((await inside(patched, `cat ${outside}/text /up /tmp/text`)).stdout, 'xxin /tmp')
+    await driver.stop(patched.run_id, 0)
+  })
+
+  test('no patch reads beyond the host volume', async () => {
+    writeFileSync(join(fixture.dir, 'secret'), 'secret')
+    symlinkSync(join(fixture.dir, 'secret'), join(fixture.volume, 'link'))
+    symlinkSync('..', join(fixture.volume, 'up'))
+    for (const src of ['link', '../secret', 'up/secret', join(fixture.dir, 'secret')]) {
+      const patch: Patch = { type: 'copy_file', src, dst: '/stolen', mode: null, replace: true }
+      await assert.rejects(
+        start({ patches: [patch] }),
+        (error) => error instanceof StartError && error.reason === 'patch',
+        src,
+      )
+    }
+  })
+
+  test('all eight patches are applied in order, once, with owners and modes', async () => {
+    mkdirSync(join(fixture.volume, 'tree/sub'), { recursive: true })
+    writeFileSync(join(fixture.volume, 'tree/sub/file'), 'deep')
+    symlinkSync('sub/file', join(fixture.volume, 'tree/link'))
+    writeFileSync(join(fixture.volume, 'one'), 'copied', { mode: 0o750 })
+    const patches: readonly Patch[] = [
+      { type: 'text', path: '/made/by/text', content: 'text', mode: 0o600, replace: false },
+      {
+        type: 'file',
+        path: '/bytes',
+        content: Buffer.from([1, 2, 255]).toString('base64'),
+        mode: null,
+        replace: false,
+      },
+      { type: 'copy_file', src: 'one', dst: '/one', mode: null, replace: false },
+      { type: 'copy_dir', src: '/tree', dst: '/tree', replace: false },
+      { type: 'symlink', target: '/one', link: '/made/link', replace: false },
+      { type: 'mkdir', path: '/made/folder', mode: 0o1777 },
+      { type: 'append', path: '/etc/passwd', content: 'bob:x:1001:1001::/:/bin/sh\n' },
+      { type: 'remove', path: '/home' },
+      { type: 'text', path: '/etc/hosts', content: 'mine', mode: null, replace: true },
+    ]
+    const patched = await start({ patches })
+    const script =
+      'cat /made/by/text /made/link /tree/link /etc/hosts; stat -c " %a:%u" /made/by/text /one /made/folder; grep -c bob /etc/passwd; ls /home 2>&1; wc -c </bytes'
+    const expected = /^textcopieddeepmine 600:0\n 750:0\n 1777:0\n1\n.*No such file or directory\n3\n$/
+    assert.match((await inside(patched, script)).stdout, expected)
+    await inside(patched, 'echo changed >/one')
+    await driver.remove(patched.run_id)
+    const again = wantedRun({ patches }, patched.sandbox_id)
+    await driver.start(again, NEVER)
+    assert.equal((await inside(again, 'cat /one /etc/hosts; grep -c bob /etc/passwd')).stdout, 'changed\nmine1\n')
+    await driver.stop(again.run_id, 0)
+  })
+
+  test('a patch that must not replace names what is in its way, and leaves no sandbox', async () => {
+    const patch: Patch = { type: 'text', path: '/etc/passwd', content: 'x', mode: null, replace: false }
+    const wanted = wantedRun({ patches: [{ type: 'mkdir', path: '/a', mode: null }, patch] })
+    await assert.rejects(driver.start(wanted, NEVER), /patch 1 \(text\): '\/etc\/passwd' exists/)
+    assert.ok(!(await driver.listStored()).includes(wanted.sandbox_id))
+    assert.equal(
+      statSync(join(fixture.layer, 'etc/passwd')).size,
+      readFileSync(join(fixture.layer, 'etc/passwd')).length,
+    )
+  })
+
+  test('what a sandbox puts in the way of its next start stays within itself', async () => {
+    const wanted = await start({ runtime: { ...wantedRun().spec.runtime, scripts: { tool: 'echo tool' } } })
+    await inside(
+      wanted,
+      'rm -rf /etc/hosts /etc/resolv.conf; ln -s /../../../../../etc/shadow /etc/hosts; mkfifo /etc/resolv.conf; umask 0; ln -s /../../../../root /root/x',
+    )
+    const shadowBefore = statSync('/etc/shadow').mtimeMs
+    await driver.remove(wanted.run_id)
+    const again = wantedRun({}, wanted.sandbox_id)
+    await driver.start(again, NEVER)
+    assert.match((await inside(again, 'cat /etc/hosts')).stdout, /localhost/)
+    assert.equal(statSync('/etc/shadow').mtimeMs, shadowBefore)
+    await driver.stop(again.run_id, 0)
+  })
+})
+
+async function start(spec: Partial<SandboxSpec> = {}): Promise<WantedRun> {
+  const wanted = wantedRun(spec)
+  await driver.start(wanted, NEVER)
+  return wanted
+}
+
+async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+  return await run(wanted, ['sh', '-c', script])
+}
+
+async function run(wanted: WantedRun, command: readonly string[]): Promise<CommandResult> {
+  return await fixture.exec(wanted.run_id, command)
+}

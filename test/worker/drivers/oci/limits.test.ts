@@ -1,0 +1,259 @@
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
+import type { MountOptions, RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec.ts'
+import type { RunId } from '../../../../src/domain/ids.ts'
+import { systemClock } from '../../../../src/lib/clock.ts'
+import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
+import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
+import { wantedRun } from '../../../support/wanted-run.ts'
+import { find, until } from '../conformance.ts'
+
+const NEVER = new AbortController().signal
+const OPTIONS: MountOptions = { readonly: false, noexec: false, nosuid: true, nodev: true }
+let fixture: OciFixture
+let driver: Driver
+
+describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
+  before(async () => {
+    fixture = await makeOciFixture()
+    driver = await fixture.open()
+  })
+  after(async () => {
+    for (const run of await driver.list()) await driver.remove(run.run_id)
+    await driver.close()
+    assert.deepEqual(await fixture.leftovers(), [])
+    await fixture.remove()
+  })
+
+  test('has its environment, hostname, working folder, scripts and user', async () => {
+    const wanted = await start({
+      env: [{ key: 'OWN', value: 'a b' }],
+      runtime: runtime({
+        hostname: 'named',
+        workdir: '/made/here',
+        user: 'alice',
+        scripts: { hello: 'echo script-$OWN' },
+        cmd: [
+          'sh',
+          '-c',
+          'id -u; id -G; pwd; hello; echo $FROM_IMAGE $HOME >/home/alice/out; cat /home/alice/out; sleep 60',
+        ],
+        entrypoint: ['env', 'WRAPPED=1'],
+      }),
+    })
+    assert.equal(await inside(wanted.run_id, 'hostname; cat /etc/hostname'), 'named\nnamed\n')
+    await until(async () => (await read(wanted.run_id, '/home/alice/out')) === 'yes /home/alice\n')
+    assert.equal(await inside(wanted.run_id, 'hello'), 'script-a b\n')
+    assert.match(
+      await inside(wanted.run_id, 'tr "\\0" "\\n" </proc/1/environ; tr "\\0" " " </proc/1/cmdline'),
+      /env WRAPPED=1 sh -c/,
+    )
+    await stop(wanted)
+  })
+
+  test('is only waiting for commands when its spec has no command, whatever the image has', async () => {
+    const wanted = await start()
+    assert.equal(await inside(wanted.run_id, 'tr "\\0" " " </proc/1/cmdline'), '/.msb/init -P ')
+    await stop(wanted)
+  })
+
+  test('keeps what it wrote over a stop and a start, and loses it with discard', async () => {
+    const first = await start()
+    await inside(first.run_id, 'echo kept >/root/file')
+    await driver.remove(first.run_id)
+    const second = wantedRun({}, first.sandbox_id)
+    await driver.start(second, NEVER)
+    assert.equal(await inside(second.run_id, 'cat /root/file'), 'kept\n')
+    await driver.remove(second.run_id)
+    await driver.discard(first.sandbox_id)
+    const third = wantedRun({}, first.sandbox_id)
+    await driver.start(third, NEVER)
+    assert.notEqual((await fixture.exec(third.run_id, ['cat', '/root/file'])).code, 0)
+    await stop(third)
+  })
+
+  test('can not write more than its disk holds', async () => {
+    const wanted = await start({ resources: { memory_mib: 512, vcpus: 1, disk_size_mib: 64 } })
+    const result = await fixture.exec(wanted.run_id, ['dd', 'if=/dev/zero', 'of=/big', 'bs=1M', 'count=100'])
+    assert.match(result.stderr, /No space left on device/)
+    await stop(wanted)
+  })
+
+  test('can not use more memory than it has, and the kill is reported as such', async () => {
+    const hog = ['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=200M', 'count=1']
+    const idle = await start({ resources: { memory_mib: 64, vcpus: 1, disk_size_mib: null } })
+    const result = await fixture.exec(idle.run_id, hog)
+    assert.equal(result.code, 137)
+    assert.equal((await find(driver, idle.run_id))?.phase, 'running')
+    await stop(idle)
+    const workload = runtime({ cmd: hog })
+    const wanted = await start({ resources: { memory_mib: 64, vcpus: 1, disk_size_mib: null }, runtime: workload })
+    await until(async () => (await find(driver, wanted.run_id))?.phase === 'ended')
+    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'out_of_memory' })
+  })
+
+  test('gets no more processor time than its vcpus', async () => {
+    const wanted = await start({ resources: { memory_mib: 256, vcpus: 0.25, disk_size_mib: null } })
+    const beforeMs = systemClock.monotonicMs()
+    const times = await inside(wanted.run_id, 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; times')
+    const tookMs = systemClock.monotonicMs() - beforeMs
+    const [, minutes = '0', seconds = '0'] = /^(\d+)m([\d.]+)s/.exec(times) ?? []
+    const usedMs = (Number(minutes) * 60 + Number(seconds)) * 1000
+    assert.ok(usedMs / tookMs < 0.5, `used ${String(usedMs)} ms of ${String(tookMs)} ms`)
+    await stop(wanted)
+  })
+
+  test('can not have more processes than the setting allows', async () => {
+    const small = await makeOciFixture()
+    const other = await small.open({ pidsLimit: 20 })
+    const wanted = wantedRun()
+    await other.start(wanted, NEVER)
+    const result = await small.exec(wanted.run_id, [
+      'sh',
+      '-c',
+      'i=0; while [ $i -lt 40 ]; do sleep 1 & i=$((i+1)); done',
+    ])
+    assert.match(result.stderr, /Cannot fork|Resource temporarily unavailable/)
+    await other.remove(wanted.run_id)
+    await other.close()
+    await small.remove()
+  })
+
+  test('has its rlimits, lowered to what the machine allows, and says what was lowered', async () => {
+    const huge = Number.MAX_SAFE_INTEGER
+    const wanted = await start({
+      rlimits: [
+        { resource: 'core', soft: 0, hard: 1024 },
+        { resource: 'nofile', soft: huge, hard: huge },
+      ],
+    })
+    assert.match(await inside(wanted.run_id, 'cat /proc/1/limits'), /Max core file size +0 +1024/)
+    assert.match((await find(driver, wanted.run_id))?.facts?.['clamped_rlimits'] ?? '', /nofile/)
+    await stop(wanted)
+  })
+
+  test('has its tmpfs mounts with options and size, nested ones inside their parents, behind symlinks too', async () => {
+    const wanted = await start({
+      mounts: [
+        { type: 'tmpfs', guest: '/scratch/inner', options: { ...OPTIONS, noexec: true }, size_mib: 8 },
+        { type: 'tmpfs', guest: '/scratch', options: OPTIONS, size_mib: 4 },
+        { type: 'tmpfs', guest: '/escape/here', options: { ...OPTIONS, readonly: true }, size_mib: 1 },
+      ],
+    })
+    const mounts = await inside(wanted.run_id, 'cat /proc/mounts')
+    assert.match(mounts, /^tmpfs \/scratch tmpfs rw,nosuid,nodev,.*size=4096k/m)
+    assert.match(mounts, /^tmpfs \/scratch\/inner tmpfs rw,nosuid,nodev,noexec,.*size=8192k/m)
+    assert.match(mounts, /^tmpfs \/tmp\/here tmpfs ro,/m)
+    const full = await fixture.exec(wanted.run_id, ['dd', 'if=/dev/zero', 'of=/scratch/file', 'bs=1M', 'count=6'])
+    assert.match(full.stderr, /No space left/)
+    await stop(wanted)
+    for (const guest of ['/', '/proc/x', '/dev', '/etc/passwd']) {
+      const refused = wantedRun({ mounts: [{ type: 'tmpfs', guest, options: OPTIONS, size_mib: 1 }] })
+      await assert.rejects(
+        driver.start(refused, NEVER),
+        (error) => error instanceof StartError && error.reason === 'mount',
+        guest,
+      )
+    }
+  })
+
+  test('can listen on low ports without any power over the network', async () => {
+    const wanted = await start()
+    const program = [
+      'socket(S, 2, 1, 0) && bind(S, pack("S n N x8", 2, 80, 0)) || die "no port: $!";',
+      'socket(P, 2, 2, 1) || die "no ping: $!";',
+      'socket(R, 2, 3, 1) && die "a raw socket"; print "ok"',
+    ]
+    assert.equal((await fixture.exec(wanted.run_id, ['perl', '-e', program.join('\n')])).stdout, 'ok')
+    await stop(wanted)
+  })
+
+  test('stops well within 300 ms when nothing resists, its commands included', async () => {
+    const wanted = await start()
+    const running = fixture.exec(wanted.run_id, ['sleep', '100'])
+    await until(async () =>
+      (await inside(wanted.run_id, 'cat /proc/[0-9]*/cmdline | tr "\\0" " "')).includes('sleep 100'),
+    )
+    const beforeMs = systemClock.monotonicMs()
+    await driver.stop(wanted.run_id, 10_000)
+    const tookMs = systemClock.monotonicMs() - beforeMs
+    assert.ok(tookMs < 300, `took ${String(tookMs)} ms`)
+    assert.equal((await running).code, 143)
+  })
+
+  test('is asked by SIGTERM first, and killed when it does not go in its grace time', async () => {
+    const polite = await start({
+      runtime: runtime({
+        cmd: ['sh', '-c', 'trap "echo bye >/root/bye; exit 0" TERM; echo up >/root/up; while :; do sleep 0.05; done'],
+      }),
+    })
+    await until(async () => (await read(polite.run_id, '/root/up')) === 'up\n')
+    await driver.stop(polite.run_id, 5000)
+    await driver.remove(polite.run_id)
+    const again = wantedRun({}, polite.sandbox_id)
+    await driver.start(again, NEVER)
+    assert.equal(await read(again.run_id, '/root/bye'), 'bye\n')
+    await stop(again)
+    const stubborn = await start({
+      runtime: runtime({ cmd: ['sh', '-c', 'trap "" TERM; echo up >/root/up; while :; do sleep 0.05; done'] }),
+    })
+    await until(async () => (await read(stubborn.run_id, '/root/up')) === 'up\n')
+    const beforeMs = systemClock.monotonicMs()
+    await driver.stop(stubborn.run_id, 300)
+    const tookMs = systemClock.monotonicMs() - beforeMs
+    assert.ok(tookMs >= 300 && tookMs < 2000, `took ${String(tookMs)} ms`)
+  })
+
+  test('that a signal ends is reported with the signal', async () => {
+    const wanted = await start({ runtime: runtime({ cmd: ['sh', '-c', 'sleep 0.1; kill -USR1 $$'] }) })
+    await until(async () => (await find(driver, wanted.run_id))?.phase === 'ended')
+    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'signalled', signal: 'SIGUSR1' })
+  })
+
+  test('counts bytes on a channel as use, and hands out what an exec needs', async () => {
+    const wanted = await start({ lifecycle: { ephemeral: false, idle_timeout_secs: 1, max_duration_secs: null } })
+    const channel = await driver.openChannel(wanted.run_id)
+    const echoed: string[] = []
+    channel.on('data', (chunk: Buffer) => echoed.push(chunk.toString()))
+    const untilMs = systemClock.monotonicMs() + 1500
+    while (systemClock.monotonicMs() < untilMs) {
+      channel.write('x')
+      await systemClock.sleep(50)
+      assert.notEqual((await find(driver, wanted.run_id))?.is_idle_expired, true)
+    }
+    await until(async () => (await find(driver, wanted.run_id))?.is_idle_expired === true)
+    assert.match(echoed.join(''), /^x+$/)
+    channel.destroy()
+    const container = fixture.container(wanted.run_id)
+    assert.equal(container.id, wanted.run_id)
+    assert.equal(container.spec.lifecycle.idle_timeout_secs, 1)
+    await stop(wanted)
+    await assert.rejects(driver.openChannel(wanted.run_id))
+  })
+})
+
+async function start(spec: Partial<SandboxSpec> = {}): Promise<WantedRun> {
+  const wanted = wantedRun(spec)
+  await driver.start(wanted, NEVER)
+  return wanted
+}
+
+async function stop(wanted: WantedRun): Promise<void> {
+  await driver.stop(wanted.run_id, 0)
+}
+
+async function inside(run: RunId, script: string): Promise<string> {
+  const result = await fixture.exec(run, ['sh', '-c', script])
+  assert.equal(result.code, 0, result.stderr)
+  return result.stdout
+}
+
+async function read(run: RunId, path: string): Promise<string> {
+  return (await fixture.exec(run, ['cat', path])).stdout
+}
+
+function runtime(options: Partial<RuntimeOptions>): RuntimeOptions {
+  return { ...DEFAULT_SPEC_FOR_TESTS.runtime, ...options }
+}
