@@ -77,7 +77,7 @@ export async function makeTestImage(options: TestImageOptions): Promise<TestImag
     config = {},
     architecture = process.arch === 'x64' ? 'amd64' : process.arch,
   } = options
-  const tars = await Promise.all(layers.map((layer) => (Buffer.isBuffer(layer) ? layer : makeLayerTar(layer))))
+  const tars = await Promise.all(layers.map(async (layer) => (Buffer.isBuffer(layer) ? layer : makeLayerTar(layer))))
   const packed = tars.map((tar) =>
     compression === 'gzip' ? gzipSync(tar) : compression === 'zstd' ? zstdCompressSync(tar) : tar,
   )

@@ -134,7 +134,8 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
       case 'character-device':
       case 'block-device':
         return null // the runtime makes the few devices that a sandbox may have
-      default:
+      case 'directory': // has been dealt with: it is noted with its attributes
+      case null:
         throw new StartError('image', `'${entry.name}' in a layer is of a kind that is not supported`)
     }
   }

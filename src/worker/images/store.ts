@@ -41,6 +41,8 @@ export interface ImageStore {
   inspect(reference: string): Promise<ImageRecord | null>
   /** Puts the image of a file or folder (`docker save`, OCI archive, OCI layout) under a reference, in place of an older one. */
   load(path: string, reference: string, signal: AbortSignal): Promise<Image>
+  /** Like `load`, from an OCI layout that `write` puts into a folder of the store, which is deleted afterwards. */
+  make(reference: string, write: (dir: string) => Promise<void>, signal: AbortSignal): Promise<Image>
   /** Forgets a reference; its layers go with the next `collectGarbage`. Removing what is not here succeeds. */
   remove(reference: string): Promise<void>
   /** Deletes layers that no reference and none of `inUse` (folders, as in `Image.layers`) needs; answers how many. */
@@ -158,6 +160,21 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     }
   }
 
+  async function inTemp<T>(work: (folder: string) => Promise<T>): Promise<T> {
+    const folder = await temp.make()
+    try {
+      return await work(folder)
+    } finally {
+      await temp.remove(folder)
+    }
+  }
+
+  async function load({ path, reference, text, folder, signal }: Loading): Promise<Image> {
+    const files = await openArchive(path, { temp: folder, limits })
+    const source = await findSourceInArchive(files, { name: path, architecture, limits, signal })
+    return toImage(await install(source, canonicalReference(reference), { origin: 'loaded', signal }), text)
+  }
+
   return {
     async resolve(text, options) {
       const reference = parse(text)
@@ -191,15 +208,15 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     list: async () => (await records.list()).map(({ reference }) => reference).sort(),
     inspect: async (reference) => records.read(canonicalReference(parse(reference))),
     async load(path, text, signal) {
-      const canonical = canonicalReference(parse(text))
-      const folder = await temp.make()
-      try {
-        const files = await openArchive(path, { temp: folder, limits })
-        const source = await findSourceInArchive(files, { name: path, architecture, limits, signal })
-        return toImage(await install(source, canonical, { origin: 'loaded', signal }), text)
-      } finally {
-        await temp.remove(folder)
-      }
+      const reference = parse(text)
+      return inTemp((folder) => load({ path, reference, text, folder, signal }))
+    },
+    async make(text, write, signal) {
+      const reference = parse(text)
+      return inTemp(async (folder) => {
+        await write(folder)
+        return load({ path: folder, reference, text, folder, signal })
+      })
     },
     remove: async (reference) => records.remove(canonicalReference(parse(reference))),
     async collectGarbage(inUse) {
@@ -209,6 +226,14 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
   }
 }
 
+type Loading = {
+  readonly path: string
+  readonly reference: ImageReference
+  readonly text: string
+  /** For the plain form of a compressed archive. */
+  readonly folder: string
+  readonly signal: AbortSignal
+}
 type Installing = { readonly origin: ImageRecord['origin']; readonly signal: AbortSignal }
 
 function toRecordConfig(config: Image['config']): ImageRecord['config'] {

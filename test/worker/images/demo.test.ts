@@ -3,7 +3,7 @@ import { mkdir, readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { runCommand } from '../../../src/lib/run-command.ts'
-import { DEMO_REFERENCE, ensureDemoImage, makeDemoImage } from '../../../src/worker/images/demo-image.ts'
+import { DEMO_REFERENCE, ensureDemoImage, makeDemoImage } from '../../../src/worker/images/demo.ts'
 import { DEMO_PROGRAMS, findHostPrograms } from '../../../src/worker/images/demo-programs.ts'
 import { makeTestImage, writeLayout } from '../../support/test-image.ts'
 import { makeFolder, NEEDS_ROOT, openStore, wanted } from './setup.ts'
@@ -17,10 +17,7 @@ test(
     const dir = await makeFolder(t)
     const store = await openStore(join(dir, 'store'), { uidShift: 0 })
     const start = performance.now()
-    assert.equal(
-      await ensureDemoImage(store, { workDir: join(dir, 'work'), signal: AbortSignal.timeout(30_000) }),
-      true,
-    )
+    assert.equal(await ensureDemoImage(store), true)
     t.diagnostic(`made in ${(performance.now() - start).toFixed(0)} ms`)
     const image = await store.resolve(DEMO_REFERENCE, wanted({ policy: 'never' }))
     assert.deepEqual(image.config.cmd, ['/bin/sh'])
@@ -59,7 +56,7 @@ test(
     } finally {
       await runCommand('umount', [merged], COMMAND)
     }
-    assert.deepEqual(await readdir(join(dir, 'work')), [])
+    assert.deepEqual(await readdir(join(dir, 'store/tmp')), [])
   },
 )
 
@@ -69,17 +66,17 @@ test(
   async (t) => {
     const dir = await makeFolder(t)
     const store = await openStore(join(dir, 'store'))
-    const options = { workDir: join(dir, 'work'), signal: AbortSignal.timeout(30_000) }
+    const signal = AbortSignal.timeout(30_000)
     await makeDemoImage({
       outDir: join(dir, 'old'),
       programs: { ...(await findHostPrograms(['sh'])), fingerprint: 'of another day' },
     })
-    await store.load(join(dir, 'old'), DEMO_REFERENCE, options.signal)
-    assert.equal(await ensureDemoImage(store, options), true)
-    assert.equal(await ensureDemoImage(store, options), false)
+    await store.load(join(dir, 'old'), DEMO_REFERENCE, signal)
+    assert.equal(await ensureDemoImage(store), true)
+    assert.equal(await ensureDemoImage(store), false)
     await writeLayout(await makeTestImage({ layers: [[{ path: 'mine' }]] }), join(dir, 'mine'))
-    await store.load(join(dir, 'mine'), DEMO_REFERENCE, options.signal)
-    assert.equal(await ensureDemoImage(store, options), false)
+    await store.load(join(dir, 'mine'), DEMO_REFERENCE, signal)
+    assert.equal(await ensureDemoImage(store), false)
   },
 )
 

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
-import { mkdir, mkdtemp, open, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdir, open, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { pack, type Pack } from 'tar-stream'
@@ -18,30 +18,24 @@ export const DEMO_REFERENCE = 'localhost/demo'
 const FINGERPRINT_LABEL = 'sandyard.demo.made-from'
 const FORMAT = '1'
 
-export type DemoImageOptions = {
-  /** A folder to work in; what is made there is deleted again. */
-  readonly workDir: string
-  readonly signal: AbortSignal
-}
+/** The most that making it may take, in milliseconds; measured 2026-11: 1.5 s. */
+const TIMEOUT_MS = 120_000
 
 /**
  * Makes sure that the store has `localhost/demo`, made of this host's programs as they are now; answers whether it had
- * to be made. An image that somebody loaded under that name is left alone.
+ * to be made. An image that somebody loaded under that name is left alone. May be repeated; when nothing changed it
+ * looks at the programs' dates only.
  */
-export async function ensureDemoImage(store: ImageStore, { workDir, signal }: DemoImageOptions): Promise<boolean> {
+export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
   const programs = await findHostPrograms(DEMO_PROGRAMS)
   const present = await store.inspect(DEMO_REFERENCE)
   const madeFrom = present?.labels[FINGERPRINT_LABEL]
   if (present !== null && (madeFrom === undefined || madeFrom === labelOf(programs))) return false
-  await mkdir(workDir, { recursive: true })
-  const outDir = await mkdtemp(join(workDir, 'demo-image-'))
-  try {
+  const write = async (outDir: string): Promise<void> => {
     await makeDemoImage({ outDir, programs })
-    await store.load(outDir, DEMO_REFERENCE, signal)
-    return true
-  } finally {
-    await rm(outDir, { recursive: true, force: true })
   }
+  await store.make(DEMO_REFERENCE, write, AbortSignal.timeout(TIMEOUT_MS))
+  return true
 }
 
 /**
