@@ -13,7 +13,7 @@ export type Cgroups = {
   create(name: string, limits: CgroupLimits): Promise<void>
   /** Host ids of every process in it, those of the runtime's cgroup included; empty when it doesn't exist. */
   pids(name: string): Promise<readonly number[]>
-  /** Whether the kernel ran out of the cgroup's memory. Version 1 can only tell that the limit was hit. */
+  /** Whether the kernel ran out of the cgroup's memory. Version 1 can only tell that all of it was in use. */
   hasRunOutOfMemory(name: string): Promise<boolean>
   /** Removes it; rejects while a process is left in it. An unknown one succeeds. */
   remove(name: string): Promise<void>
@@ -99,12 +99,10 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
     },
     pids: (name) => pidsBelow(join(base('pids'), name)),
     async hasRunOutOfMemory(name) {
-      const memory = join(base('memory'), name)
-      const values = await Promise.all(
-        ['max_usage_in_bytes', 'limit_in_bytes', 'failcnt'].map((file) => readNumber(join(memory, `memory.${file}`))),
-      )
-      const [maxUsage = 0, limit = Infinity, failures = 0] = values
-      return failures > 0 && maxUsage >= limit
+      const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
+      // The count of kills is the runtime's own cgroup's, and gone with it; `failcnt` stays 0 (kernel 6.18, 2026-11).
+      const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
+      return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
     },
     async remove(name) {
       await Promise.all(hierarchies.map((controller) => removeTree(join(base(controller), name))))
