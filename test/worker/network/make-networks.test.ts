@@ -161,8 +161,8 @@ if (isInOwnNetwork(import.meta.filename)) {
     test('nobody but sandboxes reaches the DNS forwarder, and nothing outside reaches a sandbox', async () => {
       await using inmate = await attachInmate(networks, 'unreachable', networkWith([], { default_ingress: 'allow' }))
       await inmate.prober.ask({ kind: 'serveTcp', host: '0.0.0.0', port: 80 })
-      assert.equal(await world.ask({ kind: 'tcp', host: '10.209.0.1', port: 53 }), 'timeout')
-      assert.notEqual(await host.ask({ kind: 'tcp', host: '10.209.0.1', port: 53 }), 'connected')
+      const ask = { kind: 'resolve', server: '10.209.0.1', name: 'a.example.com' } as const
+      assert.deepEqual([await world.ask(ask), await host.ask(ask)], ['ETIMEOUT', 'ETIMEOUT'])
       assert.notEqual(await world.ask({ kind: 'tcp', host: inmate.network.ipv4 ?? '', port: 80 }), 'connected')
     })
 
@@ -224,8 +224,10 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(await inmate.prober.ask(hold), 'connected')
       assert.deepEqual(await networks.attach(inmate.run, DEFAULT_NETWORK), inmate.network)
       assert.equal(await inmate.prober.ask({ kind: 'echo' }), 'echoed')
+      await networks.attach(inmate.run, networkWith([{ destination: { group: 'public' } }]))
+      assert.notEqual(await inmate.prober.ask({ kind: 'echo' }), 'echoed', 'also one that the new policy allows')
+      assert.equal(await inmate.tcp(OUTSIDE.public), 'connected')
       await networks.attach(inmate.run, networkWith([{ destination: { cidr: OUTSIDE.otherPublic } }]))
-      assert.notEqual(await inmate.prober.ask({ kind: 'echo' }), 'echoed')
       assert.deepEqual(
         [await inmate.tcp(OUTSIDE.public), await inmate.tcp(OUTSIDE.otherPublic)],
         [REFUSED, 'connected'],
