@@ -54,12 +54,10 @@ function describeValue({ keyword, params, data }: ErrorObject, field: string): s
  */
 function acceptedBy(errors: readonly ErrorObject[]): string {
   const [first] = errors
-  const last = errors.at(-1)
-  if (first === undefined || last === undefined) return ''
-  const isChoice = last.keyword === 'anyOf' && last.instancePath === first.instancePath && extraKey(first) === null
-  const choices = isChoice
-    ? errors.slice(0, -1).filter(({ instancePath }) => instancePath === first.instancePath)
-    : [first]
+  if (first === undefined) return ''
+  const isThere = ({ instancePath }: ErrorObject): boolean => instancePath === first.instancePath
+  const choice = errors.findIndex((error) => error.keyword === 'anyOf' && isThere(error))
+  const choices = choice === -1 || extraKey(first) !== null ? [first] : errors.slice(0, choice).filter(isThere)
   return [...new Set(choices.map(acceptedByOne))].join(' or ')
 }
 

@@ -43,8 +43,13 @@ const FORMATS = {
   password: true,
 } as const
 
+/** The years 1 to 9999 in UTC: what has the same text for us, for PostgreSQL and for RFC 3339. */
+const FIRST_INSTANT_MS = Date.parse('0001-01-01T00:00:00Z')
+const LAST_INSTANT_MS = Date.parse('9999-12-31T23:59:59.999Z')
+
 function isDateTime(text: string): boolean {
   const day = DATE_TIME_SHAPE.exec(text)?.[1]
-  if (day === undefined || Number.isNaN(Date.parse(text))) return false
+  const instantMs = Date.parse(text)
+  if (day === undefined || !(instantMs >= FIRST_INSTANT_MS && instantMs <= LAST_INSTANT_MS)) return false
   return new Date(`${day}T00:00:00Z`).toISOString().startsWith(day) // a parser may roll February 30 over to March
 }

@@ -17,6 +17,11 @@ export const contractIsMissing: string | false = existsSync(join(CONTRACT_DIR, '
   ? false
   : `no contract at ${CONTRACT_DIR}; set SANDYARD_CONTRACT_DIR`
 
+/** The identifiers of all operations. */
+export const operationIds: readonly OperationId[] = Object.keys(OPERATIONS).filter(
+  (id): id is OperationId => id in OPERATIONS,
+)
+
 /** A create body as the public client sent it. */
 export type CapturedBody = { readonly file: string; readonly body: unknown }
 

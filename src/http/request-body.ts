@@ -1,0 +1,32 @@
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import { parseJsonBody } from './json-body.ts'
+import { unsupportedMediaType } from './problem-reply.ts'
+
+/**
+ * Takes bodies as strict JSON and nothing else. No body at all is undefined, whatever its content type says: the
+ * operation's schema decides whether it needs one.
+ */
+export function takeJsonBodies(app: FastifyInstance): void {
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
+    try {
+      const bytes = typeof body === 'string' ? Buffer.from(body) : body
+      done(null, bytes.length === 0 ? undefined : readJson(request, bytes))
+    } catch (error) {
+      done(error instanceof Error ? error : new Error('a body could not be read', { cause: error }))
+    }
+  })
+  app.addContentTypeParser('*', (request, _payload, done) => {
+    if (request.headers['content-length'] === '0') done(null, undefined)
+    else done(unsupportedMediaType(request.headers['content-type'] ?? 'no content type'))
+  })
+}
+
+function readJson({ headers }: FastifyRequest, body: Buffer): unknown {
+  const charset = /;\s*charset="?([^;"\s]+)/i.exec(headers['content-type'] ?? '')?.[1]?.toLowerCase() ?? 'utf-8'
+  if (charset !== 'utf-8' && charset !== 'utf8' && charset !== 'us-ascii')
+    throw unsupportedMediaType(`the charset ${charset}`)
+  const encoding = headers['content-encoding'] ?? 'identity'
+  if (encoding !== 'identity') throw unsupportedMediaType(`the content encoding ${encoding}`)
+  return parseJsonBody(body)
+}

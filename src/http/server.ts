@@ -1,0 +1,176 @@
+import { fastify, type FastifyInstance, type FastifyPluginAsync, type FastifyReply, type FastifyRequest } from 'fastify'
+import { Histogram, type Registry } from 'prom-client'
+import type { Operation } from '../contract/operation.ts'
+import { OPERATIONS } from '../contract/operations.ts'
+import type { Caller } from '../domain/caller.ts'
+import { Problem } from '../domain/problem.ts'
+import type { Log } from '../lib/log.ts'
+import type { Uuids } from '../lib/uuid.ts'
+import { agentRoute } from './agent-route.ts'
+import { authenticateRequest } from './authenticate-request.ts'
+import { clientGone } from './client-gone.ts'
+import { makeHandlers, type Handler } from './handlers.ts'
+import { addProbes } from './probes.ts'
+import { JSON_TYPE, problemOf, renderProblem } from './problem-reply.ts'
+import { refuseMalformed } from './refuse-malformed.ts'
+import { takeJsonBodies } from './request-body.ts'
+import { makeRouteTable, type RouteTable } from './routes-of-path.ts'
+import { attachUpgrades, type UpgradeRoute } from './upgrades.ts'
+import type { UseCases } from './use-cases.ts'
+import { makeParserMaker } from './validate.ts'
+
+export type ServerDeps = {
+  readonly useCases: UseCases
+  readonly log: Log
+  readonly uuids: Uuids
+  readonly metrics: Registry
+  /** What keeps the process from serving, in words; empty when it can. */
+  readonly isReady: () => Promise<readonly string[]>
+  readonly settings: ServerSettings
+  /** Routes beside the API's, such as the workers'; they authenticate for themselves. */
+  readonly plugins?: readonly FastifyPluginAsync[]
+  /** WebSocket routes beside the API's; they authenticate for themselves. */
+  readonly upgrades?: readonly UpgradeRoute[]
+}
+
+export type ServerSettings = {
+  /** The largest body of a request, in bytes. */
+  readonly bodyLimitBytes: number
+  /** How often a WebSocket is pinged, in milliseconds; one that misses a whole period is dropped. */
+  readonly pingMs: number
+}
+
+export const DEFAULT_SERVER_SETTINGS: ServerSettings = { bodyLimitBytes: 4 * 1024 * 1024, pingMs: 20_000 }
+
+/** A whole request must have arrived after this, in milliseconds. */
+const REQUEST_TIMEOUT_MS = 60_000
+/** The longest parameter of a path: a name of 128 bytes, each percent-encoded, is 384 characters. */
+const PARAM_MAX_CHARS = 1024
+
+/**
+ * The HTTP server of the API: routes, validation, authentication, errors, metrics. It is built here and listens when
+ * its caller says so; `close` ends its WebSockets with 1001.
+ */
+export function makeServer(deps: ServerDeps): FastifyInstance {
+  const { useCases, settings } = deps
+  const app = fastify({
+    logger: false,
+    genReqId: () => deps.uuids.next(),
+    requestIdHeader: false,
+    bodyLimit: settings.bodyLimitBytes,
+    requestTimeout: REQUEST_TIMEOUT_MS,
+    return503OnClosing: false,
+    routerOptions: { maxParamLength: PARAM_MAX_CHARS, querystringParser: () => ({}) },
+    http: { shouldUpgradeCallback: ({ headers }) => headers.upgrade?.toLowerCase() === 'websocket' },
+    clientErrorHandler: refuseMalformed(deps.uuids),
+    frameworkErrors: (error, request, reply) => {
+      answer(deps, error, { request, reply })
+    },
+  })
+  const table = makeRouteTable()
+  takeJsonBodies(app)
+  observe(app, deps, table)
+  app.setErrorHandler((error, request, reply) => answer(deps, error, { request, reply }))
+  app.setNotFoundHandler((request, reply) => refuseUnrouted(deps, table, { request, reply }))
+
+  const handlers = new Map(Object.entries(makeHandlers(useCases, makeParserMaker())))
+  for (const operation of Object.values(OPERATIONS)) {
+    const handler = handlers.get(operation.id)
+    if (handler !== undefined) addRoute(app, useCases, { operation, handler })
+  }
+  addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest })
+  addProbes(app, deps)
+  for (const plugin of deps.plugins ?? []) app.register(plugin)
+  attachUpgrades(app, { ...deps, routes: [agentRoute(deps), ...(deps.upgrades ?? [])] })
+  return app
+}
+
+type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
+
+/** Who asks is settled before the body is read: a stranger costs little and learns nothing. */
+function addRoute(
+  app: FastifyInstance,
+  useCases: UseCases,
+  route: { readonly operation: Operation; readonly handler: Handler },
+): void {
+  const callers = new WeakMap<FastifyRequest, Caller>()
+  app.route({
+    method: route.operation.method,
+    url: route.operation.path.replaceAll(/\{(\w+)\}/g, ':$1'),
+    onRequest: async (request) => {
+      callers.set(request, await authenticateRequest(useCases, request.headers.authorization))
+    },
+    handler: async (request, reply) => {
+      const caller = callers.get(request)
+      if (caller === undefined) throw new Error('a request without a caller reached its handler')
+      const { url, params, body } = request
+      const text = await route.handler({ caller, url, params, body, signal: () => clientGone(reply.raw) })
+      return reply.header('content-type', JSON_TYPE).send(text)
+    },
+  })
+}
+
+function refusePlainAgentRequest(): Promise<string> {
+  const details = { field: 'upgrade', seen: 'no WebSocket upgrade', accepted: 'upgrade: websocket' }
+  throw new Problem('invalid_request', { message: 'invalid request: this route is a WebSocket', details })
+}
+
+/** Gives every reply its request id, and every request its place in the metrics and the log. */
+function observe(app: FastifyInstance, { metrics, log }: ServerDeps, table: RouteTable): void {
+  const durations = new Histogram({
+    name: 'sandyard_http_request_duration_seconds',
+    help: 'From the arrival of a request to the end of its reply, by operation and status.',
+    labelNames: ['operation', 'status'],
+    buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 100],
+    registers: [metrics],
+  })
+  const names = new Map(
+    Object.values(OPERATIONS).map(({ id, method, path }) => [`${method} ${path.replaceAll(/\{(\w+)\}/g, ':$1')}`, id]),
+  )
+  app.addHook('onRoute', ({ method, url }) => {
+    for (const one of [method].flat()) table.add(one, url)
+  })
+  app.addHook('onRequest', (request, reply, done) => {
+    reply.header('x-request-id', request.id)
+    done()
+  })
+  app.addHook('onResponse', (request, reply, done) => {
+    const operation = names.get(`${request.method} ${request.routeOptions.url ?? ''}`) ?? 'other'
+    durations.observe({ operation, status: reply.statusCode }, reply.elapsedTime / 1000)
+    log.debug({ request_id: request.id, operation, status: reply.statusCode, ms: reply.elapsedTime }, 'request served')
+    done()
+  })
+}
+
+/** Answers with the problem that was thrown; what nobody expected is logged here, once. */
+function answer(deps: ServerDeps, error: unknown, { request, reply }: Exchange): FastifyReply {
+  const problem = problemOf(error, deps.settings.bodyLimitBytes)
+  if (problem.code === 'internal_error') {
+    deps.log.error(
+      { request_id: request.id, method: request.method, route: request.routeOptions.url, err: problem.cause },
+      'request failed',
+    )
+  }
+  const { status, headers, body } = renderProblem(problem, request.id)
+  return reply.code(status).headers(headers).send(body)
+}
+
+/** A path without a route is 404, one with a route for other methods 405; below /v1 only for who has a key. */
+async function refuseUnrouted(
+  deps: ServerDeps,
+  table: RouteTable,
+  { request, reply }: Exchange,
+): Promise<FastifyReply> {
+  const path = request.url.split('?', 1)[0] ?? ''
+  if (path.startsWith('/v1/')) await authenticateRequest(deps.useCases, request.headers.authorization)
+  const methods = table.methodsOf(path)
+  if (methods.length === 0)
+    throw new Problem('not_found', {
+      details: { field: 'path', seen: path.slice(0, 200), accepted: 'a path of /openapi.json' },
+    })
+  reply.header('allow', methods.join(', '))
+  if (request.method === 'OPTIONS') return reply.code(204).send()
+  throw new Problem('method_not_allowed', {
+    details: { field: 'method', seen: request.method, accepted: methods.join(', ') },
+  })
+}

@@ -1,0 +1,103 @@
+import type { FastifyPluginAsync } from 'fastify'
+import { createWebSocketStream } from 'ws'
+import { SyncInput } from '../contract/sync-input.ts'
+import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../contract/worker-protocol.ts'
+import type { ControlDeps } from '../control/deps.ts'
+import { holdSync } from '../control/hold-sync.ts'
+import { authenticateWorker } from '../control/worker-join.ts'
+import { asId, type RunId, type SandboxId, type WorkerId } from '../domain/ids.ts'
+import { Problem } from '../domain/problem.ts'
+import { refusalProblem } from '../domain/refusal.ts'
+import type { Relay } from '../relay/relay.ts'
+import { clientGone } from './client-gone.ts'
+import { JSON_TYPE } from './problem-reply.ts'
+import type { UpgradeRoute } from './upgrades.ts'
+import { makeParserMaker } from './validate.ts'
+
+export type WorkerRouteDeps = { readonly control: ControlDeps; readonly relay: Relay }
+
+/** The largest sync, in bytes: some 100,000 runs. */
+const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
+
+/** The route that workers sync by. A later sync of a worker ends the hold of an earlier one. */
+export function makeSyncRoute({ control, relay }: WorkerRouteDeps): FastifyPluginAsync {
+  const parse = makeParserMaker()(SyncInput, 'body')
+  const held = new Map<WorkerId, { readonly seq: number; readonly release: AbortController }>()
+  return (app) => {
+    app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES }, async (request, reply) => {
+      const worker = await workerOf(control, request.headers.authorization)
+      const report = reportOf(parse(request.body), worker)
+      held.get(worker)?.release.abort(new Error('a later sync arrived'))
+      const mine = { seq: report.seq, release: new AbortController() }
+      held.set(worker, mine)
+      try {
+        const signal = AbortSignal.any([clientGone(reply.raw), mine.release.signal])
+        const answer = await holdSync({ ...control, tickets: relay }, worker, report, signal)
+        return await reply.type(JSON_TYPE).send(JSON.stringify(answer))
+      } finally {
+        if (held.get(worker) === mine) held.delete(worker)
+      }
+    })
+    app.addHook('preClose', () => {
+      for (const { release } of held.values()) release.abort(new Error('the server is closing'))
+      return Promise.resolve()
+    })
+    return Promise.resolve()
+  }
+}
+
+/** The route by which a worker dials in with a ticket. */
+export function makeStreamRoute({ control, relay }: WorkerRouteDeps): UpgradeRoute {
+  return {
+    path: '/worker/v1/streams/{ticket}',
+    handle: async (upgrade) => {
+      const worker = await workerOf(control, upgrade.headers.authorization)
+      const ticket = upgrade.params['ticket'] ?? ''
+      if (!relay.isOpen(worker, ticket))
+        throw new Problem('not_found', { message: 'the ticket is over or not this worker’s' })
+      const stream = createWebSocketStream(await upgrade.accept())
+      if (!relay.accept(worker, ticket, stream)) stream.destroy()
+    },
+  }
+}
+
+async function workerOf(control: ControlDeps, authorization: string | undefined): Promise<WorkerId> {
+  const credential = /^Bearer (\S{1,512})$/.exec(authorization ?? '')?.[1]
+  const worker = credential === undefined ? null : await authenticateWorker(control, credential)
+  if (worker === null) throw new Problem('invalid_api_key')
+  return worker
+}
+
+type ParsedSync = Omit<SyncRequest, 'worker_id' | 'seen' | 'stored'> & {
+  readonly worker_id: string
+  readonly seen: readonly (Omit<SyncRequest['seen'][number], 'run_id' | 'sandbox_id'> & {
+    readonly run_id: string
+    readonly sandbox_id: string
+  })[]
+  readonly stored: readonly string[]
+}
+
+function reportOf(parsed: ParsedSync, worker: WorkerId): SyncRequest {
+  if (parsed.protocol !== WORKER_PROTOCOL_VERSION) {
+    const accepted = `version ${String(WORKER_PROTOCOL_VERSION)}: give worker and control plane the same release`
+    throw refusalProblem({ code: 'invalid_request', field: 'protocol', seen: String(parsed.protocol), accepted })
+  }
+  if (parsed.worker_id !== worker) {
+    throw refusalProblem({
+      code: 'invalid_request',
+      field: 'worker_id',
+      seen: parsed.worker_id,
+      accepted: 'the id that the credential belongs to',
+    })
+  }
+  return {
+    ...parsed,
+    worker_id: worker,
+    seen: parsed.seen.map((run) => ({
+      ...run,
+      run_id: asId<RunId>(run.run_id),
+      sandbox_id: asId<SandboxId>(run.sandbox_id),
+    })),
+    stored: parsed.stored.map((id) => asId<SandboxId>(id)),
+  }
+}

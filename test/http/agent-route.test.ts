@@ -1,0 +1,238 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { connect } from 'node:net'
+import { PassThrough, duplexPair, type Duplex } from 'node:stream'
+import { test, type TestContext } from 'node:test'
+import { WebSocket } from 'ws'
+import { Problem } from '../../src/domain/problem.ts'
+import { assertReply } from '../support/contract.ts'
+import { asCaller, makeHttpWorld, SANDBOX_ID, type WorldOptions } from '../support/http-world.ts'
+
+/** A listening server that ends with the test; gives its port. */
+async function listen(t: TestContext, options: WorldOptions): Promise<number> {
+  const app = makeHttpWorld(options)
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  t.after(() => app.close())
+  const address = app.server.address()
+  assert.ok(typeof address === 'object' && address !== null)
+  return address.port
+}
+
+function withChannel(channel: Duplex): WorldOptions {
+  return { useCases: { openChannel: () => Promise.resolve(channel) } }
+}
+
+const PATH = `/v1/sandboxes/${SANDBOX_ID}/agent`
+
+function dial(port: number, path = PATH, headers: Record<string, string> = asCaller): WebSocket {
+  return new WebSocket(`ws://127.0.0.1:${String(port)}${path}`, { headers, perMessageDeflate: true })
+}
+
+/** The status and body of a refused upgrade. */
+async function refusedUpgrade(socket: WebSocket): Promise<{ readonly status: number; readonly body: unknown }> {
+  socket.on('error', () => socket.terminate())
+  const [, response] = await once(socket, 'unexpected-response', { signal: AbortSignal.timeout(5_000) })
+  let text = ''
+  for await (const chunk of response) text += String(chunk)
+  return { status: response.statusCode, body: JSON.parse(text) }
+}
+
+test('bytes go both ways unchanged, whatever the message boundaries', async (t) => {
+  const [ours, theirs] = duplexPair()
+  const port = await listen(t, withChannel(ours))
+  theirs.pipe(theirs)
+  const socket = dial(port)
+  await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+  assert.equal(socket.extensions, '')
+  const sent = Buffer.alloc(3 * 1024 * 1024, 'abcdefg')
+  const got: Buffer[] = []
+  const whole = new Promise<void>((resolve) => {
+    socket.on('message', (data, isBinary) => {
+      assert.ok(isBinary && Buffer.isBuffer(data))
+      got.push(data)
+      if (got.reduce((sum, { length }) => sum + length, 0) === sent.length) resolve()
+    })
+  })
+  socket.send(sent)
+  await whole
+  assert.ok(Buffer.concat(got).equals(sent))
+  socket.close()
+  await until(() => ours.destroyed)
+})
+
+test('a channel that ends closes the socket with 1000, one that fails with 1011, and a text message is answered with 1003', async (t) => {
+  const ends: readonly (readonly [(channel: Duplex, socket: WebSocket) => void, number])[] = [
+    [(channel) => channel.push(null), 1000],
+    [(channel) => channel.destroy(), 1000],
+    [(channel) => channel.destroy(new Error('gone')), 1011],
+    [(_channel, socket) => socket.send('text'), 1003],
+  ]
+  for (const [end, expected] of ends) {
+    const channel = new PassThrough()
+    const port = await listen(t, withChannel(channel))
+    const socket = dial(port)
+    await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+    end(channel, socket)
+    const [code] = await once(socket, 'close', { signal: AbortSignal.timeout(5_000) })
+    assert.equal(code, expected)
+    await until(() => channel.destroyed)
+  }
+})
+
+test('a client that leaves ends its channel', async (t) => {
+  const channel = new PassThrough()
+  const port = await listen(t, withChannel(channel))
+  const socket = dial(port)
+  await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+  const closed = once(channel, 'close', { signal: AbortSignal.timeout(5_000) })
+  socket.terminate()
+  await closed
+})
+
+test('a channel that does not take bytes slows the client down instead of filling memory', async (t) => {
+  const [ours, theirs] = duplexPair()
+  const port = await listen(t, withChannel(ours))
+  const socket = dial(port)
+  await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+  const total = 96 * 1024 * 1024
+  const chunk = Buffer.alloc(1024 * 1024)
+  for (let sent = 0; sent < total; sent += chunk.length) socket.send(chunk)
+  // Kernel buffers and one message may be on their way; the rest must wait at the client.
+  await until(() => ours.writableNeedDrain && socket.bufferedAmount > total / 2)
+  assert.ok(ours.writableLength < 16 * 1024 * 1024)
+  let arrived = 0
+  theirs.on('data', (data: Buffer) => (arrived += data.length))
+  await until(() => arrived === total)
+  socket.terminate()
+})
+
+test('a client that does not read slows the channel down instead of filling memory', async (t) => {
+  let made = 0
+  const chunk = Buffer.alloc(256 * 1024)
+  const total = 64 * 1024 * 1024
+  const channel = new PassThrough()
+  channel._read = function (): void {
+    made += chunk.length
+    this.push(made > total ? null : chunk)
+  }
+  const port = await listen(t, withChannel(channel))
+  const socket = dial(port)
+  await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+  socket.pause()
+  await until(() => channel.isPaused())
+  assert.ok(made < total, 'the channel was read to its end though nobody took it')
+  let arrived = 0
+  socket.on('message', (data) => (arrived += Buffer.isBuffer(data) ? data.length : 0))
+  socket.resume()
+  await once(socket, 'close', { signal: AbortSignal.timeout(20_000) })
+  assert.equal(arrived, total)
+})
+
+test('every refusal comes before the upgrade, as an HTTP status with the error envelope', async (t) => {
+  const channels = {
+    openChannel: () => Promise.reject(new Problem('invalid_state_transition', { details: { seen: 'stopped' } })),
+  }
+  const port = await listen(t, { useCases: channels })
+  const cases: readonly (readonly [WebSocket, number])[] = [
+    [dial(port, PATH, {}), 401],
+    [dial(port, PATH, { authorization: 'Bearer nobody' }), 401],
+    [dial(port, '/v1/sandboxes/1/agent'), 400],
+    [dial(port, `${PATH}?x=1`), 400],
+    [dial(port), 409],
+  ]
+  for (const [socket, expected] of cases) {
+    const { status, body } = await refusedUpgrade(socket)
+    assert.equal(status, expected)
+    assertReply('open_agent', status, body)
+  }
+  assert.equal((await refusedUpgrade(dial(port, '/v1/nothing'))).status, 404)
+})
+
+test('a bug while opening answers 500 without its message', async (t) => {
+  const port = await listen(t, { useCases: { openChannel: () => Promise.reject(new Error('hunter2')) } })
+  const { status, body } = await refusedUpgrade(dial(port))
+  assert.equal(status, 500)
+  assert.ok(!JSON.stringify(body).includes('hunter2'))
+})
+
+test('an upgrade to something else than a WebSocket is served as the plain request that it also is', async (t) => {
+  const port = await listen(t, {})
+  const reply = await fetchRaw(
+    port,
+    `GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: upgrade, close\r\nupgrade: h2c\r\n\r\n`,
+  )
+  assert.match(reply, /^HTTP\/1\.1 200 /)
+})
+
+test('bytes that are not HTTP get the error envelope', async (t) => {
+  const port = await listen(t, {})
+  assert.match(await fetchRaw(port, 'nonsense\r\n\r\n'), /^HTTP\/1\.1 400 [\s\S]*"code":"invalid_request"/)
+})
+
+test('a peer that answers no ping is dropped', async (t) => {
+  const channel = new PassThrough()
+  const port = await listen(t, { ...withChannel(channel), server: { settings: { bodyLimitBytes: 1024, pingMs: 50 } } })
+  const socket = new WebSocket(`ws://127.0.0.1:${String(port)}${PATH}`, { headers: asCaller, autoPong: false })
+  await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+  const [code] = await once(socket, 'close', { signal: AbortSignal.timeout(5_000) })
+  assert.equal(code, 1006)
+  await until(() => channel.destroyed)
+})
+
+test('closing the server says goodbye to every socket with 1001 and does not wait for the ones that stay silent', async () => {
+  const app = makeHttpWorld(withChannel(new PassThrough()))
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  const address = app.server.address()
+  assert.ok(typeof address === 'object' && address !== null)
+  const socket = dial(address.port)
+  await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+  const closed = once(socket, 'close', { signal: AbortSignal.timeout(5_000) })
+  await app.close()
+  assert.equal((await closed)[0], 1001)
+})
+
+test('a client that leaves while it waits aborts the signal of its request', async (t) => {
+  let aborted: () => void = () => undefined
+  const wasAborted = new Promise<void>((resolve) => (aborted = resolve))
+  const started = new Promise<AbortSignal>((resolve) => {
+    const startSandbox = (
+      _caller: unknown,
+      _ref: unknown,
+      { signal }: { readonly signal: AbortSignal },
+    ): Promise<never> => {
+      signal.addEventListener('abort', aborted)
+      resolve(signal)
+      return new Promise((_resolve, reject) => {
+        signal.addEventListener('abort', () => reject(new Problem('unavailable')))
+      })
+    }
+    listen(t, { useCases: { startSandbox } }).then((port) => {
+      const leave = new AbortController()
+      const url = `http://127.0.0.1:${String(port)}/v1/sandboxes/${SANDBOX_ID}/start?wait_for=running`
+      fetch(url, { method: 'POST', headers: asCaller, signal: leave.signal }).catch(() => leave.signal.aborted)
+      started.then(
+        () => leave.abort(),
+        () => leave.abort(),
+      )
+    }, resolve)
+  })
+  await started
+  await wasAborted
+})
+
+async function fetchRaw(port: number, text: string): Promise<string> {
+  const socket = connect(port, '127.0.0.1')
+  socket.end(text)
+  let reply = ''
+  for await (const chunk of socket) reply += String(chunk)
+  return reply
+}
+
+/** Resolves once a claim holds; fails after 20 s. */
+async function until(claim: () => boolean): Promise<void> {
+  const limit = AbortSignal.timeout(20_000)
+  while (!claim()) {
+    limit.throwIfAborted()
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+}

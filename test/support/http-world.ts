@@ -1,0 +1,105 @@
+import { PassThrough, type Duplex } from 'node:stream'
+import type { FastifyInstance } from 'fastify'
+import { Registry } from 'prom-client'
+import type { Caller } from '../../src/domain/caller.ts'
+import { asId, type ApiKeyId, type OrgId, type SandboxId } from '../../src/domain/ids.ts'
+import { Problem } from '../../src/domain/problem.ts'
+import { projectSpec } from '../../src/domain/project-spec.ts'
+import type { Sandbox } from '../../src/domain/sandbox.ts'
+import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerDeps } from '../../src/http/server.ts'
+import type { SandboxRef, UseCases } from '../../src/http/use-cases.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { makeUuids } from '../../src/lib/uuid.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
+
+export const KEY = 'msb_test_world'
+export const SANDBOX_ID = '01890a5d-ac96-774b-bcce-b302099a8057'
+const ORG = asId<OrgId>('01890a5d-ac96-774b-bcce-b302099a8000')
+
+/** What a test may change of the server that it asks questions of. */
+export type WorldOptions = {
+  readonly useCases?: Partial<UseCases>
+  readonly server?: Partial<ServerDeps>
+}
+
+/** A server of the API over use cases that hold one sandbox, for what the transport alone decides. */
+export function makeHttpWorld(options: WorldOptions = {}): FastifyInstance {
+  const uuids = makeUuids(systemClock, systemRandom)
+  return makeServer({
+    useCases: { ...oneSandbox(), ...options.useCases },
+    log: makeLog('silent'),
+    uuids,
+    metrics: new Registry(),
+    isReady: () => Promise.resolve([]),
+    settings: DEFAULT_SERVER_SETTINGS,
+    ...options.server,
+  })
+}
+
+/** The headers of a caller that the world knows. */
+export const asCaller = { authorization: `Bearer ${KEY}` }
+
+/** The sandbox that the world holds. */
+export const theSandbox: Sandbox = {
+  id: asId<SandboxId>(SANDBOX_ID),
+  org_id: ORG,
+  name: 'demo',
+  slug: 'amber-harbor-k3f9',
+  status: 'running',
+  ephemeral: false,
+  created_at: new Date('2026-11-21T10:00:00Z'),
+  last_failure_message: null,
+  started_at: new Date('2026-11-21T10:00:01Z'),
+  status_reason: null,
+  stopped_at: null,
+  spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
+}
+
+function oneSandbox(): UseCases {
+  const find = (ref: SandboxRef): Sandbox => {
+    if ('id' in ref ? ref.id === theSandbox.id : ref.name === theSandbox.name) return theSandbox
+    throw new Problem('sandbox_not_found')
+  }
+  const event = {
+    id: SANDBOX_ID,
+    org_id: ORG,
+    timestamp: new Date('2026-11-21T10:00:00Z'),
+    category: 'sandbox',
+    event_type: 'sandbox_created',
+    actor: { kind: 'api_key', api_key_id: SANDBOX_ID, name: 'first' },
+    payload: {},
+  }
+  const org = {
+    id: ORG,
+    name: 'org',
+    slug: 'org',
+    mfa_required: false,
+    role: 'owner',
+    created_at: new Date(0),
+    updated_at: new Date(0),
+  }
+  return {
+    authenticate: (key) => Promise.resolve(key === KEY ? caller() : null),
+    createSandbox: (_caller, { name, slug }) =>
+      Promise.resolve({ ...theSandbox, name: name ?? 'made', slug: slug ?? 'made' }),
+    getSandbox: async (_caller, ref) => find(ref),
+    listSandboxes: () => Promise.resolve({ items: [theSandbox], nextCursor: null }),
+    startSandbox: async (_caller, ref) => find(ref),
+    stopSandbox: async (_caller, ref) => find(ref),
+    renameSandbox: async (_caller, ref, change) => ({ ...find(ref), ...change }),
+    deleteSandbox: async (_caller, ref) => {
+      find(ref)
+    },
+    getOrg: () => Promise.resolve(org),
+    listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
+    getEvent: () => Promise.resolve(event),
+    openChannel: (): Promise<Duplex> => Promise.resolve(new PassThrough()),
+  }
+}
+
+function caller(): Caller {
+  const api_key_id = asId<ApiKeyId>(SANDBOX_ID)
+  return { org_id: ORG, api_key_id, role: 'owner', actor: { kind: 'api_key', api_key_id, name: 'first' } }
+}
