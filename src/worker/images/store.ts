@@ -10,6 +10,7 @@ import {
 import type { PullPolicy } from '../../domain/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
+import { CommandError } from '../../lib/run-command.ts'
 import { StartError } from '../drivers/driver.ts'
 import { findSourceInArchive } from './archive.ts'
 import { openArchive } from './archive-files.ts'
@@ -124,7 +125,9 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
       return record
     } catch (error) {
       await Promise.allSettled(work)
-      throw options.signal.aborted ? new StartError('cancelled', `getting ${reference} was cancelled`, error) : error
+      throw options.signal.aborted
+        ? new StartError('cancelled', `getting ${reference} was cancelled`, error)
+        : explain(error, reference)
     } finally {
       release()
     }
@@ -224,6 +227,14 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
       return layers.collect(new Set([...named, ...inUse]))
     },
   }
+}
+
+// The store's own disk and tools may fail too; anything else that isn't a StartError is a bug and stays as it is.
+function explain(error: unknown, reference: string): unknown {
+  const isOfHost = error instanceof CommandError || (error instanceof Error && 'syscall' in error)
+  return isOfHost
+    ? new StartError('host', `image ${reference} could not be stored on this worker: ${error.message}`, error)
+    : error
 }
 
 type Loading = {

@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { choosePlatform, parseImageDocument, parseManifest } from '../../../src/worker/images/manifest.ts'
+import { parseChallenge } from '../../../src/worker/images/registry-auth.ts'
+import { mayLead } from '../../../src/worker/images/registry-transport.ts'
+
+const DIGEST = `sha256:${'0'.repeat(64)}`
+const OTHER = `sha256:${'1'.repeat(64)}`
+const json = (value: unknown): Buffer => Buffer.from(JSON.stringify(value))
+
+test('a challenge is read in any case and order, and a token is preferred to the password', () => {
+  const bearer = { scheme: 'bearer', realm: 'https://auth.example/token', service: 'registry' }
+  assert.deepEqual(parseChallenge('Bearer realm="https://auth.example/token",service="registry",scope="x"'), bearer)
+  assert.deepEqual(
+    parseChallenge('Basic realm="r", bearer service="registry", Realm="https://auth.example/token"'),
+    bearer,
+  )
+  assert.deepEqual(parseChallenge('basic realm="r"'), { scheme: 'basic' })
+  for (const none of ['', 'Negotiate', 'Bearer scope="x"', 'xbasic realm="r"'])
+    assert.equal(parseChallenge(none), null, none)
+})
+
+test('no address outside this machine may lead into it, nor to plain HTTP', () => {
+  const allowed: readonly (readonly [string, string, boolean])[] = [
+    ['https://registry.example/', 'https://blobs.example/', true],
+    ['https://registry.example/', 'http://registry.example/', false],
+    ['https://registry.example/', 'http://127.0.0.1/', false],
+    ['https://registry.example/', 'https://localhost/', false],
+    ['https://registry.example/', 'https://127.1/', false],
+    ['https://registry.example/', 'https://[::1]:5000/', false],
+    ['https://registry.example/', 'file:///etc/passwd', false],
+    ['http://127.0.0.1:5000/', 'http://localhost:5001/', true],
+    ['http://127.0.0.1:5000/', 'http://registry.example/', false],
+    ['http://127.0.0.1:5000/', 'https://registry.example/', true],
+  ]
+  for (const [from, to, expected] of allowed)
+    assert.equal(mayLead(new URL(from), new URL(to)), expected, `${from} to ${to}`)
+})
+
+test('a document that is no manifest, or two at once, is refused', () => {
+  const both = { manifests: [], config: { digest: DIGEST, size: 1 }, layers: [] }
+  const upward = { config: { digest: 'sha256:../../etc', size: 1 }, layers: [] }
+  for (const value of [{}, [], null, both, upward, { schemaVersion: 1, fsLayers: [] }]) {
+    assert.throws(() => parseManifest(json(value), 'x'), { reason: 'image' })
+  }
+  assert.throws(() => parseManifest(Buffer.from('<html>'), 'x'), { reason: 'image' })
+})
+
+test('the manifest for this machine is chosen, and the refusal names what there is', () => {
+  const entry = (os: string, architecture: string): object => ({
+    digest: DIGEST,
+    size: 1,
+    platform: { os, architecture },
+  })
+  const parsed = parseManifest(
+    json({ manifests: [entry('unknown', 'unknown'), entry('windows', 'amd64'), entry('linux', 'amd64', OTHER)] }),
+    'x',
+  )
+  assert.ok(parsed.kind === 'index')
+  assert.equal(choosePlatform(parsed.index, 'amd64', 'x').digest, OTHER)
+  assert.throws(
+    () => choosePlatform(parsed.index, 'arm64', 'x'),
+    /no linux\/arm64 variant; it has: unknown\/unknown, windows\/amd64, linux\/amd64/,
+  )
+})
+
+test('an image configuration with nulls or nothing in it is read as one that says nothing', () => {
+  const nothing = { env: [], entrypoint: null, cmd: null, workdir: null, user: null }
+  const rootfs = { type: 'layers', diff_ids: [DIGEST] }
+  const nulls = {
+    Env: null,
+    Cmd: null,
+    Entrypoint: [''],
+    WorkingDir: '',
+    User: '',
+    Labels: null,
+    ExposedPorts: { '80/tcp': {} },
+  }
+  for (const config of [undefined, null, {}, nulls]) {
+    assert.deepEqual(
+      parseImageDocument(json({ os: 'linux', architecture: 'amd64', config, rootfs }), 'amd64', 'x').config,
+      nothing,
+    )
+  }
+})
