@@ -47,8 +47,8 @@ test('a document that is no manifest, or two at once, is refused', () => {
 })
 
 test('the manifest for this machine is chosen, and the refusal names what there is', () => {
-  const entry = (os: string, architecture: string): object => ({
-    digest: DIGEST,
+  const entry = (os: string, architecture: string, digest = DIGEST): object => ({
+    digest,
     size: 1,
     platform: { os, architecture },
   })
