@@ -3,7 +3,7 @@ import { readFile, readdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { startRegistry } from '../../support/registry.ts'
-import { makeTestImage } from '../../support/test-image.ts'
+import { makeTestImage, writeLayout } from '../../support/test-image.ts'
 import { makeFolder, NEEDS_ROOT, openStore, UID_SHIFT, wanted } from './setup.ts'
 
 const AUTH = { username: 'alice', password: 's3cret-word' }
@@ -259,3 +259,36 @@ test('an image that is here is answered in less than a millisecond', { skip: NEE
   t.diagnostic(`median ${median.toFixed(3)} ms`)
   assert.ok(median < 1, `median ${String(median)} ms`)
 })
+
+test('a registry that falls silent in the middle of a layer is asked again', { skip: NEEDS_ROOT }, async (t) => {
+  const registry = await startRegistry()
+  t.after(() => registry.close())
+  const image = await makeTestImage({ layers: [HELLO], compression: 'plain' })
+  const dir = await makeFolder(t)
+  await writeLayout(image, join(dir, 'layout'))
+  await registry.pushLayout('from/layout', '1', join(dir, 'layout'))
+  const store = await openStore(join(dir, 'store'), { timeouts: { replyMs: 5_000, idleMs: 200 } })
+  registry.inject({ kind: 'stall', ms: 20_000 }, 1)
+  const got = await store.resolve(`${registry.address}/from/layout:1`, wanted())
+  assert.equal(got.digest, image.digest)
+  assert.equal(registry.count(`GET /v2/from/layout/blobs/${image.layerDigests[0] ?? ''}`), 2)
+})
+
+test(
+  'a failed pull of one caller is not the failure of another who wants the same layer',
+  { skip: NEEDS_ROOT },
+  async (t) => {
+    const [broken, sound] = [await startRegistry(), await startRegistry()]
+    t.after(() => Promise.all([broken.close(), sound.close()]))
+    const image = await makeTestImage({ layers: [HELLO], compression: 'plain' })
+    for (const registry of [broken, sound]) registry.push('a', '1', image)
+    const store = await openStore(await makeFolder(t), { timeouts: { replyMs: 5_000, idleMs: 300 } })
+    broken.inject({ kind: 'stall', ms: 20_000 }, 3)
+    const failing = store.resolve(`${broken.address}/a:1`, wanted())
+    const failed = assert.rejects(failing, { reason: 'registry' })
+    while (broken.count('GET /v2/a/blobs') < 2) await new Promise((resolve) => setTimeout(resolve, 5))
+    const other = await store.resolve(`${sound.address}/a:1`, wanted())
+    assert.equal(other.layers.length, 1)
+    await failed
+  },
+)
