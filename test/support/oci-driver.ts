@@ -129,7 +129,8 @@ export async function makeOciFixture(): Promise<OciFixture> {
       return container
     },
     async leftovers() {
-      const mounts = await mountPointsBelow(join('/run/sandyard', parentName(stateDir)))
+      const own = join('/run/sandyard', parentName(stateDir))
+      const mounts = (await mountPointsBelow(own)).filter((point) => point !== own)
       const namespaces = existsSync('/run/netns')
         ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix))
         : []

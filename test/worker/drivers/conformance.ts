@@ -37,12 +37,11 @@ export function describeConformance(subject: ConformanceSubject): void {
       const driver = await subject.open()
       try {
         await body(driver, t)
-        for (const run of await driver.list()) await driver.remove(run.run_id)
-        for (const sandbox of await driver.listStored()) await driver.discard(sandbox)
-        assert.deepEqual(await subject.leftovers(), [])
       } finally {
         await driver.close()
+        await clear(subject)
       }
+      assert.deepEqual(await subject.leftovers(), [])
     })
   }
 
@@ -72,6 +71,16 @@ export function describeConformance(subject: ConformanceSubject): void {
       await driver.stop(wanted.run_id, 0)
       assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'stopped' })
       assert.deepEqual(await subject.leftovers(), [])
+    })
+
+    promise('lets go of a stopped run even while others that were started later run on', async (driver) => {
+      const [first, second] = [subject.wanted(), subject.wanted()]
+      await driver.start(first, NEVER)
+      const before = (await subject.leftovers()).length
+      await driver.start(second, NEVER)
+      await driver.stop(first.run_id, 0)
+      assert.equal((await subject.leftovers()).length, before)
+      assert.equal((await find(driver, second.run_id))?.phase, 'running')
     })
 
     promise('refuses to start a run that has ended', async (driver) => {
@@ -187,6 +196,13 @@ export function describeConformance(subject: ConformanceSubject): void {
       await until(async () => (await find(driver, wanted.run_id))?.is_idle_expired === true)
     })
   })
+}
+
+async function clear(subject: ConformanceSubject): Promise<void> {
+  const driver = await subject.open()
+  for (const run of await driver.list()) await driver.remove(run.run_id)
+  for (const sandbox of await driver.listStored()) await driver.discard(sandbox)
+  await driver.close()
 }
 
 /** A driver's view of one run. */

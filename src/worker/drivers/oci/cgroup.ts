@@ -19,6 +19,8 @@ export type Cgroups = {
   remove(name: string): Promise<void>
   /** The names of all that exist. */
   list(): Promise<readonly string[]>
+  /** Removes the parent, which must be empty. */
+  close(): Promise<void>
   /** What to give to the runtime as `cgroupsPath`. */
   runtimePath(name: string): string
 }
@@ -73,6 +75,7 @@ async function openV2(parent: string, mountPoint: string): Promise<Cgroups> {
     },
     remove: (name) => removeTree(join(base, name)),
     list: () => foldersIn(base),
+    close: () => removeTree(base),
     runtimePath: (name) => join('/', parent, name, CHILD),
   }
 }
@@ -106,6 +109,9 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
     },
     async remove(name) {
       await Promise.all(hierarchies.map((controller) => removeTree(join(base(controller), name))))
+    },
+    async close() {
+      await Promise.all(hierarchies.map((controller) => removeTree(base(controller))))
     },
     async list() {
       const names = await Promise.all(hierarchies.map((controller) => foldersIn(base(controller))))

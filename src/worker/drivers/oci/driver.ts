@@ -8,7 +8,7 @@ import { openCgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
 import { openDisks } from './disk.ts'
-import { parentName, makeMountDir, sweep } from './leftovers.ts'
+import { makeMountDir, parentName, removeIfUnused, sweep } from './leftovers.ts'
 import { observe } from './observe.ts'
 import { probeMachine } from './probe.ts'
 import { readBootId } from './processes.ts'
@@ -145,6 +145,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
       await Promise.allSettled([...starts.values()].map((start) => start.done))
       await refill.settled()
+      await removeIfUnused(context, input.clock)
     },
   }
 }

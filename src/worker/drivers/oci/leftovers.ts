@@ -1,8 +1,11 @@
+import { existsSync } from 'node:fs'
 import { createHash } from 'node:crypto'
-import { chmod, mkdir, readdir } from 'node:fs/promises'
+import { chmod, mkdir, readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../domain/ids.ts'
+import type { Clock } from '../../../lib/clock.ts'
 import type { OciContext } from './context.ts'
+import { mount, mountPointsBelow, unmountBelow } from './mounts.ts'
 import { killAll, endWith, removeMounts, settle } from './release.ts'
 
 /** A short name for what a driver's folder stands for outside of it: its cgroups and mounts. */
@@ -16,14 +19,25 @@ export function mountFolderOf(dir: string): string {
 }
 
 /**
- * Makes the folder for mounts. It lies under /run and not in the driver's own folder, because the sandbox's user 0, a
+ * Makes the folder for mounts, a mount itself that is shared: an unmount in it reaches the mount namespaces in which
+ * runtimes run, which would otherwise keep every file system that was mounted when they started. It lies under /run and not in the driver's own folder, because the sandbox's user 0, a
  * stranger to this machine, must be able to pass every folder on the way; a home folder would stop it.
  */
 export async function makeMountDir(dir: string): Promise<string> {
   const path = mountFolderOf(dir)
   await mkdir(path, { recursive: true, mode: 0o711 })
   for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
+  if (!(await mountPointsBelow(path)).includes(path)) await mount(['--bind', '--make-shared', path, path])
   return path
+}
+
+/** Takes back the folder for mounts and the parent of cgroups when no run is left in them. */
+export async function removeIfUnused({ mountDir, cgroups }: OciContext, clock: Clock): Promise<void> {
+  if (!existsSync(mountDir)) return
+  if ((await readdir(mountDir)).length > 0 || (await cgroups.list()).length > 0) return
+  await unmountBelow(mountDir, clock)
+  await rmdir(mountDir)
+  await cgroups.close()
 }
 
 /**

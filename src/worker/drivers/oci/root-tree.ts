@@ -9,7 +9,7 @@ export type RootTree = { readonly root: string; readonly owner: number }
 /** Something in the way of a write, in words that name the path. */
 export class InTheWay extends Error {}
 
-/** Makes a folder and those above it that are missing; one that exists is left as it is. */
+/** Makes a folder and those above it that are missing; one that exists is left as it is. Many may run at once. */
 export async function makeFolders(tree: RootTree, guestPath: string, mode = 0o755): Promise<void> {
   const found = await resolveInRoot(tree.root, guestPath)
   if (found.exists) {
@@ -19,10 +19,21 @@ export async function makeFolders(tree: RootTree, guestPath: string, mode = 0o75
   }
   await makeFolders(tree, dirname(found.guestPath))
   await inParent(tree.root, found.guestPath, async (folder, name) => {
-    await mkdir(join(folder, name))
+    if (!(await makeFolder(join(folder, name)))) return
     await lchown(join(folder, name), tree.owner, tree.owner)
     await chmod(join(folder, name), mode)
   })
+}
+
+/** False when somebody else has just made it. */
+async function makeFolder(path: string): Promise<boolean> {
+  try {
+    await mkdir(path)
+    return true
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'EEXIST') return false
+    throw error
+  }
 }
 
 /**

@@ -92,7 +92,10 @@ function globalOptions(name: RuntimeName, stateDir: string): readonly string[] {
   }
 }
 
-/** Each call gets a mount namespace of its own where the machine's mounts would make the runtime refuse. */
+/**
+ * Each call gets a mount namespace of its own where the machine's mounts would make the runtime refuse. It is a slave
+ * of the machine's, so that sandboxes that are unmounted later don't stay mounted in it.
+ */
 async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
   if (name === 'crun' && (await hasHybridCgroups()))
     return inMountNamespace('umount /sys/fs/cgroup/unified 2>/dev/null')
@@ -102,7 +105,7 @@ async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
 }
 
 function inMountNamespace(preparation: string): readonly string[] {
-  return ['/usr/bin/unshare', '-m', '--propagation', 'private', '/bin/sh', '-c', `${preparation}; exec "$@"`, 'sh']
+  return ['/usr/bin/unshare', '-m', '--propagation', 'slave', '/bin/sh', '-c', `${preparation}; exec "$@"`, 'sh']
 }
 
 /** crun refuses both cgroup versions at once while the second has controllers (runtime-notes 4.1). */

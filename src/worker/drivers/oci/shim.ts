@@ -1,12 +1,13 @@
 import { spawn } from 'node:child_process'
-import { open, rm, writeFile } from 'node:fs/promises'
+import { once } from 'node:events'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { RunId } from '../../../domain/ids.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import { tryCommand } from '../../../lib/run-command.ts'
 import { StartError } from '../driver.ts'
 import { INIT_PATH } from './environment.ts'
-import { commandLineOf, markProcess, readOrNull, type ProcessMark } from './processes.ts'
+import { commandLineOf, markProcess, readOrNull, sendSignal, type ProcessMark } from './processes.ts'
 import type { RunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 
@@ -24,9 +25,8 @@ export type ShimInput = {
   readonly runtime: Runtime
   readonly records: RunRecords
   readonly bundle: object
-  /** Where the workload's output goes; emptied first. */
+  /** Where the workload's output goes. */
   readonly log: string
-  readonly uidShift: number
   readonly clock: Clock
   readonly signal: AbortSignal
 }
@@ -37,40 +37,35 @@ export type ShimResult = { readonly shim: ProcessMark | null; readonly init: Pro
 const READY_TIMEOUT_MS = 30_000
 const READY_POLL_MS = 2
 
-/** Starts the container and waits until its first process is the init. Rejects with `StartError('runtime')`. */
+/**
+ * Starts the container of a run that has no files yet and waits until its first process is the init. Rejects with
+ * `StartError('runtime')` or the signal's reason; then no process of it is left outside its cgroup.
+ */
 export async function launchShim(input: ShimInput): Promise<ShimResult> {
   const folder = input.records.folderOf(input.run)
   const exit = input.records.exitFileOf(input.run)
-  await Promise.all([
-    writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 }),
-    emptyLog(input.log, input.uidShift),
-    ...['pid', 'runtime.log'].map((name) => rm(join(folder, name), { force: true })),
-    rm(exit, { force: true }),
-  ])
-  const run = [
-    ...input.runtime.command,
-    ...logOptions(input.runtime, folder),
-    'run',
-    '--bundle',
-    folder,
-    '--pid-file',
-    join(folder, 'pid'),
-    input.run,
-  ]
+  await writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 })
+  const options = ['--bundle', folder, '--pid-file', join(folder, 'pid')]
+  const run = [...input.runtime.command, ...logOptions(input.runtime, folder), 'run', ...options, input.run]
   const child = spawn('/bin/sh', ['-c', SHIM, 'sandyard-shim', input.log, exit, ...run], {
     detached: true,
     stdio: 'ignore',
     cwd: '/',
     env: { PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' },
   })
-  const spawnFailure = new Promise<never>((_, reject) => {
-    child.once('error', (error) => {
-      reject(new StartError('host', 'the host could not start a process', error))
-    })
-  })
-  child.unref()
-  const shim = child.pid === undefined ? null : await markProcess(child.pid)
-  return { shim, init: await Promise.race([spawnFailure, waitUntilReady(input)]) }
+  const { pid } = child
+  if (pid === undefined)
+    throw new StartError('host', 'the host could not start a process', (await once(child, 'error'))[0])
+  const ended = once(child, 'exit')
+  try {
+    const init = await waitUntilReady(input)
+    child.unref()
+    return { shim: await markProcess(pid), init }
+  } catch (error) {
+    sendSignal(-pid, 'SIGKILL') // the shell, the runtime and what it forked are one process group
+    await ended
+    throw error
+  }
 }
 
 /** What the runtime itself had to say, its last words. */
@@ -114,14 +109,4 @@ async function readPid(path: string): Promise<number | null> {
 
 function logOptions(runtime: Runtime, folder: string): readonly string[] {
   return ['--log', join(folder, 'runtime.log'), ...(runtime.name === 'runsc' ? ['--log-format=text'] : [])]
-}
-
-/** The log belongs to the sandbox's user 0, so that a program may open its `/dev/stdout` anew. */
-async function emptyLog(path: string, owner: number): Promise<void> {
-  const handle = await open(path, 'w', 0o600)
-  try {
-    await handle.chown(owner, owner)
-  } finally {
-    await handle.close()
-  }
 }

@@ -19,9 +19,9 @@ export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput):
   const { spec } = input
   const patched = patchedPaths(spec.patches, input.isFirstStart)
   const files = [...identityFiles(input)].filter(([path]) => !patched.has(path))
-  for (const folder of ['/etc', '/proc', '/dev', '/sys', SCRIPTS_FOLDER, input.workdir]) await makeFolders(tree, folder)
-  await putText(tree, INIT_PATH, { mode: 0o755, text: '' })
+  await Promise.all(['/etc', SCRIPTS_FOLDER, input.workdir].map((folder) => makeFolders(tree, folder)))
   await Promise.all([
+    putText(tree, INIT_PATH, { mode: 0o755, text: '' }),
     ...files.map(([path, text]) => putText(tree, path, { mode: 0o644, text })),
     ...Object.entries(spec.runtime.scripts).map(([name, text]) => {
       return putText(tree, posix.join(SCRIPTS_FOLDER, name), {

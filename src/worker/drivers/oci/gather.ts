@@ -1,0 +1,70 @@
+import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import type { Image } from '../../images/image.ts'
+import type { SandboxNetwork } from '../../network/sandbox-network.ts'
+import { StartError } from '../driver.ts'
+import type { OciContext } from './context.ts'
+import type { Disk } from './disk.ts'
+import { mountDisk, rootfsPaths, type RootfsPaths } from './rootfs.ts'
+import { failAs } from './start-failure.ts'
+
+/** What a sandbox is put together from. */
+export type Parts = {
+  readonly image: Image
+  readonly network: SandboxNetwork
+  readonly disk: Disk
+  readonly paths: RootfsPaths
+}
+
+/** Image, network and disk don't need each other: they are made at the same time. One that fails ends the others. */
+export async function gatherParts(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<Parts> {
+  const abort = new AbortController()
+  const either = AbortSignal.any([signal, abort.signal])
+  const { spec } = wanted
+  const paths = rootfsPaths(context.mountDir, wanted.run_id)
+  const endOthers = (error: unknown): never => {
+    abort.abort(error)
+    throw error
+  }
+  const work = {
+    image: failAs(
+      'image',
+      'the image could not be made ready',
+      context.images.resolve(spec.image, { policy: spec.pull_policy, auth: wanted.registry_auth, signal: either }),
+    ).catch(endOthers),
+    network: failAs(
+      'network',
+      "the sandbox's network could not be made",
+      context.networks.attach(wanted.run_id, spec.network),
+    ).catch(endOthers),
+    disk: makeDisk(context, wanted, paths).catch(endOthers),
+    cgroup: failAs('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(endOthers),
+  }
+  // All of them have come to rest before the first failure is passed on: cleaning up must not race with them.
+  await Promise.allSettled(Object.values(work))
+  if (abort.signal.aborted) throw abort.signal.reason
+  signal.throwIfAborted()
+  return { image: await work.image, network: await work.network, disk: await work.disk, paths }
+}
+
+async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPaths): Promise<Disk> {
+  const { disks } = context
+  const holder = await disks.holderOf(wanted.sandbox_id)
+  if (holder !== null && holder !== wanted.run_id)
+    throw new StartError('disk', 'another run of the sandbox still holds its disk')
+  const prepare = async (): Promise<Disk> => {
+    const disk = await disks.prepare(wanted.sandbox_id, wanted.spec.resources.disk_size_mib)
+    await disks.hold(wanted.sandbox_id, wanted.run_id)
+    await mountDisk(paths, disk.path, context.settings.uidShift)
+    return disk
+  }
+  return await failAs('disk', "the sandbox's disk could not be made ready", prepare())
+}
+
+async function makeCgroup(context: OciContext, { run_id, spec }: WantedRun): Promise<void> {
+  const { memory_mib, vcpus } = spec.resources
+  await context.cgroups.create(run_id, {
+    memoryBytes: memory_mib * 1024 * 1024,
+    vcpus,
+    pids: context.settings.pidsLimit,
+  })
+}
