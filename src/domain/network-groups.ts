@@ -20,9 +20,10 @@ const LINK_LOCAL = ['169.254.0.0/16', 'fe80::/10'].map(cidr)
 const MULTICAST = ['224.0.0.0/4', '255.255.255.255', 'ff00::/8'].map(cidr)
 
 /** Special and in no group of their own: this network, protocol assignments, documentation, benchmarks, reserved. */
+// prettier-ignore
 const RESERVED_4 = [
   '0.0.0.0/8', '192.0.0.0/24', '192.0.2.0/24', '192.88.99.0/24', '198.18.0.0/15', '198.51.100.0/24', '203.0.113.0/24', '240.0.0.0/4',
-].map(cidr) // prettier-ignore
+].map(cidr)
 
 /** The part of IPv6 given out for global use; what is special inside it follows. */
 const GLOBAL_6 = cidr('2000::/3')
@@ -30,9 +31,10 @@ const GLOBAL_6 = cidr('2000::/3')
 const RESERVED_6 = ['2001::/23', '2001:db8::/32', '2002::/16', '3fff::/20'].map(cidr)
 
 /** Every special address: what `public` is not. */
+// prettier-ignore
 export const SPECIAL: readonly Cidr[] = [
   ...LOOPBACK, ...PRIVATE, ...LINK_LOCAL, ...METADATA, ...MULTICAST, ...RESERVED_4, ...RESERVED_6,
-] // prettier-ignore
+]
 
 /** The addresses of a group, for a sandbox whose gateway is `gateway`. */
 export function groupAddresses(group: DestinationGroup, gateway: Cidr): AddressSet {

@@ -80,7 +80,7 @@ export function networkAbilities(spec: NetworkSpec): readonly Ability[] {
 }
 
 /** Whether a destination names a domain, which packets do not carry. */
-export function isByName(destination: Destination): boolean {
+function isByName(destination: Destination): boolean {
   return destination !== 'any' && ('domain' in destination || 'domain_suffix' in destination)
 }
 

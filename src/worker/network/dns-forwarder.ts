@@ -1,7 +1,6 @@
 import { createSocket, type Socket as UdpSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
-import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
 import { isRebinding, RCODE, readQuery, refusal } from './dns-message.ts'
@@ -29,7 +28,6 @@ export type DnsForwarderOptions = {
   readonly address: string
   readonly resolvers: readonly string[]
   readonly hasRebindProtection: boolean
-  readonly clock: Clock
   readonly random: Random
   readonly log: Log
 }
@@ -81,7 +79,10 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
     close: async () => {
       stopping.abort(new Error('the DNS forwarder stops'))
       for (const client of clients) client.destroy()
-      await Promise.all([once(udp, 'close'), once(tcp, 'close'), udp.close(), tcp.close()])
+      const closed = Promise.all([once(udp, 'close'), once(tcp, 'close')])
+      udp.close()
+      tcp.close()
+      await closed
     },
   }
 }
@@ -99,28 +100,17 @@ async function serveClient(client: Socket, answer: (query: Buffer) => Promise<Bu
 }
 
 async function askInTurn(
-  { resolvers, clock, random, log }: DnsForwarderOptions,
+  { resolvers, random, log }: DnsForwarderOptions,
   question: { readonly query: Buffer; readonly transport: Transport },
   stopping: AbortSignal,
 ): Promise<Buffer | null> {
   for (const resolver of resolvers.slice(0, RESOLVERS_MAX)) {
     if (stopping.aborted) return null
-    const ended = new AbortController()
-    const limit = new AbortController()
-    // the limit's own sleep ends with the query, so that no timer outlives it
-    const timer = clock.sleep(RESOLVER_TIMEOUT_MS, ended.signal).then(
-      () => {
-        limit.abort(new Error('timed out'))
-      },
-      () => null, // the query ended first
-    )
+    const limit = AbortSignal.any([AbortSignal.timeout(RESOLVER_TIMEOUT_MS), stopping])
     try {
-      return await askResolver({ ...question, resolver }, random, AbortSignal.any([limit.signal, stopping]))
+      return await askResolver({ ...question, resolver }, random, limit)
     } catch (error) {
       log.debug({ error, resolver }, 'a resolver did not answer')
-    } finally {
-      ended.abort(new Error('answered'))
-      await timer
     }
   }
   return null

@@ -6,7 +6,7 @@ import { answersQuery, withId } from './dns-message.ts'
 
 const DNS_PORT = 53
 /** RFC 1035, 4.2.2: the length that stands before a message over TCP has two bytes. */
-export const TCP_LENGTH_BYTES = 2
+const TCP_LENGTH_BYTES = 2
 
 /** How a query travels; an answer that UDP cuts short makes the asker come again over TCP. */
 export type Transport = 'udp' | 'tcp'

@@ -10,7 +10,7 @@ import { formatCidr4, type Cidr } from '../../domain/cidr.ts'
 import { SLOT_PREFIX, type Installation } from './installation.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './pool.ts'
-import { deviceNames, listSet, nft } from './system.ts'
+import { deviceNames, isMissing, listSet, nft } from './system.ts'
 
 /** Puts the host's part in force, and opens devices that came since. May be repeated. */
 export async function openHost(
@@ -124,7 +124,7 @@ async function readIfPresent(file: string): Promise<string | null> {
   try {
     return await readFile(file, 'utf8')
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return null
+    if (isMissing(error)) return null
     throw error
   }
 }

@@ -8,7 +8,7 @@ import type { Random } from '../../lib/random.ts'
 import { closeHost, openHost } from './host-side.ts'
 import { installation, netnsPath, slotAddresses, UPLINK_SLOT, type Installation } from './installation.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
-import { createIsolated, createRouter, removeAll, removeSandbox } from './namespaces.ts'
+import { createIsolated, createRouter, removeAll, removeSandboxes } from './namespaces.ts'
 import { attachRules, cutRules, detachRules, sharedRules } from './packet-filter.ts'
 import { choosePool } from './pool.ts'
 import { isAlive, makeRecords, namespaceInode, type Records, type RunRecord } from './records.ts'
@@ -83,7 +83,7 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
       await records.writeRun(run, record)
       return record
     } catch (error) {
-      await removeSandbox(names, slot)
+      await removeSandboxes(names, [slot])
       slots.free(slot)
       throw error
     }
@@ -189,16 +189,19 @@ async function aliveRuns(records: Records): Promise<ReadonlyMap<RunId, RunRecord
 
 /** Ready-made namespaces of an earlier process: nobody knows how far it came with each. */
 async function removeStrangers(names: Installation, live: ReadonlySet<number>): Promise<void> {
-  for (const namespace of await namespaceNames()) {
-    const slot = names.slotOf(namespace)
-    if (slot !== null && !live.has(slot)) await removeSandbox(names, slot)
-  }
+  const slots = (await namespaceNames()).flatMap((namespace) => names.slotOf(namespace) ?? [])
+  await removeSandboxes(
+    names,
+    slots.filter((slot) => !live.has(slot)),
+  )
 }
 
 async function release(names: Installation, record: RunRecord): Promise<void> {
   const { slot, network } = record
-  if (network !== null) await nft(detachRules(slot, network.mark), names.router)
-  await removeSandbox(names, slot)
+  await Promise.all([
+    network === null ? null : nft(detachRules(slot, network.mark), names.router),
+    removeSandboxes(names, [slot]),
+  ])
 }
 
 function policyText(spec: NetworkSpec): string {

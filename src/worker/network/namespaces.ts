@@ -42,12 +42,23 @@ export async function createIsolated(names: Installation, slot: number): Promise
   await ipBatch(['link set lo up'], names.sandbox(slot))
 }
 
-/** Removes a slot's namespace and cable, whichever are there. */
-export async function removeSandbox(names: Installation, slot: number): Promise<void> {
+/** Removes the namespaces and cables of slots, whichever are there. */
+export async function removeSandboxes(names: Installation, slots: readonly number[]): Promise<void> {
+  if (slots.length === 0) return
+  const removals = await Promise.allSettled([
+    // the cables too: the kernel would remove them later by itself, under the feet of the slots' next users
+    ipBatch(
+      slots.map((slot) => `link del ${slotDevice(slot)}`),
+      names.router,
+    ),
+    ipBatch(slots.map((slot) => `netns del ${names.sandbox(slot)}`)),
+  ])
+  if (removals.every(({ status }) => status === 'fulfilled')) return
   const existing = await namespaceNames()
-  // the cable first and waited for: the kernel would remove it later by itself, under the feet of the slot's next user
-  if (existing.includes(names.router)) await deleteLink(slotDevice(slot), names.router)
-  if (existing.includes(names.sandbox(slot))) await deleteNamespace(names.sandbox(slot))
+  for (const slot of slots) {
+    if (existing.includes(names.router)) await deleteLink(slotDevice(slot), names.router)
+    if (existing.includes(names.sandbox(slot))) await deleteNamespace(names.sandbox(slot))
+  }
 }
 
 /** Removes every namespace and device of an installation, whichever are there. */

@@ -9,6 +9,7 @@ import { Type, type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { netnsPath } from './installation.ts'
+import { isMissing } from './system.ts'
 
 const RunRecordSchema = Type.Object({
   slot: Type.Integer({ minimum: 1 }),
@@ -100,8 +101,4 @@ async function readRecord<Schema extends TSchema>(file: string, schema: Schema):
 async function writeRecord(file: string, record: object): Promise<void> {
   await writeFile(`${file}.new`, JSON.stringify(record))
   await rename(`${file}.new`, file)
-}
-
-function isMissing(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === 'ENOENT'
 }

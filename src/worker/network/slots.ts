@@ -1,7 +1,7 @@
 import type { Cidr } from '../../domain/cidr.ts'
 import type { Log } from '../../lib/log.ts'
 import { slotCount, UPLINK_SLOT, type Installation } from './installation.ts'
-import { createSandboxes, removeSandbox } from './namespaces.ts'
+import { createSandboxes, removeSandboxes } from './namespaces.ts'
 
 /** Gives out the slots of a pool; some have their namespace made ahead, which is most of the time that one takes. */
 export type Slots = {
@@ -53,10 +53,8 @@ export function makeSlots(options: {
     try {
       await createSandboxes(names, pool, slots)
     } catch (error) {
-      for (const slot of slots) {
-        await removeSandbox(names, slot)
-        taken.delete(slot)
-      }
+      await removeSandboxes(names, slots)
+      for (const slot of slots) taken.delete(slot)
       throw error
     }
   }
@@ -98,7 +96,7 @@ export function makeSlots(options: {
     close: async () => {
       isClosing = true
       if (filling !== null) await filling
-      for (const slot of ready.splice(0)) await removeSandbox(names, slot)
+      await removeSandboxes(names, ready.splice(0))
     },
   }
 }

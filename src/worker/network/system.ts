@@ -1,4 +1,4 @@
-import { access, readdir } from 'node:fs/promises'
+import { readdir } from 'node:fs/promises'
 import { runCommand, tryCommand, type CommandResult } from '../../lib/run-command.ts'
 import { NETNS_DIR, netnsPath } from './installation.ts'
 
@@ -74,9 +74,15 @@ export async function deleteNamespace(namespace: string): Promise<void> {
 
 /** The named network namespaces of this machine. */
 export async function namespaceNames(): Promise<readonly string[]> {
-  const hasAny = await access(NETNS_DIR).then(
-    () => true,
-    () => false, // none was ever made
-  )
-  return hasAny ? readdir(NETNS_DIR) : []
+  try {
+    return await readdir(NETNS_DIR)
+  } catch (error) {
+    if (isMissing(error)) return [] // none was ever made
+    throw error
+  }
+}
+
+/** Whether a file operation failed because the file is not there. */
+export function isMissing(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && error.code === 'ENOENT'
 }

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { startDnsForwarder, type DnsForwarder } from '../../../src/worker/network/dns-forwarder.ts'
@@ -9,7 +8,7 @@ import { RESOLVED, startProber } from '../../support/network-world.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 
 function start(address: string, resolvers: readonly string[]): Promise<DnsForwarder> {
-  const rest = { clock: systemClock, random: systemRandom, log: makeLog('warn') }
+  const rest = { random: systemRandom, log: makeLog('warn') }
   return startDnsForwarder({ address, resolvers, hasRebindProtection: true, ...rest })
 }
 
