@@ -9,13 +9,14 @@ const LIMIT_MS = 120_000
 /**
  * Whether this process has network and network namespace names of its own, where a test may change anything. When not,
  * runs the test file again in such a place, with its results as this process's results, and answers false: the file
- * then declares no tests. All that is made in there goes with its processes. Without root the tests are skipped.
+ * then declares no tests. All that is made in there goes with its processes. Where that can't be, the tests are skipped.
  */
 export function isInOwnNetwork(file: string): boolean {
   if (process.env[MARK] === '1') return true
-  if (process.getuid?.() !== 0) {
+  const lacking = whatLacks()
+  if (lacking !== null) {
     test(file, (t) => {
-      t.skip('needs root: it makes network namespaces')
+      t.skip(lacking)
     })
     return false
   }
@@ -30,4 +31,12 @@ export function isInOwnNetwork(file: string): boolean {
   if (error !== undefined) throw error
   process.exitCode = status ?? 1
   return false
+}
+
+function whatLacks(): string | null {
+  if (process.getuid?.() !== 0) return 'needs root: it makes network namespaces'
+  const trial = 'ip link set lo up && nft list ruleset && command -v nsenter'
+  const { status, error, stderr } = spawnSync('unshare', ['--net', '--mount', 'sh', '-c', trial], { encoding: 'utf8' })
+  if (error !== undefined) return `needs unshare: ${error.message}`
+  return status === 0 ? null : `needs network namespaces, iproute2, nftables and nsenter: ${stderr.trim()}`
 }
