@@ -6,7 +6,7 @@ import { pipeWebSocket } from './pipe-web-socket.ts'
 import { parseQuery } from './query.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import type { UseCases } from './use-cases.ts'
-import { makeParserMaker } from './validate.ts'
+import type { ParserMaker } from './validate.ts'
 
 /**
  * The command channel of a sandbox. Everything that can be refused is refused before the upgrade: the public client
@@ -15,11 +15,11 @@ import { makeParserMaker } from './validate.ts'
 export function agentRoute(deps: {
   readonly useCases: UseCases
   readonly log: Log
+  readonly makeParser: ParserMaker
   readonly settings: { readonly pingMs: number }
 }): UpgradeRoute {
-  const { useCases, log, settings } = deps
+  const { useCases, log, makeParser, settings } = deps
   const { path, params, query } = OPERATIONS.open_agent
-  const makeParser = makeParserMaker()
   const parseParams = makeParser(params, 'path')
   const parseOfQuery = makeParser(query, 'query')
   return {

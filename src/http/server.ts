@@ -13,6 +13,7 @@ import { makeHandlers, type Handler } from './handlers.ts'
 import { addProbes } from './probes.ts'
 import { JSON_TYPE, problemOf, renderProblem } from './problem-reply.ts'
 import { refuseMalformed } from './refuse-malformed.ts'
+import { makeRequestIds } from './request-ids.ts'
 import { takeJsonBodies } from './request-body.ts'
 import { makeRouteTable, type RouteTable } from './routes-of-path.ts'
 import { attachUpgrades, type UpgradeRoute } from './upgrades.ts'
@@ -53,16 +54,18 @@ const PARAM_MAX_CHARS = 1024
  */
 export function makeServer(deps: ServerDeps): FastifyInstance {
   const { useCases, settings } = deps
+  const makeParser = makeParserMaker()
+  const requestIds = makeRequestIds(deps.uuids)
   const app = fastify({
     logger: false,
-    genReqId: () => deps.uuids.next(),
+    genReqId: () => requestIds.next(),
     requestIdHeader: false,
     bodyLimit: settings.bodyLimitBytes,
     requestTimeout: REQUEST_TIMEOUT_MS,
     return503OnClosing: false,
     routerOptions: { maxParamLength: PARAM_MAX_CHARS, querystringParser: () => ({}) },
     http: { shouldUpgradeCallback: ({ headers }) => headers.upgrade?.toLowerCase() === 'websocket' },
-    clientErrorHandler: refuseMalformed(deps.uuids),
+    clientErrorHandler: refuseMalformed(requestIds),
     frameworkErrors: (error, request, reply) => {
       answer(deps, error, { request, reply })
     },
@@ -73,7 +76,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   app.setErrorHandler((error, request, reply) => answer(deps, error, { request, reply }))
   app.setNotFoundHandler((request, reply) => refuseUnrouted(deps, table, { request, reply }))
 
-  const handlers = new Map(Object.entries(makeHandlers(useCases, makeParserMaker())))
+  const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, useCases, { operation, handler })
@@ -81,7 +84,11 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest })
   addProbes(app, deps)
   for (const plugin of deps.plugins ?? []) app.register(plugin)
-  attachUpgrades(app, { ...deps, routes: [agentRoute(deps), ...(deps.upgrades ?? [])] })
+  attachUpgrades(app, {
+    ...deps,
+    uuids: requestIds,
+    routes: [agentRoute({ ...deps, makeParser }), ...(deps.upgrades ?? [])],
+  })
   return app
 }
 

@@ -1,0 +1,113 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { ABILITIES } from '../../src/domain/abilities.ts'
+import { eitherCasing, pascalCase, snakeCase } from '../../src/domain/casing.ts'
+import { decodeCursor, encodeCursor } from '../../src/domain/cursor.ts'
+import { normalizeGuestPath } from '../../src/domain/guest-path.ts'
+import { parseLabelFilter, refuseLabels } from '../../src/domain/labels.ts'
+import { isName, isSlug } from '../../src/domain/names.ts'
+import { Problem } from '../../src/domain/problem.ts'
+import { abilitiesTable } from '../../src/domain/required-abilities.ts'
+import { renderSandbox, type Sandbox } from '../../src/domain/sandbox.ts'
+import { makeSlug } from '../../src/domain/slugs.ts'
+import { RLIMIT_RESOURCES } from '../../src/domain/spec.ts'
+import { asId } from '../../src/domain/ids.ts'
+import { SANDBOX_STATUSES, STATUS_REASONS } from '../../src/domain/lifecycle.ts'
+
+test('every made slug is a slug, and made from other numbers it is another one', () => {
+  fc.assert(
+    fc.property(fc.array(fc.nat(), { minLength: 6, maxLength: 6 }), (numbers) => {
+      const queue = [...numbers]
+      assert.ok(isSlug(makeSlug((below) => (queue.shift() ?? 0) % below)))
+    }),
+  )
+  assert.notEqual(
+    makeSlug(() => 0),
+    makeSlug((below) => below - 1),
+  )
+})
+
+test('a name is 1 to 128 bytes of UTF-8 without control characters', () => {
+  for (const name of ['a', 'a b/c', '日本', 'ü'.repeat(64), '..', "'; DROP TABLE"]) assert.ok(isName(name), name)
+  for (const name of ['', 'a\0', 'a\nb', '\u007f', '\u0085', 'ü'.repeat(65), '\ud800'])
+    assert.ok(!isName(name), JSON.stringify(name))
+})
+
+test('a slug has 3 to 63 lowercase letters, digits and single hyphens inside', () => {
+  for (const slug of ['abc', 'a-b', '123', 'a'.repeat(63)]) assert.ok(isSlug(slug), slug)
+  for (const slug of ['ab', 'a--b', '-ab', 'ab-', 'Abc', 'a_b', 'a'.repeat(64), 'abc\n', 'äbc'])
+    assert.ok(!isSlug(slug), slug)
+})
+
+test('labels with a reserved prefix are refused, and searched for without a word', () => {
+  for (const key of ['sandbox.a', 'microsandbox.b', 'service.c']) {
+    assert.equal(refuseLabels({ [key]: '1' }, 'labels')?.code, 'invalid_request')
+    assert.deepEqual(parseLabelFilter(JSON.stringify({ [key]: '1' })), { labels: { [key]: '1' } })
+  }
+  assert.equal(refuseLabels({ team: 'ml', empty: '' }, 'labels'), null)
+  for (const text of ['', 'x', '[]', 'null', '{"a":1}', '{"a":"\\u0000"}'])
+    assert.ok('refusal' in parseLabelFilter(text), text)
+})
+
+test('a cursor gives back its place to the list that made it, and any other text is refused as a problem', () => {
+  fc.assert(
+    fc.property(fc.uuid(), (id) => {
+      assert.equal(decodeCursor('sandboxes', encodeCursor('sandboxes', id)), id)
+      assert.throws(() => decodeCursor('events', encodeCursor('sandboxes', id)), Problem)
+    }),
+  )
+  fc.assert(fc.property(fc.string(), (text) => assert.throws(() => decodeCursor('events', text), Problem)))
+})
+
+test('a guest path never leaves the root, and normalizing it again changes nothing', () => {
+  const steps = fc.array(fc.constantFrom('a', '..', '.', '', 'b c'), { maxLength: 8 })
+  fc.assert(
+    fc.property(steps, (parts) => {
+      const path = normalizeGuestPath(`/${parts.join('/')}`)
+      if (path === null) return
+      assert.ok(path.startsWith('/') && !path.split('/').includes('..'))
+      assert.equal(normalizeGuestPath(path), path)
+    }),
+  )
+  for (const path of ['a', '', '/..', '/a/../..', '/a\0', `/${'a'.repeat(4095)}`])
+    assert.equal(normalizeGuestPath(path), null, path)
+})
+
+test('both spellings of every member of a closed set mean that member', () => {
+  assert.equal(pascalCase('if_missing'), 'IfMissing')
+  for (const spelt of eitherCasing(RLIMIT_RESOURCES))
+    assert.equal(snakeCase(RLIMIT_RESOURCES, spelt), spelt.toLowerCase())
+})
+
+test('the table of abilities has a row for every ability', () => {
+  const named = abilitiesTable.flatMap(({ ability }) => (ability === null ? [] : [ability]))
+  assert.deepEqual(named, [...ABILITIES])
+  for (const { fields, meaning } of abilitiesTable) assert.ok(fields !== '' && meaning !== '')
+})
+
+test('a rendered sandbox is JSON of the same sandbox, whatever its name and its failure say', () => {
+  const date = fc.date({ noInvalidDate: true, min: new Date(0), max: new Date(4e12) })
+  const sandboxes: fc.Arbitrary<Omit<Sandbox, 'id' | 'org_id'>> = fc.record({
+    name: fc.string({ unit: 'binary' }),
+    slug: fc.constant('a-b-c'),
+    status: fc.constantFrom(...SANDBOX_STATUSES),
+    ephemeral: fc.boolean(),
+    created_at: date,
+    last_failure_message: fc.option(fc.string({ unit: 'binary' })),
+    started_at: fc.option(date),
+    status_reason: fc.option(fc.constantFrom(...STATUS_REASONS)),
+    stopped_at: fc.option(date),
+    spec_json: fc.constant('{"image":"a"}'),
+  })
+  fc.assert(
+    fc.property(sandboxes, (fields) => {
+      const sandbox: Sandbox = { ...fields, id: asId('i'), org_id: asId('o') }
+      const { spec_json, ...rest } = sandbox
+      assert.deepEqual(JSON.parse(renderSandbox(sandbox)), {
+        ...JSON.parse(JSON.stringify(rest)),
+        spec: JSON.parse(spec_json),
+      })
+    }),
+  )
+})
