@@ -61,14 +61,16 @@ export type OciFixture = {
   remove(): Promise<void>
 }
 
-/** Makes the fixture; `remove` deletes its files and expects that the drivers left nothing else. */
-export async function makeOciFixture(): Promise<OciFixture> {
-  const dir = mkdtempSync(join(tmpdir(), 'sandyard-oci-'))
+/** Makes the fixture, or opens that of another process by its folder; `remove` deletes its files. */
+export async function makeOciFixture(existing?: string): Promise<OciFixture> {
+  const dir = existing ?? mkdtempSync(join(tmpdir(), 'sandyard-oci-'))
   const stateDir = join(dir, 'state')
   const layer = join(dir, 'layer')
   const volume = join(dir, 'volume')
-  mkdirSync(volume)
-  buildLayer(layer)
+  if (existing === undefined) {
+    mkdirSync(volume)
+    buildLayer(layer)
+  }
   const prefix = `sy${parentName(stateDir).slice(0, 6)}-`
   const runtime = await findRuntime({ name: 'crun', searchPath: '/usr/bin', stateDir: join(dir, 'runtime') })
   const image = {

@@ -49,7 +49,7 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
 async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPaths): Promise<Disk> {
   const { disks } = context
   const holder = await disks.holderOf(wanted.sandbox_id)
-  if (holder !== null && holder !== wanted.run_id)
+  if (holder !== null && holder !== wanted.run_id && (await context.records.read(holder)) !== null)
     throw new StartError('disk', 'another run of the sandbox still holds its disk')
   const prepare = async (): Promise<Disk> => {
     const disk = await disks.prepare(wanted.sandbox_id, wanted.spec.resources.disk_size_mib)

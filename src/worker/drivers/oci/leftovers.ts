@@ -6,7 +6,9 @@ import { asId, type RunId } from '../../../domain/ids.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { OciContext } from './context.ts'
 import { mount, mountPointsBelow, unmountBelow } from './mounts.ts'
-import { killAll, endWith, removeMounts, settle } from './release.ts'
+import { commandLineOf, sendSignal } from './processes.ts'
+import { endWith, forget, killAll, removeMounts, settle } from './release.ts'
+import { SHIM_NAME } from './shim.ts'
 
 /** A short name for what a driver's folder stands for outside of it: its cgroups and mounts. */
 export function parentName(dir: string): string {
@@ -42,13 +44,14 @@ export async function removeIfUnused({ mountDir, cgroups }: OciContext, clock: C
 
 /**
  * Puts in order what an earlier worker left: ended runs are brought to rest, starts that were cut short are undone and
- * forgotten, and mounts and cgroups that no run owns go.
+ * forgotten, and whatever names a run without a readable record goes.
  */
 export async function sweep(context: OciContext): Promise<void> {
   const { records, cgroups, mountDir } = context
-  const known = new Set<string>()
+  const known = new Set<RunId>()
   for (const record of await records.list()) {
     if (record.started === null && record.outcome === null) {
+      await killShim(record.run_id)
       await endWith(context, record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
       await records.delete(record.run_id)
       continue
@@ -56,12 +59,25 @@ export async function sweep(context: OciContext): Promise<void> {
     known.add(record.run_id)
     await settle(context, record)
   }
-  for (const name of await cgroups.list()) {
-    if (known.has(name)) continue
-    await killAll(context, asId<RunId>(name))
-    await cgroups.remove(asId<RunId>(name))
+  const named = [...(await records.names()), ...(await cgroups.list()), ...(await readdir(mountDir))]
+  for (const run of new Set(named.map((name) => asId<RunId>(name)))) {
+    if (!known.has(run)) await erase(context, run)
   }
-  for (const name of await readdir(mountDir)) {
-    if (!known.has(name)) await removeMounts(context, asId<RunId>(name))
+}
+
+async function erase(context: OciContext, run: RunId): Promise<void> {
+  await killShim(run)
+  await killAll(context, run)
+  await forget(context.runtime, run)
+  await Promise.all([context.networks.detach(run), context.cgroups.remove(run), removeMounts(context, run)])
+  await context.records.delete(run)
+}
+
+/** The shim of a start that was cut short is in no record and may still be at work: it is found by its command line. */
+async function killShim(run: RunId): Promise<void> {
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue
+    const words = await commandLineOf(Number(name))
+    if (words.includes(SHIM_NAME) && words.includes(run)) sendSignal(-Number(name), 'SIGKILL')
   }
 }

@@ -10,6 +10,7 @@ import { observe } from './observe.ts'
 import { sendSignal } from './processes.ts'
 import { rootfsPaths } from './rootfs.ts'
 import type { RunRecord } from './run-records.ts'
+import type { Runtime } from './runtime.ts'
 
 /**
  * Brings a run that has ended to rest: its outcome is written down, then everything of it is let go but its record.
@@ -41,7 +42,7 @@ async function release(context: OciContext, record: RunRecord): Promise<void> {
   // The runtime forgets a container whose end it saw; only one that died under it has to be forgotten by hand.
   const hasRuntimeState =
     (await context.records.readExit(run)) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
-  if (hasRuntimeState) await forget(context, record)
+  if (hasRuntimeState) await forget(record.started?.runtime ?? context.runtime, run)
   await Promise.all([context.networks.detach(run), context.cgroups.remove(run), releaseMounts(context, record)])
 }
 
@@ -77,8 +78,8 @@ export async function killAll(context: OciContext, run: RunId): Promise<void> {
   }
 }
 
-async function forget(context: OciContext, record: RunRecord): Promise<void> {
-  const runtime = record.started?.runtime ?? context.runtime
-  const [file = '', ...args] = [...runtime.command, 'delete', '--force', record.run_id]
+/** Makes a runtime forget a container, killing what is left of it; one that it doesn't know is no error. */
+export async function forget(runtime: Runtime, run: RunId): Promise<void> {
+  const [file = '', ...args] = [...runtime.command, 'delete', '--force', run]
   await tryCommand(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
 }

@@ -49,6 +49,8 @@ export type RunRecords = {
   /** Changes whenever a run's shim has ended. */
   readonly exitsFolder: string
   list(): Promise<readonly RunRecord[]>
+  /** Everything that has a folder here, a readable record or not. */
+  names(): Promise<readonly string[]>
   read(run: RunId): Promise<RunRecord | null>
   readExit(run: RunId): Promise<ExitFile | null>
   /** Writes a record whole; a reader sees the one before or this one. */
@@ -75,6 +77,7 @@ export async function openRunRecords(dir: string): Promise<RunRecords> {
       const records = await Promise.all((await readdir(runs)).map((name) => read(asId<RunId>(name))))
       return records.filter((record) => record !== null)
     },
+    names: () => readdir(runs),
     read,
     async readExit(run) {
       const text = await readOrNull(exitFileOf(run))

@@ -20,6 +20,9 @@ const SHIM = `log=$1 exit=$2; shift 2
 code=$?
 echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"`
 
+/** Stands in a shim's command line, so that it can be told from any other process. */
+export const SHIM_NAME = 'sandyard-shim'
+
 export type ShimInput = {
   readonly run: RunId
   readonly runtime: Runtime
@@ -47,7 +50,7 @@ export async function launchShim(input: ShimInput): Promise<ShimResult> {
   await writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 })
   const options = ['--bundle', folder, '--pid-file', join(folder, 'pid')]
   const run = [...input.runtime.command, ...logOptions(input.runtime, folder), 'run', ...options, input.run]
-  const child = spawn('/bin/sh', ['-c', SHIM, 'sandyard-shim', input.log, exit, ...run], {
+  const child = spawn('/bin/sh', ['-c', SHIM, SHIM_NAME, input.log, exit, ...run], {
     detached: true,
     stdio: 'ignore',
     cwd: '/',

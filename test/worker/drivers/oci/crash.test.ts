@@ -1,0 +1,169 @@
+import assert from 'node:assert/strict'
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
+import { systemClock } from '../../../../src/lib/clock.ts'
+import type { Driver } from '../../../../src/worker/drivers/driver.ts'
+import type { RunRecord } from '../../../../src/worker/drivers/oci/run-records.ts'
+import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
+import { wantedRun } from '../../../support/wanted-run.ts'
+import { find, until } from '../conformance.ts'
+
+const NEVER = new AbortController().signal
+const WORKER = join(import.meta.dirname, '../../../support/oci-worker.ts')
+let fixture: OciFixture
+let drivers: Driver[]
+
+describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
+  beforeEach(async () => {
+    fixture = await makeOciFixture()
+    drivers = []
+  })
+  afterEach(async () => {
+    for (const driver of drivers) await driver.close()
+    const last = await fixture.open({ diskPool: 0 })
+    for (const run of await last.list()) await last.remove(run.run_id)
+    await last.close()
+    assert.deepEqual(await fixture.leftovers(), [])
+    await fixture.remove()
+  })
+
+  test('finds a sandbox of a killed worker running, and can run commands in it and stop it', async () => {
+    const wanted = wantedRun()
+    await killWorkerAfter('started', wanted)
+    const driver = await open()
+    assert.equal((await find(driver, wanted.run_id))?.phase, 'running')
+    assert.equal((await fixture.exec(wanted.run_id, ['echo', 'here'])).stdout, 'here\n')
+    await driver.stop(wanted.run_id, 1000)
+    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'stopped' })
+  })
+
+  test('knows how a sandbox ended that ended while no worker was there', async () => {
+    const cmd = ['sh', '-c', 'sleep 0.5; exit 9']
+    const wanted = wantedRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd } })
+    await killWorkerAfter('started', wanted)
+    const exit = join(fixture.dir, 'state/exits', wanted.run_id)
+    await until(() => Promise.resolve(readOrEmpty(exit) !== ''))
+    const driver = await open()
+    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'exited', code: 9 })
+    assert.deepEqual(await fixture.leftovers(), [])
+  })
+
+  test('undoes a start that was cut short at any instant, and starts the run anew when asked again', async () => {
+    for (const delayMs of [0, 5, 10, 15, 20, 25, 30, 35, 40, 50, 60]) {
+      const wanted = wantedRun()
+      await killWorkerAfter('open', wanted, delayMs)
+      const driver = await open()
+      await driver.start(wanted, NEVER)
+      assert.equal((await find(driver, wanted.run_id))?.phase, 'running', `after ${String(delayMs)} ms`)
+      await driver.remove(wanted.run_id)
+      assert.deepEqual(await fixture.leftovers(), [], `after ${String(delayMs)} ms`)
+      await driver.close()
+    }
+  })
+
+  test('says that a sandbox was lost when its end was seen by nobody, and cleans up after it', async () => {
+    const wanted = wantedRun()
+    const driver = await open()
+    await driver.start(wanted, NEVER)
+    const { started } = readRecord(wanted)
+    process.kill(started?.shim?.pid ?? 0, 'SIGKILL')
+    await systemClock.sleep(50)
+    assert.equal((await find(driver, wanted.run_id))?.phase, 'running')
+    process.kill(started?.init?.pid ?? 0, 'SIGKILL')
+    await until(async () => (await find(driver, wanted.run_id))?.outcome?.kind === 'lost')
+    await until(async () => (await fixture.leftovers()).length === 0)
+  })
+
+  test('is not fooled by another process with the number of a sandbox that is gone', async () => {
+    const wanted = wantedRun()
+    const first = await open()
+    await first.start(wanted, NEVER)
+    await first.close()
+    const record = readRecord(wanted)
+    changeRecord(wanted, { started: stranger(record) })
+    const driver = await open()
+    assert.equal((await find(driver, wanted.run_id))?.outcome?.kind, 'lost')
+    assert.deepEqual(await fixture.leftovers(), [])
+  })
+
+  test('takes the runs of an earlier boot of the machine for lost', async () => {
+    const wanted = wantedRun()
+    const first = await open()
+    await first.start(wanted, NEVER)
+    await first.close()
+    changeRecord(wanted, { boot_id: 'another' })
+    const driver = await open()
+    const seen = await find(driver, wanted.run_id)
+    assert.deepEqual(seen?.outcome, { kind: 'lost', message: 'the machine was restarted' })
+  })
+
+  test('takes a record that was cut short for none', async () => {
+    const wanted = wantedRun()
+    const first = await open()
+    await first.start(wanted, NEVER)
+    await first.close()
+    writeFileSync(recordPath(wanted), '{"version":1,"run')
+    const driver = await open()
+    assert.deepEqual(await driver.list(), [])
+    assert.deepEqual(
+      (await fixture.leftovers()).filter((left) => !left.startsWith('sy')),
+      [],
+    )
+    await driver.start(wanted, NEVER)
+    assert.equal((await find(driver, wanted.run_id))?.phase, 'running')
+  })
+})
+
+async function open(): Promise<Driver> {
+  const driver = await fixture.open({ diskPool: 0 })
+  drivers.push(driver)
+  return driver
+}
+
+/** Starts a worker, waits for a word of it and then some time, and kills it with SIGKILL. */
+async function killWorkerAfter(word: string, wanted: WantedRun, delayMs = 0): Promise<void> {
+  const worker: ChildProcess = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(wanted)], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const exited = once(worker, 'exit')
+  let said = ''
+  worker.stdout?.on('data', (chunk: Buffer) => {
+    said += chunk.toString()
+  })
+  await until(() => Promise.resolve(said.includes(word) || worker.exitCode !== null))
+  await systemClock.sleep(delayMs)
+  worker.kill('SIGKILL')
+  await exited
+}
+
+function recordPath(wanted: WantedRun): string {
+  return join(fixture.dir, 'state/runs', wanted.run_id, 'state.json')
+}
+
+function readRecord(wanted: WantedRun): RunRecord {
+  return JSON.parse(readFileSync(recordPath(wanted), 'utf8')) as RunRecord // the driver's own file
+}
+
+function changeRecord(wanted: WantedRun, change: Partial<RunRecord>): void {
+  writeFileSync(recordPath(wanted), JSON.stringify({ ...readRecord(wanted), ...change }))
+}
+
+/** The marks of processes that live, but began at another time than the sandbox's. */
+function stranger({ started }: RunRecord): RunRecord['started'] {
+  return started === null
+    ? null
+    : { ...started, shim: { pid: process.pid, startTicks: 1 }, init: { pid: process.ppid, startTicks: 1 } }
+}
+
+function readOrEmpty(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return '' // not written yet
+  }
+}
