@@ -65,7 +65,7 @@ function renderOperation(operation: Operation, components: Components): object {
     ...(hasBody
       ? {
           requestBody: {
-            required: isBodyRequired(operation),
+            required: true,
             content: { 'application/json': { schema: render(body, components) } },
           },
         }
@@ -86,10 +86,6 @@ function renderOperation(operation: Operation, components: Components): object {
 
 const HEADERS = { 'x-request-id': { $ref: '#/components/headers/RequestId' } }
 const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } }
-
-function isBodyRequired({ method }: Operation): boolean {
-  return method === 'POST'
-}
 
 function renderParameters(schema: TSchema, place: 'path' | 'query', components: Components): object[] {
   return Object.entries(propertiesOf(schema)).map(([name, property]) => {

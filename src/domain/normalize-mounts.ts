@@ -3,8 +3,15 @@ import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
 import { PATH_MAX_BYTES } from './limits.ts'
 import { byteLength } from './names.ts'
 import { describeSeen, type Refuse } from './refusal.ts'
-import { DISK_IMAGE_FORMATS, HOST_PERMISSIONS, STAT_VIRTUALIZATIONS, type Mount, type MountOptions } from './spec.ts'
-import type { MountInput, MountOptionsInput } from './spec-input.ts'
+import {
+  DISK_IMAGE_FORMATS,
+  HOST_PERMISSIONS,
+  STAT_VIRTUALIZATIONS,
+  type Mount,
+  type MountOptions,
+  type NamedMount,
+} from './spec.ts'
+import type { MountInput, MountOptionsInput, ShareInput } from './spec-input.ts'
 
 /** The mounts with their defaults, parents before what lies in them, so that no mount hides an earlier one. */
 export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): readonly Mount[] {
@@ -24,6 +31,8 @@ export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): 
   })
   return mounts.toSorted((a, b) => depth(a.guest) - depth(b.guest))
 }
+
+type Share = Pick<NamedMount, 'stat_virtualization' | 'host_permissions'>
 
 type Place = { readonly at: string; readonly refuse: Refuse }
 
@@ -78,17 +87,10 @@ function normalizeOptions(input: MountOptionsInput): MountOptions {
   }
 }
 
-function share(
-  input: Extract<MountInput, { type: 'bind' | 'named' }> | Extract<MountInput, { host: string } | { name: string }>,
-): {
-  readonly stat_virtualization: (typeof STAT_VIRTUALIZATIONS)[number]
-  readonly host_permissions: (typeof HOST_PERMISSIONS)[number]
-} {
-  const stat = 'stat_virtualization' in input ? input.stat_virtualization : undefined
-  const permissions = 'host_permissions' in input ? input.host_permissions : undefined
+function share({ stat_virtualization, host_permissions }: ShareInput): Share {
   return {
-    stat_virtualization: snakeCase(STAT_VIRTUALIZATIONS, stat ?? 'strict'),
-    host_permissions: snakeCase(HOST_PERMISSIONS, permissions ?? 'private'),
+    stat_virtualization: snakeCase(STAT_VIRTUALIZATIONS, stat_virtualization ?? 'strict'),
+    host_permissions: snakeCase(HOST_PERMISSIONS, host_permissions ?? 'private'),
   }
 }
 

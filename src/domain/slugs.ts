@@ -11,7 +11,7 @@ export function makeSlug(draw: Draw): string {
 }
 
 const ENDING_CHARS = 4
-const ENDING_ALPHABET = [...'0123456789abcdefghijklmnopqrstuvwxyz']
+const ENDING_ALPHABET = Array.from('0123456789abcdefghijklmnopqrstuvwxyz')
 
 const ADJECTIVES = [
   'amber', 'ample', 'brave', 'brisk', 'calm', 'clear', 'coral', 'cosy', 'crisp', 'dapper', 'deft', 'eager',

@@ -74,7 +74,8 @@ export type MountOptionsInput = {
   readonly nodev?: boolean
 }
 
-type ShareInput = {
+/** How files of a shared folder look from both sides. */
+export type ShareInput = {
   readonly stat_virtualization?: EitherCasing<StatVirtualization>
   readonly host_permissions?: EitherCasing<HostPermissions>
 }

@@ -33,6 +33,8 @@ export type HandledOperation = Exclude<
   'open_agent' | 'get_health' | 'get_readiness' | 'get_metrics' | 'get_document'
 >
 
+const noBody: TSchema = NoBody
+
 /** The table of handlers: what each operation asks of the use cases. */
 export function makeHandlers(useCases: UseCases, makeParser: ParserMaker): Record<HandledOperation, Handler> {
   const handler = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
@@ -42,7 +44,7 @@ export function makeHandlers(useCases: UseCases, makeParser: ParserMaker): Recor
     const parseParams = makeParser(operation.params, 'path')
     const parseOfQuery = makeParser(operation.query, 'query')
     const parseBody = makeParser(operation.body, 'body')
-    const takesBody: boolean = operation.body !== (NoBody as TSchema)
+    const takesBody: boolean = operation.body !== noBody
     return (raw) =>
       serve(
         {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { Ajv2020 } from 'ajv/dist/2020.js'
 import { renderDocument, renderDocumentText } from '../../src/contract/openapi.ts'
 import { OPERATIONS } from '../../src/contract/operations.ts'
 import { CONTRACT_DIR, contractIsMissing } from '../support/contract.ts'
@@ -18,6 +19,15 @@ test('every reference in the document leads to a component, and every component 
   const referred = new Set([...text.matchAll(/"#\/components\/schemas\/([^"]+)"/g)].map(([, name]) => name ?? ''))
   const { components } = Object(renderDocument())
   assert.deepEqual([...referred].toSorted(), Object.keys(components.schemas).toSorted())
+})
+
+test('every schema of the document is one that a JSON Schema validator takes, with all that it refers to', () => {
+  const ajv = new Ajv2020({ strict: true, strictRequired: false, allowUnionTypes: true, validateFormats: false })
+  ajv.addVocabulary(['openapi', 'info', 'servers', 'security', 'tags', 'paths', 'components'])
+  ajv.addSchema(renderDocument(), 'document')
+  for (const name of Object.keys(Object(renderDocument()).components.schemas)) {
+    assert.equal(typeof ajv.getSchema(`document#/components/schemas/${name}`), 'function', name)
+  }
 })
 
 test('the key of every row of the table is its operation id, and no two rows share a route', () => {

@@ -164,6 +164,23 @@ test('an upgrade to something else than a WebSocket is served as the plain reque
   assert.match(reply, /^HTTP\/1\.1 200 /)
 })
 
+test('a method that no route has is answered like any other wrong method', async (t) => {
+  const port = await listen(t, {})
+  const head = `host: a\r\nauthorization: ${asCaller.authorization}\r\nconnection: close\r\n\r\n`
+  const reply = await fetchRaw(port, `PROPFIND /v1/sandboxes HTTP/1.1\r\n${head}`)
+  assert.match(reply, /^HTTP\/1\.1 405 [\s\S]*allow: GET, HEAD, POST/)
+})
+
+test('a body that announces too much is refused before it is sent, and a stranger before that', async (t) => {
+  const port = await listen(t, {})
+  const post = (headers: string): string =>
+    `POST /v1/sandboxes HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n${headers}\r\n\r\n`
+  const large = await fetchRaw(port, post(`authorization: ${asCaller.authorization}\r\ncontent-length: 99999999`))
+  assert.match(large, /^HTTP\/1\.1 413 [\s\S]*"code":"payload_too_large"/)
+  const stranger = await fetchRaw(port, post('content-length: 99999999'))
+  assert.match(stranger, /^HTTP\/1\.1 401 /)
+})
+
 test('bytes that are not HTTP get the error envelope', async (t) => {
   const port = await listen(t, {})
   assert.match(await fetchRaw(port, 'nonsense\r\n\r\n'), /^HTTP\/1\.1 400 [\s\S]*"code":"invalid_request"/)
