@@ -1,0 +1,116 @@
+import assert from 'node:assert/strict'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import type { ImageConfig } from '../../../../src/worker/images/image.ts'
+import type { TmpfsMount } from '../../../../src/domain/spec.ts'
+import { orderedTmpfs } from '../../../../src/worker/drivers/oci/bundle.ts'
+import { openCgroups } from '../../../../src/worker/drivers/oci/cgroup.ts'
+import { sandboxEnvironment, workloadOf } from '../../../../src/worker/drivers/oci/environment.ts'
+import { clampRlimits, parseHardLimits } from '../../../../src/worker/drivers/oci/rlimits.ts'
+import { findRuntime } from '../../../../src/worker/drivers/oci/runtime.ts'
+import { resolveUser } from '../../../../src/worker/drivers/oci/users.ts'
+import { DEFAULT_SPEC_FOR_TESTS as spec } from '../../../support/spec.ts'
+
+const image: ImageConfig = {
+  env: ['PATH=/image', 'A=1', 'broken'],
+  entrypoint: ['entry'],
+  cmd: ['cmd'],
+  workdir: null,
+  user: null,
+}
+
+test("the spec's environment wins over the image's, and the scripts are first on the PATH", () => {
+  const env = sandboxEnvironment({ ...spec, env: [{ key: 'A', value: '2' }] }, image, '/home/x')
+  assert.deepEqual(env.toSorted(), ['A=2', 'HOME=/home/x', 'PATH=/.msb/scripts:/image'])
+})
+
+test("the image's own command alone is never run; a command of the spec follows the entrypoint", () => {
+  assert.equal(workloadOf(spec, image), null)
+  const withCmd = { ...spec, runtime: { ...spec.runtime, cmd: ['a', 'b'] } }
+  assert.deepEqual(workloadOf(withCmd, image), ['entry', 'a', 'b'])
+  assert.deepEqual(workloadOf({ ...spec, runtime: { ...withCmd.runtime, entrypoint: ['own'] } }, image), [
+    'own',
+    'a',
+    'b',
+  ])
+})
+
+test('a user is found by name, number and group, and an unknown one is named', () => {
+  const files = {
+    passwd: 'root:x:0:0::/root:\nalice:x:1000:1001::/home/alice:\n',
+    group: 'alice:x:1001:\nstaff:x:50:bob,alice\n',
+  }
+  assert.deepEqual(resolveUser('alice', files), { uid: 1000, gid: 1001, additionalGids: [50], home: '/home/alice' })
+  assert.deepEqual(resolveUser('1000:staff', files), { uid: 1000, gid: 50, additionalGids: [], home: '/home/alice' })
+  assert.deepEqual(resolveUser('4242', files), { uid: 4242, gid: 0, additionalGids: [], home: '/' })
+  assert.deepEqual(resolveUser(null, files), { uid: 0, gid: 0, additionalGids: [], home: '/root' })
+  assert.match(String(resolveUser('carol', files)), /'carol'/)
+  assert.match(String(resolveUser('alice:none', files)), /'none'/)
+  assert.match(String(resolveUser('70000', files)), /65536/)
+})
+
+test('rlimits are lowered to what the machine allows and never raised', () => {
+  const allowed = parseHardLimits(
+    'Max open files            1024                 20000                files     \nMax core file size        0                    unlimited            bytes\n',
+  )
+  assert.deepEqual(allowed, { nofile: 20_000 })
+  const { rlimits, clamped } = clampRlimits(
+    [
+      { resource: 'nofile', soft: 30_000, hard: 50_000 },
+      { resource: 'core', soft: 5, hard: 6 },
+      { resource: 'cpu', soft: 2 ** 64, hard: 2 ** 64 },
+    ],
+    allowed,
+  )
+  assert.deepEqual(rlimits[0], { resource: 'nofile', soft: 20_000, hard: 20_000 })
+  assert.deepEqual(rlimits[1], { resource: 'core', soft: 5, hard: 6 })
+  assert.equal(rlimits[2]?.hard, Number.MAX_SAFE_INTEGER)
+  assert.deepEqual(clamped, ['nofile 50000 to 20000'])
+})
+
+test('a mount comes after the one it lies in', () => {
+  const at = (guest: string): TmpfsMount => ({
+    type: 'tmpfs',
+    guest,
+    options: { readonly: false, noexec: false, nosuid: false, nodev: false },
+    size_mib: 1,
+  })
+  assert.deepEqual(
+    orderedTmpfs([at('/a/b/c'), at('/d'), at('/a'), at('/a/b')]).map((mount) => mount.guest),
+    ['/d', '/a', '/a/b', '/a/b/c'],
+  )
+})
+
+test('no runtime at all is said with the names that were looked for', async () => {
+  await assert.rejects(
+    findRuntime({ name: null, searchPath: '/nonexistent', stateDir: '/nonexistent' }),
+    /kata-runtime, runsc, crun, runc/,
+  )
+})
+
+test('on cgroup version 2 the limits lie in the files of the run, above the runtime', async () => {
+  const mountPoint = mkdtempSync(join(tmpdir(), 'cgroup2-'))
+  writeFileSync(join(mountPoint, 'cgroup.controllers'), 'cpu memory pids')
+  const cgroups = await openCgroups('sandyard/x', mountPoint)
+  const run = join(mountPoint, 'sandyard/x/run')
+  mkdirSync(run)
+  writeFileSync(join(run, 'memory.swap.max'), 'max')
+  await cgroups.create('run', { memoryBytes: 1024, vcpus: 0.5, pids: 7 })
+  const read = (name: string): string => readFileSync(join(run, name), 'utf8')
+  assert.deepEqual(['memory.max', 'memory.swap.max', 'cpu.max', 'pids.max'].map(read), [
+    '1024',
+    '0',
+    '50000 100000',
+    '7',
+  ])
+  assert.equal(cgroups.runtimePath('run'), '/sandyard/x/run/c')
+  assert.equal(await cgroups.hasRunOutOfMemory('run'), false)
+  writeFileSync(join(run, 'memory.events'), 'low 0\noom 2\noom_kill 1\n')
+  assert.equal(await cgroups.hasRunOutOfMemory('run'), true)
+  writeFileSync(join(run, 'cgroup.procs'), '12\n13\n')
+  assert.deepEqual(await cgroups.pids('run'), [12, 13])
+  assert.ok(existsSync(join(mountPoint, 'sandyard/cgroup.subtree_control')))
+  rmSync(mountPoint, { recursive: true })
+})

@@ -1,0 +1,82 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { asId, type OrgId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
+import { phaseOf, type RunEvidence } from '../../../../src/worker/drivers/oci/run-phase.ts'
+import type { RunRecord } from '../../../../src/worker/drivers/oci/run-records.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
+
+const started: RunRecord['started'] = {
+  uid_shift: 0,
+  runtime: { name: 'crun', version: 'crun 1', command: ['crun'], isolation: '' },
+  shim: { pid: 1, startTicks: 1 },
+  init: { pid: 2, startTicks: 2 },
+}
+const record: RunRecord = {
+  version: 1,
+  run_id: asId<RunId>('run'),
+  sandbox_id: asId<SandboxId>('sandbox'),
+  org_id: asId<OrgId>('org'),
+  boot_id: 'boot',
+  spec: DEFAULT_SPEC_FOR_TESTS,
+  image: null,
+  facts: {},
+  started,
+  is_stop_requested: false,
+  outcome: null,
+  is_released: false,
+}
+const alive: RunEvidence = {
+  bootId: 'boot',
+  exit: null,
+  isShimAlive: true,
+  isInitAlive: true,
+  hasRunOutOfMemory: false,
+  isBeingStarted: false,
+}
+const dead: RunEvidence = { ...alive, isShimAlive: false, isInitAlive: false }
+
+test('a run is running while its first process or the shim that waits for it lives', () => {
+  assert.equal(phaseOf(record, alive).phase, 'running')
+  assert.equal(phaseOf(record, { ...alive, isInitAlive: false }).phase, 'running')
+  assert.equal(phaseOf(record, { ...alive, isShimAlive: false }).phase, 'running')
+  assert.equal(phaseOf({ ...record, is_stop_requested: true }, alive).phase, 'stopping')
+})
+
+test('an exit code tells how a run ended: by itself, by a signal, for want of memory, or because it was stopped', () => {
+  const end = (code: number, change: Partial<RunEvidence> = {}): unknown => {
+    const phase = phaseOf(record, { ...dead, exit: { code }, ...change })
+    return phase.phase === 'ended' ? phase.outcome : null
+  }
+  assert.deepEqual(end(0), { kind: 'exited', code: 0 })
+  assert.deepEqual(end(255), { kind: 'exited', code: 255 })
+  assert.deepEqual(end(143), { kind: 'signalled', signal: 'SIGTERM' })
+  assert.deepEqual(end(137), { kind: 'signalled', signal: 'SIGKILL' })
+  assert.deepEqual(end(137, { hasRunOutOfMemory: true }), { kind: 'out_of_memory' })
+  assert.deepEqual(end(1, { hasRunOutOfMemory: true }), { kind: 'exited', code: 1 })
+  const stopped = phaseOf({ ...record, is_stop_requested: true }, { ...dead, exit: { code: 137 } })
+  assert.deepEqual(stopped, { phase: 'ended', outcome: { kind: 'stopped' } })
+})
+
+test('a run of another boot is lost even when processes with its numbers live', () => {
+  const phase = phaseOf(record, { ...alive, bootId: 'other' })
+  assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
+})
+
+test('a run whose end nobody saw is lost, unless its stop was asked for', () => {
+  const phase = phaseOf(record, dead)
+  assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
+  assert.deepEqual(phaseOf({ ...record, is_stop_requested: true }, dead), {
+    phase: 'ended',
+    outcome: { kind: 'stopped' },
+  })
+})
+
+test('a recorded end stays, whatever the machine shows later', () => {
+  const outcome = { kind: 'exited', code: 3 } as const
+  assert.deepEqual(phaseOf({ ...record, outcome }, { ...alive, exit: { code: 4 } }), { phase: 'ended', outcome })
+})
+
+test('a run that this process is starting is starting, and one that nobody starts any more is not', () => {
+  assert.equal(phaseOf({ ...record, started: null }, { ...dead, isBeingStarted: true }).phase, 'starting')
+  assert.equal(phaseOf({ ...record, started: null }, dead).phase, 'ended')
+})
