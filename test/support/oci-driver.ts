@@ -14,7 +14,7 @@ import {
 } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { delimiter, dirname, join } from 'node:path'
 import { PassThrough, type Duplex } from 'node:stream'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../src/domain/spec.ts'
@@ -30,16 +30,23 @@ import { parentName } from '../../src/worker/drivers/oci/leftovers.ts'
 import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
 import { processCapabilities } from '../../src/worker/drivers/oci/capabilities.ts'
 import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
-import { findRuntime } from '../../src/worker/drivers/oci/runtime.ts'
+import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/runtime.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 
 const UID_SHIFT = 200_000
 
+/** The runtime under test: crun, or the one that SANDYARD_TEST_RUNTIME names. */
+function testRuntime(): RuntimeName {
+  return RUNTIME_NAMES.find((name) => name === process.env['SANDYARD_TEST_RUNTIME']) ?? 'crun'
+}
+
 /** Why the driver can't run here, or null. */
 export function whyNoOci(): string | null {
   if (process.platform !== 'linux' || process.getuid?.() !== 0) return 'needs Linux and root'
-  const missing = ['/usr/bin/crun', '/usr/bin/catatonit', '/usr/sbin/mkfs.ext4'].find((path) => !existsSync(path))
+  const folders = (process.env['PATH'] ?? '').split(delimiter)
+  const programs = [testRuntime(), 'catatonit', 'mkfs.ext4', 'ip', 'nsenter']
+  const missing = programs.find((name) => !folders.some((folder) => existsSync(join(folder, name))))
   return missing === undefined ? null : `${missing} is not installed`
 }
 
@@ -72,7 +79,11 @@ export async function makeOciFixture(existing?: string): Promise<OciFixture> {
     buildLayer(layer)
   }
   const prefix = `sy${parentName(stateDir).slice(0, 6)}-`
-  const runtime = await findRuntime({ name: 'crun', searchPath: '/usr/bin', stateDir: join(dir, 'runtime') })
+  const runtime = await findRuntime({
+    name: testRuntime(),
+    searchPath: process.env['PATH'] ?? '',
+    stateDir: join(dir, 'runtime'),
+  })
   const image = {
     config: {
       env: ['PATH=/usr/bin:/bin', 'FROM_IMAGE=yes'],

@@ -27,22 +27,27 @@ export type RuntimeChoice = {
   readonly stateDir: string
 }
 
-/** Finds a runtime. Rejects with a text for people when there is none, or when the one asked for is missing. */
+/** Finds a runtime. Rejects with a text for people when there is none that can be used, and says why. */
 export async function findRuntime(choice: RuntimeChoice): Promise<Runtime> {
   const names = choice.name === null ? RUNTIME_NAMES : [choice.name]
+  const flaws: string[] = []
   for (const name of names) {
     const binary = await findBinary(name, choice.searchPath)
     if (binary === null) continue
-    const version = await readVersion(name, binary)
-    if (version === null) continue
-    return {
-      name,
-      version,
-      command: [...(await wrapperFor(name)), binary, ...globalOptions(name, choice.stateDir)],
-      isolation: `${version}, ${ISOLATION[name]}`,
+    const { stdout } = await runCommand(binary, ['--version'], { timeoutMs: COMMAND_TIMEOUT_MS })
+    const number = /\d[\w.+~-]*/.exec(stdout)?.[0] ?? 'unknown'
+    const flaw = flawOf(name, number)
+    if (flaw !== null) {
+      flaws.push(`${name} ${number} ${flaw}`)
+      continue
     }
+    const version = `${name} ${number}`
+    const command = [...(await wrapperFor(name)), binary, ...globalOptions(name, choice.stateDir)]
+    return { name, version, command, isolation: `${version}, ${ISOLATION[name]}` }
   }
-  throw new Error(`no OCI runtime is installed: looked for ${names.join(', ')} in ${choice.searchPath}`)
+  throw new Error(
+    [`no OCI runtime can be used: looked for ${names.join(', ')} in ${choice.searchPath}`, ...flaws].join('; '),
+  )
 }
 
 const COMMAND_TIMEOUT_MS = 10_000
@@ -69,12 +74,17 @@ async function isExecutable(path: string): Promise<boolean> {
   )
 }
 
-/** Null for a kata-runtime from version 2 on: it has no OCI command line any more (it is a containerd shim). */
-async function readVersion(name: RuntimeName, binary: string): Promise<string | null> {
-  const { stdout } = await runCommand(binary, ['--version'], { timeoutMs: COMMAND_TIMEOUT_MS })
-  const number = /\d[\w.+-]*/.exec(stdout)?.[0] ?? 'unknown'
-  if (name === 'kata-runtime' && !/^[01]\./.test(number)) return null
-  return `${name} ${number}`
+/** The first release of gVisor that starts with a network on kernels from 6.9 on (gVisor issue 10704). */
+const FIRST_USABLE_RUNSC = 20240801
+
+/** Why an installed runtime can't be used here; null when it can. */
+function flawOf(name: RuntimeName, version: string): string | null {
+  if (name === 'kata-runtime' && !/^[01]\./.test(version))
+    return 'has no OCI command line (from version 2 on it is a containerd shim)'
+  const release = Number(/\d{8}/.exec(version)?.[0] ?? Infinity)
+  // The other way around it, covering /proc/sys/net, keeps a user namespace from having a /proc (tried 2026-11).
+  if (name === 'runsc' && release < FIRST_USABLE_RUNSC) return 'is too old: a release from 2024-08 or later is needed'
+  return null
 }
 
 function globalOptions(name: RuntimeName, stateDir: string): readonly string[] {
@@ -99,8 +109,6 @@ function globalOptions(name: RuntimeName, stateDir: string): readonly string[] {
 async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
   if (name === 'crun' && (await hasHybridCgroups()))
     return inMountNamespace('umount /sys/fs/cgroup/unified 2>/dev/null')
-  // gVisor issue 10704: net.core sysctls, which newer kernels show in every namespace, look like the root namespace.
-  if (name === 'runsc') return inMountNamespace('mount -t tmpfs none /proc/sys/net')
   return []
 }
 
