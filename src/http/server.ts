@@ -70,6 +70,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
       answer(deps, error, { request, reply })
     },
   })
+  const closing = endRequestsOnClose(app)
   const table = makeRouteTable()
   takeJsonBodies(app)
   observe(app, deps, table)
@@ -79,9 +80,9 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
-    if (handler !== undefined) addRoute(app, useCases, { operation, handler })
+    if (handler !== undefined) addRoute(app, useCases, { operation, handler, closing })
   }
-  addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest })
+  addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, closing })
   addProbes(app, deps)
   for (const plugin of deps.plugins ?? []) app.register(plugin)
   attachUpgrades(app, {
@@ -98,7 +99,7 @@ type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply
 function addRoute(
   app: FastifyInstance,
   useCases: UseCases,
-  route: { readonly operation: Operation; readonly handler: Handler },
+  route: { readonly operation: Operation; readonly handler: Handler; readonly closing: AbortSignal },
 ): void {
   const callers = new WeakMap<FastifyRequest, Caller>()
   app.route({
@@ -111,7 +112,8 @@ function addRoute(
       const caller = callers.get(request)
       if (caller === undefined) throw new Error('a request without a caller reached its handler')
       const { url, params, body } = request
-      const text = await route.handler({ caller, url, params, body, signal: () => clientGone(reply.raw) })
+      const signal = (): AbortSignal => AbortSignal.any([clientGone(reply.raw), route.closing])
+      const text = await route.handler({ caller, url, params, body, signal })
       return reply.header('content-type', JSON_TYPE).send(text)
     },
   })
@@ -120,6 +122,22 @@ function addRoute(
 function refusePlainAgentRequest(): Promise<string> {
   const details = { field: 'upgrade', seen: 'no WebSocket upgrade', accepted: 'upgrade: websocket' }
   throw new Problem('invalid_request', { message: 'invalid request: this route is a WebSocket', details })
+}
+
+/** How long requests may take to end once the server closes, in milliseconds; then their connections are cut. */
+const LAST_REPLIES_MS = 3_000
+
+/** A signal that ends every wait when the server closes, so that their replies go out; what is late is cut off. */
+function endRequestsOnClose(app: FastifyInstance): AbortSignal {
+  const closing = new AbortController()
+  app.addHook('preClose', (done) => {
+    closing.abort(new Error('the server is closing'))
+    setTimeout(() => {
+      app.server.closeAllConnections()
+    }, LAST_REPLIES_MS).unref()
+    done()
+  })
+  return closing.signal
 }
 
 /** Gives every reply its request id, and every request its place in the metrics and the log. */

@@ -48,9 +48,13 @@ const GOING_AWAY = 1001
 /** Serves upgrades on the server's own port; `app.close()` ends them. */
 export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   const sockets = new WebSocketServer({ noServer: true, perMessageDeflate: false, maxPayload: MESSAGE_LIMIT_BYTES })
+  // Upgrades that nobody has answered yet; the ones that were are the WebSocketServer's.
+  const pending = new Set<Duplex>()
   const routes = deps.routes.map((route) => ({ ...route, shape: shapeOf(route.path) }))
   app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const requestId = deps.uuids.next()
+    pending.add(socket)
+    socket.once('close', () => pending.delete(socket))
     socket.on('error', (error) => {
       deps.log.debug({ request_id: requestId, err: error }, 'a connection broke')
     })
@@ -62,7 +66,10 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       else socket.destroy()
     })
   })
-  app.addHook('preClose', () => closeAll(sockets))
+  app.addHook('preClose', async () => {
+    for (const socket of pending) socket.destroy()
+    await closeAll(sockets)
+  })
 
   type Connection = { readonly requestId: string; readonly socket: Duplex; readonly head: Buffer }
 
@@ -87,7 +94,10 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       params: decodeAll(found.params),
       requestId,
       signal: gone.signal,
-      accept: () => accept(sockets, request, { socket, head, signal: gone.signal }),
+      accept: () => {
+        pending.delete(socket)
+        return accept(sockets, request, { socket, head, signal: gone.signal })
+      },
     })
   }
 }

@@ -6,7 +6,8 @@ import { test, type TestContext } from 'node:test'
 import { WebSocket } from 'ws'
 import { Problem } from '../../src/domain/problem.ts'
 import { assertReply } from '../support/contract.ts'
-import { asCaller, makeHttpWorld, SANDBOX_ID, type WorldOptions } from '../support/http-world.ts'
+import type { UseCases } from '../../src/http/use-cases.ts'
+import { asCaller, makeHttpWorld, SANDBOX_ID, theSandbox, type WorldOptions } from '../support/http-world.ts'
 
 /** A listening server that ends with the test; gives its port. */
 async function listen(t: TestContext, options: WorldOptions): Promise<number> {
@@ -208,33 +209,67 @@ test('closing the server says goodbye to every socket with 1001 and does not wai
   assert.equal((await closed)[0], 1001)
 })
 
-test('a client that leaves while it waits aborts the signal of its request', async (t) => {
-  let aborted: () => void = () => undefined
-  const wasAborted = new Promise<void>((resolve) => (aborted = resolve))
-  const started = new Promise<AbortSignal>((resolve) => {
-    const startSandbox = (
-      _caller: unknown,
-      _ref: unknown,
-      { signal }: { readonly signal: AbortSignal },
-    ): Promise<never> => {
-      signal.addEventListener('abort', aborted)
-      resolve(signal)
-      return new Promise((_resolve, reject) => {
-        signal.addEventListener('abort', () => reject(new Problem('unavailable')))
-      })
-    }
-    listen(t, { useCases: { startSandbox } }).then((port) => {
-      const leave = new AbortController()
-      const url = `http://127.0.0.1:${String(port)}/v1/sandboxes/${SANDBOX_ID}/start?wait_for=running`
-      fetch(url, { method: 'POST', headers: asCaller, signal: leave.signal }).catch(() => leave.signal.aborted)
-      started.then(
-        () => leave.abort(),
-        () => leave.abort(),
-      )
-    }, resolve)
+/** Use cases whose start waits for its signal, and the signal of the first start. */
+function waitingStart(): { readonly options: WorldOptions; readonly signal: Promise<AbortSignal> } {
+  const { promise: signal, resolve } = Promise.withResolvers<AbortSignal>()
+  const startSandbox: UseCases['startSandbox'] = async (_caller, _ref, input) => {
+    resolve(input.signal)
+    await aborted(input.signal)
+    return theSandbox
+  }
+  return { options: { useCases: { startSandbox } }, signal }
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve()
+    signal.addEventListener('abort', () => {
+      resolve()
+    })
   })
-  await started
-  await wasAborted
+}
+
+const START = `POST /v1/sandboxes/${SANDBOX_ID}/start?wait_for=running HTTP/1.1\r\nhost: a\r\nauthorization: ${asCaller.authorization}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}`
+
+test('a client that leaves while it waits aborts the signal of its request, and one that stays does not', async (t) => {
+  const { options, signal } = waitingStart()
+  const port = await listen(t, options)
+  const socket = connect(port, '127.0.0.1')
+  socket.write(START)
+  const waiting = await signal
+  // A later request is served from start to end meanwhile: long enough for an early abort to show.
+  assert.match(
+    await fetchRaw(port, 'GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n'),
+    /^HTTP\/1\.1 200 /,
+  )
+  assert.equal(waiting.aborted, false)
+  socket.destroy()
+  await until(() => waiting.aborted)
+})
+
+test('closing the server ends the waits, whose replies still go out, and the upgrades that nobody answered', async () => {
+  const { options, signal } = waitingStart()
+  const opened = Promise.withResolvers<AbortSignal>()
+  const openChannel: UseCases['openChannel'] = async (_caller, _id, gone) => {
+    opened.resolve(gone)
+    await aborted(gone)
+    throw new Problem('unavailable')
+  }
+  const app = makeHttpWorld({ useCases: { ...options.useCases, openChannel } })
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  const address = app.server.address()
+  assert.ok(typeof address === 'object' && address !== null)
+  const socket = connect(address.port, '127.0.0.1')
+  socket.write(START)
+  const upgrade = dial(address.port)
+  const broken = once(upgrade, 'error', { signal: AbortSignal.timeout(5_000) })
+  await Promise.all([signal, opened.promise])
+  let reply = ''
+  socket.on('data', (data) => (reply += String(data)))
+  await app.close()
+  await until(() => socket.closed)
+  assert.match(reply, /^HTTP\/1\.1 200 /)
+  await broken
 })
 
 async function fetchRaw(port: number, text: string): Promise<string> {
