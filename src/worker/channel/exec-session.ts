@@ -171,5 +171,6 @@ function pump(channel: Channel, stream: Readable, send: (data: Buffer) => void):
     })
     stream.on('close', resolve)
     stream.on('end', resolve)
+    if (stream.readableEnded || stream.destroyed) resolve() // a short process ends before anybody listens
   })
 }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Readable, Writable } from 'node:stream'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { encodeMessage, MAX_DATA_BYTES } from '../../../src/worker/channel/envelope.ts'
@@ -80,6 +81,31 @@ test('the exit is told only after a background process has let go of the output'
   const id = client.exec({ cmd: 'sh', args: ['-c', '{ sleep 0.5; echo late; } & echo early'] })
   const { stdout } = await client.finish(id)
   assert.equal(stdout, 'early\nlate\n')
+  await client.hangUp()
+})
+
+test('a process whose output ended before anybody listened still exits', async () => {
+  const ended = (): Readable => {
+    const stream = Readable.from([])
+    stream.resume()
+    return stream
+  }
+  const [stdout, stderr] = [ended(), ended()]
+  await waitUntil(() => stdout.destroyed && stderr.destroyed)
+  const quick: Guest = {
+    exec: () =>
+      Promise.resolve({
+        pid: 2,
+        stdin: new Writable(),
+        stdout,
+        stderr,
+        exited: Promise.resolve(0),
+        resize: assert.fail,
+        signal: assert.fail,
+      }),
+  }
+  const client = connectAgent(quick)
+  assert.equal((await client.finish(client.exec({ cmd: 'x' }))).code, 0)
   await client.hangUp()
 })
 

@@ -90,7 +90,7 @@ function sizeOf(tty: TerminalSize): TerminalSize {
 }
 
 function adopt(container: Container, carrier: Carrier, pid: number): GuestProcess {
-  const group = makeProcessGroup(container.initPid, [pid, carrier.cliPid])
+  const group = makeProcessGroup(container.initPid, { cli: carrier.cliPid, process: pid })
   const sent = new Set<number>()
   return {
     pid: innerPid(pid) ?? pid,

@@ -13,15 +13,22 @@ const MAX_SIGNAL = 64
 const MAX_ROUNDS = 20
 
 /**
- * The group of a process in a container. runc and terminals make it the leader of its own group; crun 1.8 leaves it in
- * the group of the command line that started it (measured 2026-11), which is not the container's to signal. So the
- * members are looked up among the container's own processes, by its cgroup: that also proves that a number was not
- * given to somebody else since.
+ * The group of a process in a container, given its host id and that of the command line that started it. runc and
+ * terminals make the process the leader of its group; crun 1.8 leaves it in the group of a process between the two that
+ * has ended (measured 2026-11). A process that ended before anybody could look has its group only guessed: by a number
+ * between the two. The members are looked up among the container's own processes, by its cgroup, which proves that a
+ * number was not given to somebody else since.
  */
-export function makeProcessGroup(initPid: number, groupIds: readonly number[]): ProcessGroup {
+export function makeProcessGroup(
+  initPid: number,
+  pids: { readonly cli: number; readonly process: number },
+): ProcessGroup {
   const folder = cgroupFolder(initPid)
+  const known = groupOf(pids.process)
+  const isOurs = (group: number | null): boolean =>
+    group !== null && (known === null ? group >= pids.cli && group <= pids.process : group === known)
   const members = (): readonly number[] =>
-    folder === null ? [] : processesIn(folder).filter((pid) => groupIds.includes(groupOf(pid)))
+    folder === null ? [] : processesIn(folder).filter((pid) => isOurs(groupOf(pid)))
   return {
     signal(signal) {
       if (!Number.isInteger(signal) || signal < 1 || signal > MAX_SIGNAL) return
@@ -75,10 +82,11 @@ function foldersIn(folder: string): readonly string[] {
   }
 }
 
-/** The fifth field of `/proc/<pid>/stat`; the second, a name in brackets, may hold anything. */
-function groupOf(pid: number): number {
+/** The fifth field of `/proc/<pid>/stat`; the second, a name in brackets, may hold anything. Null when it is gone. */
+function groupOf(pid: number): number | null {
   const stat = readOrEmpty(`/proc/${String(pid)}/stat`)
-  return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[2] ?? -1)
+  const group = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[2])
+  return Number.isInteger(group) && group > 0 ? group : null
 }
 
 function send(pid: number, signal: number): void {
