@@ -42,6 +42,7 @@ const V1_HIERARCHIES = [
   'net_prio',
   'perf_event',
   'hugetlb',
+  'unified',
 ] as const
 const CPU_PERIOD_US = 100_000
 /** The runtime's own cgroup beneath ours. */

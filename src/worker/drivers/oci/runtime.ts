@@ -81,6 +81,9 @@ const FIRST_USABLE_RUNSC = 20240801
 function flawOf(name: RuntimeName, version: string): string | null {
   if (name === 'kata-runtime' && !/^[01]\./.test(version))
     return 'has no OCI command line (from version 2 on it is a containerd shim)'
+  // Such a runc enters the user namespace first, and is then refused the network namespace (tried with 1.1.5, 2026-11).
+  if (name === 'runc' && /^(0|1\.[01])\./.test(version))
+    return "can't run commands in a sandbox's own network: 1.2 is needed"
   const release = Number(/\d{8}/.exec(version)?.[0] ?? Infinity)
   // The other way around it, covering /proc/sys/net, keeps a user namespace from having a /proc (tried 2026-11).
   if (name === 'runsc' && release < FIRST_USABLE_RUNSC) return 'is too old: a release from 2024-08 or later is needed'
