@@ -9,6 +9,7 @@ import type { Uuids } from '../lib/uuid.ts'
 import { agentRoute } from './agent-route.ts'
 import { authenticateRequest } from './authenticate-request.ts'
 import { clientGone } from './client-gone.ts'
+import { endOnClose } from './end-on-close.ts'
 import { makeHandlers, type Handler } from './handlers.ts'
 import { addProbes } from './probes.ts'
 import { JSON_TYPE, problemOf, renderProblem } from './problem-reply.ts'
@@ -70,7 +71,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
       answer(deps, error, { request, reply })
     },
   })
-  const closing = endRequestsOnClose(app)
+  const closing = endOnClose(app)
   const table = makeRouteTable()
   takeJsonBodies(app)
   observe(app, deps, table)
@@ -122,22 +123,6 @@ function addRoute(
 function refusePlainAgentRequest(): Promise<string> {
   const details = { field: 'upgrade', seen: 'no WebSocket upgrade', accepted: 'upgrade: websocket' }
   throw new Problem('invalid_request', { message: 'invalid request: this route is a WebSocket', details })
-}
-
-/** How long requests may take to end once the server closes, in milliseconds; then their connections are cut. */
-const LAST_REPLIES_MS = 3_000
-
-/** A signal that ends every wait when the server closes, so that their replies go out; what is late is cut off. */
-function endRequestsOnClose(app: FastifyInstance): AbortSignal {
-  const closing = new AbortController()
-  app.addHook('preClose', (done) => {
-    closing.abort(new Error('the server is closing'))
-    setTimeout(() => {
-      app.server.closeAllConnections()
-    }, LAST_REPLIES_MS).unref()
-    done()
-  })
-  return closing.signal
 }
 
 /** Gives every reply its request id, and every request its place in the metrics and the log. */

@@ -14,8 +14,9 @@ export type LogLevel = (typeof LOG_LEVELS)[number]
 
 /** Logs JSON lines to standard error, so that standard output stays for what a person or a script reads. */
 export function makeLog(level: LogLevel): Log {
+  const { err } = pino.stdSerializers
   return pino(
-    { level, redact: ['req.headers.authorization', '*.password', '*.secret'] },
+    { level, redact: ['req.headers.authorization', '*.password', '*.secret'], serializers: { err, error: err } },
     pino.destination({ dest: 2, sync: true }),
   )
 }

@@ -13,6 +13,8 @@ export type Relay = {
   showTickets(workerId: string): readonly Ticket[]
   /** Whether a worker has a ticket that was never shown. */
   hasNews(workerId: string): boolean
+  /** Whether a worker may dial in with a ticket. */
+  isOpen(workerId: string, ticket: string): boolean
   /** Gives the stream that a worker dialled in with to whoever waits for it; false when the ticket is not its or is over. */
   accept(workerId: string, ticket: string, stream: Duplex): boolean
   /** How many tickets are open. */
@@ -76,6 +78,7 @@ export function makeRelay(options: {
       return tickets.map(({ ticket }) => ticket)
     },
     hasNews: (workerId) => [...(byWorker.get(workerId)?.values() ?? [])].some(({ isShown }) => !isShown),
+    isOpen: (workerId, ticket) => byWorker.get(workerId)?.has(ticket) === true,
     accept(workerId, ticket, stream) {
       const one = byWorker.get(workerId)?.get(ticket)
       one?.resolve(stream)

@@ -58,6 +58,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   let hasNews = true
   let wanted: readonly WantedRun[] | null = null
   let wantedVersion: string | null = null
+  let discards: readonly SandboxId[] = []
   let lastSyncMs = clock.monotonicMs()
   let sleeper = new AbortController()
   const busy = new Map<RunId | SandboxId, { readonly work: Promise<void>; readonly abort: AbortController }>()
@@ -104,14 +105,18 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     }
     for (const ticket of answer.streams) dial(ticket)
     for (const ticket of dialled) if (!answer.streams.some((stream) => stream.ticket === ticket)) dialled.delete(ticket)
-    for (const sandbox of answer.discard) begin(sandbox, () => driver.discard(sandbox))
+    discards = answer.discard
     await act()
   }
 
   const act = async (): Promise<void> => {
     if (wanted === null) return
     const orders = new Map(wanted.map((run) => [run.run_id, run]))
-    for (const action of decide(wanted, await driver.list())) {
+    const held = await driver.list()
+    for (const sandbox of discards) {
+      if (held.every((run) => run.sandbox_id !== sandbox)) begin(sandbox, () => driver.discard(sandbox))
+    }
+    for (const action of decide(wanted, held)) {
       const order = orders.get(action.run_id)
       if (action.kind !== 'start') busy.get(action.run_id)?.abort.abort(new Error('the run is no longer wanted'))
       begin(action.run_id, (abort) => perform(driver, action, order, abort))
@@ -194,7 +199,9 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     /** Lets what is under way come to its end; a start that takes longer is begun again by the next life. */
     async settle(): Promise<void> {
       const all = Promise.all([...busy.values()].map(({ work }) => work))
-      await Promise.race([all, clock.sleep(SETTLE_MS)])
+      const settled = new AbortController()
+      await Promise.race([all, interruptibleSleep(clock, SETTLE_MS, settled.signal)])
+      settled.abort()
     },
   }
 }

@@ -1,0 +1,71 @@
+import { parseArgs } from 'node:util'
+import { doctor } from './cli/doctor.ts'
+import { help } from './cli/help.ts'
+import { image } from './cli/image.ts'
+import { key } from './cli/key.ts'
+import { migrateCommand } from './cli/migrate.ts'
+import { printOpenapi } from './cli/openapi.ts'
+import { registry } from './cli/registry.ts'
+import { up } from './cli/up.ts'
+import { UsageError, type Command } from './cli/command.ts'
+import { readConfig, SettingError, SETTINGS } from './config.ts'
+
+const COMMANDS: Readonly<Record<string, Command>> = {
+  up,
+  doctor,
+  image,
+  key,
+  registry,
+  migrate: migrateCommand,
+  openapi: printOpenapi,
+}
+
+async function main(argv: readonly string[]): Promise<number> {
+  const { values, positionals } = parseArgs({
+    args: [...argv],
+    allowPositionals: true,
+    options: {
+      help: { type: 'boolean', short: 'h' },
+      dump: { type: 'boolean' },
+      name: { type: 'string' },
+      username: { type: 'string' },
+      'password-stdin': { type: 'boolean' },
+      'expires-in-days': { type: 'string' },
+      ...Object.fromEntries(
+        Object.values(SETTINGS).flatMap(({ flag }) => (flag === null ? [] : [[flag, { type: 'string' as const }]])),
+      ),
+    },
+  })
+  const flags: Readonly<Record<string, unknown>> = values
+  const [name = 'help', ...args] = positionals
+  const command = COMMANDS[name]
+  if (command === undefined || flags['help'] === true) {
+    process.stdout.write(help(Object.entries(COMMANDS)))
+    if (command !== undefined || name === 'help') return 0
+    throw new UsageError(`there is no command '${name}'`)
+  }
+  const texts = Object.fromEntries(
+    Object.entries(flags).filter((entry): entry is [string, string] => typeof entry[1] === 'string'),
+  )
+  const switches = new Set(Object.entries(flags).flatMap(([flag, value]) => (value === true ? [flag] : [])))
+  return command.run({ config: readConfig(process.env, texts), args, texts, switches })
+}
+
+try {
+  process.exitCode = await main(process.argv.slice(2))
+} catch (error) {
+  const isPlain = error instanceof UsageError || error instanceof SettingError || isArgumentError(error)
+  const text = error instanceof Error ? (isPlain ? error.message : describe(error)) : String(error)
+  process.stderr.write(`sandyard: ${text}\n`)
+  process.exitCode = isPlain ? 2 : 1
+}
+
+function isArgumentError(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && String(error.code).startsWith('ERR_PARSE_ARGS')
+}
+
+/** The message with its causes; the stack is for `SANDYARD_LOG_LEVEL=debug`. */
+function describe(error: Error): string {
+  if (process.env['SANDYARD_LOG_LEVEL'] === 'debug') return error.stack ?? error.message
+  return error.cause instanceof Error ? `${error.message}\n  because: ${describe(error.cause)}` : error.message
+}

@@ -1,0 +1,56 @@
+import { access, constants } from 'node:fs/promises'
+import { systemRandom } from '../lib/random.ts'
+import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
+import { whatIsMissing } from '../worker/drivers/oci/probe.ts'
+import { probeNetwork } from '../worker/network/probe.ts'
+import type { Call, Command } from './command.ts'
+import { chooseRuntime } from './start-worker.ts'
+
+export const doctor: Command = {
+  usage: 'doctor',
+  summary: 'tell what this machine can run, and what is missing',
+  run: runDoctor,
+}
+
+type Finding = { readonly what: string; readonly isGood: boolean; readonly told: string }
+
+async function runDoctor({ config }: Call): Promise<number> {
+  const findings: Finding[] = [
+    { what: 'node', isGood: Number(process.versions.node.split('.')[0]) >= 24, told: process.version },
+    {
+      what: 'user',
+      isGood: process.getuid?.() === 0,
+      told: process.getuid?.() === 0 ? 'root' : 'not root: the oci driver needs root',
+    },
+    await find('data folder', async () => {
+      await access(config.dataDir, constants.W_OK)
+      return config.dataDir
+    }),
+    await find('microVMs', async () => {
+      await access('/dev/kvm', constants.R_OK | constants.W_OK)
+      return '/dev/kvm is usable'
+    }),
+    await find('OCI runtime', async () => (await chooseRuntime(config)).isolation),
+    await find('programs', () => {
+      const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
+      return missing.length === 0 ? Promise.resolve('all there') : Promise.reject(new Error(missing.join('; ')))
+    }),
+    await find('network', async () => {
+      const probe = await probeNetwork(systemRandom)
+      if (probe.missing.length > 0) throw new Error(probe.missing.join('; '))
+      return `abilities: ${probe.abilities.join(', ')}`
+    }),
+  ]
+  for (const { what, isGood, told } of findings)
+    process.stdout.write(`${isGood ? 'ok     ' : 'MISSING'}  ${what.padEnd(12)} ${told}\n`)
+  const needed = findings.filter(({ what }) => what !== 'microVMs' && what !== 'data folder')
+  return needed.every(({ isGood }) => isGood) ? 0 : 1
+}
+
+async function find(what: string, look: () => Promise<string>): Promise<Finding> {
+  try {
+    return { what, isGood: true, told: await look() }
+  } catch (error) {
+    return { what, isGood: false, told: error instanceof Error ? error.message : String(error) }
+  }
+}

@@ -1,0 +1,76 @@
+import { readFile, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Config } from '../config.ts'
+import { systemClock } from '../lib/clock.ts'
+import type { Log } from '../lib/log.ts'
+import { systemRandom } from '../lib/random.ts'
+import { openDatabase, type Database } from '../store/database.ts'
+import { DataFolderInUse } from '../store/data-lock.ts'
+import { startEmbedded } from '../store/embedded.ts'
+import { migrate } from '../store/migrate.ts'
+
+export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', 'migrations')
+
+/** The database of an installation: the operator's own or the embedded one, migrated and open. */
+export type Store = { readonly db: Database; readonly connectionString: string } & AsyncDisposable
+
+/** Connections for requests and for the program's own work: a page of a busy list takes one for some milliseconds. */
+const TENANT_POOL = 12
+const SYSTEM_POOL = 8
+/** No statement of ours takes a tenth of this; one that does is stuck behind something. */
+const STATEMENT_TIMEOUT_MS = 15_000
+
+/** Where the embedded server's address stands while it runs, for the program's own commands; only root reads it. */
+const ADDRESS_FILE = 'database.url'
+
+/** Opens the database, starting the embedded one unless `DATABASE_URL` names another, and migrates it. */
+export async function openStore(config: Config, log: Log): Promise<Store> {
+  if (config.databaseUrl !== null) return openAt(config.databaseUrl, log, () => Promise.resolve())
+  const embedded = await startEmbedded({
+    dataDir: join(config.dataDir, 'database'),
+    log,
+    clock: systemClock,
+    random: systemRandom,
+  })
+  const address = join(config.dataDir, ADDRESS_FILE)
+  await writeFile(address, embedded.connectionString, { mode: 0o600 })
+  return openAt(embedded.connectionString, log, async () => {
+    await rm(address, { force: true })
+    await embedded.stop()
+  })
+}
+
+/** The same for a short command: while a server runs on the data folder, its database is used. */
+export async function borrowStore(config: Config, log: Log): Promise<Store> {
+  try {
+    return await openStore(config, log)
+  } catch (error) {
+    if (!(error instanceof DataFolderInUse)) throw error
+    const connectionString = await readFile(join(config.dataDir, ADDRESS_FILE), 'utf8')
+    return openAt(connectionString, log, () => Promise.resolve())
+  }
+}
+
+async function openAt(connectionString: string, log: Log, stop: () => Promise<void>): Promise<Store> {
+  try {
+    await migrate(connectionString, MIGRATIONS_DIR, log)
+    const db = await openDatabase({
+      connectionString,
+      tenantPoolSize: TENANT_POOL,
+      systemPoolSize: SYSTEM_POOL,
+      statementTimeoutMs: STATEMENT_TIMEOUT_MS,
+      log,
+    })
+    return {
+      db,
+      connectionString,
+      async [Symbol.asyncDispose]() {
+        await db.close()
+        await stop()
+      },
+    }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}

@@ -1,0 +1,105 @@
+import { join } from 'node:path'
+import { duplexPair } from 'node:stream'
+import type { Config } from '../config.ts'
+import { systemClock } from '../lib/clock.ts'
+import type { Log } from '../lib/log.ts'
+import { systemRandom } from '../lib/random.ts'
+import { DEFAULT_CHANNEL_LIMITS } from '../worker/channel/channel.ts'
+import { serveChannel } from '../worker/channel/serve-channel.ts'
+import type { Driver } from '../worker/drivers/driver.ts'
+import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
+import { makeOciDriver } from '../worker/drivers/oci/driver.ts'
+import { makeContainerGuests } from '../worker/drivers/oci/guests.ts'
+import { findRuntime, type Runtime } from '../worker/drivers/oci/runtime.ts'
+import { loadPtyBinding } from '../worker/drivers/oci/pty-binding.ts'
+import { makeSimulatedDriver } from '../worker/drivers/simulated.ts'
+import { openImageStore, type ImageStore } from '../worker/images/store.ts'
+import { makeNetworks } from '../worker/network/make-networks.ts'
+import { readHostResolvers } from '../worker/network/resolv-conf.ts'
+import type { DataFolder } from './data-folder.ts'
+import { VERSION } from './version.ts'
+
+/** The host user that is user 0 of every sandbox. */
+export const UID_SHIFT = 100_000
+
+/** The image store of an installation; the server and `sandyard image` may have it open at once. */
+export function openImages(config: Config, log: Log): Promise<ImageStore> {
+  return openImageStore({
+    dir: join(config.dataDir, 'images'),
+    uidShift: UID_SHIFT,
+    clock: systemClock,
+    log,
+    defaultRegistry: config.defaultRegistry,
+  })
+}
+
+/** The OCI runtime that the settings choose. Rejects, in words, when there is none. */
+export function chooseRuntime(config: Config): Promise<Runtime> {
+  return findRuntime({
+    name: config.runtime === 'auto' ? null : config.runtime,
+    searchPath: process.env['PATH'] ?? '',
+    stateDir: join(config.dataDir, 'runtime'),
+  })
+}
+
+/** Opens the driver that the settings choose. Rejects, in words, with what the machine lacks for it. */
+export async function openDriver(config: Config, folder: DataFolder, log: Log): Promise<Driver> {
+  if (config.driver === 'simulated') return makeSimulatedDriver({ clock: systemClock })
+  const runtime = await chooseRuntime(config)
+  const networks = await makeNetworks({
+    dir: join(config.dataDir, 'network'),
+    pool: config.networkPool,
+    namePrefix: folder.namePrefix,
+    hostResolvers: await readHostResolvers(),
+    hardDeny: [],
+    hasRebindProtection: true,
+    readyAhead: config.readyAhead,
+    clock: systemClock,
+    random: systemRandom,
+    log,
+  })
+  const images = await openImages(config, log)
+  const guests = makeContainerGuests({ log, pty: await loadPtyBinding() })
+  const driver = await makeOciDriver({
+    dir: join(config.dataDir, 'sandboxes'),
+    runtime,
+    images,
+    networks,
+    clock: systemClock,
+    log,
+    random: systemRandom,
+    hostVolumePath: (org) => hostVolumePath(config, org),
+    openGuestChannel: (container) => {
+      const [client, agent] = duplexPair()
+      serveChannel(agent, guests.of(container), {
+        clock: systemClock,
+        log,
+        limits: DEFAULT_CHANNEL_LIMITS,
+        agentVersion: `sandyard ${VERSION}`,
+        onActivity: () => undefined,
+      }).catch((error: unknown) => {
+        log.error({ error }, 'a command channel ended in a way that it should not')
+      })
+      return client
+    },
+    settings: {
+      ...DEFAULT_OCI_SETTINGS,
+      defaultDiskMib: config.diskMib,
+      diskPool: config.readyAhead,
+      cpuOvercommit: config.vcpuOvercommit,
+      uidShift: UID_SHIFT,
+    },
+  })
+  return {
+    ...driver,
+    async close() {
+      await driver.close()
+      await networks.close()
+    },
+  }
+}
+
+/** Where an organization's host volume lies. */
+export function hostVolumePath(config: Config, org: string): string {
+  return join(config.dataDir, 'volumes', org)
+}
