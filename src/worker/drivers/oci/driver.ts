@@ -10,7 +10,7 @@ import type { OciContext, OciDriverInput } from './context.ts'
 import { openDisks } from './disk.ts'
 import { makeMountDir, parentName, removeIfUnused, sweep } from './leftovers.ts'
 import { observe } from './observe.ts'
-import { probeMachine } from './probe.ts'
+import { probeMachine, refuseUnfit } from './probe.ts'
 import { readBootId } from './processes.ts'
 import { endWith, settle } from './release.ts'
 import { parseHardLimits } from './rlimits.ts'
@@ -23,9 +23,10 @@ import { makeRunWatch } from './run-watch.ts'
 /**
  * The driver for OCI runtimes. It adopts what earlier workers left in `dir`: runs that live go on, starts that were cut
  * short are undone and forgotten (the control plane asks for them again), and no mount, network or cgroup of a dead run
- * stays. Rejects when the machine can't be used at all.
+ * stays. Rejects, in words, when the machine can't be used.
  */
 export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
+  refuseUnfit(input.settings.initBinary)
   const context = await openContext(input)
   const { records, disks, log } = context
   const turns = makeTurns()

@@ -4,10 +4,10 @@ import type { SandboxNetwork } from '../../network/sandbox-network.ts'
 import { StartError } from '../driver.ts'
 import type { OciContext } from './context.ts'
 import type { Disk } from './disk.ts'
-import { mountDisk, rootfsPaths, type RootfsPaths } from './rootfs.ts'
+import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from './rootfs.ts'
 import { failAs } from './start-failure.ts'
 
-/** What a sandbox is put together from. */
+/** What a sandbox is put together from; its root is mounted. */
 export type Parts = {
   readonly image: Image
   readonly network: SandboxNetwork
@@ -15,7 +15,7 @@ export type Parts = {
   readonly paths: RootfsPaths
 }
 
-/** Image, network and disk don't need each other: they are made at the same time. One that fails ends the others. */
+/** Image, network and disk don't need each other: they are made at the same time. One that fails ends the pull. */
 export async function gatherParts(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<Parts> {
   const abort = new AbortController()
   const either = AbortSignal.any([signal, abort.signal])
@@ -25,25 +25,32 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
     abort.abort(error)
     throw error
   }
-  const work = {
-    image: failAs(
-      'image',
-      'the image could not be made ready',
-      context.images.resolve(spec.image, { policy: spec.pull_policy, auth: wanted.registry_auth, signal: either }),
-    ).catch(endOthers),
-    network: failAs(
-      'network',
-      "the sandbox's network could not be made",
-      context.networks.attach(wanted.run_id, spec.network),
-    ).catch(endOthers),
-    disk: makeDisk(context, wanted, paths).catch(endOthers),
-    cgroup: failAs('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(endOthers),
-  }
+  const image = failAs(
+    'image',
+    'the image could not be made ready',
+    context.images.resolve(spec.image, { policy: spec.pull_policy, auth: wanted.registry_auth, signal: either }),
+  ).catch(endOthers)
+  const network = failAs(
+    'network',
+    "the sandbox's network could not be made",
+    context.networks.attach(wanted.run_id, spec.network),
+  ).catch(endOthers)
+  const disk = makeDisk(context, wanted, paths).catch(endOthers)
+  const root = makeRoot({ image, disk, paths }).catch(endOthers)
+  const cgroup = failAs('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(endOthers)
   // All of them have come to rest before the first failure is passed on: cleaning up must not race with them.
-  await Promise.allSettled(Object.values(work))
+  await Promise.allSettled([image, network, disk, root, cgroup])
   if (abort.signal.aborted) throw abort.signal.reason
   signal.throwIfAborted()
-  return { image: await work.image, network: await work.network, disk: await work.disk, paths }
+  return { image: await image, network: await network, disk: await disk, paths }
+}
+
+type RootParts = { readonly image: Promise<Image>; readonly disk: Promise<Disk>; readonly paths: RootfsPaths }
+
+/** The root needs the image and the disk, and does not wait for the network. */
+async function makeRoot({ image, disk, paths }: RootParts): Promise<void> {
+  const [{ layers }] = await Promise.all([image, disk])
+  await failAs('disk', "the sandbox's file system could not be mounted", mountRoot(paths, layers))
 }
 
 async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPaths): Promise<Disk> {

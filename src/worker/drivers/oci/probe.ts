@@ -20,8 +20,7 @@ const MIB = 1024 * 1024
 /** What the machine offers. Rejects with all that is missing, in one text for people. */
 export async function probeMachine(context: OciContext): Promise<Probe> {
   const { settings, runtime } = context
-  const missing = whatIsMissing(settings.initBinary)
-  if (missing.length > 0) throw new Error(`sandboxes can't run here: ${missing.join('; ')}`)
+  refuseUnfit(settings.initBinary)
   const disk = await statfs(context.dir)
   return {
     report: {
@@ -36,6 +35,12 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
       disk_mib: Math.floor((disk.bavail * disk.bsize) / MIB),
     },
   }
+}
+
+/** Throws when sandboxes can't run here, with all that is missing in one text for people. */
+export function refuseUnfit(initBinary: string): void {
+  const missing = whatIsMissing(initBinary)
+  if (missing.length > 0) throw new Error(`sandboxes can't run here: ${missing.join('; ')}`)
 }
 
 /** Everything that keeps sandboxes from running, in words; empty when nothing does. */

@@ -5,7 +5,6 @@ import { furnish } from './furnish.ts'
 import { gatherParts } from './gather.ts'
 import { openPorts } from './netns.ts'
 import { endWith } from './release.ts'
-import { mountRoot } from './rootfs.ts'
 import type { RunRecord } from './run-records.ts'
 import { launchShim } from './shim.ts'
 import { asStartError, failAs } from './start-failure.ts'
@@ -39,8 +38,17 @@ export async function startRun(context: OciContext, wanted: WantedRun, signal: A
       ? new StartError('cancelled', 'the start was cancelled', error)
       : asStartError('host', error)
     context.log.warn({ run_id: wanted.run_id, reason: failure.reason, err: failure }, 'start failed')
-    await endWith(context, record, { kind: 'start_failed', reason: failure.reason, message: failure.message })
+    await cleanUp(context, record, failure)
     throw failure
+  }
+}
+
+/** What can't be let go of now stays on record as not released, and is tried again with every look at the runs. */
+async function cleanUp(context: OciContext, record: RunRecord, failure: StartError): Promise<void> {
+  try {
+    await endWith(context, record, { kind: 'start_failed', reason: failure.reason, message: failure.message })
+  } catch (error) {
+    context.log.error({ run_id: record.run_id, err: error }, 'cleaning up after a failed start failed')
   }
 }
 
@@ -50,11 +58,7 @@ async function bringUp(context: OciContext, wanted: WantedRun, { record, signal 
   const parts = await gatherParts(context, wanted, signal)
   watch.lap('parts')
   const ports = failAs('network', "the sandbox's network could not be opened", openPorts(parts.network.netnsPath))
-  const furnished = failAs(
-    'disk',
-    "the sandbox's file system could not be mounted",
-    mountRoot(parts.paths, parts.image.layers),
-  ).then(() => furnish(context, wanted, parts))
+  const furnished = furnish(context, wanted, parts)
   await Promise.allSettled([ports, furnished]) // neither may still run while a failure of the other is cleaned up
   await ports
   const { bundle, facts } = await furnished

@@ -8,6 +8,7 @@ import type { TmpfsMount } from '../../../../src/domain/spec.ts'
 import { orderedTmpfs } from '../../../../src/worker/drivers/oci/bundle.ts'
 import { openCgroups } from '../../../../src/worker/drivers/oci/cgroup.ts'
 import { sandboxEnvironment, workloadOf } from '../../../../src/worker/drivers/oci/environment.ts'
+import { refuseUnfit } from '../../../../src/worker/drivers/oci/probe.ts'
 import { clampRlimits, parseHardLimits } from '../../../../src/worker/drivers/oci/rlimits.ts'
 import { findRuntime } from '../../../../src/worker/drivers/oci/runtime.ts'
 import { resolveUser } from '../../../../src/worker/drivers/oci/users.ts'
@@ -46,9 +47,9 @@ test('a user is found by name, number and group, and an unknown one is named', (
   assert.deepEqual(resolveUser('1000:staff', files), { uid: 1000, gid: 50, additionalGids: [], home: '/home/alice' })
   assert.deepEqual(resolveUser('4242', files), { uid: 4242, gid: 0, additionalGids: [], home: '/' })
   assert.deepEqual(resolveUser(null, files), { uid: 0, gid: 0, additionalGids: [], home: '/root' })
-  assert.match(String(resolveUser('carol', files)), /'carol'/)
-  assert.match(String(resolveUser('alice:none', files)), /'none'/)
-  assert.match(String(resolveUser('70000', files)), /65536/)
+  assert.match(JSON.stringify(resolveUser('carol', files)), /'carol'/)
+  assert.match(JSON.stringify(resolveUser('alice:none', files)), /'none'/)
+  assert.match(JSON.stringify(resolveUser('70000', files)), /65536/)
 })
 
 test('rlimits are lowered to what the machine allows and never raised', () => {
@@ -113,4 +114,10 @@ test('on cgroup version 2 the limits lie in the files of the run, above the runt
   assert.deepEqual(await cgroups.pids('run'), [12, 13])
   assert.ok(existsSync(join(mountPoint, 'sandyard/cgroup.subtree_control')))
   rmSync(mountPoint, { recursive: true })
+})
+
+test('a machine that lacks something is refused with the name of it', () => {
+  assert.throws(() => {
+    refuseUnfit('/nonexistent/init')
+  }, /the init program \/nonexistent\/init is missing/)
 })
