@@ -7,7 +7,7 @@ import type { Probe } from '../driver.ts'
 import type { OciContext } from './context.ts'
 
 /** What this driver enforces. An ability that is not here is refused by name before a run gets this far. */
-const OCI_ABILITIES: readonly Ability[] = [
+export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections',
 ] // prettier-ignore
