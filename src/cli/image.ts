@@ -1,10 +1,10 @@
 import { makeLog } from '../lib/log.ts'
 import { UsageError, type Command } from './command.ts'
-import { openImages } from './start-worker.ts'
+import { collectLayers, openImages } from './start-worker.ts'
 
 export const image: Command = {
-  usage: 'image load PATH REFERENCE | list | remove REFERENCE',
-  summary: 'put an archive or OCI layout into the store under a reference; list; forget one',
+  usage: 'image load PATH REFERENCE | list | remove REFERENCE | prune',
+  summary: 'put an archive or OCI layout into the store under a reference; list; forget one; delete unused layers',
   async run({ config, args }) {
     const images = await openImages(config, makeLog(config.logLevel))
     const [verb, ...rest] = args
@@ -20,6 +20,12 @@ export const image: Command = {
     }
     if (verb === 'remove' && path !== undefined && rest.length === 1) {
       await images.remove(path)
+      const count = await collectLayers(config, images)
+      process.stdout.write(`${path} is forgotten; ${String(count)} layers were deleted\n`)
+      return 0
+    }
+    if (verb === 'prune' && rest.length === 0) {
+      process.stdout.write(`${String(await collectLayers(config, images))} layers were deleted\n`)
       return 0
     }
     throw new UsageError(`usage: sandyard ${image.usage}`)

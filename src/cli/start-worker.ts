@@ -8,6 +8,7 @@ import { DEFAULT_CHANNEL_LIMITS } from '../worker/channel/channel.ts'
 import { serveChannel } from '../worker/channel/serve-channel.ts'
 import type { Driver } from '../worker/drivers/driver.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
+import { readLayersInUse } from '../worker/drivers/oci/layers-in-use.ts'
 import { makeOciDriver } from '../worker/drivers/oci/driver.ts'
 import { makeContainerGuests } from '../worker/drivers/oci/guests.ts'
 import { findRuntime, type Runtime } from '../worker/drivers/oci/runtime.ts'
@@ -31,6 +32,15 @@ export function openImages(config: Config, log: Log): Promise<ImageStore> {
     log,
     defaultRegistry: config.defaultRegistry,
   })
+}
+
+/** Deletes layers that no reference and no sandbox needs any more; answers how many. */
+export async function collectLayers(config: Config, images: ImageStore): Promise<number> {
+  return images.collectGarbage(await readLayersInUse(sandboxFolder(config)))
+}
+
+function sandboxFolder(config: Config): string {
+  return join(config.dataDir, 'sandboxes')
 }
 
 /** The OCI runtime that the settings choose. Rejects, in words, when there is none. */
@@ -61,7 +71,7 @@ export async function openDriver(config: Config, folder: DataFolder, log: Log): 
   const images = await openImages(config, log)
   const guests = makeContainerGuests({ log, pty: await loadPtyBinding() })
   const driver = await makeOciDriver({
-    dir: join(config.dataDir, 'sandboxes'),
+    dir: sandboxFolder(config),
     runtime,
     images,
     networks,

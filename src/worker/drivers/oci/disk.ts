@@ -4,6 +4,8 @@ import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { Random } from '../../../lib/random.ts'
 import { runCommand, tryCommand } from '../../../lib/run-command.ts'
+import type { Image } from '../../images/image.ts'
+import { pinImage, pinnedImage } from './pinned-image.ts'
 import { readOrNull } from './processes.ts'
 
 /**
@@ -13,8 +15,10 @@ import { readOrNull } from './processes.ts'
 export type Disks = {
   /** The sandbox's disk, checked and ready to mount; a new, empty one unless it has a kept one. */
   prepare(sandbox: SandboxId, sizeMib: number | null): Promise<Disk>
-  /** Keeps a disk from now on. */
-  markReady(sandbox: SandboxId): Promise<void>
+  /** Keeps a disk from now on, with the image that it was made over. */
+  markReady(sandbox: SandboxId, image: Image): Promise<void>
+  /** The image that a kept disk was made over; null for a sandbox without one. */
+  imageOf(sandbox: SandboxId): Promise<Image | null>
   isReady(sandbox: SandboxId): boolean
   /** Deletes a disk; an unknown one succeeds. */
   delete(sandbox: SandboxId): Promise<void>
@@ -76,9 +80,11 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
       if (sizeMib !== input.defaultSizeMib || !(await takeFromPool(pool, path))) await format(path, sizeMib)
       return { path, isNew: true, sizeMib }
     },
-    async markReady(sandbox) {
+    async markReady(sandbox, image) {
+      await pinImage(folderOf(sandbox), image)
       await writeFile(join(folderOf(sandbox), READY), '')
     },
+    imageOf: async (sandbox) => (isReady(sandbox) ? await pinnedImage(folderOf(sandbox)) : null),
     isReady,
     async delete(sandbox) {
       await rm(folderOf(sandbox), { recursive: true, force: true })

@@ -31,7 +31,7 @@ export async function furnish(
   await failAs('config', "the sandbox's files could not be written", writeSystemFiles(tree, files))
   if (disk.isNew) {
     await applyPatches(tree, spec.patches, context.hostVolumePath(wanted.org_id))
-    await context.disks.markReady(wanted.sandbox_id)
+    await context.disks.markReady(wanted.sandbox_id, image)
   }
   const tmpfs = await resolveTmpfs(
     tree,

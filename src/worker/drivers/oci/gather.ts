@@ -25,11 +25,9 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
     abort.abort(error)
     throw error
   }
-  const image = failAs(
-    'image',
-    'the image could not be made ready',
-    context.images.resolve(spec.image, { policy: spec.pull_policy, auth: wanted.registry_auth, signal: either }),
-  ).catch(endOthers)
+  const image = failAs('image', 'the image could not be made ready', resolveImage(context, wanted, either)).catch(
+    endOthers,
+  )
   const network = failAs(
     'network',
     "the sandbox's network could not be made",
@@ -43,6 +41,13 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
   if (abort.signal.aborted) throw abort.signal.reason
   signal.throwIfAborted()
   return { image: await image, network: await network, disk: await disk, paths }
+}
+
+/** A sandbox that has started before keeps its image; another is resolved. */
+async function resolveImage(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<Image> {
+  const { image, pull_policy } = wanted.spec
+  const pinned = await context.disks.imageOf(wanted.sandbox_id)
+  return pinned ?? context.images.resolve(image, { policy: pull_policy, auth: wanted.registry_auth, signal })
 }
 
 type RootParts = { readonly image: Promise<Image>; readonly disk: Promise<Disk>; readonly paths: RootfsPaths }

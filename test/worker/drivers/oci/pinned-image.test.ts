@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { readLayersInUse } from '../../../../src/worker/drivers/oci/layers-in-use.ts'
+import { makeOciFixture, whyNoOci } from '../../../support/oci-driver.ts'
+import { wantedRun } from '../../../support/wanted-run.ts'
+
+const skip = whyNoOci() ?? false
+
+test(
+  'a restart uses the image of the first start, and its layers are in use while the sandbox is kept',
+  { skip },
+  async () => {
+    const fixture = await makeOciFixture()
+    const driver = await fixture.open()
+    const never = new AbortController().signal
+    try {
+      const first = wantedRun()
+      await driver.start(first, never)
+      await driver.stop(first.run_id, 0)
+      await driver.remove(first.run_id)
+      assert.ok(
+        (await readLayersInUse(`${fixture.dir}/state`)).has(fixture.layer),
+        'the layers of a stopped sandbox are in use',
+      )
+
+      fixture.image.config = { ...fixture.image.config, env: ['PATH=/usr/bin:/bin', 'FROM_IMAGE=moved'] }
+      const again = wantedRun({}, first.sandbox_id)
+      await driver.start(again, never)
+      const channel = await driver.openChannel(again.run_id)
+      assert.ok(fixture.container(again.run_id).image.env.includes('FROM_IMAGE=yes'))
+      channel.destroy()
+
+      await driver.remove(again.run_id)
+      await driver.discard(first.sandbox_id)
+      assert.equal((await readLayersInUse(`${fixture.dir}/state`)).size, 0)
+    } finally {
+      await driver.close()
+      await fixture.remove()
+    }
+  },
+)
