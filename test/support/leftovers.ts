@@ -1,0 +1,75 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { tryCommand } from '../../src/lib/run-command.ts'
+import { mountFolderOf, parentName } from '../../src/worker/drivers/oci/leftovers.ts'
+import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
+
+const COMMAND_TIMEOUT_MS = 10_000
+
+/**
+ * What an installation has on this machine outside of its files, a line for each: mounts, loop devices, network
+ * namespaces, devices, packet filter tables, cgroups, containers and processes. Nothing is left of one that was stopped
+ * together with its sandboxes.
+ */
+export async function leftoversOf(dataDir: string): Promise<readonly string[]> {
+  const sandboxesDir = join(dataDir, 'sandboxes')
+  const prefix = readFileSync(join(dataDir, 'name-prefix'), 'utf8')
+  const [below, mounts, loops, links, tables] = await Promise.all([
+    mountPointsBelow(dataDir),
+    mountPointsBelow(mountFolderOf(sandboxesDir)),
+    linesOf('losetup', ['-a'], dataDir),
+    linesOf('ip', ['-o', 'link'], `sy${prefix}`),
+    linesOf('nft', ['list', 'tables'], `sandyard_${prefix}`),
+  ])
+  return [
+    ...[...below, ...mounts].map((point) => `mount ${point}`),
+    ...loops.map((line) => `loop device ${line}`),
+    ...links.map((line) => `network device ${line}`),
+    ...tables.map((line) => `packet filter ${line}`),
+    ...namesIn('/run/netns', (name) => name.startsWith(`sy-${prefix}-`)).map((name) => `network namespace ${name}`),
+    ...namesIn(join(dataDir, 'runtime/crun')).map((name) => `container ${name}`),
+    ...cgroupsOf(parentName(sandboxesDir)).map((path) => `cgroup ${path}`),
+    ...processesNaming([dataDir, parentName(sandboxesDir)]).map((line) => `process ${line}`),
+  ]
+}
+
+/** The containers that the OCI runtime of an installation knows, by the id of their run. */
+export function containersOf(dataDir: string): readonly string[] {
+  return namesIn(join(dataDir, 'runtime/crun'))
+}
+
+/** The cgroups of an installation's runs, on whichever hierarchies the machine has. */
+function cgroupsOf(parent: string): readonly string[] {
+  const roots = ['', ...namesIn('/sys/fs/cgroup')].map((hierarchy) => join('/sys/fs/cgroup', hierarchy))
+  return roots.flatMap((root) => {
+    const path = join(root, 'sandyard', parent)
+    return existsSync(path) ? [path] : []
+  })
+}
+
+/** The processes whose command line has one of these words in it, this one and its children-to-be aside. */
+function processesNaming(words: readonly string[]): readonly string[] {
+  return namesIn('/proc', (name) => /^\d+$/.test(name) && Number(name) !== process.pid).flatMap((pid) => {
+    const line = commandLineOf(pid)
+    return words.some((word) => line.includes(word)) ? [`${pid} ${line}`] : []
+  })
+}
+
+function commandLineOf(pid: string): string {
+  try {
+    return readFileSync(join('/proc', pid, 'cmdline'), 'utf8')
+      .replaceAll('\0', ' ')
+      .trim()
+  } catch {
+    return '' // it ended since the folder was read
+  }
+}
+
+async function linesOf(file: string, args: readonly string[], word: string): Promise<readonly string[]> {
+  const { stdout } = await tryCommand(file, args, { timeoutMs: COMMAND_TIMEOUT_MS })
+  return stdout.split('\n').filter((line) => line.includes(word))
+}
+
+function namesIn(folder: string, isMeant: (name: string) => boolean = () => true): readonly string[] {
+  return existsSync(folder) ? readdirSync(folder).filter(isMeant) : []
+}
