@@ -1,4 +1,4 @@
-import { access, constants } from 'node:fs/promises'
+import { access, constants, open } from 'node:fs/promises'
 import { systemRandom } from '../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { whatIsMissing } from '../worker/drivers/oci/probe.ts'
@@ -27,8 +27,9 @@ async function runDoctor({ config }: Call): Promise<number> {
       return config.dataDir
     }),
     await find('microVMs', async () => {
-      await access('/dev/kvm', constants.R_OK | constants.W_OK)
-      return '/dev/kvm is usable'
+      const device = await open('/dev/kvm', 'r+')
+      await device.close()
+      return '/dev/kvm opens'
     }),
     await find('OCI runtime', async () => (await chooseRuntime(config)).isolation),
     await find('programs', () => {

@@ -3,7 +3,7 @@ import type { Command } from './command.ts'
 
 /** The text of `--help`: every command and every setting. */
 export function help(commands: readonly (readonly [string, Command])[]): string {
-  const lines = commands.map(([, { usage, summary }]) => `  sandyard ${usage.padEnd(44)} ${summary}`)
+  const lines = commands.map(([, { usage, summary }]) => `  sandyard ${usage}\n      ${summary}`)
   const settings = settingRows().map(
     ([variable, flag, fallback, unit, meaning]) =>
       `  ${variable}${flag === '' ? '' : ` (${flag})`}\n      ${meaning} [${unit}${fallback === '' ? '' : `; default ${fallback}`}]`,

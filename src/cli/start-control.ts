@@ -1,5 +1,5 @@
 import type { AddressInfo } from 'node:net'
-import { Registry } from 'prom-client'
+
 import type { Config } from '../config.ts'
 import type { ControlDeps } from '../control/deps.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
@@ -19,6 +19,7 @@ import { placePending } from '../loops/place-pending.ts'
 import { makeRelay } from '../relay/relay.ts'
 import { openWake } from '../store/wake.ts'
 import type { DataFolder } from './data-folder.ts'
+import { makeMetrics } from './metrics.ts'
 import type { Store } from './open-store.ts'
 
 /** A control plane that serves. */
@@ -79,7 +80,7 @@ export async function startControl(
     useCases: bindUseCases(deps),
     log,
     uuids,
-    metrics: new Registry(),
+    metrics: makeMetrics({ ...deps, log }),
     isReady: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
     settings: DEFAULT_SERVER_SETTINGS,
     plugins: [makeSyncRoute({ control: deps, relay })],

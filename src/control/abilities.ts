@@ -19,7 +19,7 @@ export async function requireAbilities(
   for (const need of needs) {
     if (offers.some((offer) => offer.includes(need.ability))) continue
     throw new Problem('invalid_sandbox_config', {
-      message: `${need.field}: ${need.why}`,
+      message: `${need.field} ${need.why}, and no worker of this installation is`,
       details: {
         field: need.field,
         needs: need.ability,

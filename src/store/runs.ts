@@ -106,3 +106,15 @@ export async function placedRunOf(
   })
   return rows[0] ?? null
 }
+
+/** How many runs are open now, by the status of their sandbox. */
+export async function countOpen(
+  q: Queryable,
+): Promise<readonly { readonly status: SandboxStatus; readonly count: number }[]> {
+  const { rows } = await q.query<{ readonly status: SandboxStatus; readonly count: number }>({
+    name: 'runs.countOpen',
+    text: `SELECT s.status, count(*) AS count FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+           WHERE r.ended_at IS NULL GROUP BY s.status`,
+  })
+  return rows
+}

@@ -1,7 +1,8 @@
+import type * as microsandbox from 'microsandbox'
 import type { RealServer } from './server.ts'
 
 /** The unmodified public SDK (npm `microsandbox`). */
-export type Sdk = typeof import('microsandbox')
+export type Sdk = typeof microsandbox
 
 /** Loads the SDK with a server as its backend: it takes its settings from the variables of this process. */
 export async function loadSdk(server: RealServer): Promise<Sdk> {
