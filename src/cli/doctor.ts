@@ -29,7 +29,7 @@ async function runDoctor({ config }: Call): Promise<number> {
     await find('microVMs', async () => {
       const device = await open('/dev/kvm', 'r+')
       await device.close()
-      return '/dev/kvm opens'
+      return '/dev/kvm opens, but this version has no driver for microVMs'
     }),
     await find('OCI runtime', async () => (await chooseRuntime(config)).isolation),
     await find('programs', () => {
