@@ -102,7 +102,7 @@ async function rarestFirst(
     name: 'sandboxes.rarestFirst',
     text: `SELECT key, value FROM unnest($2::text[], $3::text[]) AS w(key, value),
              LATERAL (SELECT count(*) AS many FROM (SELECT 1 FROM sandbox_labels l
-               WHERE l.org_id = $1 AND l.key = w.key AND l.value = w.value LIMIT ${String(LABEL_COUNT_LIMIT)}) some) c
+               WHERE l.org_id = $1 AND l.key = w.key AND l.value = w.value LIMIT ${String(LABEL_COUNT_LIMIT)}) counted) c
            ORDER BY many`,
     values: [org, labels.map(([key]) => key), labels.map(([, value]) => value)],
   })
