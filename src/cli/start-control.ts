@@ -8,7 +8,7 @@ import { DEFAULT_SERVER_SETTINGS, makeServer } from '../http/server.ts'
 import { makeStreamRoute, makeSyncRoute } from '../http/worker-routes.ts'
 import { systemClock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
-import { systemRandom } from '../lib/random.ts'
+import { pooledRandom, systemRandom } from '../lib/random.ts'
 import { makeSeal } from '../lib/seal.ts'
 import { makeSlots } from '../lib/slots.ts'
 import { makeUuids } from '../lib/uuid.ts'
@@ -53,11 +53,12 @@ export async function startControl(
       wake.publish([`worker:${worker}`])
     },
   })
-  const uuids = makeUuids(systemClock, systemRandom)
+  const random = pooledRandom(systemRandom)
+  const uuids = makeUuids(systemClock, random)
   const deps = makeControlDeps({
     db: store.db,
     clock: systemClock,
-    random: systemRandom,
+    random,
     uuids,
     log,
     seal: makeSeal(folder.sealingKey, systemRandom),

@@ -2,20 +2,31 @@ import type { Ability } from '../domain/abilities.ts'
 import { Problem } from '../domain/problem.ts'
 import { requiredAbilities } from '../domain/required-abilities.ts'
 import type { SandboxSpec } from '../domain/spec.ts'
-import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
+
+type Offers = readonly (readonly string[])[]
 
 /**
  * What a spec needs of a worker's driver. Throws `invalid_sandbox_config`, naming the first field that no worker can
- * enforce, so that nothing that was asked for is ever ignored.
+ * enforce, so that nothing that was asked for is ever ignored. It refuses only by what the workers offer now.
  */
 export async function requireAbilities(
-  deps: Pick<ControlDeps, 'db' | 'clock'>,
+  deps: Pick<ControlDeps, 'offers'>,
   spec: SandboxSpec,
 ): Promise<readonly Ability[]> {
   const needs = requiredAbilities(spec)
-  if (needs.length === 0) return []
-  const offers = await deps.db.asSystem((q) => workers.abilitiesOffered(q))
+  const abilities = [...new Set(needs.map(({ ability }) => ability))]
+  if (abilities.length === 0 || hasOne(await deps.offers({ isFresh: false }), abilities)) return abilities
+  const offers = await deps.offers({ isFresh: true })
+  if (!hasOne(offers, abilities)) refuse(needs, offers)
+  return abilities
+}
+
+function hasOne(offers: Offers, abilities: readonly Ability[]): boolean {
+  return offers.some((offer) => abilities.every((ability) => offer.includes(ability)))
+}
+
+function refuse(needs: ReturnType<typeof requiredAbilities>, offers: Offers): never {
   for (const need of needs) {
     if (offers.some((offer) => offer.includes(need.ability))) continue
     throw new Problem('invalid_sandbox_config', {
@@ -28,12 +39,8 @@ export async function requireAbilities(
       },
     })
   }
-  const abilities = [...new Set(needs.map(({ ability }) => ability))]
-  if (!offers.some((offer) => abilities.every((ability) => offer.includes(ability)))) {
-    throw new Problem('invalid_sandbox_config', {
-      message: 'no single worker can enforce all that this sandbox asks for',
-      details: { field: needs.map(({ field }) => field).join(', '), needs: abilities },
-    })
-  }
-  return abilities
+  throw new Problem('invalid_sandbox_config', {
+    message: 'no single worker can enforce all that this sandbox asks for',
+    details: { field: needs.map(({ field }) => field).join(', '), needs: needs.map(({ ability }) => ability) },
+  })
 }

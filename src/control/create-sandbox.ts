@@ -7,6 +7,7 @@ import type { Sandbox } from '../domain/sandbox.ts'
 import { makeSlug } from '../domain/slugs.ts'
 import type { RegistrySelection, SandboxSpec } from '../domain/spec.ts'
 import { randomBelow } from '../lib/random.ts'
+import type { NewSandbox } from '../store/admissions.ts'
 import type { NewEvent } from '../store/events.ts'
 import * as orgs from '../store/orgs.ts'
 import * as sandboxes from '../store/sandboxes.ts'
@@ -108,7 +109,7 @@ function newSandbox(
   caller: Caller,
   input: CreateInput & { readonly slug: string; readonly name: string },
   abilities: readonly string[],
-): sandboxes.NewSandbox {
+): NewSandbox {
   const { spec, registry, start } = input
   const id = asId<SandboxId>(deps.uuids.next())
   const isInline = registry.mode === 'inline'
@@ -133,7 +134,7 @@ function newSandbox(
   }
 }
 
-function asSeen(sandbox: sandboxes.NewSandbox): Sandbox {
+function asSeen(sandbox: NewSandbox): Sandbox {
   const { id, org_id, name, slug, status, status_reason, ephemeral, created_at } = sandbox
   return {
     id,
@@ -151,12 +152,7 @@ function asSeen(sandbox: sandboxes.NewSandbox): Sandbox {
   }
 }
 
-function eventsOf(
-  deps: ControlDeps,
-  caller: Caller,
-  sandbox: sandboxes.NewSandbox,
-  image: string,
-): readonly NewEvent[] {
+function eventsOf(deps: ControlDeps, caller: Caller, sandbox: NewSandbox, image: string): readonly NewEvent[] {
   const { id, name, slug, run_id } = sandbox
   const common = { org_id: caller.org_id, timestamp: sandbox.created_at, sandbox_id: id, actor: caller.actor }
   const created: NewEvent = {

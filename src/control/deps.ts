@@ -7,9 +7,8 @@ import type { Log } from '../lib/log.ts'
 import type { Random } from '../lib/random.ts'
 import type { Seal } from '../lib/seal.ts'
 import type { Uuids } from '../lib/uuid.ts'
+import type { Admission } from '../store/admissions.ts'
 import type { Database } from '../store/database.ts'
-import type { NewEvent } from '../store/events.ts'
-import type { NewSandbox } from '../store/sandboxes.ts'
 import type { Wake } from '../store/wake.ts'
 import type { Slots } from '../lib/slots.ts'
 
@@ -30,13 +29,14 @@ export type ControlDeps = {
   readonly admit: (admission: Admission) => Promise<boolean>
   /** Asks a run's worker for a stream and resolves when the worker has dialled in. */
   readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex>
+  /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
+  readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
   /** Keys that were just looked up. */
   readonly keyCache: KeyCache
   readonly settings: ControlSettings
 }
 
 export type SandboxKey = { readonly org_id: OrgId; readonly id: SandboxId }
-export type Admission = { readonly sandbox: NewSandbox; readonly events: readonly NewEvent[] }
 export type StreamTarget = { readonly run_id: RunId; readonly worker_id: WorkerId }
 
 export type ControlSettings = {

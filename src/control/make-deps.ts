@@ -2,13 +2,14 @@ import type { Caller } from '../domain/caller.ts'
 import type { OrgId } from '../domain/ids.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import { makeBatch } from '../lib/batch.ts'
+import * as admissions from '../store/admissions.ts'
 import type { Database } from '../store/database.ts'
-import * as events from '../store/events.ts'
 import * as sandboxes from '../store/sandboxes.ts'
-import type { Admission, ControlDeps, KeyCache, SandboxKey } from './deps.ts'
+import * as workers from '../store/workers.ts'
+import type { ControlDeps, KeyCache, SandboxKey } from './deps.ts'
 
 /** Adds to what the use cases are given the parts that work on many requests together. */
-export function makeControlDeps(base: Omit<ControlDeps, 'readSandbox' | 'admit' | 'keyCache'>): ControlDeps {
+export function makeControlDeps(base: Omit<ControlDeps, 'readSandbox' | 'admit' | 'offers' | 'keyCache'>): ControlDeps {
   return {
     ...base,
     readSandbox: makeBatch<SandboxKey, Sandbox | null>({
@@ -17,11 +18,12 @@ export function makeControlDeps(base: Omit<ControlDeps, 'readSandbox' | 'admit' 
       maxInFlight: 4,
     }),
     // Two batches of up to 256: measured as the knee of the curve (measurements.md, "Store").
-    admit: makeBatch<Admission, boolean>({
-      run: (admissions) => admitTogether(base.db, admissions),
+    admit: makeBatch<admissions.Admission, boolean>({
+      run: (wanted) => admitTogether(base.db, wanted),
       maxItems: 256,
       maxInFlight: 2,
     }),
+    offers: makeOffers(base),
     keyCache: makeKeyCache(),
   }
 }
@@ -43,23 +45,15 @@ async function readTogether(
   return wanted.map(({ org_id, id }) => found.get(`${org_id} ${id.toLowerCase()}`) ?? null)
 }
 
-async function admitTogether(db: Database, admissions: readonly Admission[]): Promise<readonly boolean[]> {
+async function admitTogether(db: Database, wanted: readonly admissions.Admission[]): Promise<readonly boolean[]> {
   const admitted = new Set<string>()
   await Promise.all(
-    [...groupByOrg(admissions, ({ sandbox }) => sandbox.org_id)].map(async ([org, group]) => {
-      const inserted = await db.transaction(org, async (tx) => {
-        const ids = await sandboxes.insertMany(
-          tx,
-          group.map(({ sandbox }) => sandbox),
-        )
-        const told = group.filter(({ sandbox }) => ids.has(sandbox.id)).flatMap((admission) => admission.events)
-        if (told.length > 0) await events.insertMany(tx, told)
-        return ids
-      })
-      for (const id of inserted) admitted.add(id)
+    [...groupByOrg(wanted, ({ sandbox }) => sandbox.org_id)].map(async ([org, group]) => {
+      const { rows } = await db.commit<{ readonly id: string }>(org, admissions.insertMany(group))
+      for (const { id } of rows) admitted.add(id)
     }),
   )
-  return admissions.map(({ sandbox }) => admitted.has(sandbox.id))
+  return wanted.map(({ sandbox }) => admitted.has(sandbox.id))
 }
 
 function groupByOrg<Item>(items: readonly Item[], orgOf: (item: Item) => OrgId): ReadonlyMap<OrgId, readonly Item[]> {
@@ -70,6 +64,22 @@ function groupByOrg<Item>(items: readonly Item[], orgOf: (item: Item) => OrgId):
     else group.push(item)
   }
   return groups
+}
+
+/** How long what the workers offer is believed without asking again. */
+const OFFERS_TRUST_MS = 1_000
+
+/** One question to the database for each create was a fifth of its time (profiled in 2026-11). */
+function makeOffers({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): ControlDeps['offers'] {
+  let known: readonly (readonly string[])[] = []
+  let untilMs = Number.NEGATIVE_INFINITY
+  return async ({ isFresh }) => {
+    if (isFresh || clock.monotonicMs() >= untilMs) {
+      known = await db.asSystem((q) => workers.abilitiesOffered(q))
+      untilMs = clock.monotonicMs() + OFFERS_TRUST_MS
+    }
+    return known
+  }
 }
 
 /** How long a looked-up key is trusted without asking again: a revoked one is refused everywhere after this. */

