@@ -15,6 +15,8 @@ export type EventsInput = {
   readonly limit: number
 }
 
+export type { EventRow } from '../store/events.ts'
+
 export type EventPage = { readonly items: readonly events.EventRow[]; readonly nextCursor: string | null }
 
 /** How far an event's id may lie from its timestamp: ids of one process never go back, its clock may. */

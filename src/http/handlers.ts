@@ -11,7 +11,7 @@ import { Problem } from '../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../domain/sandbox.ts'
 import { parseQuery } from './query.ts'
-import type { Page, SandboxRef, UseCases } from './use-cases.ts'
+import type { SandboxRef, UseCases } from './use-cases.ts'
 import type { ParserMaker } from './validate.ts'
 
 /** A request as the server hands it over: authenticated, its body parsed as JSON, nothing else looked at. */
@@ -159,6 +159,8 @@ async function deleted(deletion: Promise<void>): Promise<string> {
   await deletion
   return '{"message":"sandbox deleted"}'
 }
+
+type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
 
 /** The envelope of a page around items that are JSON text already. */
 function renderPage<Item>({ items, nextCursor }: Page<Item>, render: (item: Item) => string): string {

@@ -2,11 +2,13 @@ import { PassThrough, type Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { Registry } from 'prom-client'
 import type { Caller } from '../../src/domain/caller.ts'
-import { asId, type ApiKeyId, type OrgId, type SandboxId } from '../../src/domain/ids.ts'
+import { asId, type ApiKeyId, type EventId, type OrgId, type SandboxId } from '../../src/domain/ids.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import { projectSpec } from '../../src/domain/project-spec.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerDeps } from '../../src/http/server.ts'
+import type { EventRow } from '../../src/control/read-events.ts'
+import type { Org } from '../../src/control/read-org.ts'
 import type { SandboxRef, UseCases } from '../../src/http/use-cases.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
@@ -62,8 +64,8 @@ function oneSandbox(): UseCases {
     if ('id' in ref ? ref.id === theSandbox.id : ref.name === theSandbox.name) return theSandbox
     throw new Problem('sandbox_not_found')
   }
-  const event = {
-    id: SANDBOX_ID,
+  const event: EventRow = {
+    id: asId<EventId>(SANDBOX_ID),
     org_id: ORG,
     timestamp: new Date('2026-11-21T10:00:00Z'),
     category: 'sandbox',
@@ -71,7 +73,7 @@ function oneSandbox(): UseCases {
     actor: { kind: 'api_key', api_key_id: SANDBOX_ID, name: 'first' },
     payload: {},
   }
-  const org = {
+  const org: Org = {
     id: ORG,
     name: 'org',
     slug: 'org',
