@@ -1,0 +1,78 @@
+import type { OrgId, SandboxId } from '../domain/ids.ts'
+import { EVENT_TYPES } from '../domain/event-types.ts'
+import type { Statement } from './database.ts'
+import type { NewEvent } from './events.ts'
+
+/** A new sandbox with its labels and, when it is to start, its first run. */
+export type NewSandbox = {
+  readonly id: SandboxId
+  readonly org_id: OrgId
+  readonly name: string
+  readonly slug: string
+  readonly status: 'created' | 'starting'
+  readonly status_reason: 'scheduling' | null
+  readonly ephemeral: boolean
+  readonly created_at: Date
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly abilities: readonly string[]
+  readonly labels: Readonly<Record<string, string>>
+  /** JSON texts, so that they are rendered once. */
+  readonly spec_json: string
+  readonly projection_json: string
+  readonly registry_json: string
+  readonly registry_sealed: Buffer | null
+  readonly run_id: string | null
+}
+
+/** What one create commits. */
+export type Admission = { readonly sandbox: NewSandbox; readonly events: readonly NewEvent[] }
+
+/**
+ * The statement that commits an organization's admissions: sandboxes, labels, runs and events, all or nothing; its rows
+ * are the ids that were inserted. A missing one met another sandbox's name or slug, or asks to start in a suspended
+ * organization. One statement, because a batch waits for each round trip: as a transaction around two it took four, and
+ * 64 clients got 3,000 creates a second in place of 3,900 (2026-11, with the reads that went at the same time).
+ */
+export function insertMany(admissions: readonly Admission[]): Statement {
+  return {
+    name: 'admissions.insertMany',
+    text: `WITH input AS MATERIALIZED (
+             SELECT r.* FROM json_to_recordset($1::json) AS r(id uuid, org_id uuid, name text, slug text, status text,
+               status_reason text, ephemeral boolean, created_at timestamptz, vcpus integer, memory_mib integer,
+               abilities json, labels json, spec json, projection json, registry json, registry_sealed text,
+               run_id uuid, events json)
+             JOIN orgs o ON o.id = r.org_id AND (r.run_id IS NULL OR o.suspended_at IS NULL)),
+           s AS (
+             INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus,
+               memory_mib, abilities, spec, spec_projection, registry, registry_sealed)
+             SELECT id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
+               ARRAY(SELECT json_array_elements_text(abilities)), spec, projection, registry,
+               decode(registry_sealed, 'hex')
+             FROM input ON CONFLICT DO NOTHING RETURNING id),
+           l AS (
+             INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)
+             SELECT i.org_id, e.key, e.value, i.id FROM input i JOIN s ON s.id = i.id, json_each_text(i.labels) e),
+           r AS (
+             INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at)
+             SELECT i.run_id, i.org_id, i.id, i.vcpus, i.memory_mib, i.created_at
+             FROM input i JOIN s ON s.id = i.id WHERE i.run_id IS NOT NULL),
+           e AS (
+             INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
+             SELECT e.id, i.org_id, e.timestamp, e.category, e.event_type, i.id, e.actor, e.payload
+             FROM input i JOIN s ON s.id = i.id, json_to_recordset(i.events) AS e(id uuid, timestamp timestamptz,
+               category text, event_type text, actor json, payload json))
+           SELECT id FROM s`,
+    values: [`[${admissions.map(toJson).join(',')}]`],
+  }
+}
+
+/** Put together by hand, so that the texts which are JSON already are not escaped into strings and parsed twice. */
+function toJson({ sandbox, events }: Admission): string {
+  const { spec_json, projection_json, registry_json, registry_sealed, ...columns } = sandbox
+  const told = events.map(({ id, timestamp, event_type, actor, payload }) => {
+    return { id, timestamp, event_type, category: EVENT_TYPES[event_type].category, actor, payload }
+  })
+  const rest = JSON.stringify({ ...columns, registry_sealed: registry_sealed?.toString('hex') ?? null, events: told })
+  return `${rest.slice(0, -1)},"spec":${spec_json},"projection":${projection_json},"registry":${registry_json}}`
+}
