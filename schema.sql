@@ -210,6 +210,8 @@ CREATE TABLE workers (
   driver jsonb,
   lease_expires_at timestamp with time zone,
   created_at timestamp with time zone NOT NULL,
+  life uuid,
+  report_seq bigint DEFAULT 0 NOT NULL,
   CONSTRAINT workers_credential_key UNIQUE (credential_sha256),
   CONSTRAINT workers_name_key UNIQUE (name),
   CONSTRAINT workers_pkey PRIMARY KEY (id)

@@ -1,5 +1,5 @@
 import { chmod, link, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import type { Random } from '../lib/random.ts'
 
 /** The folder that holds everything that lasts, and the small files of this installation in it. */
@@ -15,8 +15,7 @@ export type DataFolder = {
 
 /** Opens the folder, making what is missing; only its owner can read what is made. May be repeated. */
 export async function openDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
-  await mkdir(path, { recursive: true })
-  await chmod(path, 0o711) // the database's own user passes through it
+  await ensureDataDir(path)
   const keep = (name: string, make: () => string): Promise<string> => keepFile(join(path, name), make)
   return {
     path,
@@ -27,6 +26,12 @@ export async function openDataFolder(path: string, random: Random, sealingKey: s
     workerCredential: await keep('worker.credential', () => random.bytes(32).toString('base64url')),
     namePrefix: await keep('name-prefix', () => namePrefix(random)),
   }
+}
+
+/** Makes the folder if it is missing. May be repeated. */
+export async function ensureDataDir(path: string): Promise<void> {
+  await mkdir(path, { recursive: true })
+  await chmod(path, 0o711) // the database's own user passes through it
 }
 
 /** The text of a file, made once: whoever comes second, even at the same time, reads what the first one wrote. */
@@ -40,12 +45,20 @@ async function keepFile(path: string, make: () => string): Promise<string> {
   await file.close()
   try {
     await link(fresh, path)
+    await syncDir(dirname(path))
   } catch (error) {
     if (!hasCode(error, 'EEXIST')) throw error
   } finally {
     await rm(fresh)
   }
   return readFile(path, 'utf8')
+}
+
+/** Without it a power cut may take the name of the file away, and with a sealing key all that it sealed. */
+async function syncDir(path: string): Promise<void> {
+  const dir = await open(path)
+  await dir.sync()
+  await dir.close()
 }
 
 async function readIfThere(path: string): Promise<string | null> {

@@ -8,6 +8,7 @@ import { openDatabase, type Database } from '../store/database.ts'
 import { DataFolderInUse } from '../store/data-lock.ts'
 import { startEmbedded } from '../store/embedded.ts'
 import { migrate } from '../store/migrate.ts'
+import { ensureDataDir } from './data-folder.ts'
 
 export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', 'migrations')
 
@@ -26,6 +27,7 @@ const ADDRESS_FILE = 'database.url'
 /** Opens the database, starting the embedded one unless `DATABASE_URL` names another, and migrates it. */
 export async function openStore(config: Config, log: Log): Promise<Store> {
   if (config.databaseUrl !== null) return openAt(config.databaseUrl, log, () => Promise.resolve())
+  await ensureDataDir(config.dataDir)
   const embedded = await startEmbedded({
     dataDir: join(config.dataDir, 'database'),
     log,

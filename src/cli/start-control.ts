@@ -14,9 +14,10 @@ import { makeSlots } from '../lib/slots.ts'
 import { makeUuids } from '../lib/uuid.ts'
 import { detectLostWorkers } from '../loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../loops/enforce-deadlines.ts'
-import { runLoop } from '../loops/loop.ts'
+import { runLoops } from '../loops/loop.ts'
 import { placePending } from '../loops/place-pending.ts'
 import { makeRelay } from '../relay/relay.ts'
+import type { HeldLock } from '../store/database.ts'
 import { openWake } from '../store/wake.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
@@ -69,12 +70,10 @@ export async function startControl(
   })
 
   const stopping = new AbortController()
-  const loops = [placePending(deps), enforceDeadlines(deps), detectLostWorkers(deps)].map((loop) =>
-    runLoop(
-      { clock: systemClock, log, wake, lead: (name, signal) => lead(store, name, signal) },
-      loop,
-      stopping.signal,
-    ),
+  const loops = runLoops(
+    { clock: systemClock, log, wake, lead: (signal) => lead(store, signal) },
+    [placePending(deps), enforceDeadlines(deps), detectLostWorkers(deps)],
+    stopping.signal,
   )
   const checks: (() => Promise<string | null>)[] = [() => canReach(store)]
   const server = makeServer({
@@ -87,31 +86,42 @@ export async function startControl(
     plugins: [makeSyncRoute({ control: deps, relay })],
     upgrades: [makeStreamRoute({ control: deps, relay })],
   })
-  await server.listen({ host: config.host, port: config.port })
+  const close = async (): Promise<void> => {
+    stopping.abort(new Error('the server is shutting down'))
+    await server.close()
+    await loops
+    await wake[Symbol.asyncDispose]()
+  }
+  try {
+    await server.listen({ host: config.host, port: config.port })
+  } catch (error) {
+    await close()
+    throw whyNotListening(error, config)
+  }
   return {
     deps,
     url: urlOf(config.host, server.server.address()),
     addReadiness: (check) => checks.push(check),
-    async [Symbol.asyncDispose]() {
-      stopping.abort(new Error('the server is shutting down'))
-      await server.close()
-      await Promise.all(loops)
-      await wake[Symbol.asyncDispose]()
-    },
+    [Symbol.asyncDispose]: close,
   }
 }
 
-/** How often a replica that does not run a loop asks whether it may. */
+/** The system's own words say neither what was wanted nor what to do. */
+function whyNotListening(error: unknown, { host, port }: Config): Error {
+  const code = error instanceof Error && 'code' in error ? error.code : null
+  const where = `${host}, port ${String(port)}`
+  if (code === 'EADDRINUSE')
+    return new Error(`${where} is in use already: choose another port with --port or SANDYARD_PORT`, { cause: error })
+  return new Error(`the API can't listen on ${where}`, { cause: error })
+}
+
+/** How often a replica that does not run the loops asks whether it may. */
 const LEAD_RETRY_MS = 1_000
 
-async function lead(
-  store: Store,
-  name: string,
-  signal: AbortSignal,
-): ReturnType<Parameters<typeof runLoop>[0]['lead']> {
+async function lead(store: Store, signal: AbortSignal): Promise<HeldLock> {
   for (;;) {
     signal.throwIfAborted()
-    const lock = await store.db.tryLock(name)
+    const lock = await store.db.tryLock('loops')
     if (lock !== null) return lock
     await systemClock.sleep(LEAD_RETRY_MS, signal)
   }

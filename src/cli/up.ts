@@ -85,7 +85,19 @@ async function joinAsWorker(deps: {
   const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER, credential })
   const controlPlane = makeControlPlane({ url: control.url, credential })
   // One process with its control plane, so the two can't be parted: nothing else could run its sandboxes meanwhile.
-  return (signal) => runAgent({ worker_id, driver, controlPlane, clock: systemClock, log, fencesItself: false }, signal)
+  return (signal) =>
+    runAgent(
+      {
+        worker_id,
+        life: control.deps.uuids.next(),
+        driver,
+        controlPlane,
+        clock: systemClock,
+        log,
+        fencesItself: false,
+      },
+      signal,
+    )
 }
 
 async function stopAll(driver: Driver, graceMs: number): Promise<void> {

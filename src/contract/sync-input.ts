@@ -16,6 +16,7 @@ const Outcome = Type.Union([
 export const SyncInput = input({
   protocol: int32(),
   worker_id: Uuid,
+  life: Uuid,
   seq: int64(),
   known_version: Type.Union([Type.String(), Type.Null()]),
   capacity: input({ vcpus: int32(), memory_mib: int32(), disk_mib: int64() }),
@@ -36,4 +37,5 @@ export const SyncInput = input({
     }),
   ),
   stored: Type.Array(Uuid),
+  dialled: Type.Array(Type.String()),
 })

@@ -17,7 +17,12 @@ export const SYNC_HOLD_MS = 8_000
 export type SyncRequest = {
   readonly protocol: number
   readonly worker_id: WorkerId
-  /** Counts up within one life of the worker; a later one releases an earlier one that is still held. */
+  /** A UUID of this life of the worker's process. */
+  readonly life: string
+  /**
+   * Counts up from 1 within one life, in the order in which the worker looked. A later sync releases an earlier one
+   * that is still held; an earlier one that was overtaken on its way moves nothing.
+   */
   readonly seq: number
   /** The `wanted_version` of the last answer that the worker holds, or null: an equal one is not sent again. */
   readonly known_version: string | null
@@ -26,6 +31,8 @@ export type SyncRequest = {
   readonly seen: readonly SeenRun[]
   /** Sandboxes whose writable layer lies on this worker, whether or not they run. */
   readonly stored: readonly SandboxId[]
+  /** Tickets that the worker has taken already: they are no news to it. */
+  readonly dialled: readonly string[]
 }
 
 export type SyncAnswer = {

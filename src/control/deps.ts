@@ -27,8 +27,8 @@ export type ControlDeps = {
   readonly readSandbox: (wanted: SandboxKey) => Promise<Sandbox | null>
   /** Commits a new sandbox, together with others that arrive at the same time; false when it met a conflict. */
   readonly admit: (admission: Admission) => Promise<boolean>
-  /** Asks a run's worker for a stream and resolves when the worker has dialled in. */
-  readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex>
+  /** Asks a run's worker for a stream and resolves when the worker has dialled in; null when too many wait already. */
+  readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex | null>
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
   /** Keys that were just looked up. */

@@ -2,11 +2,12 @@ import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../contract/wor
 import type { WorkerId } from '../domain/ids.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import type { ControlDeps } from './deps.ts'
-import { isNews, makeAnswer, takeReport, type Tickets } from './worker-sync.ts'
+import { emptyAnswer, isNews, makeAnswer, takeReport, type Tickets } from './worker-sync.ts'
 
 /**
  * Serves one sync: takes the report in and answers as soon as something is wanted that the worker does not hold yet,
- * at the latest when the hold time is over, a later sync of the worker arrives, or it hangs up (`signal`).
+ * at the latest when the hold time is over, a later sync of the worker arrives, or it hangs up (`signal`). A released
+ * sync answers what it saw last and looks no further, so that it says nothing newer than the one that released it.
  */
 export async function holdSync(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'> & {
@@ -24,15 +25,17 @@ export async function holdSync(
     sleeper.abort()
   })
   try {
-    await takeReport(deps, worker, report)
+    if (!(await takeReport(deps, worker, report))) return emptyAnswer(deps.tickets, worker, report)
     for (;;) {
       isWoken = false
       const answer = await makeAnswer(deps, deps.tickets, worker, report)
       const restMs = endMs - deps.clock.monotonicMs()
-      if (isNews(answer) || restMs <= 0 || signal.aborted) return answer
-      if (isWoken || deps.tickets.hasNews(worker)) continue
-      sleeper = new AbortController()
-      await interruptibleSleep(deps.clock, restMs, AbortSignal.any([sleeper.signal, signal]))
+      if (isNews(answer, report) || restMs <= 0) return answer
+      if (!isWoken) {
+        sleeper = new AbortController()
+        await interruptibleSleep(deps.clock, restMs, AbortSignal.any([sleeper.signal, signal]))
+      }
+      if (signal.aborted) return answer
     }
   } finally {
     unsubscribe()

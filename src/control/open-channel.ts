@@ -12,7 +12,7 @@ const DIAL_IN_MS = 8_000
 
 /**
  * Opens the command channel of a running sandbox: the raw bytes of the agent protocol, relayed from its worker. Throws
- * `sandbox_not_found`, `invalid_state_transition`, and `unavailable` when the worker does not answer.
+ * `sandbox_not_found`, `invalid_state_transition`, and `unavailable` when the worker does not answer or too many wait.
  */
 export async function openChannel(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'readSandbox' | 'openStream'>,
@@ -25,7 +25,8 @@ export async function openChannel(
   if (sandbox.status !== 'running' || run === null) throw wrongState(sandbox.status, ['running'])
   const limit = AbortSignal.any([signal, AbortSignal.timeout(DIAL_IN_MS)])
   try {
-    return await deps.openStream(run, limit)
+    const stream = await deps.openStream(run, limit)
+    if (stream !== null) return stream
   } catch (error) {
     if (!limit.aborted) throw error
     throw new Problem('unavailable', {
@@ -34,4 +35,5 @@ export async function openChannel(
       cause: error,
     })
   }
+  throw new Problem('unavailable', { message: 'too many channels are being opened', retryAfterSeconds: 1 })
 }

@@ -4,40 +4,50 @@
  */
 import { createHash } from 'node:crypto'
 import { type SeenRun, type SyncAnswer, type SyncRequest, type WantedRun } from '../contract/worker-protocol.ts'
+import { isCutShort } from '../domain/decide.ts'
 import type { RunId, WorkerId } from '../domain/ids.ts'
 import { asId } from '../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../domain/lease.ts'
 import { eventOfOutcome } from '../domain/outcome.ts'
 import type { Outcome } from '../domain/run.ts'
+import { isUnavailable } from '../store/database.ts'
 import * as runs from '../store/runs.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
 import { registryAuthOf } from './registry-auth.ts'
-import { SYSTEM, transition, type Transition } from './transition.ts'
+import { transitionEach } from './transition-each.ts'
+import { SYSTEM, type Transition } from './transition.ts'
 
 type SyncDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'>
 
 /** The tickets of streams that wait for a worker to dial in; `relay/` keeps them. */
 export type Tickets = {
   showTickets(workerId: string): readonly { readonly ticket: string; readonly target: string; readonly kind: 'agent' }[]
-  hasNews(workerId: string): boolean
 }
 
-/** Takes in what a worker sees: prolongs its lease and moves the sandboxes that its runs tell of. */
-export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<void> {
+/**
+ * Takes in what a worker sees: prolongs its lease and moves the sandboxes that its runs tell of. A report that a later
+ * one has overtaken moves nothing: false. A sandbox that can't be moved does not keep the others from it.
+ */
+export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<boolean> {
   const now = deps.clock.now()
   const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
-  const { capacity, driver } = report
-  const open = await deps.db.asSystem(async (q) => {
-    if (await workers.renew(q, worker, { capacity, driver, now, leaseExpiresAt })) deps.wake.publish(['pending'])
-    return runs.ofWorker(q, worker)
+  const { capacity, driver, life, seq } = report
+  // One transaction: what is open is read while no other report of this worker can be taken in.
+  const taken = await deps.db.transaction('system', async (tx) => {
+    const renewed = await workers.renew(tx, worker, { life, seq, capacity, driver, now, leaseExpiresAt })
+    return renewed === null ? null : { ...renewed, open: await runs.ofWorker(tx, worker) }
   })
+  if (taken === null) return false
+  if (taken.makes_room) deps.wake.publish(['pending'])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))
-  for (const run of open) {
+  const moves = taken.open.flatMap((run) => {
     const move = moveOf(run, seen.get(run.run_id))
-    if (move !== null) await transition(deps, { sandbox_id: run.sandbox_id, run_id: run.run_id, ...move })
-  }
+    return move === null ? [] : [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move }]
+  })
+  await transitionEach(deps, moves)
+  return true
 }
 
 type Move = Omit<Transition, 'sandbox_id' | 'run_id'>
@@ -51,6 +61,7 @@ function moveOf(run: runs.WorkerRun, seen: SeenRun | undefined): Move | null {
       : endOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
   }
   if (seen.phase === 'ended') {
+    if (run.status === 'starting' && isCutShort(seen.outcome)) return null // the worker begins it anew
     return endOf(run, seen.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' })
   }
   if (seen.phase === 'running' && run.status === 'starting') {
@@ -81,20 +92,33 @@ export async function makeAnswer(
     await runs.ofWorker(q, worker),
     report.stored.length === 0 ? [] : await sandboxes.gone(q, report.stored),
   ])
+  const streams = streamsOf(tickets, worker)
   const wanted_version = versionOf(open)
-  const wanted = wanted_version === report.known_version ? null : await wantedOf(deps, worker)
-  const streams = tickets
-    .showTickets(worker)
-    .map(({ ticket, target, kind }) => ({ ticket, run_id: asId<RunId>(target), kind }))
-  return { wanted_version, wanted, discard, streams }
+  if (wanted_version === report.known_version) return { wanted_version, wanted: null, discard, streams }
+  const orders = await deps.db.asSystem((q) => runs.ordersOf(q, worker))
+  const wanted = await Promise.all(orders.map((order) => wantedOf(deps, order)))
+  return { wanted_version: versionOf(orders), wanted, discard, streams } // the version of what is sent, not of the look
 }
 
-/** Whether an answer tells the worker something. */
-export function isNews(answer: SyncAnswer): boolean {
-  return answer.wanted !== null || answer.discard.length > 0 || answer.streams.length > 0
+/** The answer to a report that was overtaken: nothing is wanted anew. */
+export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: SyncRequest): SyncAnswer {
+  const streams = streamsOf(tickets, worker)
+  return { wanted_version: report.known_version ?? '', wanted: null, discard: [], streams }
 }
 
-function versionOf(open: readonly runs.WorkerRun[]): string {
+function streamsOf(tickets: Tickets, worker: WorkerId): SyncAnswer['streams'] {
+  return tickets.showTickets(worker).map(({ ticket, target, kind }) => ({ ticket, run_id: asId<RunId>(target), kind }))
+}
+
+/** Whether an answer tells the worker something that its report does not say already. */
+export function isNews(answer: SyncAnswer, report: SyncRequest): boolean {
+  const isDialled = new Set(report.dialled)
+  return (
+    answer.wanted !== null || answer.discard.length > 0 || answer.streams.some(({ ticket }) => !isDialled.has(ticket))
+  )
+}
+
+function versionOf(open: readonly Pick<runs.WorkerRun, 'run_id' | 'status'>[]): string {
   const hash = createHash('sha256')
   for (const run of open) hash.update(`${run.run_id} ${desiredOf(run)}\n`)
   return hash.digest('base64url')
@@ -104,19 +128,27 @@ function desiredOf(run: { readonly status: runs.WorkerRun['status'] }): WantedRu
   return run.status === 'stopping' ? 'stopped' : 'running'
 }
 
-async function wantedOf(deps: SyncDeps, worker: WorkerId): Promise<readonly WantedRun[]> {
-  const orders = await deps.db.asSystem((q) => runs.ordersOf(q, worker))
-  return Promise.all(
-    orders.map(async (order) => ({
-      run_id: order.run_id,
-      sandbox_id: order.sandbox_id,
-      org_id: order.org_id,
-      slug: order.slug,
-      desired: desiredOf(order),
-      grace_ms: deps.settings.stopGraceMs,
-      spec: order.spec,
-      // Only a start pulls: the secret goes no further than it must.
-      registry_auth: order.status === 'starting' ? await registryAuthOf(deps, order) : null,
-    })),
-  )
+async function wantedOf(deps: SyncDeps, order: runs.RunOrder): Promise<WantedRun> {
+  return {
+    run_id: order.run_id,
+    sandbox_id: order.sandbox_id,
+    org_id: order.org_id,
+    slug: order.slug,
+    desired: desiredOf(order),
+    grace_ms: deps.settings.stopGraceMs,
+    spec: order.spec,
+    // Only a start pulls: the secret goes no further than it must.
+    registry_auth: order.status === 'starting' ? await authOrNone(deps, order) : null,
+  }
+}
+
+/** A credential that can't be opened, as after a change of the sealing key, fails its own pull and no other run. */
+async function authOrNone(deps: SyncDeps, order: runs.RunOrder): Promise<WantedRun['registry_auth']> {
+  try {
+    return await registryAuthOf(deps, order)
+  } catch (error) {
+    if (isUnavailable(error)) throw error
+    deps.log.error({ error, sandbox_id: order.sandbox_id }, 'a registry credential could not be opened')
+    return null
+  }
 }

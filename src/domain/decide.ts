@@ -1,4 +1,5 @@
 import type { RunId, SandboxId } from './ids.ts'
+import type { Outcome } from './run.ts'
 
 /** What `decide` needs to know of a run that is wanted. */
 export type Wanted = {
@@ -13,6 +14,7 @@ export type Held = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly phase: 'starting' | 'running' | 'stopping' | 'ended'
+  readonly outcome?: Outcome
 }
 
 /** One step of a worker; each is idempotent for its run. */
@@ -23,8 +25,9 @@ export type WorkerAction =
 
 /**
  * What a worker must do so that what it holds becomes what is wanted. A run that is not wanted is removed, whatever it
- * does: it was given away, or its end is known. An ended run that is wanted stays as it is until its end was taken in.
- * A run starts only when no other run of its sandbox is held: both would write to one disk.
+ * does: it was given away, or its end is known. An ended run that is wanted stays as it is until its end was taken in,
+ * but for a start that was cut short: it is begun anew. A run starts only when no other run of its sandbox is held: both
+ * would write to one disk.
  */
 export function decide(wanted: readonly Wanted[], held: readonly Held[]): readonly WorkerAction[] {
   const wantedById = new Map(wanted.map((run) => [run.run_id, run]))
@@ -36,9 +39,15 @@ export function decide(wanted: readonly Wanted[], held: readonly Held[]): readon
   const rest = wanted.flatMap((run): WorkerAction[] => {
     const { run_id, desired, grace_ms } = run
     const phase = heldById.get(run_id)?.phase
+    if (desired === 'running' && isCutShort(heldById.get(run_id)?.outcome)) return [{ kind: 'remove', run_id }]
     if (desired === 'stopped')
       return phase === 'starting' || phase === 'running' ? [{ kind: 'stop', run_id, grace_ms }] : []
     return phase === undefined && !heldSandboxes.has(run.sandbox_id) ? [{ kind: 'start', run_id }] : []
   })
   return [...removals, ...rest]
+}
+
+/** Whether an end says only that the worker gave a start up, as it does when it shuts down: no failure of the sandbox. */
+export function isCutShort(outcome: Outcome | undefined): boolean {
+  return outcome?.kind === 'start_failed' && outcome.reason === 'cancelled'
 }

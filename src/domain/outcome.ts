@@ -13,7 +13,7 @@ export function eventOfOutcome(outcome: Outcome): { readonly event: TransitionEv
     case 'out_of_memory':
       return { event: 'ended_badly', message: 'out of memory: the sandbox used all of its resources.memory_mib' }
     case 'stopped':
-      return { event: 'ended_badly', message: 'the worker stopped the sandbox without being asked to' }
+      return { event: 'ended_well', message: null } // by the worker's operator: a clean shutdown that stops sandboxes
     case 'start_failed':
       return { event: 'worker_start_failed', message: outcome.message }
     case 'lost':

@@ -19,22 +19,40 @@ export type WorkerRouteDeps = { readonly control: ControlDeps; readonly relay: R
 /** The largest sync, in bytes: some 100,000 runs. */
 const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
 
-/** The route that workers sync by. A later sync of a worker ends the hold of an earlier one. */
+/** A sync that is being served. */
+type Held = {
+  readonly life: string
+  readonly seq: number
+  readonly release: AbortController
+  readonly answered: Promise<void>
+}
+
+/**
+ * The route that workers sync by. A later sync of a worker ends the hold of an earlier one and waits for its answer, so
+ * that answers are made in the order of the reports; one that was overtaken on its way is not held.
+ */
 export function makeSyncRoute({ control, relay }: WorkerRouteDeps): FastifyPluginAsync {
   const parse = makeParserMaker()(SyncInput, 'body')
-  const held = new Map<WorkerId, { readonly seq: number; readonly release: AbortController }>()
+  const held = new Map<WorkerId, Held>()
   return (app) => {
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES }, async (request, reply) => {
       const worker = await workerOf(control, request.headers.authorization)
       const report = reportOf(parse(request.body), worker)
-      held.get(worker)?.release.abort(new Error('a later sync arrived'))
-      const mine = { seq: report.seq, release: new AbortController() }
-      held.set(worker, mine)
+      const { promise: answered, resolve } = Promise.withResolvers<void>()
+      const mine = { life: report.life, seq: report.seq, release: new AbortController(), answered }
+      const earlier = held.get(worker)
+      if (earlier?.life === mine.life && earlier.seq > mine.seq) mine.release.abort(new Error('overtaken'))
+      else held.set(worker, mine)
       try {
+        if (held.get(worker) === mine && earlier !== undefined) {
+          earlier.release.abort(new Error('a later sync arrived'))
+          await earlier.answered
+        }
         const signal = AbortSignal.any([clientGone(reply.raw), mine.release.signal])
         const answer = await holdSync({ ...control, tickets: relay }, worker, report, signal)
         return await reply.type(JSON_TYPE).send(JSON.stringify(answer))
       } finally {
+        resolve()
         if (held.get(worker) === mine) held.delete(worker)
       }
     })

@@ -18,27 +18,30 @@ export type LoopDeps = {
   readonly log: Log
   readonly wake: { subscribe(topic: string, callback: () => void): () => void }
   /** Waits until this process is the one that runs the loops; the answer's `lost` says when it no longer is. */
-  readonly lead: (name: string, signal: AbortSignal) => Promise<{ readonly lost: AbortSignal } & AsyncDisposable>
+  readonly lead: (signal: AbortSignal) => Promise<{ readonly lost: AbortSignal } & AsyncDisposable>
 }
 
+/** How long after a lead that could not be had or was lost the next is asked for. */
+const LEAD_RETRY_MS = 1_000
+
 /**
- * Runs a loop until `signal`: one pass at a time, on every replica but in one at a time. A pass that fails is logged
- * and tried again after the period.
+ * Runs loops until `signal`, each one pass at a time, on every replica but in one at a time: one lead is for all of
+ * them. A pass that fails is logged and tried again after the loop's period.
  */
-export async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<void> {
+export async function runLoops(deps: LoopDeps, loops: readonly Loop[], signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     try {
-      await using leadership = await deps.lead(`loop:${loop.name}`, signal)
-      await runWhileLeading(deps, loop, AbortSignal.any([signal, leadership.lost]))
+      await using leadership = await deps.lead(signal)
+      const leading = AbortSignal.any([signal, leadership.lost])
+      await Promise.all(loops.map((loop) => runLoop(deps, loop, leading)))
     } catch (error) {
-      if (signal.aborted) return
-      deps.log.warn({ error, loop: loop.name }, 'a loop lost its lead or failed; it goes on')
-      await interruptibleSleep(deps.clock, loop.periodMs, signal)
+      if (!signal.aborted) deps.log.warn({ error }, 'the lead of the loops could not be had; it is asked for again')
     }
+    await interruptibleSleep(deps.clock, LEAD_RETRY_MS, signal)
   }
 }
 
-async function runWhileLeading(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<void> {
+async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<void> {
   let isWoken = false
   let sleeper = new AbortController()
   const wake = (): void => {
@@ -49,13 +52,22 @@ async function runWhileLeading(deps: LoopDeps, loop: Loop, signal: AbortSignal):
   try {
     while (!signal.aborted) {
       isWoken = false
-      const dueMs = await loop.run(signal)
       sleeper = new AbortController()
-      if (isWoken) continue
-      const ms = Math.min(dueMs ?? loop.periodMs, loop.periodMs)
-      await interruptibleSleep(deps.clock, ms, AbortSignal.any([sleeper.signal, signal]))
+      const either = AbortSignal.any([sleeper.signal, signal])
+      const dueMs = await passOf(deps, loop, signal)
+      if (dueMs === 'failed') await interruptibleSleep(deps.clock, loop.periodMs, signal)
+      else if (!isWoken) await interruptibleSleep(deps.clock, Math.min(dueMs ?? loop.periodMs, loop.periodMs), either)
     }
   } finally {
     for (const unsubscribe of unsubscribes) unsubscribe()
+  }
+}
+
+async function passOf(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<number | null | 'failed'> {
+  try {
+    return await loop.run(signal)
+  } catch (error) {
+    if (!signal.aborted) deps.log.warn({ error, loop: loop.name }, 'a pass of a loop failed; it is tried again')
+    return 'failed'
   }
 }

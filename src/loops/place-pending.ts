@@ -1,46 +1,65 @@
+import { transitionEach } from '../control/transition-each.ts'
+import { SYSTEM, type Transition, type TransitionDeps } from '../control/transition.ts'
 import { place } from '../domain/placement.ts'
-import { SYSTEM, transition, type TransitionDeps } from '../control/transition.ts'
+import type { Log } from '../lib/log.ts'
 import * as runs from '../store/runs.ts'
 import * as workers from '../store/workers.ts'
 import type { Loop } from './loop.ts'
 
-/** The most runs that one pass looks at. */
-const PASS_LIMIT = 500
+/** How many runs are looked at together. */
+const PAGE = 500
 
-/** Gives runs that wait to workers with room, the oldest first, and says of the others that there is none. */
-export function placePending(deps: TransitionDeps): Loop {
+type PlaceDeps = TransitionDeps & { readonly log: Log }
+
+/**
+ * Gives runs that wait to workers with room, the oldest first, and says of the others that there is none. A pass looks
+ * at all that wait: however many have no place, they don't keep a later one from its own.
+ */
+export function placePending(deps: PlaceDeps): Loop {
   return { name: 'place-pending', periodMs: 1_000, topics: ['pending'], run: (signal) => pass(deps, signal) }
 }
 
-async function pass(deps: TransitionDeps, signal: AbortSignal): Promise<number | null> {
+async function pass(deps: PlaceDeps, signal: AbortSignal): Promise<null> {
+  for (let after: runs.PendingRun | null = null; ;) {
+    const page: readonly runs.PendingRun[] = await placePage(deps, after, signal)
+    after = page.at(-1) ?? null
+    if (after === null || page.length < PAGE) return null
+  }
+}
+
+async function placePage(
+  deps: PlaceDeps,
+  after: runs.PendingRun | null,
+  signal: AbortSignal,
+): Promise<readonly runs.PendingRun[]> {
   const [pending, live] = await deps.db.asSystem(async (q) => {
-    const waiting = await runs.pending(q, PASS_LIMIT)
+    const waiting = await runs.pending(q, after, PAGE)
     return [waiting, waiting.length === 0 ? [] : await workers.live(q, deps.clock.now())]
   })
-  if (pending.length === 0) return null
-  const requests = pending.map((run) => ({ ...run, id: run.run_id }))
+  await transitionEach(deps, decisionsOn(pending, live), signal)
+  return pending
+}
+
+function decisionsOn(pending: readonly runs.PendingRun[], live: readonly workers.WorkerRow[]): readonly Transition[] {
   const offers = live.map((worker) => ({
     id: worker.id,
     free_vcpus: worker.vcpus - worker.used_vcpus,
     free_memory_mib: worker.memory_mib - worker.used_memory_mib,
     abilities: worker.driver?.abilities ?? [],
   }))
-  const { placed, waiting } = place(requests, offers)
-  const sandboxOf = new Map(pending.map((run) => [run.run_id, run.sandbox_id]))
+  const { placed, waiting } = place(
+    pending.map((run) => ({ ...run, id: run })),
+    offers,
+  )
   const nameOf = new Map(live.map((worker) => [worker.id, worker.name]))
   const cause = { actor: SYSTEM, code: 'placement' } as const
-  for (const { id, worker_id } of placed) {
-    if (signal.aborted) return null
-    const sandbox_id = sandboxOf.get(id)
-    if (sandbox_id === undefined) continue
-    const worker = { id: worker_id, name: nameOf.get(worker_id) ?? worker_id }
-    await transition(deps, { sandbox_id, run_id: id, event: 'placed', cause, worker })
-  }
-  const told = new Set(pending.filter((run) => run.status_reason === 'insufficient_capacity').map((run) => run.run_id))
-  for (const id of waiting) {
-    const sandbox_id = sandboxOf.get(id)
-    if (signal.aborted || sandbox_id === undefined || told.has(id)) continue
-    await transition(deps, { sandbox_id, run_id: id, event: 'no_capacity', cause })
-  }
-  return null
+  return [
+    ...placed.map(({ id: { sandbox_id, run_id }, worker_id }): Transition => {
+      const worker = { id: worker_id, name: nameOf.get(worker_id) ?? worker_id }
+      return { sandbox_id, run_id, event: 'placed', cause, worker }
+    }),
+    ...waiting
+      .filter(({ status_reason }) => status_reason !== 'insufficient_capacity')
+      .map(({ sandbox_id, run_id }): Transition => ({ sandbox_id, run_id, event: 'no_capacity', cause })),
+  ]
 }

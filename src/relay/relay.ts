@@ -7,12 +7,13 @@ import type { Duplex } from 'node:stream'
 export type Ticket = { readonly ticket: string; readonly target: string; readonly kind: 'agent' }
 
 export type Relay = {
-  /** Leaves a ticket for a worker and resolves with the stream that the worker dials in with. Rejects when aborted. */
-  open(workerId: string, target: string, signal: AbortSignal): Promise<Duplex>
-  /** All open tickets of a worker; from now on they are no news. */
+  /**
+   * Leaves a ticket for a worker and resolves with the stream that the worker dials in with, or with null at once when
+   * too many wait already. Rejects with the signal's reason when it is aborted.
+   */
+  open(workerId: string, target: string, signal: AbortSignal): Promise<Duplex | null>
+  /** All open tickets of a worker. */
   showTickets(workerId: string): readonly Ticket[]
-  /** Whether a worker has a ticket that was never shown. */
-  hasNews(workerId: string): boolean
   /** Whether a worker may dial in with a ticket. */
   isOpen(workerId: string, ticket: string): boolean
   /** Gives the stream that a worker dialled in with to whoever waits for it; false when the ticket is not its or is over. */
@@ -22,9 +23,9 @@ export type Relay = {
 }
 
 /** The most tickets that may be open at once, over all workers. */
-const TICKET_LIMIT = 10_000
+export const TICKET_LIMIT = 10_000
 
-type Open = { readonly ticket: Ticket; isShown: boolean; readonly resolve: (stream: Duplex) => void }
+type Open = { readonly ticket: Ticket; readonly resolve: (stream: Duplex) => void }
 
 /** Makes a relay; `newTicket` gives unguessable texts, `onTicket` is called when a worker has a ticket to take. */
 export function makeRelay(options: {
@@ -34,55 +35,42 @@ export function makeRelay(options: {
   const byWorker = new Map<string, Map<string, Open>>()
   let waiting = 0
 
+  const close = (workerId: string, ticket: string): void => {
+    const tickets = byWorker.get(workerId)
+    if (tickets?.delete(ticket) !== true) return
+    waiting -= 1
+    if (tickets.size === 0) byWorker.delete(workerId)
+  }
+
   return {
-    open(workerId, target, signal) {
-      return new Promise((resolve, reject) => {
-        if (waiting >= TICKET_LIMIT) {
-          reject(new Error(`${String(TICKET_LIMIT)} streams wait for their workers already`))
-          return
-        }
-        if (signal.aborted) {
-          reject(reasonOf(signal))
-          return
-        }
-        const ticket = options.newTicket()
-        const close = (): void => {
-          waiting -= 1
-          const tickets = byWorker.get(workerId)
-          tickets?.delete(ticket)
-          if (tickets?.size === 0) byWorker.delete(workerId)
-          signal.removeEventListener('abort', onAbort)
-        }
-        const onAbort = (): void => {
-          close()
-          reject(reasonOf(signal))
-        }
-        const tickets = byWorker.get(workerId) ?? new Map<string, Open>()
-        byWorker.set(workerId, tickets)
-        tickets.set(ticket, {
-          ticket: { ticket, target, kind: 'agent' },
-          isShown: false,
-          resolve: (stream) => {
-            close()
-            resolve(stream)
-          },
-        })
-        waiting += 1
-        signal.addEventListener('abort', onAbort, { once: true })
-        options.onTicket(workerId)
-      })
+    async open(workerId, target, signal) {
+      signal.throwIfAborted()
+      if (waiting >= TICKET_LIMIT) return null
+      const ticket = options.newTicket()
+      const { promise, resolve, reject } = Promise.withResolvers<Duplex>()
+      const onAbort = (): void => {
+        close(workerId, ticket)
+        reject(reasonOf(signal))
+      }
+      const tickets = byWorker.get(workerId) ?? new Map<string, Open>()
+      byWorker.set(workerId, tickets.set(ticket, { ticket: { ticket, target, kind: 'agent' }, resolve }))
+      waiting += 1
+      signal.addEventListener('abort', onAbort, { once: true })
+      options.onTicket(workerId)
+      try {
+        return await promise
+      } finally {
+        signal.removeEventListener('abort', onAbort)
+      }
     },
-    showTickets(workerId) {
-      const tickets = [...(byWorker.get(workerId)?.values() ?? [])]
-      for (const one of tickets) one.isShown = true
-      return tickets.map(({ ticket }) => ticket)
-    },
-    hasNews: (workerId) => [...(byWorker.get(workerId)?.values() ?? [])].some(({ isShown }) => !isShown),
+    showTickets: (workerId) => [...(byWorker.get(workerId)?.values() ?? [])].map(({ ticket }) => ticket),
     isOpen: (workerId, ticket) => byWorker.get(workerId)?.has(ticket) === true,
     accept(workerId, ticket, stream) {
       const one = byWorker.get(workerId)?.get(ticket)
-      one?.resolve(stream)
-      return one !== undefined
+      if (one === undefined) return false
+      close(workerId, ticket)
+      one.resolve(stream)
+      return true
     },
     get waiting() {
       return waiting

@@ -8,6 +8,7 @@ import type { Queryable } from './database.ts'
 export type PendingRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
+  readonly opened_at: Date
   readonly vcpus: number
   readonly memory_mib: number
   readonly abilities: readonly string[]
@@ -16,14 +17,20 @@ export type PendingRun = {
   readonly status_reason: string | null
 }
 
-/** The oldest runs without a worker. */
-export async function pending(q: Queryable, limit: number): Promise<readonly PendingRun[]> {
+/** The oldest runs without a worker, after a given one. */
+export async function pending(
+  q: Queryable,
+  after: Pick<PendingRun, 'opened_at' | 'run_id'> | null,
+  limit: number,
+): Promise<readonly PendingRun[]> {
   const { rows } = await q.query<PendingRun>({
     name: 'runs.pending',
-    text: `SELECT r.id AS run_id, r.sandbox_id, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id, s.status_reason
+    text: `SELECT r.id AS run_id, r.sandbox_id, r.opened_at, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
+             s.status_reason
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
-           WHERE r.ended_at IS NULL AND r.worker_id IS NULL ORDER BY r.opened_at LIMIT $1`,
-    values: [limit],
+           WHERE r.ended_at IS NULL AND r.worker_id IS NULL AND (r.opened_at, r.id) > ($1::timestamptz, $2::uuid)
+           ORDER BY r.opened_at, r.id LIMIT $3`,
+    values: [after?.opened_at ?? '-infinity', after?.run_id ?? '00000000-0000-0000-0000-000000000000', limit],
   })
   return rows
 }

@@ -38,28 +38,49 @@ export async function findByCredential(q: Queryable, credentialSha256: Buffer): 
   return rows[0]?.id ?? null
 }
 
-/** Writes what a worker's sync says of itself and prolongs its lease. True when that may make room for what waits. */
+/** What a worker's sync says of the worker itself. */
+export type WorkerReport = {
+  /** One life of its process, and the report's place in it. */
+  readonly life: string
+  readonly seq: number
+  readonly capacity: Capacity
+  readonly driver: DriverReport
+  readonly now: Date
+  readonly leaseExpiresAt: Date
+}
+
+/**
+ * Writes what a worker says of itself and prolongs its lease; null, and nothing is written, when a later report of the
+ * same life was taken in already. `makes_room`: whether that may make room for what waits. Its row stays locked until
+ * the transaction ends, so that what is read after it belongs to this report.
+ */
 export async function renew(
-  q: Queryable,
+  tx: Queryable,
   id: WorkerId,
-  seen: {
-    readonly capacity: Capacity
-    readonly driver: DriverReport
-    readonly now: Date
-    readonly leaseExpiresAt: Date
-  },
-): Promise<boolean> {
-  const { vcpus, memory_mib, disk_mib } = seen.capacity
-  const { rows } = await q.query<{ readonly makes_room: boolean }>({
+  report: WorkerReport,
+): Promise<{ readonly makes_room: boolean } | null> {
+  const { vcpus, memory_mib, disk_mib } = report.capacity
+  const { rows } = await tx.query<{ readonly makes_room: boolean }>({
     name: 'workers.renew',
     text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib FROM workers WHERE id = $1)
-           UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6
-           FROM old WHERE w.id = $1
+           UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
+             life = $8, report_seq = $9
+           FROM old WHERE w.id = $1 AND (w.life IS DISTINCT FROM $8 OR w.report_seq < $9)
            RETURNING old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
              OR old.memory_mib < w.memory_mib AS makes_room`,
-    values: [id, vcpus, memory_mib, disk_mib, JSON.stringify(seen.driver), seen.leaseExpiresAt, seen.now],
+    values: [
+      id,
+      vcpus,
+      memory_mib,
+      disk_mib,
+      JSON.stringify(report.driver),
+      report.leaseExpiresAt,
+      report.now,
+      report.life,
+      report.seq,
+    ],
   })
-  return rows[0]?.makes_room ?? false
+  return rows[0] ?? null
 }
 
 /** The workers whose lease holds at `now`, with what is taken of them. */

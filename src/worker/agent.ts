@@ -4,22 +4,26 @@
  */
 import {
   WORKER_PROTOCOL_VERSION,
+  type SeenRun,
   type StreamTicket,
   type SyncAnswer,
   type SyncRequest,
   type WantedRun,
 } from '../contract/worker-protocol.ts'
 import { decide, type WorkerAction } from '../domain/decide.ts'
-import type { RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { SandboxId, WorkerId } from '../domain/ids.ts'
 import { SELF_FENCE_MS } from '../domain/lease.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
-import { StartError, type Driver, type Probe } from './drivers/driver.ts'
+import type { Driver, Probe } from './drivers/driver.ts'
+import { makeSteps } from './steps.ts'
 import { serveStream } from './streams.ts'
 
 export type AgentDeps = {
   readonly worker_id: WorkerId
+  /** A UUID that no earlier life of this worker had. */
+  readonly life: string
   readonly driver: Driver
   readonly controlPlane: ControlPlane
   readonly clock: Clock
@@ -32,6 +36,8 @@ export type AgentDeps = {
 const RETRY_MS = 500
 /** How often the machine's capacity and the driver's abilities are looked at anew. */
 const PROBE_MS = 15_000
+/** How often the worker asks whether it must fence itself. */
+const FENCE_CHECK_MS = 1_000
 /** How long a shutdown waits for steps that are under way. */
 const SETTLE_MS = 3_000
 /** One that is held and one with fresh news. */
@@ -59,9 +65,11 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   let wanted: readonly WantedRun[] | null = null
   let wantedVersion: string | null = null
   let discards: readonly SandboxId[] = []
-  let lastSyncMs = clock.monotonicMs()
+  /** When the last sync that was answered set out: the lease has held at least since then. */
+  let leasedAtMs = clock.monotonicMs()
   let sleeper = new AbortController()
-  const busy = new Map<RunId | SandboxId, { readonly work: Promise<void>; readonly abort: AbortController }>()
+  let isActing = false
+  let mustAct = false
   const dialled = new Set<string>()
 
   const wakeUp = (): void => {
@@ -71,77 +79,124 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     hasNews = true
     wakeUp()
   }
+  const steps = makeSteps(
+    {
+      clock,
+      log,
+      onEnd: () => {
+        noteNews()
+        if (!signal.aborted) act().catch(reportBlindness)
+      },
+    },
+    signal,
+  )
+  const reportBlindness = (error: unknown): void => {
+    log.error({ error }, 'the worker could not decide its next step; the next sync does')
+  }
 
-  const report = async (): Promise<SyncRequest> => ({
-    protocol: WORKER_PROTOCOL_VERSION,
-    worker_id: deps.worker_id,
-    seq: ++seq,
-    known_version: wantedVersion,
-    capacity: probe.capacity,
-    driver: probe.report,
-    seen: await driver.list(),
-    stored: await driver.listStored(),
-  })
+  /** All that the driver holds, and the starts that it does not list yet. */
+  const look = async (): Promise<readonly SeenRun[]> => {
+    const listed = await driver.list()
+    const known = new Set(listed.map(({ run_id }) => run_id))
+    return [...listed, ...steps.starting().filter(({ run_id }) => !known.has(run_id))]
+  }
 
-  const syncOnce = async (): Promise<void> => {
-    try {
-      const request = await report()
-      const answer = await deps.controlPlane.sync(request, signal)
-      lastSyncMs = clock.monotonicMs()
-      if (request.seq < appliedSeq) return
-      appliedSeq = request.seq
-      await apply(answer)
-    } catch (error) {
-      if (signal.aborted) return
-      log.warn({ error }, 'a sync with the control plane failed; it is tried again')
-      await interruptibleSleep(clock, RETRY_MS, signal)
+  const report = async (): Promise<SyncRequest> => {
+    const seen = await look()
+    const stored = await driver.listStored()
+    return {
+      protocol: WORKER_PROTOCOL_VERSION,
+      worker_id: deps.worker_id,
+      life: deps.life,
+      seq: ++seq,
+      known_version: wantedVersion,
+      capacity: probe.capacity,
+      driver: probe.report,
+      seen,
+      stored,
+      dialled: [...dialled],
     }
   }
 
-  const apply = async (answer: SyncAnswer): Promise<void> => {
+  /** Sends what is seen now. Resolves once that is looked up, so that a later look is never sent under a lower number. */
+  const beginSync = async (): Promise<void> => {
+    hasNews = false
+    inFlight += 1
+    try {
+      const request = await report()
+      finishSync(exchange(request))
+    } catch (error) {
+      finishSync(Promise.reject(error))
+    }
+  }
+
+  const finishSync = (sync: Promise<void>): void => {
+    sync
+      .catch(async (error: unknown) => {
+        if (signal.aborted) return
+        log.warn({ error }, 'a sync with the control plane failed; it is tried again')
+        await interruptibleSleep(clock, RETRY_MS, signal)
+      })
+      .finally(() => {
+        inFlight -= 1
+        wakeUp()
+      })
+      .catch((error: unknown) => {
+        log.error({ error }, 'a sync ended in a way that it should not')
+      })
+  }
+
+  const exchange = async (request: SyncRequest): Promise<void> => {
+    const sentAtMs = clock.monotonicMs()
+    const answer = await deps.controlPlane.sync(request, signal)
+    leasedAtMs = Math.max(leasedAtMs, sentAtMs)
+    if (request.seq < appliedSeq) return
+    appliedSeq = request.seq
+    await apply(request, answer)
+  }
+
+  const apply = async (request: SyncRequest, answer: SyncAnswer): Promise<void> => {
     if (answer.wanted !== null) {
       wanted = answer.wanted
       wantedVersion = answer.wanted_version
     }
-    for (const ticket of answer.streams) dial(ticket)
-    for (const ticket of dialled) if (!answer.streams.some((stream) => stream.ticket === ticket)) dialled.delete(ticket)
+    const open = new Set(answer.streams.map(({ ticket }) => ticket))
+    for (const ticket of request.dialled) if (!open.has(ticket)) dialled.delete(ticket)
+    for (const stream of answer.streams) dial(stream)
     discards = answer.discard
     await act()
   }
 
+  /** One look and its steps at a time: two at once could begin what the other one has just undone. */
   const act = async (): Promise<void> => {
-    if (wanted === null) return
-    const orders = new Map(wanted.map((run) => [run.run_id, run]))
-    const held = await driver.list()
-    for (const sandbox of discards) {
-      if (held.every((run) => run.sandbox_id !== sandbox)) begin(sandbox, () => driver.discard(sandbox))
-    }
-    for (const action of decide(wanted, held)) {
-      const order = orders.get(action.run_id)
-      if (action.kind !== 'start') busy.get(action.run_id)?.abort.abort(new Error('the run is no longer wanted'))
-      begin(action.run_id, (abort) => perform(driver, action, order, abort))
+    mustAct = true
+    if (isActing) return
+    isActing = true
+    try {
+      while (mustAct) {
+        mustAct = false
+        beginSteps(await look())
+      }
+    } finally {
+      isActing = false
     }
   }
 
-  /** Starts work on a run or sandbox unless some is under way; its end is news. */
-  const begin = (id: RunId | SandboxId, start: (abort: AbortSignal) => Promise<void>): void => {
-    if (busy.has(id)) return
-    const abort = new AbortController()
-    const work = start(abort.signal)
-      .catch((error: unknown) => {
-        if (error instanceof StartError)
-          log.info({ id, reason: error.reason, message: error.message }, 'a start failed')
-        else log.warn({ error, id }, 'a step of the worker failed; what is seen next decides')
-      })
-      .then(async () => {
-        busy.delete(id)
-        noteNews()
-        if (!signal.aborted) await act()
-      })
-      .catch((error: unknown) => {
-        log.error({ error, id }, 'the worker could not decide its next step')
-      })
-    busy.set(id, { work, abort })
+  const beginSteps = (held: readonly SeenRun[]): void => {
+    if (wanted === null) return
+    const orders = new Map(wanted.map((run) => [run.run_id, run]))
+    for (const sandbox of discards) {
+      if (held.some((run) => run.sandbox_id === sandbox)) continue
+      steps.begin({ id: sandbox, starting: null, work: () => driver.discard(sandbox) })
+    }
+    for (const action of decide(wanted, held)) {
+      const { kind, run_id } = action
+      const order = orders.get(run_id)
+      if (kind !== 'start') steps.cancelStart(run_id)
+      const starting: SeenRun | null =
+        kind === 'start' && order !== undefined ? { run_id, sandbox_id: order.sandbox_id, phase: 'starting' } : null
+      steps.begin({ id: run_id, starting, work: (abort) => perform(driver, action, order, abort) })
+    }
   }
 
   const dial = ({ ticket, run_id }: StreamTicket): void => {
@@ -157,21 +212,8 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     async keepSyncing(): Promise<void> {
       while (!signal.aborted) {
         sleeper = new AbortController()
-        const isIdle = inFlight === 0
-        if (isIdle || (hasNews && inFlight < SYNCS_AT_ONCE)) {
-          hasNews = false
-          inFlight += 1
-          syncOnce()
-            .finally(() => {
-              inFlight -= 1
-              wakeUp()
-            })
-            .catch((error: unknown) => {
-              log.error({ error }, 'a sync ended in a way that it should not')
-            })
-          continue
-        }
-        await interruptibleSleep(clock, PROBE_MS, AbortSignal.any([sleeper.signal, signal]))
+        if (inFlight === 0 || (hasNews && inFlight < SYNCS_AT_ONCE)) await beginSync()
+        else await interruptibleSleep(clock, PROBE_MS, AbortSignal.any([sleeper.signal, signal]))
       }
     },
     async keepProbing(): Promise<void> {
@@ -187,22 +229,17 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     },
     async keepFenced(): Promise<void> {
       while (!signal.aborted && deps.fencesItself) {
-        await interruptibleSleep(clock, 1_000, signal)
-        if (clock.monotonicMs() - lastSyncMs < SELF_FENCE_MS) continue
-        if ((wanted?.length ?? 0) > 0)
+        await interruptibleSleep(clock, FENCE_CHECK_MS, signal)
+        if (signal.aborted || clock.monotonicMs() - leasedAtMs < SELF_FENCE_MS) continue
+        if (wanted === null || wanted.length > 0)
           log.error({}, 'no sync for too long: this worker destroys its runs before they are called lost')
         wanted = []
         wantedVersion = null
-        await act()
+        await act().catch(reportBlindness)
       }
     },
     /** Lets what is under way come to its end; a start that takes longer is begun again by the next life. */
-    async settle(): Promise<void> {
-      const all = Promise.all([...busy.values()].map(({ work }) => work))
-      const settled = new AbortController()
-      await Promise.race([all, interruptibleSleep(clock, SETTLE_MS, settled.signal)])
-      settled.abort()
-    },
+    settle: () => steps.settle(SETTLE_MS),
   }
 }
 

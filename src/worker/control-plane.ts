@@ -34,6 +34,7 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       const url = new URL(`/worker/v1/streams/${encodeURIComponent(ticket)}`, options.url)
       url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:'
       return new Promise((resolve, reject) => {
+        signal.throwIfAborted()
         const socket = new WebSocket(url, {
           headers: { authorization },
           handshakeTimeout: DIAL_LIMIT_MS,
@@ -47,7 +48,10 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         socket.once('error', reject)
         socket.once('open', () => {
           socket.off('error', reject)
-          resolve(createWebSocketStream(socket))
+          const stream = createWebSocketStream(socket)
+          // An error before the stream is joined destroys it, which whoever joins it meets; nobody else hears of it.
+          stream.on('error', () => stream.destroy())
+          resolve(stream)
         })
       })
     },

@@ -49,16 +49,20 @@ async function create(start: boolean, ephemeral = false): Promise<SandboxId> {
   return (await createSandbox(control.deps, control.caller, input)).id
 }
 
+let reports = 0
+
 async function sync(seen: readonly SeenRun[]): Promise<void> {
   const request: SyncRequest = {
     protocol: 1,
     worker_id: worker,
-    seq: 1,
+    life: '00000000-0000-7000-8000-000000000001',
+    seq: ++reports,
     known_version: null,
     capacity: { vcpus: 1_000_000, memory_mib: 1_000_000_000, disk_mib: 1_000_000 },
     driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
     seen,
     stored: [],
+    dialled: [],
   }
   await takeReport(control.deps, worker, request)
 }
