@@ -133,23 +133,20 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
   }
 }
 
-/** Starts the program with these settings; it gets SIGTERM when this test process ends before it. */
+/** Starts the program with these settings; it gets SIGTERM when this test process ends before it, in whatever way. */
 export function spawnProgram(args: readonly string[], settings: Readonly<Record<string, string>>): ChildProcess {
   const own = Object.entries(process.env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_URL)/.test(name))
   const child = spawn(process.execPath, [PROGRAM, ...args], {
     stdio: ['pipe', 'pipe', 'pipe'],
     env: { ...Object.fromEntries(own), ...settings },
   })
-  const end = (): void => {
-    child.kill('SIGTERM')
-  }
-  const endBoth = (signal: NodeJS.Signals): void => {
-    end()
-    process.kill(process.pid, signal) // the handler was for once: the signal now does what it does
-  }
-  process.once('exit', end).once('SIGTERM', endBoth).once('SIGINT', endBoth)
+  // The pipe closes when this process ends in any way, kill -9 included: the server must not outlive its test.
+  const watchdog = spawn('sh', ['-c', 'cat > /dev/null; kill -TERM "$0"', String(child.pid)], {
+    stdio: ['pipe', 'ignore', 'ignore'],
+  })
+  watchdog.unref()
   child.once('exit', () => {
-    process.off('exit', end).off('SIGTERM', endBoth).off('SIGINT', endBoth)
+    watchdog.kill('SIGKILL')
   })
   return child
 }

@@ -1,0 +1,69 @@
+import { join } from 'node:path'
+import { spawn as spawnTerminal } from '@lydell/node-pty'
+import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
+import type { RealServer } from './server.ts'
+import { waitUntil } from './wait.ts'
+
+/** The unmodified public command line client, from npm `microsandbox`. */
+const MSB = join(import.meta.dirname, '../../node_modules/.bin/msb')
+const LIMIT_MS = 60_000
+
+/** Runs `msb` against a server; without `input` its standard input is empty. A bad exit is a result. */
+export function msb(
+  server: RealServer,
+  args: readonly string[],
+  options: { readonly input?: string | Buffer; readonly env?: Readonly<Record<string, string>> } = {},
+): Promise<CommandResult> {
+  return tryCommand(process.execPath, [MSB, ...args], {
+    timeoutMs: LIMIT_MS,
+    env: { ...process.env, ...server.clientEnv, ...options.env },
+    ...(options.input === undefined ? {} : { input: options.input }),
+  })
+}
+
+/** `msb` as a person has it before them: in a terminal. */
+export type MsbTerminal = {
+  write(text: string): void
+  resize(rows: number, cols: number): void
+  /** All that was shown, once it matches. */
+  shown(pattern: RegExp): Promise<string>
+  /** The exit code. */
+  ended(): Promise<number>
+}
+
+/** Runs `msb` in a terminal of 24 rows and 80 columns. */
+export function msbInTerminal(server: RealServer, args: readonly string[]): MsbTerminal {
+  let seen = ''
+  let code: number | null = null
+  const terminal = spawnTerminal(process.execPath, [MSB, ...args], {
+    rows: 24,
+    cols: 80,
+    env: { ...process.env, ...server.clientEnv, TERM: 'xterm' },
+  })
+  terminal.onData((text) => {
+    seen += text
+  })
+  terminal.onExit(({ exitCode }) => {
+    code = exitCode
+  })
+  return {
+    write: (text) => {
+      terminal.write(text)
+    },
+    resize: (rows, cols) => {
+      terminal.resize(cols, rows)
+    },
+    async shown(pattern) {
+      try {
+        await waitUntil(() => pattern.test(seen))
+      } catch (cause) {
+        throw new Error(`the terminal never showed ${String(pattern)}, but: ${JSON.stringify(seen)}`, { cause })
+      }
+      return seen
+    },
+    async ended() {
+      await waitUntil(() => code !== null, LIMIT_MS)
+      return code ?? -1
+    },
+  }
+}
