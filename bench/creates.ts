@@ -1,0 +1,106 @@
+import { Client } from 'pg'
+import { startCloud, type Cloud } from './support/cloud.ts'
+import { median, perSecond } from './support/numbers.ts'
+import { pgbenchPath, runPgbench } from './support/pgbench.ts'
+import type { Row } from './support/report.ts'
+import { rateOf, runLoad, type LoadJob } from './support/run-load.ts'
+import { createBody } from './support/spec.ts'
+
+const ROUNDS = 3
+const SECONDS = 4
+const CONNECTIONS = 64
+/** pgbench's best lies between these on two cores (measurements.md, "Store"). */
+const CLIENTS: readonly number[] = [8, 64]
+
+/**
+ * Creates per second over HTTP, each durable before its reply, against pgbench committing the same rows to the same
+ * tables of the same server, one transaction each. pgbench has the lighter part: one prepared statement, no row-level
+ * security, no validation.
+ */
+export async function benchCreates(): Promise<readonly Row[]> {
+  await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
+  const commit = await makeCommit(cloud)
+  const rounds: { ours: number; limit: number; clients: number; medianMs: number }[] = []
+  for (let round = 0; round < ROUNDS; round++) {
+    const limits: { rate: number; clients: number }[] = []
+    for (const clients of commit === null ? [] : CLIENTS) limits.push({ rate: (await commit?.(clients)) ?? 0, clients })
+    const best = limits.toSorted((one, other) => other.rate - one.rate)[0]
+    const job = jobOf(cloud, round)
+    const result = await runLoad(job)
+    const ours = rateOf(job, result)
+    rounds.push({ ours, limit: best?.rate ?? NaN, clients: best?.clients ?? 0, medianMs: median(result.latenciesMs) })
+  }
+  const ours = median(rounds.map((round) => round.ours))
+  const limit = median(rounds.map((round) => round.limit))
+  const ratio = median(rounds.map((round) => round.ours / round.limit))
+  const hasLimit = Number.isFinite(ratio)
+  return [
+    {
+      benchmark: 'creates',
+      what: `durable creates, ${String(CONNECTIONS)} connections`,
+      measured: perSecond(ours),
+      limit: hasLimit ? `pgbench ${perSecond(limit)}` : 'no pgbench here',
+      ratio: hasLimit ? ratio : null,
+      goal: '>= 1.0',
+      isMet: hasLimit ? ratio >= 1 : null,
+      samples: rounds,
+    },
+  ]
+}
+
+function jobOf(cloud: Cloud, round: number): LoadJob {
+  return {
+    host: cloud.host,
+    port: cloud.port,
+    connections: CONNECTIONS,
+    warmupMs: 1_000,
+    durationMs: SECONDS * 1000,
+    method: 'POST',
+    path: '/v1/sandboxes',
+    headers: cloud.headers,
+    body: JSON.stringify(createBody(`bench-${String(round)}-{{n}}`)),
+    expectedStatus: 200,
+  }
+}
+
+/** Makes one sandbox over the API, and of its row what pgbench commits; null without pgbench. */
+async function makeCommit(cloud: Cloud): Promise<((clients: number) => Promise<number>) | null> {
+  const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-template'))
+  if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)
+  if (pgbenchPath() === null) return null
+  const env = await cloud.adminEnv()
+  const variables = await readTemplate(env)
+  return (clients) => runPgbench({ env, script: COMMIT, variables, clients, seconds: SECONDS })
+}
+
+async function readTemplate(env: Readonly<Record<string, string>>): Promise<Readonly<Record<string, string>>> {
+  const client = new Client({
+    host: env['PGHOST'] ?? '',
+    port: Number(env['PGPORT']),
+    database: env['PGDATABASE'] ?? '',
+    user: env['PGUSER'] ?? '',
+    password: env['PGPASSWORD'] ?? '',
+  })
+  await client.connect()
+  try {
+    const { rows } = await client.query<Record<string, string>>(
+      `SELECT s.org_id, s.abilities::text, s.spec::text, s.spec_projection::text AS projection, s.registry::text,
+              e.actor::text, e.payload::text
+       FROM sandboxes s JOIN events e ON e.sandbox_id = s.id`,
+    )
+    if (rows[0] === undefined) throw new Error('the template has no row')
+    return rows[0]
+  } finally {
+    await client.end()
+  }
+}
+
+/** The rows of one create: sandbox, label, event. A UUID's text is a good name and slug. */
+const COMMIT = `WITH s AS (
+  INSERT INTO sandboxes (id, org_id, name, slug, status, ephemeral, created_at, vcpus, memory_mib, abilities, spec, spec_projection, registry)
+  SELECT id, :org_id::uuid, id::text, id::text, 'created', false, now(), 1, 512, :abilities::text[], :spec::json, :projection::json, :registry::json
+  FROM (SELECT uuidv7() AS id) i RETURNING id, org_id),
+l AS (INSERT INTO sandbox_labels (org_id, key, value, sandbox_id) SELECT org_id, 'purpose', 'benchmark', id FROM s)
+INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
+SELECT uuidv7(), org_id, now(), 'sandbox', 'sandbox_created', id, :actor::json, :payload::json FROM s;
+`

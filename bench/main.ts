@@ -1,0 +1,61 @@
+import { writeFile } from 'node:fs/promises'
+import { parseArgs } from 'node:util'
+import { benchCreates } from './creates.ts'
+import { benchExec } from './exec.ts'
+import { benchGet } from './get.ts'
+import { benchList } from './list.ts'
+import { benchMemory } from './memory.ts'
+import { benchStart } from './start.ts'
+import { describeMachine } from './support/machine.ts'
+import { renderTable, verdictOf, type Row } from './support/report.ts'
+
+type Benchmark = { readonly about: string; readonly run: () => Promise<readonly Row[]> }
+
+const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
+  creates: { about: 'durable creates per second, against pgbench committing the same rows', run: benchCreates },
+  get: { about: 'GET by id, against bare node:http with the same bytes', run: benchGet },
+  start: { about: 'create until running, against a script of the same steps', run: benchStart },
+  list: { about: 'a page by label among 100,000 sandboxes', run: benchList },
+  memory: { about: 'the memory of the idle server', run: benchMemory },
+  exec: { about: "a command in a sandbox, against the runtime's own exec", run: benchExec },
+}
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { help: { type: 'boolean', short: 'h' }, list: { type: 'boolean' }, json: { type: 'string' } },
+})
+const unknown = positionals.filter((name) => !(name in BENCHMARKS))
+if (values.help === true || values.list === true || unknown.length > 0) {
+  for (const name of unknown) process.stdout.write(`there is no benchmark '${name}'\n`)
+  process.stdout.write('npm run bench [-- NAME… --json FILE]\n')
+  for (const [name, { about }] of Object.entries(BENCHMARKS)) process.stdout.write(`  ${name.padEnd(8)} ${about}\n`)
+  process.exitCode = unknown.length > 0 ? 2 : 0
+} else await runAll(positionals.length > 0 ? positionals : Object.keys(BENCHMARKS))
+
+/** A goal that is missed is a result; only what could not be measured fails. */
+async function runAll(names: readonly string[]): Promise<void> {
+  const machine = describeMachine()
+  process.stdout.write(`${machine}\n`)
+  const rows: Row[] = []
+  for (const name of names) {
+    const benchmark = BENCHMARKS[name]
+    if (benchmark === undefined) continue
+    process.stdout.write(`\n${name}: ${benchmark.about}\n`)
+    try {
+      const found = await benchmark.run()
+      for (const row of found) process.stdout.write(`  ${lineOf(row)}\n`)
+      rows.push(...found)
+    } catch (error) {
+      process.stdout.write(`  FAILED: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}\n`)
+      process.exitCode = 1
+    }
+  }
+  process.stdout.write(`\n${renderTable(rows)}\n`)
+  if (values.json !== undefined) await writeFile(values.json, `${JSON.stringify({ machine, rows }, null, 2)}\n`)
+}
+
+function lineOf(row: Row): string {
+  const ratio = row.ratio === null ? '' : `; ratio ${row.ratio.toFixed(2)}`
+  const goal = row.goal === '' ? '' : ` (goal ${row.goal}: ${verdictOf(row)})`
+  return `${row.what}: ${row.measured}${row.limit === '' ? '' : ` against ${row.limit}`}${ratio}${goal}`
+}

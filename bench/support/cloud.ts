@@ -1,0 +1,113 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { pause } from './pause.ts'
+
+/** A real `sandyard up` in a process and a data folder of its own. */
+export type Cloud = {
+  readonly host: string
+  readonly port: number
+  readonly pid: number
+  readonly dataDir: string
+  readonly headers: Readonly<Record<string, string>>
+  call(method: string, path: string, body?: unknown): Promise<Reply>
+  /** Reaches the embedded server's database as its superuser. */
+  adminEnv(): Promise<Readonly<Record<string, string>>>
+} & AsyncDisposable
+
+export type Reply = { readonly status: number; readonly body: Readonly<Record<string, unknown>> }
+
+const KEY = 'msb_benchmark_key'
+const START_LIMIT_MS = 60_000
+const STOP_LIMIT_MS = 20_000
+
+/** Starts a server on a free port and resolves when it is ready. What it made is stopped and deleted in the end. */
+export async function startCloud(env: Readonly<Record<string, string>>): Promise<Cloud> {
+  // Not below /root, where the database's own user can't go.
+  const dataDir = await mkdtemp('/tmp/sandyard-bench-')
+  const child = spawn(process.execPath, [join(import.meta.dirname, '../../src/cli.ts'), 'up'], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    env: {
+      ...process.env,
+      SANDYARD_DATA_DIR: dataDir,
+      SANDYARD_PORT: '0',
+      SANDYARD_API_KEY: KEY,
+      SANDYARD_SHUTDOWN: 'stop',
+      SANDYARD_STOP_GRACE_MS: '0',
+      ...env,
+    },
+  })
+  const stop = async (): Promise<void> => {
+    await end(child)
+    await rm(dataDir, { recursive: true, force: true })
+  }
+  try {
+    const url = new URL(await readUrl(child))
+    const headers = { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' }
+    const call: Cloud['call'] = async (method, path, body) => {
+      const init = body === undefined ? {} : { body: JSON.stringify(body) }
+      const reply = await fetch(new URL(path, url), { method, headers, ...init })
+      return { status: reply.status, body: JSON.parse((await reply.text()) || '{}') }
+    }
+    await untilReady(call)
+    return {
+      host: url.hostname,
+      port: Number(url.port),
+      pid: child.pid ?? 0,
+      dataDir,
+      headers,
+      call,
+      adminEnv: () => adminEnv(dataDir),
+      [Symbol.asyncDispose]: stop,
+    }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}
+
+async function readUrl(child: ChildProcess): Promise<string> {
+  if (child.stdout === null) throw new Error('the server has no output to read its address from')
+  for await (const line of createInterface({ input: child.stdout })) {
+    const url = /ready on (\S+)/.exec(line)?.[1]
+    if (url !== undefined) {
+      child.stdout.resume()
+      return url
+    }
+  }
+  throw new Error('the server ended before it was ready')
+}
+
+async function untilReady(call: Cloud['call']): Promise<void> {
+  const deadlineMs = performance.now() + START_LIMIT_MS
+  while ((await call('GET', '/readyz')).status !== 200) {
+    if (performance.now() > deadlineMs) throw new Error('the server did not become ready')
+    await pause(100)
+  }
+}
+
+async function end(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  const exit = once(child, 'exit')
+  const late = setTimeout(() => child.kill('SIGKILL'), STOP_LIMIT_MS)
+  child.kill('SIGTERM')
+  await exit
+  clearTimeout(late)
+}
+
+/** The variables by which PostgreSQL's own programs and `pg` find the embedded server (libpq, environment variables). */
+async function adminEnv(dataDir: string): Promise<Readonly<Record<string, string>>> {
+  const url = new URL(await readFile(join(dataDir, 'database.url'), 'utf8'))
+  const passwords: unknown = JSON.parse(await readFile(join(dataDir, 'database', 'postgres-passwords.json'), 'utf8'))
+  if (typeof passwords !== 'object' || passwords === null || !('admin' in passwords))
+    throw new Error('the embedded server has no administrator')
+  return {
+    PGHOST: url.searchParams.get('host') ?? '',
+    PGPORT: url.port,
+    PGDATABASE: url.pathname.slice(1),
+    PGUSER: 'postgres',
+    PGPASSWORD: String(passwords.admin),
+  }
+}

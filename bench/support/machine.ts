@@ -1,0 +1,9 @@
+import { cpus, loadavg, release, totalmem } from 'node:os'
+
+/** One line about the machine and what else it does: absolute figures mean little without it. */
+export function describeMachine(): string {
+  const [cpu] = cpus()
+  const memoryGib = Math.round(totalmem() / 1024 ** 3)
+  const load = loadavg()[0]?.toFixed(2) ?? '?'
+  return `${String(cpus().length)} x ${cpu?.model.trim() ?? 'unknown'}, ${String(memoryGib)} GiB, Linux ${release()}, Node ${process.version}, load before ${load}`
+}

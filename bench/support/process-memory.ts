@@ -1,0 +1,29 @@
+import { readdir, readFile } from 'node:fs/promises'
+
+/** Memory of a process, in MiB: `pss` counts shared pages by their share. */
+export type Memory = { readonly rssMib: number; readonly pssMib: number }
+
+/** What a process uses now (proc(5), `smaps_rollup`). */
+export async function memoryOf(pid: number): Promise<Memory> {
+  const text = await readFile(`/proc/${String(pid)}/smaps_rollup`, 'utf8')
+  const read = (name: string): number => Number(new RegExp(`^${name}: +(\\d+) kB`, 'm').exec(text)?.[1] ?? NaN) / 1024
+  return { rssMib: read('Rss'), pssMib: read('Pss') }
+}
+
+/** Every process that descends from one, itself left out. */
+export async function descendantsOf(pid: number): Promise<readonly number[]> {
+  const pids = (await readdir('/proc')).filter((name) => /^\d+$/.test(name)).map(Number)
+  const parents = new Map(await Promise.all(pids.map(async (one) => [one, await parentOf(one)] as const)))
+  const below = (parent: number): readonly number[] =>
+    pids.filter((one) => parents.get(one) === parent).flatMap((one) => [one, ...below(one)])
+  return below(pid)
+}
+
+async function parentOf(pid: number): Promise<number> {
+  try {
+    const stat = await readFile(`/proc/${String(pid)}/stat`, 'utf8')
+    return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1])
+  } catch {
+    return 0 // it ended meanwhile
+  }
+}

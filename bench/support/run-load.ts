@@ -1,0 +1,49 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+
+/** What the load generator is to do: one kind of request, over and over. */
+export type LoadJob = {
+  readonly host: string
+  readonly port: number
+  readonly connections: number
+  /** What comes before is not counted. */
+  readonly warmupMs: number
+  readonly durationMs: number
+  readonly method: string
+  readonly path: string
+  readonly headers: Readonly<Record<string, string>>
+  /** ASCII; `{{n}}` in it becomes a number that differs in each request. */
+  readonly body: string
+  readonly expectedStatus: number
+}
+
+/** What it saw. */
+export type LoadResult = {
+  readonly latenciesMs: readonly number[]
+  /** Replies of other statuses, by status. */
+  readonly unexpected: Readonly<Record<string, number>>
+  /** A reply, head and body. */
+  readonly sample: string
+  /** Processor time of the generator. */
+  readonly cpuMs: number
+}
+
+/** Runs a job in a process of its own. Rejects when a reply had another status than was expected. */
+export async function runLoad(job: LoadJob): Promise<LoadResult> {
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'load.ts')], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const exit = once(child, 'exit')
+  child.stdin.end(JSON.stringify(job))
+  const [output] = await Promise.all([text(child.stdout), exit])
+  if (child.exitCode !== 0) throw new Error(`the load generator ended with ${String(child.exitCode)}`)
+  const result = JSON.parse(output) as LoadResult // load.ts wrote it
+  if (Object.keys(result.unexpected).length > 0)
+    throw new Error(`unexpected replies: ${JSON.stringify(result.unexpected)}, such as ${result.sample.slice(0, 1000)}`)
+  return result
+}
+
+/** How many replies a job counted in a second. */
+export function rateOf(job: LoadJob, result: LoadResult): number {
+  return result.latenciesMs.length / (job.durationMs / 1000)
+}
