@@ -31,7 +31,10 @@ async function runDoctor({ config }: Call): Promise<number> {
       await device.close()
       return '/dev/kvm opens, but this version has no driver for microVMs'
     }),
-    await find('OCI runtime', async () => (await chooseRuntime(config)).isolation),
+    await find('OCI runtime', async () => {
+      const { isolation, passedOver } = await chooseRuntime(config)
+      return [isolation, ...passedOver.map((flaw) => `passed over: ${flaw}`)].join('; ')
+    }),
     await find('programs', () => {
       const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
       return missing.length === 0 ? Promise.resolve('all there') : Promise.reject(new Error(missing.join('; ')))

@@ -11,7 +11,7 @@ import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { readLayersInUse } from '../worker/drivers/oci/layers-in-use.ts'
 import { makeOciDriver } from '../worker/drivers/oci/driver.ts'
 import { makeContainerGuests } from '../worker/drivers/oci/guests.ts'
-import { findRuntime, type Runtime } from '../worker/drivers/oci/runtime.ts'
+import { findRuntime, type FoundRuntime } from '../worker/drivers/oci/runtime.ts'
 import { loadPtyBinding } from '../worker/drivers/oci/pty-binding.ts'
 import { makeSimulatedDriver } from '../worker/drivers/simulated.ts'
 import { openImageStore, type ImageStore } from '../worker/images/store.ts'
@@ -44,11 +44,12 @@ function sandboxFolder(config: Config): string {
 }
 
 /** The OCI runtime that the settings choose. Rejects, in words, when there is none. */
-export function chooseRuntime(config: Config): Promise<Runtime> {
+export function chooseRuntime(config: Config): Promise<FoundRuntime> {
   return findRuntime({
     name: config.runtime === 'auto' ? null : config.runtime,
     searchPath: process.env['PATH'] ?? '',
     stateDir: join(config.dataDir, 'runtime'),
+    initBinary: DEFAULT_OCI_SETTINGS.initBinary,
   })
 }
 
@@ -56,6 +57,7 @@ export function chooseRuntime(config: Config): Promise<Runtime> {
 export async function openDriver(config: Config, folder: DataFolder, log: Log): Promise<Driver> {
   if (config.driver === 'simulated') return makeSimulatedDriver({ clock: systemClock })
   const runtime = await chooseRuntime(config)
+  for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
   const networks = await makeNetworks({
     dir: join(config.dataDir, 'network'),
     pool: config.networkPool,

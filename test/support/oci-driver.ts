@@ -83,6 +83,7 @@ export async function makeOciFixture(existing?: string): Promise<OciFixture> {
     name: testRuntime(),
     searchPath: process.env['PATH'] ?? '',
     stateDir: join(dir, 'runtime'),
+    initBinary: DEFAULT_OCI_SETTINGS.initBinary,
   })
   const image = {
     config: {

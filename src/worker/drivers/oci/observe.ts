@@ -1,6 +1,6 @@
 import type { OciContext } from './context.ts'
 import { isAlive } from './processes.ts'
-import { phaseOf, type RunPhase } from './run-phase.ts'
+import { mayBeKilled, phaseOf, type RunPhase } from './run-phase.ts'
 import type { RunRecord } from './run-records.ts'
 
 /** Where a run stands now, by its record and by what the machine shows. */
@@ -14,9 +14,7 @@ export async function observe(context: OciContext, record: RunRecord, isBeingSta
   const isInitAlive = isSameBoot && init !== null && (await isAlive(init))
   // After the processes: a shim that ended in between has written its file by now.
   const exit = await records.readExit(record.run_id)
-  const hasRunOutOfMemory = exit?.code === KILLED && (await cgroups.hasRunOutOfMemory(record.run_id))
+  const hasRunOutOfMemory =
+    exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
   return phaseOf(record, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
 }
-
-/** 128 and SIGKILL. */
-const KILLED = 137

@@ -36,10 +36,20 @@ export function phaseOf(record: RunRecord, evidence: RunEvidence): RunPhase {
   }
 }
 
+/** 128 and SIGKILL. */
+const KILLED = 137
+/** What runsc exits with when the sandbox's kernel itself was killed, as the host does when memory runs out. */
+const GVISOR_DIED = 128
+
+/** Whether a run that ended with this code may have been killed by the host. */
+export function mayBeKilled({ started }: RunRecord, code: number): boolean {
+  return code === KILLED || (code === GVISOR_DIED && started?.runtime.name === 'runsc')
+}
+
 function outcomeOf(record: RunRecord, evidence: RunEvidence, code: number): Outcome {
   if (record.is_stop_requested) return { kind: 'stopped' }
   const signal = signalOf(code)
-  if (signal === 'SIGKILL' && evidence.hasRunOutOfMemory) return { kind: 'out_of_memory' }
+  if (evidence.hasRunOutOfMemory && mayBeKilled(record, code)) return { kind: 'out_of_memory' }
   return signal === null ? { kind: 'exited', code } : { kind: 'signalled', signal }
 }
 

@@ -2,6 +2,7 @@ import { constants } from 'node:fs'
 import { access, readFile } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
 import { runCommand } from '../../../lib/run-command.ts'
+import { fitGvisor } from './gvisor.ts'
 
 /** Runtimes by strength of isolation, the strongest first: a virtual machine, a kernel of its own, then containers. */
 export const RUNTIME_NAMES = ['kata-runtime', 'runsc', 'crun', 'runc'] as const
@@ -25,10 +26,15 @@ export type RuntimeChoice = {
   readonly searchPath: string
   /** Where the runtime keeps its own state; made by it. */
   readonly stateDir: string
+  /** The static init program of the host, with which gVisor is tried. */
+  readonly initBinary: string
 }
 
+/** A runtime, and in words why stronger ones that are installed were passed over. */
+export type FoundRuntime = Runtime & { readonly passedOver: readonly string[] }
+
 /** Finds a runtime. Rejects with a text for people when there is none that can be used, and says why. */
-export async function findRuntime(choice: RuntimeChoice): Promise<Runtime> {
+export async function findRuntime(choice: RuntimeChoice): Promise<FoundRuntime> {
   const names = choice.name === null ? RUNTIME_NAMES : [choice.name]
   const flaws: string[] = []
   for (const name of names) {
@@ -42,8 +48,17 @@ export async function findRuntime(choice: RuntimeChoice): Promise<Runtime> {
       continue
     }
     const version = `${name} ${number}`
+    if (name === 'runsc') {
+      const fit = await fitGvisor({ binary, stateDir: choice.stateDir, initBinary: choice.initBinary })
+      if ('flaw' in fit) {
+        flaws.push(`${version} ${fit.flaw}`)
+        continue
+      }
+      const isolation = `${version} on ${fit.platform}, ${ISOLATION[name]}`
+      return { name, version, command: fit.command, isolation, passedOver: flaws }
+    }
     const command = [...(await wrapperFor(name)), binary, ...globalOptions(name, choice.stateDir)]
-    return { name, version, command, isolation: `${version}, ${ISOLATION[name]}` }
+    return { name, version, command, isolation: `${version}, ${ISOLATION[name]}`, passedOver: flaws }
   }
   throw new Error(
     [`no OCI runtime can be used: looked for ${names.join(', ')} in ${choice.searchPath}`, ...flaws].join('; '),
@@ -54,7 +69,7 @@ const COMMAND_TIMEOUT_MS = 10_000
 
 const ISOLATION: Record<RuntimeName, string> = {
   'kata-runtime': 'virtual machine per sandbox',
-  runsc: 'gVisor kernel, user namespace',
+  runsc: 'gVisor kernel of its own in a user namespace',
   crun: 'container: user namespace, seccomp, few capabilities',
   runc: 'container: user namespace, seccomp, few capabilities',
 }
@@ -74,8 +89,8 @@ async function isExecutable(path: string): Promise<boolean> {
   )
 }
 
-/** The first release of gVisor that starts with a network on kernels from 6.9 on (gVisor issue 10704). */
-const FIRST_USABLE_RUNSC = 20240801
+/** The first release of gVisor that was tried and found good; that of 2022-12 has no terminals (2026-11). */
+const FIRST_USABLE_RUNSC = 20240729
 
 /** Why an installed runtime can't be used here; null when it can. */
 function flawOf(name: RuntimeName, version: string): string | null {
@@ -85,20 +100,15 @@ function flawOf(name: RuntimeName, version: string): string | null {
   if (name === 'runc' && /^(0|1\.[01])\./.test(version))
     return "can't run commands in a sandbox's own network: 1.2 is needed"
   const release = Number(/\d{8}/.exec(version)?.[0] ?? Infinity)
-  // The other way around it, covering /proc/sys/net, keeps a user namespace from having a /proc (tried 2026-11).
-  if (name === 'runsc' && release < FIRST_USABLE_RUNSC) return 'is too old: a release from 2024-08 or later is needed'
+  if (name === 'runsc' && release < FIRST_USABLE_RUNSC) return 'is too old: release 20240729 or a later one is needed'
   return null
 }
 
-function globalOptions(name: RuntimeName, stateDir: string): readonly string[] {
+function globalOptions(name: Exclude<RuntimeName, 'runsc'>, stateDir: string): readonly string[] {
   const root = ['--root', join(stateDir, name)]
   switch (name) {
     case 'crun':
       return ['--cgroup-manager=cgroupfs', ...root]
-    case 'runsc':
-      // ptrace: systrap burns 2 to 3 % of a core per idle sandbox, and overlay2 would write past the disk limit
-      // (runtime-notes 6, measured 2026-11).
-      return ['--platform=ptrace', '--overlay2=none', '--oci-seccomp', ...root]
     case 'runc':
     case 'kata-runtime':
       return root

@@ -86,7 +86,7 @@ test('a mount comes after the one it lies in', () => {
 
 test('no runtime at all is said with the names that were looked for', async () => {
   await assert.rejects(
-    findRuntime({ name: null, searchPath: '/nonexistent', stateDir: '/nonexistent' }),
+    findRuntime({ name: null, searchPath: '/nonexistent', stateDir: '/nonexistent', initBinary: '/nonexistent' }),
     /kata-runtime, runsc, crun, runc/,
   )
 })
