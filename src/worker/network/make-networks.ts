@@ -65,6 +65,7 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
     pool,
     taken: live,
     readyAhead: options.readyAhead,
+    clock: options.clock,
     log: options.log,
     openForwarding,
   })
