@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { setMaxListeners } from 'node:events'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
+import { makeWhenQuiet } from '../../../lib/when-quiet.ts'
 import { StartError, type Driver } from '../driver.ts'
 import { makeActivity, tap } from './activity.ts'
 import { openCgroups } from './cgroup.ts'
@@ -69,7 +70,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     if (holder !== null && holder !== wanted.run_id) await settleEnded(holder)
     await startRun(context, wanted, signal)
     activity.touch(wanted.run_id)
-    refill.start()
+    refill.ask()
   }
   const resumeKnown = async (record: RunRecord): Promise<void> => {
     const seen = await observe(context, record, false)
@@ -145,7 +146,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       await watch.close()
       for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
       await Promise.allSettled([...starts.values()].map((start) => start.done))
-      await refill.settled()
+      await refill.close()
       await removeIfUnused(context, input.clock)
     },
   }
@@ -185,23 +186,34 @@ async function containerOf(context: OciContext, record: RunRecord): Promise<Cont
   }
 }
 
-type Refill = { start(): void; settled(): Promise<void> }
+/** A start takes some 100 ms; under a stream of them the pool is filled all the same. */
+const QUIET_MS = 250
+const LATEST_MS = 1_000
 
-/** Formats disks ahead, one round at a time, beside the starts. */
-function makeRefill({ disks, log }: OciContext): Refill {
+type Refill = { start(): void; ask(): void; close(): Promise<void> }
+
+/**
+ * Formats disks ahead, one round at a time. After a start it waits until no other one follows for a moment: the
+ * formatting would take the processor from the report that the sandbox runs.
+ */
+function makeRefill({ disks, log, clock }: OciContext): Refill {
   let current: Promise<void> | null = null
+  const start = (): void => {
+    current ??= disks
+      .refill()
+      .catch((error: unknown) => {
+        log.warn({ err: error }, 'formatting disks ahead failed')
+      })
+      .finally(() => {
+        current = null
+      })
+  }
+  const later = makeWhenQuiet({ clock, quietMs: QUIET_MS, limitMs: LATEST_MS, work: start })
   return {
-    start() {
-      current ??= disks
-        .refill()
-        .catch((error: unknown) => {
-          log.warn({ err: error }, 'formatting disks ahead failed')
-        })
-        .finally(() => {
-          current = null
-        })
-    },
-    async settled() {
+    start,
+    ask: later.ask,
+    async close() {
+      later.close()
       await current
     },
   }
