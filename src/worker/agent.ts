@@ -60,7 +60,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   let probe = firstProbe
   let seq = 0
   let appliedSeq = 0
-  let inFlight = 0
+  const inFlight = new Map<number, AbortController>()
   let hasNews = true
   let wanted: readonly WantedRun[] | null = null
   let wantedVersion: string | null = null
@@ -121,41 +121,40 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   /** Sends what is seen now. Resolves once that is looked up, so that a later look is never sent under a lower number. */
   const beginSync = async (): Promise<void> => {
     hasNews = false
-    inFlight += 1
     try {
       const request = await report()
-      finishSync(exchange(request))
+      const overtaken = new AbortController()
+      inFlight.set(request.seq, overtaken)
+      exchange(request, AbortSignal.any([signal, overtaken.signal])).catch(reportBlindness)
     } catch (error) {
-      finishSync(Promise.reject(error))
+      await pauseAfter(error)
     }
   }
 
-  const finishSync = (sync: Promise<void>): void => {
-    sync
-      .catch(async (error: unknown) => {
-        if (signal.aborted) return
-        log.warn({ error }, 'a sync with the control plane failed; it is tried again')
-        await interruptibleSleep(clock, RETRY_MS, signal)
-      })
-      .finally(() => {
-        inFlight -= 1
-        wakeUp()
-      })
-      .catch((error: unknown) => {
-        log.error({ error }, 'a sync ended in a way that it should not')
-      })
+  const exchange = async (request: SyncRequest, either: AbortSignal): Promise<void> => {
+    const sentAtMs = clock.monotonicMs()
+    try {
+      const answer = await deps.controlPlane.sync(request, either)
+      leasedAtMs = Math.max(leasedAtMs, sentAtMs)
+      if (request.seq > appliedSeq) await apply(request, answer)
+    } catch (error) {
+      if (request.seq > appliedSeq) await pauseAfter(error)
+    } finally {
+      inFlight.delete(request.seq)
+      wakeUp()
+    }
   }
 
-  const exchange = async (request: SyncRequest): Promise<void> => {
-    const sentAtMs = clock.monotonicMs()
-    const answer = await deps.controlPlane.sync(request, signal)
-    leasedAtMs = Math.max(leasedAtMs, sentAtMs)
-    if (request.seq < appliedSeq) return
-    appliedSeq = request.seq
-    await apply(request, answer)
+  const pauseAfter = async (error: unknown): Promise<void> => {
+    if (signal.aborted) return
+    log.warn({ error }, 'a sync with the control plane failed; it is tried again')
+    await interruptibleSleep(clock, RETRY_MS, signal)
   }
 
   const apply = async (request: SyncRequest, answer: SyncAnswer): Promise<void> => {
+    appliedSeq = request.seq
+    for (const [seq, overtaken] of inFlight)
+      if (seq < appliedSeq) overtaken.abort(new Error('a later sync was answered'))
     if (answer.wanted !== null) {
       wanted = answer.wanted
       wantedVersion = answer.wanted_version
@@ -164,7 +163,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     for (const ticket of request.dialled) if (!open.has(ticket)) dialled.delete(ticket)
     for (const stream of answer.streams) dial(stream)
     discards = answer.discard
-    await act()
+    await act().catch(reportBlindness)
   }
 
   /** One look and its steps at a time: two at once could begin what the other one has just undone. */
@@ -187,7 +186,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     const orders = new Map(wanted.map((run) => [run.run_id, run]))
     for (const sandbox of discards) {
       if (held.some((run) => run.sandbox_id === sandbox)) continue
-      steps.begin({ id: sandbox, starting: null, work: () => driver.discard(sandbox) })
+      steps.begin({ id: sandbox, starting: null, work: () => discard(sandbox) })
     }
     for (const action of decide(wanted, held)) {
       const { kind, run_id } = action
@@ -197,6 +196,11 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
         kind === 'start' && order !== undefined ? { run_id, sandbox_id: order.sandbox_id, phase: 'starting' } : null
       steps.begin({ id: run_id, starting, work: (abort) => perform(driver, action, order, abort) })
     }
+  }
+
+  const discard = async (sandbox: SandboxId): Promise<void> => {
+    await driver.discard(sandbox)
+    discards = discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
   }
 
   const dial = ({ ticket, run_id }: StreamTicket): void => {
@@ -212,7 +216,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     async keepSyncing(): Promise<void> {
       while (!signal.aborted) {
         sleeper = new AbortController()
-        if (inFlight === 0 || (hasNews && inFlight < SYNCS_AT_ONCE)) await beginSync()
+        if (inFlight.size === 0 || (hasNews && inFlight.size < SYNCS_AT_ONCE)) await beginSync()
         else await interruptibleSleep(clock, PROBE_MS, AbortSignal.any([sleeper.signal, signal]))
       }
     },

@@ -1,4 +1,3 @@
-import type { Duplex } from 'node:stream'
 import type { ControlDeps } from '../../src/control/deps.ts'
 import { makeFirstOrg } from '../../src/control/bootstrap.ts'
 import { authenticate } from '../../src/control/authenticate.ts'
@@ -23,7 +22,11 @@ export type TestControl = {
 }
 
 export async function makeTestControl(
-  options: { readonly clock?: Clock; readonly waitCapacity?: number } = {},
+  options: {
+    readonly clock?: Clock
+    readonly waitCapacity?: number
+    readonly openStream?: ControlDeps['openStream']
+  } = {},
 ): Promise<TestControl> {
   const clock = options.clock ?? systemClock
   const log = makeLog('error')
@@ -45,8 +48,8 @@ export async function makeTestControl(
     seal: makeSeal(systemRandom.bytes(32), systemRandom),
     wake,
     waits: makeSlots(options.waitCapacity ?? 100),
-    openStream: (): Promise<Duplex> => Promise.reject(new Error('this test has no workers')),
-    settings: { stopGraceMs: 5_000, defaultRegistry: 'registry.example' },
+    openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
+    settings: { stopGraceMs: 500, defaultRegistry: 'registry.example' },
   })
   const first = await makeFirstOrg(deps, null)
   const caller = first === null ? null : await authenticate(deps, first.key)

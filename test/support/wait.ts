@@ -2,11 +2,13 @@ import { systemClock } from '../../src/lib/clock.ts'
 
 const STEP_MS = 5
 
+type Answer<T> = T | undefined | false
+
 /** Resolves with the first answer that is not undefined or false; rejects when there is none within `limitMs`. */
-export async function waitUntil<T>(ask: () => T | undefined | false, limitMs = 10_000): Promise<T> {
+export async function waitUntil<T>(ask: () => Answer<T> | Promise<Answer<T>>, limitMs = 10_000): Promise<T> {
   const from = systemClock.monotonicMs()
   for (;;) {
-    const answer = ask()
+    const answer = await ask()
     if (answer !== undefined && answer !== false) return answer
     if (systemClock.monotonicMs() - from > limitMs)
       throw new Error(`nothing within ${String(limitMs)} ms: ${ask.toString()}`)

@@ -1,0 +1,48 @@
+import type { Clock } from '../../src/lib/clock.ts'
+
+/** A clock that stands still until a test turns it. */
+export type TestClock = Clock & {
+  /** Lets time pass; what slept until then wakes, the earliest first. */
+  advance(ms: number): void
+  /** How many sleep now. */
+  readonly sleepers: number
+}
+
+/** Makes a clock that shows `start`. */
+export function makeTestClock(start = new Date('2026-11-21T12:00:00Z')): TestClock {
+  type Sleeper = { readonly atMs: number; readonly wake: () => void }
+  let nowMs = 0
+  const sleepers = new Set<Sleeper>()
+  return {
+    now: () => new Date(start.getTime() + nowMs),
+    monotonicMs: () => nowMs,
+    sleep: (ms, signal) =>
+      new Promise((resolve, reject) => {
+        signal?.throwIfAborted()
+        const onAbort = (): void => {
+          sleepers.delete(sleeper)
+          reject(signal?.reason instanceof Error ? signal.reason : new Error('aborted'))
+        }
+        const sleeper: Sleeper = {
+          atMs: nowMs + ms,
+          wake: () => {
+            signal?.removeEventListener('abort', onAbort)
+            resolve()
+          },
+        }
+        sleepers.add(sleeper)
+        signal?.addEventListener('abort', onAbort, { once: true })
+      }),
+    advance(ms) {
+      nowMs += ms
+      const due = [...sleepers].filter(({ atMs }) => atMs <= nowMs).sort((a, b) => a.atMs - b.atMs)
+      for (const sleeper of due) {
+        sleepers.delete(sleeper)
+        sleeper.wake()
+      }
+    },
+    get sleepers() {
+      return sleepers.size
+    },
+  }
+}

@@ -1,0 +1,142 @@
+import { Registry } from 'prom-client'
+import { createSandbox } from '../../src/control/create-sandbox.ts'
+import { registerWorker } from '../../src/control/worker-join.ts'
+import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
+import type { Sandbox } from '../../src/domain/sandbox.ts'
+import type { SandboxSpec } from '../../src/domain/spec.ts'
+import { bindUseCases } from '../../src/http/bind-use-cases.ts'
+import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../src/http/server.ts'
+import { makeStreamRoute, makeSyncRoute } from '../../src/http/worker-routes.ts'
+import { systemClock, type Clock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { runLoops } from '../../src/loops/loop.ts'
+import { placePending } from '../../src/loops/place-pending.ts'
+import { makeRelay, type Relay } from '../../src/relay/relay.ts'
+import { runAgent } from '../../src/worker/agent.ts'
+import { makeControlPlane, type ControlPlane } from '../../src/worker/control-plane.ts'
+import type { Driver } from '../../src/worker/drivers/driver.ts'
+import { makeTestControl, type TestControl } from './control.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
+
+/** A control plane that places runs and is reached over HTTP, and the workers that a test lets join. */
+export type WorkerWorld = {
+  readonly control: TestControl
+  readonly relay: Relay
+  readonly worker_id: WorkerId
+  readonly url: string
+  readonly credential: string
+  /** Ends and brings back the HTTP server, on the same port. */
+  goAway(): Promise<void>
+  comeBack(): Promise<void>
+  /** The worker's way to this control plane. */
+  connect(): ControlPlane
+  /** Lets the worker live with a driver; the answer ends that life, leaving its driver open. */
+  live(driver: Driver, options?: LifeOptions): () => Promise<void>
+  create(spec?: Partial<SandboxSpec>): Promise<Sandbox>
+  /** The sandbox as its row is, hidden or not. */
+  statusOf(id: SandboxId): Promise<{ readonly status: string; readonly last_failure_message: string | null }>
+  close(): Promise<void>
+}
+
+export type LifeOptions = {
+  readonly clock?: Clock
+  readonly controlPlane?: ControlPlane
+  readonly fencesItself?: boolean
+}
+
+const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
+
+/** Makes a world with its own database and one registered worker that has not lived yet. */
+export async function makeWorkerWorld(): Promise<WorkerWorld> {
+  const relay = makeRelay({
+    newTicket: () => systemRandom.bytes(24).toString('base64url'),
+    onTicket: (worker) => {
+      control.deps.wake.publish([`worker:${worker}`])
+    },
+  })
+  const control: TestControl = await makeTestControl({
+    openStream: ({ worker_id, run_id }, signal) => relay.open(worker_id, run_id, signal),
+  })
+  const { deps, caller } = control
+  const worker_id = await registerWorker(deps, { name: 'w1', credential: CREDENTIAL })
+  const stopping = new AbortController()
+  const lead = () => Promise.resolve({ lost: stopping.signal, [Symbol.asyncDispose]: () => Promise.resolve() })
+  const loops = runLoops(
+    { clock: systemClock, log: deps.log, wake: deps.wake, lead },
+    [placePending(deps)],
+    stopping.signal,
+  )
+  const serve = () =>
+    makeServer({
+      useCases: bindUseCases(deps),
+      log: deps.log,
+      uuids: deps.uuids,
+      metrics: new Registry(),
+      isReady: () => Promise.resolve([]),
+      settings: DEFAULT_SERVER_SETTINGS,
+      plugins: [makeSyncRoute({ control: deps, relay })],
+      upgrades: [makeStreamRoute({ control: deps, relay })],
+    })
+  let server = serve()
+  const url = await server.listen({ host: '127.0.0.1', port: 0 })
+  const connect = (): ControlPlane => makeControlPlane({ url, credential: CREDENTIAL })
+  const lives = new Set<() => Promise<void>>()
+
+  return {
+    control,
+    relay,
+    worker_id,
+    url,
+    credential: CREDENTIAL,
+    connect,
+    async goAway() {
+      await server.close()
+    },
+    async comeBack() {
+      server = serve()
+      await server.listen({ host: '127.0.0.1', port: Number(new URL(url).port) })
+    },
+    live(driver, { clock = systemClock, controlPlane = connect(), fencesItself = false } = {}) {
+      const ending = new AbortController()
+      const life = deps.uuids.next()
+      const log = makeLog('silent')
+      const done = runAgent({ worker_id, life, driver, controlPlane, clock, log, fencesItself }, ending.signal)
+      const end = async (): Promise<void> => {
+        lives.delete(end)
+        ending.abort(new Error('the life of this worker is over'))
+        await done
+      }
+      lives.add(end)
+      return end
+    },
+    create: (spec = {}) =>
+      createSandbox(deps, caller, {
+        spec: { ...DEFAULT_SPEC_FOR_TESTS, ...spec },
+        name: null,
+        slug: null,
+        registry: { mode: 'auto' },
+        start: true,
+        waitMs: null,
+        signal: stopping.signal,
+      }),
+    async statusOf(id) {
+      const { rows } = await deps.db.asSystem((q) =>
+        q.query<{ readonly status: string; readonly last_failure_message: string | null }>({
+          text: 'SELECT status, last_failure_message FROM sandboxes WHERE id = $1',
+          values: [id],
+        }),
+      )
+      const [row] = rows
+      if (row === undefined) throw new Error(`there is no sandbox ${id}`)
+      return row
+    },
+    async close() {
+      await Promise.all([...lives].map((end) => end()))
+      stopping.abort(new Error('the test is over'))
+      await server.close()
+      await loops
+      await control.close()
+    },
+  }
+}
