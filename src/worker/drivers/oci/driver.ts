@@ -36,9 +36,13 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   await sweep(context)
 
   const list = async (): Promise<readonly SeenRun[]> => {
-    return await Promise.all((await records.list()).map((record) => see(record)))
+    const seen = await Promise.all((await records.list()).map((record) => see(record)))
+    return seen.filter((run) => run !== null)
   }
-  const see = async (record: RunRecord): Promise<SeenRun> => {
+  const see = async (read: RunRecord): Promise<SeenRun | null> => {
+    // A start that came to its end since this was read has written how: the old record would look like one cut short.
+    const record = read.started === null && !starts.has(read.run_id) ? await records.read(read.run_id) : read
+    if (record === null) return null
     const phase = await observe(context, record, starts.has(record.run_id))
     const { idle_timeout_secs } = record.spec.lifecycle
     const isExpired =

@@ -50,7 +50,8 @@ export async function sweep(context: OciContext): Promise<void> {
   const { records, cgroups, mountDir } = context
   const known = new Set<RunId>()
   for (const record of await records.list()) {
-    if (record.started === null && record.outcome === null) {
+    // One whose undoing was itself cut short says "lost" already.
+    if (record.started === null && (record.outcome === null || record.outcome.kind === 'lost')) {
       await killShim(record.run_id)
       await endWith(context, record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
       await records.delete(record.run_id)
