@@ -83,10 +83,8 @@ describe('the msb command', { skip: whyNoServer() }, () => {
 
   test('exec passes environment, folder, user, input and exit code on', async () => {
     await printed('create', '--name', 'passing', DEMO_IMAGE)
-    const said = await printed(
-      ...['exec', '--env', 'A=1 2', '--workdir', '/var', '--user', '7:8', 'passing', '--'],
-      ...['sh', '-c', 'echo "$A"; pwd; id -u; id -g'],
-    )
+    const options = ['--env', 'A=1 2', '--workdir', '/var', '--user', '7:8']
+    const said = await printed('exec', ...options, 'passing', '--', 'sh', '-c', 'echo "$A"; pwd; id -u; id -g')
     assert.equal(said, '1 2\n/var\n7\n8\n')
     const input = Buffer.alloc(3_000_000, 'x')
     const counted = await msb(server, ['exec', 'passing', '--', 'wc', '-c'], { input })

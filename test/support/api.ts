@@ -1,0 +1,77 @@
+import type { Static } from 'typebox'
+import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
+import type { EventPage } from '../../src/contract/events.ts'
+import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes.ts'
+import { assertReply } from './contract.ts'
+import type { RealServer } from './server.ts'
+
+export type SandboxBody = Static<typeof SandboxReply>
+
+/** What the bodies of operations are, where a test reads them. */
+type Bodies = { readonly list_sandboxes: Static<typeof SandboxPage>; readonly list_events: Static<typeof EventPage> }
+type BodyOf<Id extends OperationId> = Id extends keyof Bodies ? Bodies[Id] : SandboxBody
+type ErrorBody = { readonly error: { readonly code: string; readonly message: string; readonly details: unknown } }
+
+export type Answer<Body> = { readonly status: number; readonly headers: Headers; readonly text: string } & (
+  { readonly isRefusal: false; readonly body: Body } | { readonly isRefusal: true; readonly body: ErrorBody }
+)
+
+export type Asking = {
+  readonly params?: Readonly<Record<string, string>>
+  readonly query?: Readonly<Record<string, string>>
+  /** JSON, or the bytes of a body as they are to be sent. */
+  readonly body?: object | Buffer
+  readonly headers?: Readonly<Record<string, string>>
+}
+
+/** Calls an operation over HTTP and asserts that the reply is one that both contracts allow. */
+export async function call<Id extends OperationId>(
+  server: Pick<RealServer, 'url' | 'key'>,
+  id: Id,
+  asking: Asking = {},
+): Promise<Answer<BodyOf<Id>>> {
+  const { method, path } = OPERATIONS[id]
+  const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(asking.params?.[name] ?? ''))
+  const query = new URLSearchParams(asking.query)
+  const { body } = asking
+  const response = await fetch(`${server.url}${filled}${query.size === 0 ? '' : `?${query.toString()}`}`, {
+    method,
+    headers: {
+      authorization: `Bearer ${server.key}`,
+      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+      ...asking.headers,
+    },
+    ...(body === undefined ? {} : { body: Buffer.isBuffer(body) ? new Uint8Array(body) : JSON.stringify(body) }),
+  })
+  const text = await response.text()
+  const { status, headers } = response
+  if (!(headers.get('content-type') ?? '').startsWith('application/json'))
+    throw new Error(`${id} answered ${String(status)} without JSON: ${text}`)
+  assertReply(id, status, JSON.parse(text))
+  return status >= 400
+    ? { status, headers, text, isRefusal: true, body: JSON.parse(text) }
+    : { status, headers, text, isRefusal: false, body: JSON.parse(text) }
+}
+
+/** The same for a call that must succeed: its body. */
+export async function mustCall<Id extends OperationId>(
+  server: Pick<RealServer, 'url' | 'key'>,
+  id: Id,
+  asking: Asking = {},
+): Promise<BodyOf<Id>> {
+  const answer = await call(server, id, asking)
+  if (answer.isRefusal) throw new Error(`${id} was refused: ${answer.text}`)
+  return answer.body
+}
+
+/** Every sandbox of the organization, page by page. */
+export async function listAll(server: Pick<RealServer, 'url' | 'key'>): Promise<readonly SandboxBody[]> {
+  const all: SandboxBody[] = []
+  for (let cursor: string | null | undefined = ''; typeof cursor === 'string';) {
+    const query: Record<string, string> = cursor === '' ? { limit: '100' } : { limit: '100', cursor }
+    const page: Static<typeof SandboxPage> = await mustCall(server, 'list_sandboxes', { query })
+    all.push(...page.data)
+    cursor = page.next_cursor
+  }
+  return all
+}
