@@ -27,3 +27,9 @@ export const DEFAULT_SPEC_FOR_TESTS: SandboxSpec = {
   security_profile: 'default',
   lifecycle: { ephemeral: false, idle_timeout_secs: null, max_duration_secs: null },
 }
+
+/** A spec that every worker can enforce, so that it is accepted while there is none yet. */
+export const PLAIN_SPEC: SandboxSpec = {
+  ...DEFAULT_SPEC_FOR_TESTS,
+  network: { ...DEFAULT_SPEC_FOR_TESTS.network, enabled: true },
+}
