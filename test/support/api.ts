@@ -2,13 +2,18 @@ import type { Static } from 'typebox'
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
 import type { EventPage } from '../../src/contract/events.ts'
 import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes.ts'
+import type { OrgReply } from '../../src/contract/org.ts'
 import { assertReply } from './contract.ts'
 import type { RealServer } from './server.ts'
 
 export type SandboxBody = Static<typeof SandboxReply>
 
 /** What the bodies of operations are, where a test reads them. */
-type Bodies = { readonly list_sandboxes: Static<typeof SandboxPage>; readonly list_events: Static<typeof EventPage> }
+type Bodies = {
+  readonly list_sandboxes: Static<typeof SandboxPage>
+  readonly list_events: Static<typeof EventPage>
+  readonly get_org: Static<typeof OrgReply>
+}
 type BodyOf<Id extends OperationId> = Id extends keyof Bodies ? Bodies[Id] : SandboxBody
 type ErrorBody = { readonly error: { readonly code: string; readonly message: string; readonly details: unknown } }
 

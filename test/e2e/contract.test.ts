@@ -1,0 +1,232 @@
+import assert from 'node:assert/strict'
+import { request, type IncomingHttpHeaders, type RequestOptions } from 'node:http'
+import { after, before, describe, test } from 'node:test'
+import type { OperationId } from '../../src/contract/operations.ts'
+import { call, listAll, mustCall, type Asking } from '../support/api.ts'
+import { capturedBodies, contractIsMissing } from '../support/contract.ts'
+import { DEMO_IMAGE } from '../support/sdk.ts'
+import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
+
+// The contract over the wire: `call` holds every reply against our own schemas and the published document.
+
+const ABSENT_ID = '01890000-0000-7000-8000-000000000000'
+/** More than any body may have: 4 MiB. */
+const TOO_MANY_BYTES = 4 * 1024 * 1024 + 1
+
+describe('the contract over the wire', { skip: whyNoServer() }, () => {
+  let server: RealServer
+
+  before(async () => {
+    server = await startServer()
+  })
+  after(() => server.close())
+
+  const makeOne = (name: string, query: Record<string, string> = {}) =>
+    mustCall(server, 'create_sandbox', { query, body: { name, image: DEMO_IMAGE } })
+
+  async function assertRefused(id: OperationId, asking: Asking, expected: string): Promise<string> {
+    const answer = await call(server, id, asking)
+    const seen = answer.isRefusal ? `${String(answer.status)} ${answer.body.error.code}` : String(answer.status)
+    assert.equal(seen, expected, `${id} ${JSON.stringify(asking).slice(0, 300)} was answered ${answer.text}`)
+    assert.ok(answer.headers.get('x-request-id'), 'every reply has a request id')
+    return answer.text
+  }
+
+  test('one run through all operations, each by id and by name', async () => {
+    const created = await makeOne('round')
+    const byId = { params: { sandbox_id: created.id } }
+    const byName = { params: { name: 'round' } }
+    assert.equal(created.status, 'created')
+    assert.equal((await mustCall(server, 'get_sandbox', byId)).id, created.id)
+    assert.equal((await mustCall(server, 'get_sandbox_by_name', byName)).id, created.id)
+    const wait = { wait_for: 'running', wait_timeout: '30' }
+    assert.equal((await mustCall(server, 'start_sandbox', { ...byId, query: wait })).status, 'running')
+    assert.equal((await mustCall(server, 'stop_sandbox', byId)).status, 'stopping')
+    await untilStatus('round', 'stopped')
+    assert.equal((await mustCall(server, 'start_sandbox_by_name', { ...byName, query: wait })).status, 'running')
+    assert.equal((await mustCall(server, 'stop_sandbox_by_name', byName)).status, 'stopping')
+    assert.equal((await mustCall(server, 'stop_sandbox_by_name', byName)).id, created.id, 'stopping twice succeeds')
+    const renamed = await mustCall(server, 'update_sandbox', { ...byId, body: { name: 'renamed' } })
+    assert.deepEqual([renamed.name, renamed.slug], ['renamed', created.slug])
+    const slugged = await mustCall(server, 'update_sandbox_by_name', {
+      params: { name: 'renamed' },
+      body: { slug: 'a-slug-of-mine' },
+    })
+    assert.equal(slugged.slug, 'a-slug-of-mine')
+    await mustCall(server, 'delete_sandbox_by_name', { params: { name: 'renamed' } })
+    await assertRefused('get_sandbox', byId, '404 sandbox_not_found')
+    const second = await makeOne('round')
+    await mustCall(server, 'delete_sandbox', { params: { sandbox_id: second.id } })
+    const org = await mustCall(server, 'get_org')
+    assert.equal(org.id, created.org_id)
+    const events = await mustCall(server, 'list_events', { query: { limit: '100' } })
+    const [newest] = events.data
+    assert.ok(newest !== undefined)
+    await mustCall(server, 'get_event', { params: { event_id: newest.id } })
+    const types = new Set(events.data.map(({ event_type }) => event_type))
+    for (const type of ['created', 'starting', 'placed', 'running', 'stopping', 'stopped', 'renamed', 'deleted'])
+      assert.ok(types.has(`sandbox_${type}`), `no event sandbox_${type} among ${[...types].join(', ')}`)
+    await Promise.all((['get_health', 'get_readiness', 'get_document'] as const).map((id) => mustCall(server, id)))
+  })
+
+  async function untilStatus(name: string, status: string): Promise<void> {
+    for (let tries = 0; tries < 500; tries++)
+      if ((await mustCall(server, 'get_sandbox_by_name', { params: { name } })).status === status) return
+    assert.fail(`${name} never became ${status}`)
+  }
+
+  test(
+    'every body that the public client was seen to send is accepted, or refused for an ability that no worker has',
+    { skip: contractIsMissing },
+    async () => {
+      const outcomes = new Map<string, number>()
+      for (const { file, body } of capturedBodies()) {
+        assert.ok(typeof body === 'object' && body !== null, file)
+        const answer = await call(server, 'create_sandbox', { body: { ...body, name: '' } })
+        const code = answer.isRefusal ? answer.body.error.code : 'accepted'
+        assert.ok(code === 'accepted' || code === 'invalid_sandbox_config', `${file}: ${answer.text}`)
+        outcomes.set(code, (outcomes.get(code) ?? 0) + 1)
+      }
+      assert.ok((outcomes.get('accepted') ?? 0) > 50, JSON.stringify([...outcomes]))
+      for (const { id } of await listAll(server))
+        await mustCall(server, 'delete_sandbox', { params: { sandbox_id: id } })
+    },
+  )
+
+  test('who has no key, or a wrong one, is told 401 everywhere, before anything else is looked at', async () => {
+    for (const authorization of ['', 'Bearer ', 'Bearer wrong-key-of-nobody', `Basic ${server.key}`]) {
+      const headers = { authorization }
+      await assertRefused('list_sandboxes', { headers }, '401 invalid_api_key')
+      await assertRefused('create_sandbox', { headers, body: Buffer.from('{not json') }, '401 invalid_api_key')
+      await assertRefused('get_sandbox', { headers, params: { sandbox_id: 'x' } }, '401 invalid_api_key')
+    }
+  })
+
+  test('a request that is wrong in its shape is 400 invalid_request and says where', async () => {
+    const image = DEMO_IMAGE
+    const wrong = [
+      ['list_sandboxes', { query: { limit: '0' } }, 'limit'],
+      ['list_sandboxes', { query: { limit: '101' } }, 'limit'],
+      ['list_sandboxes', { query: { limit: 'ten' } }, 'limit'],
+      ['list_sandboxes', { query: { cursor: 'not-a-cursor' } }, 'cursor'],
+      ['list_sandboxes', { query: { labels: '{"a":' } }, 'labels'],
+      ['list_sandboxes', { query: { labels: '["a"]' } }, 'labels'],
+      ['list_sandboxes', { query: { unknown: '1' } }, 'unknown'],
+      ['get_sandbox', { params: { sandbox_id: 'not-a-uuid' } }, 'sandbox_id'],
+      ['get_event', { params: { event_id: 'not-a-uuid' } }, 'event_id'],
+      ['create_sandbox', { body: Buffer.from('{"name":') }, 'JSON'],
+      ['create_sandbox', { body: Buffer.from('"text"') }, 'body'],
+      ['create_sandbox', { body: { image, surprise: 1 } }, 'surprise'],
+      ['create_sandbox', { body: { image, runtime: { surprise: 1 } } }, 'runtime.surprise'],
+      ['create_sandbox', { body: { image, resources: { vcpus: '2' } } }, 'resources.vcpus'],
+      ['create_sandbox', { body: { image, name: 'x'.repeat(129) } }, 'name'],
+      ['create_sandbox', { body: { image, name: 'line\nbreak' } }, 'name'],
+      ['create_sandbox', { body: { image, slug: 'Not_A_Slug' } }, 'slug'],
+      ['create_sandbox', { body: { image, labels: { 'sandbox.x': '1' } } }, 'labels'],
+      ['create_sandbox', { body: {} }, 'image'],
+      ['create_sandbox', { body: { image }, query: { start: 'maybe' } }, 'start'],
+      ['create_sandbox', { body: { image }, query: { start: 'true', wait_timeout: '5' } }, 'wait_timeout'],
+      ['create_sandbox', { body: { image }, query: { start: 'true', wait_for: 'stopped' } }, 'wait_for'],
+      [
+        'create_sandbox',
+        { body: { image }, query: { start: 'true', wait_for: 'running', wait_timeout: '301' } },
+        'wait_timeout',
+      ],
+      [
+        'create_sandbox',
+        { body: { image }, query: { start: 'true', wait_for: 'running', wait_timeout: '-1' } },
+        'wait_timeout',
+      ],
+    ] as const satisfies readonly (readonly [OperationId, Asking, string])[]
+    for (const [id, asking, field] of wrong) {
+      const text = await assertRefused(id, asking, '400 invalid_request')
+      assert.ok(text.includes(field), `${text} does not name ${field}`)
+    }
+    assert.deepEqual(await listAll(server), [], 'nothing was made')
+  })
+
+  test('what is not there is 404, whoever it might belong to', async () => {
+    const params = { sandbox_id: ABSENT_ID, name: 'nobody', event_id: ABSENT_ID }
+    const ids = [
+      ...(['get_sandbox', 'delete_sandbox', 'start_sandbox', 'stop_sandbox'] as const),
+      ...(['get_sandbox_by_name', 'delete_sandbox_by_name', 'start_sandbox_by_name', 'stop_sandbox_by_name'] as const),
+    ]
+    for (const id of ids) await assertRefused(id, { params }, '404 sandbox_not_found')
+    for (const id of ['update_sandbox', 'update_sandbox_by_name'] as const)
+      await assertRefused(id, { params, body: { name: 'other' } }, '404 sandbox_not_found')
+    await assertRefused('get_event', { params }, '404 event_not_found')
+  })
+
+  test('no such route, a method that it lacks, a body too large and another media type have codes of their own', async () => {
+    const headers = { authorization: `Bearer ${server.key}` }
+    const tries = [
+      [404, 'not_found', '/v1/nothing-here', { headers }],
+      [405, 'method_not_allowed', '/v1/sandboxes', { headers, method: 'PUT' }],
+      [413, 'payload_too_large', '/v1/sandboxes', posting('application/json', TOO_MANY_BYTES)],
+      [415, 'unsupported_media_type', '/v1/sandboxes', posting('application/xml', 4)],
+    ] as const
+    for (const [status, code, path, options] of tries) {
+      const { statusCode, head, body } = await answerTo(`${server.url}${path}`, options)
+      const reply: { error: { code: string; details: unknown } } = JSON.parse(body)
+      assert.deepEqual([statusCode, reply.error.code], [status, code])
+      assert.ok('details' in reply.error)
+      assert.ok(head['x-request-id'])
+    }
+    function posting(type: string, bytes: number): RequestOptions {
+      return { method: 'POST', headers: { ...headers, 'content-type': type, 'content-length': bytes } }
+    }
+  })
+
+  test('a name or a slug that is taken is 409 and says which', async () => {
+    const body = { name: 'held', slug: 'held-slug', image: DEMO_IMAGE }
+    await mustCall(server, 'create_sandbox', { body })
+    const other = await makeOne('other')
+    const takenName = await assertRefused(
+      'create_sandbox',
+      { body: { ...body, slug: 'free-slug' } },
+      '409 name_already_exists',
+    )
+    assert.match(takenName, /'name' already exists/)
+    const takenSlug = await assertRefused(
+      'create_sandbox',
+      { body: { ...body, name: 'free' } },
+      '409 name_already_exists',
+    )
+    assert.match(takenSlug, /'slug' already exists/)
+    const params = { sandbox_id: other.id }
+    await assertRefused('update_sandbox', { params, body: { name: 'held' } }, '409 name_already_exists')
+    await assertRefused('update_sandbox', { params, body: { slug: 'held-slug' } }, '409 name_already_exists')
+    await Promise.all(['held', 'other'].map((name) => mustCall(server, 'delete_sandbox_by_name', { params: { name } })))
+  })
+
+  test('an operation that the status does not allow is 409 with the status in its details', async () => {
+    const params = { name: 'states' }
+    await makeOne('states')
+    const text = await assertRefused('stop_sandbox_by_name', { params }, '409 invalid_state_transition')
+    assert.match(text, /"created"/)
+    await mustCall(server, 'start_sandbox_by_name', { params, query: { wait_for: 'running' } })
+    assert.match(await assertRefused('start_sandbox_by_name', { params }, '409 invalid_state_transition'), /"running"/)
+    await mustCall(server, 'delete_sandbox_by_name', { params })
+  })
+})
+
+type RawAnswer = { readonly statusCode: number; readonly head: IncomingHttpHeaders; readonly body: string }
+
+/** The reply to the head of a request: what the server says before it has seen any of the body. */
+function answerTo(url: string, options: RequestOptions): Promise<RawAnswer> {
+  return new Promise((resolve, reject) => {
+    const asked = request(url, options, (response) => {
+      let body = ''
+      response.setEncoding('utf8').on('data', (text: string) => {
+        body += text
+      })
+      response.once('end', () => {
+        resolve({ statusCode: response.statusCode ?? 0, head: response.headers, body })
+        asked.destroy()
+      })
+    })
+    asked.once('error', reject)
+    if (options.method === 'POST') asked.flushHeaders()
+    else asked.end()
+  })
+}
