@@ -13,10 +13,13 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
+import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
+import { findRuntime } from '../../src/worker/drivers/oci/runtime.ts'
+import { isInstalled, testRuntime } from './oci-driver.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
-/** A real crun container for tests, with a root file system made of this machine's own dash and coreutils. */
+/** A real container for tests, of the runtime under test, with a root file system made of this machine's own dash and coreutils. */
 export type TestContainer = { readonly container: Container; readonly rootfs: string; remove(): void }
 
 /** What a test may want different. */
@@ -62,13 +65,13 @@ const TOOLS = [
 export function whyNoContainer(): string | null {
   if (process.platform !== 'linux') return 'not Linux'
   if (process.getuid?.() !== 0) return 'not root'
-  if (!existsSync('/usr/bin/crun')) return 'crun is not installed'
+  if (!isInstalled(testRuntime())) return `${testRuntime()} is not installed`
   if (!existsSync('/usr/bin/catatonit')) return 'catatonit is not installed'
   return null
 }
 
 /** Starts a container whose first process is an init that only reaps. `remove` ends it and deletes its files. */
-export function startTestContainer(options: TestContainerOptions = {}): TestContainer {
+export async function startTestContainer(options: TestContainerOptions = {}): Promise<TestContainer> {
   const runDir = mkdtempSync(join(tmpdir(), 'sandyard-exec-'))
   chmodSync(runDir, 0o700)
   const rootfs = join(runDir, 'rootfs')
@@ -76,18 +79,18 @@ export function startTestContainer(options: TestContainerOptions = {}): TestCont
   chmodSync(runDir, 0o711)
   buildRootfs(rootfs)
   const id = basename(runDir).toLowerCase()
-  const runtime = [
-    ...hybridCgroupWrapper(),
-    '/usr/bin/crun',
-    '--cgroup-manager=cgroupfs',
-    '--root',
-    join(runDir, 'crun'),
-  ]
+  const found = await findRuntime({
+    name: testRuntime(),
+    searchPath: process.env['PATH'] ?? '',
+    stateDir: join(runDir, 'runtime'),
+    initBinary: DEFAULT_OCI_SETTINGS.initBinary,
+  })
+  const runtime = found.command
   writeFileSync(join(runDir, 'config.json'), JSON.stringify(config(id, rootfs)))
   const [file = '', ...args] = [
     ...runtime,
     'run',
-    '--detach',
+    found.name === 'runsc' ? '-detach' : '--detach',
     '--bundle',
     runDir,
     '--pid-file',
@@ -95,11 +98,13 @@ export function startTestContainer(options: TestContainerOptions = {}): TestCont
     id,
   ]
   execFileSync(file, args, { stdio: ['ignore', 'ignore', 'inherit'], timeout: 20_000 })
+  const initPid = Number(readFileSync(join(runDir, 'pid'), 'utf8'))
   const container: Container = {
     id,
     runtime,
-    runtimeName: 'crun',
-    initPid: Number(readFileSync(join(runDir, 'pid'), 'utf8')),
+    runtimeName: found.name,
+    initPid,
+    rootPath: found.name === 'runsc' ? rootfs : `/proc/${String(initPid)}/root`,
     uidShift: UID_SHIFT,
     runDir,
     spec: { ...DEFAULT_SPEC_FOR_TESTS, ...options.spec },
@@ -121,14 +126,6 @@ export function startTestContainer(options: TestContainerOptions = {}): TestCont
       rmSync(runDir, { recursive: true, force: true })
     },
   }
-}
-
-/** crun refuses a machine with both cgroup versions unless the second is out of its sight (runtime-notes 4.1). */
-function hybridCgroupWrapper(): readonly string[] {
-  const controllers = '/sys/fs/cgroup/unified/cgroup.controllers'
-  if (!existsSync(controllers) || readFileSync(controllers, 'utf8').trim() === '') return []
-  const script = 'umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"'
-  return ['/usr/bin/unshare', '-m', '--propagation', 'private', '/bin/sh', '-c', script, 'sh']
 }
 
 function buildRootfs(rootfs: string): void {
@@ -169,6 +166,7 @@ function buildRootfs(rootfs: string): void {
   execFileSync('chown', ['-R', `${String(UID_SHIFT)}:${String(UID_SHIFT)}`, rootfs])
   chownSync(join(rootfs, 'home/alice'), UID_SHIFT + 1000, UID_SHIFT + 1000)
   chmodSync(join(rootfs, 'tmp'), 0o1777)
+  writeFileSync(join(rootfs, 'tmp/.msb'), '') // as the driver does, for gVisor
 }
 
 function librariesOf(file: string): readonly string[] {

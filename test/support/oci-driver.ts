@@ -37,17 +37,21 @@ import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.t
 const UID_SHIFT = 200_000
 
 /** The runtime under test: crun, or the one that SANDYARD_TEST_RUNTIME names. */
-function testRuntime(): RuntimeName {
+export function testRuntime(): RuntimeName {
   return RUNTIME_NAMES.find((name) => name === process.env['SANDYARD_TEST_RUNTIME']) ?? 'crun'
 }
 
 /** Why the driver can't run here, or null. */
 export function whyNoOci(): string | null {
   if (process.platform !== 'linux' || process.getuid?.() !== 0) return 'needs Linux and root'
-  const folders = (process.env['PATH'] ?? '').split(delimiter)
   const programs = [testRuntime(), 'catatonit', 'mkfs.ext4', 'ip', 'nsenter']
-  const missing = programs.find((name) => !folders.some((folder) => existsSync(join(folder, name))))
+  const missing = programs.find((name) => !isInstalled(name))
   return missing === undefined ? null : `${missing} is not installed`
+}
+
+/** Whether a program is on the path. */
+export function isInstalled(name: string): boolean {
+  return (process.env['PATH'] ?? '').split(delimiter).some((folder) => existsSync(join(folder, name)))
 }
 
 /** A real driver in a folder of its own, over an image made of this machine's own programs. */

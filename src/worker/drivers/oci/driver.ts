@@ -16,6 +16,7 @@ import { readBootId } from './processes.ts'
 import { endWith, settle } from './release.ts'
 import { parseHardLimits } from './rlimits.ts'
 import { openRunRecords, type RunRecord } from './run-records.ts'
+import { rootfsPaths } from './rootfs.ts'
 import { startRun } from './start.ts'
 import { endProcesses } from './stop.ts'
 import { makeTurns } from './turns.ts'
@@ -183,11 +184,21 @@ async function containerOf(context: OciContext, record: RunRecord): Promise<Cont
     runtime: started.runtime.command,
     runtimeName: started.runtime.name,
     initPid: started.init.pid,
+    rootPath: rootPathOf(context, record.run_id, { name: started.runtime.name, initPid: started.init.pid }),
     uidShift: started.uid_shift,
     runDir: context.records.folderOf(asId<RunId>(record.run_id)),
     spec,
     image,
   }
+}
+
+/** gVisor's and a virtual machine's processes have no root that the host could enter: it reads what it mounted. */
+function rootPathOf(
+  { mountDir }: OciContext,
+  run: RunId,
+  { name, initPid }: { readonly name: Container['runtimeName']; readonly initPid: number },
+): string {
+  return name === 'crun' || name === 'runc' ? `/proc/${String(initPid)}/root` : rootfsPaths(mountDir, run).root
 }
 
 /** A start takes some 100 ms; under a stream of them the pool is filled all the same. */

@@ -18,6 +18,8 @@ export type ProcessBase = {
   /** `capabilities`, `noNewPrivileges` and what else the container's own process was given. */
   readonly shared: Readonly<Record<string, unknown>>
   readonly rlimits: readonly OciRlimit[]
+  /** Where something is mounted over the container's root. */
+  readonly mountPoints: readonly string[]
 }
 
 type OciRlimit = { readonly type: string; readonly soft: number; readonly hard: number }
@@ -34,6 +36,7 @@ export async function readProcessBase(runDir: string): Promise<ProcessBase> {
   return {
     shared: { capabilities, noNewPrivileges, apparmorProfile, selinuxLabel, oomScoreAdj },
     rlimits: Array.isArray(rlimits) ? rlimits.flatMap(asRlimit) : [],
+    mountPoints: Array.isArray(config['mounts']) ? config['mounts'].flatMap(asMountPoint) : [],
   }
 }
 
@@ -42,7 +45,8 @@ export async function readProcessBase(runDir: string): Promise<ProcessBase> {
  * runtime would refuse without saying what it was. Rejects with `ExecFailure`.
  */
 export async function planProcess(container: Container, base: ProcessBase, request: GuestExec): Promise<ProcessPlan> {
-  const root = { path: `/proc/${String(container.initPid)}/root`, uidShift: container.uidShift }
+  const isSeen = hasOwnRoot(container)
+  const root = { path: container.rootPath, uidShift: container.uidShift, unseen: isSeen ? [] : base.mountPoints }
   const { runtime } = container.spec
   const cwd = posix.resolve('/', request.cwd ?? runtime.workdir ?? container.image.workdir ?? '/')
   const wantedUser = [request.user, runtime.user, container.image.user].find((user) => user !== null && user !== '')
@@ -62,6 +66,11 @@ export async function planProcess(container: Container, base: ProcessBase, reque
     cwd,
     rlimits,
   }
+}
+
+/** Whether the host sees the container's root as its processes do, mounts included. */
+function hasOwnRoot({ runtimeName }: Container): boolean {
+  return runtimeName === 'crun' || runtimeName === 'runc'
 }
 
 /**
@@ -89,6 +98,8 @@ function mergeRlimits(container: Container, base: ProcessBase, request: GuestExe
   for (const { resource, soft, hard } of request.rlimits) {
     if (!isRlimitResource(resource)) continue
     const type = `RLIMIT_${resource.toUpperCase()}`
+    // gVisor gives every command the limits of the sandbox's first process, and says nothing (20240729, tried 2026-11).
+    if (container.runtimeName === 'runsc') throw refusedLimit(type, 'ENOSYS')
     if (soft > hard) throw refusedLimit(type, 'EINVAL')
     if (hard > (ceilings[resource] ?? Infinity)) throw refusedLimit(type, 'EPERM')
     limits.set(type, { type, soft, hard })
@@ -98,7 +109,7 @@ function mergeRlimits(container: Container, base: ProcessBase, request: GuestExe
 
 const EINVAL = { errno: constants.errno.EINVAL, errnoName: 'EINVAL' } as const
 
-function refusedLimit(type: string, code: 'EINVAL' | 'EPERM'): ExecFailure {
+function refusedLimit(type: string, code: 'EINVAL' | 'EPERM' | 'ENOSYS'): ExecFailure {
   const errno = constants.errno[code]
   const message = `setrlimit ${type}: ${code} (os error ${String(errno)})`
   return new ExecFailure('resource_limit', message, { errno, errnoName: code, stage: 'setrlimit' })
@@ -126,6 +137,11 @@ function isRlimitResource(name: string): name is RlimitResource {
 function asRlimit(value: unknown): readonly OciRlimit[] {
   const { type, soft, hard } = asObject(value)
   return typeof type === 'string' && typeof soft === 'number' && typeof hard === 'number' ? [{ type, soft, hard }] : []
+}
+
+function asMountPoint(value: unknown): readonly string[] {
+  const { destination } = asObject(value)
+  return typeof destination === 'string' ? [destination] : []
 }
 
 function asObject(value: unknown): Readonly<Record<string, unknown>> {

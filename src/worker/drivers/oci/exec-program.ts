@@ -4,10 +4,15 @@ import { constants } from 'node:os'
 import { posix } from 'node:path'
 import { ExecFailure } from '../../channel/guest.ts'
 import type { SandboxUser } from './users.ts'
-import { openInRoot, RootPathError } from './root-path.ts'
+import { openInRoot, resolveInRoot, RootPathError } from './root-path.ts'
 
 /** Where a container's files are, and how far its numbers are shifted on the host. */
-export type ContainerRoot = { readonly path: string; readonly uidShift: number }
+export type ContainerRoot = {
+  readonly path: string
+  readonly uidShift: number
+  /** Mount points whose content the host can't see; what is looked for in them is left to the runtime. */
+  readonly unseen: readonly string[]
+}
 
 /** What a program is looked up with. */
 export type ProgramSearch = {
@@ -48,6 +53,7 @@ export async function checkFolder(root: ContainerRoot, cwd: string, user: Sandbo
       stage: 'chdir',
     })
   try {
+    if (await isUnseen(root, cwd)) return
     await using folder = await openInRoot(root.path, cwd)
     const stat = await folder.stat()
     if (!stat.isDirectory()) throw refuse('ENOTDIR')
@@ -71,6 +77,7 @@ function candidates({ cmd, cwd, path }: ProgramSearch): readonly string[] {
 
 async function lookAt(root: ContainerRoot, path: string, search: ProgramSearch): Promise<'fine' | ExecFailure> {
   try {
+    if (await isUnseen(root, path)) return 'fine'
     await using file = await openInRoot(root.path, path)
     const stat = await file.stat()
     if (!stat.isFile() || !mayExecute(stat, search.user, root.uidShift)) {
@@ -79,13 +86,21 @@ async function lookAt(root: ContainerRoot, path: string, search: ProgramSearch):
     const interpreter = await interpreterOf(file)
     if (interpreter === 'binary') return 'fine'
     if (interpreter === 'unknown') return failure('not_executable', search.cmd, 'ENOEXEC')
-    await using _exists = await openInRoot(root.path, posix.resolve(search.cwd, interpreter.path))
+    const interpreterPath = posix.resolve(search.cwd, interpreter.path)
+    if (await isUnseen(root, interpreterPath)) return 'fine'
+    await using _exists = await openInRoot(root.path, interpreterPath)
     return 'fine'
   } catch (error) {
     if (!(error instanceof RootPathError)) throw error
     if (error.code === 'EINVAL') return failure('permission_denied', search.cmd, 'EACCES')
     return failure('not_found', search.cmd, error.code)
   }
+}
+
+async function isUnseen({ path, unseen }: ContainerRoot, wanted: string): Promise<boolean> {
+  if (unseen.length === 0) return false
+  const { guestPath } = await resolveInRoot(path, wanted)
+  return unseen.some((point) => guestPath === point || guestPath.startsWith(`${point}/`))
 }
 
 /** What executes a file: itself, the program that its first line names, or nothing that Linux knows. */

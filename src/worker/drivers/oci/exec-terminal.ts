@@ -15,11 +15,22 @@ import type { PtyBinding } from './pty-binding.ts'
  * process's own descriptors.
  */
 
-export type TerminalDeps = { readonly log: Log; readonly pty: PtyBinding | null }
+export type TerminalDeps = {
+  readonly log: Log
+  readonly pty: PtyBinding | null
+  /** Whether the command line makes no terminal within, and so needs the one out here as its own. */
+  readonly isOnlyTerminal: boolean
+}
 
 /** What is read from a terminal before the client has taken it. */
 const READ_BUFFER_BYTES = 256 * 1024
 const STTY_TIMEOUT_MS = 5_000
+
+/**
+ * A session leader that opens a terminal has it as its own: Ctrl-C and a new size then reach the command line as
+ * signals, which gVisor's passes on, having no other terminal within.
+ */
+const ON_OWN_TERMINAL = ['/bin/sh', '-c', 'exec <>"$0"; exec "$@"'] as const
 
 /** Starts a command line on a terminal. Rejects with `ExecFailure` of kind `pty_setup_failed`. */
 export async function startOnTerminal(
@@ -29,7 +40,7 @@ export async function startOnTerminal(
 ): Promise<Carrier> {
   try {
     return deps.pty === null
-      ? await startByScript(deps, command)
+      ? await startByScript(deps, command, size)
       : await startNatively(deps, deps.pty, { command, size })
   } catch (error) {
     deps.log.error({ err: error }, 'a terminal could not be set up')
@@ -38,7 +49,7 @@ export async function startOnTerminal(
 }
 
 async function startNatively(
-  { log }: TerminalDeps,
+  { log, isOnlyTerminal }: TerminalDeps,
   pty: PtyBinding,
   { command, size }: { readonly command: readonly string[]; readonly size: TerminalSize },
 ): Promise<Carrier> {
@@ -47,7 +58,11 @@ async function startNatively(
   const master = new ReadStream(pair.master)
   try {
     const slave = openSync(pair.pty, constants.O_RDWR | constants.O_NOCTTY)
-    const cli = await spawnCli(command, [slave, slave, slave]).finally(() => {
+    const cli = await spawnCli(isOnlyTerminal ? [...ON_OWN_TERMINAL, pair.pty, ...command] : command, [
+      slave,
+      slave,
+      slave,
+    ]).finally(() => {
       closeSync(slave)
     })
     return {
@@ -75,13 +90,21 @@ async function startNatively(
 }
 
 /** Without native code: script(1) of util-linux makes the outer terminal, stty(1) of coreutils sets sizes. */
-async function startByScript({ log }: TerminalDeps, command: readonly string[]): Promise<Carrier> {
+async function startByScript(
+  { log }: TerminalDeps,
+  command: readonly string[],
+  { rows, cols }: TerminalSize,
+): Promise<Carrier> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')
-  const child = spawn('script', ['-qefc', `exec ${quoted}`, '/dev/null'], {
-    stdio: ['pipe', 'pipe', 'ignore'],
-    detached: true,
-    env: { PATH: process.env['PATH'], SHELL: '/bin/sh' },
-  })
+  const child = spawn(
+    'script',
+    ['-qefc', `stty rows ${String(rows)} cols ${String(cols)}; exec ${quoted}`, '/dev/null'],
+    {
+      stdio: ['pipe', 'pipe', 'ignore'],
+      detached: true,
+      env: { PATH: process.env['PATH'], SHELL: '/bin/sh' },
+    },
+  )
   const cli = await watchCli(child)
   return {
     ...cli,

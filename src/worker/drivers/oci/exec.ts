@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Log } from '../../../lib/log.ts'
@@ -12,7 +13,9 @@ import { exitCodeOf } from './exec-status.ts'
 import { startOnTerminal } from './exec-terminal.ts'
 import { makeFifoPool } from './fifo-pool.ts'
 import { makePidFiles } from './pid-file.ts'
+import { makeGvisorGroup } from './gvisor-group.ts'
 import { innerPid, makeProcessGroup } from './process-group.ts'
+import type { ProcessGroup } from './process-group.ts'
 import type { PtyBinding } from './pty-binding.ts'
 
 export type ContainerGuestDeps = {
@@ -34,6 +37,8 @@ const USUAL_SIZE: TerminalSize = { rows: 24, cols: 80 }
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
   const pool = makeFifoPool(container.runDir, deps.log)
   const pidFiles = makePidFiles(pool.folder)
+  const isGvisor = container.runtimeName === 'runsc'
+  const terminals = { log: deps.log, pty: deps.pty, isOnlyTerminal: isGvisor }
   let base: Promise<ProcessBase> | null = null
   let count = 0
 
@@ -47,16 +52,22 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   const start = async (request: GuestExec, files: ExecFiles): Promise<GuestProcess> => {
     const plan = await planProcess(container, await readBase(), request)
     await writeFile(files.plan, JSON.stringify(plan), { mode: 0o600 })
-    const command = [...container.runtime, 'exec', '--process', files.plan, '--pid-file', files.pid, container.id]
+    const command = execCommand(container, files)
     const carrier =
-      request.tty === null ? await startPiped(pool, command) : await startOnTerminal(deps, command, request.tty)
+      request.tty === null ? await startPiped(pool, command) : await startOnTerminal(terminals, command, request.tty)
     const timer = setTimeout(() => {
       killCli(carrier)
     }, START_TIMEOUT_MS)
     try {
       const pid = await pidFiles.wait(files.pid, carrier.ended)
       if (pid === null) throw await explain(carrier)
-      return adopt(container, carrier, pid)
+      // gVisor's process ids are its own: the host's is that of the command line that stands for the process.
+      const inner = isGvisor ? await pidFiles.wait(files.innerPid, carrier.ended) : innerPid(pid)
+      if (isGvisor && inner === null) throw await explain(carrier)
+      const seen = { carrier, pid, inner: inner ?? pid }
+      return isGvisor
+        ? adopt(seen, makeGvisorGroup(container, seen.inner, deps.log), () => isGone(container.initPid))
+        : adopt(seen, makeProcessGroup(container.initPid, { cli: carrier.cliPid, process: pid }), () => false)
     } catch (error) {
       killCli(carrier)
       throw error
@@ -68,17 +79,26 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   return {
     async exec(request) {
       const name = String(count++)
-      const files = { plan: join(pool.folder, `${name}.json`), pid: join(pool.folder, `${name}.pid`) }
+      const files = {
+        plan: join(pool.folder, `${name}.json`),
+        pid: join(pool.folder, `${name}.pid`),
+        innerPid: join(pool.folder, `${name}.inner`),
+      }
       try {
         return await start({ ...request, tty: request.tty === null ? null : sizeOf(request.tty) }, files)
       } finally {
-        await Promise.all([rm(files.plan, { force: true }), rm(files.pid, { force: true })])
+        await Promise.all(Object.values(files).map((path) => rm(path, { force: true })))
       }
     },
   }
 }
 
-type ExecFiles = { readonly plan: string; readonly pid: string }
+type ExecFiles = { readonly plan: string; readonly pid: string; readonly innerPid: string }
+
+function execCommand({ runtime, runtimeName, id }: Container, files: ExecFiles): readonly string[] {
+  const inner = runtimeName === 'runsc' ? ['--internal-pid-file', files.innerPid] : []
+  return [...runtime, 'exec', '--process', files.plan, '--pid-file', files.pid, ...inner, id]
+}
 
 /** Ends a command line that has not started its process, with what it may have forked. */
 function killCli({ cliPid, isRunning }: Carrier): void {
@@ -89,11 +109,13 @@ function sizeOf(tty: TerminalSize): TerminalSize {
   return tty.rows === 0 || tty.cols === 0 ? USUAL_SIZE : tty
 }
 
-function adopt(container: Container, carrier: Carrier, pid: number): GuestProcess {
-  const group = makeProcessGroup(container.initPid, { cli: carrier.cliPid, process: pid })
+/** A process that was started: its id on the host, of which its terminal is found, and in the container. */
+type Started = { readonly carrier: Carrier; readonly pid: number; readonly inner: number }
+
+function adopt({ carrier, pid, inner }: Started, group: ProcessGroup, isCutShort: () => boolean): GuestProcess {
   const sent = new Set<number>()
   return {
-    pid: innerPid(pid) ?? pid,
+    pid: inner,
     stdin: carrier.stdin,
     stdout: carrier.stdout,
     stderr: carrier.stderr,
@@ -104,7 +126,16 @@ function adopt(container: Container, carrier: Carrier, pid: number): GuestProces
       sent.add(signal)
       group.signal(signal)
     },
-    exited: carrier.ended.then((exit) => exitCodeOf(exit, sent)),
+    exited: carrier.ended.then((exit) => (isCutShort() ? -1 : exitCodeOf(exit, sent))),
+  }
+}
+
+/** Whether a process has ended, its zombie not counted: a command that was cut short with it tells no code of its own. */
+function isGone(pid: number): boolean {
+  try {
+    return /^State:\s+[ZX]/m.test(readFileSync(`/proc/${String(pid)}/status`, 'utf8'))
+  } catch {
+    return true
   }
 }
 

@@ -10,7 +10,7 @@ import { clampRlimits } from './rlimits.ts'
 import { resolveInRoot } from './root-path.ts'
 import { InTheWay, makeFolders, type RootTree } from './root-tree.ts'
 import { failAs } from './start-failure.ts'
-import { writeSystemFiles } from './system-files.ts'
+import { keepTmpOnDisk, writeSystemFiles } from './system-files.ts'
 import { readUserFiles, resolveUser } from './users.ts'
 
 /** A container's configuration, and what is worth telling about the sandbox. */
@@ -33,6 +33,7 @@ export async function furnish(
     await applyPatches(tree, spec.patches, context.hostVolumePath(wanted.org_id))
     await context.disks.markReady(wanted.sandbox_id, image)
   }
+  if (runtime.name === 'runsc') await failAs('config', "the folder '/tmp' could not be made", keepTmpOnDisk(tree))
   const tmpfs = await resolveTmpfs(
     tree,
     spec.mounts.filter((mount) => mount.type === 'tmpfs'),

@@ -53,13 +53,18 @@ function gvisorCommand(
   const preparation =
     'mount -t tmpfs none /proc/sys/net && mkdir /proc/sys/net/proc && mount --bind /proc /proc/sys/net/proc'
   return [
-    ...['/usr/bin/unshare', '-m', '--propagation', 'slave', '/bin/sh', '-c', `${preparation} && exec "$@"`, 'sh'],
+    ...inMountNamespace(`${preparation} && exec "$@"`),
     binary,
     `--platform=${platform}`,
     '--overlay2=none', // its own overlay would write past the disk's limit
     '--root',
     join(stateDir, 'runsc'),
   ]
+}
+
+/** The words before a command that give it a mount namespace of its own; the script runs it as `"$@"`. */
+export function inMountNamespace(script: string): readonly string[] {
+  return ['/usr/bin/unshare', '-m', '--propagation', 'slave', '/bin/sh', '-c', script, 'sh']
 }
 
 async function canOpenKvm(): Promise<boolean> {

@@ -2,7 +2,7 @@ import { constants } from 'node:fs'
 import { access, readFile } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
 import { runCommand } from '../../../lib/run-command.ts'
-import { fitGvisor } from './gvisor.ts'
+import { fitGvisor, inMountNamespace } from './gvisor.ts'
 
 /** Runtimes by strength of isolation, the strongest first: a virtual machine, a kernel of its own, then containers. */
 export const RUNTIME_NAMES = ['kata-runtime', 'runsc', 'crun', 'runc'] as const
@@ -121,12 +121,8 @@ function globalOptions(name: Exclude<RuntimeName, 'runsc'>, stateDir: string): r
  */
 async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
   if (name === 'crun' && (await hasHybridCgroups()))
-    return inMountNamespace('umount /sys/fs/cgroup/unified 2>/dev/null')
+    return inMountNamespace('umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"')
   return []
-}
-
-function inMountNamespace(preparation: string): readonly string[] {
-  return ['/usr/bin/unshare', '-m', '--propagation', 'slave', '/bin/sh', '-c', `${preparation}; exec "$@"`, 'sh']
 }
 
 /** crun refuses both cgroup versions at once while the second has controllers (runtime-notes 4.1). */

@@ -32,6 +32,15 @@ export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput):
   ])
 }
 
+/**
+ * Keeps gVisor from covering an empty `/tmp` with a file system in memory, which no restart would keep and no limit of
+ * the disk hold: it leaves one alone that has a file (20240729, measured 2026-11). May be repeated.
+ */
+export async function keepTmpOnDisk(tree: RootTree): Promise<void> {
+  await makeFolders(tree, '/tmp', 0o1777)
+  await putText(tree, '/tmp/.msb', { mode: 0o444, text: '' })
+}
+
 /** Whether a script's name is one file's name. */
 export function isScriptName(name: string): boolean {
   return name !== '' && name !== '.' && name !== '..' && !/[/\0]/.test(name) && Buffer.byteLength(name) <= 255
