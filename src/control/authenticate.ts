@@ -12,9 +12,10 @@ export async function authenticate(
   key: string,
 ): Promise<Caller | null> {
   const hash = hashSecret(key)
-  const cacheKey = hash.toString('base64')
-  const known = deps.keyCache.get(cacheKey, deps.clock.monotonicMs())
-  if (known !== undefined) return known
+  return deps.keyCache.find(hash.toString('base64'), deps.clock.monotonicMs(), () => lookUp(deps, hash))
+}
+
+async function lookUp(deps: Pick<ControlDeps, 'db' | 'clock'>, hash: Buffer): Promise<Caller | null> {
   const now = deps.clock.now()
   const row = await deps.db.asSystem(async (q) => {
     const found = await orgs.findLiveKey(q, hash, now)
@@ -22,12 +23,10 @@ export async function authenticate(
     return found
   })
   if (row === null) return null
-  const caller: Caller = {
+  return {
     org_id: row.org_id,
     api_key_id: row.id,
     role: row.role,
     actor: { kind: 'api_key', api_key_id: row.id, name: row.name },
   }
-  deps.keyCache.set(cacheKey, caller, deps.clock.monotonicMs())
-  return caller
 }

@@ -62,20 +62,22 @@ async function admit(
     if (await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })) return asSeen(sandbox)
     await refuseConflict(deps, caller, input)
     if (tried === SLUG_TRIES)
-      throw new Problem('unavailable', { message: 'no free slug was found', retryAfterSeconds: 1 })
+      throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })
   }
 }
 
-/** Says why an admission met a conflict; returns when only the made slug can have been taken. */
+/** Says why an admission met a conflict; returns when that was a made slug, or is over already, so that a try is worth it. */
 async function refuseConflict(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<void> {
-  const { name } = input
-  const [isTaken, isSuspended] = await deps.db.asOrg(caller.org_id, async (q) => [
+  const { slug } = input
+  const name = input.name ?? slug
+  const [isNameTaken, isSuspended] = await deps.db.asOrg(caller.org_id, async (q) => [
     name !== null && (await sandboxes.isNameTaken(q, caller.org_id, name)),
     input.start && (await orgs.isSuspended(q, caller.org_id)),
   ])
   if (isSuspended) throw new Problem('org_suspended')
-  if (isTaken) throw nameTaken('name', name)
-  if (input.slug !== null) throw nameTaken('slug', input.slug)
+  if (isNameTaken) throw nameTaken('name', name)
+  // A slug is one over all organizations, so a stranger's counts.
+  if (slug !== null && (await deps.db.asSystem((q) => sandboxes.isSlugTaken(q, slug)))) throw nameTaken('slug', slug)
 }
 
 /** The refusal of a name or slug that another sandbox holds. */

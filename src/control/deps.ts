@@ -48,6 +48,6 @@ export type ControlSettings = {
 
 /** Remembers callers by the hash of their key for a moment. */
 export type KeyCache = {
-  get(hash: string, nowMs: number): Caller | undefined
-  set(hash: string, caller: Caller, nowMs: number): void
+  /** The caller who is remembered, or else what `lookUp` says; who asks for the same key meanwhile gets the same answer. */
+  find(hash: string, nowMs: number, lookUp: () => Promise<Caller | null>): Promise<Caller | null>
 }

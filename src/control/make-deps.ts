@@ -1,5 +1,4 @@
 import type { Caller } from '../domain/caller.ts'
-import type { OrgId } from '../domain/ids.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import { makeBatch } from '../lib/batch.ts'
 import * as admissions from '../store/admissions.ts'
@@ -14,12 +13,14 @@ export function makeControlDeps(base: Omit<ControlDeps, 'readSandbox' | 'admit' 
     ...base,
     readSandbox: makeBatch<SandboxKey, Sandbox | null>({
       run: (wanted) => readTogether(base.db, wanted, base.clock.now()),
+      groupOf: ({ org_id }) => org_id,
       maxItems: 128,
       maxInFlight: 4,
     }),
     // Two batches of up to 256: measured as the knee of the curve (measurements.md, "Store").
     admit: makeBatch<admissions.Admission, boolean>({
       run: (wanted) => admitTogether(base.db, wanted),
+      groupOf: ({ sandbox }) => sandbox.org_id,
       maxItems: 256,
       maxInFlight: 2,
     }),
@@ -28,42 +29,28 @@ export function makeControlDeps(base: Omit<ControlDeps, 'readSandbox' | 'admit' 
   }
 }
 
+/** Reads sandboxes of one organization. */
 async function readTogether(
   db: Database,
   wanted: readonly SandboxKey[],
   now: Date,
 ): Promise<readonly (Sandbox | null)[]> {
-  const found = new Map<string, Sandbox>()
-  await Promise.all(
-    [...groupByOrg(wanted, ({ org_id }) => org_id)].map(async ([org, keys]) => {
-      const ids = keys.map(({ id }) => id)
-      for (const sandbox of await db.asOrg(org, (q) => sandboxes.findMany(q, org, ids, now))) {
-        found.set(`${org} ${sandbox.id}`, sandbox)
-      }
-    }),
-  )
-  return wanted.map(({ org_id, id }) => found.get(`${org_id} ${id.toLowerCase()}`) ?? null)
+  const [first] = wanted
+  if (first === undefined) return []
+  const org = first.org_id
+  const ids = wanted.map(({ id }) => id)
+  const found = await db.asOrg(org, (q) => sandboxes.findMany(q, org, ids, now))
+  const byId = new Map<string, Sandbox>(found.map((sandbox) => [sandbox.id, sandbox]))
+  return wanted.map(({ id }) => byId.get(id.toLowerCase()) ?? null)
 }
 
+/** Commits sandboxes of one organization. */
 async function admitTogether(db: Database, wanted: readonly admissions.Admission[]): Promise<readonly boolean[]> {
-  const admitted = new Set<string>()
-  await Promise.all(
-    [...groupByOrg(wanted, ({ sandbox }) => sandbox.org_id)].map(async ([org, group]) => {
-      const { rows } = await db.commit<{ readonly id: string }>(org, admissions.insertMany(group))
-      for (const { id } of rows) admitted.add(id)
-    }),
-  )
+  const [first] = wanted
+  if (first === undefined) return []
+  const { rows } = await db.commit<{ readonly id: string }>(first.sandbox.org_id, admissions.insertMany(wanted))
+  const admitted = new Set(rows.map(({ id }) => id))
   return wanted.map(({ sandbox }) => admitted.has(sandbox.id))
-}
-
-function groupByOrg<Item>(items: readonly Item[], orgOf: (item: Item) => OrgId): ReadonlyMap<OrgId, readonly Item[]> {
-  const groups = new Map<OrgId, Item[]>()
-  for (const item of items) {
-    const group = groups.get(orgOf(item))
-    if (group === undefined) groups.set(orgOf(item), [item])
-    else group.push(item)
-  }
-  return groups
 }
 
 /** How long what the workers offer is believed without asking again. */
@@ -88,15 +75,28 @@ const KEY_TRUST_MS = 1_000
 const KEY_CACHE_LIMIT = 10_000
 
 function makeKeyCache(): KeyCache {
-  const callers = new Map<string, { readonly caller: Caller; readonly untilMs: number }>()
+  const known = new Map<string, { readonly caller: Promise<Caller | null>; readonly untilMs: number }>()
   return {
-    get(hash, nowMs) {
-      const entry = callers.get(hash)
-      return entry !== undefined && nowMs < entry.untilMs ? entry.caller : undefined
+    find(hash, nowMs, lookUp) {
+      const entry = known.get(hash)
+      if (entry !== undefined && nowMs < entry.untilMs) return entry.caller
+      if (known.size >= KEY_CACHE_LIMIT) known.clear()
+      const made = { caller: lookUp(), untilMs: nowMs + KEY_TRUST_MS }
+      known.set(hash, made)
+      return keepingOnlyCallers(made.caller, () => {
+        if (known.get(hash) === made) known.delete(hash)
+      })
     },
-    set(hash, caller, nowMs) {
-      if (callers.size >= KEY_CACHE_LIMIT) callers.clear()
-      callers.set(hash, { caller, untilMs: nowMs + KEY_TRUST_MS })
-    },
+  }
+}
+
+/** A key that was not found may be made in the next moment, and a failure says nothing of a key. */
+async function keepingOnlyCallers(caller: Promise<Caller | null>, forget: () => void): Promise<Caller | null> {
+  let found: Caller | null = null
+  try {
+    found = await caller
+    return found
+  } finally {
+    if (found === null) forget()
   }
 }

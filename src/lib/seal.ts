@@ -18,7 +18,9 @@ export function makeSeal(key: Buffer, random: Random): Seal {
   return {
     seal(text, context) {
       const nonce = random.bytes(NONCE_BYTES)
-      const cipher = createCipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(context))
+      const cipher = createCipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES }).setAAD(
+        Buffer.from(context),
+      )
       const ciphertext = Buffer.concat([cipher.update(text, 'utf8'), cipher.final()])
       return Buffer.concat([Buffer.from([1]), nonce, cipher.getAuthTag(), ciphertext])
     },
@@ -26,7 +28,10 @@ export function makeSeal(key: Buffer, random: Random): Seal {
       if (sealed[0] !== 1) throw new Error('a sealed value of an unknown version')
       const nonce = sealed.subarray(1, 1 + NONCE_BYTES)
       const tag = sealed.subarray(1 + NONCE_BYTES, 1 + NONCE_BYTES + TAG_BYTES)
-      const decipher = createDecipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(context)).setAuthTag(tag)
+      // The length is named, because Node takes shorter tags otherwise, and a short one is easily forged.
+      const decipher = createDecipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES })
+        .setAAD(Buffer.from(context))
+        .setAuthTag(tag)
       return Buffer.concat([decipher.update(sealed.subarray(1 + NONCE_BYTES + TAG_BYTES)), decipher.final()]).toString(
         'utf8',
       )

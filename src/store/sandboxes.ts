@@ -119,6 +119,16 @@ export async function isNameTaken(q: Queryable, org: OrgId, name: string): Promi
   return rows.length > 0
 }
 
+/** Whether a slug is taken now, by whatever organization. */
+export async function isSlugTaken(q: Queryable, slug: string): Promise<boolean> {
+  const { rows } = await q.query({
+    name: 'sandboxes.isSlugTaken',
+    text: 'SELECT 1 AS taken FROM sandboxes WHERE slug = $1 AND visible_until IS NULL',
+    values: [slug],
+  })
+  return rows.length > 0
+}
+
 /** Changes a sandbox's name or slug, null keeping what is; false when it is not there. Throws on a conflict. */
 export async function rename(
   q: Queryable,

@@ -1,0 +1,74 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { makeBatch } from '../../src/lib/batch.ts'
+
+test('each item gets its own result, in whatever batches they go', async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(fc.integer(), { maxLength: 40 }),
+      fc.integer({ min: 1, max: 5 }),
+      fc.integer({ min: 1, max: 3 }),
+      async (items, maxItems, maxInFlight) => {
+        let inFlight = 0
+        const double = makeBatch<number, number>({
+          run: async (batch) => {
+            assert.ok(batch.length <= maxItems)
+            assert.ok(++inFlight <= maxInFlight)
+            await Promise.resolve()
+            inFlight -= 1
+            return batch.map((item) => item * 2)
+          },
+          groupOf: () => '',
+          maxItems,
+          maxInFlight,
+        })
+        assert.deepEqual(await Promise.all(items.map(double)), items.map((item) => item * 2)) // prettier-ignore
+      },
+    ),
+  )
+})
+
+test('what is asked for in one turn goes together, and in the order of asking', async () => {
+  const batches: (readonly string[])[] = []
+  const echo = makeBatch<string, string>({
+    run: (batch) => {
+      batches.push(batch)
+      return Promise.resolve(batch)
+    },
+    groupOf: () => '',
+    maxItems: 10,
+    maxInFlight: 1,
+  })
+  await Promise.all(['a', 'b', 'c'].map(echo))
+  assert.deepEqual(batches, [['a', 'b', 'c']])
+})
+
+test('what fails one group fails all its items and none of another group, and the next batch goes on', async () => {
+  const run = makeBatch<string, string>({
+    run: (batch) => (batch.includes('bad a') ? Promise.reject(new Error('bad')) : Promise.resolve(batch)),
+    groupOf: (item) => item.slice(-1),
+    maxItems: 10,
+    maxInFlight: 1,
+  })
+  const answers = await Promise.allSettled(['bad a', 'good a', 'good b'].map(run))
+  assert.deepEqual(answers.map(({ status }) => status), ['rejected', 'rejected', 'fulfilled']) // prettier-ignore
+  assert.equal(await run('good a'), 'good a')
+})
+
+test('a batch that throws at once, or answers another number of results, fails its items and no later ones', async () => {
+  let calls = 0
+  const run = makeBatch<number, number>({
+    run: (batch) => {
+      calls += 1
+      if (calls === 1) throw new Error('at once')
+      return Promise.resolve(calls === 2 ? [] : batch)
+    },
+    groupOf: () => '',
+    maxItems: 1,
+    maxInFlight: 1,
+  })
+  await assert.rejects(run(1), /at once/)
+  await assert.rejects(run(2), /a batch of 1 answered 0 results/)
+  assert.equal(await run(3), 3)
+})

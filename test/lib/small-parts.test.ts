@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { interruptibleSleep, systemClock } from '../../src/lib/clock.ts'
+import { systemRandom, randomBelow } from '../../src/lib/random.ts'
+import { makeSeal } from '../../src/lib/seal.ts'
+import { makeSlots } from '../../src/lib/slots.ts'
+import { firstUuidOf, isUuid, makeUuids } from '../../src/lib/uuid.ts'
+
+test('a fixed number of places is never exceeded, and a place that is given back twice is one place', () => {
+  const slots = makeSlots(2)
+  const [first, second] = [slots.take(), slots.take()]
+  assert.ok(first !== null && second !== null)
+  assert.equal(slots.take(), null)
+  first()
+  first()
+  assert.equal(slots.taken, 1)
+  assert.ok(slots.take() !== null)
+  assert.equal(slots.take(), null)
+  assert.equal(makeSlots(0).take(), null)
+})
+
+test('what was sealed opens with its key and context, and with nothing else', () => {
+  const seal = makeSeal(Buffer.alloc(32, 1), systemRandom)
+  fc.assert(
+    fc.property(fc.string({ unit: 'binary' }), fc.string(), fc.nat(), (text, context, place) => {
+      const written = Buffer.from(text).toString()
+      const sealed = seal.seal(written, context)
+      assert.equal(seal.open(sealed, context), written)
+      assert.notDeepEqual(seal.seal(written, context), sealed)
+      assert.throws(() => seal.open(sealed, `${context}x`))
+      assert.throws(() => makeSeal(Buffer.alloc(32, 2), systemRandom).open(sealed, context))
+      const changed = Buffer.from(sealed)
+      changed.writeUInt8(changed.readUInt8(place % changed.length) ^ 1, place % changed.length)
+      assert.throws(() => seal.open(changed, context))
+      for (const cut of [0, 1, 12, 28]) assert.throws(() => seal.open(sealed.subarray(0, cut), context))
+    }),
+    { numRuns: 50 },
+  )
+  assert.throws(() => makeSeal(Buffer.alloc(31), systemRandom), /31 bytes/)
+})
+
+test('identifiers of one process never repeat and never go back, whatever its clock does', () => {
+  fc.assert(
+    fc.property(fc.array(fc.integer({ min: 0, max: 10 }), { minLength: 2, maxLength: 50 }), (times) => {
+      let index = 0
+      const now = (): Date => new Date(1_700_000_000_000 + (times[index++ % times.length] ?? 0))
+      const uuids = makeUuids({ ...systemClock, now }, systemRandom)
+      const made = times.map(() => uuids.next())
+      assert.deepEqual(made, [...new Set(made)].sort())
+      for (const id of made) assert.match(id, /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/)
+    }),
+  )
+  const stopped = makeUuids({ ...systemClock, now: () => new Date(1_700_000_000_000) }, systemRandom)
+  const many = Array.from({ length: 10_000 }, () => stopped.next())
+  assert.deepEqual(many, [...new Set(many)].sort())
+})
+
+test('the first identifier of an instant sorts before every one that is made then, and after those before', () => {
+  const at = new Date('2026-11-21T12:00:00Z')
+  const idAt = (ms: number): string =>
+    makeUuids({ ...systemClock, now: () => new Date(at.getTime() + ms) }, systemRandom).next()
+  assert.ok(firstUuidOf(at) < idAt(0))
+  assert.ok(firstUuidOf(at) > idAt(-1))
+  assert.ok(isUuid(firstUuidOf(at)) && isUuid(firstUuidOf(new Date(-1))))
+  assert.ok(!isUuid(`${firstUuidOf(at)}\n`) && !isUuid(''))
+})
+
+test('a number below a limit is below it, and each comes', () => {
+  const seen = new Set(Array.from({ length: 500 }, () => randomBelow(systemRandom, 7)))
+  assert.deepEqual([...seen].sort(), [0, 1, 2, 3, 4, 5, 6])
+})
+
+test('a sleep ends with its signal, before it begins and while it lasts, and takes its listener along', async () => {
+  const aborted = AbortSignal.abort(new Error('enough'))
+  await assert.rejects(systemClock.sleep(60_000, aborted), /enough/)
+  await interruptibleSleep(systemClock, 60_000, aborted)
+  const ending = new AbortController()
+  const sleep = systemClock.sleep(60_000, ending.signal)
+  ending.abort(new Error('now'))
+  await assert.rejects(sleep, /now/)
+  const fromMs = systemClock.monotonicMs()
+  await interruptibleSleep(systemClock, 20, new AbortController().signal)
+  assert.ok(systemClock.monotonicMs() - fromMs >= 19)
+})
