@@ -1,0 +1,27 @@
+import { authenticate } from '../../src/control/authenticate.ts'
+import type { ControlDeps } from '../../src/control/deps.ts'
+import { formatApiKey, hashSecret } from '../../src/domain/api-key.ts'
+import type { Caller } from '../../src/domain/caller.ts'
+import { asId, type ApiKeyId, type OrgId } from '../../src/domain/ids.ts'
+import * as orgs from '../../src/store/orgs.ts'
+
+/** Adds another organization with one key; answers who that key is. */
+export async function addOrg(deps: ControlDeps, name: string): Promise<Caller> {
+  const org_id = asId<OrgId>(deps.uuids.next())
+  const now = deps.clock.now()
+  await deps.db.asSystem((q) => orgs.insertOrg(q, { id: org_id, name, slug: name, now }))
+  const caller = await authenticate(deps, await addKey(deps, org_id))
+  if (caller === null) throw new Error('a new organization has no usable key')
+  return caller
+}
+
+/** Adds a key to an organization; answers its text. */
+export async function addKey(deps: ControlDeps, org_id: OrgId, expires_at: Date | null = null): Promise<string> {
+  const key = formatApiKey(deps.random.bytes(32))
+  const id = asId<ApiKeyId>(deps.uuids.next())
+  const now = deps.clock.now()
+  await deps.db.asSystem((q) =>
+    orgs.insertApiKey(q, { id, org_id, name: 'k', role: 'owner', secretSha256: hashSecret(key), now, expires_at }),
+  )
+  return key
+}
