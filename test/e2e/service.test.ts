@@ -1,0 +1,192 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { text } from 'node:stream/consumers'
+import { after, before, describe, test } from 'node:test'
+import { systemClock } from '../../src/lib/clock.ts'
+import { call, mustCall, type SandboxBody } from '../support/api.ts'
+import { leftoversOf } from '../support/leftovers.ts'
+import { msb } from '../support/msb.ts'
+import { DEMO_IMAGE } from '../support/sdk.ts'
+import { dumpTables } from '../support/server-database.ts'
+import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
+import { waitUntil } from '../support/wait.ts'
+
+// The service as a whole: what it promises about time, secrets, and its own process.
+
+const SECRET = 'inline-password-that-nobody-may-see'
+/** `SIGTERM and Ctrl-C stop it within seconds`. */
+const STOP_MOST_MS = 5_000
+
+describe('the service', { skip: whyNoServer() }, () => {
+  let server: RealServer
+
+  before(async () => {
+    server = await startServer({ SANDYARD_WAIT_CAPACITY: '1', SANDYARD_LOG_LEVEL: 'debug' })
+  })
+  after(() => server.close())
+
+  const body = (name: string, more: object = {}) => ({ name, image: DEMO_IMAGE, ...more })
+  const named = (name: string) => call(server, 'get_sandbox_by_name', { params: { name } })
+  const wait = { start: 'true', wait_for: 'running' }
+
+  /** The first sight of a sandbox that is as asked, or null once it is gone. */
+  async function until(name: string, isMeant: (sandbox: SandboxBody | null) => boolean): Promise<SandboxBody | null> {
+    const deadlineMs = systemClock.monotonicMs() + 15_000
+    for (;;) {
+      const answer = await named(name)
+      const seen = answer.isRefusal ? null : answer.body
+      if (isMeant(seen)) return seen
+      assert.ok(systemClock.monotonicMs() < deadlineMs, `${name} is still ${JSON.stringify(seen)}`)
+      await systemClock.sleep(25)
+    }
+  }
+
+  /** A sandbox that stays `starting`: no worker has so much room. */
+  const tooBig = { resources: { vcpus: 16, memory_mib: 512 }, lifecycle: { ephemeral: false } }
+
+  test('a wait that ends before the sandbox runs is answered 200 with the sandbox as it is, and why it waits', async () => {
+    const filler = body('filler', { resources: { vcpus: 8, memory_mib: 64 } })
+    await mustCall(server, 'create_sandbox', { query: wait, body: filler })
+    const from = systemClock.monotonicMs()
+    const query = { ...wait, wait_timeout: '1' }
+    const waiting = await mustCall(server, 'create_sandbox', { query, body: body('waiting', tooBig) })
+    const tookMs = systemClock.monotonicMs() - from
+    assert.equal(waiting.status, 'starting')
+    assert.ok(tookMs >= 950 && tookMs < 5_000, `it took ${String(tookMs)} ms`)
+    await until('waiting', (seen) => seen?.status_reason === 'insufficient_capacity')
+  })
+
+  test('when all places to wait are taken, a waiting request is 429 with Retry-After and nothing is made', async () => {
+    const held = call(server, 'start_sandbox_by_name', {
+      params: { name: 'waiting' },
+      query: { wait_for: 'running', wait_timeout: '2' },
+    })
+    for (let tries = 0; ; tries++) {
+      assert.ok(tries < 20, 'nothing was refused')
+      const answer = await call(server, 'create_sandbox', { query: wait, body: body(`refused-${String(tries)}`) })
+      if (!answer.isRefusal) continue // the other request had not taken the place yet
+      assert.deepEqual([answer.status, answer.body.error.code], [429, 'rate_limited'])
+      assert.ok(Number(answer.headers.get('retry-after')) >= 1)
+      assert.equal((await named(`refused-${String(tries)}`)).status, 404)
+      break
+    }
+    assert.equal((await held).status, 200)
+    const unwaiting = await mustCall(server, 'stop_sandbox_by_name', { params: { name: 'waiting' } })
+    assert.equal(unwaiting.status, 'stopped')
+    await mustCall(server, 'delete_sandbox_by_name', { params: { name: 'filler' } })
+  })
+
+  test('max_duration_secs ends a busy sandbox in time, and its events say why', async () => {
+    const lifecycle = { max_duration_secs: 1 }
+    await mustCall(server, 'create_sandbox', { query: wait, body: body('limited', { lifecycle }) })
+    const from = systemClock.monotonicMs()
+    await msb(server, ['exec', 'limited', '--', 'sleep', '20'])
+    const ended = await until('limited', (seen) => seen?.status === 'stopped')
+    assert.ok(systemClock.monotonicMs() - from < 4_000)
+    const events = await mustCall(server, 'list_events', { query: { limit: '100' } })
+    const causes = events.data.filter(({ payload }) => JSON.stringify(payload).includes(ended?.id ?? 'none'))
+    assert.ok(causes.some(({ payload }) => JSON.stringify(payload).includes('max_duration')))
+  })
+
+  test('idle_timeout_secs ends a sandbox that nobody uses, and none that somebody does', async () => {
+    const lifecycle = { idle_timeout_secs: 2 }
+    await mustCall(server, 'create_sandbox', { query: wait, body: body('busy', { lifecycle }) })
+    const talking = await msb(server, [
+      'exec',
+      'busy',
+      '--',
+      'sh',
+      '-c',
+      'for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.5; done',
+    ])
+    assert.equal(talking.code, 0, talking.stderr)
+    const used = await named('busy')
+    assert.ok(!used.isRefusal && used.body.status === 'running')
+    const from = systemClock.monotonicMs()
+    await until('busy', (seen) => seen?.status === 'stopped')
+    assert.ok(systemClock.monotonicMs() - from < 6_000)
+  })
+
+  test('an ephemeral sandbox frees its name when it ends, is readable by id for 5 s, then is gone', async () => {
+    const lifecycle = { ephemeral: true }
+    const ended = body('brief', { lifecycle, runtime: { cmd: ['sh', '-c', 'exit 0'] } })
+    const first = await mustCall(server, 'create_sandbox', { query: { start: 'true' }, body: ended })
+    const params = { sandbox_id: first.id }
+    let last = await call(server, 'get_sandbox', { params })
+    while (!last.isRefusal && last.body.status !== 'stopped') last = await call(server, 'get_sandbox', { params })
+    const from = systemClock.monotonicMs()
+    assert.ok(!last.isRefusal, last.text)
+    const again = await mustCall(server, 'create_sandbox', { body: body('brief') })
+    assert.notEqual(again.id, first.id)
+    while (!(await call(server, 'get_sandbox', { params })).isRefusal) await systemClock.sleep(50)
+    const lingeredMs = systemClock.monotonicMs() - from
+    assert.ok(lingeredMs > 4_000 && lingeredMs < 8_000, `it was readable for ${String(lingeredMs)} ms`)
+  })
+
+  test('the name and slug of a running sandbox are free as soon as its deletion is answered', async () => {
+    const own = body('reused', { slug: 'reused-slug' })
+    for (let round = 0; round < 3; round++) {
+      const made = await mustCall(server, 'create_sandbox', { query: wait, body: own })
+      assert.equal(made.status, 'running')
+      await mustCall(server, 'delete_sandbox', { params: { sandbox_id: made.id } })
+    }
+  })
+
+  test('a registry password stands in no reply, event, log line or table but sealed', async () => {
+    const registry = { mode: 'inline', username: 'someone', password: SECRET }
+    const image = '127.0.0.1:9/not/there:1'
+    const asked = { name: 'secret', image, registry }
+    const answers = [await call(server, 'create_sandbox', { body: asked })]
+    const before = await dumpTables(server)
+    answers.push(
+      await call(server, 'start_sandbox_by_name', { params: { name: 'secret' }, query: { wait_for: 'running' } }),
+    )
+    answers.push(await named('secret'))
+    answers.push(
+      await call(server, 'create_sandbox', { body: { ...asked, registry: { ...registry, surprise: SECRET } } }),
+    )
+    const events = await call(server, 'list_events', { query: { limit: '100' } })
+    const afterwards = await dumpTables(server)
+    assert.ok(before.includes('secret'), 'the dump has the sandbox')
+    for (const seen of [...answers.map((answer) => answer.text), events.text, before, afterwards, server.output()])
+      for (const form of [SECRET, Buffer.from(SECRET).toString('base64'), Buffer.from(SECRET).toString('hex')])
+        assert.ok(!seen.includes(form), seen.slice(0, 500))
+    assert.ok(
+      !server.output().includes(server.key) && !afterwards.includes(server.key),
+      'the API key is no secret either',
+    )
+  })
+
+  test('a second process on the data folder is refused, in words, and the first goes on', async () => {
+    const second = spawnProgram(['up'], { SANDYARD_DATA_DIR: server.dataDir, SANDYARD_PORT: '0' })
+    assert.ok(second.stdout !== null && second.stderr !== null)
+    const [said, complained] = await Promise.all([text(second.stdout), text(second.stderr)])
+    assert.equal(await waitUntil(() => second.exitCode ?? undefined), 1, said)
+    assert.match(complained, /data folder .* is in use by process \d+/)
+    assert.match(complained, new RegExp(String(server.pid())))
+    assert.equal((await call(server, 'get_readiness')).status, 200)
+  })
+
+  test('SIGTERM ends it within seconds; what it kept running is taken over by the next start', async () => {
+    await mustCall(server, 'create_sandbox', { query: wait, body: body('kept') })
+    await msb(server, ['exec', 'kept', '--', 'sh', '-c', 'setsid sleep 76543 > /dev/null 2>&1 < /dev/null &'])
+    await server.stop()
+    await server.start({ SANDYARD_SHUTDOWN: 'keep' })
+    await mustCall(server, 'start_sandbox_by_name', { params: { name: 'kept' }, query: { wait_for: 'running' } })
+    await msb(server, ['exec', 'kept', '--', 'sh', '-c', 'setsid sleep 76543 > /dev/null 2>&1 < /dev/null &'])
+    assert.ok((await server.stop()) < STOP_MOST_MS)
+    assert.ok(
+      (await leftoversOf(server.dataDir)).some((line) => line.startsWith('container')),
+      'it was to run on',
+    )
+    await server.start()
+    const found = await msb(server, ['exec', 'kept', '--', 'pgrep', '-f', '^sleep 76543'])
+    assert.equal(found.code, 0, found.stderr)
+    assert.ok((await server.stop()) < STOP_MOST_MS)
+    assert.deepEqual(await leftoversOf(server.dataDir), [])
+    assert.match(readFileSync(`${server.dataDir}/database/postgres/data/PG_VERSION`, 'utf8'), /\d/)
+    await server.start()
+    const after = await named('kept')
+    assert.ok(!after.isRefusal && after.body.status === 'stopped', after.text)
+  })
+})
