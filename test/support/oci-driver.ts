@@ -67,6 +67,8 @@ export type OciFixture = {
   /** Runs a command in a sandbox by the runtime's own exec. */
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
   container(run: RunId): Container
+  /** Where the kernel counts a run's processor time. */
+  cpuCgroupOf(run: RunId): string
   /** Mounts, network namespaces and cgroups that belong to this driver, the mere parents left out. */
   leftovers(): Promise<readonly string[]>
   remove(): Promise<void>
@@ -145,6 +147,10 @@ export async function makeOciFixture(existing?: string): Promise<OciFixture> {
       const container = containers.get(run)
       if (container === undefined) throw new Error('no channel was opened')
       return container
+    },
+    cpuCgroupOf(run) {
+      const root = existsSync('/sys/fs/cgroup/cpu') ? '/sys/fs/cgroup/cpu' : '/sys/fs/cgroup'
+      return join(root, 'sandyard', parentName(stateDir), run)
     },
     async leftovers() {
       const own = join('/run/sandyard', parentName(stateDir))
