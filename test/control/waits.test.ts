@@ -1,0 +1,137 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { createSandbox } from '../../src/control/create-sandbox.ts'
+import { registerWorker } from '../../src/control/worker-join.ts'
+import { SYSTEM, transition } from '../../src/control/transition.ts'
+import { startSandbox } from '../../src/control/start-sandbox.ts'
+import type { Sandbox } from '../../src/domain/sandbox.ts'
+import { placePending } from '../../src/loops/place-pending.ts'
+import { takeReport } from '../../src/control/worker-sync.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeTestControl, type TestControl } from '../support/control.ts'
+import { PLAIN_SPEC } from '../support/spec.ts'
+import { waitUntil } from '../support/wait.ts'
+
+let named = 0
+/** A name that no sandbox has yet. */
+const newName = (): string => `box-${String(++named)}`
+
+const CAPACITY = 2
+const never = new AbortController().signal
+const cause = { actor: SYSTEM, code: 'worker_report' } as const
+
+let control: TestControl
+before(async () => {
+  control = await makeTestControl({ waitCapacity: CAPACITY })
+  const worker = await registerWorker(control.deps, { name: 'w1', credential: 'credential-of-a-test' })
+  await takeReport(control.deps, worker, {
+    protocol: 1,
+    worker_id: worker,
+    life: control.deps.uuids.next(),
+    seq: 1,
+    known_version: null,
+    capacity: { vcpus: 1_000, memory_mib: 1_000_000, disk_mib: 1_000_000 },
+    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
+    seen: [],
+    stored: [],
+    dialled: [],
+  })
+})
+after(() => control.close())
+
+type Options = { readonly name?: string; readonly waitMs: number; readonly signal?: AbortSignal }
+
+function create({ name = newName(), waitMs, signal = never }: Options, deps = control.deps): Promise<Sandbox> {
+  const registry = { mode: 'auto' } as const
+  const input = { spec: PLAIN_SPEC, name, slug: null, registry, start: true, waitMs, signal }
+  return createSandbox(deps, control.caller, input)
+}
+
+/** Moves a sandbox that is being created, as a worker's report would. */
+async function report(
+  name: string,
+  event: 'worker_running' | 'worker_start_failed',
+  deps = control.deps,
+): Promise<void> {
+  const { id } = await waitUntil(async () => {
+    const { rows } = await deps.db.asSystem((q) =>
+      q.query<Pick<Sandbox, 'id'>>({ text: 'SELECT id FROM sandboxes WHERE name = $1', values: [name] }),
+    )
+    return rows[0]
+  })
+  await placePending(deps).run(never)
+  await transition(deps, { sandbox_id: id, run_id: null, event, cause: { ...cause, message: 'no such image' } })
+}
+
+test('a wait ends as soon as the sandbox runs', async () => {
+  const fromMs = systemClock.monotonicMs()
+  const name = newName()
+  const [sandbox] = await Promise.all([create({ name, waitMs: 20_000 }), report(name, 'worker_running')])
+  assert.equal(sandbox.status, 'running')
+  assert.ok(systemClock.monotonicMs() - fromMs < 5_000)
+  assert.equal(control.deps.waits.taken, 0)
+})
+
+test('a wait whose budget is over answers the sandbox as it is, still starting', async () => {
+  assert.equal((await create({ waitMs: 50 })).status, 'starting')
+  assert.equal((await create({ waitMs: 0 })).status, 'starting')
+})
+
+test('a start that fails while it is waited for is answered with its failure', async () => {
+  const name = newName()
+  const [sandbox] = await Promise.all([create({ name, waitMs: 20_000 }), report(name, 'worker_start_failed')])
+  assert.deepEqual([sandbox.status, sandbox.last_failure_message], ['failed', 'no such image'])
+})
+
+test('beyond the capacity for waits a create is refused before anything is stored, and one without a wait is not', async () => {
+  const leaving = new AbortController()
+  const waiting = [1, 2].map(() => create({ waitMs: 20_000, signal: leaving.signal }))
+  await waitUntil(() => control.deps.waits.taken === CAPACITY)
+  await waitUntil(async () => (await countStarting()) >= CAPACITY)
+  const count = await countStarting()
+  await assert.rejects(create({ waitMs: 1_000 }), { code: 'rate_limited', retryAfterSeconds: 1 })
+  assert.equal(await countStarting(), count)
+  leaving.abort(new Error('the client left'))
+  await Promise.all(waiting)
+  assert.equal(control.deps.waits.taken, 0)
+})
+
+async function countStarting(): Promise<number> {
+  const { rows } = await control.deps.db.asSystem((q) =>
+    q.query<{ readonly count: number }>({ text: `SELECT count(*) AS count FROM sandboxes WHERE status = 'starting'` }),
+  )
+  return rows[0]?.count ?? 0
+}
+
+test('a client that leaves ends its wait, and its place is free', async () => {
+  const leaving = new AbortController()
+  const waiting = create({ waitMs: 60_000, signal: leaving.signal })
+  await waitUntil(() => control.deps.waits.taken === 1)
+  leaving.abort(new Error('the client left'))
+  assert.equal((await waiting).status, 'starting')
+  assert.equal(control.deps.waits.taken, 0)
+})
+
+test('a lost wake-up costs a wait about a second, not its budget', async () => {
+  const { wake } = control.deps
+  const deaf = {
+    publish: () => undefined,
+    subscribe: () => () => undefined,
+    [Symbol.asyncDispose]: () => wake[Symbol.asyncDispose](),
+  }
+  const deps = { ...control.deps, wake: deaf }
+  const fromMs = systemClock.monotonicMs()
+  const name = newName()
+  const [sandbox] = await Promise.all([create({ name, waitMs: 30_000 }, deps), report(name, 'worker_running', deps)])
+  assert.equal(sandbox.status, 'running')
+  assert.ok(systemClock.monotonicMs() - fromMs < 5_000)
+})
+
+test('a second start joins the first, and both waits end with it', async () => {
+  const { deps, caller } = control
+  const name = newName()
+  const { id } = await create({ name, waitMs: 0 })
+  const join = (): Promise<Sandbox> => startSandbox(deps, caller, { id }, { waitMs: 20_000, signal: never })
+  const [first, second] = await Promise.all([join(), join(), report(name, 'worker_running')])
+  assert.deepEqual([first.status, second.status], ['running', 'running'])
+})
