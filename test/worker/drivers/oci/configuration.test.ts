@@ -91,6 +91,22 @@ test('no runtime at all is said with the names that were looked for', async () =
   )
 })
 
+test('a runtime that runs no sandbox when it is tried is passed over, with its own words', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'runtimes-'))
+  const script = (version: string): string =>
+    `#!/bin/sh\n[ "$1" = --version ] && echo '${version}' && exit\necho broken >&2; exit 3\n`
+  writeFileSync(join(folder, 'runsc'), script('runsc version release-20990101.0'), { mode: 0o755 })
+  writeFileSync(join(folder, 'crun'), script('crun version 1.99'), { mode: 0o755 })
+  const choice = { searchPath: folder, stateDir: join(folder, 'state'), initBinary: '/nonexistent' }
+  const found = await findRuntime({ ...choice, name: null })
+  assert.equal(found.name, 'crun')
+  assert.match(found.passedOver.join(), /^runsc 20990101.0 ran no sandbox when it was tried/)
+  await assert.rejects(findRuntime({ ...choice, name: 'runsc' }), /ran no sandbox when it was tried/)
+  writeFileSync(join(folder, 'runsc'), script('runsc version 0.0~20221219.0'), { mode: 0o755 })
+  assert.match((await findRuntime({ ...choice, name: null })).passedOver.join(), /too old/)
+  rmSync(folder, { recursive: true })
+})
+
 test('on cgroup version 2 the limits lie in the files of the run, above the runtime', async () => {
   const mountPoint = mkdtempSync(join(tmpdir(), 'cgroup2-'))
   writeFileSync(join(mountPoint, 'cgroup.controllers'), 'cpu memory pids')
