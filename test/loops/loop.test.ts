@@ -1,0 +1,149 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { makeLog } from '../../src/lib/log.ts'
+import { runLoops, type Loop, type LoopDeps } from '../../src/loops/loop.ts'
+import { makeTestClock, type TestClock } from '../support/test-clock.ts'
+import { waitUntil } from '../support/wait.ts'
+
+type World = {
+  readonly clock: TestClock
+  readonly deps: LoopDeps
+  readonly wake: () => void
+  /** Ends the lead of whoever has it. */
+  readonly loseLead: () => void
+}
+
+/** Loops over a clock and a lock of the test's own; a lead is given to one at a time. */
+function makeWorld(): World {
+  const clock = makeTestClock()
+  const callbacks = new Set<() => void>()
+  let holder: AbortController | null = null
+  return {
+    clock,
+    wake: () => {
+      for (const callback of callbacks) callback()
+    },
+    loseLead: () => {
+      holder?.abort(new Error('the lead is lost'))
+      holder = null
+    },
+    deps: {
+      clock,
+      log: makeLog('silent'),
+      wake: {
+        subscribe: (_topic, callback) => {
+          callbacks.add(callback)
+          return () => callbacks.delete(callback)
+        },
+      },
+      lead: (signal) => {
+        signal.throwIfAborted()
+        if (holder !== null) return Promise.reject(new Error('another one leads'))
+        const mine = new AbortController()
+        holder = mine
+        return Promise.resolve({
+          lost: mine.signal,
+          [Symbol.asyncDispose]: () => {
+            if (holder === mine) holder = null
+            return Promise.resolve()
+          },
+        })
+      },
+    },
+  }
+}
+
+function makeLoop(run: Loop['run'], periodMs = 10_000): Loop {
+  return { name: 'test', periodMs, topics: ['t'], run }
+}
+
+test('a pass runs at once, then after each period, and sooner when the pass says so', async () => {
+  const { clock, deps } = makeWorld()
+  const ending = new AbortController()
+  let passes = 0
+  const loop = makeLoop(() => Promise.resolve(++passes === 2 ? 500 : null))
+  const running = runLoops(deps, [loop], ending.signal)
+  await waitUntil(() => passes === 1 && clock.sleepers === 1)
+  clock.advance(9_999)
+  clock.advance(1)
+  await waitUntil(() => passes === 2 && clock.sleepers === 1)
+  clock.advance(500)
+  await waitUntil(() => passes === 3)
+  ending.abort(new Error('over'))
+  await running
+})
+
+test('no pass begins while one is under way, and a wake-up during it brings another at once', async () => {
+  const { deps, wake } = makeWorld()
+  const ending = new AbortController()
+  let passes = 0
+  let atOnce = 0
+  let { promise: mayEnd, resolve: endPass } = Promise.withResolvers<void>()
+  const loop = makeLoop(async () => {
+    passes += 1
+    assert.equal(++atOnce, 1)
+    await mayEnd
+    atOnce -= 1
+    return null
+  })
+  const running = runLoops(deps, [loop], ending.signal)
+  await waitUntil(() => passes === 1)
+  wake()
+  wake()
+  const end = endPass
+  ;({ promise: mayEnd, resolve: endPass } = Promise.withResolvers<void>())
+  end()
+  await waitUntil(() => passes === 2) // without a step of the clock
+  endPass()
+  ending.abort(new Error('over'))
+  await running
+  assert.equal(passes, 2)
+})
+
+test('a pass that fails is tried again after the period, and keeps the lead and the other loops', async () => {
+  const { clock, deps } = makeWorld()
+  const ending = new AbortController()
+  let [passes, others] = [0, 0]
+  const failing = makeLoop(() => (++passes === 1 ? Promise.reject(new Error('broken')) : Promise.resolve(null)))
+  const other = makeLoop(() => Promise.resolve(++others && null))
+  const running = runLoops(deps, [failing, other], ending.signal)
+  await waitUntil(() => passes === 1 && clock.sleepers === 2)
+  clock.advance(10_000)
+  await waitUntil(() => passes === 2 && others === 2)
+  ending.abort(new Error('over'))
+  await running
+})
+
+test('of two replicas one runs the loops, and the other takes over when the lead is lost', async () => {
+  const { clock, deps, loseLead } = makeWorld()
+  const ending = new AbortController()
+  const passes = { a: 0, b: 0 }
+  const loopOf = (name: 'a' | 'b'): Loop => makeLoop(() => Promise.resolve(++passes[name] && null), 1_000_000)
+  const running = [runLoops(deps, [loopOf('a')], ending.signal), runLoops(deps, [loopOf('b')], ending.signal)]
+  await waitUntil(() => passes.a === 1 && clock.sleepers === 2)
+  assert.equal(passes.b, 0)
+  loseLead()
+  await waitUntil(() => {
+    clock.advance(100)
+    return passes.a + passes.b === 2
+  })
+  ending.abort(new Error('over'))
+  await Promise.all(running)
+})
+
+test('a lost lead ends the pass that is under way, and nothing runs after the end', async () => {
+  const { deps, loseLead } = makeWorld()
+  const ending = new AbortController()
+  let seen: AbortSignal | null = null
+  const loop = makeLoop(async (signal) => {
+    seen = signal
+    await new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
+    return null
+  })
+  const running = runLoops(deps, [loop], ending.signal)
+  const first = await waitUntil<AbortSignal>(() => seen ?? false)
+  loseLead()
+  await waitUntil(() => first.aborted)
+  ending.abort(new Error('over'))
+  await running
+})
