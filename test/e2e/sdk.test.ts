@@ -136,9 +136,12 @@ describe('commands by the SDK', { skip: whyNoServer() }, () => {
     await stdin.write('echo $((6*7))\n')
     await outputUntil(handle, /42/)
     await stdin.write('sleep 60; echo not-$?\n')
+    while (!(await box.exec('pgrep', ['-x', 'sleep'])).success); // a shell may miss what comes before its command is up
+    const from = systemClock.monotonicMs()
     await stdin.write('\u0003')
     await stdin.write('echo after-$((1+1))\n')
     await outputUntil(handle, /after-2/)
+    assert.ok(systemClock.monotonicMs() - from < 20_000, 'the sleep of 60 s ran on')
     await stdin.write('exit 4\n')
     assert.equal((await handle.wait()).code, 4)
   })

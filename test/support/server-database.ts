@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { Client, type QueryResultRow } from 'pg'
+import type { Client, QueryResultRow } from 'pg'
 import type { RealServer } from './server.ts'
 import { onServer } from './postgres.ts'
 
