@@ -3,6 +3,7 @@ import { tryCommand } from '../../../lib/run-command.ts'
 import type { ProcessGroup } from './process-group.ts'
 import type { Container } from './container.ts'
 
+const SIGKILL = 9
 const MAX_SIGNAL = 64
 const RUNTIME_TIMEOUT_MS = 20_000
 /** The most processes of one command that get a signal one by one; each costs a call of 40 ms (measured 2026-11). */
@@ -40,8 +41,9 @@ async function signalGroup(container: Container, leader: number, signal: number)
     '-c',
     script,
   ])
-  if (asked.code === 0) return
-  // Also when the shell found no such group: the command may have left it for one of its own.
+  // The shell is the sandbox's own, so a kill doesn't take its word. Where it found no such group, the command may have
+  // left it for one of its own.
+  if (asked.code === 0 && signal !== SIGKILL) return
   const { stdout } = await call(container, ['ps', container.id])
   for (const pid of descendants(parseProcesses(stdout), leader).slice(0, MAX_SINGLE))
     await call(container, ['kill', '-pid', String(pid), container.id, String(signal)])
