@@ -1,5 +1,5 @@
 import { homedir } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { PUBLIC_HUB } from './domain/image-reference.ts'
 import { LOG_LEVELS, type LogLevel } from './lib/log.ts'
 
@@ -17,7 +17,11 @@ type Setting<T> = {
 /** A setting whose text can't be read; the message says which, what was seen and what would be accepted. */
 export class SettingError extends Error {}
 
-const text = (value: string): { readonly value: string } => ({ value })
+/** An empty address would mean all of them, an empty folder the current one. */
+const text: Setting<string>['parse'] = (value) => (value === '' ? { accepted: 'a text that is not empty' } : { value })
+
+const folder: Setting<string>['parse'] = (seen) =>
+  seen === '' ? { accepted: 'the path of a folder' } : { value: resolve(seen) }
 
 function wholeNumber(least: number, most: number): Setting<number>['parse'] {
   return (seen) => {
@@ -63,7 +67,7 @@ export const SETTINGS = {
     unit: 'folder',
     meaning:
       'everything that lasts: database, images, disks, keys (default: /var/lib/sandyard for root, else ~/.local/share/sandyard)',
-    parse: text,
+    parse: folder,
   } satisfies Setting<string>,
   apiKey: {
     variable: 'SANDYARD_API_KEY',

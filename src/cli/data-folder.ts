@@ -16,7 +16,7 @@ export type DataFolder = {
 /** Opens the folder, making what is missing; only its owner can read what is made. May be repeated. */
 export async function openDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
   await ensureDataDir(path)
-  const keep = (name: string, make: () => string): Promise<string> => keepFile(join(path, name), make)
+  const keep = (name: string, make: () => string): Promise<string> => keepFile(join(path, name), random, make)
   return {
     path,
     sealingKey: Buffer.from(
@@ -35,10 +35,10 @@ export async function ensureDataDir(path: string): Promise<void> {
 }
 
 /** The text of a file, made once: whoever comes second, even at the same time, reads what the first one wrote. */
-async function keepFile(path: string, make: () => string): Promise<string> {
+async function keepFile(path: string, random: Random, make: () => string): Promise<string> {
   const found = await readIfThere(path)
   if (found !== null) return found
-  const fresh = `${path}.${String(process.pid)}`
+  const fresh = `${path}.${random.bytes(8).toString('hex')}`
   await writeFile(fresh, make(), { mode: 0o600 })
   const file = await open(fresh)
   await file.sync()

@@ -1,5 +1,5 @@
 import { mkdir } from 'node:fs/promises'
-import { hostname } from 'node:os'
+import { constants, hostname } from 'node:os'
 import { makeFirstOrg } from '../control/bootstrap.ts'
 import { registerWorker } from '../control/worker-join.ts'
 import { systemClock } from '../lib/clock.ts'
@@ -12,6 +12,7 @@ import { ensureDemoImage } from '../worker/images/demo.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder } from './data-folder.ts'
 import { openStore } from './open-store.ts'
+import { makeStopSignals } from './stop-signals.ts'
 import { startControl, type RunningControl } from './start-control.ts'
 import { hostVolumePath, openDriver, openImages } from './start-worker.ts'
 
@@ -26,13 +27,13 @@ export const up: Command = {
 
 async function runUp({ config }: Call): Promise<number> {
   const log = makeLog(config.logLevel)
-  const stop = new AbortController()
-  const onSignal = (signal: NodeJS.Signals): void => {
-    if (!stop.signal.aborted) say(`${signal}: shutting down`)
-    stop.abort(new Error(`stopped by ${signal}`))
-  }
-  process.on('SIGINT', onSignal)
-  process.on('SIGTERM', onSignal)
+  const stop = makeStopSignals({
+    clock: systemClock,
+    say,
+    force: (name) => process.exit(128 + constants.signals[name]),
+  })
+  process.on('SIGINT', stop.onSignal)
+  process.on('SIGTERM', stop.onSignal)
 
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   say(`data folder: ${config.dataDir}`)
@@ -48,13 +49,12 @@ async function runUp({ config }: Call): Promise<number> {
     control.addReadiness(() => Promise.resolve('no driver can run sandboxes here; see `sandyard doctor`'))
   const agent =
     driver === null ? null : await joinAsWorker({ control, driver, credential: folder.workerCredential, log })
-  const working = agent?.(stop.signal) ?? Promise.resolve()
+  const working = agent?.(stop.signal) ?? untilAborted(stop.signal)
   if (config.driver === 'oci' && driver !== null) await ensureDemoImage(await openImages(config, log))
 
   tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
-  await untilAborted(stop.signal)
+  await working // a worker that can't go on ends the program, with its reason
   if (driver !== null && config.shutdown === 'stop') await stopAll(driver, config.stopGraceMs)
-  await working
   if (driver !== null) await leave(driver)
   return 0
 }

@@ -1,0 +1,24 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { makeStopSignals } from '../../src/cli/stop-signals.ts'
+import { makeTestClock } from '../support/test-clock.ts'
+
+test('a first signal asks for a clean stop, one within a second is the same wish, a later one forces the end', () => {
+  const clock = makeTestClock()
+  const said: string[] = []
+  const forced: string[] = []
+  const { signal, onSignal } = makeStopSignals({
+    clock,
+    say: (text) => said.push(text),
+    force: (name) => forced.push(name),
+  })
+  assert.ok(!signal.aborted)
+  onSignal('SIGINT')
+  assert.ok(signal.aborted)
+  clock.advance(999)
+  onSignal('SIGINT')
+  assert.deepEqual([said.length, forced], [1, []])
+  clock.advance(1)
+  onSignal('SIGTERM')
+  assert.deepEqual([said.length, forced], [2, ['SIGTERM']])
+})

@@ -1,0 +1,177 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { createSandbox } from '../../src/control/create-sandbox.ts'
+import { SYSTEM, transition } from '../../src/control/transition.ts'
+import { registerWorker } from '../../src/control/worker-join.ts'
+import { takeReport } from '../../src/control/worker-sync.ts'
+import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
+import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
+import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
+import { enforceDeadlines } from '../../src/loops/enforce-deadlines.ts'
+import { placePending } from '../../src/loops/place-pending.ts'
+import { makeTestControl, type TestControl } from '../support/control.ts'
+import { PLAIN_SPEC } from '../support/spec.ts'
+import { makeTestClock, type TestClock } from '../support/test-clock.ts'
+
+const never = new AbortController().signal
+let clock: TestClock
+let control: TestControl
+before(async () => {
+  clock = makeTestClock()
+  control = await makeTestControl({ clock })
+})
+after(() => control.close())
+
+let reports = 0
+async function join(name: string, vcpus: number): Promise<WorkerId> {
+  const { deps } = control
+  const worker_id = await registerWorker(deps, { name, credential: `credential-of-${name}` })
+  await takeReport(deps, worker_id, {
+    protocol: 1,
+    worker_id,
+    life: '00000000-0000-7000-8000-000000000001',
+    seq: ++reports,
+    known_version: null,
+    capacity: { vcpus, memory_mib: 1_000_000, disk_mib: 1_000_000 },
+    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
+    seen: [],
+    stored: [],
+    dialled: [],
+  })
+  return worker_id
+}
+
+async function create(
+  changes: { readonly vcpus?: number; readonly max_duration_secs?: number } = {},
+): Promise<SandboxId> {
+  const { vcpus = 1, max_duration_secs = null } = changes
+  const spec = {
+    ...PLAIN_SPEC,
+    resources: { ...PLAIN_SPEC.resources, vcpus },
+    lifecycle: { ...PLAIN_SPEC.lifecycle, max_duration_secs },
+  }
+  const registry = { mode: 'auto' } as const
+  const input = { spec, name: null, slug: null, registry, start: true, waitMs: null, signal: never }
+  return (await createSandbox(control.deps, control.caller, input)).id
+}
+
+async function standingOf(id: SandboxId): Promise<{ readonly status: string; readonly worker_id: string | null }> {
+  const { rows } = await control.deps.db.asSystem((q) =>
+    q.query<{ readonly status: string; readonly worker_id: string | null }>({
+      text: `SELECT s.status, r.worker_id FROM sandboxes s LEFT JOIN runs r ON r.sandbox_id = s.id AND r.ended_at IS NULL
+             WHERE s.id = $1`,
+      values: [id],
+    }),
+  )
+  const [row] = rows
+  assert.ok(row)
+  return row
+}
+
+const cause = { actor: SYSTEM, code: 'worker_report' } as const
+async function move(id: SandboxId, event: 'worker_running' | 'stop_requested' | 'worker_stopped'): Promise<void> {
+  await transition(control.deps, { sandbox_id: id, run_id: null, event, cause })
+}
+
+/** Ends every run, so that a test meets none of another's. */
+async function clear(): Promise<void> {
+  await control.deps.db.asSystem((q) => q.query({ text: 'UPDATE runs SET ended_at = now() WHERE ended_at IS NULL' }))
+}
+
+test('however many have no place, they keep a later one that has one from nothing', async () => {
+  await clear()
+  await join('small', 2)
+  await Promise.all(Array.from({ length: 510 }, () => create({ vcpus: 64 })))
+  const late = await create()
+  await placePending(control.deps).run(never)
+  assert.notEqual((await standingOf(late)).worker_id, null)
+})
+
+test('a sandbox starts again where its disk lies, and waits for that worker rather than start elsewhere', async () => {
+  await clear()
+  const home = await join('home', 1)
+  await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET vcpus = 0 WHERE name <> 'home'` }))
+  const id = await create()
+  await placePending(control.deps).run(never)
+  assert.equal((await standingOf(id)).worker_id, home)
+  await move(id, 'worker_running')
+  await move(id, 'stop_requested')
+  await move(id, 'worker_stopped')
+  await join('large', 1_000)
+  const other = await create()
+  await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET vcpus = 0 WHERE name = 'home'` }))
+  await transition(control.deps, { sandbox_id: id, run_id: null, event: 'start_admitted', cause })
+  await placePending(control.deps).run(never)
+  assert.equal((await standingOf(id)).worker_id, null)
+  assert.notEqual((await standingOf(other)).worker_id, home)
+  await join('home', 1)
+  await placePending(control.deps).run(never)
+  assert.equal((await standingOf(id)).worker_id, home)
+})
+
+test('a sandbox that can’t be moved is passed over, and the next ones are moved', async () => {
+  await clear()
+  await join('large', 1_000)
+  const [broken, next] = [await create(), await create()]
+  const { deps } = control
+  await deps.db.asSystem((q) =>
+    q.query({
+      text: `ALTER TABLE sandboxes ADD CONSTRAINT broken CHECK (id <> '${broken}' OR home_worker_id IS NULL)`,
+    }),
+  )
+  try {
+    await placePending({ ...deps, log: { ...deps.log, error: () => undefined } }).run(never)
+  } finally {
+    await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE sandboxes DROP CONSTRAINT broken' }))
+  }
+  assert.equal((await standingOf(broken)).worker_id, null)
+  assert.notEqual((await standingOf(next)).worker_id, null)
+})
+
+test('a run is asked to stop when its maximum duration is over, not before, and the loop knows when that is', async () => {
+  await clear()
+  await join('large', 1_000)
+  const { deps } = control
+  const loop = enforceDeadlines(deps)
+  assert.equal(await loop.run(never), null)
+  const id = await create({ max_duration_secs: 60 })
+  await placePending(deps).run(never)
+  await move(id, 'worker_running')
+  assert.equal(await loop.run(never), 60_000)
+  clock.advance(59_999)
+  assert.equal(await loop.run(never), 1)
+  assert.equal((await standingOf(id)).status, 'running')
+  clock.advance(1)
+  assert.equal(await loop.run(never), null)
+  assert.equal((await standingOf(id)).status, 'stopping')
+})
+
+test('after the control plane stood still or lost its database nobody is called lost for the time of a lease', async () => {
+  await clear()
+  const { deps } = control
+  let isAway = false
+  const asSystem: typeof deps.db.asSystem = (fn) => (isAway ? Promise.reject(new Error('away')) : deps.db.asSystem(fn))
+  const loop = detectLostWorkers({ ...deps, db: { ...deps.db, asSystem } })
+  const listen = async (ms: number): Promise<void> => {
+    for (let passed = 0; passed < ms; passed += 2_000) {
+      clock.advance(2_000)
+      await loop.run(never)
+    }
+  }
+  await listen(WORKER_LEASE_MS)
+  await join('steady', 1_000)
+  const id = await create()
+  await placePending(deps).run(never)
+  clock.advance(10 * WORKER_LEASE_MS) // the machine slept
+  await loop.run(never)
+  await listen(WORKER_LEASE_MS - 4_000)
+  assert.equal((await standingOf(id)).status, 'starting')
+  isAway = true
+  clock.advance(2_000)
+  await assert.rejects(async () => loop.run(never), /away/)
+  isAway = false
+  await listen(WORKER_LEASE_MS - 2_000)
+  assert.equal((await standingOf(id)).status, 'starting')
+  await listen(4_000)
+  assert.equal((await standingOf(id)).status, 'failed')
+})
