@@ -20,6 +20,9 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   exec: { about: "a command in a sandbox, against the runtime's own exec", run: benchExec },
 }
 
+// A signal must not leave a server behind: it ends with this process (support/cloud.ts).
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(1))
+
 const { values, positionals } = parseArgs({
   allowPositionals: true,
   options: { help: { type: 'boolean', short: 'h' }, list: { type: 'boolean' }, json: { type: 'string' } },

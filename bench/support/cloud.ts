@@ -39,8 +39,11 @@ export async function startCloud(env: Readonly<Record<string, string>>): Promise
       ...env,
     },
   })
+  const endWithUs = (): void => void child.kill('SIGTERM')
+  process.once('exit', endWithUs)
   const stop = async (): Promise<void> => {
     await end(child)
+    process.off('exit', endWithUs)
     await rm(dataDir, { recursive: true, force: true })
   }
   try {
