@@ -38,9 +38,9 @@ export async function makeRawStarter(dataDir: string, body: Readonly<Record<stri
   const images = await openImages(config, makeLog('error'))
   const signal = AbortSignal.timeout(COMMAND_TIMEOUT_MS)
   const image = await images.resolve(spec.image, { policy: 'if_missing', auth: null, signal })
-  const runtime = await chooseRuntime({ ...config, dataDir: await mkdtemp('/tmp/sandyard-raw-runtime-') })
   const base = await mkdtemp('/tmp/sandyard-raw-')
   await chmod(base, 0o711)
+  const runtime = await chooseRuntime({ ...config, dataDir: base })
   let made = 0
   return {
     async start() {
