@@ -1,6 +1,7 @@
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { PUBLIC_HUB } from './domain/image-reference.ts'
+import { DEFAULT_POOL } from './worker/network/pool.ts'
 import { LOG_LEVELS, type LogLevel } from './lib/log.ts'
 
 /** One setting: its variable, its flag, and how its text is read. A flag wins over a variable, that over the default. */
@@ -147,7 +148,7 @@ export const SETTINGS = {
   networkPool: {
     variable: 'SANDYARD_NETWORK_POOL',
     flag: null,
-    fallback: '10.209.0.0/16',
+    fallback: DEFAULT_POOL,
     unit: 'CIDR',
     meaning: 'the IPv4 addresses of sandboxes',
     parse: text,

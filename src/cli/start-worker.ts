@@ -71,7 +71,7 @@ export async function openDriver(config: Config, folder: DataFolder, log: Log): 
     log,
   })
   const images = await openImages(config, log)
-  const guests = makeContainerGuests({ log, pty: await loadPtyBinding() })
+  const guests = makeContainerGuests({ log, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: sandboxFolder(config),
     runtime,

@@ -2,7 +2,7 @@ import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import type { Capacity, DriverReport, Outcome } from '../domain/run.ts'
 import type { SandboxSpec } from '../domain/spec.ts'
 
-export { START_FAILURES, type Capacity, type DriverReport, type Outcome, type StartFailure } from '../domain/run.ts'
+export type { Capacity, DriverReport, Outcome, StartFailure } from '../domain/run.ts'
 
 /**
  * The conversation between a worker and the control plane: `POST /worker/v1/sync`, a long poll. The worker says all

@@ -2,13 +2,11 @@ declare const brand: unique symbol
 type Branded<Name extends string> = string & { readonly [brand]: Name }
 
 export type OrgId = Branded<'OrgId'>
-export type UserId = Branded<'UserId'>
 export type ApiKeyId = Branded<'ApiKeyId'>
 export type SandboxId = Branded<'SandboxId'>
 /** One start of a sandbox; the fencing token of every message about it. */
 export type RunId = Branded<'RunId'>
 export type WorkerId = Branded<'WorkerId'>
-export type VolumeId = Branded<'VolumeId'>
 export type EventId = Branded<'EventId'>
 export type CredentialId = Branded<'CredentialId'>
 

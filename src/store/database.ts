@@ -8,7 +8,7 @@ import { DatabaseUnavailable, mayRepeatTransaction } from './database-errors.ts'
 import { makeSessions, type Answer, type Queryable, type Session, type Statement } from './session.ts'
 import { refuseUnsuitable } from './suitability.ts'
 
-export { constraintOf, DatabaseUnavailable, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
+export { constraintOf, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
 export type { HeldLock } from './advisory-lock.ts'
 export type { Answer, Queryable, Statement } from './session.ts'
 

@@ -137,7 +137,7 @@ async function perform(id: SandboxId, step: Step): Promise<void> {
       await placePending(deps).run(never)
       return
     case 'lose':
-      if (open?.worker_id == null) return
+      if (open === undefined || open.worker_id === null) return
       await transition(deps, {
         sandbox_id: id,
         run_id: open.id,

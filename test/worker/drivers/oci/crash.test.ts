@@ -14,7 +14,7 @@ import { wantedRun } from '../../../support/wanted-run.ts'
 import { find, until } from '../conformance.ts'
 
 const NEVER = new AbortController().signal
-const WORKER = join(import.meta.dirname, '../../../support/oci-worker.ts')
+const WORKER = join(import.meta.dirname, '../../../support/oci-worker-process.ts')
 let fixture: OciFixture
 let drivers: Driver[]
 
