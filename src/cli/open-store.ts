@@ -26,7 +26,7 @@ const ADDRESS_FILE = 'database.url'
 
 /** Opens the database, starting the embedded one unless `DATABASE_URL` names another, and migrates it. */
 export async function openStore(config: Config, log: Log): Promise<Store> {
-  if (config.databaseUrl !== null) return openAt(config.databaseUrl, log, () => Promise.resolve())
+  if (config.databaseUrl !== null) return openOwn(config.databaseUrl, log)
   await ensureDataDir(config.dataDir)
   const embedded = await startEmbedded({
     dataDir: join(config.dataDir, 'database'),
@@ -40,6 +40,15 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
     await rm(address, { force: true })
     await embedded.stop()
   })
+}
+
+/** Its address holds a password, so that no message shows it. */
+async function openOwn(connectionString: string, log: Log): Promise<Store> {
+  try {
+    return await openAt(connectionString, log, () => Promise.resolve())
+  } catch (error) {
+    throw new Error("the PostgreSQL of DATABASE_URL can't be used", { cause: error })
+  }
 }
 
 /** The same for a short command: while a server runs on the data folder, its database is used. */

@@ -226,7 +226,9 @@ function makeRefill({ disks, log, clock }: OciContext): Refill {
   const later = makeWhenQuiet({ clock, quietMs: QUIET_MS, limitMs: LATEST_MS, work: start })
   return {
     start,
-    ask: later.ask,
+    ask: () => {
+      later.ask()
+    },
     async close() {
       later.close()
       await current

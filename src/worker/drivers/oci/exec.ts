@@ -101,8 +101,8 @@ function execCommand({ runtime, runtimeName, id }: Container, files: ExecFiles):
 }
 
 /** Ends a command line that has not started its process, with what it may have forked. */
-function killCli({ cliPid, isRunning }: Carrier): void {
-  if (isRunning()) process.kill(-cliPid, 'SIGKILL')
+function killCli(carrier: Carrier): void {
+  if (carrier.isRunning()) process.kill(-carrier.cliPid, 'SIGKILL')
 }
 
 function sizeOf(tty: TerminalSize): TerminalSize {
