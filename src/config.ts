@@ -1,7 +1,6 @@
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { PUBLIC_HUB } from './domain/image-reference.ts'
-import { DEFAULT_POOL } from './worker/network/pool.ts'
 import { LOG_LEVELS, type LogLevel } from './lib/log.ts'
 
 /** One setting: its variable, its flag, and how its text is read. A flag wins over a variable, that over the default. */
@@ -148,9 +147,10 @@ export const SETTINGS = {
   networkPool: {
     variable: 'SANDYARD_NETWORK_POOL',
     flag: null,
-    fallback: DEFAULT_POOL,
+    fallback: '10.209.0.0/16',
     unit: 'CIDR',
-    meaning: 'the IPv4 addresses of sandboxes',
+    meaning:
+      'the IPv4 addresses of sandboxes; a /16 serves 16,383, and another is taken where a route of the machine meets it',
     parse: text,
   } satisfies Setting<string>,
   readyAhead: {

@@ -1,9 +1,6 @@
 import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/cidr.ts'
 import { ipJson } from './system.ts'
 
-/** The pool when none is set: 16,383 sandboxes. */
-export const DEFAULT_POOL = '10.209.0.0/16'
-
 /** What is tried when the wanted pool is in use on this machine, in order. */
 const OTHER_POOLS: readonly string[] = [
   ...Array.from({ length: 40 }, (_, index) => `10.${String(210 + index)}.0.0/16`),
