@@ -32,7 +32,7 @@ export type Admission = { readonly sandbox: NewSandbox; readonly events: readonl
  * The statement that commits an organization's admissions: sandboxes, labels, runs and events, all or nothing; its rows
  * are the ids that were inserted. A missing one met another sandbox's name or slug, or asks to start in a suspended
  * organization. One statement, because a batch waits for each round trip: as a transaction around two it took four, and
- * 64 clients got 3,000 creates a second in place of 3,900 (2026-11, with the reads that went at the same time).
+ * 64 clients got 3,000 creates a second in place of 3,900 (2026-11; random bytes drawn ahead and remembered offers are part of it).
  */
 export function insertMany(admissions: readonly Admission[]): Statement {
   return {
