@@ -14,9 +14,33 @@ export type LogLevel = (typeof LOG_LEVELS)[number]
 
 /** Logs JSON lines to standard error, so that standard output stays for what a person or a script reads. */
 export function makeLog(level: LogLevel): Log {
-  const { err } = pino.stdSerializers
   return pino(
-    { level, redact: ['req.headers.authorization', '*.password', '*.secret'], serializers: { err, error: err } },
+    {
+      level,
+      redact: ['password', 'secret', 'credential', '*.password', '*.secret', '*.credential', '*.registry_auth'],
+      serializers: { err: describeError, error: describeError },
+    },
     pino.destination({ dest: 2, sync: true }),
   )
+}
+
+type DescribedError = {
+  readonly type: string
+  readonly message: string
+  readonly code?: string
+  readonly stack?: string
+  readonly cause?: unknown
+}
+
+/** Only what is named here: libraries hang whole connections on their errors, with the values of statements. */
+function describeError(error: unknown): unknown {
+  if (!(error instanceof Error)) return typeof error === 'string' ? error : typeof error
+  const described: DescribedError = {
+    type: error.constructor.name,
+    message: error.message,
+    ...('code' in error ? { code: String(error.code) } : {}),
+    ...(error.stack === undefined ? {} : { stack: error.stack }),
+    ...(error.cause === undefined ? {} : { cause: describeError(error.cause) }),
+  }
+  return described
 }
