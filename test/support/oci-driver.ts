@@ -25,6 +25,7 @@ import { runCommand, tryCommand, type CommandResult } from '../../src/lib/run-co
 import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_OCI_SETTINGS, type Images, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
+import { READY_PREFIX } from '../../src/worker/drivers/oci/disk.ts'
 import { makeOciDriver } from '../../src/worker/drivers/oci/driver.ts'
 import { parentName } from '../../src/worker/drivers/oci/leftovers.ts'
 import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
@@ -32,6 +33,7 @@ import { processCapabilities } from '../../src/worker/drivers/oci/capabilities.t
 import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/runtime.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
+import { openPorts } from '../../src/worker/network/open-ports.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 
 const UID_SHIFT = 200_000
@@ -154,13 +156,15 @@ export async function makeOciFixture(existing?: string): Promise<OciFixture> {
     },
     async leftovers() {
       const own = join('/run/sandyard', parentName(stateDir))
-      const mounts = (await mountPointsBelow(own)).filter((point) => point !== own)
+      const mounts = (await mountPointsBelow(own)).filter(
+        (point) => point !== own && !point.startsWith(join(own, READY_PREFIX)),
+      )
       const namespaces = existsSync('/run/netns')
         ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix))
         : []
       const loops = (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout
         .split('\n')
-        .filter((line) => line.includes(stateDir))
+        .filter((line) => line.includes(stateDir) && !line.includes(READY_PREFIX))
       return [...mounts, ...namespaces, ...loops, ...cgroupsOf(parentName(stateDir))]
     },
     async remove() {
@@ -191,6 +195,7 @@ function makeNetworks(prefix: string): SandboxNetworks {
     async attach(run) {
       if (!existsSync(`/run/netns/${nameOf(run)}`))
         await runCommand('ip', ['netns', 'add', nameOf(run)], { timeoutMs: 10_000 })
+      await openPorts(`/run/netns/${nameOf(run)}`)
       return { netnsPath: `/run/netns/${nameOf(run)}`, ipv4: null, resolvers: [] }
     },
     async detach(run) {

@@ -1,5 +1,6 @@
 import type { Cidr } from '../../domain/cidr.ts'
-import { SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type Installation } from './installation.ts'
+import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type Installation } from './installation.ts'
+import { openPorts } from './open-ports.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './system.ts'
 
 /** RFC 5382, REQ-5: an idle connection is kept at least 2 hours and 4 minutes. */
@@ -33,6 +34,7 @@ export async function createSandboxes(names: Installation, pool: Cidr, slots: re
     const { gateway, sandbox } = slotAddresses(pool, slot)
     const lines = ['link set lo up', ...deviceUp('eth0', sandbox), `route add default via ${gateway}`]
     await ipBatch(lines, names.sandbox(slot))
+    await openPorts(netnsPath(names.sandbox(slot)))
   }
 }
 
@@ -40,6 +42,7 @@ export async function createSandboxes(names: Installation, pool: Cidr, slots: re
 export async function createIsolated(names: Installation, slot: number): Promise<void> {
   await ipBatch([`netns add ${names.sandbox(slot)}`])
   await ipBatch(['link set lo up'], names.sandbox(slot))
+  await openPorts(netnsPath(names.sandbox(slot)))
 }
 
 /** Removes the namespaces and cables of slots, whichever are there. */

@@ -13,7 +13,10 @@ export type SandboxNetwork = {
 
 /** Makes and removes the networks of runs; keeps no truth in memory, so that a restarted worker adopts them. */
 export interface SandboxNetworks {
-  /** Gives a run its network, with the policy in force before it returns. Repeating it gives the same network. */
+  /**
+   * Gives a run its network, with the policy in force before it returns; whoever is in it may listen on every port and
+   * ping. Repeating it gives the same network.
+   */
   attach(run: RunId, spec: NetworkSpec): Promise<SandboxNetwork>
   /** Removes a run's network; an unknown run succeeds. */
   detach(run: RunId): Promise<void>

@@ -18,7 +18,7 @@ export type Disks = {
   /** Keeps a disk from now on, with the image that it was made over. */
   markReady(sandbox: SandboxId, image: Image): Promise<void>
   /** The image that a kept disk was made over; null for a sandbox without one. */
-  imageOf(sandbox: SandboxId): Promise<Image | null>
+  pinnedImageOf(sandbox: SandboxId): Promise<Image | null>
   isReady(sandbox: SandboxId): boolean
   /** Deletes a disk; an unknown one succeeds. */
   delete(sandbox: SandboxId): Promise<void>
@@ -29,11 +29,19 @@ export type Disks = {
   hold(sandbox: SandboxId, run: RunId): Promise<void>
   /** Ends a run's hold; does nothing when another run has it by now. */
   letGo(sandbox: SandboxId, run: RunId): Promise<void>
-  /** Formats disks ahead until the pool is full. */
+  /** Formats and mounts disks ahead until the pool is full. */
   refill(): Promise<void>
+  /** Unmounts and deletes the disks that were made ahead. */
+  drain(): Promise<void>
 }
 
-export type Disk = { readonly path: string; readonly isNew: boolean; readonly sizeMib: number }
+export type Disk = {
+  readonly path: string
+  readonly isNew: boolean
+  readonly sizeMib: number
+  /** The name under which it was mounted ahead; null when it is not mounted yet. */
+  readonly mountedAs: string | null
+}
 
 export type DisksInput = {
   readonly dir: string
@@ -41,6 +49,9 @@ export type DisksInput = {
   /** How many disks of the default size are kept formatted ahead. */
   readonly poolSize: number
   readonly random: Random
+  /** Mounts a disk that is made ahead under a name of its own, and the other way round. */
+  readonly mountAhead: (name: string, path: string) => Promise<void>
+  readonly unmountAhead: (name: string) => Promise<void>
 }
 
 const FORMAT_TIMEOUT_MS = 60_000
@@ -49,12 +60,28 @@ const IMAGE = 'disk.img'
 const READY = 'ready'
 const HOLDER = 'holder'
 
+/** What the mounts of disks made ahead are named by, where others are named by their run. */
+export const READY_PREFIX = 'ready-'
+
 /** Opens the folder of disks. Disks that were never marked ready stay until their sandbox's next start or `delete`. */
 export async function openDisks(input: DisksInput): Promise<Disks> {
   const kept = join(input.dir, 'kept')
   const pool = join(input.dir, `pool-${String(input.defaultSizeMib)}`)
   await Promise.all([kept, pool].map((folder) => mkdir(folder, { recursive: true, mode: 0o700 })))
   const folderOf = (sandbox: SandboxId): string => join(kept, sandbox)
+  const imageOf = (name: string): string => join(pool, `${name}.img`)
+  const ready: string[] = []
+  let isDraining = false
+  // What an earlier worker made ahead may have been mounted when the machine went down; a new one costs 8 ms.
+  for (const name of await readdir(pool)) await rm(join(pool, name))
+
+  /** Gives a disk that was made ahead to a sandbox; it stays mounted where it is, under the name that is answered. */
+  const takeReady = async (path: string): Promise<string | null> => {
+    const name = ready.shift()
+    if (name === undefined) return null
+    await rename(imageOf(name), path)
+    return name
+  }
   const isReady = (sandbox: SandboxId): boolean => existsSync(join(folderOf(sandbox), READY))
   const holderOf = async (sandbox: SandboxId): Promise<RunId | null> => {
     const text = await readOrNull(join(folderOf(sandbox), HOLDER))
@@ -73,18 +100,19 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
       const sizeMib = wantedMib ?? input.defaultSizeMib
       if (isReady(sandbox)) {
         if (!(await isClean(path))) await repair(path)
-        return { path, isNew: false, sizeMib }
+        return { path, isNew: false, sizeMib, mountedAs: null }
       }
       await rm(folderOf(sandbox), { recursive: true, force: true })
       await mkdir(folderOf(sandbox), { mode: 0o700 })
-      if (sizeMib !== input.defaultSizeMib || !(await takeFromPool(pool, path))) await format(path, sizeMib)
-      return { path, isNew: true, sizeMib }
+      const mountedAs = sizeMib === input.defaultSizeMib ? await takeReady(path) : null
+      if (mountedAs === null) await format(path, sizeMib)
+      return { path, isNew: true, sizeMib, mountedAs }
     },
     async markReady(sandbox, image) {
       await pinImage(folderOf(sandbox), image)
       await writeFile(join(folderOf(sandbox), READY), '')
     },
-    imageOf: async (sandbox) => (isReady(sandbox) ? await pinnedImage(folderOf(sandbox)) : null),
+    pinnedImageOf: async (sandbox) => (isReady(sandbox) ? await pinnedImage(folderOf(sandbox)) : null),
     isReady,
     async delete(sandbox) {
       await rm(folderOf(sandbox), { recursive: true, force: true })
@@ -93,28 +121,21 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
       return (await readdir(kept)).map((name) => asId<SandboxId>(name))
     },
     async refill() {
-      const have = (await readdir(pool)).filter((name) => name.endsWith('.img')).length
-      for (let count = have; count < input.poolSize; count++) {
-        const name = join(pool, input.random.bytes(8).toString('hex'))
-        await format(`${name}.new`, input.defaultSizeMib)
-        await rename(`${name}.new`, `${name}.img`)
+      while (!isDraining && ready.length < input.poolSize) {
+        const name = `${READY_PREFIX}${input.random.bytes(8).toString('hex')}`
+        await format(imageOf(name), input.defaultSizeMib)
+        await input.mountAhead(name, imageOf(name))
+        ready.push(name)
+      }
+    },
+    async drain() {
+      isDraining = true
+      for (const name of ready.splice(0)) {
+        await input.unmountAhead(name)
+        await rm(imageOf(name), { force: true })
       }
     },
   }
-}
-
-/** A rename takes a disk out of the pool, so that two starts never get the same one. */
-async function takeFromPool(pool: string, path: string): Promise<boolean> {
-  for (const name of await readdir(pool)) {
-    if (!name.endsWith('.img')) continue
-    try {
-      await rename(join(pool, name), path)
-      return true
-    } catch (error) {
-      if (!(error instanceof Error && 'code' in error && error.code === 'ENOENT')) throw error
-    }
-  }
-  return false
 }
 
 /** Without a journal, which a disk that is checked after a crash can do without: 8 ms to make (measured 2026-11). */

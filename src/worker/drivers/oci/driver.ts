@@ -9,14 +9,14 @@ import { openCgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
 import { openDisks } from './disk.ts'
-import { makeMountDir, parentName, removeIfUnused, sweep } from './leftovers.ts'
+import { makeMountDir, mountFolderOf, parentName, removeIfUnused, sweep } from './leftovers.ts'
 import { observe } from './observe.ts'
 import { probeMachine, refuseUnfit } from './probe.ts'
 import { readBootId } from './processes.ts'
-import { endWith, settle } from './release.ts'
+import { endWith, removeMounts, settle } from './release.ts'
 import { parseHardLimits } from './rlimits.ts'
 import { openRunRecords, type RunRecord } from './run-records.ts'
-import { rootfsPaths } from './rootfs.ts'
+import { mountDisk, rootfsPaths } from './rootfs.ts'
 import { startRun } from './start.ts'
 import { endProcesses } from './stop.ts'
 import { makeTurns } from './turns.ts'
@@ -152,12 +152,14 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
       await Promise.allSettled([...starts.values()].map((start) => start.done))
       await refill.close()
+      await disks.drain()
       await removeIfUnused(context, input.clock)
     },
   }
 }
 
 async function openContext(input: OciDriverInput): Promise<OciContext> {
+  const mountFolder = mountFolderOf(input.dir)
   const [records, disks, cgroups, mountDir, bootId, limits] = await Promise.all([
     openRunRecords(input.dir),
     openDisks({
@@ -165,6 +167,8 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
       defaultSizeMib: input.settings.defaultDiskMib,
       poolSize: input.settings.diskPool,
       random: input.random,
+      mountAhead: (name, path) => mountDisk(rootfsPaths(mountFolder, name), path, input.settings.uidShift),
+      unmountAhead: (name) => removeMounts({ mountDir: mountFolder, clock: input.clock }, name),
     }),
     openCgroups(`sandyard/${parentName(input.dir)}`),
     makeMountDir(input.dir),

@@ -1,3 +1,4 @@
+import { rename } from 'node:fs/promises'
 import type { WantedRun } from '../../../contract/worker-protocol.ts'
 import type { Image } from '../../images/image.ts'
 import type { SandboxNetwork } from '../../network/sandbox-network.ts'
@@ -46,7 +47,7 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
 /** A sandbox that has started before keeps its image; another is resolved. */
 async function resolveImage(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<Image> {
   const { image, pull_policy } = wanted.spec
-  const pinned = await context.disks.imageOf(wanted.sandbox_id)
+  const pinned = await context.disks.pinnedImageOf(wanted.sandbox_id)
   return pinned ?? context.images.resolve(image, { policy: pull_policy, auth: wanted.registry_auth, signal })
 }
 
@@ -66,7 +67,9 @@ async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPat
   const prepare = async (): Promise<Disk> => {
     const disk = await disks.prepare(wanted.sandbox_id, wanted.spec.resources.disk_size_mib)
     await disks.hold(wanted.sandbox_id, wanted.run_id)
-    await mountDisk(paths, disk.path, context.settings.uidShift)
+    // A folder moves with what is mounted in it: the disk that was mounted ahead is the run's from here on.
+    if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
+    else await mountDisk(paths, disk.path, context.settings.uidShift)
     return disk
   }
   return await failAs('disk', "the sandbox's disk could not be made ready", prepare())

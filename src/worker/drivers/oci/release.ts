@@ -55,7 +55,7 @@ async function releaseMounts(context: OciContext, record: RunRecord): Promise<vo
 }
 
 /** Unmounts a run's file systems and removes their folders; folders alone, so that no content can be deleted. */
-export async function removeMounts(context: OciContext, run: RunId): Promise<void> {
+export async function removeMounts(context: Pick<OciContext, 'mountDir' | 'clock'>, run: string): Promise<void> {
   const paths = rootfsPaths(context.mountDir, run)
   if (!existsSync(paths.base)) return
   await unmountBelow(paths.base, context.clock)

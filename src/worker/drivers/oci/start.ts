@@ -3,11 +3,10 @@ import { StartError } from '../driver.ts'
 import type { OciContext } from './context.ts'
 import { furnish } from './furnish.ts'
 import { gatherParts } from './gather.ts'
-import { openPorts } from './netns.ts'
 import { endWith } from './release.ts'
 import type { RunRecord } from './run-records.ts'
 import { launchShim } from './shim.ts'
-import { asStartError, failAs } from './start-failure.ts'
+import { asStartError } from './start-failure.ts'
 import { isScriptName } from './system-files.ts'
 
 /**
@@ -57,11 +56,7 @@ async function bringUp(context: OciContext, wanted: WantedRun, { record, signal 
   const watch = makeStopwatch(context)
   const parts = await gatherParts(context, wanted, signal)
   watch.lap('parts')
-  const ports = failAs('network', "the sandbox's network could not be opened", openPorts(parts.network.netnsPath))
-  const furnished = furnish(context, wanted, parts)
-  await Promise.allSettled([ports, furnished]) // neither may still run while a failure of the other is cleaned up
-  await ports
-  const { bundle, facts } = await furnished
+  const { bundle, facts } = await furnish(context, wanted, parts)
   watch.lap('files')
   signal.throwIfAborted()
   const { runtime, records, clock } = context

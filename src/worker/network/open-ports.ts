@@ -1,10 +1,11 @@
-import { runCommand } from '../../../lib/run-command.ts'
+import { runCommand } from '../../lib/run-command.ts'
 
 const TIMEOUT_MS = 10_000
 
 /**
  * Lets a sandbox listen on every port and ping. Its network namespace is the host's, so its own user 0 has no power
- * over it: `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW` mean nothing there (user_namespaces(7)). May be repeated.
+ * over it: `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW` mean nothing there (user_namespaces(7)). It takes two processes, so
+ * namespaces that are made ahead get it ahead. May be repeated.
  */
 export async function openPorts(netnsPath: string): Promise<void> {
   const settings = [
