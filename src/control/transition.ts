@@ -18,7 +18,7 @@ import type { Outcome } from '../domain/run.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import type { Database, Queryable } from '../store/database.ts'
-import * as events from '../store/events.ts'
+import type { NewEvent } from '../store/events.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import * as standings from '../store/standings.ts'
 import type { Wake } from '../store/wake.ts'
@@ -95,14 +95,15 @@ export async function transitionIn(
       opened_at: now,
     })
     if (!isOpened) return { kind: 'suspended' }
-  } else if (run_id !== null) {
-    await standings.writeRun(tx, run_id, runChange(step))
   }
-  await standings.write(tx, request.sandbox_id, sandboxChange(step))
+  await standings.write(tx, {
+    sandbox: { id: request.sandbox_id, change: sandboxChange(step) },
+    run: run_id === null ? null : { id: run_id, change: runChange(step) },
+    event: eventOf(deps, step, run_id),
+  })
   if (isTerminal(status) && row.ephemeral && !row.is_hidden) {
     await sandboxes.hide(tx, request.sandbox_id, new Date(now.getTime() + EPHEMERAL_LINGER_MS))
   }
-  await writeEvent(deps, tx, step, run_id)
 
   topics.push(`sandbox:${request.sandbox_id}`)
   if (request.event === 'start_admitted') topics.push('pending')
@@ -163,34 +164,32 @@ function notBefore(now: Date, start: Date | null): Date {
   return start !== null && start > now ? start : now
 }
 
-async function writeEvent(
+/** The audit event of a transition, or null for one that leaves none. */
+function eventOf(
   deps: Pick<TransitionDeps, 'uuids'>,
-  tx: Queryable,
   { request, row, status, now }: Step,
   run_id: RunId | null,
-): Promise<void> {
+): NewEvent | null {
   const event_type = eventTypeOf(request.event, status)
-  if (event_type === null) return
+  if (event_type === null) return null
   const { cause, worker, facts } = request
-  await events.insertMany(tx, [
-    {
-      id: deps.uuids.next(),
-      org_id: row.org_id,
-      timestamp: now,
-      event_type,
+  return {
+    id: deps.uuids.next(),
+    org_id: row.org_id,
+    timestamp: now,
+    event_type,
+    sandbox_id: request.sandbox_id,
+    actor: cause.actor,
+    payload: {
       sandbox_id: request.sandbox_id,
-      actor: cause.actor,
-      payload: {
-        sandbox_id: request.sandbox_id,
-        name: row.name,
-        run_id,
-        cause: cause.code,
-        ...(cause.message === undefined || cause.message === null ? {} : { message: cause.message }),
-        ...(worker === undefined ? {} : { worker: worker.name }),
-        ...(facts === undefined ? {} : { facts }),
-      },
+      name: row.name,
+      run_id,
+      cause: cause.code,
+      ...(cause.message === undefined || cause.message === null ? {} : { message: cause.message }),
+      ...(worker === undefined ? {} : { worker: worker.name }),
+      ...(facts === undefined ? {} : { facts }),
     },
-  ])
+  }
 }
 
 function eventTypeOf(event: TransitionEvent, status: SandboxStatus): EventType | null {

@@ -2,9 +2,12 @@
  * Where sandboxes stand: status and open run, read under a lock and written together. Only `control/transition.ts`
  * may import this file: it is the one writer of sandbox status.
  */
+import { createHash } from 'node:crypto'
+import { EVENT_TYPES } from '../domain/event-types.ts'
 import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import type { CauseCode, SandboxStatus, StatusReason } from '../domain/lifecycle.ts'
 import type { Queryable } from './database.ts'
+import type { NewEvent } from './events.ts'
 
 /** A sandbox and its open run, locked until the transaction ends. */
 export type StandingRow = {
@@ -49,21 +52,44 @@ export type SandboxChange = {
   readonly forget_registry_secret?: boolean
 }
 
-/** Writes a sandbox's status and what goes with it. */
-export async function write(tx: Queryable, id: SandboxId, change: SandboxChange): Promise<void> {
-  const set = ['status = $2', 'status_reason = $3']
-  const values: unknown[] = [id, change.status, change.status_reason]
-  const add = (column: string, value: unknown): void => {
-    if (value === undefined) return
-    values.push(value)
-    set.push(`${column} = $${String(values.length)}`)
+/** What one transition writes: the sandbox, its open run when it has one, and the audit event when it leaves one. */
+export type Written = {
+  readonly sandbox: { readonly id: SandboxId; readonly change: SandboxChange }
+  readonly run: { readonly id: RunId; readonly change: RunChange } | null
+  readonly event: NewEvent | null
+}
+
+/**
+ * Writes a transition in one statement, prepared once for each combination of columns: as three statements that were
+ * planned anew, two transitions took 4 ms of a start in place of 2 (2026-11, two cores).
+ */
+export async function write(tx: Queryable, { sandbox, run, event }: Written): Promise<void> {
+  const values: unknown[] = []
+  const place = (value: unknown): string => `$${String(values.push(value))}`
+  const set = (columns: Readonly<Record<string, unknown>>): string =>
+    Object.entries(columns)
+      .flatMap(([name, value]) => (value === undefined ? [] : [`${name} = ${place(value)}`]))
+      .join(', ')
+  const { forget_registry_secret, ...columns } = sandbox.change
+  const forgotten = forget_registry_secret === true ? { registry_sealed: null } : {}
+  const parts = [`s AS (UPDATE sandboxes SET ${set({ ...columns, ...forgotten })} WHERE id = ${place(sandbox.id)})`]
+  if (run !== null && Object.keys(run.change).length > 0) {
+    const { outcome, ...rest } = run.change
+    const written = set({ ...rest, outcome: outcome === undefined ? undefined : JSON.stringify(outcome) })
+    parts.push(`r AS (UPDATE runs SET ${written} WHERE id = ${place(run.id)})`)
   }
-  add('last_failure_message', change.last_failure_message)
-  add('started_at', change.started_at)
-  add('stopped_at', change.stopped_at)
-  add('home_worker_id', change.home_worker_id)
-  if (change.forget_registry_secret === true) set.push('registry_sealed = NULL')
-  await tx.query({ text: `UPDATE sandboxes SET ${set.join(', ')} WHERE id = $1`, values })
+  const last = event === null ? 'SELECT 1 AS written' : insertEvent(event, place)
+  const text = `WITH ${parts.join(', ')} ${last}`
+  const name = `standings.write.${createHash('sha1').update(text).digest('base64url')}`
+  await tx.query({ name, text, values })
+}
+
+function insertEvent(event: NewEvent, place: (value: unknown) => string): string {
+  const { id, org_id, timestamp, event_type, sandbox_id } = event
+  const plain = [id, org_id, timestamp, EVENT_TYPES[event_type].category, event_type, sandbox_id]
+  const places = [...plain, JSON.stringify(event.actor), JSON.stringify(event.payload)].map(place)
+  return `INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
+          VALUES (${places.join(', ')})`
 }
 
 export type NewRun = {
@@ -95,13 +121,4 @@ export type RunChange = {
   readonly stop_cause?: CauseCode
   readonly ended_at?: Date
   readonly outcome?: object
-}
-
-/** Writes what a transition says of an open run. */
-export async function writeRun(tx: Queryable, id: RunId, change: RunChange): Promise<void> {
-  const entries = Object.entries(change).filter(([, value]) => value !== undefined)
-  if (entries.length === 0) return
-  const set = entries.map(([column], index) => `${column} = $${String(index + 2)}`)
-  const values = entries.map(([column, value]) => (column === 'outcome' ? JSON.stringify(value) : value))
-  await tx.query({ text: `UPDATE runs SET ${set.join(', ')} WHERE id = $1`, values: [id, ...values] })
 }
