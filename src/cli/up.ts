@@ -1,8 +1,8 @@
 import { mkdir } from 'node:fs/promises'
 import { constants, hostname } from 'node:os'
 import { makeFirstOrg } from '../control/bootstrap.ts'
-import { registerWorker } from '../control/worker-join.ts'
-import { systemClock } from '../lib/clock.ts'
+import { hasLiveWorker, registerWorker } from '../control/worker-join.ts'
+import { interruptibleSleep, systemClock } from '../lib/clock.ts'
 import { makeLog, type Log } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
 import { runAgent } from '../worker/agent.ts'
@@ -40,18 +40,20 @@ async function runUp({ config }: Call): Promise<number> {
   say(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
   await using control = await startControl(config, folder, store, log)
+  let missing: string | null = 'starting: the local worker is not ready yet'
+  control.addReadiness(() => Promise.resolve(missing))
   const first = await makeFirstOrg(control.deps, config.apiKey)
   const org = first?.org_id ?? null
   if (org !== null) await mkdir(hostVolumePath(config, org), { recursive: true, mode: 0o700 })
 
   const driver = await tryDriver(() => openDriver(config, folder, log), log)
-  if (driver === null)
-    control.addReadiness(() => Promise.resolve('no driver can run sandboxes here; see `sandyard doctor`'))
   const agent =
     driver === null ? null : await joinAsWorker({ control, driver, credential: folder.workerCredential, log })
   const working = agent?.(stop.signal) ?? untilAborted(stop.signal)
   if (config.driver === 'oci' && driver !== null) await ensureDemoImage(await openImages(config, log))
 
+  if (agent !== null) await untilWorkerReports(control, stop.signal)
+  missing = driver === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
   tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
   await working // a worker that can't go on ends the program, with its reason
   if (driver !== null && config.shutdown === 'stop') await stopAll(driver, config.stopGraceMs)
@@ -71,6 +73,18 @@ async function tryDriver(open: () => Promise<Driver>, log: Log): Promise<Driver 
     say(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
     say('`sandyard doctor` tells what is missing; the API works, and starts wait until a worker can take them')
     return null
+  }
+}
+
+/** How long the first report may take before the address is told all the same, in milliseconds. */
+const FIRST_REPORT_MS = 10_000
+const LOOK_EVERY_MS = 20
+
+/** Before the worker has reported, a request that needs something of it would be refused. */
+async function untilWorkerReports(control: RunningControl, signal: AbortSignal): Promise<void> {
+  const untilMs = systemClock.monotonicMs() + FIRST_REPORT_MS
+  while (!signal.aborted && systemClock.monotonicMs() < untilMs && !(await hasLiveWorker(control.deps))) {
+    await interruptibleSleep(systemClock, LOOK_EVERY_MS, signal)
   }
 }
 

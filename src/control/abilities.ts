@@ -8,7 +8,8 @@ type Offers = readonly (readonly string[])[]
 
 /**
  * What a spec needs of a worker's driver. Throws `invalid_sandbox_config`, naming the first field that no worker can
- * enforce, so that nothing that was asked for is ever ignored. It refuses only by what the workers offer now.
+ * enforce, so that nothing that was asked for is ever ignored. It refuses only by what the workers offer now; before
+ * the first one has said so, `unavailable`.
  */
 export async function requireAbilities(
   deps: Pick<ControlDeps, 'offers'>,
@@ -18,6 +19,9 @@ export async function requireAbilities(
   const abilities = [...new Set(needs.map(({ ability }) => ability))]
   if (abilities.length === 0 || hasOne(await deps.offers({ isFresh: false }), abilities)) return abilities
   const offers = await deps.offers({ isFresh: true })
+  if (offers.length === 0) {
+    throw new Problem('unavailable', { message: 'no worker has said yet what it can enforce', retryAfterSeconds: 1 })
+  }
   if (!hasOne(offers, abilities)) refuse(needs, offers)
   return abilities
 }

@@ -105,6 +105,18 @@ test('a suspended organization creates, but starts nothing', async () => {
 
 test('what no worker can enforce is refused by its field, and nothing is stored', async () => {
   const count = await countSandboxes()
+  await assert.rejects(
+    create({ spec: DEFAULT_SPEC_FOR_TESTS }),
+    { code: 'unavailable' },
+    'no worker has said anything yet',
+  )
+  await control.deps.db.asSystem((q) =>
+    q.query({
+      text: `INSERT INTO workers (id, name, credential_sha256, driver, created_at)
+             VALUES ($1, 'w', decode(repeat('00', 32), 'hex'), '{"abilities": []}', $2)`,
+      values: [control.deps.uuids.next(), control.deps.clock.now()],
+    }),
+  )
   await assert.rejects(create({ spec: DEFAULT_SPEC_FOR_TESTS }), problem('invalid_sandbox_config', 'network.enabled'))
   assert.equal(await countSandboxes(), count)
 })
