@@ -17,7 +17,7 @@ import { runAgent } from '../../src/worker/agent.ts'
 import { makeControlPlane, type ControlPlane } from '../../src/worker/control-plane.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { makeTestControl, type TestControl } from './control.ts'
-import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
+import { PLAIN_SPEC } from './spec.ts'
 
 /** A control plane that places runs and is reached over HTTP, and the workers that a test lets join. */
 export type WorkerWorld = {
@@ -112,7 +112,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
     },
     create: (spec = {}) =>
       createSandbox(deps, caller, {
-        spec: { ...DEFAULT_SPEC_FOR_TESTS, ...spec },
+        spec: { ...PLAIN_SPEC, ...spec },
         name: null,
         slug: null,
         registry: { mode: 'auto' },
