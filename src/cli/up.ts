@@ -1,7 +1,7 @@
 import { mkdir } from 'node:fs/promises'
 import { constants, hostname } from 'node:os'
 import { makeFirstOrg } from '../control/bootstrap.ts'
-import { hasLiveWorker, registerWorker } from '../control/worker-join.ts'
+import { registerWorker } from '../control/worker-join.ts'
 import { interruptibleSleep, systemClock } from '../lib/clock.ts'
 import { makeLog, type Log } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
@@ -47,12 +47,15 @@ async function runUp({ config }: Call): Promise<number> {
   if (org !== null) await mkdir(hostVolumePath(config, org), { recursive: true, mode: 0o700 })
 
   const driver = await tryDriver(() => openDriver(config, folder, log), log)
+  const synced = Promise.withResolvers<void>()
   const agent =
-    driver === null ? null : await joinAsWorker({ control, driver, credential: folder.workerCredential, log })
+    driver === null
+      ? null
+      : await joinAsWorker({ control, driver, credential: folder.workerCredential, log, onSynced: synced.resolve })
   const working = agent?.(stop.signal) ?? untilAborted(stop.signal)
   if (config.driver === 'oci' && driver !== null) await ensureDemoImage(await openImages(config, log))
 
-  if (agent !== null) await untilWorkerReports(control, stop.signal)
+  if (agent !== null) await untilSynced(synced.promise, stop.signal)
   missing = driver === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
   tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
   await working // a worker that can't go on ends the program, with its reason
@@ -76,16 +79,14 @@ async function tryDriver(open: () => Promise<Driver>, log: Log): Promise<Driver 
   }
 }
 
-/** How long the first report may take before the address is told all the same, in milliseconds. */
-const FIRST_REPORT_MS = 10_000
-const LOOK_EVERY_MS = 20
+/** How long the first sync may take before the address is told all the same, in milliseconds. */
+const FIRST_SYNC_MS = 10_000
 
-/** Before the worker has reported, a request that needs something of it would be refused. */
-async function untilWorkerReports(control: RunningControl, signal: AbortSignal): Promise<void> {
-  const untilMs = systemClock.monotonicMs() + FIRST_REPORT_MS
-  while (!signal.aborted && systemClock.monotonicMs() < untilMs && !(await hasLiveWorker(control.deps))) {
-    await interruptibleSleep(systemClock, LOOK_EVERY_MS, signal)
-  }
+/** Before the worker's first sync, what ran is told as it was, and what needs an ability of the worker is refused. */
+async function untilSynced(synced: Promise<void>, signal: AbortSignal): Promise<void> {
+  const over = new AbortController()
+  await Promise.race([synced, interruptibleSleep(systemClock, FIRST_SYNC_MS, AbortSignal.any([signal, over.signal]))])
+  over.abort()
 }
 
 /** Registers the local worker; the answer runs it. */
@@ -94,8 +95,9 @@ async function joinAsWorker(deps: {
   readonly driver: Driver
   readonly credential: string
   readonly log: Log
+  readonly onSynced: () => void
 }): Promise<(signal: AbortSignal) => Promise<void>> {
-  const { control, driver, credential, log } = deps
+  const { control, driver, credential, log, onSynced } = deps
   const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER, credential })
   const controlPlane = makeControlPlane({ url: control.url, credential })
   // One process with its control plane, so the two can't be parted: nothing else could run its sandboxes meanwhile.
@@ -109,6 +111,7 @@ async function joinAsWorker(deps: {
         clock: systemClock,
         log,
         fencesItself: false,
+        onSynced,
       },
       signal,
     )

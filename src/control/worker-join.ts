@@ -13,11 +13,6 @@ export async function registerWorker(
   return deps.db.asSystem((q) => workers.register(q, worker))
 }
 
-/** Whether a worker holds a lease now: before, a start has nowhere to go. */
-export async function hasLiveWorker(deps: Pick<ControlDeps, 'db' | 'clock'>): Promise<boolean> {
-  return (await deps.db.asSystem((q) => workers.live(q, deps.clock.now()))).length > 0
-}
-
 /** The worker that a credential belongs to, or null. */
 export async function authenticateWorker(deps: Pick<ControlDeps, 'db'>, credential: string): Promise<WorkerId | null> {
   return deps.db.asSystem((q) => workers.findByCredential(q, hashSecret(credential)))

@@ -30,6 +30,8 @@ export type AgentDeps = {
   readonly log: Log
   /** Whether a worker that can't sync destroys its runs. Off only where control plane and worker are one process. */
   readonly fencesItself: boolean
+  /** Called after each sync that was answered: from the first on, the control plane knows what runs here. */
+  readonly onSynced?: () => void
 }
 
 /** How long after a failed sync the next is tried. */
@@ -137,6 +139,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
       const answer = await deps.controlPlane.sync(request, either)
       leasedAtMs = Math.max(leasedAtMs, sentAtMs)
       if (request.seq > appliedSeq) await apply(request, answer)
+      deps.onSynced?.()
     } catch (error) {
       if (request.seq > appliedSeq) await pauseAfter(error)
     } finally {
