@@ -40,8 +40,9 @@ export function decide(wanted: readonly Wanted[], held: readonly Held[]): readon
     const { run_id, desired, grace_ms } = run
     const phase = heldById.get(run_id)?.phase
     if (desired === 'running' && isCutShort(heldById.get(run_id)?.outcome)) return [{ kind: 'remove', run_id }]
+    // A run that is stopping may be so by a worker that died in the middle: asking again is harmless, not asking is for ever.
     if (desired === 'stopped')
-      return phase === 'starting' || phase === 'running' ? [{ kind: 'stop', run_id, grace_ms }] : []
+      return phase === undefined || phase === 'ended' ? [] : [{ kind: 'stop', run_id, grace_ms }]
     return phase === undefined && !heldSandboxes.has(run.sandbox_id) ? [{ kind: 'start', run_id }] : []
   })
   return [...removals, ...rest]

@@ -38,7 +38,7 @@ test('a worker never touches a wanted run that is as wanted, and never starts wh
         const have = held.find((one) => one.run_id === action.run_id)
         if (action.kind === 'start') assert.ok(want?.desired === 'running' && have === undefined)
         if (action.kind === 'stop')
-          assert.ok(want?.desired === 'stopped' && (have?.phase === 'running' || have?.phase === 'starting'))
+          assert.ok(want?.desired === 'stopped' && have !== undefined && have.phase !== 'ended')
         if (action.kind === 'remove') assert.ok(want === undefined && have !== undefined)
       }
     }),
@@ -73,6 +73,12 @@ test('a worker whose steps may fail or be lost still comes to hold what is wante
         assert.ok(held.some(({ run_id }) => run_id === want.run_id))
       }
       assert.ok(held.every(({ run_id }) => wanted.some((want) => want.run_id === run_id)))
+      for (const want of wanted.filter(({ desired }) => desired === 'stopped')) {
+        assert.ok(
+          held.every((one) => one.run_id !== want.run_id || one.phase === 'ended'),
+          'a stop that was cut short goes on',
+        )
+      }
     }),
   )
 })

@@ -158,8 +158,12 @@ async function settle(server: RealServer): Promise<readonly SandboxBody[]> {
   const deadlineMs = systemClock.monotonicMs() + SETTLE_LIMIT_MS
   for (;;) {
     const all = await listAll(server)
-    const moving = all.filter(({ status }) => status === 'starting' || status === 'stopping')
-    const open = await readRows<{ id: string }>(server, 'SELECT id FROM runs WHERE ended_at IS NULL')
+    // Deleted sandboxes are in no list, but they too are still to stop.
+    const open = await readRows<{ id: string; status: string }>(
+      server,
+      'SELECT r.id, s.status FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id WHERE r.ended_at IS NULL',
+    )
+    const moving = open.filter(({ status }) => status !== 'running')
     const isQuiet = moving.length === 0 && containersOf(server.dataDir).length === open.length
     if (isQuiet) return all
     assert.ok(systemClock.monotonicMs() < deadlineMs, `never settled: ${JSON.stringify(moving.slice(0, 3))}`)
