@@ -16,5 +16,7 @@ export async function observe(context: OciContext, record: RunRecord, isBeingSta
   const exit = await records.readExit(record.run_id)
   const hasRunOutOfMemory =
     exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
-  return phaseOf(record, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
+  // Somebody may have settled the run meanwhile, and with its cgroup what told of memory is gone: the record knows.
+  const latest = exit !== null && record.outcome === null ? ((await records.read(record.run_id)) ?? record) : record
+  return phaseOf(latest, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
 }
