@@ -81,9 +81,6 @@ async function openV2(parent: string, mountPoint: string): Promise<Cgroups> {
   }
 }
 
-/** A huge page. */
-const LAST_CHARGE_BYTES = 2 * 1024 * 1024
-
 async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
   const base = (controller: string): string => join(mountPoint, controller, parent)
   for (const controller of V1_CONTROLLERS) {
@@ -109,8 +106,7 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
       const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
       // The count of kills is the runtime's own cgroup's, and gone with it; `failcnt` stays 0 (kernel 6.18, 2026-11).
       const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
-      // Memory is charged ahead in batches, and by huge pages: the last one that did not fit is not in the maximum.
-      return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity) - LAST_CHARGE_BYTES
+      return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
     },
     async remove(name) {
       await Promise.all(hierarchies.map((controller) => removeTree(join(base(controller), name))))
