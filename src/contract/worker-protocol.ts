@@ -1,4 +1,4 @@
-import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../domain/ids.ts'
 import type { Capacity, DriverReport, Outcome } from '../domain/run.ts'
 import type { SandboxSpec } from '../domain/spec.ts'
 
@@ -9,7 +9,7 @@ export type { Capacity, DriverReport, Outcome, StartFailure } from '../domain/ru
  * that it sees; the control plane answers with all that it wants. Either side may repeat a message: both are whole
  * pictures, and every run carries its identifier as fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 1
+export const WORKER_PROTOCOL_VERSION = 2
 
 /** How long the control plane holds a sync that has nothing new to say. */
 export const SYNC_HOLD_MS = 8_000
@@ -33,7 +33,36 @@ export type SyncRequest = {
   readonly stored: readonly SandboxId[]
   /** Tickets that the worker has taken already: they are no news to it. */
   readonly dialled: readonly string[]
+  readonly storage: StorageReport
+  /** What every volume that lies here takes; null: as in the last report that was answered. */
+  readonly volumes: readonly StoredVolume[] | null
+  /** The `volumes_version` of the last answer that the worker holds, or null. */
+  readonly known_volumes_version: string | null
 }
+
+/** Where a worker keeps volumes, and what holds there while a sandbox writes. */
+export type StorageReport = {
+  /** Whether every worker that says so sees the same volumes. */
+  readonly is_shared: boolean
+  /** Whether a volume can't grow beyond its cap, nor an organization's volumes beyond theirs together. */
+  readonly enforces_caps: boolean
+  /** How it enforces them, or why it can't. For people. */
+  readonly how: string
+}
+
+export type StoredVolume = { readonly org_id: OrgId; readonly volume_id: VolumeId; readonly used_bytes: number }
+
+/** A volume with the caps that are to hold, in bytes; null: no cap. */
+export type WantedVolume = {
+  readonly org_id: OrgId
+  readonly volume_id: VolumeId
+  readonly capacity_bytes: number | null
+  /** What all volumes of the organization may take together. */
+  readonly org_capacity_bytes: number | null
+}
+
+/** A volume that a run may reach: its organization's host volume, and those that it mounts by name. */
+export type RunVolume = WantedVolume & { readonly kind: 'host' | 'managed'; readonly name: string | null }
 
 export type SyncAnswer = {
   readonly wanted_version: string
@@ -43,9 +72,17 @@ export type SyncAnswer = {
   readonly discard: readonly SandboxId[]
   /** Streams that the worker is to dial: `GET /worker/v1/streams/{ticket}` with a WebSocket upgrade. */
   readonly streams: readonly StreamTicket[]
+  readonly volumes_version: string
+  /** The caps of every volume whose home is this worker; null: as in `known_volumes_version`. */
+  readonly volumes: readonly WantedVolume[] | null
+  /** Volumes that are to be deleted here. */
+  readonly discard_volumes: readonly Pick<WantedVolume, 'org_id' | 'volume_id'>[]
 }
 
-export type StreamTicket = { readonly ticket: string; readonly run_id: RunId; readonly kind: 'agent' }
+/** `agent`: the raw bytes of a run's command channel. `volume`: HTTP/1.1 as `volume-protocol.ts` says. */
+export type StreamTicket =
+  | { readonly ticket: string; readonly kind: 'agent'; readonly run_id: RunId }
+  | { readonly ticket: string; readonly kind: 'volume'; readonly volume: WantedVolume }
 
 /** A run as the driver itself reports it. */
 export type SeenRun = {
@@ -72,6 +109,8 @@ export type WantedRun = {
   /** From SIGTERM to SIGKILL, in milliseconds. */
   readonly grace_ms: number
   readonly spec: SandboxSpec
+  /** The organization's host volume and every volume that `spec.mounts` names. */
+  readonly volumes: readonly RunVolume[]
   /** The credential to present to the image's registry; null: none. Never logged. */
   readonly registry_auth: { readonly username: string; readonly password: string } | null
 }

@@ -9,6 +9,9 @@ export type RunId = Branded<'RunId'>
 export type WorkerId = Branded<'WorkerId'>
 export type EventId = Branded<'EventId'>
 export type CredentialId = Branded<'CredentialId'>
+export type VolumeId = Branded<'VolumeId'>
+export type UserId = Branded<'UserId'>
+export type MemberId = Branded<'MemberId'>
 
 /** Gives a string its brand, where it enters the program: a parsed path parameter, a column, a new identifier. */
 export function asId<Id extends Branded<string>>(text: string): Id {
