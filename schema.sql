@@ -6,6 +6,12 @@ CREATE OR REPLACE FUNCTION public.sandyard_is_system()
  STABLE PARALLEL SAFE
 AS $function$ SELECT current_setting('sandyard.org', true) = '*' $function$;
 
+CREATE OR REPLACE FUNCTION public.sandyard_limit(plan_limits jsonb, overrides jsonb, name text)
+ RETURNS integer
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$ SELECT (CASE WHEN overrides ? name THEN overrides ->> name ELSE plan_limits ->> name END)::integer $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_refuse_change()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -21,15 +27,15 @@ CREATE TABLE api_keys (
   id uuid NOT NULL,
   org_id uuid NOT NULL,
   name text NOT NULL,
-  role text NOT NULL,
   secret_sha256 bytea NOT NULL,
   created_at timestamp with time zone NOT NULL,
   expires_at timestamp with time zone,
   revoked_at timestamp with time zone,
   last_used_at timestamp with time zone,
+  scopes text[] NOT NULL,
   CONSTRAINT api_keys_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT api_keys_pkey PRIMARY KEY (id),
-  CONSTRAINT api_keys_role_known CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'viewer'::text]))),
+  CONSTRAINT api_keys_scopes_known CHECK (((scopes <@ '{read,write,admin}'::text[]) AND ((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 3)))),
   CONSTRAINT api_keys_secret_key UNIQUE (secret_sha256),
   CONSTRAINT api_keys_secret_length CHECK ((octet_length(secret_sha256) = 32))
 );
@@ -74,12 +80,29 @@ CREATE TABLE orgs (
   suspended_at timestamp with time zone,
   created_at timestamp with time zone NOT NULL,
   updated_at timestamp with time zone NOT NULL,
+  plan text DEFAULT 'unlimited'::text NOT NULL,
+  quota_overrides jsonb DEFAULT '{}'::jsonb NOT NULL,
   CONSTRAINT orgs_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
+  CONSTRAINT orgs_overrides_object CHECK ((jsonb_typeof(quota_overrides) = 'object'::text)),
   CONSTRAINT orgs_pkey PRIMARY KEY (id),
+  CONSTRAINT orgs_plan_fkey FOREIGN KEY (plan) REFERENCES plans(name),
   CONSTRAINT orgs_slug_key UNIQUE (slug)
 );
 ALTER TABLE orgs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE orgs FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE plans (
+  name text NOT NULL,
+  limits jsonb NOT NULL,
+  prices jsonb,
+  updated_at timestamp with time zone NOT NULL,
+  CONSTRAINT plans_limits_object CHECK ((jsonb_typeof(limits) = 'object'::text)),
+  CONSTRAINT plans_name_shape CHECK (((name ~ '^[a-z0-9]+(-[a-z0-9]+)*$'::text) AND (length(name) <= 63))),
+  CONSTRAINT plans_pkey PRIMARY KEY (name),
+  CONSTRAINT plans_prices_object CHECK (((prices IS NULL) OR (jsonb_typeof(prices) = 'object'::text)))
+);
+ALTER TABLE plans ENABLE ROW LEVEL SECURITY;
+ALTER TABLE plans FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE registry_credentials (
   id uuid NOT NULL,
@@ -110,10 +133,14 @@ CREATE TABLE runs (
   stop_cause text,
   ended_at timestamp with time zone,
   outcome jsonb,
+  is_ephemeral boolean DEFAULT false NOT NULL,
+  disk_mib integer DEFAULT 0 NOT NULL,
+  rolled_up_at timestamp with time zone,
   CONSTRAINT runs_order CHECK (((ended_at IS NULL) OR (started_at IS NULL) OR (ended_at >= started_at))),
   CONSTRAINT runs_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT runs_pkey PRIMARY KEY (id),
   CONSTRAINT runs_placed_has_worker CHECK (((placed_at IS NULL) = (worker_id IS NULL))),
+  CONSTRAINT runs_rolled_up_last CHECK (((rolled_up_at IS NULL) OR (ended_at IS NOT NULL))),
   CONSTRAINT runs_sandbox_fkey FOREIGN KEY (sandbox_id) REFERENCES sandboxes(id),
   CONSTRAINT runs_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
 );
@@ -130,6 +157,17 @@ CREATE TABLE sandbox_labels (
 );
 ALTER TABLE sandbox_labels ENABLE ROW LEVEL SECURITY;
 ALTER TABLE sandbox_labels FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE sandbox_volumes (
+  org_id uuid NOT NULL,
+  sandbox_id uuid NOT NULL,
+  volume_id uuid NOT NULL,
+  CONSTRAINT sandbox_volumes_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT sandbox_volumes_pkey PRIMARY KEY (sandbox_id, volume_id),
+  CONSTRAINT sandbox_volumes_sandbox_fkey FOREIGN KEY (sandbox_id) REFERENCES sandboxes(id)
+);
+ALTER TABLE sandbox_volumes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE sandbox_volumes FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE sandboxes (
   id uuid NOT NULL,
@@ -172,11 +210,51 @@ CREATE TABLE sandyard_migrations (
   CONSTRAINT sandyard_migrations_pkey PRIMARY KEY (id)
 );
 
+CREATE TABLE storage_accruals (
+  org_id uuid NOT NULL,
+  volume_id uuid NOT NULL,
+  from_at timestamp with time zone NOT NULL,
+  to_at timestamp with time zone NOT NULL,
+  used_bytes bigint NOT NULL,
+  CONSTRAINT storage_accruals_order CHECK ((to_at > from_at)),
+  CONSTRAINT storage_accruals_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT storage_accruals_pkey PRIMARY KEY (org_id, volume_id, from_at),
+  CONSTRAINT storage_accruals_used_positive CHECK ((used_bytes >= 0))
+);
+ALTER TABLE storage_accruals ENABLE ROW LEVEL SECURITY;
+ALTER TABLE storage_accruals FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE usage_days (
+  org_id uuid NOT NULL,
+  day date NOT NULL,
+  sandbox_id uuid NOT NULL,
+  vcpu_ms bigint NOT NULL,
+  memory_mib_ms bigint NOT NULL,
+  disk_mib_ms bigint NOT NULL,
+  CONSTRAINT usage_days_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT usage_days_pkey PRIMARY KEY (org_id, day, sandbox_id)
+);
+ALTER TABLE usage_days ENABLE ROW LEVEL SECURITY;
+ALTER TABLE usage_days FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE usage_org_days (
+  org_id uuid NOT NULL,
+  day date NOT NULL,
+  vcpu_ms numeric NOT NULL,
+  memory_mib_ms numeric NOT NULL,
+  disk_mib_ms numeric NOT NULL,
+  CONSTRAINT usage_org_days_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT usage_org_days_pkey PRIMARY KEY (org_id, day)
+);
+ALTER TABLE usage_org_days ENABLE ROW LEVEL SECURITY;
+ALTER TABLE usage_org_days FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE users (
   id uuid NOT NULL,
   email text NOT NULL,
   display_name text,
   created_at timestamp with time zone NOT NULL,
+  avatar_url text,
   CONSTRAINT users_email_key UNIQUE (email),
   CONSTRAINT users_pkey PRIMARY KEY (id)
 );
@@ -191,11 +269,24 @@ CREATE TABLE volumes (
   status text NOT NULL,
   created_at timestamp with time zone NOT NULL,
   updated_at timestamp with time zone NOT NULL,
+  capacity_gib integer,
+  labels jsonb DEFAULT '{}'::jsonb NOT NULL,
+  home_worker_id uuid,
+  is_shared boolean DEFAULT false NOT NULL,
+  used_bytes bigint,
+  accrued_until timestamp with time zone,
+  emptied_at timestamp with time zone,
+  CONSTRAINT volumes_capacity_positive CHECK ((capacity_gib >= 1)),
+  CONSTRAINT volumes_emptied_last CHECK (((emptied_at IS NULL) OR (status = 'deleting'::text))),
+  CONSTRAINT volumes_home_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT volumes_host_has_no_name CHECK (((kind = 'host'::text) = (name IS NULL))),
+  CONSTRAINT volumes_host_stays CHECK (((kind <> 'host'::text) OR ((status = 'active'::text) AND (capacity_gib IS NULL)))),
   CONSTRAINT volumes_kind_known CHECK ((kind = ANY (ARRAY['host'::text, 'managed'::text]))),
+  CONSTRAINT volumes_one_home CHECK (((home_worker_id IS NULL) OR (NOT is_shared))),
   CONSTRAINT volumes_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT volumes_pkey PRIMARY KEY (id),
-  CONSTRAINT volumes_status_known CHECK ((status = ANY (ARRAY['active'::text, 'deleting'::text])))
+  CONSTRAINT volumes_status_known CHECK ((status = ANY (ARRAY['active'::text, 'deleting'::text]))),
+  CONSTRAINT volumes_used_positive CHECK ((used_bytes >= 0))
 );
 ALTER TABLE volumes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE volumes FORCE ROW LEVEL SECURITY;
@@ -212,6 +303,7 @@ CREATE TABLE workers (
   created_at timestamp with time zone NOT NULL,
   life uuid,
   report_seq bigint DEFAULT 0 NOT NULL,
+  storage jsonb,
   CONSTRAINT workers_credential_key UNIQUE (credential_sha256),
   CONSTRAINT workers_name_key UNIQUE (name),
   CONSTRAINT workers_pkey PRIMARY KEY (id)
@@ -219,11 +311,42 @@ CREATE TABLE workers (
 ALTER TABLE workers ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workers FORCE ROW LEVEL SECURITY;
 
+CREATE VIEW org_limits AS
+ SELECT o.id AS org_id,
+    o.plan,
+    p.prices,
+    (o.suspended_at IS NOT NULL) AS is_suspended,
+    (p.prices IS NULL) AS hard_cap,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_sandboxes'::text) AS max_sandboxes,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_concurrent_ephemeral_running'::text) AS max_concurrent_ephemeral_running,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_concurrent_persistent_running'::text) AS max_concurrent_persistent_running,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_vcpus_per_sandbox'::text) AS max_vcpus_per_sandbox,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_memory_mib_per_sandbox'::text) AS max_memory_mib_per_sandbox,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_disk_size_mib_per_sandbox'::text) AS max_disk_size_mib_per_sandbox,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_uptime_minutes_per_sandbox'::text) AS max_uptime_minutes_per_sandbox,
+    sandyard_limit(p.limits, o.quota_overrides, 'max_total_storage_gib'::text) AS max_total_storage_gib,
+    sandyard_limit(p.limits, o.quota_overrides, 'included_vcpu_hours'::text) AS included_vcpu_hours,
+    sandyard_limit(p.limits, o.quota_overrides, 'included_memory_gib_hours'::text) AS included_memory_gib_hours,
+    sandyard_limit(p.limits, o.quota_overrides, 'included_disk_gib_hours'::text) AS included_disk_gib_hours,
+    sandyard_limit(p.limits, o.quota_overrides, 'included_storage_gib'::text) AS included_storage_gib
+   FROM (orgs o
+     JOIN plans p ON ((p.name = o.plan)));
+
+CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, id DESC);
+
 CREATE INDEX events_page ON public.events USING btree (org_id, id DESC);
 
 CREATE INDEX events_page_by_type ON public.events USING btree (org_id, event_type, id DESC);
 
+CREATE INDEX members_page ON public.members USING btree (org_id, id DESC);
+
+CREATE INDEX runs_across_midnight ON public.runs USING btree (org_id, ended_at) WHERE ((started_at IS NOT NULL) AND (((started_at AT TIME ZONE 'UTC'::text))::date <> ((ended_at AT TIME ZONE 'UTC'::text))::date));
+
+CREATE INDEX runs_active_of_org ON public.runs USING btree (org_id) WHERE (ended_at IS NULL);
+
 CREATE INDEX runs_deadline ON public.runs USING btree (deadline_at) WHERE ((ended_at IS NULL) AND (stop_requested_at IS NULL));
+
+CREATE INDEX runs_ended ON public.runs USING btree (org_id, ended_at) WHERE (started_at IS NOT NULL);
 
 CREATE INDEX runs_of_sandbox ON public.runs USING btree (sandbox_id, opened_at DESC);
 
@@ -233,7 +356,11 @@ CREATE UNIQUE INDEX runs_one_open ON public.runs USING btree (sandbox_id) WHERE 
 
 CREATE INDEX runs_pending ON public.runs USING btree (opened_at) WHERE ((ended_at IS NULL) AND (worker_id IS NULL));
 
+CREATE INDEX runs_to_roll_up ON public.runs USING btree (org_id, id) WHERE ((rolled_up_at IS NULL) AND (started_at IS NOT NULL));
+
 CREATE INDEX sandbox_labels_sandbox ON public.sandbox_labels USING btree (sandbox_id);
+
+CREATE INDEX sandbox_volumes_of_volume ON public.sandbox_volumes USING btree (volume_id);
 
 CREATE INDEX sandboxes_leaving_name ON public.sandboxes USING btree (org_id, name, visible_until) WHERE (visible_until IS NOT NULL);
 
@@ -243,7 +370,13 @@ CREATE INDEX sandboxes_page ON public.sandboxes USING btree (org_id, id DESC) WH
 
 CREATE UNIQUE INDEX sandboxes_slug_key ON public.sandboxes USING btree (slug) WHERE (visible_until IS NULL);
 
+CREATE INDEX storage_accruals_range ON public.storage_accruals USING btree (org_id, from_at);
+
+CREATE INDEX volumes_deleting ON public.volumes USING btree (updated_at) WHERE (status = 'deleting'::text);
+
 CREATE UNIQUE INDEX volumes_name_key ON public.volumes USING btree (org_id, name) WHERE (kind = 'managed'::text);
+
+CREATE INDEX volumes_of_home ON public.volumes USING btree (home_worker_id);
 
 CREATE UNIQUE INDEX volumes_one_host ON public.volumes USING btree (org_id) WHERE (kind = 'host'::text);
 
@@ -255,13 +388,25 @@ CREATE POLICY tenant ON members AS PERMISSIVE FOR ALL TO public USING (sandyard_
 
 CREATE POLICY tenant ON orgs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(id));
 
+CREATE POLICY readable ON plans AS PERMISSIVE FOR SELECT TO public USING (true);
+
+CREATE POLICY system ON plans AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
 CREATE POLICY tenant ON registry_credentials AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON runs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON sandbox_labels AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
+CREATE POLICY tenant ON sandbox_volumes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
 CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON storage_accruals AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON usage_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON usage_org_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY system ON users AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 

@@ -85,7 +85,7 @@ export const SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'URL',
-    meaning: 'your own PostgreSQL 14 or newer, in place of the embedded one',
+    meaning: 'your own PostgreSQL 15 or newer, in place of the embedded one',
     parse: text,
   } satisfies Setting<string>,
   secretKey: {

@@ -1,4 +1,5 @@
 import type { Static, TSchema } from 'typebox'
+import type { Scope } from '../domain/caller.ts'
 import type { ProblemCode } from '../domain/problem.ts'
 import { input } from './common.ts'
 
@@ -10,7 +11,7 @@ export type Operation<
 > = {
   /** The document's `operationId`, and the operation's name in metrics. */
   readonly id: string
-  readonly method: 'GET' | 'POST' | 'PATCH' | 'DELETE'
+  readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
   /** With `{name}` for a parameter. */
   readonly path: string
   readonly tag: string
@@ -23,13 +24,18 @@ export type Operation<
   readonly reply: Reply
   /** The refusals of its own; those of every operation are added by `problemsOf`. */
   readonly problems: readonly ProblemCode[]
-  /** `none`: open to everybody. */
-  readonly access: 'key' | 'none'
+  /** The scope that the caller's key must have; `none`: open to everybody. */
+  readonly access: Scope | 'none'
+  /** Request headers of its own that it reads, for the document; the handler checks them. */
+  readonly headers?: TSchema
+  /** `bytes`: the body is any bytes, streamed, whatever its content type says; `body` is then unused. */
+  readonly takes?: 'bytes'
 }
 
 /** What an operation answers when all is well. */
 export type Reply =
   | { readonly kind: 'json'; readonly status: 200; readonly schema: TSchema; readonly description: string }
+  | { readonly kind: 'bytes'; readonly status: 200; readonly description: string }
   | { readonly kind: 'text'; readonly status: 200; readonly description: string }
   | { readonly kind: 'websocket'; readonly status: 101; readonly description: string }
 
@@ -44,6 +50,28 @@ export const NoParams = input({})
 export const NoQuery = input({})
 export const NoBody = input({})
 
+/** A row of the table: what is not given takes nothing, refuses nothing of its own, and needs the scope of its method. */
+export function operation<
+  Params extends TSchema = typeof NoParams,
+  Query extends TSchema = typeof NoQuery,
+  Body extends TSchema = typeof NoBody,
+>(given: Parts<Params, Query, Body>): Operation<Params, Query, Body>
+export function operation(given: Partial<Operation> & Pick<Operation, Given>): Operation {
+  const access = given.method === 'GET' ? 'read' : 'write'
+  return { params: NoParams, query: NoQuery, body: NoBody, problems: [], access, ...given }
+}
+type Given = 'id' | 'method' | 'path' | 'tag' | 'summary' | 'reply'
+type Parts<Params extends TSchema, Query extends TSchema, Body extends TSchema> = Pick<
+  Operation<Params, Query, Body>,
+  Given
+> &
+  Partial<Operation<Params, Query, Body>>
+
+/** A reply of JSON. */
+export function json(schema: TSchema, description: string): Reply {
+  return { kind: 'json', status: 200, schema, description }
+}
+
 /** Every refusal that an operation may answer with. */
 export function problemsOf(operation: Operation): readonly ProblemCode[] {
   if (operation.access === 'none') return operation.problems
@@ -51,4 +79,4 @@ export function problemsOf(operation: Operation): readonly ProblemCode[] {
   return [...new Set([...COMMON, ...takesBody, ...operation.problems])]
 }
 
-const COMMON = ['invalid_request', 'invalid_api_key', 'internal_error', 'unavailable'] as const
+const COMMON = ['invalid_request', 'invalid_api_key', 'forbidden', 'internal_error', 'unavailable'] as const

@@ -38,4 +38,7 @@ export const SyncInput = input({
   ),
   stored: Type.Array(Uuid),
   dialled: Type.Array(Type.String()),
+  storage: input({ is_shared: Type.Boolean(), enforces_caps: Type.Boolean(), how: Type.String() }),
+  volumes: Type.Union([Type.Array(input({ org_id: Uuid, volume_id: Uuid, used_bytes: int64() })), Type.Null()]),
+  known_volumes_version: Type.Union([Type.String(), Type.Null()]),
 })

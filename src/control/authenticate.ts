@@ -1,5 +1,5 @@
 import { hashSecret } from '../domain/api-key.ts'
-import type { Caller } from '../domain/caller.ts'
+import { ROLE_OF_SCOPE, widestScope, type Caller } from '../domain/caller.ts'
 import * as orgs from '../store/orgs.ts'
 import type { ControlDeps } from './deps.ts'
 
@@ -23,10 +23,12 @@ async function lookUp(deps: Pick<ControlDeps, 'db' | 'clock'>, hash: Buffer): Pr
     return found
   })
   if (row === null) return null
+  const scope = widestScope(row.scopes)
   return {
     org_id: row.org_id,
     api_key_id: row.id,
-    role: row.role,
+    role: ROLE_OF_SCOPE[scope],
+    scope,
     actor: { kind: 'api_key', api_key_id: row.id, name: row.name },
   }
 }

@@ -1,6 +1,6 @@
 import { formatApiKey, hashSecret } from '../domain/api-key.ts'
 import { asId, type ApiKeyId, type OrgId } from '../domain/ids.ts'
-import type { EventType } from '../domain/event-types.ts'
+import type { TypedEvent } from '../domain/event-types.ts'
 import type { Queryable } from '../store/database.ts'
 import * as events from '../store/events.ts'
 import * as orgs from '../store/orgs.ts'
@@ -24,9 +24,10 @@ export async function makeFirstOrg(deps: BootstrapDeps, givenKey: string | null)
     const org_id = asId<OrgId>(deps.uuids.next())
     const user_id = deps.uuids.next()
     const volume_id = deps.uuids.next()
+    const member_id = deps.uuids.next()
     await orgs.insertOrg(tx, { id: org_id, name: 'default', slug: 'default', now })
     await orgs.insertMember(tx, {
-      id: deps.uuids.next(),
+      id: member_id,
       org_id,
       user_id,
       email: 'owner@localhost',
@@ -34,9 +35,9 @@ export async function makeFirstOrg(deps: BootstrapDeps, givenKey: string | null)
       now,
     })
     await orgs.insertHostVolume(tx, { id: volume_id, org_id, now })
-    await tell(deps, tx, org_id, 'org_created', { name: 'default' })
-    await tell(deps, tx, org_id, 'member_added', { user_id, role: 'owner' })
-    await tell(deps, tx, org_id, 'volume_created', { volume_id, kind: 'host' })
+    await tell(deps, tx, org_id, { event_type: 'org_created', payload: { name: 'default', slug: 'default' } })
+    await tell(deps, tx, org_id, { event_type: 'member_added', payload: { member_id, user_id, role: 'owner' } })
+    await tell(deps, tx, org_id, { event_type: 'volume_created', payload: { volume_id, kind: 'host' } })
     const key = await insertKey(deps, tx, org_id, { name: 'first key', key: givenKey, expires_at: null })
     return { org_id, key }
   })
@@ -67,30 +68,26 @@ async function insertKey(
     id,
     org_id,
     name,
-    role: 'owner',
+    scopes: ['read', 'write', 'admin'],
     secretSha256: hashSecret(key),
     now: deps.clock.now(),
     expires_at,
   })
-  await tell(deps, tx, org_id, 'api_key_created', { api_key_id: id, name, role: 'owner' })
+  await tell(deps, tx, org_id, {
+    event_type: 'api_key_created',
+    payload: { api_key_id: id, name, scopes: ['read', 'write', 'admin'] },
+  })
   return key
 }
 
-async function tell(
-  deps: BootstrapDeps,
-  tx: Queryable,
-  org_id: OrgId,
-  event_type: EventType,
-  payload: Readonly<Record<string, unknown>>,
-): Promise<void> {
+async function tell(deps: BootstrapDeps, tx: Queryable, org_id: OrgId, told: TypedEvent): Promise<void> {
   const event = {
     id: deps.uuids.next(),
     org_id,
     timestamp: deps.clock.now(),
-    event_type,
     sandbox_id: null,
     actor: SYSTEM,
-    payload,
+    ...told,
   }
   await events.insertMany(tx, [event])
 }

@@ -3,7 +3,6 @@
  * status, run and audit event in one transaction.
  */
 import type { Actor } from '../domain/caller.ts'
-import type { EventType } from '../domain/event-types.ts'
 import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import { asId } from '../domain/ids.ts'
 import {
@@ -164,14 +163,13 @@ function notBefore(now: Date, start: Date | null): Date {
   return start !== null && start > now ? start : now
 }
 
-/** The audit event of a transition, or null for one that leaves none. */
+/** The audit event of a transition: each leaves one. */
 function eventOf(
   deps: Pick<TransitionDeps, 'uuids'>,
   { request, row, status, now }: Step,
   run_id: RunId | null,
-): NewEvent | null {
+): NewEvent {
   const event_type = eventTypeOf(request.event, status)
-  if (event_type === null) return null
   const { cause, worker, facts } = request
   return {
     id: deps.uuids.next(),
@@ -183,8 +181,8 @@ function eventOf(
     payload: {
       sandbox_id: request.sandbox_id,
       name: row.name,
-      run_id,
       cause: cause.code,
+      ...(run_id === null ? {} : { run_id }),
       ...(cause.message === undefined || cause.message === null ? {} : { message: cause.message }),
       ...(worker === undefined ? {} : { worker: worker.name }),
       ...(facts === undefined ? {} : { facts }),
@@ -192,17 +190,20 @@ function eventOf(
   }
 }
 
-function eventTypeOf(event: TransitionEvent, status: SandboxStatus): EventType | null {
+function eventTypeOf(event: TransitionEvent, status: SandboxStatus): TransitionEventType {
   if (event === 'placed') return 'sandbox_placed'
-  if (event === 'no_capacity') return null
+  if (event === 'no_capacity') return 'sandbox_waiting'
   return EVENT_OF_STATUS[status]
 }
 
-const EVENT_OF_STATUS: Record<SandboxStatus, EventType> = {
-  created: 'sandbox_created',
+type TransitionEventType = 'sandbox_placed' | 'sandbox_waiting' | (typeof EVENT_OF_STATUS)[SandboxStatus]
+
+/** No transition leads to `created`. */
+const EVENT_OF_STATUS = {
+  created: 'sandbox_starting',
   starting: 'sandbox_starting',
   running: 'sandbox_running',
   stopping: 'sandbox_stopping',
   stopped: 'sandbox_stopped',
   failed: 'sandbox_failed',
-}
+} as const satisfies Record<SandboxStatus, string>

@@ -94,17 +94,19 @@ export async function makeAnswer(
   ])
   const streams = streamsOf(tickets, worker)
   const wanted_version = versionOf(open)
-  if (wanted_version === report.known_version) return { wanted_version, wanted: null, discard, streams }
+  if (wanted_version === report.known_version) return { wanted_version, wanted: null, discard, streams, ...NO_VOLUMES }
   const orders = await deps.db.asSystem((q) => runs.ordersOf(q, worker))
   const wanted = await Promise.all(orders.map((order) => wantedOf(deps, order)))
-  return { wanted_version: versionOf(orders), wanted, discard, streams } // the version of what is sent, not of the look
+  return { wanted_version: versionOf(orders), wanted, discard, streams, ...NO_VOLUMES } // the version of what is sent, not of the look
 }
 
 /** The answer to a report that was overtaken: nothing is wanted anew. */
 export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: SyncRequest): SyncAnswer {
   const streams = streamsOf(tickets, worker)
-  return { wanted_version: report.known_version ?? '', wanted: null, discard: [], streams }
+  return { wanted_version: report.known_version ?? '', wanted: null, discard: [], streams, ...NO_VOLUMES }
 }
+
+const NO_VOLUMES = { volumes_version: '', volumes: null, discard_volumes: [] } as const
 
 function streamsOf(tickets: Tickets, worker: WorkerId): SyncAnswer['streams'] {
   return tickets.showTickets(worker).map(({ ticket, target, kind }) => ({ ticket, run_id: asId<RunId>(target), kind }))
@@ -137,6 +139,7 @@ async function wantedOf(deps: SyncDeps, order: runs.RunOrder): Promise<WantedRun
     desired: desiredOf(order),
     grace_ms: deps.settings.stopGraceMs,
     spec: order.spec,
+    volumes: [],
     // Only a start pulls: the secret goes no further than it must.
     registry_auth: order.status === 'starting' ? await authOrNone(deps, order) : null,
   }

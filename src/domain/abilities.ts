@@ -14,6 +14,8 @@ export const ABILITIES = [
   'secrets',
   'named_mounts',
   'bind_mounts',
+  'bind_quota',
+  'raw_stat',
   'disk_images',
   'init_handoff',
   'metrics',

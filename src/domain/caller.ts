@@ -3,11 +3,33 @@ import type { ApiKeyId, OrgId } from './ids.ts'
 export const ROLES = ['owner', 'admin', 'member', 'viewer'] as const
 export type Role = (typeof ROLES)[number]
 
+/**
+ * What a key may do: `read` reads, `write` changes sandboxes, volumes and their files and runs commands, `admin` manages
+ * keys, credentials and caps. Each includes those before it.
+ */
+export const SCOPES = ['read', 'write', 'admin'] as const
+export type Scope = (typeof SCOPES)[number]
+
+/** The role that a key with a scope has in its organization. Source: contract decisions, "Roles". */
+export const ROLE_OF_SCOPE: Record<Scope, Role> = { read: 'viewer', write: 'member', admin: 'owner' }
+
+/** Whether a caller with one scope may do what needs another. */
+export function includesScope(held: Scope, needed: Scope): boolean {
+  return SCOPES.indexOf(held) >= SCOPES.indexOf(needed)
+}
+
+/** The widest of a key's scopes; a key has at least one. */
+export function widestScope(scopes: readonly Scope[]): Scope {
+  return SCOPES.findLast((scope) => scopes.includes(scope)) ?? 'read'
+}
+
 /** Who asks: an authenticated API key and the organization it belongs to. */
 export type Caller = {
   readonly org_id: OrgId
   readonly api_key_id: ApiKeyId
   readonly role: Role
+  /** The widest scope of the key. */
+  readonly scope: Scope
   readonly actor: Actor
 }
 

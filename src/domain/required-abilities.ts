@@ -1,6 +1,6 @@
 import { ABILITIES, type Ability } from './abilities.ts'
 import { UNAVAILABLE_NETWORK_FIELDS } from './normalize-network.ts'
-import type { Rule, SandboxSpec } from './spec.ts'
+import type { Mount, Rule, SandboxSpec } from './spec.ts'
 
 /** Something that a specification asks for and that a worker's driver may lack. */
 export type RequiredAbility = {
@@ -92,6 +92,22 @@ const TABLE: Record<Ability, Entry> = {
     fields: '`mounts` of type `bind`',
     why: "needs a worker that is capable of mounting a folder of the organization's default volume",
     find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'bind'),
+  },
+  bind_quota: {
+    fields: '`mounts[].quota_mib` of type `bind`',
+    why: 'needs a worker that is capable of limiting what a folder within a volume takes',
+    find: (spec) => {
+      const asks = (mount: Mount): boolean => mount.type === 'bind' && mount.quota_mib !== null
+      return indexed('mounts', spec.mounts, asks).map((at) => `${at}.quota_mib`)
+    },
+  },
+  raw_stat: {
+    fields: '`mounts[].stat_virtualization: off`',
+    why: "needs a worker that is capable of showing files with the machine's own owners",
+    find: (spec) => {
+      const asks = (mount: Mount): boolean => 'stat_virtualization' in mount && mount.stat_virtualization === 'off'
+      return indexed('mounts', spec.mounts, asks).map((at) => `${at}.stat_virtualization`)
+    },
   },
   disk_images: {
     fields: '`mounts` of type `disk_image`',

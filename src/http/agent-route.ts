@@ -1,7 +1,7 @@
 import { OPERATIONS } from '../contract/operations.ts'
 import { asId, type SandboxId } from '../domain/ids.ts'
 import type { Log } from '../lib/log.ts'
-import { authenticateRequest } from './authenticate-request.ts'
+import { authenticateRequest, requireScope } from './authenticate-request.ts'
 import { pipeWebSocket } from './pipe-web-socket.ts'
 import { parseQuery } from './query.ts'
 import type { UpgradeRoute } from './upgrades.ts'
@@ -19,13 +19,14 @@ export function agentRoute(deps: {
   readonly settings: { readonly pingMs: number }
 }): UpgradeRoute {
   const { useCases, log, makeParser, settings } = deps
-  const { path, params, query } = OPERATIONS.open_agent
+  const { path, params, query, access } = OPERATIONS.open_agent
   const parseParams = makeParser(params, 'path')
   const parseOfQuery = makeParser(query, 'query')
   return {
     path,
     handle: async (upgrade) => {
       const caller = await authenticateRequest(useCases, upgrade.headers.authorization)
+      requireScope(caller, access)
       const { sandbox_id } = parseParams(upgrade.params)
       parseQuery(upgrade.url, query, parseOfQuery)
       const channel = await useCases.openChannel(caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)

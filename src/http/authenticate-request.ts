@@ -1,4 +1,4 @@
-import type { Caller } from '../domain/caller.ts'
+import { includesScope, type Caller, type Scope } from '../domain/caller.ts'
 import { Problem } from '../domain/problem.ts'
 import type { UseCases } from './use-cases.ts'
 
@@ -14,4 +14,13 @@ export async function authenticateRequest(
   const caller = key === undefined ? null : await useCases.authenticate(key)
   if (caller === null) throw new Problem('invalid_api_key')
   return caller
+}
+
+/** Refuses a caller whose key lacks the scope that an operation needs: `forbidden`, naming it. */
+export function requireScope(caller: Caller, needed: Scope | 'none'): void {
+  if (needed === 'none' || includesScope(caller.scope, needed)) return
+  throw new Problem('forbidden', {
+    message: `forbidden: this needs an API key with the scope ${needed}; yours has ${caller.scope}`,
+    details: { field: 'scope', seen: caller.scope, accepted: needed },
+  })
 }

@@ -7,10 +7,11 @@ import { Problem } from '../domain/problem.ts'
 import type { Log } from '../lib/log.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import { agentRoute } from './agent-route.ts'
-import { authenticateRequest } from './authenticate-request.ts'
+import { authenticateRequest, requireScope } from './authenticate-request.ts'
 import { clientGone } from './client-gone.ts'
 import { endOnClose } from './end-on-close.ts'
-import { makeHandlers, type Handler } from './handlers.ts'
+import type { Handler } from './handler.ts'
+import { makeHandlers } from './handlers.ts'
 import { addProbes } from './probes.ts'
 import { JSON_TYPE, problemOf, renderProblem } from './problem-reply.ts'
 import { refuseMalformed } from './refuse-malformed.ts'
@@ -107,7 +108,9 @@ function addRoute(
     method: route.operation.method,
     url: route.operation.path.replaceAll(/\{(\w+)\}/g, ':$1'),
     onRequest: async (request) => {
-      callers.set(request, await authenticateRequest(useCases, request.headers.authorization))
+      const caller = await authenticateRequest(useCases, request.headers.authorization)
+      requireScope(caller, route.operation.access)
+      callers.set(request, caller)
     },
     handler: async (request, reply) => {
       const caller = callers.get(request)

@@ -5,7 +5,7 @@ import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../contract/worker-pr
 import type { ControlDeps } from '../control/deps.ts'
 import { holdSync } from '../control/hold-sync.ts'
 import { authenticateWorker } from '../control/worker-join.ts'
-import { asId, type RunId, type SandboxId, type WorkerId } from '../domain/ids.ts'
+import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 import type { Relay } from '../relay/relay.ts'
@@ -86,13 +86,15 @@ async function workerOf(control: ControlDeps, authorization: string | undefined)
   return worker
 }
 
-type ParsedSync = Omit<SyncRequest, 'worker_id' | 'seen' | 'stored'> & {
+type ParsedSync = Omit<SyncRequest, 'worker_id' | 'seen' | 'stored' | 'volumes'> & {
   readonly worker_id: string
   readonly seen: readonly (Omit<SyncRequest['seen'][number], 'run_id' | 'sandbox_id'> & {
     readonly run_id: string
     readonly sandbox_id: string
   })[]
   readonly stored: readonly string[]
+  readonly volumes:
+    readonly { readonly org_id: string; readonly volume_id: string; readonly used_bytes: number }[] | null
 }
 
 function reportOf(parsed: ParsedSync, worker: WorkerId): SyncRequest {
@@ -117,5 +119,11 @@ function reportOf(parsed: ParsedSync, worker: WorkerId): SyncRequest {
       sandbox_id: asId<SandboxId>(run.sandbox_id),
     })),
     stored: parsed.stored.map((id) => asId<SandboxId>(id)),
+    volumes:
+      parsed.volumes?.map(({ org_id, volume_id, used_bytes }) => ({
+        org_id: asId<OrgId>(org_id),
+        volume_id: asId<VolumeId>(volume_id),
+        used_bytes,
+      })) ?? null,
   }
 }

@@ -1,17 +1,15 @@
 import type { Actor } from '../domain/caller.ts'
 import type { EventId, OrgId } from '../domain/ids.ts'
-import { EVENT_TYPES, type EventType } from '../domain/event-types.ts'
+import { EVENT_TYPES, type TypedEvent } from '../domain/event-types.ts'
 import type { Queryable } from './database.ts'
 
 /** An audit event to write, in the transaction of what it tells about. */
-export type NewEvent = {
+export type NewEvent = TypedEvent & {
   readonly id: string
   readonly org_id: OrgId
   readonly timestamp: Date
-  readonly event_type: EventType
   readonly sandbox_id: string | null
   readonly actor: Actor
-  readonly payload: Readonly<Record<string, unknown>>
 }
 
 /** An audit event as it is read (service description 2.4). */

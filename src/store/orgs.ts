@@ -1,6 +1,6 @@
 /** Organizations with their members, keys, volumes and registry credentials. */
 import type { ApiKeyId, CredentialId, OrgId } from '../domain/ids.ts'
-import type { Role } from '../domain/caller.ts'
+import type { Role, Scope } from '../domain/caller.ts'
 import type { Queryable } from './database.ts'
 
 /** An organization as `GET /v1/me/org` shows it, but for the caller's role. */
@@ -79,7 +79,7 @@ export type NewApiKey = {
   readonly id: ApiKeyId
   readonly org_id: OrgId
   readonly name: string
-  readonly role: Role
+  readonly scopes: readonly Scope[]
   readonly secretSha256: Buffer
   readonly now: Date
   readonly expires_at: Date | null
@@ -88,20 +88,26 @@ export type NewApiKey = {
 /** Adds an API key by the hash of its secret; a secret that exists already violates `api_keys_secret_key`. */
 export async function insertApiKey(q: Queryable, key: NewApiKey): Promise<void> {
   await q.query({
-    text: `INSERT INTO api_keys (id, org_id, name, role, secret_sha256, created_at, expires_at)
+    text: `INSERT INTO api_keys (id, org_id, name, scopes, secret_sha256, created_at, expires_at)
            VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-    values: [key.id, key.org_id, key.name, key.role, key.secretSha256, key.now, key.expires_at],
+    values: [key.id, key.org_id, key.name, key.scopes, key.secretSha256, key.now, key.expires_at],
   })
 }
 
 /** A key that may be used at `now`. */
-export type LiveKey = { readonly id: ApiKeyId; readonly org_id: OrgId; readonly name: string; readonly role: Role }
+export type LiveKey = {
+  readonly id: ApiKeyId
+  readonly org_id: OrgId
+  readonly name: string
+  readonly scopes: readonly Scope[]
+  readonly expires_at: Date | null
+}
 
 /** The live key that a secret's hash belongs to, or null. */
 export async function findLiveKey(q: Queryable, secretSha256: Buffer, now: Date): Promise<LiveKey | null> {
   const { rows } = await q.query<LiveKey>({
     name: 'orgs.findLiveKey',
-    text: `SELECT id, org_id, name, role FROM api_keys
+    text: `SELECT id, org_id, name, scopes, expires_at FROM api_keys
            WHERE secret_sha256 = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)`,
     values: [secretSha256, now],
   })

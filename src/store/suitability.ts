@@ -1,8 +1,8 @@
 import { UnsuitableDatabase } from './database-errors.ts'
 import type { Queryable } from './session.ts'
 
-/** PostgreSQL 14 is the oldest that its makers still care for at the time of writing. */
-const OLDEST_VERSION = 14
+/** PostgreSQL 15 is the oldest that its makers still care for (2026-11), and the first with views that obey the reader's row-level security. */
+const OLDEST_VERSION = 15
 
 /**
  * Refuses, with `UnsuitableDatabase`, a server that is too old and a role that row-level security doesn't bind: one

@@ -18,6 +18,7 @@ import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../support/spec.ts'
+import { NO_STORAGE } from '../support/no-storage.ts'
 
 let control: TestControl
 let worker: WorkerId
@@ -63,6 +64,7 @@ async function sync(seen: readonly SeenRun[]): Promise<void> {
     seen,
     stored: [],
     dialled: [],
+    ...NO_STORAGE,
   }
   await takeReport(control.deps, worker, request)
 }

@@ -11,6 +11,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { waitUntil } from '../support/wait.ts'
+import { NO_STORAGE } from '../support/no-storage.ts'
 
 let named = 0
 /** A name that no sandbox has yet. */
@@ -35,6 +36,7 @@ before(async () => {
     seen: [],
     stored: [],
     dialled: [],
+    ...NO_STORAGE,
   })
 })
 after(() => control.close())

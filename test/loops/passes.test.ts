@@ -12,6 +12,7 @@ import { placePending } from '../../src/loops/place-pending.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { makeTestClock, type TestClock } from '../support/test-clock.ts'
+import { NO_STORAGE } from '../support/no-storage.ts'
 
 const never = new AbortController().signal
 let clock: TestClock
@@ -37,6 +38,7 @@ async function join(name: string, vcpus: number): Promise<WorkerId> {
     seen: [],
     stored: [],
     dialled: [],
+    ...NO_STORAGE,
   })
   return worker_id
 }

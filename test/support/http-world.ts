@@ -9,7 +9,9 @@ import type { Sandbox } from '../../src/domain/sandbox.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerDeps } from '../../src/http/server.ts'
 import type { EventRow } from '../../src/control/read-events.ts'
 import type { Org } from '../../src/control/read-org.ts'
-import type { SandboxRef, UseCases } from '../../src/http/use-cases.ts'
+import type { SandboxRef } from '../../src/control/read-sandboxes.ts'
+import { bindUseCases, type UseCases } from '../../src/http/use-cases.ts'
+import type { ControlDeps } from '../../src/control/deps.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
@@ -30,7 +32,7 @@ export type WorldOptions = {
 export function makeHttpWorld(options: WorldOptions = {}): FastifyInstance {
   const uuids = makeUuids(systemClock, systemRandom)
   return makeServer({
-    useCases: { ...oneSandbox(), ...options.useCases },
+    useCases: { ...bindUseCases(nothing()), ...oneSandbox(), ...options.useCases },
     log: makeLog('silent'),
     uuids,
     metrics: new Registry(),
@@ -59,7 +61,17 @@ export const theSandbox: Sandbox = {
   spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
 }
 
-function oneSandbox(): UseCases {
+/** What the use cases that this world does not answer itself stand on. */
+function nothing(): ControlDeps {
+  const untouched: ControlDeps = new Proxy(Object.create(null), {
+    get: (_target, name) => {
+      throw new Error(`this world has no ${String(name)}`)
+    },
+  })
+  return untouched
+}
+
+function oneSandbox(): Partial<UseCases> {
   const find = (ref: SandboxRef): Sandbox => {
     if ('id' in ref ? ref.id === theSandbox.id : ref.name === theSandbox.name) return theSandbox
     throw new Problem('sandbox_not_found')
@@ -103,5 +115,11 @@ function oneSandbox(): UseCases {
 
 function caller(): Caller {
   const api_key_id = asId<ApiKeyId>(SANDBOX_ID)
-  return { org_id: ORG, api_key_id, role: 'owner', actor: { kind: 'api_key', api_key_id, name: 'first' } }
+  return {
+    org_id: ORG,
+    api_key_id,
+    role: 'owner',
+    scope: 'admin',
+    actor: { kind: 'api_key', api_key_id, name: 'first' },
+  }
 }

@@ -1,7 +1,7 @@
 import { authenticate } from '../../src/control/authenticate.ts'
 import type { ControlDeps } from '../../src/control/deps.ts'
 import { formatApiKey, hashSecret } from '../../src/domain/api-key.ts'
-import type { Caller } from '../../src/domain/caller.ts'
+import { SCOPES, type Caller } from '../../src/domain/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../src/domain/ids.ts'
 import * as orgs from '../../src/store/orgs.ts'
 
@@ -21,7 +21,7 @@ export async function addKey(deps: ControlDeps, org_id: OrgId, expires_at: Date 
   const id = asId<ApiKeyId>(deps.uuids.next())
   const now = deps.clock.now()
   await deps.db.asSystem((q) =>
-    orgs.insertApiKey(q, { id, org_id, name: 'k', role: 'owner', secretSha256: hashSecret(key), now, expires_at }),
+    orgs.insertApiKey(q, { id, org_id, name: 'k', scopes: SCOPES, secretSha256: hashSecret(key), now, expires_at }),
   )
   return key
 }

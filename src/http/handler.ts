@@ -1,0 +1,63 @@
+import type { TSchema } from 'typebox'
+import { NoBody, type Operation, type RequestOf } from '../contract/operation.ts'
+import type { Caller } from '../domain/caller.ts'
+import { describeSeen, refusalProblem } from '../domain/refusal.ts'
+import { parseQuery } from './query.ts'
+import type { ParserMaker } from './validate.ts'
+
+/** A request as the server hands it over: authenticated, its body parsed as JSON, nothing else looked at. */
+export type RawRequest = {
+  readonly caller: Caller
+  readonly url: string
+  readonly params: unknown
+  readonly body: unknown
+  /** Aborted when the client leaves. A function, because most requests never ask. */
+  readonly signal: () => AbortSignal
+}
+
+/** One operation ready to serve: checks the request by the operation's schemas, and answers JSON text. */
+export type Handler = (request: RawRequest) => Promise<string>
+
+/** Makes a handler of an operation and what it asks of the use cases. */
+export type HandlerMaker = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
+  operation: Operation<Params, Query, Body>,
+  serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: RawRequest) => Promise<string>,
+) => Handler
+
+const noBody: TSchema = NoBody
+
+/** The one way in which requests are checked: parameters of path and query, then the body, each by its schema. */
+export function makeHandlerMaker(makeParser: ParserMaker): HandlerMaker {
+  return (operation, serve) => {
+    const parseParams = makeParser(operation.params, 'path')
+    const parseOfQuery = makeParser(operation.query, 'query')
+    const parseBody = makeParser(operation.body, 'body')
+    const takesBody: boolean = operation.body !== noBody
+    return (raw) =>
+      serve(
+        {
+          params: parseParams(raw.params),
+          query: parseQuery(raw.url, operation.query, parseOfQuery),
+          body: parseBody(takesBody ? raw.body : (raw.body ?? {})),
+        },
+        raw,
+      )
+  }
+}
+
+type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
+
+/** The envelope of a page around items that are JSON text already. */
+export function renderPage<Item>({ items, nextCursor }: Page<Item>, render: (item: Item) => string): string {
+  return `{"data":[${items.map(render).join(',')}],"has_more":${String(nextCursor !== null)},"next_cursor":${JSON.stringify(nextCursor)}}`
+}
+
+/** The instant of a parameter whose format was checked, or null. */
+export function instant(text: string | undefined): Date | null {
+  return text === undefined ? null : new Date(text)
+}
+
+/** Throws `invalid_request` for a field. */
+export function refuse(field: string, seen: unknown, accepted: string): never {
+  throw refusalProblem({ code: 'invalid_request', field, seen: describeSeen(seen), accepted })
+}
