@@ -157,7 +157,6 @@ async function change(server: RealServer, one: Known, id: keyof typeof NEXT): Pr
 async function settle(server: RealServer): Promise<readonly SandboxBody[]> {
   const deadlineMs = systemClock.monotonicMs() + SETTLE_LIMIT_MS
   for (;;) {
-    const all = await listAll(server)
     // Deleted sandboxes are in no list, but they too are still to stop.
     const open = await readRows<{ id: string; status: string }>(
       server,
@@ -165,7 +164,7 @@ async function settle(server: RealServer): Promise<readonly SandboxBody[]> {
     )
     const moving = open.filter(({ status }) => status !== 'running')
     const isQuiet = moving.length === 0 && containersOf(server.dataDir).length === open.length
-    if (isQuiet) return all
+    if (isQuiet) return await listAll(server) // listed afterwards: an earlier list may show one on its way
     assert.ok(systemClock.monotonicMs() < deadlineMs, `never settled: ${JSON.stringify(moving.slice(0, 3))}`)
     await systemClock.sleep(50)
   }
