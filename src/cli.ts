@@ -27,6 +27,7 @@ async function main(argv: readonly string[]): Promise<number> {
     options: {
       help: { type: 'boolean', short: 'h' },
       dump: { type: 'boolean' },
+      org: { type: 'string' },
       name: { type: 'string' },
       username: { type: 'string' },
       'password-stdin': { type: 'boolean' },

@@ -33,9 +33,15 @@ export type Caller = {
   readonly actor: Actor
 }
 
+/** For whom a use case acts: the organization, and who its events name. A `Caller` is one. */
+export type Acting = Pick<Caller, 'org_id' | 'actor'>
+
 /** Who caused an event; the shapes of service description 2.4 and openapi.json's EventActor. */
 export type Actor =
   | { readonly kind: 'user'; readonly user_id: string; readonly label: string; readonly redacted_email: string }
   | { readonly kind: 'api_key'; readonly api_key_id: string; readonly name: string }
   | { readonly kind: 'system'; readonly code: string; readonly label: string }
   | { readonly kind: 'ssh_key'; readonly key_id: string; readonly fingerprint: string; readonly label: string | null }
+
+/** Who uses the `sandyard` command: whoever may read the installation's data folder. */
+export const OPERATOR: Actor = { kind: 'system', code: 'operator', label: 'the sandyard command' }

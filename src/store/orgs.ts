@@ -31,6 +31,24 @@ export async function first(q: Queryable): Promise<OrgRow | null> {
   return rows[0] ?? null
 }
 
+/** The organization of a slug, or null. */
+export async function findBySlug(q: Queryable, slug: string): Promise<OrgRow | null> {
+  const { rows } = await q.query<OrgRow>({
+    text: 'SELECT id, name, slug, mfa_required, created_at, updated_at FROM orgs WHERE slug = $1',
+    values: [slug],
+  })
+  return rows[0] ?? null
+}
+
+/** The organizations of the installation, by slug. */
+export async function list(q: Queryable, limit: number): Promise<readonly OrgRow[]> {
+  const { rows } = await q.query<OrgRow>({
+    text: 'SELECT id, name, slug, mfa_required, created_at, updated_at FROM orgs ORDER BY slug LIMIT $1',
+    values: [limit],
+  })
+  return rows
+}
+
 export async function insertOrg(
   q: Queryable,
   org: { readonly id: OrgId; readonly name: string; readonly slug: string; readonly now: Date },
