@@ -34,6 +34,7 @@ import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/runtime.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import { openPorts } from '../../src/worker/network/open-ports.ts'
+import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 
 const UID_SHIFT = 200_000
@@ -59,7 +60,10 @@ export function isInstalled(name: string): boolean {
 /** A real driver in a folder of its own, over an image made of this machine's own programs. */
 export type OciFixture = {
   readonly dir: string
+  /** The folder of the host volume. */
   readonly volume: string
+  /** Where a volume's folder lies, whether it is there yet or not. */
+  volumeFolder(id: string): string
   readonly layer: string
   readonly image: { config: ImageConfig }
   readonly settings: OciSettings
@@ -81,9 +85,11 @@ export async function makeOciFixture(existing?: string): Promise<OciFixture> {
   const dir = existing ?? mkdtempSync(join(tmpdir(), 'sandyard-oci-'))
   const stateDir = join(dir, 'state')
   const layer = join(dir, 'layer')
-  const volume = join(dir, 'volume')
+  const volumeFolder = (id: string): string => join(dir, 'volumes', id)
+  const volume = volumeFolder('host')
   if (existing === undefined) {
-    mkdirSync(volume)
+    mkdirSync(volume, { recursive: true })
+    chownSync(volume, UID_SHIFT, UID_SHIFT)
     buildLayer(layer)
   }
   const prefix = `sy${parentName(stateDir).slice(0, 6)}-`
@@ -108,6 +114,7 @@ export async function makeOciFixture(existing?: string): Promise<OciFixture> {
   const fixture: OciFixture = {
     dir,
     volume,
+    volumeFolder,
     layer,
     image,
     settings,
@@ -121,7 +128,7 @@ export async function makeOciFixture(existing?: string): Promise<OciFixture> {
         clock: systemClock,
         log: collectLog(logged),
         random: systemRandom,
-        hostVolumePath: () => volume,
+        volumes: makeVolumes(join(dir, 'volumes')),
         openGuestChannel: (container) => {
           containers.set(asId<RunId>(container.id), container)
           return echo()
@@ -185,6 +192,20 @@ function makeImages(layer: string, image: { config: ImageConfig }): Images {
       return { reference, digest: `sha256:${'0'.repeat(64)}`, config: image.config, layers: [layer] }
     },
     list: () => Promise.resolve(['local/box']),
+  }
+}
+
+/** Volumes as plain folders, without caps. */
+function makeVolumes(dir: string): Pick<VolumeStorage, 'open'> {
+  return {
+    open({ volume_id }) {
+      const folder = join(dir, volume_id)
+      if (!existsSync(folder)) {
+        mkdirSync(folder, { recursive: true })
+        chownSync(folder, UID_SHIFT, UID_SHIFT)
+      }
+      return Promise.resolve(folder)
+    },
   }
 }
 

@@ -1,5 +1,5 @@
-import type { WantedRun } from '../../src/contract/worker-protocol.ts'
-import { asId, type OrgId, type RunId, type SandboxId } from '../../src/domain/ids.ts'
+import type { RunVolume, WantedRun } from '../../src/contract/worker-protocol.ts'
+import { asId, type OrgId, type RunId, type SandboxId, type VolumeId } from '../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../src/domain/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
@@ -17,6 +17,19 @@ export function wantedRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId):
     desired: 'running',
     grace_ms: 2000,
     spec: { ...DEFAULT_SPEC_FOR_TESTS, image: 'local/box', ...spec },
+    volumes: [runVolume(null)],
     registry_auth: null,
+  }
+}
+
+/** A volume without caps; of its own name and identifier, or with null the host volume. */
+export function runVolume(name: string | null): RunVolume {
+  return {
+    org_id: asId<OrgId>('org'),
+    volume_id: asId<VolumeId>(name ?? 'host'),
+    kind: name === null ? 'host' : 'managed',
+    name,
+    capacity_bytes: null,
+    org_capacity_bytes: null,
   }
 }

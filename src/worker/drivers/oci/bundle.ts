@@ -1,6 +1,8 @@
-import type { Rlimit, SandboxSpec, TmpfsMount } from '../../../domain/spec.ts'
+import type { Resources, Rlimit, SandboxSpec } from '../../../domain/spec.ts'
 import { processCapabilities } from './capabilities.ts'
 import { INIT_PATH } from './environment.ts'
+import type { PlannedMount } from './mount-plan.ts'
+import { mountFlags } from './pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
 import { NAMESPACE_SIZE, type SandboxUser } from './users.ts'
 
@@ -21,8 +23,8 @@ export type BundleInput = {
   readonly env: readonly string[]
   readonly workdir: string
   readonly rlimits: readonly Rlimit[]
-  /** With their targets resolved beneath the root. */
-  readonly tmpfs: readonly TmpfsMount[]
+  /** In the order in which they are made. */
+  readonly mounts: readonly PlannedMount[]
   readonly architecture: NodeJS.Architecture
 }
 
@@ -34,10 +36,7 @@ export function makeBundle(input: BundleInput): object {
     process: makeProcess(input),
     root: { path: input.rootPath, readonly: false },
     hostname: input.hostname,
-    mounts: [
-      ...systemMounts(input),
-      ...orderedTmpfs(input.tmpfs).map((mount) => tmpfsMount(mount, input.spec.resources.memory_mib)),
-    ],
+    mounts: [...systemMounts(input), ...input.mounts.map((mount) => asBundleMount(mount, input.spec.resources))],
     linux: {
       cgroupsPath: input.cgroupsPath,
       // The limits lie on the cgroup above; here are devices alone, of which the runtime adds null, zero and the like.
@@ -53,12 +52,6 @@ export function makeBundle(input: BundleInput): object {
       readonlyPaths: READONLY_PATHS,
     },
   }
-}
-
-/** Mounts in the order that lets each find its folder: a parent before what lies in it. */
-export function orderedTmpfs(mounts: readonly TmpfsMount[]): readonly TmpfsMount[] {
-  const depth = (mount: TmpfsMount): number => mount.guest.split('/').filter((part) => part !== '').length
-  return mounts.toSorted((one, other) => depth(one) - depth(other))
 }
 
 function makeProcess(input: BundleInput): object {
@@ -85,7 +78,9 @@ function makeProcess(input: BundleInput): object {
 const IDLE_USER: SandboxUser = { uid: 0, gid: 0, additionalGids: [], home: '/root' }
 
 function systemMounts(input: BundleInput): readonly object[] {
-  const shm = input.tmpfs.some((mount) => mount.guest === '/dev/shm') ? [] : [shmMount(input.spec.resources.memory_mib)]
+  const shm = input.mounts.some((mount) => mount.guest === '/dev/shm')
+    ? []
+    : [shmMount(input.spec.resources.memory_mib)]
   return [
     { destination: '/proc', type: 'proc', source: 'proc', options: ['nosuid', 'noexec', 'nodev'] },
     { destination: '/dev', type: 'tmpfs', source: 'tmpfs', options: ['nosuid', 'strictatime', 'mode=755', 'size=64k'] },
@@ -117,16 +112,18 @@ function shmMount(memoryMib: number): object {
   }
 }
 
-function tmpfsMount(mount: TmpfsMount, memoryMib: number): object {
-  const { readonly, noexec, nosuid, nodev } = mount.options
+function asBundleMount({ guest, spec, pin }: PlannedMount, { memory_mib }: Resources): object {
+  if (spec.type !== 'tmpfs')
+    return { destination: guest, type: 'bind', source: pin, options: ['bind', ...mountFlags(spec.options)] }
+  const { readonly, noexec, nosuid, nodev } = spec.options
   const flags = [
     readonly ? 'ro' : 'rw',
     noexec ? 'noexec' : 'exec',
     nosuid ? 'nosuid' : 'suid',
     nodev ? 'nodev' : 'dev',
   ]
-  const size = mount.size_mib === null ? halfOf(memoryMib) : String(mount.size_mib)
-  return { destination: mount.guest, type: 'tmpfs', source: 'tmpfs', options: [...flags, 'mode=1777', `size=${size}m`] }
+  const size = spec.size_mib === null ? halfOf(memory_mib) : String(spec.size_mib)
+  return { destination: guest, type: 'tmpfs', source: 'tmpfs', options: [...flags, 'mode=1777', `size=${size}m`] }
 }
 
 function halfOf(memoryMib: number): string {

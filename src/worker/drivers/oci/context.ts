@@ -1,11 +1,11 @@
 import type { Duplex } from 'node:stream'
-import type { OrgId } from '../../../domain/ids.ts'
 import type { PullPolicy } from '../../../domain/spec.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
 import type { Image, RegistryAuth } from '../../images/image.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
+import type { VolumeStorage } from '../../volumes/storage.ts'
 import type { Cgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { Disks } from './disk.ts'
@@ -59,8 +59,8 @@ export type OciDriverInput = {
   readonly clock: Clock
   readonly log: Log
   readonly random: Random
-  /** The folder of an organization's host volume, from which patches copy. */
-  readonly hostVolumePath: (org: OrgId) => string
+  /** Where the volumes that a run mounts or copies from are opened. */
+  readonly volumes: Pick<VolumeStorage, 'open'>
   /** Serves the agent protocol for one client. */
   readonly openGuestChannel: (container: Container) => Duplex
   readonly settings: OciSettings

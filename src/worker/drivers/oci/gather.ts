@@ -5,7 +5,9 @@ import type { SandboxNetwork } from '../../network/sandbox-network.ts'
 import { StartError } from '../driver.ts'
 import type { OciContext } from './context.ts'
 import type { Disk } from './disk.ts'
+import { pinMounts, type PinnedMount } from './pin-mounts.ts'
 import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from './rootfs.ts'
+import { openRunVolumes, type RunVolumes } from './run-volumes.ts'
 import { failAs } from './start-failure.ts'
 
 /** What a sandbox is put together from; its root is mounted. */
@@ -14,6 +16,8 @@ export type Parts = {
   readonly network: SandboxNetwork
   readonly disk: Disk
   readonly paths: RootfsPaths
+  readonly volumes: RunVolumes
+  readonly mounts: readonly PinnedMount[]
 }
 
 /** Image, network and disk don't need each other: they are made at the same time. One that fails ends the pull. */
@@ -36,12 +40,15 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
   ).catch(endOthers)
   const disk = makeDisk(context, wanted, paths).catch(endOthers)
   const root = makeRoot({ image, disk, paths }).catch(endOthers)
+  const volumes = openRunVolumes(context.volumes, wanted)
+  // A run's folder comes into being with its disk.
+  const mounts = disk.then(() => pinMounts(context, wanted, { volumes, paths })).catch(endOthers)
   const cgroup = failAs('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(endOthers)
   // All of them have come to rest before the first failure is passed on: cleaning up must not race with them.
-  await Promise.allSettled([image, network, disk, root, cgroup])
+  await Promise.allSettled([image, network, disk, root, mounts, cgroup])
   if (abort.signal.aborted) throw abort.signal.reason
   signal.throwIfAborted()
-  return { image: await image, network: await network, disk: await disk, paths }
+  return { image: await image, network: await network, disk: await disk, paths, volumes, mounts: await mounts }
 }
 
 /** A sandbox that has started before keeps its image; another is resolved. */

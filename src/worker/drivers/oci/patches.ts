@@ -4,26 +4,29 @@ import { dirname, join, posix } from 'node:path'
 import type { Patch } from '../../../domain/spec.ts'
 import { StartError } from '../driver.ts'
 import { InTheWay, makeFolders, putFile, putText, statOrNull, type RootTree } from './root-tree.ts'
+import type { RunVolumes } from './run-volumes.ts'
 import { inParent, openInRoot, resolveInRoot, RootPathError } from './root-path.ts'
+
+type HostVolume = Pick<RunVolumes, 'host'>
 
 /** The deepest folder that `copy_dir` enters. */
 const MAX_DEPTH = 100
 
 /**
- * Applies a spec's patches in their order beneath a sandbox's root. `volume` is the organization's host volume, from
- * which `copy_file` and `copy_dir` read. Rejects with `StartError('patch')`, which names the patch and its path.
+ * Applies a spec's patches in their order beneath a sandbox's root. `copy_file` and `copy_dir` read from the
+ * organization's host volume, which other sandboxes may change meanwhile. Rejects with `StartError('patch')`, which names the patch and its path.
  */
-export async function applyPatches(tree: RootTree, patches: readonly Patch[], volume: string): Promise<void> {
+export async function applyPatches(tree: RootTree, patches: readonly Patch[], volumes: HostVolume): Promise<void> {
   for (const [index, patch] of patches.entries()) {
     try {
-      await applyPatch(tree, patch, volume)
+      await applyPatch(tree, patch, volumes)
     } catch (error) {
       throw new StartError('patch', `patch ${String(index)} (${patch.type}): ${reasonOf(error, patch)}`, error)
     }
   }
 }
 
-async function applyPatch(tree: RootTree, patch: Patch, volume: string): Promise<void> {
+async function applyPatch(tree: RootTree, patch: Patch, volumes: HostVolume): Promise<void> {
   switch (patch.type) {
     case 'text':
       await refuseExisting(tree, patch.path, patch.replace)
@@ -35,10 +38,10 @@ async function applyPatch(tree: RootTree, patch: Patch, volume: string): Promise
     }
     case 'copy_file':
       await refuseExisting(tree, patch.dst, patch.replace)
-      return await copyFile(tree, patch, volume)
+      return await copyFile(tree, patch, volumes)
     case 'copy_dir':
       await refuseExisting(tree, patch.dst, patch.replace)
-      return await copyFolder(tree, patch, volume)
+      return await copyFolder(tree, patch, volumes)
     case 'symlink':
       await refuseExisting(tree, patch.link, patch.replace)
       return await putLink(tree, patch.link, patch.target)
@@ -58,8 +61,12 @@ async function refuseExisting(tree: RootTree, path: string, replace: boolean): P
     throw new InTheWay(`'${path}' exists`)
 }
 
-async function copyFile(tree: RootTree, patch: Extract<Patch, { type: 'copy_file' }>, volume: string): Promise<void> {
-  const source = await openInRoot(volume, patch.src)
+async function copyFile(
+  tree: RootTree,
+  patch: Extract<Patch, { type: 'copy_file' }>,
+  volumes: HostVolume,
+): Promise<void> {
+  const source = await openInRoot(await volumes.host(), patch.src)
   try {
     const stat = await source.stat()
     if (!stat.isFile()) throw new InTheWay(`'${patch.src}' is not a file`)
@@ -72,8 +79,12 @@ async function copyFile(tree: RootTree, patch: Extract<Patch, { type: 'copy_file
   }
 }
 
-async function copyFolder(tree: RootTree, patch: Extract<Patch, { type: 'copy_dir' }>, volume: string): Promise<void> {
-  const source = await openInRoot(volume, patch.src)
+async function copyFolder(
+  tree: RootTree,
+  patch: Extract<Patch, { type: 'copy_dir' }>,
+  volumes: HostVolume,
+): Promise<void> {
+  const source = await openInRoot(await volumes.host(), patch.src)
   try {
     if (!(await source.stat()).isDirectory()) throw new InTheWay(`'${patch.src}' is not a folder`)
     await copyEntries(tree, source, { path: patch.dst, depth: 0 })

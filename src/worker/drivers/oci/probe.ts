@@ -9,7 +9,7 @@ import type { OciContext } from './context.ts'
 /** What this driver enforces. An ability that is not here is refused by name before a run gets this far. */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
-  'network_max_connections',
+  'network_max_connections', 'named_mounts', 'bind_mounts',
 ] // prettier-ignore
 
 /** Programs of the host that a start calls. */

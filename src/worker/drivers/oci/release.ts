@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import { rm, rmdir } from 'node:fs/promises'
+import { readdir, rm, rmdir, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Outcome } from '../../../contract/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
@@ -54,15 +54,29 @@ async function releaseMounts(context: OciContext, record: RunRecord): Promise<vo
     await disks.delete(record.sandbox_id)
 }
 
-/** Unmounts a run's file systems and removes their folders; folders alone, so that no content can be deleted. */
+/**
+ * Unmounts a run's file systems and removes their folders. What was mounted can't be deleted by it, even where an
+ * unmount failed in silence: only empty folders go, and the empty files that others were bound over; the kernel lets
+ * neither go while something is mounted there (`EBUSY`).
+ */
 export async function removeMounts(context: Pick<OciContext, 'mountDir' | 'clock'>, run: string): Promise<void> {
   const paths = rootfsPaths(context.mountDir, run)
   if (!existsSync(paths.base)) return
   await unmountBelow(paths.base, context.clock)
   await rm(join(paths.base, 'layers'), { recursive: true, force: true })
+  await removePins(paths.pins)
   for (const folder of [paths.root, paths.disk, paths.base]) {
     if (existsSync(folder)) await rmdir(folder)
   }
+}
+
+async function removePins(folder: string): Promise<void> {
+  if (!existsSync(folder)) return
+  for (const entry of await readdir(folder, { withFileTypes: true })) {
+    const pin = join(folder, entry.name)
+    await (entry.isDirectory() ? rmdir(pin) : unlink(pin))
+  }
+  await rmdir(folder)
 }
 
 /** Kills every process of a run and waits until none is left. */

@@ -38,10 +38,28 @@ const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
 
 /** Resolves a path of the sandbox beneath `root`. What is missing is no error; a loop or a file as folder is. */
 export async function resolveInRoot(root: string, guestPath: string, options: ResolveOptions = {}): Promise<RootPath> {
-  return await walking(root, guestPath, options.followLast ?? true, (walk) => {
+  return await walking({ root, covers: NONE }, guestPath, options.followLast ?? true, (walk) => {
     const names = [...walk.steps.map((step) => step.name), ...walk.missing]
     const resolved = `/${names.join('/')}`
     return Promise.resolve({ hostPath: join(root, ...names), guestPath: resolved, exists: walk.missing.length === 0 })
+  })
+}
+
+/** What lies over parts of a root: host paths by the resolved guest paths that they cover. */
+export type Covers = ReadonlyMap<string, string>
+
+/**
+ * `resolveInRoot` as a sandbox will see it once `covers` are mounted: beneath a covered path the walk goes on in what
+ * covers it, by the same rules. The answer has no host path, as parts of the walk may lie in different file systems.
+ */
+export async function resolveCovered(
+  root: string,
+  guestPath: string,
+  covers: Covers,
+): Promise<Pick<RootPath, 'guestPath' | 'exists'>> {
+  return await walking({ root, covers }, guestPath, true, (walk) => {
+    const names = [...walk.steps.map((step) => step.name), ...walk.missing]
+    return Promise.resolve({ guestPath: `/${names.join('/')}`, exists: walk.missing.length === 0 })
   })
 }
 
@@ -50,7 +68,7 @@ export async function resolveInRoot(root: string, guestPath: string, options: Re
  * `RootPathError` (`EINVAL` for devices, FIFOs and sockets). The caller closes the handle.
  */
 export async function openInRoot(root: string, guestPath: string): Promise<FileHandle> {
-  return await walking(root, guestPath, true, async (walk) => {
+  return await walking({ root, covers: NONE }, guestPath, true, async (walk) => {
     if (walk.missing.length > 0) throw new RootPathError('ENOENT', guestPath)
     const last = walk.steps.at(-1)?.handle ?? walk.root
     const stat = await last.stat()
@@ -69,7 +87,7 @@ export async function inParent<T>(
   guestPath: string,
   use: (folder: string, name: string) => Promise<T>,
 ): Promise<T> {
-  return await walking(root, guestPath, false, async (walk) => {
+  return await walking({ root, covers: NONE }, guestPath, false, async (walk) => {
     const [missing] = walk.missing
     if (missing !== undefined) {
       if (walk.missing.length > 1) throw new RootPathError('ENOENT', guestPath)
@@ -82,15 +100,18 @@ export async function inParent<T>(
 }
 
 type Step = { readonly name: string; readonly handle: FileHandle }
-type Walk = { readonly root: FileHandle; readonly steps: Step[]; missing: readonly string[] }
+type Walk = { readonly root: FileHandle; readonly covers: Covers; readonly steps: Step[]; missing: readonly string[] }
+type Start = { readonly root: string; readonly covers: Covers }
+
+const NONE: Covers = new Map()
 
 async function walking<T>(
-  root: string,
+  { root, covers }: Start,
   guestPath: string,
   followLast: boolean,
   use: (walk: Walk) => Promise<T>,
 ): Promise<T> {
-  const walk: Walk = { root: await open(root, O_PATH | constants.O_DIRECTORY), steps: [], missing: [] }
+  const walk: Walk = { root: await open(root, O_PATH | constants.O_DIRECTORY), covers, steps: [], missing: [] }
   try {
     await advance(walk, guestPath, followLast)
     return await use(walk)
@@ -109,7 +130,8 @@ async function advance(walk: Walk, guestPath: string, followLast: boolean): Prom
       continue
     }
     const folder = handlePath(walk.steps.at(-1)?.handle ?? walk.root)
-    const handle = await openStep(join(folder, part), guestPath)
+    const cover = walk.covers.get(`/${[...walk.steps.map((step) => step.name), part].join('/')}`)
+    const handle = await openStep(cover ?? join(folder, part), guestPath)
     if (handle === null) {
       walk.missing = lexically([part, ...pending])
       return

@@ -65,6 +65,26 @@ export async function putFile(
   })
 }
 
+/** Makes an empty file and the folders above it that are missing; a file that exists is left as it is. */
+export async function makeFile(tree: RootTree, guestPath: string): Promise<void> {
+  const found = await resolveInRoot(tree.root, guestPath)
+  await makeFolders(tree, dirname(found.guestPath))
+  await inParent(tree.root, found.guestPath, async (folder, name) => {
+    const stat = await statOrNull(join(folder, name))
+    if (stat !== null) {
+      if (!stat.isFile()) throw new InTheWay(`'${guestPath}' exists and is not a file`)
+      return
+    }
+    const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
+    const handle = await open(join(folder, name), flags, 0o644)
+    try {
+      await handle.chown(tree.owner, tree.owner)
+    } finally {
+      await handle.close()
+    }
+  })
+}
+
 /** `putFile` with a text. */
 export async function putText(
   tree: RootTree,

@@ -27,6 +27,11 @@ export function seccompProfile(architecture: NodeJS.Architecture): object {
         action: 'SCMP_ACT_ALLOW',
         args: [{ index: 0, value, op: 'SCMP_CMP_EQ' }],
       })),
+      ...[...ioctlsOfOtherMagic(BTRFS_MAGIC), ...CLONING_IOCTLS].map((arg) => ({
+        names: ['ioctl'],
+        action: 'SCMP_ACT_ALLOW',
+        args: [{ index: 1, ...arg }],
+      })),
     ],
   }
 }
@@ -43,6 +48,23 @@ const PERSONALITIES = [0, 0x8, 0x40000, 0x40008, 0xffffffff] as const
 /** AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Without AF_VSOCK, which reaches the hypervisor, and AF_ALG. */
 const SOCKET_FAMILIES = [1, 2, 10, 16] as const
 
+/**
+ * Any user may make a btrfs subvolume in a folder that it may write, and such a one counts against no volume's cap. So
+ * no request of btrfs passes: those whose bits 8 to 15 are its magic number (ioctl(2), `_IOC_TYPE`).
+ */
+const BTRFS_MAGIC = 0x94
+
+/** FICLONE, FICLONERANGE and FIDEDUPERANGE have that number too, are for every file system, and make no subvolume. */
+const CLONING_IOCTLS = [0x40049409, 0x4020940d, 0xc0189436].map((value) => ({ value, op: 'SCMP_CMP_EQ' }))
+
+/** One rule for each bit in which a request can differ from the magic number: a filter can say "equal under a mask" only. */
+function ioctlsOfOtherMagic(magic: number): readonly object[] {
+  return [0, 1, 2, 3, 4, 5, 6, 7].map((bit) => {
+    const mask = 1 << (8 + bit)
+    return { value: mask, valueTwo: ~(magic << 8) & mask, op: 'SCMP_CMP_MASKED_EQ' }
+  })
+}
+
 // prettier-ignore
 const ALLOWED: readonly string[] = [
   // files
@@ -50,7 +72,7 @@ const ALLOWED: readonly string[] = [
   'dup3', 'faccessat', 'faccessat2', 'fadvise64', 'fallocate', 'fchdir', 'fchmod', 'fchmodat', 'fchmodat2', 'fchown',
   'fchownat', 'fcntl', 'fdatasync', 'fgetxattr', 'flistxattr', 'flock', 'fremovexattr', 'fsetxattr', 'fstat',
   'fstatfs', 'fsync', 'ftruncate', 'futimesat', 'getcwd', 'getdents', 'getdents64', 'getxattr', 'getxattrat',
-  'inotify_add_watch', 'inotify_init', 'inotify_init1', 'inotify_rm_watch', 'ioctl', 'lchown', 'lgetxattr', 'link',
+  'inotify_add_watch', 'inotify_init', 'inotify_init1', 'inotify_rm_watch', 'lchown', 'lgetxattr', 'link',
   'linkat', 'listxattr', 'listxattrat', 'llistxattr', 'lremovexattr', 'lseek', 'lsetxattr', 'lstat', 'mkdir',
   'mkdirat', 'mknod', 'mknodat', 'newfstatat', 'open', 'openat', 'openat2', 'pread64', 'preadv', 'preadv2',
   'pwrite64', 'pwritev', 'pwritev2', 'read', 'readahead', 'readlink', 'readlinkat', 'readv', 'removexattr',

@@ -4,8 +4,6 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import type { ImageConfig } from '../../../../src/worker/images/image.ts'
-import type { TmpfsMount } from '../../../../src/domain/spec.ts'
-import { orderedTmpfs } from '../../../../src/worker/drivers/oci/bundle.ts'
 import { openCgroups } from '../../../../src/worker/drivers/oci/cgroup.ts'
 import { sandboxEnvironment, workloadOf } from '../../../../src/worker/drivers/oci/environment.ts'
 import { refuseUnfit } from '../../../../src/worker/drivers/oci/probe.ts'
@@ -69,19 +67,6 @@ test('rlimits are lowered to what the machine allows and never raised', () => {
   assert.deepEqual(rlimits[1], { resource: 'core', soft: 5, hard: 6 })
   assert.equal(rlimits[2]?.hard, Number.MAX_SAFE_INTEGER)
   assert.deepEqual(clamped, ['nofile 50000 to 20000'])
-})
-
-test('a mount comes after the one it lies in', () => {
-  const at = (guest: string): TmpfsMount => ({
-    type: 'tmpfs',
-    guest,
-    options: { readonly: false, noexec: false, nosuid: false, nodev: false },
-    size_mib: 1,
-  })
-  assert.deepEqual(
-    orderedTmpfs([at('/a/b/c'), at('/d'), at('/a'), at('/a/b')]).map((mount) => mount.guest),
-    ['/d', '/a', '/a/b', '/a/b/c'],
-  )
 })
 
 test('no runtime at all is said with the names that were looked for', async () => {

@@ -1,0 +1,50 @@
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { BindMount, MountOptions, NamedMount, TmpfsMount } from '../../src/domain/spec.ts'
+import { isInstalled } from './oci-driver.ts'
+
+const PLAIN: MountOptions = { readonly: false, noexec: false, nosuid: false, nodev: false }
+const SHARE = { stat_virtualization: 'strict', host_permissions: 'private' } as const
+
+/** A mount of a volume by its name. */
+export function named(name: string, guest: string, options: Partial<MountOptions> = {}): NamedMount {
+  return { type: 'named', name, guest, options: { ...PLAIN, ...options }, ...SHARE }
+}
+
+/** A mount of a path on the host volume. */
+export function bind(host: string, guest: string, options: Partial<MountOptions> = {}): BindMount {
+  return { type: 'bind', host, guest, options: { ...PLAIN, ...options }, ...SHARE, quota_mib: null }
+}
+
+/** A file system in memory, of 1 MiB. */
+export function tmpfs(guest: string, options: Partial<MountOptions> = {}): TmpfsMount {
+  return { type: 'tmpfs', guest, options: { ...PLAIN, ...options }, size_mib: 1 }
+}
+
+/** A btrfs file system of its own with quotas on; `null` where the machine can't have one. */
+export function mountBtrfs(): { readonly folder: string; remove(): void } | null {
+  if (!isInstalled('mkfs.btrfs')) return null
+  const dir = mkdtempSync(join(tmpdir(), 'sandyard-btrfs-'))
+  const [image, folder] = [join(dir, 'image'), join(dir, 'mounted')]
+  const remove = (): void => {
+    rmSync(dir, { recursive: true, force: true, maxRetries: 3 })
+  }
+  try {
+    execFileSync('truncate', ['-s', '160M', image])
+    execFileSync('mkfs.btrfs', ['-q', image])
+    execFileSync('mkdir', [folder])
+    execFileSync('mount', ['-o', 'loop', image, folder], { stdio: ['ignore', 'ignore', 'pipe'] })
+  } catch {
+    remove()
+    return null // a kernel without btrfs
+  }
+  return {
+    folder,
+    remove() {
+      execFileSync('umount', [folder])
+      remove()
+    },
+  }
+}

@@ -1,0 +1,222 @@
+import assert from 'node:assert/strict'
+import { chownSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { after, afterEach, before, describe, test } from 'node:test'
+import type { RunVolume, WantedRun } from '../../../../src/contract/worker-protocol.ts'
+import type { Mount, SandboxSpec } from '../../../../src/domain/spec.ts'
+import { tryCommand, type CommandResult } from '../../../../src/lib/run-command.ts'
+import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
+import { bind, named, tmpfs } from '../../../support/mounts.ts'
+import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
+import { runVolume, wantedRun } from '../../../support/wanted-run.ts'
+
+const isGvisor = testRuntime() === 'runsc'
+const sharedKernel = { skip: isGvisor ? 'gVisor keeps mounts of its own' : false }
+const NEVER = new AbortController().signal
+let fixture: OciFixture
+let driver: Driver
+
+describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
+  before(async () => {
+    fixture = await makeOciFixture()
+    driver = await fixture.open()
+  })
+  afterEach(async () => {
+    for (const run of await driver.list()) await driver.remove(run.run_id)
+    assert.deepEqual(await fixture.leftovers(), [])
+  })
+  after(async () => {
+    await driver.close()
+    await fixture.remove()
+  })
+
+  test('a readonly mount refuses writes, to user 0 too, and another mount of the same volume takes them', async () => {
+    const box = await start([named('v', '/data'), named('v', '/frozen', { readonly: true })])
+    assert.equal((await inside(box, 'echo x >/data/file && cat /frozen/file')).stdout, 'x\n')
+    for (const command of ['echo y >/frozen/file', 'rm /frozen/file', 'mkdir /frozen/new', 'chmod 777 /frozen'])
+      assert.match((await inside(box, command)).stderr, /Read-only file system/, command)
+    assert.equal(readFileSync(join(fixture.volumeFolder('v'), 'file'), 'utf8'), 'x\n')
+  })
+
+  test('a noexec mount runs no program, one without it does', async () => {
+    const box = await start([named('v', '/data', { noexec: true }), named('v', '/open')])
+    await inside(box, 'cat /usr/bin/id >/data/id; chmod 755 /data/id')
+    assert.equal((await inside(box, '/open/id -u')).stdout, '0\n')
+    const refused = await inside(box, '/data/id -u')
+    assert.match(refused.stderr, /Permission denied/)
+    assert.equal(refused.code, 126)
+  })
+
+  test('a setuid program of a nosuid mount gives no power, one of a mount without it does', sharedKernel, async () => {
+    const box = await start([named('v', '/data', { nosuid: true }), named('v', '/open')])
+    await inside(box, 'cat /usr/bin/id >/data/id; chmod 4755 /data/id')
+    const asAlice = 'setpriv --reuid 1000 --clear-groups'
+    assert.equal((await inside(box, `${asAlice} /open/id -u`)).stdout, '0\n')
+    assert.equal((await inside(box, `${asAlice} /data/id -u`)).stdout, '1000\n')
+  })
+
+  test('no option can be taken back by a mount, and no mount be taken away', async () => {
+    const box = await start([named('v', '/data', { readonly: true, noexec: true, nosuid: true }), tmpfs('/data2')])
+    for (const command of ['mount -o remount,bind,rw /data', 'mount --bind /data /data2', 'umount -l /data'])
+      assert.notEqual((await inside(box, command)).code, 0, command)
+    if (process.arch !== 'x64' || isGvisor) return
+    // mount(MS_REMOUNT | MS_BIND), umount2(MNT_DETACH) and mount_setattr by their numbers, as user 0 and without a program's own checks
+    for (const call of ['165, 0, $at, 0, 4128, 0', '166, $at, 2', '442, -100, $at, 0, $no, 32'])
+      assert.equal(
+        (
+          await fixture.exec(box.run_id, [
+            'perl',
+            '-e',
+            `my ($at, $no) = ("/data", pack("Q4", 0, 1, 0, 0)); syscall(${call}); print $!+0`,
+          ])
+        ).stdout,
+        '1',
+        call,
+      )
+    assert.match((await inside(box, 'echo x >/data/file')).stderr, /Read-only/)
+  })
+
+  test('a device file of a volume opens no device', sharedKernel, async () => {
+    const box = await start([named('v', '/data')])
+    await tryCommand('mknod', ['-m', '666', join(fixture.volumeFolder('v'), 'zero'), 'c', '1', '5'], {
+      timeoutMs: 5000,
+    })
+    assert.match((await inside(box, 'head -c 1 /data/zero')).stderr, /Permission denied/)
+  })
+
+  test('owners and modes in a volume are those that a sandbox set, for every sandbox', async () => {
+    const [one, two] = [await start([named('v', '/data')]), await start([named('v', '/data')])]
+    await inside(one, 'echo x >/data/mine; chown 1000:50 /data/mine; chmod 640 /data/mine')
+    assert.equal((await inside(two, 'stat -c %u:%g:%a /data/mine /data')).stdout.split('\n')[0], '1000:50:640')
+    assert.equal((await inside(two, 'stat -c %u:%g /data')).stdout, '0:0\n')
+    assert.equal(statSync(join(fixture.volumeFolder('v'), 'mine')).mode & 0o777, 0o640)
+  })
+
+  test('no other user of the machine reaches a mounted volume by its pinned place', async () => {
+    const box = await start([named('v', '/data')])
+    await inside(box, 'chmod 777 /data; echo x >/data/open; chmod 666 /data/open')
+    const pin = mountSourceOf(box, '/data')
+    const other = ['--reuid', '65534', '--clear-groups', 'ls', pin]
+    assert.match((await tryCommand('setpriv', other, { timeoutMs: 5000 })).stderr, /Permission denied/)
+  })
+
+  test('a bind mount shows a folder of the host volume, made when it is missing, and nothing above it', async () => {
+    mkdirSync(join(fixture.volume, 'other'))
+    const box = await start([bind('/a/deep/folder', '/one'), bind('./a', '/two'), bind('/', '/all')])
+    await inside(box, 'echo x >/one/file')
+    assert.equal(
+      (await inside(box, 'cat /two/deep/folder/file; stat -c %u:%a /one; ls /all')).stdout,
+      'x\n0:755\na\nother\n',
+    )
+    assert.equal((await inside(box, 'ls /one/..')).stdout, (await inside(box, 'ls /')).stdout)
+  })
+
+  test('a bind mount of a file shows that file alone, over one that is there or not', async () => {
+    writeFileSync(join(fixture.volume, 'config'), 'mine\n')
+    chownSync(join(fixture.volume, 'config'), fixture.settings.uidShift, fixture.settings.uidShift)
+    const box = await start([bind('config', '/etc/passwd', { readonly: true }), bind('config', '/new/folder/config')])
+    assert.equal(
+      (await inside(box, 'cat /etc/passwd /new/folder/config; ls /new/folder')).stdout,
+      'mine\nmine\nconfig\n',
+    )
+    assert.match((await inside(box, 'echo x >/etc/passwd')).stderr, /Read-only/)
+    await inside(box, 'echo more >>/new/folder/config')
+    assert.equal(readFileSync(join(fixture.volume, 'config'), 'utf8'), 'mine\nmore\n')
+    await refused([bind('config', '/etc')], /'\/etc'.*a file can't be mounted there/)
+  })
+
+  test('mounts lie in each other as their paths do, in whatever order they were named', async () => {
+    const box = await start(
+      [
+        named('b', '/data/b/deep'),
+        tmpfs('/data/mem'),
+        named('a', '/data'),
+        named('c', '/data/mem/x/c'),
+        bind('sub', '/data/b'),
+        named('d', '/data/mem/x/c/d'),
+      ].toSorted((one, other) => one.guest.split('/').length - other.guest.split('/').length),
+    )
+    const write = ['/data', '/data/b', '/data/b/deep', '/data/mem', '/data/mem/x/c', '/data/mem/x/c/d']
+    await inside(box, write.map((path) => `echo ${path} >${path}/self`).join(';'))
+    const read = async (folder: string): Promise<string> => (await inside(box, `cat ${folder}/self`)).stdout.trim()
+    for (const path of write) assert.equal(await read(path), path)
+    const onHost = (folder: string): string => readFileSync(join(folder, 'self'), 'utf8').trim()
+    assert.equal(onHost(fixture.volumeFolder('a')), '/data')
+    assert.equal(onHost(join(fixture.volume, 'sub')), '/data/b')
+    assert.equal(onHost(fixture.volumeFolder('b')), '/data/b/deep')
+    assert.equal(onHost(fixture.volumeFolder('c')), '/data/mem/x/c')
+    assert.equal(onHost(fixture.volumeFolder('d')), '/data/mem/x/c/d')
+    assert.ok(!existsSync(join(fixture.volumeFolder('a'), 'mem/self')))
+  })
+
+  test('a target that is missing in a readonly mount is named, one that is there is mounted on', async () => {
+    await refused(
+      [named('a', '/ro', { readonly: true }), named('b', '/ro/sub')],
+      /^the mount on '\/ro\/sub' could not be made: the path is missing in what is mounted readonly on '\/ro'$/,
+    )
+    mkdirSync(join(fixture.volumeFolder('a'), 'sub'))
+    const box = await start([named('a', '/ro', { readonly: true }), named('b', '/ro/sub')])
+    assert.equal((await inside(box, 'echo x >/ro/sub/x && cat /ro/sub/x')).stdout, 'x\n')
+    assert.match((await inside(box, 'echo x >/ro/x')).stderr, /Read-only/)
+  })
+
+  test('a target behind a symlink of the image, or of a volume, is where the sandbox sees it', async () => {
+    const linked = await start([named('a', '/var/run/here'), named('v', '/data')])
+    await inside(linked, 'echo x >/run/here/file; ln -s /srv/far /data/link; ln -s ../../../../../../../srv /data/up')
+    assert.equal(readFileSync(join(fixture.volumeFolder('a'), 'file'), 'utf8'), 'x\n')
+    const far = await start([named('v', '/data'), named('b', '/data/link/deep'), named('c', '/data/up/near')])
+    await inside(far, 'echo b >/srv/far/deep/file; echo c >/srv/near/file')
+    assert.equal(readFileSync(join(fixture.volumeFolder('b'), 'file'), 'utf8'), 'b\n')
+    assert.equal(readFileSync(join(fixture.volumeFolder('c'), 'file'), 'utf8'), 'c\n')
+    assert.ok(!existsSync('/srv/far') && !existsSync('/srv/near'))
+  })
+
+  test('a mount that would hide another one, or lie in what is the system’s, is refused', async () => {
+    await refused([named('a', '/run/x'), named('b', '/var/run/x')], /hide the one on '\/run\/x'/)
+    for (const path of ['/proc', '/proc/sys', '/sys/fs', '/dev', '/dev/x', '/dev/shm', '/.msb', '/.msb/init'])
+      await refused([named('a', path)], /the path is|that path is the system's own/)
+    const box = await start([tmpfs('/dev/shm')])
+    assert.match((await inside(box, 'df -k /dev/shm')).stdout, /\b1024\b/)
+  })
+
+  test('a volume that did not come with the run is named', async () => {
+    await refused(
+      [named('gone', '/data')],
+      /^the mount on '\/data' could not be made: the volume 'gone' is not there$/,
+      [],
+    )
+    await refused([bind('x', '/data')], /the organization's default volume is not there/, [])
+  })
+})
+
+async function start(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): Promise<WantedRun> {
+  const wanted = wish(mounts, more)
+  await driver.start(wanted, NEVER)
+  return wanted
+}
+
+function wish(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): WantedRun {
+  const names = new Set(mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : [])))
+  return { ...wantedRun({ mounts, ...more }), volumes: [null, ...names].map(runVolume) }
+}
+
+async function refused(mounts: readonly Mount[], message: RegExp, volumes?: readonly RunVolume[]): Promise<void> {
+  const wanted = wish(mounts)
+  await assert.rejects(driver.start({ ...wanted, volumes: volumes ?? wanted.volumes }, NEVER), (error) => {
+    assert.ok(error instanceof StartError)
+    assert.equal(error.reason, 'mount')
+    assert.match(error.message, message)
+    assert.ok(!error.message.includes(fixture.dir) && !error.message.includes('/proc/self'), error.message)
+    return true
+  })
+}
+
+async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+  return await fixture.exec(wanted.run_id, ['sh', '-c', script])
+}
+
+function mountSourceOf(wanted: WantedRun, guest: string): string {
+  const path = join(fixture.dir, 'state/runs', wanted.run_id, 'config.json')
+  const bundle: { mounts: { destination: string; source: string }[] } = JSON.parse(readFileSync(path, 'utf8'))
+  return bundle.mounts.find(({ destination }) => destination === guest)?.source ?? ''
+}
