@@ -1,0 +1,94 @@
+import { join } from 'node:path'
+import { runCommand, tryCommand } from '../../lib/run-command.ts'
+
+/**
+ * The few commands of btrfs(8) that volumes need, on one mounted file system. Groups are named `<level>/<id>`: level 0 is
+ * made with each subvolume, by its id; a group of a higher level counts its members together (btrfs-quota(8)).
+ */
+export type Btrfs = {
+  readonly root: string
+  /** The id of every subvolume by its path from the root. */
+  subvolumes(): Promise<ReadonlyMap<string, number>>
+  /** Ids of subvolumes that are deleted and not yet cleared away. */
+  dying(): Promise<ReadonlySet<number>>
+  /** The quota groups as they are; with `isSynced` all that was written until now counts. */
+  groups(options: { readonly isSynced: boolean }): Promise<ReadonlyMap<string, Group>>
+  /** Makes a subvolume that is from its first byte a member of the group. */
+  createSubvolume(path: string, group: string | null): Promise<void>
+  /** Deletes a subvolume for good: it does not come back after a power cut. */
+  deleteSubvolume(path: string): Promise<void>
+  createGroup(group: string): Promise<void>
+  /** False when the kernel was quicker, or still clears its subvolume away. */
+  destroyGroup(group: string): Promise<boolean>
+  join(member: string, parent: string): Promise<void>
+  limit(group: string, bytes: number | null): Promise<void>
+}
+
+export type Group = {
+  readonly usedBytes: number
+  readonly limitBytes: number | null
+  readonly parents: readonly string[]
+}
+
+/** Changes of the tree wait for a commit, which waits for the disk. */
+const TIMEOUT_MS = 120_000
+
+/** The commands for the file system that is mounted at `root`. */
+export function makeBtrfs(root: string): Btrfs {
+  const run = async (args: readonly string[]): Promise<string> =>
+    (await runCommand('btrfs', args, { timeoutMs: TIMEOUT_MS })).stdout
+  return {
+    root,
+    async subvolumes() {
+      const found = parseSubvolumes(await run(['subvolume', 'list', root]))
+      return new Map(found.map(({ id, path }) => [path, id]))
+    },
+    async dying() {
+      return new Set(parseSubvolumes(await run(['subvolume', 'list', '-d', root])).map(({ id }) => id))
+    },
+    async groups({ isSynced }) {
+      return parseGroups(await run(['qgroup', 'show', '--raw', '-r', '-p', ...(isSynced ? ['--sync'] : []), root]))
+    },
+    async createSubvolume(path, group) {
+      await run(['subvolume', 'create', ...(group === null ? [] : ['-i', group]), join(root, path)])
+    },
+    async deleteSubvolume(path) {
+      await run(['subvolume', 'delete', '--commit-after', join(root, path)])
+    },
+    async createGroup(group) {
+      await run(['qgroup', 'create', group, root])
+    },
+    async destroyGroup(group) {
+      return (await tryCommand('btrfs', ['qgroup', 'destroy', group, root], { timeoutMs: TIMEOUT_MS })).code === 0
+    },
+    async join(member, parent) {
+      await run(['qgroup', 'assign', member, parent, root])
+    },
+    async limit(group, bytes) {
+      await run(['qgroup', 'limit', bytes === null ? 'none' : String(bytes), group, root])
+    },
+  }
+}
+
+/** Reads `ID 257 gen 9 top level 256 path a/b`. */
+function parseSubvolumes(text: string): readonly { readonly id: number; readonly path: string }[] {
+  return [...text.matchAll(/^ID (\d+) gen \d+ (?:cgen \d+ )?top level \d+ path (.*)$/gm)].map(([, id, path]) => ({
+    id: Number(id),
+    path: path ?? '',
+  }))
+}
+
+/** Reads lines of group, referenced, exclusive, limit of referenced, parents; later columns vary with the release. */
+export function parseGroups(text: string): ReadonlyMap<string, Group> {
+  const rows = [...text.matchAll(/^(\d+\/\d+)\s+(\d+)\s+\d+\s+(\d+|none)\s+(\S+)/gm)]
+  return new Map(
+    rows.map(([, group = '', used, limit, parents = '']) => [
+      group,
+      {
+        usedBytes: Number(used),
+        limitBytes: limit === 'none' ? null : Number(limit),
+        parents: /^[\d/,]+$/.test(parents) ? parents.split(',') : [],
+      },
+    ]),
+  )
+}

@@ -1,0 +1,141 @@
+/**
+ * Volumes as btrfs subvolumes: the quota group of a volume's subvolume holds its cap, and a group above all volumes of
+ * an organization holds that of the organization. What is in force is read from the file system before each change, so
+ * that every step may have been cut short by the end of a worker.
+ */
+import { chmod, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { StorageReport, WantedVolume } from '../../contract/worker-protocol.ts'
+import { makeTurns } from '../network/turns.ts'
+import { makeBtrfs, type Btrfs, type Group } from './btrfs-commands.ts'
+import { whereMounted } from './mounted.ts'
+import { giveToSandboxes, placeOf, volumeAt } from './names.ts'
+import type { VolumeKey, VolumeStorage } from './storage.ts'
+
+export type BtrfsStorageInput = {
+  /** Where the file system is mounted, with quotas enabled. */
+  readonly root: string
+  /** The host user that is user 0 of the sandboxes. */
+  readonly uidShift: number
+  readonly report: StorageReport
+  /** Lets go of the file system. */
+  readonly close: () => Promise<void>
+}
+
+/** The first id that a subvolume can have (BTRFS_FIRST_FREE_OBJECTID); quota groups below are the file system's own. */
+const FIRST_SUBVOLUME_ID = 256
+
+/** Keeps volumes on a mounted btrfs. */
+export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorageInput): VolumeStorage {
+  const btrfs = makeBtrfs(root)
+  const turns = makeTurns()
+
+  return {
+    report,
+    open: (volume) =>
+      turns.take(volume.org_id, async () => {
+        const path = join(root, placeOf(volume))
+        await putCaps(btrfs, volume, await ensureThere(btrfs, volume)) // before anybody can write
+        await giveToSandboxes(path, uidShift)
+        return path
+      }),
+    limit: (volume) =>
+      turns.take(volume.org_id, async () => {
+        if (await isThere(join(root, placeOf(volume)))) await putCaps(btrfs, volume, await ensureThere(btrfs, volume))
+      }),
+    remove: (volume) =>
+      turns.take(volume.org_id, async () => {
+        const place = placeOf(volume)
+        if (!(await isThere(join(root, place)))) return
+        const mounted = await whereMounted(join(root, place))
+        if (mounted.length > 0) throw new Error(`volume ${place} is mounted: ${mounted.slice(0, 3).join(', ')}`)
+        const within = [...(await btrfs.subvolumes()).keys()].filter((path) => path.startsWith(`${place}/`))
+        for (const path of within.toSorted((a, b) => b.length - a.length)) await btrfs.deleteSubvolume(path)
+        await btrfs.deleteSubvolume(place)
+        await forgetGone(btrfs)
+      }),
+    async measure() {
+      await forgetGone(btrfs)
+      const [subvolumes, groups] = [await btrfs.subvolumes(), await btrfs.groups({ isSynced: true })]
+      return [...subvolumes].flatMap(([path, id]) => {
+        const volume = volumeAt(path)
+        return volume === null ? [] : [{ ...volume, used_bytes: groups.get(groupOf(id))?.usedBytes ?? 0 }]
+      })
+    },
+    close,
+  }
+}
+
+function groupOf(subvolume: number): string {
+  return `0/${String(subvolume)}`
+}
+
+function groupOfOrg(subvolume: number): string {
+  return `1/${String(subvolume)}`
+}
+
+type Sight = { readonly subvolumes: ReadonlyMap<string, number>; readonly groups: ReadonlyMap<string, Group> }
+
+async function look(btrfs: Btrfs): Promise<Sight> {
+  const [subvolumes, groups] = await Promise.all([btrfs.subvolumes(), btrfs.groups({ isSynced: false })])
+  return { subvolumes, groups }
+}
+
+/** The subvolumes of an organization and of its volume, and the group above: what is missing is made. Answers what is there then. */
+async function ensureThere(btrfs: Btrfs, volume: VolumeKey): Promise<Sight> {
+  const place = placeOf(volume)
+  let sight = await look(btrfs)
+  if (!sight.subvolumes.has(volume.org_id)) {
+    await btrfs.createSubvolume(volume.org_id, null)
+    sight = await look(btrfs)
+  }
+  await chmod(join(btrfs.root, volume.org_id), 0o711) // strangers pass it, and don't list it
+  const group = groupOfOrg(idOf(sight, volume.org_id))
+  if (!sight.groups.has(group)) await btrfs.createGroup(group)
+  if (!sight.subvolumes.has(place)) await btrfs.createSubvolume(place, group)
+  else if (sight.groups.has(group)) return sight
+  return look(btrfs)
+}
+
+/** Changes what differs from what is wanted, and nothing else. */
+async function putCaps(btrfs: Btrfs, volume: WantedVolume, sight: Sight): Promise<void> {
+  const own = groupOf(idOf(sight, placeOf(volume)))
+  const parent = groupOfOrg(idOf(sight, volume.org_id))
+  const limit = async (group: string, bytes: number | null): Promise<void> => {
+    if ((sight.groups.get(group)?.limitBytes ?? null) !== bytes) await btrfs.limit(group, bytes)
+  }
+  if (sight.groups.get(own)?.parents.includes(parent) !== true) await btrfs.join(own, parent)
+  await limit(own, volume.capacity_bytes)
+  await limit(parent, volume.org_capacity_bytes)
+}
+
+function idOf({ subvolumes }: Sight, path: string): number {
+  const id = subvolumes.get(path)
+  if (id === undefined) throw new Error(`${path} is not a subvolume`)
+  return id
+}
+
+/**
+ * Destroys the groups of subvolumes that are gone: kernels before 6.12 leave them, and they fill the table. One whose
+ * subvolume is still being cleared away counts for its organization until then.
+ */
+async function forgetGone(btrfs: Btrfs): Promise<void> {
+  // The groups first: what is made after this look is in the later list of subvolumes.
+  const groups = await btrfs.groups({ isSynced: false })
+  const living = new Set([...(await btrfs.subvolumes()).values(), ...(await btrfs.dying())])
+  for (const group of groups.keys()) {
+    const [level, id] = group.split('/').map(Number)
+    if (level !== 0 || id === undefined || id < FIRST_SUBVOLUME_ID || living.has(id)) continue
+    await btrfs.destroyGroup(group) // what can't go yet goes at the next measurement
+  }
+}
+
+async function isThere(path: string): Promise<boolean> {
+  try {
+    await stat(path)
+    return true
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    throw error
+  }
+}

@@ -1,0 +1,92 @@
+import { mkdir, readdir, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { WantedVolume } from '../../contract/worker-protocol.ts'
+import { tryCommand } from '../../lib/run-command.ts'
+import { whereMounted } from './mounted.ts'
+import { giveToSandboxes, placeOf, volumeAt } from './names.ts'
+import type { VolumeKey, VolumeStorage } from './storage.ts'
+
+export type FoldersInput = {
+  /** The folder of all volumes; made when it is not there. */
+  readonly root: string
+  /** The host user that is user 0 of the sandboxes. */
+  readonly uidShift: number
+  readonly isShared: boolean
+  /** Why caps can't be enforced here. For people. */
+  readonly whyNoCaps: string
+}
+
+/** A volume of many files takes long to count: 10 minutes are some 50 million files. */
+const COUNT_TIMEOUT_MS = 600_000
+/** Volumes that are counted by one command. */
+const COUNTED_AT_ONCE = 100
+
+/** Keeps volumes as plain folders, on whatever file system they lie: no cap holds there, so each is refused. */
+export async function openFolders({ root, uidShift, isShared, whyNoCaps }: FoldersInput): Promise<VolumeStorage> {
+  await mkdir(root, { recursive: true, mode: 0o711 })
+  const refuseCaps = ({ capacity_bytes, org_capacity_bytes }: WantedVolume): void => {
+    if (capacity_bytes === null && org_capacity_bytes === null) return
+    throw new Error(`a cap on a volume can't be enforced here: ${whyNoCaps}`)
+  }
+  return {
+    report: { is_shared: isShared, enforces_caps: false, how: `plain folders in ${root}: ${whyNoCaps}` },
+    async open(volume) {
+      refuseCaps(volume)
+      const path = join(root, placeOf(volume))
+      await mkdir(join(root, volume.org_id), { recursive: true, mode: 0o711 })
+      await mkdir(path, { recursive: true, mode: 0o755 })
+      await giveToSandboxes(path, uidShift)
+      return path
+    },
+    limit(volume) {
+      return Promise.resolve(volume).then(refuseCaps)
+    },
+    async remove(volume) {
+      const path = join(root, placeOf(volume))
+      if (!(await isFolder(path))) return
+      const mounted = await whereMounted(path)
+      if (mounted.length > 0) throw new Error(`volume ${placeOf(volume)} is mounted: ${mounted.slice(0, 3).join(', ')}`)
+      await rm(path, { recursive: true, force: true })
+    },
+    async measure() {
+      const volumes = await listVolumes(root)
+      const used = await countBytes(volumes.map((volume) => join(root, placeOf(volume))))
+      return volumes.flatMap((volume) => {
+        const used_bytes = used.get(join(root, placeOf(volume)))
+        return used_bytes === undefined ? [] : [{ ...volume, used_bytes }] // gone meanwhile
+      })
+    },
+    close: () => Promise.resolve(),
+  }
+}
+
+async function listVolumes(root: string): Promise<readonly VolumeKey[]> {
+  const places = (await readdir(root)).map(async (org) =>
+    (await isFolder(join(root, org))) ? (await readdir(join(root, org))).map((name) => `${org}/${name}`) : [],
+  )
+  return (await Promise.all(places))
+    .flat()
+    .map(volumeAt)
+    .filter((volume) => volume !== null)
+}
+
+/** What folders take on the disk, in bytes, by their path. */
+async function countBytes(folders: readonly string[]): Promise<ReadonlyMap<string, number>> {
+  const counted = new Map<string, number>()
+  for (let from = 0; from < folders.length; from += COUNTED_AT_ONCE) {
+    const some = folders.slice(from, from + COUNTED_AT_ONCE)
+    // Its exit code tells also of files that went while it counted; what it could count it says all the same.
+    const { stdout } = await tryCommand('du', ['-sk', '--', ...some], { timeoutMs: COUNT_TIMEOUT_MS })
+    for (const [, kib, path = ''] of stdout.matchAll(/^(\d+)\t(.+)$/gm)) counted.set(path, Number(kib) * 1024)
+  }
+  return counted
+}
+
+async function isFolder(path: string): Promise<boolean> {
+  try {
+    return (await stat(path)).isDirectory()
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    throw error
+  }
+}

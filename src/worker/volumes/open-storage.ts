@@ -1,0 +1,109 @@
+import { existsSync } from 'node:fs'
+import { readFile, readdir } from 'node:fs/promises'
+import { delimiter, join } from 'node:path'
+import type { Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import { tryCommand } from '../../lib/run-command.ts'
+import { makeBtrfsStorage } from './btrfs-storage.ts'
+import { openFolders } from './folders.ts'
+import { openPool, poolFileOf } from './pool.ts'
+import type { VolumeStorage } from './storage.ts'
+
+/** Where volumes are kept, as the settings say. */
+export type StoragePlan = {
+  /** The installation's own folder for volumes. */
+  readonly dir: string
+  /** A folder on a file system that all workers mount; null: volumes are kept on this machine. */
+  readonly sharedDir: string | null
+  /** The size of the pool; null: half of what is free at the first start. */
+  readonly poolGib: number | null
+}
+
+export type StorageDeps = { readonly uidShift: number; readonly clock: Clock; readonly log: Log }
+
+/** What a plan comes to on this machine; for folders also why caps don't hold there. */
+export type StorageKind =
+  | { readonly kind: 'pool'; readonly isNew: boolean }
+  | { readonly kind: 'folders'; readonly root: string; readonly isShared: boolean; readonly whyNoCaps: string }
+
+const PROGRAMS = ['btrfs', 'mkfs.btrfs', 'losetup', 'mount'] as const
+const FOLDERS = 'folders'
+const MODPROBE_TIMEOUT_MS = 10_000
+
+/**
+ * Opens the storage for volumes: what holds volumes already is used again, and a machine without any makes a pool where
+ * it can, plain folders where it can't. Rejects when volumes are in a pool that can't be opened: without them sandboxes
+ * would find empty folders.
+ */
+export async function openVolumeStorage(plan: StoragePlan, deps: StorageDeps): Promise<VolumeStorage> {
+  const { uidShift, clock, log } = deps
+  const choice = await chooseStorage(plan)
+  await warnOfStrayFolders(plan.dir, log)
+  if (choice.kind === 'folders') return openFolders({ ...choice, uidShift })
+  try {
+    const pool = await openPool({ dir: plan.dir, sizeGib: plan.poolGib, clock, log })
+    const how = `btrfs quota groups in a pool of ${String(pool.sizeBytes / 1024 ** 3)} GiB (${poolFileOf(plan.dir)})`
+    const report = { is_shared: false, enforces_caps: true, how }
+    return makeBtrfsStorage({ root: pool.root, uidShift, report, close: () => pool.close() })
+  } catch (error) {
+    if (!choice.isNew)
+      throw new Error(`the volumes in ${poolFileOf(plan.dir)} can't be reached: ${messageOf(error)}`, { cause: error })
+    log.warn({ error }, 'no pool for volumes can be made here: caps on volumes are refused')
+    return openFolders({ ...folders(plan, `no pool could be made: ${messageOf(error)}`), uidShift })
+  }
+}
+
+/** What a plan comes to here, without doing it. */
+export async function chooseStorage(plan: StoragePlan): Promise<StorageKind> {
+  if (plan.sharedDir !== null) {
+    const whyNoCaps = 'the quotas of a file system that machines share are not in the hands of a worker'
+    return { kind: 'folders', root: plan.sharedDir, isShared: true, whyNoCaps }
+  }
+  if (existsSync(poolFileOf(plan.dir))) return { kind: 'pool', isNew: false }
+  const { root } = folders(plan, '')
+  if (existsSync(root) && (await readdir(root)).length > 0)
+    return folders(plan, 'volumes lie there already, and a pool would hide them')
+  const flaw = await whyNoPool()
+  return flaw === null ? { kind: 'pool', isNew: true } : folders(plan, flaw)
+}
+
+function folders(plan: StoragePlan, whyNoCaps: string): Extract<StorageKind, { readonly kind: 'folders' }> {
+  return { kind: 'folders', root: join(plan.dir, FOLDERS), isShared: false, whyNoCaps }
+}
+
+/** Why this machine can't have a pool, in words; null when nothing speaks against it. */
+export async function whyNoPool(): Promise<string | null> {
+  if (process.platform !== 'linux') return 'the machine does not run Linux'
+  if (process.getuid?.() !== 0) return 'the worker is not root, and only root can mount a file system'
+  const path = (process.env['PATH'] ?? '').split(delimiter)
+  const missing = PROGRAMS.find((name) => !path.some((folder) => existsSync(join(folder, name))))
+  if (missing !== undefined) return `the program '${missing}' is missing (packages btrfs-progs, mount)`
+  if (await hasBtrfs()) return null
+  return 'the kernel has no btrfs'
+}
+
+async function hasBtrfs(): Promise<boolean> {
+  const isListed = async (): Promise<boolean> => /^\s*btrfs$/m.test(await readFile('/proc/filesystems', 'utf8'))
+  if (await isListed()) return true
+  try {
+    await tryCommand('modprobe', ['btrfs'], { timeoutMs: MODPROBE_TIMEOUT_MS })
+  } catch {
+    return false // no modprobe, so no modules
+  }
+  return isListed()
+}
+
+/** What was put by hand into a folder named after an organization is in no volume: nobody would find it. */
+async function warnOfStrayFolders(dir: string, log: Log): Promise<void> {
+  if (!existsSync(dir)) return
+  for (const entry of await readdir(dir, { withFileTypes: true })) {
+    if (!entry.isDirectory() || entry.name === FOLDERS) continue
+    const folder = join(dir, entry.name)
+    if ((await readdir(folder)).length > 0)
+      log.warn({ folder }, 'this folder holds files and is no volume: copy them into one')
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

@@ -1,0 +1,174 @@
+/**
+ * The file system for volumes on a machine whose own can't cap them: btrfs in a sparse file, mounted over a loop device.
+ * Every step may have been cut short by the end of a worker: each looks at the machine and does what is missing.
+ */
+import { existsSync } from 'node:fs'
+import { mkdir, open, readFile, readdir, rename, rm, rmdir, stat, statfs, writeFile } from 'node:fs/promises'
+import { basename, join } from 'node:path'
+import type { Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import { runCommand } from '../../lib/run-command.ts'
+import { makeMountDir, mountFolderOf } from '../drivers/oci/leftovers.ts'
+import { mount, unmountBelow } from '../drivers/oci/mounts.ts'
+import { isMountedBeside, mountsOf, type Mount } from './mounted.ts'
+
+export type PoolInput = {
+  /** The folder that the pool's file lies in; nobody else writes there. */
+  readonly dir: string
+  /** The size that is set; null: half of what is free at the first start, and then as it is. */
+  readonly sizeGib: number | null
+  readonly clock: Clock
+  readonly log: Log
+}
+
+export type Pool = {
+  /** Where it is mounted. Sandboxes' users can pass every folder above. */
+  readonly root: string
+  readonly sizeBytes: number
+  /** Unmounts it, unless something has a part of it mounted. */
+  close(): Promise<void>
+}
+
+const GIB = 1024 ** 3
+const LEAST_BYTES = GIB
+const TIMEOUT_MS = 60_000
+/** Counting anew reads the metadata of every file. */
+const RESCAN_TIMEOUT_MS = 30 * 60_000
+/** Where the kernel tells of each mounted btrfs. */
+const SYSTEM_FOLDER = '/sys/fs/btrfs'
+
+/**
+ * `nodatacow`: what is written over takes no room beside what it replaces, so that a full volume can be rewritten in
+ * place and takes no more than its files say. Measured 2026-11: with copies on write, 90 MiB written over a 90 MiB file in
+ * a volume of 100 MiB stop after 10 MiB.
+ */
+const MOUNT_OPTIONS = 'loop,noatime,discard=async,nodatacow'
+
+/** The file of the pool in its folder. */
+export function poolFileOf(dir: string): string {
+  return join(dir, 'pool.btrfs')
+}
+
+/** Where the pool of a folder is mounted. */
+export function poolMountOf(dir: string): string {
+  return join(mountFolderOf(dir), 'pool')
+}
+
+/** Makes, mounts, grows or adopts the pool of a folder. Rejects when the machine can't; then no new file is left. */
+export async function openPool({ dir, sizeGib, clock, log }: PoolInput): Promise<Pool> {
+  const file = poolFileOf(dir)
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  const root = poolMountOf(dir)
+  const unmount = async (): Promise<void> => {
+    await unmountBelow(mountFolderOf(dir), clock)
+    for (const folder of [root, mountFolderOf(dir)]) if (existsSync(folder)) await rmdir(folder)
+  }
+  const isNew = !existsSync(file)
+  let sizeBytes = 0
+  try {
+    if (isNew) await format(file, sizeGib === null ? await halfOfFree(dir) : sizeGib * GIB)
+    await ensureMounted(dir, clock)
+    sizeBytes = await ensureSize(root, file, sizeGib, log)
+    await runCommand('btrfs', ['quota', 'enable', root], { timeoutMs: TIMEOUT_MS }) // again is no error
+    await keepCounting(root)
+  } catch (error) {
+    if (isNew) {
+      await unmount()
+      for (const name of [file, freshNameOf(file)]) await rm(name, { force: true })
+    }
+    throw error
+  }
+  return {
+    root,
+    sizeBytes,
+    async close() {
+      if (!(await isMountedBeside(root))) await unmount()
+    },
+  }
+}
+
+async function halfOfFree(dir: string): Promise<number> {
+  const { bavail, bsize } = await statfs(dir)
+  return Math.max(Math.floor((bavail * bsize) / 2 / GIB) * GIB, LEAST_BYTES)
+}
+
+function freshNameOf(file: string): string {
+  return `${file}.new`
+}
+
+/** The file has its name once it is a file system. */
+async function format(file: string, sizeBytes: number): Promise<void> {
+  const fresh = freshNameOf(file)
+  const handle = await open(fresh, 'w', 0o600)
+  try {
+    await handle.truncate(sizeBytes)
+  } finally {
+    await handle.close()
+  }
+  // Metadata once: whatever the file lies on has its own ways against bad disks.
+  await runCommand('mkfs.btrfs', ['--quiet', '--force', '--metadata', 'single', fresh], { timeoutMs: TIMEOUT_MS })
+  await rename(fresh, file)
+}
+
+/** A mount that an earlier worker left is adopted, unless it is of another file than the one that is here now. */
+async function ensureMounted(dir: string, clock: Clock): Promise<void> {
+  const root = poolMountOf(dir)
+  const found = await mountAt(root)
+  if (found !== undefined) {
+    if (await isOn(found, poolFileOf(dir))) return
+    await unmountBelow(root, clock)
+  }
+  await makeMountDir(dir)
+  await mkdir(root, { recursive: true, mode: 0o711 })
+  await mount(['-t', 'btrfs', '-o', MOUNT_OPTIONS, poolFileOf(dir), root])
+}
+
+async function mountAt(point: string): Promise<Mount | undefined> {
+  return (await mountsOf('self')).findLast((mount) => mount.point === point)
+}
+
+/** Whether a mounted loop device has this very file behind it; the kernel marks one that was deleted. */
+async function isOn(found: Mount, file: string): Promise<boolean> {
+  const told = await readIfThere(`/sys/block/${basename(found.source)}/loop/backing_file`)
+  return told?.trimEnd() === file
+}
+
+/** Grows the pool to the size that is set, and the file system to its file. Answers the size. */
+async function ensureSize(root: string, file: string, sizeGib: number | null, log: Log): Promise<number> {
+  const before = (await stat(file)).size
+  const wanted = sizeGib === null ? before : sizeGib * GIB
+  if (wanted < before)
+    log.warn({ sizeGib, keptGib: before / GIB }, 'the pool of volumes is larger than is set and stays so')
+  if (wanted > before) {
+    const handle = await open(file, 'r+')
+    try {
+      await handle.truncate(wanted)
+    } finally {
+      await handle.close()
+    }
+  }
+  const device = (await mountAt(root))?.source ?? ''
+  await runCommand('losetup', ['--set-capacity', device], { timeoutMs: TIMEOUT_MS })
+  await runCommand('btrfs', ['filesystem', 'resize', 'max', root], { timeoutMs: TIMEOUT_MS })
+  return Math.max(wanted, before)
+}
+
+/**
+ * Since 6.1 the kernel may give up counting when much is deleted at once, until somebody asks it to count anew: caps
+ * would hold no longer. The highest level of a tree is 7, so that 8 forbids it.
+ */
+async function keepCounting(root: string): Promise<void> {
+  const device = basename((await mountAt(root))?.source ?? '')
+  const names = existsSync(SYSTEM_FOLDER) ? await readdir(SYSTEM_FOLDER) : []
+  const own = names.find((name) => existsSync(join(SYSTEM_FOLDER, name, 'devices', device)))
+  if (own === undefined) return
+  const groups = join(SYSTEM_FOLDER, own, 'qgroups')
+  const threshold = join(groups, 'drop_subtree_threshold')
+  if (existsSync(threshold)) await writeFile(threshold, '8')
+  if ((await readIfThere(join(groups, 'inconsistent')))?.trim() !== '1') return
+  await runCommand('btrfs', ['quota', 'rescan', '-w', root], { timeoutMs: RESCAN_TIMEOUT_MS })
+}
+
+async function readIfThere(path: string): Promise<string | null> {
+  return existsSync(path) ? readFile(path, 'utf8') : null
+}

@@ -1,0 +1,74 @@
+import { execFile } from 'node:child_process'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import type { WantedVolume } from '../../src/contract/worker-protocol.ts'
+import { asId, type OrgId, type VolumeId } from '../../src/domain/ids.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { makeUuids } from '../../src/lib/uuid.ts'
+import { mountFolderOf } from '../../src/worker/drivers/oci/leftovers.ts'
+import { unmountBelow } from '../../src/worker/drivers/oci/mounts.ts'
+import { openFolders } from '../../src/worker/volumes/folders.ts'
+import { openVolumeStorage, type StoragePlan } from '../../src/worker/volumes/open-storage.ts'
+import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
+
+export const TEST_UID_SHIFT = 100_000
+const uuids = makeUuids(systemClock, systemRandom)
+
+/** A volume of its own, in an organization of its own unless one is named. Without caps. */
+export function newVolume(wanted: Partial<WantedVolume> = {}): WantedVolume {
+  return {
+    org_id: asId<OrgId>(uuids.next()),
+    volume_id: asId<VolumeId>(uuids.next()),
+    capacity_bytes: null,
+    org_capacity_bytes: null,
+    ...wanted,
+  }
+}
+
+/** A storage for volumes in a folder of its own. */
+export type StorageFixture = {
+  readonly dir: string
+  /** Opens the storage, as a worker that starts would; any number may be open. */
+  open(plan?: Partial<StoragePlan>): Promise<VolumeStorage>
+  /** Unmounts and deletes everything. */
+  remove(): Promise<void>
+}
+
+/** Makes a fixture; its pool is of 1 GiB unless a plan says more. */
+export function makeStorageFixture(): StorageFixture {
+  const dir = join(mkdtempSync(join(tmpdir(), 'sandyard-volumes-')), 'volumes')
+  return {
+    dir,
+    open: (plan = {}) =>
+      openVolumeStorage(
+        { dir, sharedDir: null, poolGib: 1, ...plan },
+        { uidShift: TEST_UID_SHIFT, clock: systemClock, log: makeLog('silent') },
+      ),
+    async remove() {
+      await unmountBelow(mountFolderOf(dir), systemClock)
+      for (const path of [join(dir, '..'), mountFolderOf(dir)])
+        if (existsSync(path)) rmSync(path, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Plain folders in a temporary folder, for tests of what is above the storage; the second answer deletes them. */
+export async function makeFolderStorage(): Promise<readonly [VolumeStorage, () => void]> {
+  const root = mkdtempSync(join(tmpdir(), 'sandyard-folders-'))
+  const storage = await openFolders({ root, uidShift: TEST_UID_SHIFT, isShared: false, whyNoCaps: 'a test' })
+  return [storage, () => rmSync(root, { recursive: true, force: true })]
+}
+
+/** Writes zeros as a user of the sandboxes until `mib` are there or the file system refuses. Answers the bytes that were taken. */
+export async function fill(path: string, mib: number): Promise<number> {
+  const own = ['--reuid', String(TEST_UID_SHIFT), '--regid', String(TEST_UID_SHIFT), '--clear-groups']
+  const script = 'dd if=/dev/zero of="$0" bs=1M count="$1" conv=notrunc,fsync 2>&1; stat -c "size %s" "$0"'
+  const { stdout } = await promisify(execFile)('setpriv', [...own, 'sh', '-c', script, path, String(mib)], {
+    timeout: 60_000,
+  })
+  return Number(/^size (\d+)$/m.exec(stdout)?.[1])
+}

@@ -1,0 +1,259 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { after, afterEach, before, describe, test } from 'node:test'
+import { asId, type OrgId, type VolumeId } from '../../../src/domain/ids.ts'
+import { runCommand, tryCommand } from '../../../src/lib/run-command.ts'
+import { mountFolderOf } from '../../../src/worker/drivers/oci/leftovers.ts'
+import { mountPointsBelow } from '../../../src/worker/drivers/oci/mounts.ts'
+import { makeBtrfs } from '../../../src/worker/volumes/btrfs-commands.ts'
+import { whyNoPool } from '../../../src/worker/volumes/open-storage.ts'
+import { poolFileOf, poolMountOf } from '../../../src/worker/volumes/pool.ts'
+import type { VolumeStorage } from '../../../src/worker/volumes/storage.ts'
+import {
+  fill,
+  makeStorageFixture,
+  newVolume,
+  TEST_UID_SHIFT,
+  type StorageFixture,
+} from '../../support/volume-storage.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const MIB = 1024 * 1024
+const COMMAND = { timeoutMs: 20_000 }
+
+/** A cap holds when what was taken is within 1 MiB of it and not beyond. */
+function assertAt(bytes: number, capMib: number): void {
+  assert.ok(bytes <= capMib * MIB && bytes > (capMib - 1) * MIB, `${String(bytes / MIB)} MiB of ${String(capMib)}`)
+}
+
+const flaw = await whyNoPool()
+
+describe('volumes in a pool', { skip: flaw ?? false }, () => {
+  let fixture: StorageFixture
+  let storage: VolumeStorage
+  before(async () => {
+    fixture = makeStorageFixture()
+    storage = await fixture.open()
+  })
+  after(() => fixture.remove())
+
+  test('it says that caps hold, and every worker has volumes of its own', () => {
+    assert.equal(storage.report.enforces_caps, true)
+    assert.equal(storage.report.is_shared, false)
+    assert.match(storage.report.how, /quota groups in a pool of 1 GiB/)
+  })
+
+  test('a new volume is empty, belongs to user 0 of the sandboxes, and stays as they set it', async () => {
+    const volume = newVolume()
+    const path = await storage.open(volume)
+    const { uid, gid, mode } = statSync(path)
+    assert.deepEqual([uid, gid, mode & 0o7777], [TEST_UID_SHIFT, TEST_UID_SHIFT, 0o755])
+    assert.deepEqual(readdirSync(path), [])
+    await runCommand('chown', ['101000:101000', path], COMMAND)
+    await runCommand('chmod', ['1777', path], COMMAND)
+    assert.equal(await storage.open(volume), path)
+    assert.deepEqual([statSync(path).uid, statSync(path).mode & 0o7777], [101_000, 0o1777])
+  })
+
+  test('a volume takes its cap and not a byte more while a sandbox writes', async () => {
+    const path = await storage.open(newVolume({ capacity_bytes: 32 * MIB }))
+    assertAt(await fill(join(path, 'file'), 64), 32)
+  })
+
+  test('a full volume takes nothing new, can be written over in place, and can be emptied', async () => {
+    const path = await storage.open(newVolume({ capacity_bytes: 32 * MIB }))
+    const taken = await fill(join(path, 'file'), 64)
+    assert.ok((await fill(join(path, 'other'), 4).catch(() => 0)) < MIB)
+    assert.equal(await fill(join(path, 'file'), Math.floor(taken / MIB)), taken)
+    for (const name of readdirSync(path)) rmSync(join(path, name))
+    assertAt(await fill(join(path, 'file'), 64), 32)
+  })
+
+  test('the volumes of an organization take together what it may, whichever is written', async () => {
+    const first = newVolume({ org_capacity_bytes: 48 * MIB })
+    const second = newVolume({ org_id: first.org_id, org_capacity_bytes: 48 * MIB, capacity_bytes: 40 * MIB })
+    const [one, two] = [await storage.open(first), await storage.open(second)]
+    const taken = (await fill(join(one, 'file'), 20)) + (await fill(join(two, 'file'), 64))
+    assertAt(taken, 48)
+    const stranger = await storage.open(newVolume({ capacity_bytes: 8 * MIB }))
+    assertAt(await fill(join(stranger, 'file'), 16), 8)
+  })
+
+  test('a cap is raised, lowered and lifted while the volume is in use, and a lower one than what is there stops growth only', async () => {
+    const volume = newVolume({ capacity_bytes: 16 * MIB })
+    const file = join(await storage.open(volume), 'file')
+    assertAt(await fill(file, 64), 16)
+    await storage.limit({ ...volume, capacity_bytes: 32 * MIB })
+    assertAt(await fill(file, 64), 32)
+    await storage.limit({ ...volume, capacity_bytes: 8 * MIB })
+    assertAt(statSync(file).size, 32)
+    assert.ok((await fill(join(file, '..', 'other'), 4).catch(() => 0)) < MIB)
+    await storage.limit({ ...volume, capacity_bytes: null })
+    assert.equal(await fill(file, 64), 64 * MIB)
+  })
+
+  test('a cap is put on an organization and lifted while its volumes are in use', async () => {
+    const volume = newVolume()
+    const file = join(await storage.open(volume), 'file')
+    assert.equal(await fill(file, 8), 8 * MIB)
+    await storage.limit({ ...volume, org_capacity_bytes: 24 * MIB })
+    assertAt(await fill(file, 64), 24)
+    await storage.limit(volume)
+    assert.equal(await fill(file, 32), 32 * MIB)
+  })
+
+  test('caps for a volume that is not here make none', async () => {
+    const volume = newVolume({ capacity_bytes: MIB })
+    await storage.limit(volume)
+    assert.ok((await storage.measure()).every(({ volume_id }) => volume_id !== volume.volume_id))
+  })
+
+  test('what a volume takes is measured to within 1 MiB, and without a sync by the sandbox', async () => {
+    const volume = newVolume()
+    writeFileSync(join(await storage.open(volume), 'file'), Buffer.alloc(10 * MIB, 1))
+    const measured = (await storage.measure()).find(({ volume_id }) => volume_id === volume.volume_id)
+    assert.equal(measured?.org_id, volume.org_id)
+    assert.ok(Math.abs((measured?.used_bytes ?? 0) - 10 * MIB) < MIB)
+  })
+
+  test('a volume that is opened by many at once is made once, with its cap', async () => {
+    const volume = newVolume({ capacity_bytes: 8 * MIB, org_capacity_bytes: 64 * MIB })
+    const others = [1, 2].map(() => newVolume({ org_id: volume.org_id, org_capacity_bytes: 64 * MIB }))
+    const paths = await Promise.all([volume, volume, volume, ...others].map((one) => storage.open(one)))
+    assert.equal(new Set(paths).size, 3)
+    assertAt(await fill(join(paths[0] ?? '', 'file'), 16), 8)
+  })
+
+  test('a removed volume is gone with all that was in it, its organization has the room again, and its groups go', async () => {
+    const caps = { capacity_bytes: 40 * MIB, org_capacity_bytes: 40 * MIB }
+    const volume = newVolume(caps)
+    const path = await storage.open(volume)
+    assertAt(await fill(join(path, 'file'), 64), 40)
+    await storage.remove(volume)
+    await storage.remove(volume)
+    assert.ok(!existsSync(path))
+    assert.ok((await storage.measure()).every(({ volume_id }) => volume_id !== volume.volume_id))
+    const again = await storage.open(newVolume({ ...caps, org_id: volume.org_id }))
+    await waitUntil(async () => (await fill(join(again, 'file'), 64)) > 39 * MIB)
+    const btrfs = makeBtrfs(poolMountOf(fixture.dir))
+    await waitUntil(async () => {
+      await storage.measure()
+      const [groups, subvolumes] = [await btrfs.groups({ isSynced: true }), await btrfs.subvolumes()]
+      return [...groups.keys()].filter((group) => group.startsWith('0/')).length === subvolumes.size + 1 // and the root
+    })
+  })
+
+  test('a volume that is mounted in a namespace nobody else sees is not removed until that has ended', async () => {
+    const volume = newVolume()
+    const path = await storage.open(volume)
+    mkdirSync(join(path, 'part'))
+    const script =
+      'mount --make-rprivate / && mkdir -p "$1" && mount --bind "$0/part" "$1" && echo ready && read -r line'
+    const holder = spawn('unshare', ['--mount', 'sh', '-c', script, path, join(fixture.dir, 'seen')])
+    await once(holder.stdout, 'data')
+    await assert.rejects(storage.remove(volume), /is mounted/)
+    assert.ok(existsSync(path))
+    await storage.close()
+    assert.ok((await mountPointsBelow(poolMountOf(fixture.dir))).length > 0, 'a pool in use stays mounted')
+    holder.kill('SIGKILL')
+    await once(holder, 'close')
+    await storage.remove(volume)
+    assert.ok(!existsSync(path))
+  })
+
+  test('what is no identifier never becomes a path', async () => {
+    const { org_id, volume_id } = newVolume()
+    for (const name of ['..', '', '../../etc', 'a']) {
+      await assert.rejects(storage.open(newVolume({ org_id, volume_id: asId<VolumeId>(name) })), /not a volume/)
+      await assert.rejects(storage.remove({ org_id: asId<OrgId>(name), volume_id }), /not a volume/)
+    }
+  })
+
+  test('every folder above a volume lets the sandboxes’ users pass and shows them nothing', async () => {
+    const path = await storage.open(newVolume())
+    const own = ['--reuid', String(TEST_UID_SHIFT), '--regid', String(TEST_UID_SHIFT), '--clear-groups']
+    assert.equal((await tryCommand('setpriv', [...own, 'ls', path], COMMAND)).code, 0)
+    assert.notEqual((await tryCommand('setpriv', [...own, 'ls', join(path, '..')], COMMAND)).code, 0)
+  })
+})
+
+describe('a pool', { skip: flaw ?? false }, () => {
+  let fixture: StorageFixture
+  before(() => {
+    fixture = makeStorageFixture()
+  })
+  afterEach(async () => {
+    await fixture.remove()
+    fixture = makeStorageFixture()
+  })
+  after(() => fixture.remove())
+
+  test('is adopted as it is, mounted, by the next worker after one that was killed', async () => {
+    const volume = newVolume({ capacity_bytes: 16 * MIB })
+    const earlier = await fixture.open()
+    const file = join(await earlier.open(volume), 'file')
+    assert.equal(await fill(file, 4), 4 * MIB)
+    const mounts = await mountPointsBelow(mountFolderOf(fixture.dir))
+    const later = await fixture.open()
+    assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.dir)), mounts)
+    assertAt(await fill(file, 64), 16)
+    assert.equal(join(await later.open(volume), 'file'), file)
+  })
+
+  test('is let go of by a clean end, and holds all again at the next start', async () => {
+    const volume = newVolume({ capacity_bytes: 16 * MIB })
+    const earlier = await fixture.open()
+    const file = join(await earlier.open(volume), 'file')
+    assert.equal(await fill(file, 4), 4 * MIB)
+    await earlier.close()
+    assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.dir)), [])
+    assert.ok(!existsSync(mountFolderOf(fixture.dir)))
+    assert.equal((await tryCommand('losetup', ['-j', poolFileOf(fixture.dir)], COMMAND)).stdout, '')
+    await fixture.open()
+    assert.equal(statSync(file).size, 4 * MIB)
+    assertAt(await fill(file, 64), 16)
+  })
+
+  test('grows to a larger setting while volumes are in use, and stays when the setting is smaller', async () => {
+    const path = await (await fixture.open({ poolGib: 1 })).open(newVolume())
+    const sizeOf = async (): Promise<number> => Number((await runCommand('df', ['-B1', '--output=size', path], COMMAND)).stdout.split('\n')[1]) // prettier-ignore
+    assert.equal(await sizeOf(), 1024 * MIB)
+    const grown = await fixture.open({ poolGib: 3 })
+    assert.equal(await sizeOf(), 3 * 1024 * MIB)
+    assert.match(grown.report.how, /3 GiB/)
+    assert.match((await fixture.open({ poolGib: 2 })).report.how, /3 GiB/)
+    assert.match((await fixture.open({ poolGib: null })).report.how, /3 GiB/)
+  })
+
+  test('goes on with what a killed worker had half done: a file without a file system, a volume without cap or owner', async () => {
+    mkdirSync(fixture.dir, { recursive: true })
+    writeFileSync(`${poolFileOf(fixture.dir)}.new`, 'half')
+    const storage = await fixture.open()
+    const volume = newVolume({ capacity_bytes: 8 * MIB, org_capacity_bytes: 64 * MIB })
+    const root = poolMountOf(fixture.dir)
+    await runCommand('btrfs', ['subvolume', 'create', join(root, volume.org_id)], COMMAND)
+    await runCommand('btrfs', ['subvolume', 'create', join(root, volume.org_id, volume.volume_id)], COMMAND)
+    const path = await storage.open(volume)
+    assert.equal(statSync(path).uid, TEST_UID_SHIFT)
+    assertAt(await fill(join(path, 'file'), 16), 8)
+    const other = await storage.open({ ...newVolume(), org_id: volume.org_id, org_capacity_bytes: 24 * MIB })
+    assertAt((await fill(join(other, 'file'), 64)) + 8 * MIB, 24)
+  })
+
+  test('is of half of what is free when no size is set, and takes no room before it is used', async () => {
+    await fixture.open({ poolGib: null })
+    const { size, blocks } = statSync(poolFileOf(fixture.dir))
+    assert.ok(size >= 1024 * MIB)
+    assert.ok(blocks * 512 < 64 * MIB)
+  })
+
+  test('that can’t be opened is an end of it: volumes are never taken for empty ones', async () => {
+    mkdirSync(fixture.dir, { recursive: true })
+    writeFileSync(poolFileOf(fixture.dir), 'no file system')
+    await assert.rejects(fixture.open({ poolGib: null }), /can't be reached/)
+    assert.equal(readFileSync(poolFileOf(fixture.dir), 'utf8'), 'no file system')
+  })
+})
