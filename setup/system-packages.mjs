@@ -13,6 +13,11 @@ const needs = [
   { programs: ['nft'], debianPackage: 'nftables', purpose: 'nft, which enforces network policies' },
   { programs: ['ip'], debianPackage: 'iproute2', purpose: "ip, which makes the sandboxes' networks" },
   { programs: ['mkfs.ext4'], debianPackage: 'e2fsprogs', purpose: "mkfs.ext4, which makes the sandboxes' disks" },
+  {
+    programs: ['mkfs.btrfs'],
+    debianPackage: 'btrfs-progs',
+    purpose: 'mkfs.btrfs, whose file system holds the caps of volumes',
+  },
   { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
 ]
 

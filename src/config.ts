@@ -136,6 +136,31 @@ export const SETTINGS = {
     meaning: 'size of the writable disk of a sandbox that names none',
     parse: wholeNumber(64, 1_048_576),
   } satisfies Setting<number>,
+  volumePoolGib: {
+    variable: 'SANDYARD_VOLUME_POOL_GIB',
+    flag: null,
+    fallback: null,
+    unit: 'GiB',
+    meaning:
+      'size of the file that volumes live in, sparse; a larger one grows it at the next start (default: half of what is free at the first)',
+    parse: wholeNumber(1, 1_048_576),
+  } satisfies Setting<number>,
+  sharedVolumesDir: {
+    variable: 'SANDYARD_SHARED_VOLUMES_DIR',
+    flag: null,
+    fallback: null,
+    unit: 'folder',
+    meaning: 'keeps volumes here, on a file system that all workers mount; caps on volumes are then refused',
+    parse: folder,
+  } satisfies Setting<string>,
+  storageSampleSecs: {
+    variable: 'SANDYARD_STORAGE_SAMPLE_SECS',
+    flag: null,
+    fallback: '60',
+    unit: 's',
+    meaning: 'how often a worker measures what its volumes take',
+    parse: wholeNumber(1, 86_400),
+  } satisfies Setting<number>,
   vcpuOvercommit: {
     variable: 'SANDYARD_VCPU_OVERCOMMIT',
     flag: null,
