@@ -2,6 +2,7 @@ import type { Caller } from '../domain/caller.ts'
 import { asId, type CredentialId, type RunId, type SandboxId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import { projectSpec } from '../domain/project-spec.ts'
+import { quotaProblem } from '../domain/quota-problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import { makeSlug } from '../domain/slugs.ts'
@@ -9,7 +10,7 @@ import type { RegistrySelection, SandboxSpec } from '../domain/spec.ts'
 import { randomBelow } from '../lib/random.ts'
 import type { NewSandbox } from '../store/admissions.ts'
 import type { NewEvent } from '../store/events.ts'
-import * as orgs from '../store/orgs.ts'
+import * as credentials from '../store/credentials.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import { requireAbilities } from './abilities.ts'
 import type { ControlDeps } from './deps.ts'
@@ -34,7 +35,7 @@ const SLUG_TRIES = 8
 
 /**
  * Creates a sandbox, durable before the answer, and with `start` admits its first run in the same commit. Throws
- * `invalid_sandbox_config` for what no worker can enforce, `name_already_exists`, `org_suspended`, `rate_limited`.
+ * `invalid_sandbox_config` for what no worker can enforce, `name_already_exists`, `quota_exceeded`, `org_suspended`, `rate_limited`.
  */
 export async function createSandbox(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<Sandbox> {
   const needed = await requireAbilities(deps, input.spec)
@@ -59,7 +60,10 @@ async function admit(
   for (let tried = 1; ; tried++) {
     const slug = input.slug ?? makeSlug((below) => randomBelow(deps.random, below))
     const sandbox = newSandbox(deps, caller, { ...input, slug, name: input.name ?? slug }, abilities)
-    if (await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })) return asSeen(sandbox)
+    const answer = await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
+    if (answer.kind === 'admitted') return asSeen(sandbox)
+    if (answer.kind === 'suspended') throw new Problem('org_suspended')
+    if (answer.kind === 'exceeds') throw quotaProblem(answer.refusal, answer.slug)
     await refuseConflict(deps, caller, input)
     if (tried === SLUG_TRIES)
       throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })
@@ -70,11 +74,8 @@ async function admit(
 async function refuseConflict(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<void> {
   const { slug } = input
   const name = input.name ?? slug
-  const [isNameTaken, isSuspended] = await deps.db.asOrg(caller.org_id, async (q) => [
-    name !== null && (await sandboxes.isNameTaken(q, caller.org_id, name)),
-    input.start && (await orgs.isSuspended(q, caller.org_id)),
-  ])
-  if (isSuspended) throw new Problem('org_suspended')
+  const isNameTaken =
+    name !== null && (await deps.db.asOrg(caller.org_id, (q) => sandboxes.isNameTaken(q, caller.org_id, name)))
   if (isNameTaken) throw nameTaken('name', name)
   // A slug is one over all organizations, so a stranger's counts.
   if (slug !== null && (await deps.db.asSystem((q) => sandboxes.isSlugTaken(q, slug)))) throw nameTaken('slug', slug)
@@ -95,7 +96,7 @@ export function nameTaken(field: 'name' | 'slug', seen: string | null): Problem 
 async function requireCredential(deps: ControlDeps, caller: Caller, { registry, spec }: CreateInput): Promise<void> {
   if (registry.mode !== 'specific') return
   const id = asId<CredentialId>(registry.credential_id)
-  const found = await deps.db.asOrg(caller.org_id, (q) => orgs.findCredential(q, caller.org_id, id))
+  const found = await deps.db.asOrg(caller.org_id, (q) => credentials.find(q, caller.org_id, id))
   const host = registryHostOf(spec.image, deps.settings.defaultRegistry)
   if (found?.host === host) return
   throw refusalProblem({
@@ -126,6 +127,8 @@ function newSandbox(
     created_at: deps.clock.now(),
     vcpus: spec.resources.vcpus,
     memory_mib: spec.resources.memory_mib,
+    disk_size_mib: spec.resources.disk_size_mib,
+    max_duration_secs: spec.lifecycle.max_duration_secs,
     abilities,
     labels: spec.labels,
     spec_json: JSON.stringify(spec),

@@ -10,6 +10,7 @@ import type { Uuids } from '../lib/uuid.ts'
 import type { Admission } from '../store/admissions.ts'
 import type { Database } from '../store/database.ts'
 import type { Wake } from '../store/wake.ts'
+import type { AdmissionAnswer } from './admit-together.ts'
 import type { Slots } from '../lib/slots.ts'
 
 /** What the use cases stand on. Each asks for the part of it that it needs. */
@@ -25,8 +26,8 @@ export type ControlDeps = {
   readonly waits: Slots
   /** Reads one sandbox by id, together with others that are asked for at the same time. */
   readonly readSandbox: (wanted: SandboxKey) => Promise<Sandbox | null>
-  /** Commits a new sandbox, together with others that arrive at the same time; false when it met a conflict. */
-  readonly admit: (admission: Admission) => Promise<boolean>
+  /** Commits a new sandbox, together with others that arrive at the same time. */
+  readonly admit: (admission: Admission) => Promise<AdmissionAnswer>
   /** Asks a run's worker for a stream and resolves when the worker has dialled in; null when too many wait already. */
   readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex | null>
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */

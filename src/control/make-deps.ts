@@ -1,10 +1,11 @@
 import type { Caller } from '../domain/caller.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import { makeBatch } from '../lib/batch.ts'
-import * as admissions from '../store/admissions.ts'
+import type { Admission } from '../store/admissions.ts'
 import type { Database } from '../store/database.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import * as workers from '../store/workers.ts'
+import { admitTogether, type AdmissionAnswer } from './admit-together.ts'
 import type { ControlDeps, KeyCache, SandboxKey } from './deps.ts'
 
 /** Adds to what the use cases are given the parts that work on many requests together. */
@@ -18,8 +19,8 @@ export function makeControlDeps(base: Omit<ControlDeps, 'readSandbox' | 'admit' 
       maxInFlight: 4,
     }),
     // Two batches of up to 256: measured as the knee of the curve (measurements.md, "Store").
-    admit: makeBatch<admissions.Admission, boolean>({
-      run: (wanted) => admitTogether(base.db, wanted),
+    admit: makeBatch<Admission, AdmissionAnswer>({
+      run: (wanted) => admitTogether(base, wanted),
       groupOf: ({ sandbox }) => sandbox.org_id,
       maxItems: 256,
       maxInFlight: 2,
@@ -42,15 +43,6 @@ async function readTogether(
   const found = await db.asOrg(org, (q) => sandboxes.findMany(q, org, ids, now))
   const byId = new Map<string, Sandbox>(found.map((sandbox) => [sandbox.id, sandbox]))
   return wanted.map(({ id }) => byId.get(id.toLowerCase()) ?? null)
-}
-
-/** Commits sandboxes of one organization. */
-async function admitTogether(db: Database, wanted: readonly admissions.Admission[]): Promise<readonly boolean[]> {
-  const [first] = wanted
-  if (first === undefined) return []
-  const { rows } = await db.commit<{ readonly id: string }>(first.sandbox.org_id, admissions.insertMany(wanted))
-  const admitted = new Set(rows.map(({ id }) => id))
-  return wanted.map(({ sandbox }) => admitted.has(sandbox.id))
 }
 
 /** How long what the workers offer is believed without asking again. */

@@ -2,6 +2,7 @@ import type { OrgId, SandboxId } from '../domain/ids.ts'
 import { EVENT_TYPES } from '../domain/event-types.ts'
 import type { Statement } from './database.ts'
 import type { NewEvent } from './events.ts'
+import { IS_UNCOUNTED, withinSizes } from './quotas.ts'
 
 /** A new sandbox with its labels and, when it is to start, its first run. */
 export type NewSandbox = {
@@ -15,6 +16,9 @@ export type NewSandbox = {
   readonly created_at: Date
   readonly vcpus: number
   readonly memory_mib: number
+  /** null: the worker's own size. */
+  readonly disk_size_mib: number | null
+  readonly max_duration_secs: number | null
   readonly abilities: readonly string[]
   readonly labels: Readonly<Record<string, string>>
   /** JSON texts, so that they are rendered once. */
@@ -29,43 +33,62 @@ export type NewSandbox = {
 export type Admission = { readonly sandbox: NewSandbox; readonly events: readonly NewEvent[] }
 
 /**
- * The statement that commits an organization's admissions: sandboxes, labels, runs and events, all or nothing; its rows
- * are the ids that were inserted. A missing one met another sandbox's name or slug, or asks to start in a suspended
- * organization. One statement, because a batch waits for each round trip: as a transaction around two it took four, and
+ * What became of an admission. One that is not free is suspended, too large for a limit, or in an organization whose
+ * counts have limits: nothing was inserted, and it must be judged under the organization's lock. A free one that was not
+ * admitted met another sandbox's name or slug.
+ */
+export type Admitted = { readonly id: SandboxId; readonly is_free: boolean; readonly is_admitted: boolean }
+
+/**
+ * The statement that commits admissions of one organization: sandboxes, labels, runs and events, all or nothing; its
+ * rows are `Admitted`. `isJudged`: they were found to fit under the organization's lock, so that all are free. One statement, because a batch waits for each round trip: as a transaction around two it took four, and
  * 64 clients got 3,000 creates a second in place of 3,900 (2026-11; random bytes drawn ahead and remembered offers are part of it).
  */
-export function insertMany(admissions: readonly Admission[]): Statement {
+export function insertMany(
+  org: OrgId,
+  admissions: readonly Admission[],
+  how: { readonly isJudged: boolean },
+): Statement {
   return {
     name: 'admissions.insertMany',
-    text: `WITH input AS MATERIALIZED (
-             SELECT r.* FROM json_to_recordset($1::json) AS r(id uuid, org_id uuid, name text, slug text, status text,
+    text: `WITH l AS MATERIALIZED (SELECT *, ${IS_UNCOUNTED} AS is_uncounted FROM org_limits WHERE org_id = $2),
+           input AS MATERIALIZED (
+             SELECT r.*, ($3 OR (l.is_uncounted AND (r.run_id IS NULL OR NOT l.is_suspended) AND ${SIZES_FIT})) IS TRUE
+               AS is_free FROM json_to_recordset($1::json) AS r(id uuid, org_id uuid, name text, slug text, status text,
                status_reason text, ephemeral boolean, created_at timestamptz, vcpus integer, memory_mib integer,
-               abilities json, labels json, spec json, projection json, registry json, registry_sealed text,
+               disk_size_mib integer, max_duration_secs bigint, abilities json, labels json, spec json, projection json, registry json, registry_sealed text,
                run_id uuid, events json)
-             JOIN orgs o ON o.id = r.org_id AND (r.run_id IS NULL OR o.suspended_at IS NULL)),
+             LEFT JOIN l ON true),
            s AS (
              INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus,
                memory_mib, abilities, spec, spec_projection, registry, registry_sealed)
              SELECT id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
                ARRAY(SELECT json_array_elements_text(abilities)), spec, projection, registry,
                decode(registry_sealed, 'hex')
-             FROM input ON CONFLICT DO NOTHING RETURNING id),
+             FROM input WHERE is_free ON CONFLICT DO NOTHING RETURNING id),
            l AS (
              INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)
              SELECT i.org_id, e.key, e.value, i.id FROM input i JOIN s ON s.id = i.id, json_each_text(i.labels) e),
            r AS (
-             INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at)
-             SELECT i.run_id, i.org_id, i.id, i.vcpus, i.memory_mib, i.created_at
+             INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
+             SELECT i.run_id, i.org_id, i.id, i.vcpus, i.memory_mib, coalesce(i.disk_size_mib, 0), i.ephemeral, i.created_at
              FROM input i JOIN s ON s.id = i.id WHERE i.run_id IS NOT NULL),
            e AS (
              INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
              SELECT e.id, i.org_id, e.timestamp, e.category, e.event_type, i.id, e.actor, e.payload
              FROM input i JOIN s ON s.id = i.id, json_to_recordset(i.events) AS e(id uuid, timestamp timestamptz,
                category text, event_type text, actor json, payload json))
-           SELECT id FROM s`,
-    values: [`[${admissions.map(toJson).join(',')}]`],
+           SELECT i.id, i.is_free, s.id IS NOT NULL AS is_admitted FROM input i LEFT JOIN s ON s.id = i.id`,
+    values: [`[${admissions.map(toJson).join(',')}]`, org, how.isJudged],
   }
 }
+
+const SIZES_FIT = withinSizes({
+  vcpus: 'r.vcpus',
+  memory_mib: 'r.memory_mib',
+  disk_mib: 'r.disk_size_mib',
+  max_duration_secs: 'r.max_duration_secs',
+})
 
 /** Put together by hand, so that the texts which are JSON already are not escaped into strings and parsed twice. */
 function toJson({ sandbox, events }: Admission): string {

@@ -18,10 +18,14 @@ export async function monthTotals(q: Queryable, orgs: readonly OrgId[], now: Dat
              WHERE d.org_id = ANY($1::uuid[]) AND d.day >= (m.from_at AT TIME ZONE 'UTC')::date
                AND d.day <= ($2::timestamptz AT TIME ZONE 'UTC')::date
              UNION ALL
-             SELECT r.org_id, t.ms * r.vcpus, t.ms * r.memory_mib FROM runs r, m,
+             SELECT r.org_id, t.ms * r.vcpus, t.ms * r.memory_mib FROM m, (
+               SELECT org_id, vcpus, memory_mib, started_at, ended_at FROM runs
+               WHERE org_id = ANY($1::uuid[]) AND ended_at IS NULL AND started_at IS NOT NULL
+               UNION ALL
+               SELECT org_id, vcpus, memory_mib, started_at, ended_at FROM runs
+               WHERE org_id = ANY($1::uuid[]) AND ended_at IS NOT NULL AND started_at IS NOT NULL AND rolled_up_at IS NULL) r,
                LATERAL (SELECT greatest(0, round(1000 * extract(epoch FROM
-                 least(coalesce(r.ended_at, $2), $2) - greatest(r.started_at, m.from_at)))) AS ms) t
-             WHERE r.org_id = ANY($1::uuid[]) AND r.rolled_up_at IS NULL AND r.started_at IS NOT NULL)
+                 least(coalesce(r.ended_at, $2), $2) - greatest(r.started_at, m.from_at)))) AS ms) t)
            SELECT w.org_id, coalesce(sum(p.vcpu_ms), 0)::text AS vcpu_ms,
              coalesce(sum(p.memory_mib_ms), 0)::text AS memory_mib_ms
            FROM unnest($1::uuid[]) AS w(org_id) LEFT JOIN parts p USING (org_id) GROUP BY w.org_id`,
