@@ -1,0 +1,103 @@
+import type { OrgId } from '../domain/ids.ts'
+import { judge, withAdmitted, type Asked, type QuotaRefusal, type QuotaStanding } from '../domain/quota.ts'
+import type { Clock } from '../lib/clock.ts'
+import * as admissions from '../store/admissions.ts'
+import type { Database, Queryable } from '../store/database.ts'
+import * as quotas from '../store/quotas.ts'
+
+/** What became of a create. `conflict`: another sandbox has its name or slug. */
+export type AdmissionAnswer =
+  | { readonly kind: 'admitted' }
+  | { readonly kind: 'conflict' }
+  | { readonly kind: 'suspended' }
+  | { readonly kind: 'exceeds'; readonly refusal: QuotaRefusal; readonly slug: string }
+
+const ADMITTED: AdmissionAnswer = { kind: 'admitted' }
+const CONFLICT: AdmissionAnswer = { kind: 'conflict' }
+
+type AdmitDeps = { readonly db: Database; readonly clock: Clock }
+type Answers = Map<admissions.Admission, AdmissionAnswer>
+
+/**
+ * Commits sandboxes of one organization, as many as fit, in their order. Where nothing must be counted that is one
+ * statement; what it leaves out is judged under the organization's lock.
+ */
+export async function admitTogether(
+  deps: AdmitDeps,
+  wanted: readonly admissions.Admission[],
+): Promise<readonly AdmissionAnswer[]> {
+  const [first] = wanted
+  if (first === undefined) return []
+  const { org_id } = first.sandbox
+  const { rows } = await deps.db.commit<admissions.Admitted>(
+    org_id,
+    admissions.insertMany(org_id, wanted, { isJudged: false }),
+  )
+  const found = new Map(rows.map((row) => [row.id, row]))
+  const unjudged = wanted.filter(({ sandbox }) => found.get(sandbox.id)?.is_free !== true)
+  const judged: Answers =
+    unjudged.length === 0
+      ? new Map()
+      : await deps.db.transaction(org_id, (tx) =>
+          admitWhatFits(tx, org_id, { wanted: unjudged, now: deps.clock.now() }),
+        )
+  return wanted.map(
+    (admission) =>
+      judged.get(admission) ?? (found.get(admission.sandbox.id)?.is_admitted === true ? ADMITTED : CONFLICT),
+  )
+}
+
+/**
+ * A create that meets a conflict takes no room, so that what was refused for want of it is judged again. Each round
+ * settles one admission at least.
+ */
+async function admitWhatFits(
+  tx: Queryable,
+  org: OrgId,
+  { wanted, now }: { readonly wanted: readonly admissions.Admission[]; readonly now: Date },
+): Promise<Answers> {
+  await quotas.lock(tx, org)
+  const answers: Answers = new Map()
+  for (let left = wanted; left.length > 0;) {
+    const standing = await quotas.standing(tx, org, { now, counts: 'decisive' })
+    const { fitting, refused } = divide(standing, left)
+    const { rows } =
+      fitting.length === 0
+        ? { rows: [] }
+        : await tx.query<admissions.Admitted>(admissions.insertMany(org, fitting, { isJudged: true }))
+    const admitted = new Set(rows.flatMap(({ id, is_admitted }) => (is_admitted ? [id] : [])))
+    for (const admission of fitting) answers.set(admission, admitted.has(admission.sandbox.id) ? ADMITTED : CONFLICT)
+    for (const [admission, answer] of refused) answers.set(admission, answer)
+    left = admitted.size === fitting.length ? [] : [...refused.keys()]
+  }
+  return answers
+}
+
+/** Which of them fit beside each other, in their order, and why the others don't. */
+function divide(
+  from: quotas.QuotaRow,
+  wanted: readonly admissions.Admission[],
+): { readonly fitting: readonly admissions.Admission[]; readonly refused: Answers } {
+  let standing: QuotaStanding = from
+  const fitting: admissions.Admission[] = []
+  const refused: Answers = new Map()
+  for (const admission of wanted) {
+    const asked = askedBy(admission.sandbox)
+    const verdict = judge(standing, asked)
+    if (verdict === null) {
+      fitting.push(admission)
+      standing = withAdmitted(standing, asked)
+    } else
+      refused.set(
+        admission,
+        verdict === 'suspended' ? { kind: 'suspended' } : { kind: 'exceeds', refusal: verdict, slug: from.slug },
+      )
+  }
+  return { fitting, refused }
+}
+
+function askedBy(sandbox: admissions.NewSandbox): Asked {
+  const { ephemeral, vcpus, memory_mib, disk_size_mib, max_duration_secs } = sandbox
+  const starts = sandbox.run_id !== null
+  return { creates: true, starts, ephemeral, vcpus, memory_mib, disk_size_mib, max_duration_secs }
+}
