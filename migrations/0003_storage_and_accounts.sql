@@ -97,14 +97,17 @@ CREATE INDEX storage_accruals_range ON storage_accruals (org_id, from_at);
 ALTER TABLE runs ADD COLUMN is_ephemeral boolean NOT NULL DEFAULT false;
 ALTER TABLE runs ADD COLUMN disk_mib integer NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN rolled_up_at timestamptz;
-ALTER TABLE runs ADD CONSTRAINT runs_rolled_up_last CHECK (rolled_up_at IS NULL OR ended_at IS NOT NULL);
+ALTER TABLE runs ADD CONSTRAINT runs_rolled_up_last
+  CHECK (rolled_up_at IS NULL OR (ended_at IS NOT NULL AND started_at IS NOT NULL));
 CREATE INDEX runs_active_of_org ON runs (org_id) WHERE ended_at IS NULL;
-CREATE INDEX runs_to_roll_up ON runs (org_id, id) WHERE rolled_up_at IS NULL AND started_at IS NOT NULL;
-CREATE INDEX runs_ended ON runs (org_id, ended_at) WHERE started_at IS NOT NULL;
-CREATE INDEX runs_across_midnight ON runs (org_id, ended_at)
-  WHERE started_at IS NOT NULL AND (started_at AT TIME ZONE 'UTC')::date <> (ended_at AT TIME ZONE 'UTC')::date;
+CREATE INDEX runs_to_roll_up ON runs (org_id, id)
+  WHERE rolled_up_at IS NULL AND started_at IS NOT NULL AND ended_at IS NOT NULL;
+CREATE INDEX runs_rolled_up ON runs (org_id, ended_at) WHERE rolled_up_at IS NOT NULL;
+CREATE INDEX runs_across_midnight ON runs (org_id, started_at)
+  WHERE rolled_up_at IS NOT NULL AND (started_at AT TIME ZONE 'UTC')::date <> (ended_at AT TIME ZONE 'UTC')::date;
 
--- What ended runs took, a row for each sandbox and UTC day, in milliseconds times units: whole numbers, so that sums are exact.
+-- What runs that ended took, a row for each sandbox and UTC day, in milliseconds times units: whole numbers, so that sums
+-- are exact. all_day_*: the units of those that ran from its first to its last instant, which say what any part of it took.
 CREATE TABLE usage_days (
   org_id uuid NOT NULL,
   day date NOT NULL,
@@ -112,6 +115,9 @@ CREATE TABLE usage_days (
   vcpu_ms bigint NOT NULL,
   memory_mib_ms bigint NOT NULL,
   disk_mib_ms bigint NOT NULL,
+  all_day_vcpus bigint NOT NULL,
+  all_day_memory_mib bigint NOT NULL,
+  all_day_disk_mib bigint NOT NULL,
   CONSTRAINT usage_days_pkey PRIMARY KEY (org_id, day, sandbox_id),
   CONSTRAINT usage_days_org_fkey FOREIGN KEY (org_id) REFERENCES orgs (id)
 );
@@ -121,9 +127,17 @@ CREATE TABLE usage_org_days (
   vcpu_ms numeric NOT NULL,
   memory_mib_ms numeric NOT NULL,
   disk_mib_ms numeric NOT NULL,
+  all_day_vcpus bigint NOT NULL,
+  all_day_memory_mib bigint NOT NULL,
+  all_day_disk_mib bigint NOT NULL,
   CONSTRAINT usage_org_days_pkey PRIMARY KEY (org_id, day),
   CONSTRAINT usage_org_days_org_fkey FOREIGN KEY (org_id) REFERENCES orgs (id)
 );
+
+-- An instant in whole milliseconds since 1970: what metering counts in.
+CREATE FUNCTION sandyard_ms(at timestamptz) RETURNS bigint
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  AS $$ SELECT (extract(epoch FROM at) * 1000)::bigint $$;
 
 ALTER TABLE plans ENABLE ROW LEVEL SECURITY;
 ALTER TABLE plans FORCE ROW LEVEL SECURITY;
