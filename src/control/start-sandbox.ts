@@ -1,5 +1,6 @@
 import type { Caller } from '../domain/caller.ts'
 import { Problem } from '../domain/problem.ts'
+import { quotaProblem } from '../domain/quota-problem.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import type { ControlDeps } from './deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
@@ -8,7 +9,7 @@ import { takeWait, waitWhileStarting } from './wait-for-run.ts'
 
 /**
  * Admits a start and optionally waits until the sandbox runs or the budget is over. Starting one that is starting
- * joins that start. Throws `sandbox_not_found`, `invalid_state_transition`, `org_suspended`, `rate_limited`.
+ * joins that start. Throws `sandbox_not_found`, `invalid_state_transition`, `quota_exceeded`, `org_suspended`, `rate_limited`.
  */
 export async function startSandbox(
   deps: ControlDeps,
@@ -27,6 +28,7 @@ export async function startSandbox(
     })
     if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
     if (answer.kind === 'suspended') throw new Problem('org_suspended')
+    if (answer.kind === 'exceeds') throw quotaProblem(answer.refusal, answer.slug)
     if (answer.kind === 'stale' && answer.status !== 'starting') {
       throw wrongState(answer.status, ['created', 'stopped', 'failed', 'starting'])
     }

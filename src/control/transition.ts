@@ -3,7 +3,7 @@
  * status, run and audit event in one transaction.
  */
 import type { Actor } from '../domain/caller.ts'
-import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import { asId } from '../domain/ids.ts'
 import {
   isTerminal,
@@ -13,11 +13,14 @@ import {
   type StatusReason,
   type TransitionEvent,
 } from '../domain/lifecycle.ts'
+import { INT32_MAX } from '../domain/limits.ts'
+import { judge, type QuotaRefusal } from '../domain/quota.ts'
 import type { Outcome } from '../domain/run.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import type { Database, Queryable } from '../store/database.ts'
 import type { NewEvent } from '../store/events.ts'
+import * as quotas from '../store/quotas.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import * as standings from '../store/standings.ts'
 import type { Wake } from '../store/wake.ts'
@@ -54,6 +57,7 @@ export type TransitionAnswer =
   | { readonly kind: 'moved'; readonly status: SandboxStatus; readonly run_id: RunId | null }
   | { readonly kind: 'stale'; readonly status: SandboxStatus; readonly run_id: RunId | null }
   | { readonly kind: 'suspended' }
+  | { readonly kind: 'exceeds'; readonly refusal: QuotaRefusal; readonly slug: string }
   | { readonly kind: 'absent' }
 
 /** Moves a sandbox in a transaction of its own and wakes whoever waits for it. May be repeated: the second is stale. */
@@ -87,13 +91,8 @@ export async function transitionIn(
   let run_id = row.run_id
   if (request.event === 'start_admitted') {
     run_id = asId<RunId>(deps.uuids.next())
-    const isOpened = await standings.openRun(tx, {
-      ...runOf(row),
-      id: run_id,
-      sandbox_id: request.sandbox_id,
-      opened_at: now,
-    })
-    if (!isOpened) return { kind: 'suspended' }
+    const refused = await openRun(tx, row, { id: run_id, sandbox_id: request.sandbox_id, opened_at: now })
+    if (refused !== null) return refused
   }
   await standings.write(tx, {
     sandbox: { id: request.sandbox_id, change: sandboxChange(step) },
@@ -119,16 +118,34 @@ type Step = {
   readonly now: Date
 }
 
-function runOf(row: standings.StandingRow): { org_id: OrgId; vcpus: number; memory_mib: number } {
-  return { org_id: row.org_id, vcpus: row.vcpus, memory_mib: row.memory_mib }
+/** Opens a run, or says why the organization may not. The sandbox is locked; its organization is, if it must count. */
+async function openRun(
+  tx: Queryable,
+  row: standings.StandingRow,
+  run: Pick<standings.NewRun, 'id' | 'sandbox_id' | 'opened_at'>,
+): Promise<TransitionAnswer | null> {
+  const { org_id, vcpus, memory_mib, disk_size_mib, ephemeral } = row
+  const opened = { ...run, org_id, vcpus, memory_mib, disk_size_mib, ephemeral }
+  if (await standings.openRun(tx, opened, { isJudged: false })) return null
+  await quotas.lock(tx, org_id)
+  const standing = await quotas.standing(tx, org_id, { now: run.opened_at, counts: 'decisive' })
+  const verdict = judge(standing, { ...opened, creates: false, starts: true, max_duration_secs: null })
+  if (verdict === 'suspended') return { kind: 'suspended' }
+  if (verdict !== null) return { kind: 'exceeds', refusal: verdict, slug: standing.slug }
+  await standings.openRun(tx, opened, { isJudged: true })
+  return null
 }
 
 function runChange({ request, row, status, now }: Step): standings.RunChange {
   if (request.event === 'placed' && request.worker !== undefined)
     return { worker_id: request.worker.id, placed_at: now }
   if (status === 'running') {
-    const limit = row.max_duration_secs
-    return { started_at: now, ...(limit === null ? {} : { deadline_at: new Date(now.getTime() + limit * 1000) }) }
+    const limit = longestRunSecs(row)
+    return {
+      started_at: now,
+      ...(limit === null ? {} : { deadline_at: new Date(now.getTime() + limit * 1000) }),
+      ...(row.disk_size_mib === null ? diskOf(request.facts) : {}),
+    }
   }
   if (status === 'stopping') return { stop_requested_at: now, stop_cause: request.cause.code }
   if (!isTerminal(status)) return {}
@@ -137,6 +154,19 @@ function runChange({ request, row, status, now }: Step): standings.RunChange {
     outcome: request.outcome ?? { kind: request.event },
     ...(request.event === 'stop_requested' ? { stop_requested_at: now, stop_cause: request.cause.code } : {}),
   }
+}
+
+/** How long a run may last: what the sandbox asks for or what its organization allows, whichever ends first. */
+function longestRunSecs({ max_duration_secs, max_uptime_minutes }: standings.StandingRow): number | null {
+  const uptimeSecs = max_uptime_minutes === null ? null : max_uptime_minutes * 60
+  if (max_duration_secs === null || uptimeSecs === null) return max_duration_secs ?? uptimeSecs
+  return Math.min(max_duration_secs, uptimeSecs)
+}
+
+/** The size of the disk that the worker chose; it is metered. */
+function diskOf(facts: Transition['facts']): Pick<standings.RunChange, 'disk_mib'> {
+  const told = Number(facts?.['disk_size_mib'])
+  return Number.isInteger(told) && told > 0 && told <= INT32_MAX ? { disk_mib: told } : {}
 }
 
 function sandboxChange({ request, row, status, now }: Step): standings.SandboxChange {

@@ -29,6 +29,9 @@ export type CauseCode =
   | 'workload_ended'
   | 'idle_timeout'
   | 'max_duration'
+  | 'max_uptime'
+  | 'pool_exhausted'
+  | 'suspended'
   | 'worker_lost'
 
 export function isTerminal(status: SandboxStatus): boolean {

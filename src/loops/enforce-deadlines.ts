@@ -8,7 +8,7 @@ const PASS_LIMIT = 500
 
 type DeadlineDeps = TransitionDeps & { readonly log: Log }
 
-/** Asks runs that reached their `max_duration_secs` to stop, within a moment of that time. */
+/** Asks runs to stop that reached their `max_duration_secs` or their organization's limit, within a moment of that time. */
 export function enforceDeadlines(deps: DeadlineDeps): Loop {
   return { name: 'enforce-deadlines', periodMs: 1_000, topics: [], run: (signal) => pass(deps, signal) }
 }
@@ -16,10 +16,10 @@ export function enforceDeadlines(deps: DeadlineDeps): Loop {
 async function pass(deps: DeadlineDeps, signal: AbortSignal): Promise<number | null> {
   const now = deps.clock.now()
   const overdue = await deps.db.asSystem((q) => runs.overdue(q, now, PASS_LIMIT))
-  const cause = { actor: SYSTEM, code: 'max_duration' } as const
-  const stops = overdue.map(
-    ({ run_id, sandbox_id }) => ({ sandbox_id, run_id, event: 'stop_requested', cause }) as const,
-  )
+  const stops = overdue.map(({ run_id, sandbox_id, is_by_org }) => {
+    const cause = { actor: SYSTEM, code: is_by_org ? 'max_uptime' : 'max_duration' } as const
+    return { sandbox_id, run_id, event: 'stop_requested', cause } as const
+  })
   const failed = await transitionEach(deps, stops, signal)
   if (failed > 0) return null // these are overdue still: at once again would be a tight loop
   const next = await deps.db.asSystem((q) => runs.nextDeadline(q))

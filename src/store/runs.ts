@@ -80,11 +80,17 @@ export async function ordersOf(q: Queryable, worker: WorkerId): Promise<readonly
   return rows
 }
 
-/** Runs past their maximum duration that nobody has asked to stop yet. */
-export async function overdue(q: Queryable, now: Date, limit: number): Promise<readonly WorkerRun[]> {
-  const { rows } = await q.query<WorkerRun>({
+/** A run past its deadline; `is_by_org`: it is its organization's, which comes before the sandbox's own. */
+export type OverdueRun = WorkerRun & { readonly is_by_org: boolean }
+
+/** Runs past their deadline that nobody has asked to stop yet. */
+export async function overdue(q: Queryable, now: Date, limit: number): Promise<readonly OverdueRun[]> {
+  const { rows } = await q.query<OverdueRun>({
     name: 'runs.overdue',
-    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause,
+             (r.deadline_at >= r.started_at
+               + make_interval(secs => (s.spec #>> '{lifecycle,max_duration_secs}')::double precision)) IS NOT TRUE AS is_by_org
+           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
            WHERE r.ended_at IS NULL AND r.stop_requested_at IS NULL AND r.deadline_at <= $1
            ORDER BY r.deadline_at LIMIT $2`,
     values: [now, limit],

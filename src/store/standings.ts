@@ -8,6 +8,7 @@ import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import type { CauseCode, SandboxStatus, StatusReason } from '../domain/lifecycle.ts'
 import type { Queryable } from './database.ts'
 import type { NewEvent } from './events.ts'
+import { IS_UNCOUNTED, withinSizes } from './quotas.ts'
 
 /** A sandbox and its open run, locked until the transaction ends. */
 export type StandingRow = {
@@ -20,7 +21,11 @@ export type StandingRow = {
   readonly is_hidden: boolean
   readonly vcpus: number
   readonly memory_mib: number
+  /** null: the worker's own size. */
+  readonly disk_size_mib: number | null
   readonly max_duration_secs: number | null
+  /** The organization's limit on how long one start may run. */
+  readonly max_uptime_minutes: number | null
   readonly run_id: RunId | null
   readonly worker_id: WorkerId | null
   readonly run_started_at: Date | null
@@ -32,6 +37,8 @@ export async function lock(tx: Queryable, id: SandboxId): Promise<StandingRow | 
     name: 'standings.lock',
     text: `SELECT s.org_id, s.name, s.slug, s.status, s.status_reason, s.ephemeral, s.visible_until IS NOT NULL AS is_hidden, s.vcpus,
              s.memory_mib, (s.spec #>> '{lifecycle,max_duration_secs}')::bigint AS max_duration_secs,
+             (s.spec #>> '{resources,disk_size_mib}')::integer AS disk_size_mib,
+             (SELECT l.max_uptime_minutes_per_sandbox FROM org_limits l WHERE l.org_id = s.org_id) AS max_uptime_minutes,
              r.id AS run_id, r.worker_id, r.started_at AS run_started_at
            FROM sandboxes s LEFT JOIN runs r ON r.sandbox_id = s.id AND r.ended_at IS NULL
            WHERE s.id = $1 FOR UPDATE OF s`,
@@ -98,25 +105,52 @@ export type NewRun = {
   readonly sandbox_id: SandboxId
   readonly vcpus: number
   readonly memory_mib: number
+  /** null: what the worker gives, known once it runs. */
+  readonly disk_size_mib: number | null
+  readonly ephemeral: boolean
   readonly opened_at: Date
 }
 
-/** Opens a run; false when the organization is suspended. A second open run of a sandbox violates `runs_one_open`. */
-export async function openRun(tx: Queryable, run: NewRun): Promise<boolean> {
+/**
+ * Opens a run; false, and nothing is written, when the organization is suspended, has counts to keep, or allows no
+ * sandbox so large: then it must be judged under the organization's lock. `isJudged`: it was, and is opened. A second
+ * open run of a sandbox violates `runs_one_open`.
+ */
+export async function openRun(tx: Queryable, run: NewRun, how: { readonly isJudged: boolean }): Promise<boolean> {
   const { rowCount } = await tx.query({
     name: 'standings.openRun',
-    text: `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at)
-           SELECT $1, $2, $3, $4, $5, $6 FROM orgs WHERE id = $2 AND suspended_at IS NULL`,
-    values: [run.id, run.org_id, run.sandbox_id, run.vcpus, run.memory_mib, run.opened_at],
+    text: `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
+           SELECT $1, $2, $3, $4::integer, $5::integer, coalesce($6::integer, 0), $7, $8 FROM org_limits l
+           WHERE l.org_id = $2 AND ($9 OR (NOT l.is_suspended AND ${IS_UNCOUNTED} AND ${SIZES_FIT}))`,
+    values: [
+      run.id,
+      run.org_id,
+      run.sandbox_id,
+      run.vcpus,
+      run.memory_mib,
+      run.disk_size_mib,
+      run.ephemeral,
+      run.opened_at,
+      how.isJudged,
+    ],
   })
   return rowCount === 1
 }
+
+/** A start of a sandbox that may run longer than allowed is ended at the limit, not refused. */
+const SIZES_FIT = withinSizes({
+  vcpus: '$4::integer',
+  memory_mib: '$5::integer',
+  disk_mib: '$6::integer',
+  max_duration_secs: 'NULL::bigint',
+})
 
 export type RunChange = {
   readonly worker_id?: WorkerId
   readonly placed_at?: Date
   readonly started_at?: Date
   readonly deadline_at?: Date
+  readonly disk_mib?: number
   readonly stop_requested_at?: Date
   readonly stop_cause?: CauseCode
   readonly ended_at?: Date
