@@ -1,9 +1,13 @@
+import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { BindMount, MountOptions, NamedMount, TmpfsMount } from '../../src/domain/spec.ts'
+import type { WantedRun } from '../../src/contract/worker-protocol.ts'
+import type { BindMount, Mount, MountOptions, NamedMount, SandboxSpec, TmpfsMount } from '../../src/domain/spec.ts'
+import { StartError } from '../../src/worker/drivers/driver.ts'
 import { isInstalled } from './oci-driver.ts'
+import { runVolume, wantedRun } from './wanted-run.ts'
 
 const PLAIN: MountOptions = { readonly: false, noexec: false, nosuid: false, nodev: false }
 const SHARE = { stat_virtualization: 'strict', host_permissions: 'private' } as const
@@ -23,7 +27,22 @@ export function tmpfs(guest: string, options: Partial<MountOptions> = {}): Tmpfs
   return { type: 'tmpfs', guest, options: { ...PLAIN, ...options }, size_mib: 1 }
 }
 
-/** A btrfs file system of its own with quotas on; `null` where the machine can't have one. */
+/** A wish for a run with these mounts, and with every volume that they name. */
+export function wantedWithMounts(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): WantedRun {
+  const names = new Set(mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : [])))
+  return { ...wantedRun({ mounts, ...more }), volumes: [null, ...names].map(runVolume) }
+}
+
+/** Checks that a start failed for a mount's sake, in words that name no path of this machine. */
+export function assertMountRefused(error: unknown, message: RegExp): true {
+  assert.ok(error instanceof StartError, String(error))
+  assert.equal(error.reason, 'mount')
+  assert.match(error.message, message)
+  assert.doesNotMatch(error.message, /sandyard|\/proc\/(self|\d)/)
+  return true
+}
+
+/** A btrfs file system of its own; null where the machine can't have one. */
 export function mountBtrfs(): { readonly folder: string; remove(): void } | null {
   if (!isInstalled('mkfs.btrfs')) return null
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-btrfs-'))

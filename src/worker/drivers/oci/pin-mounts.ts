@@ -1,4 +1,5 @@
-import { chown, mkdir, writeFile, type FileHandle } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { chown, lstat, mkdir, readdir, rmdir, unlink, writeFile, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { WantedRun } from '../../../contract/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec.ts'
@@ -34,6 +35,20 @@ export async function pinMounts(
     pinned.push(await nameMount(one, pinMount(one, at, { volumes, owner: settings.uidShift })))
   }
   return pinned
+}
+
+/**
+ * Removes the places of pins that were unmounted. What is still mounted on one can't be deleted by it: only empty
+ * folders go, and the empty files that others were bound over, and the kernel lets neither go (`EBUSY`) while something
+ * is mounted there. A folder that is not there succeeds.
+ */
+export async function removePins(folder: string): Promise<void> {
+  if (!existsSync(folder)) return
+  for (const name of await readdir(folder)) {
+    const pin = join(folder, name)
+    await ((await lstat(pin)).isDirectory() ? rmdir(pin) : unlink(pin))
+  }
+  await rmdir(folder)
 }
 
 /** Makes a failure one of kind mount whose text names the mount by its path in the sandbox. */

@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import { readdir, rm, rmdir, unlink } from 'node:fs/promises'
+import { rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Outcome } from '../../../contract/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
@@ -7,6 +7,7 @@ import { tryCommand } from '../../../lib/run-command.ts'
 import type { OciContext } from './context.ts'
 import { unmountBelow } from './mounts.ts'
 import { observe } from './observe.ts'
+import { removePins } from './pin-mounts.ts'
 import { sendSignal } from './processes.ts'
 import { rootfsPaths } from './rootfs.ts'
 import type { RunRecord } from './run-records.ts'
@@ -54,11 +55,7 @@ async function releaseMounts(context: OciContext, record: RunRecord): Promise<vo
     await disks.delete(record.sandbox_id)
 }
 
-/**
- * Unmounts a run's file systems and removes their folders. What was mounted can't be deleted by it, even where an
- * unmount failed in silence: only empty folders go, and the empty files that others were bound over; the kernel lets
- * neither go while something is mounted there (`EBUSY`).
- */
+/** Unmounts a run's file systems and removes their folders; folders alone, so that no content can be deleted. */
 export async function removeMounts(context: Pick<OciContext, 'mountDir' | 'clock'>, run: string): Promise<void> {
   const paths = rootfsPaths(context.mountDir, run)
   if (!existsSync(paths.base)) return
@@ -68,15 +65,6 @@ export async function removeMounts(context: Pick<OciContext, 'mountDir' | 'clock
   for (const folder of [paths.root, paths.disk, paths.base]) {
     if (existsSync(folder)) await rmdir(folder)
   }
-}
-
-async function removePins(folder: string): Promise<void> {
-  if (!existsSync(folder)) return
-  for (const entry of await readdir(folder, { withFileTypes: true })) {
-    const pin = join(folder, entry.name)
-    await (entry.isDirectory() ? rmdir(pin) : unlink(pin))
-  }
-  await rmdir(folder)
 }
 
 /** Kills every process of a run and waits until none is left. */

@@ -3,12 +3,11 @@ import { chownSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync
 import { join } from 'node:path'
 import { after, afterEach, before, describe, test } from 'node:test'
 import type { RunVolume, WantedRun } from '../../../../src/contract/worker-protocol.ts'
-import type { Mount, SandboxSpec } from '../../../../src/domain/spec.ts'
+import type { Mount } from '../../../../src/domain/spec.ts'
 import { tryCommand, type CommandResult } from '../../../../src/lib/run-command.ts'
-import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
-import { bind, named, tmpfs } from '../../../support/mounts.ts'
+import type { Driver } from '../../../../src/worker/drivers/driver.ts'
+import { assertMountRefused, bind, named, tmpfs, wantedWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
-import { runVolume, wantedRun } from '../../../support/wanted-run.ts'
 
 const isGvisor = testRuntime() === 'runsc'
 const sharedKernel = { skip: isGvisor ? 'gVisor keeps mounts of its own' : false }
@@ -189,26 +188,16 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
   })
 })
 
-async function start(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): Promise<WantedRun> {
-  const wanted = wish(mounts, more)
+async function start(mounts: readonly Mount[]): Promise<WantedRun> {
+  const wanted = wantedWithMounts(mounts)
   await driver.start(wanted, NEVER)
   return wanted
 }
 
-function wish(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): WantedRun {
-  const names = new Set(mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : [])))
-  return { ...wantedRun({ mounts, ...more }), volumes: [null, ...names].map(runVolume) }
-}
-
 async function refused(mounts: readonly Mount[], message: RegExp, volumes?: readonly RunVolume[]): Promise<void> {
-  const wanted = wish(mounts)
-  await assert.rejects(driver.start({ ...wanted, volumes: volumes ?? wanted.volumes }, NEVER), (error) => {
-    assert.ok(error instanceof StartError)
-    assert.equal(error.reason, 'mount')
-    assert.match(error.message, message)
-    assert.ok(!error.message.includes(fixture.dir) && !error.message.includes('/proc/self'), error.message)
-    return true
-  })
+  const wanted = wantedWithMounts(mounts)
+  const start = driver.start({ ...wanted, volumes: volumes ?? wanted.volumes }, NEVER)
+  await assert.rejects(start, (error) => assertMountRefused(error, message))
 }
 
 async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {

@@ -1,0 +1,172 @@
+import assert from 'node:assert/strict'
+import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { after, afterEach, before, describe, test } from 'node:test'
+import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
+import type { Mount, Patch } from '../../../../src/domain/spec.ts'
+import type { CommandResult } from '../../../../src/lib/run-command.ts'
+import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
+import { assertMountRefused, bind, named, wantedWithMounts } from '../../../support/mounts.ts'
+import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
+
+const NEVER = new AbortController().signal
+/** Each round starts a sandbox while another one changes what is started from, some ten thousand times a second. */
+const ROUNDS = 12
+/** The exchange of two names at once is a system call by its number, on the machine's own kernel. */
+const canExchange = { skip: process.arch !== 'x64' || testRuntime() === 'runsc' ? 'needs renameat2 of x64' : false }
+let fixture: OciFixture
+let driver: Driver
+let attacker: WantedRun
+
+describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
+  before(async () => {
+    fixture = await makeOciFixture()
+    driver = await fixture.open()
+    writeFileSync(join(fixture.dir, 'secret'), 'secret', { mode: 0o644 })
+    mkdirSync(join(fixture.dir, 'outside'))
+    for (const folder of [fixture.dir, join(fixture.dir, 'outside')]) chmodSync(folder, 0o777)
+    attacker = wantedWithMounts([bind('/', '/volume'), named('v', '/v')])
+    await driver.start(attacker, NEVER)
+  })
+  afterEach(async () => {
+    for (const run of await driver.list()) if (run.run_id !== attacker.run_id) await driver.remove(run.run_id)
+    assert.deepEqual(readdirSync(join(fixture.dir, 'outside')), [])
+  })
+  after(async () => {
+    await driver.remove(attacker.run_id)
+    await driver.close()
+    assert.deepEqual(await fixture.leftovers(), [])
+    await fixture.remove()
+  })
+
+  test('no symlink that a sandbox made leads the bind mount of another one', async () => {
+    await inside(
+      attacker,
+      `cd /volume; mkdir in; ln -s / x; ln -s ../../.. y; ln -s ${fixture.dir} z; ln -s y/.. w; ln -s in/../in ok`,
+    )
+    for (const host of ['x', 'x/etc', 'y', 'y/etc', 'z', 'z/secret', 'w', 'w/new', './x', '/x/'])
+      await refused([bind(host, '/data')], /^the mount on '\/data' could not be made: '.*out of the volume$/)
+    const box = await start([bind('ok', '/data')])
+    await inside(box, 'echo x >/data/file')
+    assert.equal((await inside(attacker, 'cat /volume/in/file')).stdout, 'x\n')
+  })
+
+  test('no path of a bind mount climbs', async () => {
+    for (const host of ['..', '../secret', '/..', 'a/../../secret', './..', 'a/..'])
+      await refused([bind(host, '/data')], /'\.\.'$/)
+    assert.ok(!existsSync(join(fixture.volume, 'a')))
+  })
+
+  test('what is neither a folder nor a file is not mounted', async () => {
+    await inside(attacker, 'mkfifo /volume/pipe')
+    await refused([bind('pipe', '/data')], /'pipe' is neither a folder nor a file$/)
+    await refused([bind('pipe/under', '/data')], /'pipe/)
+  })
+
+  test('no swap of a folder for a symlink leads a bind mount out, whenever it happens', canExchange, async () => {
+    await inside(attacker, 'mkdir -p /volume/swap/sub; echo x >/volume/swap/inside; ln -s .. /volume/link')
+    await exchangeForEver('/volume/swap', '/volume/link')
+    const seen = { started: 0, refused: 0 }
+    for (let round = 0; round < ROUNDS || (Math.min(seen.started, seen.refused) === 0 && round < ROUNDS * 8); round++) {
+      const box = await startOrRefused([bind('swap', '/data'), bind('swap/sub', '/sub')])
+      seen[box === null ? 'refused' : 'started'] += 1
+      if (box === null) continue
+      assert.deepEqual(lines(await inside(box, 'ls /data; ls /sub')), ['inside', 'sub'])
+      await driver.remove(box.run_id)
+    }
+    assert.ok(seen.started > 0 && seen.refused > 0, JSON.stringify(seen))
+  })
+
+  test('no symlink in a volume leads a mount upon it out of the sandbox, nor its folders', async () => {
+    await inside(
+      attacker,
+      `ln -s ${fixture.dir}/outside/a /v/one; ln -s ../../../../../../../../${fixture.dir}/outside/b /v/two`,
+    )
+    const box = await start([named('v', '/data'), named('w', '/data/one'), named('u', '/data/two/deep')])
+    await inside(box, 'echo x >/data/one/file; echo x >/data/two/deep/file')
+    assert.ok(
+      existsSync(join(fixture.volumeFolder('w'), 'file')) && existsSync(join(fixture.volumeFolder('u'), 'file')),
+    )
+    await inside(attacker, 'ln -s /proc /v/proc; ln -s /.msb/init /v/init')
+    for (const name of ['proc', 'proc/sys', 'init'])
+      await refused([named('v', '/data'), named('w', `/data/${name}`)], /the system's own/)
+  })
+
+  test('no swap leads a mount upon a volume out of the sandbox, whenever it happens', canExchange, async () => {
+    await inside(attacker, `mkdir -p /v/target /v/spare; ln -s ${fixture.dir}/outside /v/leading`)
+    await exchangeForEver('/v/target', '/v/leading')
+    for (let round = 0; round < ROUNDS; round++) {
+      const box = await startOrRefused([named('v', '/data'), named('w', '/data/target/new')])
+      if (box === null) continue
+      await driver.remove(box.run_id)
+    }
+    assert.deepEqual(readdirSync(join(fixture.dir, 'outside')), [])
+  })
+
+  test('no swap leads the copy of a patch out of the host volume, whenever it happens', canExchange, async () => {
+    await inside(
+      attacker,
+      'mkdir -p /volume/tree/sub; echo x >/volume/tree/sub/plain; ln -s ../../.. /volume/tree/away',
+    )
+    await exchangeForEver('/volume/tree/sub', '/volume/tree/away')
+    for (let round = 0; round < ROUNDS; round++) {
+      const patches: readonly Patch[] = [
+        { type: 'copy_dir', src: 'tree', dst: '/copied', replace: false },
+        { type: 'copy_dir', src: 'tree/sub', dst: '/again', replace: false },
+        { type: 'copy_file', src: 'tree/sub/plain', dst: '/file', mode: null, replace: false },
+      ]
+      const wanted = wantedWithMounts([], { patches })
+      const isRefused = await driver.start(wanted, NEVER).then(
+        () => false,
+        (error: unknown) => isPatchRefusal(error),
+      )
+      if (!isRefused)
+        assert.doesNotMatch((await inside(wanted, 'ls -R /copied /again; cat /file')).stdout, /secret|outside/)
+      await driver.remove(wanted.run_id)
+    }
+  })
+})
+
+async function start(mounts: readonly Mount[]): Promise<WantedRun> {
+  const wanted = wantedWithMounts(mounts)
+  await driver.start(wanted, NEVER)
+  return wanted
+}
+
+/** Null for a start that was refused as it should be. */
+async function startOrRefused(mounts: readonly Mount[]): Promise<WantedRun | null> {
+  const wanted = wantedWithMounts(mounts)
+  try {
+    await driver.start(wanted, NEVER)
+    return wanted
+  } catch (error) {
+    // The runtime itself may meet the swap, after the driver found nothing wrong.
+    if (!(error instanceof StartError && error.reason === 'runtime')) assertMountRefused(error, /^the mount on/)
+    await driver.remove(wanted.run_id)
+    return null
+  }
+}
+
+function isPatchRefusal(error: unknown): true {
+  assert.ok(error instanceof StartError && error.reason === 'patch', String(error))
+  return true
+}
+
+async function refused(mounts: readonly Mount[], message: RegExp): Promise<void> {
+  const wanted = wantedWithMounts(mounts)
+  await assert.rejects(driver.start(wanted, NEVER), (error) => assertMountRefused(error, message))
+}
+
+/** Two names change places again and again until the attacker's sandbox ends. */
+async function exchangeForEver(one: string, other: string): Promise<void> {
+  const script = `my ($a, $b) = ("${one}", "${other}"); while (1) { syscall(316, -100, $a, -100, $b, 2); select undef, undef, undef, 0.0001 }`
+  await inside(attacker, `perl -e '${script}' >/dev/null 2>&1 </dev/null &`)
+}
+
+async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+  return await fixture.exec(wanted.run_id, ['sh', '-c', script])
+}
+
+function lines({ stdout }: CommandResult): readonly string[] {
+  return stdout.split('\n').filter((line) => line !== '')
+}
