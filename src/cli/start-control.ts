@@ -14,6 +14,7 @@ import { makeSlots } from '../lib/slots.ts'
 import { makeUuids } from '../lib/uuid.ts'
 import { detectLostWorkers } from '../loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../loops/enforce-deadlines.ts'
+import { enforcePools } from '../loops/enforce-pools.ts'
 import { runLoops } from '../loops/loop.ts'
 import { placePending } from '../loops/place-pending.ts'
 import { makeRelay } from '../relay/relay.ts'
@@ -72,7 +73,7 @@ export async function startControl(
   const stopping = new AbortController()
   const loops = runLoops(
     { clock: systemClock, log, wake, lead: (signal) => lead(store, signal) },
-    [placePending(deps), enforceDeadlines(deps), detectLostWorkers(deps)],
+    [placePending(deps), enforceDeadlines(deps), enforcePools(deps), detectLostWorkers(deps)],
     stopping.signal,
   )
   const checks: (() => Promise<string | null>)[] = [() => canReach(store)]

@@ -74,6 +74,6 @@ export async function standing(
   const [row] = rows
   if (row === undefined) throw new Error(`there is no organization ${org}`)
   const isWalled = row.hard_cap && (row.included_vcpu_hours !== null || row.included_memory_gib_hours !== null)
-  const [use] = isAll || isWalled ? await monthTotals(q, [org], how.now) : []
-  return { ...row, vcpu_ms: use?.vcpu_ms ?? 0n, memory_mib_ms: use?.memory_mib_ms ?? 0n }
+  const use = isAll || isWalled ? await monthTotals(q, org, how.now) : { vcpu_ms: 0n, memory_mib_ms: 0n }
+  return { ...row, vcpu_ms: use.vcpu_ms, memory_mib_ms: use.memory_mib_ms }
 }

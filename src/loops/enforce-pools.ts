@@ -1,0 +1,82 @@
+import { tellExhausted } from '../control/tell-exhausted.ts'
+import { transitionEach } from '../control/transition-each.ts'
+import { SYSTEM, type Cause, type TransitionDeps } from '../control/transition.ts'
+import { exhaustedPools, leftOf, POOLS, type PoolUse } from '../domain/quota.ts'
+import type { Log } from '../lib/log.ts'
+import * as pools from '../store/pools.ts'
+import { poolTotals } from '../store/usage.ts'
+import type { Loop } from './loop.ts'
+
+const PERIOD_MS = 5_000
+/** How many runs of one organization, and of all suspended ones, are asked to stop in a pass. */
+const STOPS_LIMIT = 500
+/** How many organizations are looked at together. */
+const PAGE = 200
+
+type PoolDeps = TransitionDeps & { readonly log: Log }
+
+/**
+ * Stops what runs in suspended organizations, and in those whose plan has no prices and whose pool of the month is used
+ * up: a wall is met within a moment of the time that its runs reach it.
+ */
+export function enforcePools(deps: PoolDeps): Loop {
+  return { name: 'enforce-pools', periodMs: PERIOD_MS, topics: ['quotas'], run: (signal) => pass(deps, signal) }
+}
+
+async function pass(deps: PoolDeps, signal: AbortSignal): Promise<number | null> {
+  const suspended = await deps.db.asSystem((q) => pools.activeOfSuspended(q, STOPS_LIMIT))
+  let dueMs = await stop(deps, suspended, { code: 'suspended', signal })
+  for (let after: pools.WalledOrg | null = null; ;) {
+    const last: pools.WalledOrg | null = after
+    const page: readonly pools.WalledOrg[] = await deps.db.asSystem((q) =>
+      pools.walledWithRuns(q, last?.org_id ?? null, PAGE),
+    )
+    dueMs = Math.min(dueMs, await enforceOn(deps, page, signal))
+    after = page.at(-1) ?? null
+    if (after === null || page.length < PAGE) return Number.isFinite(dueMs) ? dueMs : null
+  }
+}
+
+/** Answers in how many milliseconds the next wall is met, or Infinity. */
+async function enforceOn(deps: PoolDeps, orgs: readonly pools.WalledOrg[], signal: AbortSignal): Promise<number> {
+  if (orgs.length === 0) return Infinity
+  const totals = await deps.db.asSystem((q) => poolTotals(q, deps.clock.now()))
+  const useOf = new Map<string, PoolUse>(totals.map((use) => [use.org_id, use]))
+  let dueMs = Infinity
+  for (const org of orgs) {
+    const use = useOf.get(org.org_id) ?? NOTHING
+    const exhausted = exhaustedPools(org, use)
+    if (exhausted.length === 0) {
+      dueMs = Math.min(dueMs, untilWallMs(org, use))
+      continue
+    }
+    for (const pool of exhausted) await tellExhausted(deps, org.org_id, { pool, pools: org, use })
+    const active = await deps.db.asSystem((q) => pools.activeOf(q, org.org_id, STOPS_LIMIT))
+    dueMs = Math.min(dueMs, await stop(deps, active, { code: 'pool_exhausted', signal }))
+  }
+  return dueMs
+}
+
+const NOTHING: PoolUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
+
+/** Asks runs to stop. Answers 0 when there may be more, and Infinity when there are none or some could not be asked. */
+async function stop(
+  deps: PoolDeps,
+  active: readonly pools.ActiveRun[],
+  { code, signal }: { readonly code: Cause['code']; readonly signal: AbortSignal },
+): Promise<number> {
+  const cause = { actor: SYSTEM, code }
+  const stops = active.map((run) => ({ ...run, event: 'stop_requested', cause }) as const)
+  const failed = await transitionEach(deps, stops, signal)
+  return failed === 0 && active.length === STOPS_LIMIT ? 0 : Infinity
+}
+
+/** When the runs that run now reach a wall, in milliseconds, if nothing changes. */
+function untilWallMs(org: pools.WalledOrg, use: PoolUse): number {
+  const rates = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
+  const times = POOLS.flatMap((pool) => {
+    const left = leftOf(pool, org, use)
+    return left === null || rates[pool] === 0 ? [] : [Math.ceil(Number(left) / rates[pool])]
+  })
+  return Math.min(Infinity, ...times)
+}
