@@ -47,6 +47,10 @@ CREATE INDEX api_keys_page ON api_keys (org_id, id DESC);
 
 ALTER TABLE users ADD COLUMN avatar_url text;
 CREATE INDEX members_page ON members (org_id, id DESC);
+-- An organization sees the people who are its members. The setting is read as an id, which the index of members serves.
+CREATE POLICY of_members ON users FOR SELECT USING (EXISTS (
+  SELECT FROM members m WHERE m.user_id = users.id
+    AND m.org_id = nullif(nullif(current_setting('sandyard.org', true), '*'), '')::uuid));
 
 -- home_worker_id: the machine that its files lie on, from the first use on; is_shared: they lie where every worker
 -- that says so finds them. used_bytes is the worker's latest word, true since used_at, accrued until accrued_until.

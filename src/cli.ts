@@ -3,6 +3,7 @@ import { doctor } from './cli/doctor.ts'
 import { help } from './cli/help.ts'
 import { image } from './cli/image.ts'
 import { key } from './cli/key.ts'
+import { member } from './cli/member.ts'
 import { migrateCommand } from './cli/migrate.ts'
 import { printOpenapi } from './cli/openapi.ts'
 import { registry } from './cli/registry.ts'
@@ -14,6 +15,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   up,
   doctor,
   image,
+  member,
   key,
   registry,
   migrate: migrateCommand,
@@ -31,7 +33,10 @@ async function main(argv: readonly string[]): Promise<number> {
       name: { type: 'string' },
       username: { type: 'string' },
       'password-stdin': { type: 'boolean' },
-      'expires-in-days': { type: 'string' },
+      role: { type: 'string' },
+      scopes: { type: 'string' },
+      'expires-in': { type: 'string' },
+      'expires-at': { type: 'string' },
       ...Object.fromEntries(
         Object.values(SETTINGS).flatMap(({ flag }) => (flag === null ? [] : [[flag, { type: 'string' as const }]])),
       ),

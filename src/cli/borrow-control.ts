@@ -1,5 +1,6 @@
 import type { Config } from '../config.ts'
 import type { ControlDeps } from '../control/deps.ts'
+import { makeKeyCache } from '../control/key-cache.ts'
 import { systemClock } from '../lib/clock.ts'
 import { makeLog } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
@@ -7,7 +8,8 @@ import { makeUuids } from '../lib/uuid.ts'
 import { borrowStore } from './open-store.ts'
 
 /** What a short command needs of the use cases' dependencies; dispose of it when the command is done. */
-export type BorrowedControl = Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'> & AsyncDisposable
+export type BorrowedControl = Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log' | 'keyCache'> &
+  AsyncDisposable
 
 /** Opens the database for a short command; while a server runs on the data folder, its database is used. */
 export async function borrowControl(config: Config): Promise<BorrowedControl> {
@@ -19,6 +21,7 @@ export async function borrowControl(config: Config): Promise<BorrowedControl> {
     random: systemRandom,
     uuids: makeUuids(systemClock, systemRandom),
     log,
+    keyCache: makeKeyCache(),
     [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
   }
 }

@@ -1,30 +1,61 @@
 import { text } from 'node:stream/consumers'
-import { saveCredential } from '../control/save-credential.ts'
-import { systemClock } from '../lib/clock.ts'
-import { makeLog } from '../lib/log.ts'
+import { deleteCredential, listCredentials, saveCredential } from '../control/registry-credentials.ts'
+import type { Acting } from '../domain/caller.ts'
 import { systemRandom } from '../lib/random.ts'
 import { makeSeal } from '../lib/seal.ts'
-import { makeUuids } from '../lib/uuid.ts'
-import { UsageError, type Command } from './command.ts'
+import { borrowControl, type BorrowedControl } from './borrow-control.ts'
+import { chooseOrg, operatorOf } from './choose-org.ts'
+import { UsageError, type Call, type Command } from './command.ts'
 import { openDataFolder } from './data-folder.ts'
-import { borrowStore } from './open-store.ts'
+import { printList } from './print-list.ts'
 
 export const registry: Command = {
-  usage: 'registry login HOST --username U --password-stdin',
-  summary: "save the organization's credential for an image registry",
-  async run({ config, args, texts, switches }) {
-    const [verb, host, ...rest] = args
-    const username = texts['username']
-    const isRight = verb === 'login' && host !== undefined && rest.length === 0 && switches.has('password-stdin')
-    if (!isRight || username === undefined) throw new UsageError(`usage: sandyard ${registry.usage}`)
-    const password = (await text(process.stdin)).replace(/\r?\n$/, '')
-    if (password === '') throw new UsageError('the password is read from standard input, and there was none')
-    const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
-    await using store = await borrowStore(config, makeLog(config.logLevel))
-    const seal = makeSeal(folder.sealingKey, systemRandom)
-    const deps = { db: store.db, clock: systemClock, uuids: makeUuids(systemClock, systemRandom), seal }
-    const id = await saveCredential(deps, { host, username, password })
-    process.stdout.write(`saved for ${host}: credential ${id}\n`)
+  usage: 'registry login HOST --username U --password-stdin | list | logout HOST [--org SLUG]',
+  summary: "the organization's credentials for image registries; a password is read from standard input",
+  async run(call) {
+    const act = await readAct(call)
+    await using control = await borrowControl(call.config)
+    await act(control, operatorOf(await chooseOrg(control.db, call.texts['org'])))
     return 0
   },
+}
+
+type Act = (control: BorrowedControl, acting: Acting) => Promise<void>
+
+async function readAct(call: Call): Promise<Act> {
+  const [verb, host, ...rest] = call.args
+  const username = call.texts['username']
+  if (verb === 'list' && host === undefined) return list
+  if (host !== undefined && rest.length === 0) {
+    if (verb === 'logout') return loggingOut(host)
+    if (verb === 'login' && username !== undefined && call.switches.has('password-stdin'))
+      return loggingIn(call, { host, username })
+  }
+  throw new UsageError(`usage: sandyard ${registry.usage}`)
+}
+
+async function loggingIn({ config }: Call, input: { readonly host: string; readonly username: string }): Promise<Act> {
+  const password = (await text(process.stdin)).replace(/\r?\n$/, '')
+  if (password === '') throw new UsageError('the password is read from standard input, and there was none')
+  const { sealingKey } = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+  const seal = makeSeal(sealingKey, systemRandom)
+  return async (control, acting) => {
+    const { id, host } = await saveCredential({ ...control, seal }, acting, { ...input, password })
+    process.stdout.write(`saved for ${host}: credential ${id}\n`)
+  }
+}
+
+function loggingOut(host: string): Act {
+  return async (control, acting) => {
+    await deleteCredential(control, acting, { host })
+    process.stdout.write(`the credential for ${host} is deleted\n`)
+  }
+}
+
+function list(control: BorrowedControl, acting: Acting): Promise<void> {
+  return printList(
+    ['HOST', 'USERNAME', 'SAVED', 'ID'],
+    (input) => listCredentials(control, acting, input),
+    ({ host, username, created_at, id }) => [host, username, created_at.toISOString(), id],
+  )
 }

@@ -1,6 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { Caller } from '../domain/caller.ts'
-import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { ApiKeyId, OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
@@ -34,6 +34,8 @@ export type ControlDeps = {
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
   /** Keys that were just looked up. */
   readonly keyCache: KeyCache
+  /** Has the last use of a key written down soon; the caller goes on at once. */
+  readonly noteKeyUse: (use: KeyUse) => void
   readonly settings: ControlSettings
 }
 
@@ -47,8 +49,14 @@ export type ControlSettings = {
   readonly defaultRegistry: string
 }
 
-/** Remembers callers by the hash of their key for a moment. */
+/** A key that is not revoked, with whom it stands for until its expiry, by the wall clock. */
+export type KnownKey = { readonly caller: Caller; readonly expires_at: Date | null }
+export type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
+
+/** Remembers keys by the hash of their secret for a moment. */
 export type KeyCache = {
-  /** The caller who is remembered, or else what `lookUp` says; who asks for the same key meanwhile gets the same answer. */
-  find(hash: string, nowMs: number, lookUp: () => Promise<Caller | null>): Promise<Caller | null>
+  /** The key that is remembered, or else what `lookUp` says; who asks for the same key meanwhile gets the same answer. */
+  find(hash: Buffer, nowMs: number, lookUp: () => Promise<KnownKey | null>): Promise<KnownKey | null>
+  /** Has the next `find` look the key up. */
+  forget(hash: Buffer): void
 }

@@ -1,4 +1,3 @@
-import type { Caller } from '../domain/caller.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import { makeBatch } from '../lib/batch.ts'
 import type { Admission } from '../store/admissions.ts'
@@ -6,10 +5,14 @@ import type { Database } from '../store/database.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import * as workers from '../store/workers.ts'
 import { admitTogether, type AdmissionAnswer } from './admit-together.ts'
-import type { ControlDeps, KeyCache, SandboxKey } from './deps.ts'
+import type { ControlDeps, SandboxKey } from './deps.ts'
+import { makeKeyCache } from './key-cache.ts'
+import { makeKeyUses } from './key-uses.ts'
 
 /** Adds to what the use cases are given the parts that work on many requests together. */
-export function makeControlDeps(base: Omit<ControlDeps, 'readSandbox' | 'admit' | 'offers' | 'keyCache'>): ControlDeps {
+export function makeControlDeps(
+  base: Omit<ControlDeps, 'readSandbox' | 'admit' | 'offers' | 'keyCache' | 'noteKeyUse'>,
+): ControlDeps {
   return {
     ...base,
     readSandbox: makeBatch<SandboxKey, Sandbox | null>({
@@ -27,6 +30,7 @@ export function makeControlDeps(base: Omit<ControlDeps, 'readSandbox' | 'admit' 
     }),
     offers: makeOffers(base),
     keyCache: makeKeyCache(),
+    noteKeyUse: makeKeyUses(base),
   }
 }
 
@@ -58,37 +62,5 @@ function makeOffers({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): ControlDe
       untilMs = clock.monotonicMs() + OFFERS_TRUST_MS
     }
     return known
-  }
-}
-
-/** How long a looked-up key is trusted without asking again: a revoked one is refused everywhere after this. */
-const KEY_TRUST_MS = 1_000
-/** The most keys that are remembered. */
-const KEY_CACHE_LIMIT = 10_000
-
-function makeKeyCache(): KeyCache {
-  const known = new Map<string, { readonly caller: Promise<Caller | null>; readonly untilMs: number }>()
-  return {
-    find(hash, nowMs, lookUp) {
-      const entry = known.get(hash)
-      if (entry !== undefined && nowMs < entry.untilMs) return entry.caller
-      if (known.size >= KEY_CACHE_LIMIT) known.clear()
-      const made = { caller: lookUp(), untilMs: nowMs + KEY_TRUST_MS }
-      known.set(hash, made)
-      return keepingOnlyCallers(made.caller, () => {
-        if (known.get(hash) === made) known.delete(hash)
-      })
-    },
-  }
-}
-
-/** A key that was not found may be made in the next moment, and a failure says nothing of a key. */
-async function keepingOnlyCallers(caller: Promise<Caller | null>, forget: () => void): Promise<Caller | null> {
-  let found: Caller | null = null
-  try {
-    found = await caller
-    return found
-  } finally {
-    if (found === null) forget()
   }
 }

@@ -1,10 +1,10 @@
 import type { Caller } from '../domain/caller.ts'
-import { decodeCursor, encodeCursor } from '../domain/cursor.ts'
 import { asId, type SandboxId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import type { ControlDeps } from './deps.ts'
+import { readPage, type Page, type PageInput } from './page.ts'
 
 /** How a request names a sandbox. */
 export type SandboxRef = { readonly id: SandboxId } | { readonly name: string }
@@ -22,26 +22,19 @@ export async function getSandbox(deps: ReadDeps, caller: Caller, ref: SandboxRef
   return sandbox
 }
 
-export type SandboxPage = { readonly items: readonly Sandbox[]; readonly nextCursor: string | null }
-
 /**
- * A page of the organization's sandboxes, the newest first, all labels matching. A cursor is a place in that order:
- * sandboxes that come or go meanwhile neither repeat nor hide others. Throws `invalid_request` for a bad cursor.
+ * A page of the organization's sandboxes, the newest first, all labels matching. Throws `invalid_request` for a bad
+ * cursor.
  */
 export async function listSandboxes(
   deps: ReadDeps,
   caller: Caller,
-  input: { readonly cursor: string | null; readonly limit: number; readonly labels: Readonly<Record<string, string>> },
-): Promise<SandboxPage> {
-  const before = input.cursor === null ? null : asId<SandboxId>(decodeCursor('sandboxes', input.cursor))
+  input: PageInput & { readonly labels: Readonly<Record<string, string>> },
+): Promise<Page<Sandbox>> {
   const labels = Object.entries(input.labels)
-  const rows = await deps.db.asOrg(caller.org_id, (q) =>
-    sandboxes.page(q, caller.org_id, { labels, before }, input.limit + 1),
-  )
-  const items = rows.slice(0, input.limit)
-  const last = items.at(-1)
-  return {
-    items,
-    nextCursor: rows.length > input.limit && last !== undefined ? encodeCursor('sandboxes', last.id) : null,
-  }
+  const { org_id } = caller
+  return readPage('sandboxes', input, (after, count) => {
+    const before = after === null ? null : asId<SandboxId>(after)
+    return deps.db.asOrg(org_id, (q) => sandboxes.page(q, org_id, { labels, before }, count))
+  })
 }

@@ -1,6 +1,6 @@
 import { parseImageReference } from '../domain/image-reference.ts'
 import { asId, type CredentialId, type OrgId } from '../domain/ids.ts'
-import * as orgs from '../store/orgs.ts'
+import * as credentials from '../store/credentials.ts'
 import type { RunOrder } from '../store/runs.ts'
 import type { ControlDeps } from './deps.ts'
 
@@ -35,8 +35,8 @@ export async function registryAuthOf(
   const host = registryHostOf(order.spec.image, deps.settings.defaultRegistry)
   const found = await deps.db.asOrg(org_id, (q) =>
     registry.mode === 'specific'
-      ? orgs.findCredential(q, org_id, asId<CredentialId>(registry.credential_id))
-      : orgs.findCredentialByHost(q, org_id, host),
+      ? credentials.find(q, org_id, asId<CredentialId>(registry.credential_id))
+      : credentials.findByHost(q, org_id, host),
   )
   // A credential is shown to its own registry alone, whatever a request says.
   if (found === null || found.host !== host) return null

@@ -1,7 +1,7 @@
 import { describeSeen, refusalProblem } from './refusal.ts'
 
 /** The lists that have pages; a cursor of one is refused by the others. */
-export type CursorList = 'sandboxes' | 'events'
+export type CursorList = 'sandboxes' | 'events' | 'members' | 'api_keys' | 'registry_credentials'
 
 /** Raised when the meaning of `after` changes, so that an old cursor is refused instead of misread. */
 const CURSOR_VERSION = 1

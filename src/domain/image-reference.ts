@@ -1,3 +1,5 @@
+import { isRegistryHost } from './registry-host.ts'
+
 /** A reference taken apart. `tag` and `digest` may both be there; then the digest decides what is pulled. */
 export type ImageReference = {
   /** Host, with its port when it has one; `localhost` alone is the store's own namespace. */
@@ -29,8 +31,6 @@ const MAX_NAME_CHARS = 255
 const TAG = /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$/
 const DIGEST = /^sha256:[0-9a-f]{64}$/
 const PATH_PART = /^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$/
-const HOST =
-  /^(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*)(?::[0-9]{1,5})?$/
 
 /**
  * Reads `python`, `python:3.12`, `host:5000/a/b:tag`, `name@sha256:…`. The first part is a host when it holds a dot or
@@ -54,7 +54,7 @@ export function parseImageReference(text: string, defaultRegistry: string): Pars
     return refuse(`the tag in '${text}' is not 1 to 128 letters, digits, '_', '.' or '-'`)
 
   const { registry, path } = splitHost(colon < 0 ? named : named.slice(0, colon), defaultRegistry)
-  if (!isHost(registry)) return refuse(`'${registry}' in '${text}' is not a registry host`)
+  if (!isRegistryHost(registry.toLowerCase())) return refuse(`'${registry}' in '${text}' is not a registry host`)
   const repository = registry === PUBLIC_HUB && !path.includes('/') ? `${PUBLIC_HUB_FOLDER}${path}` : path
   if (!path.split('/').every((part) => PATH_PART.test(part))) {
     return refuse(
@@ -100,11 +100,6 @@ function splitHost(name: string, defaultRegistry: string): { readonly registry: 
   return isNamed
     ? { registry: first.toLowerCase(), path: name.slice(slash + 1) }
     : { registry: defaultRegistry, path: name }
-}
-
-function isHost(registry: string): boolean {
-  const port = /:([0-9]+)$/.exec(registry.replace(/^\[.*\]/, ''))?.[1]
-  return HOST.test(registry) && (port === undefined || (Number(port) >= 1 && Number(port) <= 65_535))
 }
 
 function refuse(problem: string): ParsedReference {

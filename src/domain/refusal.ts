@@ -27,6 +27,11 @@ export function describeSeen(value: unknown): string {
   return text.length <= SEEN_MAX_CHARS ? text : `${text.slice(0, SEEN_MAX_CHARS)}…`
 }
 
+/** The refusal of a field of a request; what was seen there is repeated, so it is not for secrets. */
+export function invalidRequest(field: string, seen: unknown, accepted: string): Problem {
+  return refusalProblem({ code: 'invalid_request', field, seen: describeSeen(seen), accepted })
+}
+
 /** The problem that a client meets: its message starts with the catalogue's, and its details are the refusal. */
 export function refusalProblem(refusal: Refusal): Problem {
   const { code, field, seen, accepted } = refusal

@@ -1,7 +1,7 @@
 import type { TSchema } from 'typebox'
 import { NoBody, type Operation, type RequestOf } from '../contract/operation.ts'
 import type { Caller } from '../domain/caller.ts'
-import { describeSeen, refusalProblem } from '../domain/refusal.ts'
+import { invalidRequest } from '../domain/refusal.ts'
 import { parseQuery } from './query.ts'
 import type { ParserMaker } from './validate.ts'
 
@@ -59,5 +59,5 @@ export function instant(text: string | undefined): Date | null {
 
 /** Throws `invalid_request` for a field. */
 export function refuse(field: string, seen: unknown, accepted: string): never {
-  throw refusalProblem({ code: 'invalid_request', field, seen: describeSeen(seen), accepted })
+  throw invalidRequest(field, seen, accepted)
 }

@@ -4,7 +4,7 @@ import { createSandbox, type CreateInput } from '../../src/control/create-sandbo
 import { deleteSandbox } from '../../src/control/delete-sandbox.ts'
 import { getSandbox } from '../../src/control/read-sandboxes.ts'
 import { renameSandbox } from '../../src/control/rename-sandbox.ts'
-import { saveCredential } from '../../src/control/save-credential.ts'
+import { saveCredential } from '../../src/control/registry-credentials.ts'
 import { SYSTEM, transition } from '../../src/control/transition.ts'
 import type { Caller } from '../../src/domain/caller.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
@@ -150,7 +150,8 @@ test('a password given with the image is stored sealed, and forgotten when the f
 
 test('a named credential must be the organization’s own and for the image’s registry', async () => {
   const { deps } = control
-  const credential_id = await saveCredential(deps, { host: 'registry.example', username: 'me', password: 'secret' })
+  const secret = { host: 'registry.example', username: 'me', password: 'secret' }
+  const { id: credential_id } = await saveCredential(deps, control.caller, secret)
   const registry = { mode: 'specific', credential_id } as const
   assert.equal((await create({ registry })).status, 'created')
   await assert.rejects(create({ registry }, stranger), problem('invalid_request', 'registry.credential_id'))

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { createApiKey } from '../../src/control/api-keys.ts'
 import { authenticate } from '../../src/control/authenticate.ts'
-import { makeApiKey, makeFirstOrg } from '../../src/control/bootstrap.ts'
+import { makeFirstOrg } from '../../src/control/bootstrap.ts'
 import { createSandbox } from '../../src/control/create-sandbox.ts'
 import { deleteSandbox } from '../../src/control/delete-sandbox.ts'
 import { openChannel } from '../../src/control/open-channel.ts'
@@ -9,10 +10,10 @@ import { getEvent, listEvents } from '../../src/control/read-events.ts'
 import { getOrg } from '../../src/control/read-org.ts'
 import { getSandbox, listSandboxes } from '../../src/control/read-sandboxes.ts'
 import { renameSandbox } from '../../src/control/rename-sandbox.ts'
-import { saveCredential } from '../../src/control/save-credential.ts'
+import { saveCredential } from '../../src/control/registry-credentials.ts'
 import { startSandbox } from '../../src/control/start-sandbox.ts'
 import { stopSandbox } from '../../src/control/stop-sandbox.ts'
-import type { Caller } from '../../src/domain/caller.ts'
+import { SCOPES, type Caller } from '../../src/domain/caller.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import { openDatabase } from '../../src/store/database.ts'
@@ -72,7 +73,7 @@ test('to a stranger no sandbox and no event of an organization is there, for any
 test('a query of an organization without a filter shows its own rows of every table, and can change no others', async () => {
   const { deps, caller } = control
   await create(true)
-  await saveCredential(deps, { host: 'registry.example', username: 'me', password: 'secret' })
+  await saveCredential(deps, caller, { host: 'registry.example', username: 'me', password: 'secret' })
   for (const table of ['sandboxes', 'runs', 'events', 'api_keys', 'members', 'volumes', 'registry_credentials']) {
     const ownersSeenBy = async (who: Caller): Promise<readonly string[]> => {
       const { rows } = await deps.db.asOrg(who.org_id, (q) =>
@@ -107,8 +108,11 @@ test('each change leaves its events, in order, and reading leaves none', async (
     [() => getSandbox(deps, caller, { id: made.id }), []],
     [() => deleteSandbox(deps, caller, { id: made.id }), ['sandbox_deleted']],
     [async () => deleteSandbox(deps, caller, { id: (await create(true)).id }), ['sandbox_created', 'sandbox_starting', 'sandbox_stopped', 'sandbox_deleted']], // prettier-ignore
-    [() => saveCredential(deps, { host: 'h.example', username: 'u', password: 'p' }), ['registry_credential_saved']],
-    [() => makeApiKey(deps, { name: 'k', expires_at: null }), ['api_key_created']],
+    [
+      () => saveCredential(deps, caller, { host: 'h.example', username: 'u', password: 'p' }),
+      ['registry_credential_saved'],
+    ],
+    [() => createApiKey(deps, caller, { name: 'k', scopes: SCOPES, expires_at: null }), ['api_key_created']],
   ]
   const made = await create(false)
   for (const [change, types] of expected) assert.deepEqual(await eventsOf(change), types, change.toString())
@@ -123,7 +127,7 @@ test('an event is in the transaction of its change: when it can’t be written, 
     await assert.rejects(startSandbox(deps, caller, { id: made.id }, { waitMs: null, signal: never }))
     await assert.rejects(renameSandbox(deps, caller, { id: made.id }, { name: 'not-told' }))
     await assert.rejects(deleteSandbox(deps, caller, { id: made.id }))
-    await assert.rejects(makeApiKey(deps, { name: 'k', expires_at: null }))
+    await assert.rejects(createApiKey(deps, caller, { name: 'k', scopes: SCOPES, expires_at: null }))
   } finally {
     await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE events DROP CONSTRAINT no_more' }))
   }
@@ -148,7 +152,7 @@ test('a revoked key is refused within its trust time, an expired one at once, an
   assert.notEqual(await authenticate(deps, key), null)
   clock.advance(1)
   assert.equal(await authenticate(deps, key), null)
-  const expiring = await addKey(deps, control.caller.org_id, new Date(clock.now().getTime() + 5_000))
+  const expiring = await addKey(deps, control.caller.org_id, { expires_at: new Date(clock.now().getTime() + 5_000) })
   assert.notEqual(await authenticate(deps, expiring), null)
   clock.advance(5_000)
   assert.equal(await authenticate(deps, expiring), null)

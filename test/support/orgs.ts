@@ -1,8 +1,9 @@
 import { authenticate } from '../../src/control/authenticate.ts'
 import type { ControlDeps } from '../../src/control/deps.ts'
 import { formatApiKey, hashSecret } from '../../src/domain/api-key.ts'
-import { SCOPES, type Caller } from '../../src/domain/caller.ts'
+import { SCOPES, type Caller, type Scope } from '../../src/domain/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../src/domain/ids.ts'
+import * as apiKeys from '../../src/store/api-keys.ts'
 import * as orgs from '../../src/store/orgs.ts'
 
 /** Adds another organization with one key; answers who that key is. */
@@ -15,13 +16,20 @@ export async function addOrg(deps: ControlDeps, name: string): Promise<Caller> {
   return caller
 }
 
-/** Adds a key to an organization; answers its text. */
-export async function addKey(deps: ControlDeps, org_id: OrgId, expires_at: Date | null = null): Promise<string> {
+/** Adds a key to an organization, of every scope unless some are named; answers its text. */
+export async function addKey(
+  deps: ControlDeps,
+  org_id: OrgId,
+  {
+    scopes = SCOPES,
+    expires_at = null,
+  }: { readonly scopes?: readonly Scope[]; readonly expires_at?: Date | null } = {},
+): Promise<string> {
   const key = formatApiKey(deps.random.bytes(32))
   const id = asId<ApiKeyId>(deps.uuids.next())
   const now = deps.clock.now()
   await deps.db.asSystem((q) =>
-    orgs.insertApiKey(q, { id, org_id, name: 'k', scopes: SCOPES, secretSha256: hashSecret(key), now, expires_at }),
+    apiKeys.insert(q, { id, org_id, name: 'k', scopes, secretSha256: hashSecret(key), now, expires_at }),
   )
   return key
 }

@@ -1,0 +1,15 @@
+import type { Acting } from '../domain/caller.ts'
+import type { TypedEvent } from '../domain/event-types.ts'
+import type { Queryable } from '../store/database.ts'
+import * as events from '../store/events.ts'
+import type { ControlDeps } from './deps.ts'
+
+/** Writes the event of a change that is about no sandbox, in the transaction of the change. */
+export async function tell(
+  deps: Pick<ControlDeps, 'clock' | 'uuids'>,
+  tx: Queryable,
+  told: Acting & TypedEvent,
+): Promise<void> {
+  const { id, timestamp } = { id: deps.uuids.next(), timestamp: deps.clock.now() }
+  await events.insertMany(tx, [{ ...told, id, timestamp, sandbox_id: null }])
+}
