@@ -1,0 +1,89 @@
+/** Ranges of time cut at UTC midnights. Whatever is metered is counted in whole milliseconds, so that parts add up. */
+
+/** From an instant, inclusive, to an instant, exclusive. */
+export type TimeRange = { readonly since: Date; readonly until: Date }
+
+export const HOUR_MS = 60 * 60 * 1000
+export const DAY_MS = 24 * HOUR_MS
+
+/** A range as its whole UTC days, and what is left of it before and after them. */
+export type CutRange = {
+  /** `first` is one of them, `end` is the day after the last; equal when there are none. As `2028-02-29`. */
+  readonly days: { readonly first: string; readonly end: string }
+  /** At most two, each within one day and shorter than it. */
+  readonly parts: readonly DayPart[]
+}
+export type DayPart = TimeRange & { readonly day: string }
+
+/** Cuts a range at midnights: days and parts together are the range, without overlap. An empty range gives nothing. */
+export function cutAtMidnights({ since, until }: TimeRange): CutRange {
+  const first = isMidnight(since) ? since : startOfNextDay(since)
+  const end = startOfDay(until)
+  if (since >= until) return { days: noDays(since), parts: [] }
+  if (first > end) return { days: noDays(since), parts: [partOf(since, until)] }
+  const head = since < first ? [partOf(since, first)] : []
+  const tail = end < until ? [partOf(end, until)] : []
+  return { days: { first: dayOf(first), end: dayOf(end) }, parts: [...head, ...tail] }
+}
+
+/** The UTC days that a range touches, in order. */
+export function daysOf({ since, until }: TimeRange): readonly string[] {
+  const days: string[] = []
+  for (let day = startOfDay(since); day < until; day = startOfNextDay(day)) days.push(dayOf(day))
+  return days
+}
+
+/** A UTC month that a range touches: its name as `2028-02`, and how long the whole of it is. */
+export type Month = { readonly month: string; readonly hours: number }
+
+/** The UTC months that a range touches, in order. */
+export function monthsOf({ since, until }: TimeRange): readonly Month[] {
+  const months: Month[] = []
+  for (let start = startOfMonth(since); start < until; start = startOfNextMonth(start)) {
+    const hours = (startOfNextMonth(start).getTime() - start.getTime()) / HOUR_MS
+    months.push({ month: monthOf(dayOf(start)), hours })
+  }
+  return months
+}
+
+/** The month of a day, as `2028-02`. */
+export function monthOf(day: string): string {
+  return day.slice(0, '2028-02'.length)
+}
+
+/** The UTC day of an instant, as `2028-02-29`. */
+export function dayOf(at: Date): string {
+  return at.toISOString().slice(0, '2028-02-29'.length)
+}
+
+export function startOfDay(at: Date): Date {
+  return new Date(Math.floor(at.getTime() / DAY_MS) * DAY_MS)
+}
+
+export function startOfMonth(at: Date): Date {
+  const start = startOfDay(at)
+  start.setUTCDate(1)
+  return start
+}
+
+export function startOfNextMonth(at: Date): Date {
+  const start = startOfMonth(at)
+  start.setUTCMonth(start.getUTCMonth() + 1)
+  return start
+}
+
+function startOfNextDay(at: Date): Date {
+  return new Date(startOfDay(at).getTime() + DAY_MS)
+}
+
+function isMidnight(at: Date): boolean {
+  return at.getTime() % DAY_MS === 0
+}
+
+function noDays(at: Date): CutRange['days'] {
+  return { first: dayOf(at), end: dayOf(at) }
+}
+
+function partOf(since: Date, until: Date): DayPart {
+  return { day: dayOf(since), since, until }
+}

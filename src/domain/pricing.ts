@@ -1,0 +1,130 @@
+/**
+ * What metered quantities cost. Quantities, prices and allowances are whole numbers and stay so until the end: an amount
+ * is rounded once, half up, to whole cents.
+ */
+import { HOUR_MS, type Month, type TimeRange } from './metering.ts'
+
+export const METRICS = ['vcpu', 'memory', 'disk', 'storage'] as const
+export type Metric = (typeof METRICS)[number]
+
+/** What was metered: vCPUs, MiB of memory, MiB of disk and bytes of storage, each times milliseconds. */
+export type Quantities = Readonly<Record<Metric, bigint>>
+
+/** Prices of a plan in millionths of a cent. An absent one is 0. */
+export type PriceTable = {
+  readonly vcpu_hour_microcents?: number
+  readonly memory_gib_hour_microcents?: number
+  readonly disk_gib_hour_microcents?: number
+  readonly storage_gib_hour_microcents?: number
+}
+
+/** What a plan includes in each calendar month; null: nothing is deducted. */
+export type Allowances = {
+  readonly included_vcpu_hours: number | null
+  readonly included_memory_gib_hours: number | null
+  readonly included_disk_gib_hours: number | null
+  /** So many GiB for the whole month. */
+  readonly included_storage_gib: number | null
+}
+
+/** What an organization pays by; without prices it pays nothing. */
+export type Terms = Allowances & { readonly prices: PriceTable | null }
+
+type MetricFacts = {
+  readonly name: string
+  readonly unit: string
+  /** How much of the metered quantity one of the unit is. */
+  readonly perUnit: bigint
+  readonly price: keyof PriceTable
+  /** How many of the unit are included in a month. */
+  readonly included: (allowances: Allowances, month: Month) => number
+}
+
+const HOUR = BigInt(HOUR_MS)
+const MIB_PER_GIB = 1024n
+const BYTES_PER_GIB = 1024n ** 3n
+
+/** How each metric is called, counted and priced. */
+export const METRIC_FACTS: Readonly<Record<Metric, MetricFacts>> = {
+  vcpu: {
+    name: 'vCPU',
+    unit: 'vCPU-hours',
+    perUnit: HOUR,
+    price: 'vcpu_hour_microcents',
+    included: ({ included_vcpu_hours }) => included_vcpu_hours ?? 0,
+  },
+  memory: {
+    name: 'Memory',
+    unit: 'GiB-hours',
+    perUnit: MIB_PER_GIB * HOUR,
+    price: 'memory_gib_hour_microcents',
+    included: ({ included_memory_gib_hours }) => included_memory_gib_hours ?? 0,
+  },
+  disk: {
+    name: 'Disk',
+    unit: 'GiB-hours',
+    perUnit: MIB_PER_GIB * HOUR,
+    price: 'disk_gib_hour_microcents',
+    included: ({ included_disk_gib_hours }) => included_disk_gib_hours ?? 0,
+  },
+  storage: {
+    name: 'Storage',
+    unit: 'GiB-hours',
+    perUnit: BYTES_PER_GIB * HOUR,
+    price: 'storage_gib_hour_microcents',
+    included: ({ included_storage_gib }, { hours }) => (included_storage_gib ?? 0) * hours,
+  },
+}
+
+/** A metered quantity in the metric's unit, for display. */
+export function inUnits(metric: Metric, quantity: bigint): number {
+  return divideForDisplay(quantity, METRIC_FACTS[metric].perUnit)
+}
+
+/** What was metered of one metric in a calendar month. */
+export type MonthQuantity = { readonly month: Month; readonly quantity: bigint }
+
+/**
+ * What a metric costs in whole cents: of each month what goes beyond its allowance, times the price, rounded half up
+ * once. Nothing without prices.
+ */
+export function amountCents(metric: Metric, months: readonly MonthQuantity[], terms: Terms): bigint {
+  const { perUnit, price, included } = METRIC_FACTS[metric]
+  const microcents = BigInt(terms.prices?.[price] ?? 0)
+  const billable = months.reduce((sum, { month, quantity }) => {
+    const beyond = quantity - BigInt(included(terms, month)) * perUnit
+    return beyond > 0n ? sum + beyond : sum
+  }, 0n)
+  return divideHalfUp(billable * microcents, perUnit * MICROCENTS_PER_CENT)
+}
+const MICROCENTS_PER_CENT = 1_000_000n
+
+/**
+ * The total at the end of a period when it goes on as it went so far. Equals the total when the period has no future end
+ * or nothing of it has passed, and is never below it (published description, `projected_spend_cents`).
+ */
+export function projectedCents(totalCents: bigint, { since, until }: TimeRange, now: Date): bigint {
+  const passedMs = now.getTime() - since.getTime()
+  const wholeMs = until.getTime() - since.getTime()
+  if (passedMs <= 0 || passedMs >= wholeMs) return totalCents
+  return divideHalfUp(totalCents * BigInt(wholeMs), BigInt(passedMs))
+}
+
+/** The quotient of whole numbers that are not negative, rounded half up. */
+export function divideHalfUp(dividend: bigint, divisor: bigint): bigint {
+  return (2n * dividend + divisor) / (2n * divisor)
+}
+
+/** The quotient as a double: whole part and rest each divided exactly, so that no large sum loses its fraction early. */
+export function divideForDisplay(dividend: bigint, divisor: bigint): number {
+  return Number(dividend / divisor) + Number(dividend % divisor) / Number(divisor)
+}
+
+/** Whether a value is a price table: known names only, whole numbers from 0 to 2^53 - 1. */
+export function isPriceTable(value: unknown): value is PriceTable {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return false
+  const names = new Set<string>(METRICS.map((metric) => METRIC_FACTS[metric].price))
+  return Object.entries(value).every(
+    ([name, price]) => names.has(name) && Number.isSafeInteger(price) && Number(price) >= 0,
+  )
+}

@@ -1,0 +1,25 @@
+import type { Clock } from '../lib/clock.ts'
+import type { Database } from '../store/database.ts'
+import { rollUp } from '../store/roll-up.ts'
+import type { Loop } from './loop.ts'
+
+/** How many runs one transaction adds: some 100 ms of work (docs/decisions/0013-usage.md). */
+const BATCH = 5_000
+
+/** Reports read what is not rolled up from the runs themselves: late is slower, never wrong. */
+const PERIOD_MS = 10_000
+
+type RollUpDeps = { readonly db: Database; readonly clock: Clock }
+
+/** Adds runs that ended to the days that usage reports are read from, until none is left. */
+export function rollUpUsage(deps: RollUpDeps): Loop {
+  return { name: 'roll-up-usage', periodMs: PERIOD_MS, topics: [], run: (signal) => pass(deps, signal) }
+}
+
+async function pass({ db, clock }: RollUpDeps, signal: AbortSignal): Promise<null> {
+  for (;;) {
+    signal.throwIfAborted()
+    const count = await db.transaction('system', (tx) => rollUp(tx, clock.now(), BATCH))
+    if (count < BATCH) return null
+  }
+}
