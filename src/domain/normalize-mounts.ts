@@ -1,7 +1,5 @@
 import { snakeCase } from './casing.ts'
 import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
-import { PATH_MAX_BYTES } from './limits.ts'
-import { byteLength } from './names.ts'
 import { describeSeen, type Refuse } from './refusal.ts'
 import {
   DISK_IMAGE_FORMATS,
@@ -12,6 +10,7 @@ import {
   type NamedMount,
 } from './spec.ts'
 import type { MountInput, MountOptionsInput, ShareInput } from './spec-input.ts'
+import { parseVolumePath } from './volume-path.ts'
 
 /** The mounts with their defaults, parents before what lies in them, so that no mount hides an earlier one. */
 export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): readonly Mount[] {
@@ -95,8 +94,9 @@ function share({ stat_virtualization, host_permissions }: ShareInput): Share {
 }
 
 function checkHostPath(host: string, { at, refuse }: Place): void {
-  if (host !== '' && !host.includes('\0') && byteLength(host) <= PATH_MAX_BYTES) return
-  const accepted = `a path on the organization's default volume, at most ${String(PATH_MAX_BYTES)} bytes, without NUL`
+  const parsed = host === '' ? { refused: 'it is empty' } : parseVolumePath(host)
+  if (!('refused' in parsed)) return
+  const accepted = `a path on the organization's default volume (${parsed.refused})`
   refuse({ code: 'invalid_request', field: `${at}.host`, seen: describeSeen(host), accepted })
 }
 

@@ -84,8 +84,16 @@ export type MountOptions = {
   readonly nosuid: boolean
   readonly nodev: boolean
 }
+/**
+ * Whose owners and modes a sandbox sees. `strict` and `relaxed`: those that sandboxes set, whatever users the machine
+ * has; drivers do that by a user namespace. `off`: the machine's own.
+ */
 export const STAT_VIRTUALIZATIONS = ['strict', 'relaxed', 'off'] as const
 export type StatVirtualization = (typeof STAT_VIRTUALIZATIONS)[number]
+/**
+ * What the machine's own users get of the files. `private`: nothing, whatever their modes say, because the folders above
+ * are closed. `mirror`: the mode bits that a sandbox sets are those of the file on the machine, which is so either way.
+ */
 export const HOST_PERMISSIONS = ['private', 'mirror'] as const
 export type HostPermissions = (typeof HOST_PERMISSIONS)[number]
 export const DISK_IMAGE_FORMATS = ['qcow2', 'raw', 'vmdk'] as const

@@ -137,6 +137,8 @@ test('every refusal names the field, and its code is invalid_request unless the 
     [{ ...IMAGE, mounts: [{ type: 'tmpfs', guest: '/' }] }, 'mounts[0].guest'],
     [{ ...IMAGE, mounts: [{ type: 'tmpfs', guest: '/a', size_mib: 0 }] }, 'mounts[0].size_mib'],
     [{ ...IMAGE, mounts: [{ type: 'tmpfs', guest: '/a' }, { type: 'tmpfs', guest: '/a/' }] }, 'mounts[1].guest'],
+    [{ ...IMAGE, mounts: [{ type: 'bind', host: 'a/../b', guest: '/a' }] }, 'mounts[0].host'],
+    [{ ...IMAGE, mounts: [{ type: 'bind', host: '', guest: '/a' }] }, 'mounts[0].host'],
     [{ ...IMAGE, patches: [{ type: 'remove', path: '/../etc' }] }, 'patches[0].path'],
     [{ ...IMAGE, patches: [{ type: 'symlink', target: '', link: '/a' }] }, 'patches[0].target'],
     [{ ...IMAGE, network: { policy: { rules: [{ direction: 'any', destination: { cidr: '1.2.3.4/33' }, action: 'allow' }] } } }, 'network.policy.rules[0].destination.cidr'],

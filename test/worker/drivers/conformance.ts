@@ -2,9 +2,10 @@ import assert from 'node:assert/strict'
 import { describe, test, type TestContext } from 'node:test'
 import type { SeenRun, WantedRun } from '../../../src/contract/worker-protocol.ts'
 import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
-import type { SandboxSpec } from '../../../src/domain/spec.ts'
+import type { Mount, SandboxSpec } from '../../../src/domain/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { StartError, type Driver } from '../../../src/worker/drivers/driver.ts'
+import { named, tmpfs, wantedWithMounts } from '../../support/mounts.ts'
 
 /** What the suite needs of a driver to try it. */
 export type ConformanceSubject = {
@@ -20,6 +21,8 @@ export type ConformanceSubject = {
     readonly slow: Partial<SandboxSpec>
     readonly endsWith7: Partial<SandboxSpec>
   }
+  /** Runs a shell script in a sandbox and answers with what it said; null for a driver that runs nothing. */
+  readonly run: ((run: RunId, script: string) => Promise<string>) | null
   /** What the driver left on the machine beside its runs that live: mounts, namespaces, cgroups. */
   leftovers(): Promise<readonly string[]>
 }
@@ -195,6 +198,70 @@ export function describeConformance(subject: ConformanceSubject): void {
       assert.notEqual((await find(driver, wanted.run_id))?.is_idle_expired, true)
       await until(async () => (await find(driver, wanted.run_id))?.is_idle_expired === true)
     })
+
+    const { run } = subject
+    if (run !== null) describeMounts({ ...subject, run }, promise)
+  })
+}
+
+type Promised = (sentence: string, body: (driver: Driver, t: TestContext) => Promise<void>) => void
+type RunningSubject = ConformanceSubject & { readonly run: NonNullable<ConformanceSubject['run']> }
+
+/** The promises about mounts, for drivers whose sandboxes have files. */
+function describeMounts({ wanted, run }: RunningSubject, promise: Promised): void {
+  const withMounts = (mounts: readonly Mount[], sandbox?: SandboxId): WantedRun => ({
+    ...wantedWithMounts(mounts),
+    ...(sandbox === undefined ? {} : { sandbox_id: sandbox }),
+    run_id: wanted().run_id,
+  })
+
+  promise('keeps what a sandbox wrote to a volume, beyond its stop and its end', async (driver) => {
+    const first = withMounts([named('kept', '/data')])
+    await driver.start(first, NEVER)
+    await run(first.run_id, 'echo one >/data/file')
+    await driver.remove(first.run_id)
+    const second = withMounts([named('kept', '/data')], first.sandbox_id)
+    await driver.start(second, NEVER)
+    assert.equal(await run(second.run_id, 'cat /data/file; rm /data/file; echo two >/data/other'), 'one\n')
+    await driver.remove(second.run_id)
+    await driver.discard(second.sandbox_id)
+    const stranger = withMounts([named('kept', '/elsewhere')])
+    await driver.start(stranger, NEVER)
+    assert.equal(await run(stranger.run_id, 'ls /elsewhere; cat /elsewhere/other'), 'other\ntwo\n')
+  })
+
+  promise('shows a volume to all sandboxes that mount it at the same time, and to no other', async (driver) => {
+    const [one, two] = [withMounts([named('shared', '/data')]), withMounts([named('shared', '/data')])]
+    const other = withMounts([named('another', '/data')])
+    await Promise.all([one, two, other].map((each) => driver.start(each, NEVER)))
+    await run(one.run_id, 'echo one >/data/file')
+    await run(two.run_id, 'echo two >>/data/file')
+    assert.equal(await run(one.run_id, 'cat /data/file'), 'one\ntwo\n')
+    assert.equal(await run(other.run_id, 'ls /data'), '')
+  })
+
+  promise('lets nobody write to a readonly mount', async (driver) => {
+    const box = withMounts([named('frozen', '/data', { readonly: true })])
+    await driver.start(box, NEVER)
+    assert.equal(await run(box.run_id, 'touch /data/x 2>/dev/null || echo refused; ls /data'), 'refused\n')
+  })
+
+  promise('mounts parents before what lies in them', async (driver) => {
+    const box = withMounts([named('outer', '/data'), tmpfs('/data/mem'), named('inner', '/data/mem/inner')])
+    await driver.start(box, NEVER)
+    await run(box.run_id, 'echo 1 >/data/a; echo 2 >/data/mem/b; echo 3 >/data/mem/inner/c')
+    assert.equal(await run(box.run_id, 'cat /data/a /data/mem/b /data/mem/inner/c'), '1\n2\n3\n')
+    await driver.remove(box.run_id)
+    const next = withMounts([named('outer', '/o'), named('inner', '/i')])
+    await driver.start(next, NEVER)
+    assert.equal(await run(next.run_id, 'cat /o/a /i/c; ls /o/mem'), '1\n3\n')
+  })
+
+  promise('refuses a mount of a volume that the run was not given, and keeps nothing of the start', async (driver) => {
+    const box = { ...withMounts([named('absent', '/data')]), volumes: [] }
+    const isMount = (error: unknown): boolean => error instanceof StartError && error.reason === 'mount'
+    await assert.rejects(driver.start(box, NEVER), isMount)
+    assert.deepEqual(await driver.listStored(), [])
   })
 }
 

@@ -32,5 +32,6 @@ describeConformance({
     slow: { image: 'local/slow' },
     endsWith7: { runtime: { ...runtime, cmd, scripts: {}, shell: null, user: null, workdir: null } },
   },
+  run: async (run, script) => (await fixture.exec(run, ['sh', '-c', script])).stdout,
   leftovers: () => fixture.leftovers(),
 })

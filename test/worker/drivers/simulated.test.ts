@@ -33,6 +33,7 @@ describeConformance({
   open: () => Promise.resolve(open(shared)),
   wanted: wantedRun,
   specs: { failing: { image: 'local/missing' }, slow: { image: 'local/slow' }, endsWith7: { image: 'local/ends' } },
+  run: null,
   leftovers: () => Promise.resolve([]),
 })
 

@@ -38,7 +38,7 @@ const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
 
 /** Resolves a path of the sandbox beneath `root`. What is missing is no error; a loop or a file as folder is. */
 export async function resolveInRoot(root: string, guestPath: string, options: ResolveOptions = {}): Promise<RootPath> {
-  return await walking({ root, covers: NONE }, guestPath, options.followLast ?? true, (walk) => {
+  return await walking({ root, covers: null }, guestPath, options.followLast ?? true, (walk) => {
     const names = [...walk.steps.map((step) => step.name), ...walk.missing]
     const resolved = `/${names.join('/')}`
     return Promise.resolve({ hostPath: join(root, ...names), guestPath: resolved, exists: walk.missing.length === 0 })
@@ -68,7 +68,7 @@ export async function resolveCovered(
  * `RootPathError` (`EINVAL` for devices, FIFOs and sockets). The caller closes the handle.
  */
 export async function openInRoot(root: string, guestPath: string): Promise<FileHandle> {
-  return await walking({ root, covers: NONE }, guestPath, true, async (walk) => {
+  return await walking({ root, covers: null }, guestPath, true, async (walk) => {
     if (walk.missing.length > 0) throw new RootPathError('ENOENT', guestPath)
     const last = walk.steps.at(-1)?.handle ?? walk.root
     const stat = await last.stat()
@@ -87,7 +87,7 @@ export async function inParent<T>(
   guestPath: string,
   use: (folder: string, name: string) => Promise<T>,
 ): Promise<T> {
-  return await walking({ root, covers: NONE }, guestPath, false, async (walk) => {
+  return await walking({ root, covers: null }, guestPath, false, async (walk) => {
     const [missing] = walk.missing
     if (missing !== undefined) {
       if (walk.missing.length > 1) throw new RootPathError('ENOENT', guestPath)
@@ -100,10 +100,13 @@ export async function inParent<T>(
 }
 
 type Step = { readonly name: string; readonly handle: FileHandle }
-type Walk = { readonly root: FileHandle; readonly covers: Covers; readonly steps: Step[]; missing: readonly string[] }
-type Start = { readonly root: string; readonly covers: Covers }
-
-const NONE: Covers = new Map()
+type Walk = {
+  readonly root: FileHandle
+  readonly covers: Covers | null
+  readonly steps: Step[]
+  missing: readonly string[]
+}
+type Start = { readonly root: string; readonly covers: Covers | null }
 
 async function walking<T>(
   { root, covers }: Start,
@@ -130,7 +133,7 @@ async function advance(walk: Walk, guestPath: string, followLast: boolean): Prom
       continue
     }
     const folder = handlePath(walk.steps.at(-1)?.handle ?? walk.root)
-    const cover = walk.covers.get(`/${[...walk.steps.map((step) => step.name), part].join('/')}`)
+    const cover = walk.covers?.get(`/${[...walk.steps.map((step) => step.name), part].join('/')}`)
     const handle = await openStep(cover ?? join(folder, part), guestPath)
     if (handle === null) {
       walk.missing = lexically([part, ...pending])
