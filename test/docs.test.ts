@@ -3,10 +3,12 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { settingRows } from '../src/config.ts'
+import { EVENT_TYPES } from '../src/domain/event-types.ts'
 import { abilitiesTable } from '../src/domain/required-abilities.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/probe.ts'
 
 const README = join(import.meta.dirname, '..', 'README.md')
+const EVENTS = join(import.meta.dirname, '..', 'docs', 'events.md')
 
 function table(rows: readonly (readonly string[])[]): string {
   return rows.map((cells) => `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`).join('\n')
@@ -34,21 +36,34 @@ const abilities = table([
   ]),
 ])
 
-function check(section: string, rendered: string): void {
+const events = table([
+  ['type', 'category', 'what happened', 'payload'],
+  ['---', '---', '---', '---'],
+  ...Object.entries(EVENT_TYPES).map(([type, { category, what, facts }]) => [
+    `\`${type}\``,
+    category,
+    what,
+    Object.entries(facts)
+      .map(([name, kind]) => `\`${name}\` ${kind.replace(/\?$/, (mark) => (mark === '' ? '' : ', may be absent'))}`)
+      .join('; '),
+  ]),
+])
+
+function check(section: string, rendered: string, file = README): void {
   const [begin, end] = [`<!-- ${section}:begin -->`, `<!-- ${section}:end -->`]
-  const text = readFileSync(README, 'utf8')
+  const text = readFileSync(file, 'utf8')
   const from = text.indexOf(begin) + begin.length
   const to = text.indexOf(end)
-  assert.ok(from >= begin.length && to >= from, `README.md has no section ${section}`)
+  assert.ok(from >= begin.length && to >= from, `${file} has no section ${section}`)
   if (process.env['UPDATE_DOCS'] === '1') {
-    writeFileSync(README, `${text.slice(0, from)}\n${rendered}\n${text.slice(to)}`)
+    writeFileSync(file, `${text.slice(0, from)}\n${rendered}\n${text.slice(to)}`)
     return
   }
   const hint = 'run UPDATE_DOCS=1 npm test -- test/docs.test.ts'
   assert.equal(
     text.slice(from, to).trim(),
     rendered,
-    `the README's table of ${section} is not what the program has: ${hint}`,
+    `${file}: the table of ${section} is not what the program has: ${hint}`,
   )
 }
 
@@ -58,4 +73,8 @@ test('the README lists every setting as the program reads it', () => {
 
 test('the README says of every ability whether it is enforced or refused', () => {
   check('abilities', abilities)
+})
+
+test('docs/events.md lists every type of audit event with the facts of its payload', () => {
+  check('events', events, EVENTS)
 })
