@@ -1,4 +1,5 @@
 import type { Operation } from './operation.ts'
+import { ACCOUNT_OPERATIONS } from './operations/accounts.ts'
 import { EVENT_OPERATIONS } from './operations/events.ts'
 import { ORG_OPERATIONS } from './operations/org.ts'
 import { SANDBOX_BY_NAME_OPERATIONS } from './operations/sandboxes-by-name.ts'
@@ -10,6 +11,7 @@ export const OPERATIONS = {
   ...SANDBOX_OPERATIONS,
   ...SANDBOX_BY_NAME_OPERATIONS,
   ...ORG_OPERATIONS,
+  ...ACCOUNT_OPERATIONS,
   ...EVENT_OPERATIONS,
   ...SERVICE_OPERATIONS,
 } as const satisfies Record<string, Operation>

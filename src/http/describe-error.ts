@@ -83,6 +83,8 @@ function acceptedByOne({ keyword, params, schema, parentSchema }: ErrorObject): 
     case 'maxItems':
     case 'maxProperties':
       return `at most ${String(schema)}${unitOf(keyword)}`
+    case 'uniqueItems':
+      return 'no item twice'
     default:
       return `a value that meets ${keyword}`
   }

@@ -1,6 +1,7 @@
 import type { OperationId } from '../contract/operations.ts'
 import type { SERVICE_OPERATIONS } from '../contract/operations/service.ts'
 import { makeHandlerMaker, type Handler } from './handler.ts'
+import { makeAccountHandlers } from './handlers/accounts.ts'
 import { makeOrgHandlers } from './handlers/org.ts'
 import { makeSandboxHandlers } from './handlers/sandboxes.ts'
 import type { UseCases } from './use-cases.ts'
@@ -12,5 +13,9 @@ export type HandledOperation = Exclude<OperationId, 'open_agent' | keyof typeof 
 /** The table of handlers: what each operation asks of the use cases. */
 export function makeHandlers(useCases: UseCases, makeParser: ParserMaker): Record<HandledOperation, Handler> {
   const handler = makeHandlerMaker(makeParser)
-  return { ...makeSandboxHandlers(useCases, handler), ...makeOrgHandlers(useCases, handler) }
+  return {
+    ...makeSandboxHandlers(useCases, handler),
+    ...makeOrgHandlers(useCases, handler),
+    ...makeAccountHandlers(useCases, handler),
+  }
 }

@@ -1,11 +1,14 @@
+import { createApiKey, getApiKey, listApiKeys, revokeApiKey } from '../control/api-keys.ts'
 import { authenticate } from '../control/authenticate.ts'
 import { createSandbox } from '../control/create-sandbox.ts'
 import { deleteSandbox } from '../control/delete-sandbox.ts'
 import type { ControlDeps } from '../control/deps.ts'
+import { listMembers } from '../control/members.ts'
 import { openChannel } from '../control/open-channel.ts'
 import { getEvent, listEvents } from '../control/read-events.ts'
 import { getOrg } from '../control/read-org.ts'
 import { getSandbox, listSandboxes } from '../control/read-sandboxes.ts'
+import { deleteCredential, listCredentials, saveCredential } from '../control/registry-credentials.ts'
 import { renameSandbox } from '../control/rename-sandbox.ts'
 import { startSandbox } from '../control/start-sandbox.ts'
 import { stopSandbox } from '../control/stop-sandbox.ts'
@@ -32,6 +35,14 @@ export function bindUseCases(deps: ControlDeps) {
     renameSandbox: on(renameSandbox),
     deleteSandbox: on(deleteSandbox),
     getOrg: on(getOrg),
+    listMembers: on(listMembers),
+    listApiKeys: on(listApiKeys),
+    createApiKey: on(createApiKey),
+    getApiKey: on(getApiKey),
+    revokeApiKey: on(revokeApiKey),
+    listCredentials: on(listCredentials),
+    saveCredential: on(saveCredential),
+    deleteCredential: on(deleteCredential),
     listEvents: on(listEvents),
     getEvent: on(getEvent),
     openChannel: on(openChannel),

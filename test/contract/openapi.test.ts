@@ -37,13 +37,13 @@ test('the key of every row of the table is its operation id, and no two rows sha
 })
 
 test(
-  'every published sandbox, event and organization route is in the document with the same parameters',
+  'every published sandbox, event, organization and member route is in the document with the same parameters',
   { skip: contractIsMissing },
   () => {
     const published = Object(JSON.parse(readFileSync(join(CONTRACT_DIR, 'openapi.json'), 'utf8'))).paths
     const ours = Object(renderDocument()).paths
     for (const [path, methods] of Object.entries(Object(published))) {
-      if (!/^\/v1\/(?:sandboxes|events|me\/)/.test(path)) continue
+      if (!/^\/v1\/(?:sandboxes|events|me\/|members)/.test(path)) continue
       for (const [method, operation] of Object.entries(Object(methods))) {
         assert.deepEqual(namesOf(Object(ours[path])[method]), namesOf(operation), `${method} ${path}`)
       }

@@ -5,6 +5,7 @@ import { Problem } from '../../src/domain/problem.ts'
 import { isUuid } from '../../src/lib/uuid.ts'
 import { assertReply, capturedBodies, contractIsMissing, operationIds } from '../support/contract.ts'
 import { asCaller, makeHttpWorld, SANDBOX_ID, theSandbox, type WorldOptions } from '../support/http-world.ts'
+import { askOf } from '../support/operation-asks.ts'
 
 type Ask = { readonly method?: 'GET' | 'POST' | 'PATCH' | 'DELETE' | 'PUT' | 'OPTIONS' | 'HEAD'; readonly url: string; readonly body?: unknown; readonly headers?: Record<string, string> } // prettier-ignore
 
@@ -68,15 +69,9 @@ test('every operation that needs a key answers 401 to who has none, has a wrong 
 
 test('every operation answers what the contract promises when all is well', async () => {
   for (const id of operationIds.filter((one) => one !== 'open_agent')) {
-    const operation = OPERATIONS[id]
-    const url = operation.path
-      .replace('{sandbox_id}', SANDBOX_ID)
-      .replace('{name}', 'demo')
-      .replace('{event_id}', SANDBOX_ID)
-    const body = id === 'create_sandbox' ? IMAGE : {}
-    const reply = await ask({ method: operation.method, url, ...(operation.method === 'GET' ? {} : { body }) })
+    const reply = await ask(askOf(id))
     assert.equal(reply.status, 200, `${id} ${reply.text}`)
-    if (operation.reply.kind === 'json') assertReply(id, reply.status, reply.json())
+    if (OPERATIONS[id].reply.kind === 'json') assertReply(id, reply.status, reply.json())
     assert.ok(isUuid(String(reply.headers['x-request-id'])))
   }
 })

@@ -2,7 +2,14 @@ import { PassThrough, type Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { Registry } from 'prom-client'
 import type { Caller } from '../../src/domain/caller.ts'
-import { asId, type ApiKeyId, type EventId, type OrgId, type SandboxId } from '../../src/domain/ids.ts'
+import {
+  asId,
+  type ApiKeyId,
+  type CredentialId,
+  type EventId,
+  type OrgId,
+  type SandboxId,
+} from '../../src/domain/ids.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import { projectSpec } from '../../src/domain/project-spec.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
@@ -109,7 +116,26 @@ function oneSandbox(): Partial<UseCases> {
     getOrg: () => Promise.resolve(org),
     listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
     getEvent: () => Promise.resolve(event),
+    ...accounts(),
     openChannel: (): Promise<Duplex> => Promise.resolve(new PassThrough()),
+  }
+}
+
+function accounts(): Partial<UseCases> {
+  const none = { items: [], nextCursor: null }
+  const id = asId<ApiKeyId>(SANDBOX_ID)
+  const at = new Date('2026-11-21T10:00:00Z')
+  const ends = { expires_at: null, last_used_at: null, revoked_at: null }
+  const credential = { id: asId<CredentialId>(SANDBOX_ID), created_at: at }
+  return {
+    listMembers: () => Promise.resolve(none),
+    listApiKeys: () => Promise.resolve(none),
+    createApiKey: (_caller, input) => Promise.resolve({ id, ...ends, ...input, created_at: at, key: 'secret' }),
+    getApiKey: () => Promise.resolve({ id, name: 'k', scopes: ['read'], created_at: at, ...ends }),
+    revokeApiKey: () => Promise.resolve(),
+    listCredentials: () => Promise.resolve(none),
+    saveCredential: (_caller, { host, username }) => Promise.resolve({ ...credential, host, username }),
+    deleteCredential: () => Promise.resolve(),
   }
 }
 

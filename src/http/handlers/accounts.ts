@@ -1,0 +1,52 @@
+import { OPERATIONS } from '../../contract/operations.ts'
+import type { ACCOUNT_OPERATIONS } from '../../contract/operations/accounts.ts'
+import type { PageInput } from '../../control/page.ts'
+import { SCOPES } from '../../domain/caller.ts'
+import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
+import { PAGE_DEFAULT } from '../../domain/limits.ts'
+import { instant, renderPage, type Handler, type HandlerMaker } from '../handler.ts'
+import type { UseCases } from '../use-cases.ts'
+
+type Handled = keyof typeof ACCOUNT_OPERATIONS
+
+/** What the operations on members, keys and registry credentials ask of the use cases. */
+export function makeAccountHandlers(useCases: UseCases, handler: HandlerMaker): Record<Handled, Handler> {
+  return {
+    list_members: handler(OPERATIONS.list_members, async ({ query }, { caller }) =>
+      renderPage(await useCases.listMembers(caller, pageOf(query)), (member) => JSON.stringify(member)),
+    ),
+    list_api_keys: handler(OPERATIONS.list_api_keys, async ({ query }, { caller }) =>
+      renderPage(await useCases.listApiKeys(caller, pageOf(query)), (key) => JSON.stringify(key)),
+    ),
+    create_api_key: handler(OPERATIONS.create_api_key, async ({ body }, { caller }) => {
+      const { name, scopes = SCOPES } = body
+      const expires_at = instant(body.expires_at ?? undefined)
+      return JSON.stringify(await useCases.createApiKey(caller, { name, scopes, expires_at }))
+    }),
+    get_api_key: handler(OPERATIONS.get_api_key, async ({ params }, { caller }) =>
+      JSON.stringify(await useCases.getApiKey(caller, keyIdOf(params))),
+    ),
+    revoke_api_key: handler(OPERATIONS.revoke_api_key, async ({ params }, { caller }) => {
+      await useCases.revokeApiKey(caller, keyIdOf(params))
+      return '{"message":"API key revoked"}'
+    }),
+    list_registry_credentials: handler(OPERATIONS.list_registry_credentials, async ({ query }, { caller }) =>
+      renderPage(await useCases.listCredentials(caller, pageOf(query)), (credential) => JSON.stringify(credential)),
+    ),
+    save_registry_credential: handler(OPERATIONS.save_registry_credential, async ({ body }, { caller }) =>
+      JSON.stringify(await useCases.saveCredential(caller, body)),
+    ),
+    delete_registry_credential: handler(OPERATIONS.delete_registry_credential, async ({ params }, { caller }) => {
+      await useCases.deleteCredential(caller, { id: asId<CredentialId>(params.credential_id.toLowerCase()) })
+      return '{"message":"registry credential deleted"}'
+    }),
+  }
+}
+
+function pageOf(query: { readonly cursor?: string; readonly limit?: number }): PageInput {
+  return { cursor: query.cursor ?? null, limit: query.limit ?? PAGE_DEFAULT }
+}
+
+function keyIdOf({ api_key_id }: { readonly api_key_id: string }): ApiKeyId {
+  return asId<ApiKeyId>(api_key_id.toLowerCase())
+}
