@@ -3,8 +3,9 @@ import { systemRandom } from '../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { whatIsMissing } from '../worker/drivers/oci/probe.ts'
 import { probeNetwork } from '../worker/network/probe.ts'
+import { chooseStorage } from '../worker/volumes/open-storage.ts'
 import type { Call, Command } from './command.ts'
-import { chooseRuntime } from './start-worker.ts'
+import { chooseRuntime, storagePlan } from './start-worker.ts'
 
 export const doctor: Command = {
   usage: 'doctor',
@@ -13,6 +14,9 @@ export const doctor: Command = {
 }
 
 type Finding = { readonly what: string; readonly isGood: boolean; readonly told: string }
+
+/** What sandboxes run without, or what is made at the first start. */
+const WELCOME = ['microVMs', 'data folder', 'volumes']
 
 async function runDoctor({ config }: Call): Promise<number> {
   const findings: Finding[] = [
@@ -39,6 +43,12 @@ async function runDoctor({ config }: Call): Promise<number> {
       const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
       return missing.length === 0 ? Promise.resolve('all there') : Promise.reject(new Error(missing.join('; ')))
     }),
+    await find('volumes', async () => {
+      const choice = await chooseStorage(storagePlan(config))
+      if (choice.kind === 'pool') return 'in a pool with btrfs quota groups: caps hold while a sandbox writes'
+      if (!choice.isShared) throw new Error(`plain folders, and caps are refused: ${choice.whyNoCaps}`)
+      return `plain folders in ${choice.root}, and caps are refused: ${choice.whyNoCaps}`
+    }),
     await find('network', async () => {
       const probe = await probeNetwork(systemRandom)
       if (probe.missing.length > 0) throw new Error(probe.missing.join('; '))
@@ -47,7 +57,7 @@ async function runDoctor({ config }: Call): Promise<number> {
   ]
   for (const { what, isGood, told } of findings)
     process.stdout.write(`${isGood ? 'ok     ' : 'MISSING'}  ${what.padEnd(12)} ${told}\n`)
-  const needed = findings.filter(({ what }) => what !== 'microVMs' && what !== 'data folder')
+  const needed = findings.filter(({ what }) => !WELCOME.includes(what))
   return needed.every(({ isGood }) => isGood) ? 0 : 1
 }
 

@@ -1,6 +1,7 @@
 import { join } from 'node:path'
 import { duplexPair } from 'node:stream'
 import type { Config } from '../config.ts'
+import type { VolumeFiles } from '../contract/volume-protocol.ts'
 import { systemClock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
@@ -17,6 +18,9 @@ import { makeSimulatedDriver } from '../worker/drivers/simulated.ts'
 import { openImageStore, type ImageStore } from '../worker/images/store.ts'
 import { makeNetworks } from '../worker/network/make-networks.ts'
 import { readHostResolvers } from '../worker/network/resolv-conf.ts'
+import { makeVolumeFiles } from '../worker/volumes/files.ts'
+import { openVolumeStorage, type StoragePlan } from '../worker/volumes/open-storage.ts'
+import type { VolumeStorage } from '../worker/volumes/storage.ts'
 import type { DataFolder } from './data-folder.ts'
 import { VERSION } from './version.ts'
 
@@ -53,8 +57,26 @@ export function chooseRuntime(config: Config): Promise<FoundRuntime> {
   })
 }
 
+/** Where the settings keep volumes. */
+export function storagePlan(config: Config): StoragePlan {
+  return { dir: join(config.dataDir, 'volumes'), sharedDir: config.sharedVolumesDir, poolGib: config.volumePoolGib }
+}
+
+/** Opens the storage for volumes. Rejects when the volumes that are there can't be reached. */
+export function openStorage(config: Config, log: Log): Promise<VolumeStorage> {
+  return openVolumeStorage(storagePlan(config), { uidShift: UID_SHIFT, clock: systemClock, log })
+}
+
+/** The files of a volume by its folder. */
+export function filesOf(root: string): VolumeFiles {
+  return makeVolumeFiles({ root, uidShift: UID_SHIFT, random: systemRandom })
+}
+
 /** Opens the driver that the settings choose. Rejects, in words, with what the machine lacks for it. */
-export async function openDriver(config: Config, folder: DataFolder, log: Log): Promise<Driver> {
+export async function openDriver(
+  config: Config,
+  { folder, storage, log }: { readonly folder: DataFolder; readonly storage: VolumeStorage; readonly log: Log },
+): Promise<Driver> {
   if (config.driver === 'simulated') return makeSimulatedDriver({ clock: systemClock })
   const runtime = await chooseRuntime(config)
   for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
@@ -80,7 +102,7 @@ export async function openDriver(config: Config, folder: DataFolder, log: Log): 
     clock: systemClock,
     log,
     random: systemRandom,
-    hostVolumePath: (org) => hostVolumePath(config, org),
+    volumes: storage,
     openGuestChannel: (container) => {
       const [client, agent] = duplexPair()
       serveChannel(agent, guests.of(container), {
@@ -109,9 +131,4 @@ export async function openDriver(config: Config, folder: DataFolder, log: Log): 
       await networks.close()
     },
   }
-}
-
-/** Where an organization's host volume lies. */
-export function hostVolumePath(config: Config, org: string): string {
-  return join(config.dataDir, 'volumes', org)
 }

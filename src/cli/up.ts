@@ -1,5 +1,5 @@
-import { mkdir } from 'node:fs/promises'
 import { constants, hostname } from 'node:os'
+import type { Config } from '../config.ts'
 import { makeFirstOrg } from '../control/bootstrap.ts'
 import { registerWorker } from '../control/worker-join.ts'
 import { interruptibleSleep, systemClock } from '../lib/clock.ts'
@@ -9,12 +9,13 @@ import { runAgent } from '../worker/agent.ts'
 import { makeControlPlane } from '../worker/control-plane.ts'
 import type { Driver } from '../worker/drivers/driver.ts'
 import { ensureDemoImage } from '../worker/images/demo.ts'
+import type { VolumeStorage } from '../worker/volumes/storage.ts'
 import type { Call, Command } from './command.ts'
-import { openDataFolder } from './data-folder.ts'
+import { openDataFolder, type DataFolder } from './data-folder.ts'
 import { openStore } from './open-store.ts'
 import { makeStopSignals } from './stop-signals.ts'
 import { startControl, type RunningControl } from './start-control.ts'
-import { hostVolumePath, openDriver, openImages } from './start-worker.ts'
+import { filesOf, openDriver, openImages, openStorage } from './start-worker.ts'
 
 /** The worker that runs inside `up`. */
 const LOCAL_WORKER = 'local'
@@ -43,36 +44,54 @@ async function runUp({ config }: Call): Promise<number> {
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
   const first = await makeFirstOrg(control.deps, config.apiKey)
-  const org = first?.org_id ?? null
-  if (org !== null) await mkdir(hostVolumePath(config, org), { recursive: true, mode: 0o700 })
-
-  const driver = await tryDriver(() => openDriver(config, folder, log), log)
+  const machine = await tryMachine({ config, folder, log })
   const synced = Promise.withResolvers<void>()
   const agent =
-    driver === null
+    machine === null
       ? null
-      : await joinAsWorker({ control, driver, credential: folder.workerCredential, log, onSynced: synced.resolve })
+      : await joinAsWorker({
+          control,
+          machine,
+          config,
+          credential: folder.workerCredential,
+          log,
+          onSynced: synced.resolve,
+        })
   const working = agent?.(stop.signal) ?? untilAborted(stop.signal)
-  if (config.driver === 'oci' && driver !== null) await ensureDemoImage(await openImages(config, log))
+  if (config.driver === 'oci' && machine !== null) await ensureDemoImage(await openImages(config, log))
 
   if (agent !== null) await untilSynced(synced.promise, stop.signal)
-  missing = driver === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
+  missing = machine === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
   tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
   await working // a worker that can't go on ends the program, with its reason
-  if (driver !== null && config.shutdown === 'stop') await stopAll(driver, config.stopGraceMs)
-  if (driver !== null) await leave(driver)
+  if (machine !== null && config.shutdown === 'stop') await stopAll(machine.driver, config.stopGraceMs)
+  if (machine !== null) await leave(machine)
   return 0
 }
 
-/** Without a driver the API works all the same: what is there can be read, and starts say what they wait for. */
-async function tryDriver(open: () => Promise<Driver>, log: Log): Promise<Driver | null> {
+/** What runs sandboxes on this machine, and what keeps their volumes. */
+type Machine = { readonly driver: Driver; readonly storage: VolumeStorage }
+
+/** Without them the API works all the same: what is there can be read, and starts say what they wait for. */
+async function tryMachine(deps: {
+  readonly config: Config
+  readonly folder: DataFolder
+  readonly log: Log
+}): Promise<Machine | null> {
   try {
-    const driver = await open()
-    const { report } = await driver.probe()
-    say(`sandboxes run with ${report.name}: ${report.isolation}`)
-    return driver
+    const storage = await openStorage(deps.config, deps.log)
+    say(`volumes: ${storage.report.how}`)
+    try {
+      const driver = await openDriver(deps.config, { ...deps, storage })
+      const { report } = await driver.probe()
+      say(`sandboxes run with ${report.name}: ${report.isolation}`)
+      return { driver, storage }
+    } catch (error) {
+      await storage.close()
+      throw error
+    }
   } catch (error) {
-    log.error({ error }, 'no driver')
+    deps.log.error({ error }, 'no driver')
     say(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
     say('`sandyard doctor` tells what is missing; the API works, and starts wait until a worker can take them')
     return null
@@ -92,12 +111,13 @@ async function untilSynced(synced: Promise<void>, signal: AbortSignal): Promise<
 /** Registers the local worker; the answer runs it. */
 async function joinAsWorker(deps: {
   readonly control: RunningControl
-  readonly driver: Driver
+  readonly machine: Machine
+  readonly config: Config
   readonly credential: string
   readonly log: Log
   readonly onSynced: () => void
 }): Promise<(signal: AbortSignal) => Promise<void>> {
-  const { control, driver, credential, log, onSynced } = deps
+  const { control, machine, config, credential, log, onSynced } = deps
   const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER, credential })
   const controlPlane = makeControlPlane({ url: control.url, credential })
   // One process with its control plane, so the two can't be parted: nothing else could run its sandboxes meanwhile.
@@ -106,7 +126,9 @@ async function joinAsWorker(deps: {
       {
         worker_id,
         life: control.deps.uuids.next(),
-        driver,
+        ...machine,
+        storageSampleMs: config.storageSampleSecs * 1_000,
+        filesOf,
         controlPlane,
         clock: systemClock,
         log,
@@ -123,7 +145,7 @@ async function stopAll(driver: Driver, graceMs: number): Promise<void> {
   await Promise.all(live.map(({ run_id }) => driver.stop(run_id, graceMs)))
 }
 
-async function leave(driver: Driver): Promise<void> {
+async function leave({ driver, storage }: Machine): Promise<void> {
   const live = (await driver.list()).filter(({ phase }) => phase === 'running')
   if (live.length > 0) {
     say(
@@ -131,6 +153,7 @@ async function leave(driver: Driver): Promise<void> {
     )
   }
   await driver.close()
+  await storage.close()
 }
 
 function tellHowToUse(url: string, key: string | null, isGiven: boolean): void {

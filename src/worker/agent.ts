@@ -2,6 +2,7 @@
  * The worker's loop: it tells the control plane all that it sees, takes in all that is wanted, and makes the one into
  * the other. It keeps no truth: what it sees comes from the driver at each sync, what is wanted from each answer.
  */
+import type { VolumeFiles } from '../contract/volume-protocol.ts'
 import {
   WORKER_PROTOCOL_VERSION,
   type SeenRun,
@@ -10,21 +11,29 @@ import {
   type SyncRequest,
   type WantedRun,
 } from '../contract/worker-protocol.ts'
-import { decide, type WorkerAction } from '../domain/decide.ts'
+import { decide } from '../domain/decide.ts'
 import type { SandboxId, WorkerId } from '../domain/ids.ts'
 import { SELF_FENCE_MS } from '../domain/lease.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { Driver, Probe } from './drivers/driver.ts'
+import { perform } from './perform.ts'
 import { makeSteps } from './steps.ts'
-import { serveStream } from './streams.ts'
+import { serveStream, type StreamDeps } from './streams.ts'
+import { makeVolumeDuty } from './volume-duty.ts'
+import type { VolumeKey, VolumeStorage } from './volumes/storage.ts'
 
 export type AgentDeps = {
   readonly worker_id: WorkerId
   /** A UUID that no earlier life of this worker had. */
   readonly life: string
   readonly driver: Driver
+  readonly storage: VolumeStorage
+  /** How often what volumes take is measured, in milliseconds. */
+  readonly storageSampleMs: number
+  /** The files of a volume by its folder on this machine. */
+  readonly filesOf: (root: string) => VolumeFiles
   readonly controlPlane: ControlPlane
   readonly clock: Clock
   readonly log: Log
@@ -50,7 +59,7 @@ export async function runAgent(deps: AgentDeps, signal: AbortSignal): Promise<vo
   const agent = makeAgent(deps, await deps.driver.probe(), signal)
   const unwatch = deps.driver.watch(agent.noteNews)
   try {
-    await Promise.all([agent.keepSyncing(), agent.keepProbing(), agent.keepFenced()])
+    await Promise.all([agent.keepSyncing(), agent.keepProbing(), agent.keepFenced(), agent.keepMeasuring()])
   } finally {
     unwatch()
     await agent.settle()
@@ -92,6 +101,17 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     },
     signal,
   )
+  const duty = makeVolumeDuty(
+    { storage: deps.storage, clock, log, sampleMs: deps.storageSampleMs, onNews: noteNews },
+    signal,
+  )
+  const streamDeps: StreamDeps = {
+    controlPlane: deps.controlPlane,
+    driver,
+    log,
+    openFiles: async (volume) => deps.filesOf(await deps.storage.open(volume)),
+    onFilesChanged: () => duty.noteChange(),
+  }
   const reportBlindness = (error: unknown): void => {
     log.error({ error }, 'the worker could not decide its next step; the next sync does')
   }
@@ -117,6 +137,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
       seen,
       stored,
       dialled: [...dialled],
+      ...(await duty.report()),
     }
   }
 
@@ -166,7 +187,24 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     for (const ticket of request.dialled) if (!open.has(ticket)) dialled.delete(ticket)
     for (const stream of answer.streams) dial(stream)
     discards = answer.discard
+    duty.take(request, answer)
     await act().catch(reportBlindness)
+    await removeVolumes(answer.discard_volumes)
+  }
+
+  /** While this lasts, every answer asks for the same: waiting for it keeps the worker from asking over and over. */
+  const removeVolumes = async (volumes: readonly VolumeKey[]): Promise<void> => {
+    const removals = volumes.map(
+      (volume) =>
+        new Promise<void>((resolve) => {
+          const work = (): Promise<void> => duty.remove(volume).finally(resolve)
+          steps.begin({ id: volume.volume_id, starting: null, work })
+        }),
+    )
+    if (removals.length === 0) return
+    const settled = new AbortController()
+    await Promise.race([Promise.all(removals), interruptibleSleep(clock, RETRY_MS, AbortSignal.any([settled.signal, signal]))]) // prettier-ignore
+    settled.abort()
   }
 
   /** One look and its steps at a time: two at once could begin what the other one has just undone. */
@@ -206,16 +244,18 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     discards = discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
   }
 
-  const dial = ({ ticket, run_id }: StreamTicket): void => {
-    if (dialled.has(ticket)) return
-    dialled.add(ticket)
-    serveStream({ controlPlane: deps.controlPlane, driver }, { ticket, run_id }, signal).catch((error: unknown) => {
-      log.warn({ error, run_id }, 'a stream could not be opened')
+  const dial = (stream: StreamTicket): void => {
+    if (dialled.has(stream.ticket)) return
+    dialled.add(stream.ticket)
+    serveStream(streamDeps, stream, signal).catch((error: unknown) => {
+      const { ticket: _, ...target } = stream // the ticket is a secret
+      log.warn({ error, ...target }, 'a stream could not be opened')
     })
   }
 
   return {
     noteNews,
+    keepMeasuring: () => duty.keepMeasuring(),
     async keepSyncing(): Promise<void> {
       while (!signal.aborted) {
         sleeper = new AbortController()
@@ -247,23 +287,5 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     },
     /** Lets what is under way come to its end; a start that takes longer is begun again by the next life. */
     settle: () => steps.settle(SETTLE_MS),
-  }
-}
-
-async function perform(
-  driver: Driver,
-  action: WorkerAction,
-  order: WantedRun | undefined,
-  abort: AbortSignal,
-): Promise<void> {
-  switch (action.kind) {
-    case 'start':
-      if (order !== undefined) await driver.start(order, abort)
-      return
-    case 'stop':
-      await driver.stop(action.run_id, action.grace_ms)
-      return
-    case 'remove':
-      await driver.remove(action.run_id)
   }
 }

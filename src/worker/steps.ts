@@ -1,18 +1,18 @@
 import type { SeenRun } from '../contract/worker-protocol.ts'
-import type { RunId, SandboxId } from '../domain/ids.ts'
+import type { RunId, SandboxId, VolumeId } from '../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import { StartError } from './drivers/driver.ts'
 
-/** One thing to do with a run or a sandbox. */
+/** One thing to do with a run, a sandbox or a volume. */
 export type Step = {
-  readonly id: RunId | SandboxId
+  readonly id: RunId | SandboxId | VolumeId
   /** With a start: how its run is seen until the driver lists it. */
   readonly starting: SeenRun | null
   readonly work: (abort: AbortSignal) => Promise<void>
 }
 
-/** What a worker is doing: at most one step at a time for each run and sandbox. */
+/** What a worker is doing: at most one step at a time for each run, sandbox and volume. */
 export type Steps = {
   /** Begins a step unless one is under way for the same id: its end brings another look. */
   begin(step: Step): void
@@ -33,7 +33,7 @@ export function makeSteps(
   signal: AbortSignal,
 ): Steps {
   const { clock, log } = deps
-  const busy = new Map<RunId | SandboxId, { readonly abort: AbortController; readonly starting: SeenRun | null }>()
+  const busy = new Map<Step['id'], { readonly abort: AbortController; readonly starting: SeenRun | null }>()
   const running = new Set<Promise<void>>()
 
   const run = async ({ id, work }: Step, abort: AbortSignal): Promise<void> => {

@@ -1,19 +1,35 @@
 import { pipeline } from 'node:stream/promises'
-import type { RunId } from '../domain/ids.ts'
+import type { VolumeFiles } from '../contract/volume-protocol.ts'
+import type { StreamTicket, WantedVolume } from '../contract/worker-protocol.ts'
+import type { Log } from '../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { Driver } from './drivers/driver.ts'
+import { serveVolume } from './volumes/serve-volume.ts'
 
-/** Dials in with a ticket and joins the stream to the run's command channel; resolves when either side has ended. */
-export async function serveStream(
-  deps: { readonly controlPlane: ControlPlane; readonly driver: Driver },
-  stream: { readonly ticket: string; readonly run_id: RunId },
+export type StreamDeps = {
+  readonly controlPlane: ControlPlane
+  readonly driver: Driver
+  readonly log: Log
+  readonly openFiles: (volume: WantedVolume) => Promise<VolumeFiles>
+  /** Called after each request that may have changed what a volume holds. */
+  readonly onFilesChanged: () => void
+}
+
+type TicketOf<Kind extends StreamTicket['kind']> = Extract<StreamTicket, { readonly kind: Kind }>
+
+/** Dials in with a ticket and serves what it asks for; resolves when either side has ended. */
+export function serveStream(deps: StreamDeps, ticket: StreamTicket, signal: AbortSignal): Promise<void> {
+  return ticket.kind === 'agent' ? joinChannel(deps, ticket, signal) : serveFiles(deps, ticket, signal)
+}
+
+/** Joins the stream to a run's command channel. */
+async function joinChannel(
+  deps: StreamDeps,
+  { ticket, run_id }: TicketOf<'agent'>,
   signal: AbortSignal,
 ): Promise<void> {
   // Both at once: neither needs the other, and a client waits for the sum otherwise.
-  const [client, channel] = await bothOrNone(
-    deps.controlPlane.dial(stream.ticket, signal),
-    deps.driver.openChannel(stream.run_id),
-  )
+  const [client, channel] = await bothOrNone(deps.controlPlane.dial(ticket, signal), deps.driver.openChannel(run_id))
   try {
     await Promise.race([pipeline(client, channel, { signal }), pipeline(channel, client, { signal })])
   } catch (error) {
@@ -21,6 +37,28 @@ export async function serveStream(
   } finally {
     client.destroy()
     channel.destroy()
+  }
+}
+
+/** Answers requests for the files of a volume. */
+async function serveFiles(
+  deps: StreamDeps,
+  { ticket, volume }: TicketOf<'volume'>,
+  signal: AbortSignal,
+): Promise<void> {
+  const opening = deps.openFiles(volume).then((files) => ({ files, destroy: () => undefined }))
+  const [client, { files }] = await bothOrNone(deps.controlPlane.dial(ticket, signal), opening)
+  const hangUp = (): void => {
+    client.destroy()
+  }
+  signal.addEventListener('abort', hangUp, { once: true })
+  try {
+    await serveVolume(client, files, { log: deps.log, onChanged: deps.onFilesChanged })
+  } catch (error) {
+    if (!isHangUp(error)) throw error
+  } finally {
+    signal.removeEventListener('abort', hangUp)
+    client.destroy()
   }
 }
 

@@ -16,8 +16,11 @@ import { makeRelay, type Relay } from '../../src/relay/relay.ts'
 import { runAgent } from '../../src/worker/agent.ts'
 import { makeControlPlane, type ControlPlane } from '../../src/worker/control-plane.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
+import { makeVolumeFiles } from '../../src/worker/volumes/files.ts'
+import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
 import { makeTestControl, type TestControl } from './control.ts'
 import { PLAIN_SPEC } from './spec.ts'
+import { makeFolderStorage, TEST_UID_SHIFT } from './volume-storage.ts'
 
 /** A control plane that places runs and is reached over HTTP, and the workers that a test lets join. */
 export type WorkerWorld = {
@@ -43,6 +46,7 @@ export type LifeOptions = {
   readonly clock?: Clock
   readonly controlPlane?: ControlPlane
   readonly fencesItself?: boolean
+  readonly storage?: VolumeStorage
 }
 
 const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
@@ -81,6 +85,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
   let server = serve()
   const url = await server.listen({ host: '127.0.0.1', port: 0 })
   const connect = (): ControlPlane => makeControlPlane({ url, credential: CREDENTIAL })
+  const [folders, removeFolders] = await makeFolderStorage()
   const lives = new Set<() => Promise<void>>()
 
   return {
@@ -97,11 +102,25 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       server = serve()
       await server.listen({ host: '127.0.0.1', port: Number(new URL(url).port) })
     },
-    live(driver, { clock = systemClock, controlPlane = connect(), fencesItself = false } = {}) {
+    live(driver, { clock = systemClock, controlPlane = connect(), fencesItself = false, storage = folders } = {}) {
       const ending = new AbortController()
       const life = deps.uuids.next()
       const log = makeLog('silent')
-      const done = runAgent({ worker_id, life, driver, controlPlane, clock, log, fencesItself }, ending.signal)
+      const done = runAgent(
+        {
+          worker_id,
+          life,
+          driver,
+          storage,
+          storageSampleMs: 60_000,
+          filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
+          controlPlane,
+          clock,
+          log,
+          fencesItself,
+        },
+        ending.signal,
+      )
       const end = async (): Promise<void> => {
         lives.delete(end)
         ending.abort(new Error('the life of this worker is over'))
@@ -137,6 +156,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       await server.close()
       await loops
       await control.close()
+      removeFolders()
     },
   }
 }

@@ -5,7 +5,7 @@ import { deleteSandbox } from '../../src/control/delete-sandbox.ts'
 import { openChannel } from '../../src/control/open-channel.ts'
 import { startSandbox } from '../../src/control/start-sandbox.ts'
 import { stopSandbox } from '../../src/control/stop-sandbox.ts'
-import type { SyncAnswer, SyncRequest } from '../../src/contract/worker-protocol.ts'
+import { WORKER_PROTOCOL_VERSION, type SyncAnswer, type SyncRequest } from '../../src/contract/worker-protocol.ts'
 import type { SandboxId } from '../../src/domain/ids.ts'
 import { SELF_FENCE_MS } from '../../src/domain/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
@@ -17,6 +17,7 @@ import {
   makeSimulatedWorld,
   type SimulatedWorld,
 } from '../../src/worker/drivers/simulated.ts'
+import { NO_STORAGE } from '../support/no-storage.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 import { waitUntil } from '../support/wait.ts'
 import { wantedRun } from '../support/wanted-run.ts'
@@ -291,7 +292,7 @@ test('a report that was overtaken on its way moves nothing', async () => {
   const report = async (seq: number, seen: SyncRequest['seen']): Promise<SyncAnswer> =>
     connection.sync(
       {
-        protocol: 1,
+        protocol: WORKER_PROTOCOL_VERSION,
         worker_id: world.worker_id,
         life,
         seq,
@@ -301,6 +302,7 @@ test('a report that was overtaken on its way moves nothing', async () => {
         seen,
         stored: [],
         dialled: [],
+        ...NO_STORAGE,
       },
       never,
     )
@@ -308,7 +310,8 @@ test('a report that was overtaken on its way moves nothing', async () => {
     2,
     [...machine.runs.values()].map(({ seen }) => seen),
   )
-  assert.deepEqual(await report(1, []), { wanted_version: '', wanted: null, discard: [], streams: [] })
+  const { wanted, discard, streams } = await report(1, [])
+  assert.deepEqual({ wanted, discard, streams }, { wanted: null, discard: [], streams: [] })
   assert.equal((await world.statusOf(id)).status, 'running')
   await report(3, [])
   assert.equal((await world.statusOf(id)).last_failure_message, 'the worker no longer holds this run')
@@ -394,7 +397,7 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
 test('a worker is refused without its credential, for another’s id, and for another protocol', async () => {
   const body = (changes: object): string =>
     JSON.stringify({
-      protocol: 1,
+      protocol: WORKER_PROTOCOL_VERSION,
       worker_id: world.worker_id,
       life: '00000000-0000-7000-8000-000000000001',
       seq: 1,
@@ -404,6 +407,7 @@ test('a worker is refused without its credential, for another’s id, and for an
       seen: [],
       stored: [],
       dialled: [],
+      ...NO_STORAGE,
       ...changes,
     })
   const post = async (credential: string, changes: object): Promise<number> => {
@@ -413,6 +417,6 @@ test('a worker is refused without its credential, for another’s id, and for an
   }
   assert.equal(await post('wrong', {}), 401)
   assert.equal(await post(world.credential, { worker_id: '00000000-0000-7000-8000-000000000002' }), 400)
-  assert.equal(await post(world.credential, { protocol: 2 }), 400)
+  assert.equal(await post(world.credential, { protocol: WORKER_PROTOCOL_VERSION + 1 }), 400)
   assert.equal(await post(world.credential, { unknown: true }), 400)
 })
