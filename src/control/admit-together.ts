@@ -3,6 +3,7 @@ import { judge, withAdmitted, type Asked, type QuotaRefusal, type QuotaStanding 
 import type { Clock } from '../lib/clock.ts'
 import * as admissions from '../store/admissions.ts'
 import type { Database, Queryable } from '../store/database.ts'
+import * as orgs from '../store/orgs.ts'
 import * as quotas from '../store/quotas.ts'
 
 /** What became of a create. `conflict`: another sandbox has its name or slug. */
@@ -56,7 +57,7 @@ async function admitWhatFits(
   org: OrgId,
   { wanted, now }: { readonly wanted: readonly admissions.Admission[]; readonly now: Date },
 ): Promise<Answers> {
-  await quotas.lock(tx, org)
+  await orgs.lock(tx, org)
   const answers: Answers = new Map()
   for (let left = wanted; left.length > 0;) {
     const standing = await quotas.standing(tx, org, { now, counts: 'decisive' })

@@ -1,11 +1,10 @@
 import { formatApiKey } from '../domain/api-key.ts'
 import { SCOPES } from '../domain/caller.ts'
-import { asId, type OrgId } from '../domain/ids.ts'
+import type { OrgId } from '../domain/ids.ts'
 import * as orgs from '../store/orgs.ts'
 import { saveKey } from './api-keys.ts'
 import type { ControlDeps } from './deps.ts'
-import { joinOrg } from './members.ts'
-import { tell } from './tell.ts'
+import { foundOrg } from './orgs.ts'
 import { SYSTEM } from './transition.ts'
 
 /** What a first start made. */
@@ -25,16 +24,9 @@ export async function makeFirstOrg(
   return deps.db.transaction('system', async (tx) => {
     await orgs.lockFirst(tx)
     if ((await orgs.first(tx)) !== null) return null
-    const now = deps.clock.now()
-    const org_id = asId<OrgId>(deps.uuids.next())
-    const acting = { org_id, actor: SYSTEM }
     const named = { name: 'default', slug: 'default' }
-    await orgs.insertOrg(tx, { id: org_id, ...named, now })
-    await tell(deps, tx, { ...acting, event_type: 'org_created', payload: named })
-    await joinOrg(deps, tx, acting, FIRST_OWNER)
-    const volume_id = deps.uuids.next()
-    await orgs.insertHostVolume(tx, { id: volume_id, org_id, now })
-    await tell(deps, tx, { ...acting, event_type: 'volume_created', payload: { volume_id, kind: 'host' } })
+    const org_id = await foundOrg(deps, tx, { ...named, owner: FIRST_OWNER, actor: SYSTEM })
+    const acting = { org_id, actor: SYSTEM }
     const key = givenKey ?? formatApiKey(deps.random.bytes(32))
     await saveKey(deps, tx, acting, { key, name: 'first key', scopes: SCOPES, expires_at: null })
     return { org_id, key }

@@ -1,7 +1,7 @@
 import type { OrgId } from '../domain/ids.ts'
 import { hoursUsed, type PoolName, type Pools, type PoolUse } from '../domain/quota.ts'
+import * as orgs from '../store/orgs.ts'
 import * as pools from '../store/pools.ts'
-import * as quotas from '../store/quotas.ts'
 import type { ControlDeps } from './deps.ts'
 import { tell } from './tell.ts'
 import { SYSTEM } from './transition.ts'
@@ -14,7 +14,7 @@ export async function tellExhausted(
 ): Promise<void> {
   const { pool, use } = exhausted
   await deps.db.transaction('system', async (tx) => {
-    await quotas.lock(tx, org_id)
+    await orgs.lock(tx, org_id)
     if (await pools.isToldExhausted(tx, org_id, pool, deps.clock.now())) return
     const payload = { pool, included_hours: exhausted.pools[pool] ?? 0, used_hours: hoursUsed(pool, use) }
     await tell(deps, tx, { org_id, actor: SYSTEM, event_type: 'pool_exhausted', payload })

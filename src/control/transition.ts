@@ -20,9 +20,11 @@ import type { Clock } from '../lib/clock.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import type { Database, Queryable } from '../store/database.ts'
 import type { NewEvent } from '../store/events.ts'
+import * as orgs from '../store/orgs.ts'
 import * as quotas from '../store/quotas.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import * as standings from '../store/standings.ts'
+import * as volumeMounts from '../store/volume-mounts.ts'
 import type { Wake } from '../store/wake.ts'
 
 /** How long an ephemeral sandbox that ended can still be read, so that a client's poll meets its last status. */
@@ -58,6 +60,8 @@ export type TransitionAnswer =
   | { readonly kind: 'stale'; readonly status: SandboxStatus; readonly run_id: RunId | null }
   | { readonly kind: 'suspended' }
   | { readonly kind: 'exceeds'; readonly refusal: QuotaRefusal; readonly slug: string }
+  /** A start of a sandbox that mounts volumes which are not there any more, by their names. */
+  | { readonly kind: 'volumes_gone'; readonly names: readonly string[] }
   | { readonly kind: 'absent' }
 
 /** Moves a sandbox in a transaction of its own and wakes whoever waits for it. May be repeated: the second is stale. */
@@ -89,6 +93,10 @@ export async function transitionIn(
   const now = deps.clock.now()
   const step: Step = { request, row, status, now }
   let run_id = row.run_id
+  if (row.mounts_volumes) {
+    const refused = await refuseVolumes(tx, request, stale)
+    if (refused !== null) return refused
+  }
   if (request.event === 'start_admitted') {
     run_id = asId<RunId>(deps.uuids.next())
     const refused = await openRun(tx, row, { id: run_id, sandbox_id: request.sandbox_id, opened_at: now })
@@ -111,6 +119,18 @@ export async function transitionIn(
   return { kind: 'moved', status, run_id }
 }
 
+/** A start needs its volumes active, a placement needs them on that worker; either is settled in its own transaction. */
+async function refuseVolumes(
+  tx: Queryable,
+  { event, sandbox_id, worker }: Transition,
+  stale: TransitionAnswer,
+): Promise<TransitionAnswer | null> {
+  if (event === 'start_admitted' && (await volumeMounts.hold(tx, sandbox_id)).length > 0)
+    return { kind: 'volumes_gone', names: await volumeMounts.lostNames(tx, sandbox_id) }
+  if (event !== 'placed' || worker === undefined) return null
+  return (await volumeMounts.settleAll(tx, sandbox_id, worker.id)) ? null : stale
+}
+
 type Step = {
   readonly request: Transition
   readonly row: standings.StandingRow
@@ -127,7 +147,7 @@ async function openRun(
   const { org_id, vcpus, memory_mib, disk_size_mib, ephemeral } = row
   const opened = { ...run, org_id, vcpus, memory_mib, disk_size_mib, ephemeral }
   if (await standings.openRun(tx, opened, { isJudged: false })) return null
-  await quotas.lock(tx, org_id)
+  await orgs.lock(tx, org_id)
   const standing = await quotas.standing(tx, org_id, { now: run.opened_at, counts: 'decisive' })
   const verdict = judge(standing, { ...opened, creates: false, starts: true, max_duration_secs: null })
   if (verdict === 'suspended') return { kind: 'suspended' }

@@ -46,6 +46,7 @@ export const EVENT_TYPES = {
   plan_changed: event('quota', 'The limits or prices of its plan were changed.', {
     plan: 'text',
     limits: 'object',
+    prices: 'object?',
     from: 'object',
   }),
   quota_changed: event('quota', 'Limits of its own were set or cleared.', { overrides: 'object', from: 'object' }),
@@ -69,7 +70,7 @@ export const EVENT_TYPES = {
   }),
   volume_updated: event('volume', "A volume's cap or labels were changed.", {
     volume_id: 'uuid',
-    name: 'text',
+    name: 'text?',
     to: 'object',
     from: 'object',
   }),

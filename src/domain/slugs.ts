@@ -1,3 +1,6 @@
+import { SLUG_MAX_CHARS } from './limits.ts'
+import { isSlug } from './names.ts'
+
 /** A whole number in `[0, below)`; production draws it from the system's generator. */
 export type Draw = (below: number) => number
 
@@ -8,6 +11,13 @@ export type Draw = (below: number) => number
 export function makeSlug(draw: Draw): string {
   const ending = Array.from({ length: ENDING_CHARS }, () => pick(ENDING_ALPHABET, draw)).join('')
   return `${pick(ADJECTIVES, draw)}-${pick(NOUNS, draw)}-${ending}`
+}
+
+/** A slug made of a name's letters and digits, or null when too few of them are plain ones. */
+export function slugOf(name: string): string | null {
+  const words = name.toLowerCase().match(/[a-z0-9]+/g) ?? []
+  const slug = words.join('-').slice(0, SLUG_MAX_CHARS).replace(/-$/, '')
+  return isSlug(slug) ? slug : null
 }
 
 const ENDING_CHARS = 4

@@ -71,10 +71,11 @@ export async function insertHostVolume(
 
 /**
  * Keeps others who lock an organization waiting until the transaction ends: what is counted of it stays so. It is the
- * lock that rows which refer to the organization don't wait for.
+ * lock that rows which refer to the organization don't wait for. Taken after the lock of a sandbox, never before.
  */
 export async function lock(tx: Queryable, id: OrgId): Promise<void> {
-  await tx.query({ text: 'SELECT 1 AS locked FROM orgs WHERE id = $1 FOR NO KEY UPDATE', values: [id] })
+  const text = 'SELECT 1 AS locked FROM orgs WHERE id = $1 FOR NO KEY UPDATE'
+  await tx.query({ name: 'orgs.lock', text, values: [id] })
 }
 
 /** Lets one starter at a time look whether there is an organization; held until the transaction ends. */

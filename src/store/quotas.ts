@@ -25,19 +25,6 @@ export function withinSizes(size: {
     AND (${size.max_duration_secs} <= l.max_uptime_minutes_per_sandbox * 60::bigint) IS NOT FALSE`
 }
 
-/**
- * Lets one transaction at a time decide about an organization's counts. Statements after this one see what those before
- * it committed. Taken after the lock of a sandbox, never before. Weaker than FOR UPDATE, so that rows which refer to the
- * organization, such as events, are written meanwhile.
- */
-export async function lock(tx: Queryable, org: OrgId): Promise<void> {
-  await tx.query({
-    name: 'quotas.lock',
-    text: 'SELECT 1 AS locked FROM orgs WHERE id = $1 FOR NO KEY UPDATE',
-    values: [org],
-  })
-}
-
 /** An organization with its limits, and what is in use. */
 export type QuotaRow = QuotaStanding & { readonly slug: string; readonly plan: string }
 
@@ -76,4 +63,15 @@ export async function standing(
   const isWalled = row.hard_cap && (row.included_vcpu_hours !== null || row.included_memory_gib_hours !== null)
   const use = isAll || isWalled ? await monthTotals(q, org, how.now) : { vcpu_ms: 0n, memory_mib_ms: 0n }
   return { ...row, vcpu_ms: use.vcpu_ms, memory_mib_ms: use.memory_mib_ms }
+}
+
+/** Workers that said they can't hold an organization's volumes to a limit, with the reason that each gave. */
+export async function uncappedWorkers(
+  q: Queryable,
+): Promise<readonly { readonly name: string; readonly how: string }[]> {
+  const { rows } = await q.query<{ readonly name: string; readonly how: string }>({
+    text: `SELECT name, coalesce(storage ->> 'how', '') AS how FROM workers
+           WHERE NOT (storage ->> 'enforces_caps')::boolean ORDER BY name`,
+  })
+  return rows
 }

@@ -1,4 +1,5 @@
 import { Client } from 'pg'
+import type { Queryable } from './session.ts'
 
 /** A connection that listens for the wake-ups of other processes and sends ours. */
 export interface WakeConnection {
@@ -66,6 +67,11 @@ export async function connectWake(options: WakeConnectionOptions): Promise<WakeC
     isLost: () => isLost,
     close: () => client.end(),
   }
+}
+
+/** Wakes the subscribers of these topics in every process once the transaction commits: for changes that are rare. */
+export async function wakeAtCommit(tx: Queryable, topics: readonly string[]): Promise<void> {
+  await tx.query({ text: 'SELECT pg_notify($1, $2)', values: [CHANNEL, toPayload(topics)] })
 }
 
 function toPayload(topics: readonly string[]): string {
