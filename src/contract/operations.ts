@@ -2,15 +2,19 @@ import type { Operation } from './operation.ts'
 import { ACCOUNT_OPERATIONS } from './operations/accounts.ts'
 import { EVENT_OPERATIONS } from './operations/events.ts'
 import { ORG_OPERATIONS } from './operations/org.ts'
+import { QUOTA_OPERATIONS } from './operations/quotas.ts'
 import { SANDBOX_BY_NAME_OPERATIONS } from './operations/sandboxes-by-name.ts'
 import { SANDBOX_OPERATIONS } from './operations/sandboxes.ts'
 import { SERVICE_OPERATIONS } from './operations/service.ts'
+import { VOLUME_OPERATIONS } from './operations/volumes.ts'
 
 /** Every operation of the API. A route, its validation, its metrics and its documentation all follow from a row. */
 export const OPERATIONS = {
   ...SANDBOX_OPERATIONS,
   ...SANDBOX_BY_NAME_OPERATIONS,
+  ...VOLUME_OPERATIONS,
   ...ORG_OPERATIONS,
+  ...QUOTA_OPERATIONS,
   ...ACCOUNT_OPERATIONS,
   ...EVENT_OPERATIONS,
   ...SERVICE_OPERATIONS,

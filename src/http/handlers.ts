@@ -3,7 +3,9 @@ import type { SERVICE_OPERATIONS } from '../contract/operations/service.ts'
 import { makeHandlerMaker, type Handler } from './handler.ts'
 import { makeAccountHandlers } from './handlers/accounts.ts'
 import { makeOrgHandlers } from './handlers/org.ts'
+import { makeQuotaHandlers } from './handlers/quotas.ts'
 import { makeSandboxHandlers } from './handlers/sandboxes.ts'
+import { makeVolumeHandlers } from './handlers/volumes.ts'
 import type { UseCases } from './use-cases.ts'
 import type { ParserMaker } from './validate.ts'
 
@@ -15,7 +17,9 @@ export function makeHandlers(useCases: UseCases, makeParser: ParserMaker): Recor
   const handler = makeHandlerMaker(makeParser)
   return {
     ...makeSandboxHandlers(useCases, handler),
+    ...makeVolumeHandlers(useCases, handler),
     ...makeOrgHandlers(useCases, handler),
+    ...makeQuotaHandlers(useCases, handler),
     ...makeAccountHandlers(useCases, handler),
   }
 }

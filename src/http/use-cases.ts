@@ -1,17 +1,22 @@
 import { createApiKey, getApiKey, listApiKeys, revokeApiKey } from '../control/api-keys.ts'
 import { authenticate } from '../control/authenticate.ts'
 import { createSandbox } from '../control/create-sandbox.ts'
+import { createVolume } from '../control/create-volume.ts'
 import { deleteSandbox } from '../control/delete-sandbox.ts'
+import { deleteVolume } from '../control/delete-volume.ts'
 import type { ControlDeps } from '../control/deps.ts'
 import { listMembers } from '../control/members.ts'
 import { openChannel } from '../control/open-channel.ts'
+import { getQuotas } from '../control/quotas.ts'
 import { getEvent, listEvents } from '../control/read-events.ts'
 import { getOrg } from '../control/read-org.ts'
 import { getSandbox, listSandboxes } from '../control/read-sandboxes.ts'
+import { getVolume, listVolumes } from '../control/read-volumes.ts'
 import { deleteCredential, listCredentials, saveCredential } from '../control/registry-credentials.ts'
 import { renameSandbox } from '../control/rename-sandbox.ts'
 import { startSandbox } from '../control/start-sandbox.ts'
 import { stopSandbox } from '../control/stop-sandbox.ts'
+import { updateVolume } from '../control/update-volume.ts'
 
 /**
  * What the transport asks of the program, and all that it knows of it. Each throws `Problem` for a refusal that the
@@ -34,7 +39,13 @@ export function bindUseCases(deps: ControlDeps) {
     stopSandbox: on(stopSandbox),
     renameSandbox: on(renameSandbox),
     deleteSandbox: on(deleteSandbox),
+    listVolumes: on(listVolumes),
+    createVolume: on(createVolume),
+    getVolume: on(getVolume),
+    updateVolume: on(updateVolume),
+    deleteVolume: on(deleteVolume),
     getOrg: on(getOrg),
+    getQuotas: on(getQuotas),
     listMembers: on(listMembers),
     listApiKeys: on(listApiKeys),
     createApiKey: on(createApiKey),

@@ -1,0 +1,16 @@
+import { OPERATIONS } from '../../contract/operations.ts'
+import type { QUOTA_OPERATIONS } from '../../contract/operations/quotas.ts'
+import type { Handler, HandlerMaker } from '../handler.ts'
+import type { UseCases } from '../use-cases.ts'
+
+/** What the operations on quotas ask of the use cases. */
+export function makeQuotaHandlers(
+  useCases: UseCases,
+  handler: HandlerMaker,
+): Record<keyof typeof QUOTA_OPERATIONS, Handler> {
+  return {
+    get_quotas: handler(OPERATIONS.get_quotas, async (_request, { caller }) =>
+      JSON.stringify(await useCases.getQuotas(caller)),
+    ),
+  }
+}
