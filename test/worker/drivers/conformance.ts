@@ -208,11 +208,12 @@ type Promised = (sentence: string, body: (driver: Driver, t: TestContext) => Pro
 type RunningSubject = ConformanceSubject & { readonly run: NonNullable<ConformanceSubject['run']> }
 
 /** The promises about mounts, for drivers whose sandboxes have files. */
-function describeMounts({ wanted, run }: RunningSubject, promise: Promised): void {
+function describeMounts(subject: RunningSubject, promise: Promised): void {
+  const { run } = subject
   const withMounts = (mounts: readonly Mount[], sandbox?: SandboxId): WantedRun => ({
     ...wantedWithMounts(mounts),
     ...(sandbox === undefined ? {} : { sandbox_id: sandbox }),
-    run_id: wanted().run_id,
+    run_id: subject.wanted().run_id,
   })
 
   promise('keeps what a sandbox wrote to a volume, beyond its stop and its end', async (driver) => {

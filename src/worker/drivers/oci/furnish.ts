@@ -4,7 +4,7 @@ import { makeBundle } from './bundle.ts'
 import type { OciContext } from './context.ts'
 import { sandboxEnvironment, workloadOf } from './environment.ts'
 import type { Parts } from './gather.ts'
-import { planMounts } from './mount-plan.ts'
+import { makeFolderInMounts, planMounts } from './mount-plan.ts'
 import { applyPatches } from './patches.ts'
 import { clampRlimits } from './rlimits.ts'
 import type { RootTree } from './root-tree.ts'
@@ -34,6 +34,8 @@ export async function furnish(
   }
   if (runtime.name === 'runsc') await failAs('config', "the folder '/tmp' could not be made", keepTmpOnDisk(tree))
   const mounts = await planMounts(tree, pinned)
+  const workdirInMounts = makeFolderInMounts(tree, workdir, mounts)
+  await failAs('config', `the working folder '${workdir}' could not be made`, workdirInMounts)
   const user = resolveUser(spec.runtime.user ?? image.config.user, await readUserFiles(paths.root))
   const workload = workloadOf(spec, image.config)
   // Without a workload the user matters to later commands only, and each of them says so itself.

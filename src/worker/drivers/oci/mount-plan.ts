@@ -1,5 +1,5 @@
 import { nameMount, type PinnedMount } from './pin-mounts.ts'
-import { resolveCovered, resolveInRoot, RootPathError } from './root-path.ts'
+import { resolveCovered, resolveInRoot, RootPathError, type Covers } from './root-path.ts'
 import { InTheWay, makeFile, makeFolders, type RootTree } from './root-tree.ts'
 
 /** A mount with the path that the runtime mounts it on: behind every symlink, and there. */
@@ -26,19 +26,43 @@ export async function planMounts(tree: RootTree, pinned: readonly PinnedMount[])
   return planned
 }
 
+/**
+ * Makes a folder in the volume that will lie over its place, as `makeFolders` does in the root; elsewhere, and in what
+ * is mounted readonly, nothing is made.
+ */
+export async function makeFolderInMounts(
+  tree: RootTree,
+  path: string,
+  planned: readonly PlannedMount[],
+): Promise<void> {
+  const { guestPath, exists } = await resolveCovered(tree.root, path, coversOf(planned))
+  const over = parentOf(guestPath, planned)
+  if (exists || over === undefined || over.pin === null) return
+  if (over.spec.type === 'tmpfs' || over.spec.options.readonly) return
+  await makeTarget({ root: over.pin, owner: tree.owner }, guestPath.slice(over.guest.length), 'folder')
+}
+
 async function placeMount(tree: RootTree, one: PinnedMount, planned: readonly PlannedMount[]): Promise<string> {
-  const covers = new Map(planned.flatMap(({ guest, pin }) => (pin === null ? [] : [[guest, pin] as const])))
-  const { guestPath, exists } = await resolveCovered(tree.root, one.spec.guest, covers)
+  const { guestPath, exists } = await resolveCovered(tree.root, one.spec.guest, coversOf(planned))
   const isShm = one.spec.type === 'tmpfs' && guestPath === '/dev/shm'
   if (guestPath === '/' || (isSystemPath(guestPath) && !isShm)) throw new InTheWay("that path is the system's own")
   const hidden = planned.find(({ guest }) => guest === guestPath || guest.startsWith(`${guestPath}/`))
   if (hidden !== undefined) throw new InTheWay(`it would hide the one on '${hidden.spec.guest}'`)
-  const parent = planned.findLast(({ guest }) => guestPath.startsWith(`${guest}/`))
+  const parent = parentOf(guestPath, planned)
   if (parent === undefined || parent.pin === null) await makeTarget(tree, guestPath, one.kind)
   else if (exists || !parent.spec.options.readonly)
     await makeTarget({ root: parent.pin, owner: tree.owner }, guestPath.slice(parent.guest.length), one.kind)
   else throw new InTheWay(`the path is missing in what is mounted readonly on '${parent.spec.guest}'`)
   return guestPath
+}
+
+function coversOf(planned: readonly PlannedMount[]): Covers {
+  return new Map(planned.flatMap(({ guest, pin }) => (pin === null ? [] : [[guest, pin] as const])))
+}
+
+/** The innermost mount above a path: those above it come in the order of their depth. */
+function parentOf(guestPath: string, planned: readonly PlannedMount[]): PlannedMount | undefined {
+  return planned.findLast(({ guest }) => guestPath.startsWith(`${guest}/`))
 }
 
 async function makeTarget(tree: RootTree, path: string, kind: PinnedMount['kind']): Promise<void> {

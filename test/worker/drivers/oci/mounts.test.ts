@@ -110,6 +110,15 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.equal((await inside(box, 'ls /one/..')).stdout, (await inside(box, 'ls /')).stdout)
   })
 
+  test('a bound folder that is deleted while it is mounted keeps no sandbox from its end', async () => {
+    const [one, two] = [await start([bind('brief', '/data')]), await start([bind('/', '/all')])]
+    await inside(two, 'rm -r /all/brief')
+    assert.notEqual((await inside(one, 'echo x >/data/file')).code, 0)
+    await driver.remove(one.run_id)
+    const again = await start([bind('brief', '/data')])
+    assert.equal((await inside(again, 'echo x >/data/file; cat /data/file')).stdout, 'x\n')
+  })
+
   test('a bind mount of a file shows that file alone, over one that is there or not', async () => {
     writeFileSync(join(fixture.volume, 'config'), 'mine\n')
     chownSync(join(fixture.volume, 'config'), fixture.settings.uidShift, fixture.settings.uidShift)
@@ -157,6 +166,16 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     const box = await start([named('a', '/ro', { readonly: true }), named('b', '/ro/sub')])
     assert.equal((await inside(box, 'echo x >/ro/sub/x && cat /ro/sub/x')).stdout, 'x\n')
     assert.match((await inside(box, 'echo x >/ro/x')).stderr, /Read-only/)
+  })
+
+  test('a working folder that is missing in a volume is made there, and never in a readonly one', async () => {
+    const runtime = { ...wantedWithMounts([]).spec.runtime, workdir: '/data/my/work' }
+    const wanted = wantedWithMounts([named('work', '/data')], { runtime })
+    await driver.start(wanted, NEVER)
+    assert.equal((await inside(wanted, 'stat -c %u:%a /data/my/work')).stdout, '0:755\n')
+    const frozen = wantedWithMounts([named('empty', '/data', { readonly: true })], { runtime })
+    await driver.start(frozen, NEVER)
+    assert.equal((await inside(frozen, 'ls /data')).stdout, '')
   })
 
   test('a target behind a symlink of the image, or of a volume, is where the sandbox sees it', async () => {
