@@ -1,0 +1,47 @@
+import { constants } from 'node:fs'
+import { open, opendir, type FileHandle } from 'node:fs/promises'
+
+/** O_PATH of Linux on every architecture that Node runs on; Node's constants lack it. */
+const O_PATH = 0o10000000
+
+/**
+ * The path of what a descriptor holds, or of a name in that folder. The kernel goes from the descriptor itself, so nobody
+ * who renames or replaces things can make it lead elsewhere; the name is followed only by calls that follow symlinks.
+ */
+export function pathOf(handle: FileHandle, name?: string | Buffer): string | Buffer {
+  const held = `/proc/self/fd/${String(handle.fd)}`
+  if (name === undefined) return held
+  return typeof name === 'string' ? `${held}/${name}` : Buffer.concat([Buffer.from(`${held}/`), name])
+}
+
+/** Holds a trusted folder of the host by its path. */
+export async function holdRoot(path: string): Promise<FileHandle> {
+  try {
+    return await open(path, O_PATH | constants.O_DIRECTORY)
+  } catch (error) {
+    throw new Error('the folder of a volume is not here', { cause: error })
+  }
+}
+
+/** Holds what lies under a name in a folder, a symlink itself and not where it leads. It opens nothing: a FIFO never waits. */
+export async function holdName(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
+  return await open(pathOf(folder, name), O_PATH | constants.O_NOFOLLOW)
+}
+
+/** Opens for reading the very file that is held; refuse all but regular files before. */
+export async function openHeld(held: FileHandle): Promise<FileHandle> {
+  return await open(pathOf(held), constants.O_RDONLY | constants.O_NONBLOCK)
+}
+
+/** Makes a file that was not there, open for writing, for nobody but this process's user. */
+export async function createFile(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
+  const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
+  return await open(pathOf(folder, name), flags, 0o600)
+}
+
+/** The names in a folder that is held, in no order, as the bytes that they are; read as they are asked for. */
+export async function* namesIn(folder: FileHandle): AsyncGenerator<Buffer> {
+  // latin1 keeps each byte; opendir's own buffers are unknown to its types
+  for await (const entry of await opendir(pathOf(folder).toString(), { encoding: 'latin1' }))
+    yield Buffer.from(entry.name, 'latin1')
+}

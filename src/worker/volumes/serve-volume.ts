@@ -1,0 +1,176 @@
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { finished, type Duplex } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import {
+  decodeVolumePath,
+  VOLUME_PATH_HEADER,
+  VOLUME_RECURSIVE_HEADER,
+  VOLUME_TARGET_HEADER,
+} from '../../contract/volume-headers.ts'
+import { VOLUME_ROUTES, VolumeFileError, type VolumeFiles } from '../../contract/volume-protocol.ts'
+import type { Log } from '../../lib/log.ts'
+import { makeIdleLimit, type IdleLimit } from './idle-limit.ts'
+
+export type ServeVolumeOptions = {
+  readonly log: Log
+  /** Called after each request that may have changed what the volume holds, done or refused. */
+  readonly onChanged: () => void
+  /** How long nothing may move on the stream while no file operation is under way. */
+  readonly idleMs?: number
+}
+
+const IDLE_LIMIT_MS = 60_000
+/** How Node tells of a stream that has ended too early. */
+const HANG_UPS: readonly string[] = ['ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET', 'EPIPE', 'ABORT_ERR']
+
+/**
+ * Serves a volume's files over a stream as `volume-protocol.ts` says: HTTP/1.1 in which this side is the server. Content
+ * goes through at the pace of the slower side and is not kept. Resolves when the stream has ended and nothing that it asked
+ * for is under way any more; a stream that breaks off aborts its write. Faults are logged here, and are told as no more
+ * than that. The stream is destroyed when it is idle.
+ */
+export async function serveVolume(stream: Duplex, files: VolumeFiles, options: ServeVolumeOptions): Promise<void> {
+  const server = createServer({ requestTimeout: 0, headersTimeout: 0, keepAliveTimeout: 0 })
+  const underWay = new Set<Promise<void>>()
+  const ended = new Promise<void>((resolve) => {
+    // A client that sends no more has gone: it ends its side only when it drops the stream.
+    finished(stream, { writable: false }, () => {
+      resolve()
+    })
+  })
+  server.on('request', (request, response) => {
+    const served = serve({ request, response, files, idle, ...options }).finally(() => underWay.delete(served))
+    underWay.add(served)
+  })
+  server.emit('connection', stream)
+  const idle = makeIdleLimit(stream, options.idleMs ?? IDLE_LIMIT_MS)
+  await ended
+  stream.destroy()
+  await Promise.all(underWay)
+}
+
+type Exchange = Pick<ServeVolumeOptions, 'log' | 'onChanged'> & {
+  readonly request: IncomingMessage
+  readonly response: ServerResponse
+  readonly files: VolumeFiles
+  readonly idle: IdleLimit
+}
+
+type RouteName = keyof typeof VOLUME_ROUTES
+type Route = { readonly isChange: boolean; readonly answer: (exchange: Exchange) => Promise<void> }
+
+const ROUTES: Readonly<Record<RouteName, Route>> = {
+  list: reading((files, path) => files.list(path)),
+  stat: reading((files, path) => files.stat(path)),
+  exists: reading((files, path) => files.exists(path)),
+  read: { isChange: false, answer: sendContent },
+  write: { isChange: true, answer: receiveContent },
+  mkdir: changing(({ files, request }) => files.mkdir(pathIn(request, VOLUME_PATH_HEADER))),
+  copy: changing(({ files, request }) => files.copy(...pathsIn(request))),
+  rename: changing(({ files, request }) => files.rename(...pathsIn(request))),
+  remove: changing(({ files, request }) =>
+    files.remove(pathIn(request, VOLUME_PATH_HEADER), { isRecursive: isRecursive(request) }),
+  ),
+}
+
+function reading(ask: (files: VolumeFiles, path: string) => Promise<unknown>): Route {
+  return {
+    isChange: false,
+    async answer({ request, response, files, idle }) {
+      const path = pathIn(request, VOLUME_PATH_HEADER)
+      sendJson(response, 200, await idle.during(() => ask(files, path)))
+    },
+  }
+}
+
+function changing(change: (exchange: Exchange) => Promise<void>): Route {
+  return {
+    isChange: true,
+    async answer(exchange) {
+      await exchange.idle.during(() => change(exchange))
+      sendJson(exchange.response, 200, {})
+    },
+  }
+}
+
+/** Never rejects. */
+async function serve(exchange: Exchange): Promise<void> {
+  const { request, response, log, onChanged } = exchange
+  const route = routeOf(request)
+  if (route === null) {
+    sendJson(response, 404, { code: 'not_found', message: 'no such route' })
+    return
+  }
+  try {
+    await route.answer(exchange)
+  } catch (error) {
+    answerError(exchange, error)
+  }
+  try {
+    if (route.isChange) onChanged()
+  } catch (error) {
+    log.error({ err: error }, 'a change of a volume could not be told')
+  }
+}
+
+function routeOf({ method, url }: IncomingMessage): Route | null {
+  for (const name of Object.keys(ROUTES).filter((key): key is RouteName => key in VOLUME_ROUTES))
+    if (VOLUME_ROUTES[name].method === method && VOLUME_ROUTES[name].url === url) return ROUTES[name]
+  return null
+}
+
+async function sendContent({ request, response, files, idle }: Exchange): Promise<void> {
+  const path = pathIn(request, VOLUME_PATH_HEADER)
+  const { sizeBytes, content } = await idle.during(() => files.read(path))
+  response.writeHead(200, { 'content-type': 'application/octet-stream', 'content-length': sizeBytes })
+  content.on('data', idle.touch)
+  await pipeline(content, response)
+}
+
+async function receiveContent({ request, response, files }: Exchange): Promise<void> {
+  sendJson(response, 200, await files.write(pathIn(request, VOLUME_PATH_HEADER), request))
+}
+
+function answerError({ request, response, log }: Exchange, error: unknown): void {
+  if (error instanceof VolumeFileError && !response.headersSent) {
+    // The rest of an upload is read and dropped: its sender hears the refusal only once it looks for a reply.
+    request.resume()
+    sendJson(response, 422, { code: error.code, message: error.message })
+    return
+  }
+  if (!isHangUp(error))
+    log.error({ err: error, method: request.method, url: request.url }, 'a request for files of a volume failed')
+  if (response.headersSent) response.destroy()
+  else sendJson(response, 500, { code: 'internal_error', message: 'the worker could not do it' })
+}
+
+/** A client that has enough, or breaks its upload off, drops the stream; that is no fault. */
+function isHangUp(error: unknown): boolean {
+  if (!(error instanceof Error)) return false
+  const isOne = 'code' in error && HANG_UPS.includes(String(error.code))
+  return isOne || isHangUp(error.cause)
+}
+
+function sendJson(response: ServerResponse, status: number, body: unknown): void {
+  if (response.destroyed) return
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+}
+
+function pathsIn(request: IncomingMessage): [from: string, to: string] {
+  return [pathIn(request, VOLUME_PATH_HEADER), pathIn(request, VOLUME_TARGET_HEADER)]
+}
+
+function pathIn({ headers }: IncomingMessage, name: string): string {
+  const header = headers[name]
+  const path = typeof header === 'string' ? decodeVolumePath(header) : null
+  if (path === null)
+    throw new VolumeFileError('invalid_volume_path', `the header ${name} is a path in base64url of UTF-8`)
+  return path
+}
+
+function isRecursive({ headers }: IncomingMessage): boolean {
+  const header = headers[VOLUME_RECURSIVE_HEADER]
+  if (header !== 'true' && header !== 'false')
+    throw new VolumeFileError('invalid_volume_path', `the header ${VOLUME_RECURSIVE_HEADER} is true or false`)
+  return header === 'true'
+}

@@ -1,0 +1,65 @@
+import type { BigIntStats } from 'node:fs'
+import type { FileHandle } from 'node:fs/promises'
+import type { Readable } from 'node:stream'
+import { createFile } from './descriptors.ts'
+import { withMeaning } from './file-errors.ts'
+import { FILE_MODE, give, type Ownership } from './owners.ts'
+import type { Made } from './put-in-place.ts'
+
+/** Kept of a file that is replaced; set-user-id is not, as the kernel does on a write. */
+const KEPT_MODE_BITS = 0o1777n
+
+/**
+ * Writes a stream to a new file, at the pace of the disk. A refusal leaves the rest of `content` unread and the stream
+ * open, so that its other side can still be told; a stream that breaks off rejects with an error of its own.
+ */
+export async function makeFile(
+  folder: FileHandle,
+  name: string,
+  from: { readonly path: string; readonly content: Readable; readonly uidShift: number },
+): Promise<Made & { readonly sizeBytes: number }> {
+  const handle = await withMeaning(from.path, () => createFile(folder, name))
+  try {
+    const sizeBytes = await fill(handle, from)
+    return {
+      sizeBytes,
+      finish: (replaced) => give(handle, ownershipAfter(replaced, from.uidShift)),
+      [Symbol.asyncDispose]: () => handle.close(),
+    }
+  } catch (error) {
+    await handle.close()
+    throw error
+  }
+}
+
+async function fill(
+  handle: FileHandle,
+  { path, content }: { readonly path: string; readonly content: Readable },
+): Promise<number> {
+  const chunks: AsyncIterator<Buffer> = content.iterator({ destroyOnReturn: false })
+  let sizeBytes = 0
+  try {
+    for (let next = await nextOf(chunks, path); next.done !== true; next = await nextOf(chunks, path)) {
+      const chunk = next.value
+      await withMeaning(path, () => handle.writeFile(chunk))
+      sizeBytes += chunk.length
+    }
+  } finally {
+    await chunks.return?.()
+  }
+  return sizeBytes
+}
+
+/** A failure of the sender is told apart from one of the disk: their codes may be the same. */
+async function nextOf(chunks: AsyncIterator<Buffer>, path: string): Promise<IteratorResult<Buffer>> {
+  try {
+    return await chunks.next()
+  } catch (error) {
+    throw new Error(`the content for '${path}' broke off`, { cause: error })
+  }
+}
+
+function ownershipAfter(replaced: BigIntStats | null, uidShift: number): Ownership {
+  if (replaced === null) return { uid: uidShift, gid: uidShift, mode: FILE_MODE }
+  return { uid: Number(replaced.uid), gid: Number(replaced.gid), mode: Number(replaced.mode & KEPT_MODE_BITS) }
+}

@@ -1,0 +1,214 @@
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { request } from 'node:http'
+import { duplexPair, PassThrough, Readable, type Duplex } from 'node:stream'
+import { text } from 'node:stream/consumers'
+import { test } from 'node:test'
+import { promisify } from 'node:util'
+import { VOLUME_PATH_HEADER, encodeVolumePath } from '../../../src/contract/volume-headers.ts'
+import type { VolumeFiles } from '../../../src/contract/volume-protocol.ts'
+import { makeVolumeClient } from '../../../src/control/volume-client.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import { serveVolume } from '../../../src/worker/volumes/serve-volume.ts'
+import { waitUntil } from '../../support/wait.ts'
+import { contentFrom, makeVolumeFolder, namesBeneath, refusal, textOf, unfinishedIn } from './volume-folder.ts'
+
+const log = makeLog('silent')
+
+type World = {
+  readonly client: VolumeFiles
+  readonly open: () => Promise<Duplex>
+  readonly streams: readonly Duplex[]
+  readonly changes: () => number
+  /** Streams that are served still. */
+  readonly served: () => number
+}
+
+function serveAll(files: VolumeFiles, idleMs?: number): World {
+  const streams: Duplex[] = []
+  let [changes, served] = [0, 0]
+  const open = (): Promise<Duplex> => {
+    const [near, far] = duplexPair()
+    streams.push(near, far)
+    served += 1
+    const options = { log, onChanged: () => void (changes += 1), ...(idleMs === undefined ? {} : { idleMs }) }
+    void serveVolume(far, files, options).finally(() => (served -= 1))
+    return Promise.resolve(near)
+  }
+  return { client: makeVolumeClient(open), open, streams, changes: () => changes, served: () => served }
+}
+
+async function assertAllEnded({ streams, served }: World): Promise<void> {
+  await waitUntil(() => served() === 0 && streams.every((stream) => stream.destroyed))
+}
+
+test('every operation does over a stream what it does on the folder, and leaves no stream open', async () => {
+  await using volume = await makeVolumeFolder()
+  const world = serveAll(volume.files)
+  const { client } = world
+  assert.deepEqual(await client.write('/a/grüße\n.txt', contentFrom('hello')), { sizeBytes: 5 })
+  await client.mkdir('/b')
+  await client.copy('/a', '/b/c')
+  await client.rename('/a', '/d')
+  assert.equal(world.changes(), 4)
+  assert.deepEqual(await client.list('/'), await volume.files.list('/'))
+  assert.deepEqual(await client.stat('/b/c/grüße\n.txt'), await volume.files.stat('/b/c/grüße\n.txt'))
+  assert.equal(await client.exists('/d'), true)
+  assert.equal(await client.exists('/a'), false)
+  assert.equal(await textOf(client, '/d/grüße\n.txt'), 'hello')
+  assert.equal(world.changes(), 4)
+  await client.remove('/b', { isRecursive: true })
+  assert.deepEqual(namesBeneath(volume.root), ['d', 'd/grüße\n.txt'])
+  await assert.rejects(client.remove('/d', { isRecursive: false }), refusal('volume_file_conflict'))
+  await assert.rejects(client.stat('/none'), refusal('volume_file_not_found'))
+  await assert.rejects(client.read('/none'), refusal('volume_file_not_found'))
+  await assertAllEnded(world)
+  const before = world.streams.length
+  await assert.rejects(client.read('/../x'), refusal('invalid_volume_path'))
+  await assert.rejects(client.copy('/d', '//x'), refusal('invalid_volume_path'))
+  assert.equal(world.streams.length, before, 'what may not be asked for costs no stream')
+})
+
+test('a fault is told as no more than that', async () => {
+  await using volume = await makeVolumeFolder()
+  const secret = (): never => {
+    throw new Error(`EIO: ${volume.root}`)
+  }
+  const world = serveAll({ ...volume.files, list: () => Promise.reject(new Error(volume.root)), read: secret })
+  for (const asked of [world.client.list('/'), world.client.read('/x')])
+    await assert.rejects(asked, (error) => error instanceof Error && !String(error.stack).includes(volume.root))
+  await assertAllEnded(world)
+})
+
+test('a request that is not of the protocol is refused', async () => {
+  await using volume = await makeVolumeFolder()
+  const world = serveAll(volume.files)
+  const path = encodeVolumePath('/x')
+  const asked = async (method: string, url: string, headers: Record<string, string>): Promise<number | undefined> => {
+    const stream = await world.open()
+    const { promise, resolve, reject } = Promise.withResolvers<number | undefined>()
+    request({ method, path: url, headers, createConnection: () => stream })
+      .on('response', (response) => {
+        resolve(response.statusCode)
+        stream.destroy()
+      })
+      .on('error', reject)
+      .end()
+    return await promise
+  }
+  for (const [method, url] of [
+    ['GET', '/'],
+    ['POST', '/list'],
+    ['GET', '/list/'],
+    ['GET', '/list?x'],
+    ['GET', '/../list'],
+    ['PATCH', '/content'],
+    ['GET', '/constructor'],
+  ] as const)
+    assert.equal(await asked(method, url, { [VOLUME_PATH_HEADER]: path }), 404, `${method} ${url}`)
+  const bad: readonly Record<string, string>[] = [
+    {},
+    ...['=', '/x', `${path}=`, '_w', '7aCA'].map((header) => ({ [VOLUME_PATH_HEADER]: header })),
+  ]
+  for (const headers of bad) assert.equal(await asked('GET', '/list', headers), 422, JSON.stringify(headers))
+  for (const recursive of [{}, { 'x-msb-file-recursive': 'yes' }, { 'x-msb-file-recursive': '' }])
+    assert.equal(await asked('DELETE', '/', { [VOLUME_PATH_HEADER]: path, ...recursive }), 422)
+  assert.equal(await asked('POST', '/copy', { [VOLUME_PATH_HEADER]: path }), 422)
+  await assertAllEnded(world)
+})
+
+test(
+  'a refused upload tells why at once, and its sender can go on with what it has left',
+  { timeout: 20_000 },
+  async () => {
+    await using volume = await makeVolumeFolder()
+    await volume.files.mkdir('/folder')
+    const world = serveAll(volume.files)
+    const endless = new Readable({
+      read() {
+        this.push(Buffer.alloc(64 * 1024))
+      },
+    })
+    await assert.rejects(world.client.write('/folder', endless), refusal('volume_file_conflict'))
+    assert.equal(endless.destroyed, false)
+    endless.destroy()
+    await assertAllEnded(world)
+  },
+)
+
+test('an upload that its sender breaks off leaves the old file and nothing else', { timeout: 20_000 }, async () => {
+  await using volume = await makeVolumeFolder()
+  await volume.files.write('/file', contentFrom('old'))
+  const world = serveAll(volume.files)
+  for (const path of ['/file', '/new/file']) {
+    const content = new PassThrough()
+    const writing = world.client.write(path, content)
+    content.write(Buffer.alloc(1024 * 1024))
+    await waitUntil(() => unfinishedIn(volume.root).length === 1)
+    content.destroy(new Error('the client left'))
+    await assert.rejects(writing, /broke off/)
+    await assertAllEnded(world)
+  }
+  const content = new PassThrough()
+  const writing = world.client.write('/file', content)
+  content.write(Buffer.alloc(1024 * 1024))
+  await waitUntil(() => unfinishedIn(volume.root).length === 1)
+  for (const stream of world.streams) stream.destroy() // the way between them breaks
+  await assert.rejects(writing, /broke off|ended/)
+  await assertAllEnded(world)
+  assert.deepEqual(namesBeneath(volume.root), ['file'])
+  assert.equal(await textOf(volume.files, '/file'), 'old')
+})
+
+test('a reader that stops half-way lets go of the stream and the file', { timeout: 20_000 }, async () => {
+  await using volume = await makeVolumeFolder()
+  await volume.files.write('/file', Readable.from([Buffer.alloc(8 * 1024 * 1024)], { objectMode: false }))
+  const world = serveAll(volume.files)
+  for (let round = 0; round < 10; round += 1) {
+    const { content } = await world.client.read('/file')
+    for await (const _ of content) break
+    await waitUntil(() => content.destroyed)
+  }
+  const unread = await world.client.read('/file')
+  unread.content.destroy()
+  await assertAllEnded(world)
+  const text = await listOpenFiles()
+  assert.ok(!text.includes(volume.root), text)
+})
+
+test(
+  'a stream on which nothing moves is destroyed, but not while an operation takes its time',
+  { timeout: 20_000 },
+  async () => {
+    await using volume = await makeVolumeFolder()
+    await volume.files.write('/file', Readable.from([Buffer.alloc(8 * 1024 * 1024)], { objectMode: false }))
+    const { promise: released, resolve: release } = Promise.withResolvers<void>()
+    const world = serveAll({ ...volume.files, copy: () => released }, 50)
+    const copying = world.client.copy('/file', '/copy')
+    await world.open() // nobody asks anything
+    const stalled = world.client.write('/stalled', new PassThrough())
+    const reader = await world.client.read('/file') // nobody reads
+    await assert.rejects(stalled, /broke off|ended/)
+    await waitUntil(() => world.served() === 1)
+    await assert.rejects(text(reader.content))
+    release()
+    await copying
+    await assertAllEnded(world)
+    assert.deepEqual(namesBeneath(volume.root), ['file'])
+  },
+)
+
+test('files far larger than the memory go through in both directions', { timeout: 60_000 }, async () => {
+  await using volume = await makeVolumeFolder()
+  const child = new URL('stream-much.ts', import.meta.url).pathname
+  const args = ['--max-old-space-size=48', child, volume.root, String(64 * 1024 * 1024)]
+  const { stdout } = await promisify(execFile)(process.execPath, args, { timeout: 50_000 })
+  const { mostMib, isSame } = JSON.parse(stdout) as { mostMib: number; isSame: boolean }
+  assert.equal(isSame, true)
+  assert.ok(mostMib < 64, `${mostMib} MiB of buffers were held at once`)
+})
+
+async function listOpenFiles(): Promise<string> {
+  const { stdout } = await promisify(execFile)('ls', ['-l', `/proc/${process.pid}/fd`])
+  return stdout
+}

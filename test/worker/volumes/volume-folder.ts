@@ -1,0 +1,83 @@
+import { lstatSync, readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { mkdir, mkdtemp, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { tmpdir } from 'node:os'
+import { Readable } from 'node:stream'
+import type { VolumeFiles } from '../../../src/contract/volume-protocol.ts'
+import { VolumeFileError } from '../../../src/contract/volume-protocol.ts'
+import { systemRandom } from '../../../src/lib/random.ts'
+import { makeVolumeFiles } from '../../../src/worker/volumes/files.ts'
+
+export const isRoot = process.getuid?.() === 0
+/** Not root, a file can be given to oneself only. */
+export const UID_SHIFT = isRoot ? 100_000 : (process.getuid?.() ?? 0)
+
+/** A folder of a volume with nothing in it, beside which a test may put what must not be reached. */
+export type VolumeFolder = AsyncDisposable & {
+  readonly dir: string
+  readonly root: string
+  readonly files: VolumeFiles
+}
+
+export async function makeVolumeFolder(): Promise<VolumeFolder> {
+  const dir = await mkdtemp(join(tmpdir(), 'sandyard-volume-'))
+  const root = join(dir, 'volume')
+  await mkdir(root)
+  return {
+    dir,
+    root,
+    files: makeVolumeFiles({ root, uidShift: UID_SHIFT, random: systemRandom }),
+    [Symbol.asyncDispose]: () => rm(dir, { recursive: true, force: true }),
+  }
+}
+
+export function contentFrom(text: string): Readable {
+  return Readable.from([Buffer.from(text)], { objectMode: false })
+}
+
+export async function textOf(files: VolumeFiles, path: string): Promise<string> {
+  const { sizeBytes, content } = await files.read(path)
+  const chunks: Buffer[] = []
+  const pieces: AsyncIterable<Buffer> = content
+  for await (const piece of pieces) chunks.push(piece)
+  const whole = Buffer.concat(chunks)
+  if (whole.length !== sizeBytes) throw new Error(`${sizeBytes} bytes were told, ${whole.length} came`)
+  return whole.toString('utf8')
+}
+
+/** For `assert.rejects`: a refusal with this code that tells no path of the host. */
+export function refusal(code: VolumeFileError['code']): (error: unknown) => boolean {
+  return (error) => {
+    if (!(error instanceof VolumeFileError)) throw error
+    if (error.code !== code) throw new Error(`${error.code} (${error.message}) and not ${code}`)
+    if (/\/proc|\/tmp|sandyard-volume-/.test(error.message))
+      throw new Error(`it tells a path of the host: ${error.message}`)
+    return true
+  }
+}
+
+/** The names of everything in a tree, sorted; unlike Node's own recursive listing, symlinks are not followed. */
+export function namesBeneath(folder: string): readonly string[] {
+  const below = (name: string): readonly string[] =>
+    readdirSync(join(folder, name), { withFileTypes: true }).flatMap((entry) => {
+      const path = join(name, entry.name)
+      return entry.isDirectory() ? [path, ...below(path)] : [path]
+    })
+  return below('').toSorted()
+}
+
+/** Everything in a tree, in one text: names, kinds, owners, permissions, times of change, contents. */
+export function pictureOf(folder: string): string {
+  const lines = ['', ...namesBeneath(folder)].map((name) => {
+    const path = join(folder, name)
+    const stats = lstatSync(path)
+    const said = stats.isFile() ? readFileSync(path, 'base64') : stats.isSymbolicLink() ? readlinkSync(path) : ''
+    return [name, stats.mode, stats.uid, stats.gid, stats.nlink, stats.ctimeMs, stats.mtimeMs, said].join(' ')
+  })
+  return lines.join('\n')
+}
+
+/** Names of everything in a volume that is not whole, wherever it lies. */
+export function unfinishedIn(root: string): readonly string[] {
+  return namesBeneath(root).filter((name) => name.includes('.sandyard-'))
+}
