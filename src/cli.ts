@@ -8,6 +8,7 @@ import { migrateCommand } from './cli/migrate.ts'
 import { printOpenapi } from './cli/openapi.ts'
 import { registry } from './cli/registry.ts'
 import { up } from './cli/up.ts'
+import { usage } from './cli/usage.ts'
 import { UsageError, type Command } from './cli/command.ts'
 import { readConfig, SettingError, SETTINGS } from './config.ts'
 
@@ -18,6 +19,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   member,
   key,
   registry,
+  usage,
   migrate: migrateCommand,
   openapi: printOpenapi,
 }
@@ -30,6 +32,8 @@ async function main(argv: readonly string[]): Promise<number> {
       help: { type: 'boolean', short: 'h' },
       dump: { type: 'boolean' },
       org: { type: 'string' },
+      since: { type: 'string' },
+      until: { type: 'string' },
       name: { type: 'string' },
       username: { type: 'string' },
       'password-stdin': { type: 'boolean' },

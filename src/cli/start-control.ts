@@ -1,6 +1,7 @@
 import type { AddressInfo } from 'node:net'
 
 import type { Config } from '../config.ts'
+import type { StreamAsked } from '../contract/worker-protocol.ts'
 import type { ControlDeps } from '../control/deps.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
 import { bindUseCases } from '../http/use-cases.ts'
@@ -17,6 +18,7 @@ import { enforceDeadlines } from '../loops/enforce-deadlines.ts'
 import { enforcePools } from '../loops/enforce-pools.ts'
 import { runLoops } from '../loops/loop.ts'
 import { placePending } from '../loops/place-pending.ts'
+import { rollUpUsage } from '../loops/roll-up-usage.ts'
 import { makeRelay } from '../relay/relay.ts'
 import type { HeldLock } from '../store/database.ts'
 import { openWake } from '../store/wake.ts'
@@ -49,7 +51,7 @@ export async function startControl(
     log,
     windowMs: WAKE_WINDOW_MS,
   })
-  const relay = makeRelay({
+  const relay = makeRelay<StreamAsked>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker) => {
       wake.publish([`worker:${worker}`])
@@ -66,14 +68,14 @@ export async function startControl(
     seal: makeSeal(folder.sealingKey, systemRandom),
     wake,
     waits: makeSlots(config.waitCapacity),
-    openStream: ({ worker_id, run_id }, signal) => relay.open(worker_id, run_id, signal),
+    openStream: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
     settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry },
   })
 
   const stopping = new AbortController()
   const loops = runLoops(
     { clock: systemClock, log, wake, lead: (signal) => lead(store, signal) },
-    [placePending(deps), enforceDeadlines(deps), enforcePools(deps), detectLostWorkers(deps)],
+    [placePending(deps), enforceDeadlines(deps), enforcePools(deps), detectLostWorkers(deps), rollUpUsage(deps)],
     stopping.signal,
   )
   const checks: (() => Promise<string | null>)[] = [() => canReach(store)]

@@ -1,5 +1,6 @@
 import type { Operation } from './operation.ts'
 import { ACCOUNT_OPERATIONS } from './operations/accounts.ts'
+import { BILLING_OPERATIONS } from './operations/billing.ts'
 import { EVENT_OPERATIONS } from './operations/events.ts'
 import { ORG_OPERATIONS } from './operations/org.ts'
 import { QUOTA_OPERATIONS } from './operations/quotas.ts'
@@ -16,6 +17,7 @@ export const OPERATIONS = {
   ...ORG_OPERATIONS,
   ...QUOTA_OPERATIONS,
   ...ACCOUNT_OPERATIONS,
+  ...BILLING_OPERATIONS,
   ...EVENT_OPERATIONS,
   ...SERVICE_OPERATIONS,
 } as const satisfies Record<string, Operation>

@@ -28,9 +28,19 @@ export function cutAtMidnights({ since, until }: TimeRange): CutRange {
 
 /** The UTC days that a range touches, in order. */
 export function daysOf({ since, until }: TimeRange): readonly string[] {
-  const days: string[] = []
-  for (let day = startOfDay(since); day < until; day = startOfNextDay(day)) days.push(dayOf(day))
-  return days
+  return cutAtDays({ since, until }).map((piece) => dayOf(piece.since))
+}
+
+/** A range as its pieces of one UTC day each, in order. */
+export function cutAtDays({ since, until }: TimeRange): readonly TimeRange[] {
+  const pieces: TimeRange[] = []
+  for (let from = since; from < until;) {
+    const next = startOfNextDay(from)
+    const piece = { since: from, until: next < until ? next : until }
+    pieces.push(piece)
+    from = piece.until
+  }
+  return pieces
 }
 
 /** A UTC month that a range touches: its name as `2028-02`, and how long the whole of it is. */
@@ -54,6 +64,12 @@ export function monthOf(day: string): string {
 /** The UTC day of an instant, as `2028-02-29`. */
 export function dayOf(at: Date): string {
   return at.toISOString().slice(0, '2028-02-29'.length)
+}
+
+/** Whole milliseconds, as text, as a decimal number of seconds; nothing is rounded. */
+export function decimalSeconds(ms: string): string {
+  const padded = ms.padStart('0000'.length, '0')
+  return `${padded.slice(0, -3)}.${padded.slice(-3)}`
 }
 
 export function startOfDay(at: Date): Date {

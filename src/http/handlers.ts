@@ -2,6 +2,7 @@ import type { OperationId } from '../contract/operations.ts'
 import type { SERVICE_OPERATIONS } from '../contract/operations/service.ts'
 import { makeHandlerMaker, type Handler } from './handler.ts'
 import { makeAccountHandlers } from './handlers/accounts.ts'
+import { makeBillingHandlers } from './handlers/billing.ts'
 import { makeOrgHandlers } from './handlers/org.ts'
 import { makeQuotaHandlers } from './handlers/quotas.ts'
 import { makeSandboxHandlers } from './handlers/sandboxes.ts'
@@ -19,6 +20,7 @@ export function makeHandlers(useCases: UseCases, makeParser: ParserMaker): Recor
     ...makeSandboxHandlers(useCases, handler),
     ...makeVolumeHandlers(useCases, handler),
     ...makeOrgHandlers(useCases, handler),
+    ...makeBillingHandlers(useCases, handler),
     ...makeQuotaHandlers(useCases, handler),
     ...makeAccountHandlers(useCases, handler),
   }

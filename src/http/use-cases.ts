@@ -11,6 +11,7 @@ import { getQuotas } from '../control/quotas.ts'
 import { getEvent, listEvents } from '../control/read-events.ts'
 import { getOrg } from '../control/read-org.ts'
 import { getSandbox, listSandboxes } from '../control/read-sandboxes.ts'
+import { getSandboxBreakdown, getStorageBreakdown, getUsage } from '../control/read-usage.ts'
 import { getVolume, listVolumes } from '../control/read-volumes.ts'
 import { deleteCredential, listCredentials, saveCredential } from '../control/registry-credentials.ts'
 import { renameSandbox } from '../control/rename-sandbox.ts'
@@ -56,6 +57,9 @@ export function bindUseCases(deps: ControlDeps) {
     deleteCredential: on(deleteCredential),
     listEvents: on(listEvents),
     getEvent: on(getEvent),
+    getUsage: on(getUsage),
+    getSandboxBreakdown: on(getSandboxBreakdown),
+    getStorageBreakdown: on(getStorageBreakdown),
     openChannel: on(openChannel),
   }
 }

@@ -20,19 +20,23 @@ export type SandboxDay = AmountRow & { readonly sandbox_id: SandboxId; readonly 
 /** What a range is read with: the range, and the instant that open runs have reached. */
 export type UsageQuestion = { readonly org_id: OrgId; readonly range: TimeRange; readonly now: Date }
 
-/** What an organization's sandboxes took on each day of a range, by day and sandbox; at most `limit` rows. */
+/**
+ * What an organization's sandboxes took on each day of a range, by day and sandbox; at most `limit` rows. Of a range within
+ * one day, `after` leads on: only sandboxes after that one.
+ */
 export async function sandboxDays(
   q: Queryable,
   question: UsageQuestion,
-  limit: number,
+  { limit, after = null }: { readonly limit: number; readonly after?: SandboxId | null },
 ): Promise<readonly SandboxDay[]> {
   const { rows } = await q.query<SandboxDay>({
     name: 'usage.sandboxDays',
     text: `${amountsOf('usage_days')}
            SELECT sandbox_id, day, sum(vcpu_ms) AS vcpu_ms, sum(memory_mib_ms) AS memory_mib_ms,
              sum(disk_mib_ms) AS disk_mib_ms
-           FROM amounts GROUP BY day, sandbox_id ORDER BY day, sandbox_id LIMIT $10`,
-    values: [...valuesOf(question), limit],
+           FROM amounts WHERE $11::uuid IS NULL OR sandbox_id > $11
+           GROUP BY day, sandbox_id ORDER BY day, sandbox_id LIMIT $10`,
+    values: [...valuesOf(question), limit, after],
   })
   return rows
 }

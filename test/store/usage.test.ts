@@ -114,7 +114,7 @@ function expectedOf(ledger: readonly LedgerRun[], { since, until }: TimeRange): 
 function read(range: TimeRange): Promise<readonly usage.SandboxDay[]> {
   const { deps, caller } = control
   const { org_id } = caller
-  return deps.db.asOrg(org_id, (q) => usage.sandboxDays(q, { org_id, range, now: NOW }, LIMIT))
+  return deps.db.asOrg(org_id, (q) => usage.sandboxDays(q, { org_id, range, now: NOW }, { limit: LIMIT }))
 }
 
 function sumOf(rows: readonly usage.SandboxDay[]): readonly bigint[] {
@@ -258,7 +258,9 @@ test('a stranger reads nothing of it', async () => {
   await lay({ rolledUp: fc.sample(runs, 10), ended: fc.sample(runs, 3), open: [] })
   const range = { since: new Date('2027-01-01T00:00:00Z'), until: NOW }
   for (const org_id of [caller.org_id, stranger.org_id]) {
-    const rows = await deps.db.asOrg(stranger.org_id, (q) => usage.sandboxDays(q, { org_id, range, now: NOW }, LIMIT))
+    const rows = await deps.db.asOrg(stranger.org_id, (q) =>
+      usage.sandboxDays(q, { org_id, range, now: NOW }, { limit: LIMIT }),
+    )
     assert.deepEqual(rows, [])
   }
 })
