@@ -14,15 +14,16 @@ const COMMAND_TIMEOUT_MS = 10_000
 export async function leftoversOf(dataDir: string): Promise<readonly string[]> {
   const sandboxesDir = join(dataDir, 'sandboxes')
   const prefix = readFileSync(join(dataDir, 'name-prefix'), 'utf8')
-  const [below, mounts, loops, links, tables] = await Promise.all([
+  const [below, mounts, pool, loops, links, tables] = await Promise.all([
     mountPointsBelow(dataDir),
     mountPointsBelow(mountFolderOf(sandboxesDir)),
+    mountPointsBelow(mountFolderOf(join(dataDir, 'volumes'))),
     linesOf('losetup', ['-a'], dataDir),
     linesOf('ip', ['-o', 'link'], `sy${prefix}`),
     linesOf('nft', ['list', 'tables'], `sandyard_${prefix}`),
   ])
   return [
-    ...[...below, ...mounts].map((point) => `mount ${point}`),
+    ...[...below, ...mounts, ...pool].map((point) => `mount ${point}`),
     ...loops.map((line) => `loop device ${line}`),
     ...links.map((line) => `network device ${line}`),
     ...tables.map((line) => `packet filter ${line}`),

@@ -79,7 +79,7 @@ function parseSubvolumes(text: string): readonly { readonly id: number; readonly
 }
 
 /** Reads lines of group, referenced, exclusive, limit of referenced, parents; later columns vary with the release. */
-export function parseGroups(text: string): ReadonlyMap<string, Group> {
+function parseGroups(text: string): ReadonlyMap<string, Group> {
   const rows = [...text.matchAll(/^(\d+\/\d+)\s+(\d+)\s+\d+\s+(\d+|none)\s+(\S+)/gm)]
   return new Map(
     rows.map(([, group = '', used, limit, parents = '']) => [
