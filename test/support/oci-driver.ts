@@ -80,8 +80,11 @@ export type OciFixture = {
   remove(): Promise<void>
 }
 
-/** Makes the fixture, or opens that of another process by its folder; `remove` deletes its files. */
-export async function makeOciFixture(existing?: string): Promise<OciFixture> {
+/**
+ * Makes the fixture, or opens that of another process by its folder; `remove` deletes its files. Volumes are plain
+ * folders unless a storage is given.
+ */
+export async function makeOciFixture(existing?: string, volumes?: Pick<VolumeStorage, 'open'>): Promise<OciFixture> {
   const dir = existing ?? mkdtempSync(join(tmpdir(), 'sandyard-oci-'))
   const stateDir = join(dir, 'state')
   const layer = join(dir, 'layer')
@@ -128,7 +131,7 @@ export async function makeOciFixture(existing?: string): Promise<OciFixture> {
         clock: systemClock,
         log: collectLog(logged),
         random: systemRandom,
-        volumes: makeVolumes(join(dir, 'volumes')),
+        volumes: volumes ?? makeVolumes(join(dir, 'volumes')),
         openGuestChannel: (container) => {
           containers.set(asId<RunId>(container.id), container)
           return echo()

@@ -1,0 +1,112 @@
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, describe, test, type TestContext } from 'node:test'
+import type { WantedRun, WantedVolume } from '../../../../src/contract/worker-protocol.ts'
+import { asId, type OrgId, type VolumeId } from '../../../../src/domain/ids.ts'
+import type { Mount } from '../../../../src/domain/spec.ts'
+import { systemClock } from '../../../../src/lib/clock.ts'
+import type { Log } from '../../../../src/lib/log.ts'
+import type { CommandResult } from '../../../../src/lib/run-command.ts'
+import type { Driver } from '../../../../src/worker/drivers/driver.ts'
+import { openVolumeStorage } from '../../../../src/worker/volumes/open-storage.ts'
+import type { VolumeStorage } from '../../../../src/worker/volumes/storage.ts'
+import { bind, named, wantedWithMounts } from '../../../support/mounts.ts'
+import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
+import { runVolume } from '../../../support/wanted-run.ts'
+
+const NEVER = new AbortController().signal
+const MIB = 1024 * 1024
+const log: Log = { debug: ignore, info: ignore, warn: ignore, error: ignore, child: () => log }
+let dir: string
+let storage: VolumeStorage
+let fixture: OciFixture
+let driver: Driver
+
+describe('the oci driver over the real storage of volumes', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
+  before(async () => {
+    dir = mkdtempSync(join(tmpdir(), 'sandyard-stored-'))
+    const { settings } = await makeFixture()
+    const plan = { dir: join(dir, 'volumes'), sharedDir: null, poolGib: 1 }
+    storage = await openVolumeStorage(plan, { uidShift: settings.uidShift, clock: systemClock, log })
+    driver = await fixture.open({ diskPool: 0 })
+  })
+  after(async () => {
+    for (const run of await driver.list()) await driver.remove(run.run_id)
+    await driver.close()
+    assert.deepEqual(await fixture.leftovers(), [])
+    await storage.close()
+    await fixture.remove()
+    rmSync(dir, { recursive: true, force: true })
+  })
+
+  test('a sandbox can not write beyond the cap of a volume that it mounts, by its name or as host volume', async (t) => {
+    if (isUncapped(t)) return
+    const box = await start([named('capped', '/data'), bind('folder', '/host')], 8 * MIB)
+    for (const folder of ['/data', '/host']) {
+      const { stderr } = await inside(box, `head -c ${String(20 * MIB)} /dev/zero >${folder}/large; sync`)
+      assert.match(stderr, /quota exceeded/i, folder)
+      assert.ok(Number((await inside(box, `stat -c %s ${folder}/large`)).stdout) <= 8 * MIB)
+    }
+  })
+
+  test('a volume is not removed while a sandbox mounts it, and with nothing left afterwards', async (t) => {
+    if (isUncapped(t)) return
+    const box = await start([named('busy', '/data')], null)
+    await inside(box, 'echo x >/data/file')
+    await assert.rejects(storage.remove(stored(runVolume('busy'))), /mounted/)
+    assert.equal((await inside(box, 'cat /data/file')).stdout, 'x\n')
+    await driver.remove(box.run_id)
+    await storage.remove(stored(runVolume('busy')))
+    const again = await start([named('busy', '/data')], null)
+    assert.equal((await inside(again, 'ls /data')).stdout, '')
+  })
+
+  test('options are those that were asked for, whatever the file system of the volumes is mounted with', async (t) => {
+    if (testRuntime() === 'runsc') {
+      t.skip('set-user-id programs gain nothing in gVisor')
+      return
+    }
+    const box = await start([named('own', '/plain'), named('own', '/strict', { nosuid: true, noexec: true })], null)
+    await inside(box, 'cat /usr/bin/id >/plain/id; chmod 4755 /plain/id')
+    assert.equal((await inside(box, 'setpriv --reuid 1000 --clear-groups /plain/id -u')).stdout, '0\n')
+    assert.equal((await inside(box, '/strict/id')).code, 126)
+  })
+})
+
+async function makeFixture(): Promise<OciFixture> {
+  fixture = await makeOciFixture(undefined, { open: (volume) => storage.open(stored(volume)) })
+  return fixture
+}
+
+/** The same volume with identifiers as the storage takes them. */
+function stored(volume: WantedVolume): WantedVolume {
+  const uuid = (text: string): string =>
+    createHash('sha256')
+      .update(text)
+      .digest('hex')
+      .replace(/^(.{8})(.{4})(.{4})(.{4})(.{12}).*$/, '$1-$2-$3-$4-$5')
+  return { ...volume, org_id: asId<OrgId>(uuid(volume.org_id)), volume_id: asId<VolumeId>(uuid(volume.volume_id)) }
+}
+
+function isUncapped(t: TestContext): boolean {
+  if (!storage.report.enforces_caps) t.skip(`volumes have no caps here: ${storage.report.how}`)
+  return !storage.report.enforces_caps
+}
+
+async function start(mounts: readonly Mount[], capBytes: number | null): Promise<WantedRun> {
+  const wanted = wantedWithMounts(mounts)
+  const volumes = wanted.volumes.map((volume) => ({ ...volume, capacity_bytes: capBytes }))
+  await driver.start({ ...wanted, volumes }, NEVER)
+  return wanted
+}
+
+async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+  return await fixture.exec(wanted.run_id, ['sh', '-c', script])
+}
+
+function ignore(): void {
+  // nothing that a test reads
+}
