@@ -144,7 +144,7 @@ test('each day of each sandbox is the exact sum of its runs, rolled up, ended or
         )
       }
     }),
-    { numRuns: 120 },
+    { numRuns: 60 },
   )
 })
 
