@@ -12,10 +12,10 @@ import {
 import type { MountInput, MountOptionsInput, ShareInput } from './spec-input.ts'
 import { parseVolumePath } from './volume-path.ts'
 
-/** The mounts with their defaults, parents before what lies in them, so that no mount hides an earlier one. */
+/** The mounts with their defaults, in the order of the request, so that a refusal names them as the client does. */
 export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): readonly Mount[] {
   const taken = new Set<string>()
-  const mounts = inputs.map((input, index) => {
+  return inputs.map((input, index) => {
     const at = `mounts[${String(index)}]`
     const guest = normalizeGuestPath(input.guest)
     if (guest === null || guest === '/') {
@@ -28,7 +28,6 @@ export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): 
     taken.add(guest ?? '/')
     return normalizeMount(input, guest ?? '/', { at, refuse })
   })
-  return mounts.toSorted((a, b) => depth(a.guest) - depth(b.guest))
 }
 
 type Share = Pick<NamedMount, 'stat_virtualization' | 'host_permissions'>
@@ -105,8 +104,4 @@ function checkSize(sizeMib: number | null, key: string, { at, refuse }: Place): 
   if (sizeMib === 0)
     refuse({ code: 'invalid_request', field: `${at}.${key}`, seen: '0', accepted: 'at least 1, or null' })
   return sizeMib
-}
-
-function depth(path: string): number {
-  return path.split('/').length
 }
