@@ -159,3 +159,9 @@ CREATE POLICY tenant ON usage_days USING (sandyard_sees(org_id));
 ALTER TABLE usage_org_days ENABLE ROW LEVEL SECURITY;
 ALTER TABLE usage_org_days FORCE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON usage_org_days USING (sandyard_sees(org_id));
+
+-- The open run of a sandbox. Volatile, so that it looks with a snapshot of its own: who locks a sandbox's row and asks
+-- for its run in the same statement gets the run as it is once the lock is had, and not as it was when the wait began.
+CREATE FUNCTION sandyard_open_run(of_sandbox uuid) RETURNS TABLE (id uuid, worker_id uuid, started_at timestamptz)
+  LANGUAGE sql VOLATILE
+  AS $$ SELECT r.id, r.worker_id, r.started_at FROM runs r WHERE r.sandbox_id = of_sandbox AND r.ended_at IS NULL $$;

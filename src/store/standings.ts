@@ -29,19 +29,23 @@ export type StandingRow = {
   readonly run_id: RunId | null
   readonly worker_id: WorkerId | null
   readonly run_started_at: Date | null
+  readonly mounts_volumes: boolean
 }
 
-/** Locks a sandbox's row; null when there is none. */
+/**
+ * Locks a sandbox's row; null when there is none. The run is read after the lock was had: a plain join would show the
+ * run as it was when the wait for the lock began, so that a stop which waited for a start left its run open.
+ */
 export async function lock(tx: Queryable, id: SandboxId): Promise<StandingRow | null> {
   const { rows } = await tx.query<StandingRow>({
     name: 'standings.lock',
-    text: `SELECT s.org_id, s.name, s.slug, s.status, s.status_reason, s.ephemeral, s.visible_until IS NOT NULL AS is_hidden, s.vcpus,
-             s.memory_mib, (s.spec #>> '{lifecycle,max_duration_secs}')::bigint AS max_duration_secs,
+    text: `SELECT s.org_id, s.name, s.slug, s.status, s.status_reason, s.ephemeral, s.visible_until IS NOT NULL AS is_hidden,
+             s.vcpus, s.memory_mib, (s.spec #>> '{lifecycle,max_duration_secs}')::bigint AS max_duration_secs,
              (s.spec #>> '{resources,disk_size_mib}')::integer AS disk_size_mib,
              (SELECT l.max_uptime_minutes_per_sandbox FROM org_limits l WHERE l.org_id = s.org_id) AS max_uptime_minutes,
-             r.id AS run_id, r.worker_id, r.started_at AS run_started_at
-           FROM sandboxes s LEFT JOIN runs r ON r.sandbox_id = s.id AND r.ended_at IS NULL
-           WHERE s.id = $1 FOR UPDATE OF s`,
+             r.id AS run_id, r.worker_id, r.started_at AS run_started_at,
+             EXISTS (SELECT 1 FROM sandbox_volumes v WHERE v.sandbox_id = s.id) AS mounts_volumes
+           FROM (SELECT * FROM sandboxes WHERE id = $1 FOR UPDATE) s LEFT JOIN LATERAL sandyard_open_run(s.id) r ON true`,
     values: [id],
   })
   return rows[0] ?? null
