@@ -1,0 +1,72 @@
+import { createSandbox } from '../../src/control/create-sandbox.ts'
+import type { ControlDeps } from '../../src/control/deps.ts'
+import { makeControlDeps } from '../../src/control/make-deps.ts'
+import { setQuota } from '../../src/control/quotas.ts'
+import { OPERATOR, type Caller } from '../../src/domain/caller.ts'
+import type { SetLimits } from '../../src/domain/plan.ts'
+import { Problem } from '../../src/domain/problem.ts'
+import { isLimitName } from '../../src/domain/quota.ts'
+import type { Sandbox } from '../../src/domain/sandbox.ts'
+import { openDatabase } from '../../src/store/database.ts'
+import type { TestControl } from './control.ts'
+import { addOrg } from './orgs.ts'
+import { PLAIN_SPEC } from './spec.ts'
+
+const never = new AbortController().signal
+
+/** What a sandbox of a test differs in from a plain one. */
+export type Wish = {
+  readonly start?: boolean
+  readonly name?: string
+  readonly ephemeral?: boolean
+  readonly vcpus?: number
+  readonly memory_mib?: number
+  readonly disk_size_mib?: number
+  readonly max_duration_secs?: number
+}
+
+/** Creates a sandbox; it starts unless the wish says no. */
+export function create(deps: ControlDeps, caller: Caller, wish: Wish = {}): Promise<Sandbox> {
+  const { resources, lifecycle } = PLAIN_SPEC
+  const { start = true, name = null, ephemeral = false, max_duration_secs = null } = wish
+  const { vcpus = resources.vcpus, memory_mib = resources.memory_mib, disk_size_mib = null } = wish
+  const spec = {
+    ...PLAIN_SPEC,
+    resources: { vcpus, memory_mib, disk_size_mib },
+    lifecycle: { ...lifecycle, ephemeral, max_duration_secs },
+  }
+  const registry = { mode: 'auto' } as const
+  return createSandbox(deps, caller, { spec, name, slug: null, registry, start, waitMs: null, signal: never })
+}
+
+/** An organization of its own with limits of its own. */
+export async function addLimitedOrg(deps: ControlDeps, slug: string, limits: SetLimits): Promise<Caller> {
+  const caller = await addOrg(deps, slug)
+  await limit(deps, caller, limits)
+  return caller
+}
+
+/** Sets limits of an organization. */
+export async function limit(deps: ControlDeps, { org_id }: Caller, limits: SetLimits): Promise<void> {
+  for (const [name, value] of Object.entries(limits))
+    if (isLimitName(name)) await setQuota(deps, { org_id, actor: OPERATOR }, { limit: name, value })
+}
+
+/** The use cases as another process on the same database has them. */
+export async function besideOn(control: TestControl): Promise<{ readonly deps: ControlDeps } & AsyncDisposable> {
+  const { deps, databaseUrl } = control
+  const pools = { tenantPoolSize: 6, systemPoolSize: 6, statementTimeoutMs: 20_000 }
+  const db = await openDatabase({ connectionString: databaseUrl, ...pools, log: deps.log })
+  return { deps: makeControlDeps({ ...deps, db }), [Symbol.asyncDispose]: () => db.close() }
+}
+
+/** What a refusal said, or null when there was none; anything but a refusal is a bug. */
+export async function refusalOf(work: Promise<unknown>): Promise<Problem | null> {
+  try {
+    await work
+    return null
+  } catch (error) {
+    if (error instanceof Problem) return error
+    throw error
+  }
+}
