@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import { readdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Image } from '../../images/image.ts'
+import { StartError } from '../driver.ts'
 import { readOrNull } from './processes.ts'
 
 /**
@@ -15,10 +16,17 @@ export async function pinImage(folder: string, image: Image): Promise<void> {
   await writeFile(join(folder, PIN), JSON.stringify(image), { mode: 0o600 })
 }
 
-/** The image that was kept beside a disk; null when there is none or one of its layers is gone. */
+/**
+ * The image that was kept beside a disk; null when there is none. Rejects with `StartError` of kind image when one of
+ * its layers is gone: over other layers, whatever the tag says now, the disk would mean something else.
+ */
 export async function pinnedImage(folder: string): Promise<Image | null> {
   const image = await readPin(folder)
-  return image !== null && image.layers.every((layer) => existsSync(layer)) ? image : null
+  if (image === null || image.layers.every((layer) => existsSync(layer))) return image
+  throw new StartError(
+    'image',
+    `layers of the image that its disk was made over (${image.digest}) are gone from the worker`,
+  )
 }
 
 /** The layers that the disks in a folder of disks were made over: these must not be deleted. */

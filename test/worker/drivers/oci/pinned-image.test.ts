@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { rename } from 'node:fs/promises'
 import { test } from 'node:test'
 import { readLayersInUse } from '../../../../src/worker/drivers/oci/layers-in-use.ts'
 import { makeOciFixture, whyNoOci } from '../../../support/oci-driver.ts'
@@ -7,7 +8,7 @@ import { wantedRun } from '../../../support/wanted-run.ts'
 const skip = whyNoOci() ?? false
 
 test(
-  'a restart uses the image of the first start, and its layers are in use while the sandbox is kept',
+  'a restart uses the image of the first start or none, and its layers are in use while the sandbox is kept',
   { skip },
   async () => {
     const fixture = await makeOciFixture()
@@ -22,6 +23,12 @@ test(
         (await readLayersInUse(`${fixture.dir}/state`)).has(fixture.layer),
         'the layers of a stopped sandbox are in use',
       )
+
+      await rename(fixture.layer, `${fixture.layer}.away`)
+      const without = wantedRun({}, first.sandbox_id)
+      await assert.rejects(driver.start(without, never), { reason: 'image', message: /are gone from the worker/ })
+      await driver.remove(without.run_id)
+      await rename(`${fixture.layer}.away`, fixture.layer)
 
       fixture.image.config = { ...fixture.image.config, env: ['PATH=/usr/bin:/bin', 'FROM_IMAGE=moved'] }
       const again = wantedRun({}, first.sandbox_id)
