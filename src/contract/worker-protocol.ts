@@ -1,8 +1,8 @@
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../domain/ids.ts'
-import type { Capacity, DriverReport, Outcome } from '../domain/run.ts'
+import type { Capacity, DriverReport, Outcome, StorageReport } from '../domain/run.ts'
 import type { SandboxSpec } from '../domain/spec.ts'
 
-export type { Capacity, DriverReport, Outcome, StartFailure } from '../domain/run.ts'
+export type { Capacity, DriverReport, Outcome, StartFailure, StorageReport } from '../domain/run.ts'
 
 /**
  * The conversation between a worker and the control plane: `POST /worker/v1/sync`, a long poll. The worker says all
@@ -40,16 +40,6 @@ export type SyncRequest = {
   readonly known_volumes_version: string | null
 }
 
-/** Where a worker keeps volumes, and what holds there while a sandbox writes. */
-export type StorageReport = {
-  /** Whether every worker that says so sees the same volumes. */
-  readonly is_shared: boolean
-  /** Whether a volume can't grow beyond its cap, nor an organization's volumes beyond theirs together. */
-  readonly enforces_caps: boolean
-  /** How it enforces them, or why it can't. For people. */
-  readonly how: string
-}
-
 export type StoredVolume = { readonly org_id: OrgId; readonly volume_id: VolumeId; readonly used_bytes: number }
 
 /** A volume with the caps that are to hold, in bytes; null: no cap. */
@@ -84,6 +74,13 @@ export type StreamTicket =
   | { readonly ticket: string; readonly kind: 'agent'; readonly run_id: RunId }
   | { readonly ticket: string; readonly kind: 'volume'; readonly volume: WantedVolume }
 
+/** What a stream is asked for; its ticket is made by who waits for it. */
+export type StreamAsked = StreamTicket extends infer One
+  ? One extends StreamTicket
+    ? Omit<One, 'ticket'>
+    : never
+  : never
+
 /** A run as the driver itself reports it. */
 export type SeenRun = {
   readonly run_id: RunId
@@ -109,7 +106,7 @@ export type WantedRun = {
   /** From SIGTERM to SIGKILL, in milliseconds. */
   readonly grace_ms: number
   readonly spec: SandboxSpec
-  /** The organization's host volume and every volume that `spec.mounts` names. */
+  /** Every volume that the spec reaches: by the name of a mount, and the host volume when a bind mount or a copy needs it. */
   readonly volumes: readonly RunVolume[]
   /** The credential to present to the image's registry; null: none. Never logged. */
   readonly registry_auth: { readonly username: string; readonly password: string } | null

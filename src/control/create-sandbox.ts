@@ -15,6 +15,7 @@ import * as sandboxes from '../store/sandboxes.ts'
 import { requireAbilities } from './abilities.ts'
 import type { ControlDeps } from './deps.ts'
 import { registryHostOf, registrySealContext } from './registry-auth.ts'
+import { requireVolumes } from './require-volumes.ts'
 import { takeWait, waitWhileStarting } from './wait-for-run.ts'
 
 export type CreateInput = {
@@ -59,7 +60,9 @@ async function admit(
 ): Promise<Sandbox> {
   for (let tried = 1; ; tried++) {
     const slug = input.slug ?? makeSlug((below) => randomBelow(deps.random, below))
-    const sandbox = newSandbox(deps, caller, { ...input, slug, name: input.name ?? slug }, abilities)
+    const volume_ids = await requireVolumes(deps, caller, input.spec)
+    const named = { ...input, slug, name: input.name ?? slug }
+    const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }
     const answer = await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
     if (answer.kind === 'admitted') return asSeen(sandbox)
     if (answer.kind === 'suspended') throw new Problem('org_suspended')
@@ -70,7 +73,10 @@ async function admit(
   }
 }
 
-/** Says why an admission met a conflict; returns when that was a made slug, or is over already, so that a try is worth it. */
+/**
+ * Says why an admission met a conflict; returns when that was a made slug or a volume, which the next try says, or is over
+ * already, so that a try is worth it.
+ */
 async function refuseConflict(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<void> {
   const { slug } = input
   const name = input.name ?? slug
@@ -112,7 +118,7 @@ function newSandbox(
   caller: Caller,
   input: CreateInput & { readonly slug: string; readonly name: string },
   abilities: readonly string[],
-): NewSandbox {
+): Omit<NewSandbox, 'volume_ids'> {
   const { spec, registry, start } = input
   const id = asId<SandboxId>(deps.uuids.next())
   const isInline = registry.mode === 'inline'

@@ -1,6 +1,7 @@
 import type { Duplex } from 'node:stream'
+import type { StreamAsked } from '../contract/worker-protocol.ts'
 import type { Caller } from '../domain/caller.ts'
-import type { ApiKeyId, OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { ApiKeyId, OrgId, SandboxId, WorkerId } from '../domain/ids.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
@@ -28,7 +29,7 @@ export type ControlDeps = {
   readonly readSandbox: (wanted: SandboxKey) => Promise<Sandbox | null>
   /** Commits a new sandbox, together with others that arrive at the same time. */
   readonly admit: (admission: Admission) => Promise<AdmissionAnswer>
-  /** Asks a run's worker for a stream and resolves when the worker has dialled in; null when too many wait already. */
+  /** Asks a worker for a stream and resolves when the worker has dialled in; null when too many wait already. */
   readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex | null>
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
@@ -40,7 +41,7 @@ export type ControlDeps = {
 }
 
 export type SandboxKey = { readonly org_id: OrgId; readonly id: SandboxId }
-export type StreamTarget = { readonly run_id: RunId; readonly worker_id: WorkerId }
+export type StreamTarget = { readonly worker_id: WorkerId; readonly asked: StreamAsked }
 
 export type ControlSettings = {
   /** From SIGTERM to SIGKILL when a sandbox is stopped, in milliseconds. */

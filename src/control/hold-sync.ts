@@ -2,6 +2,7 @@ import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../contract/wor
 import type { WorkerId } from '../domain/ids.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import type { ControlDeps } from './deps.ts'
+import { SHARED_VOLUMES_TOPIC } from './volume-topics.ts'
 import { emptyAnswer, isNews, makeAnswer, takeReport, type Tickets } from './worker-sync.ts'
 
 /**
@@ -20,10 +21,12 @@ export async function holdSync(
   const endMs = deps.clock.monotonicMs() + SYNC_HOLD_MS
   let isWoken = false
   let sleeper = new AbortController()
-  const unsubscribe = deps.wake.subscribe(`worker:${worker}`, () => {
+  const wakeUp = (): void => {
     isWoken = true
     sleeper.abort()
-  })
+  }
+  const topics = [`worker:${worker}`, ...(report.storage.is_shared ? [SHARED_VOLUMES_TOPIC] : [])]
+  const unsubscribes = topics.map((topic) => deps.wake.subscribe(topic, wakeUp))
   try {
     if (!(await takeReport(deps, worker, report))) return emptyAnswer(deps.tickets, worker, report)
     for (;;) {
@@ -38,6 +41,6 @@ export async function holdSync(
       if (signal.aborted) return answer
     }
   } finally {
-    unsubscribe()
+    for (const unsubscribe of unsubscribes) unsubscribe()
   }
 }

@@ -26,7 +26,8 @@ export async function openChannel(
   if (sandbox.status !== 'running' || run === null) throw wrongState(sandbox.status, ['running'])
   const limit = AbortSignal.any([signal, AbortSignal.timeout(DIAL_IN_MS)])
   try {
-    const stream = await deps.openStream(run, limit)
+    const { worker_id, run_id } = run
+    const stream = await deps.openStream({ worker_id, asked: { kind: 'agent', run_id } }, limit)
     if (stream !== null)
       return await told(deps, caller, { stream, name: sandbox.name, sandbox_id: id, run_id: run.run_id })
   } catch (error) {

@@ -29,6 +29,7 @@ export async function startSandbox(
     if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
     if (answer.kind === 'suspended') throw new Problem('org_suspended')
     if (answer.kind === 'exceeds') throw quotaProblem(answer.refusal, answer.slug)
+    if (answer.kind === 'volumes_gone') throw volumesGone(answer.names)
     if (answer.kind === 'stale' && answer.status !== 'starting') {
       throw wrongState(answer.status, ['created', 'stopped', 'failed', 'starting'])
     }
@@ -38,6 +39,14 @@ export async function startSandbox(
   } finally {
     giveBack?.()
   }
+}
+
+function volumesGone(names: readonly string[]): Problem {
+  const told = names.map((name) => `'${name}'`).join(', ')
+  return new Problem('invalid_state_transition', {
+    message: `invalid state transition: it mounts volumes that were deleted: ${told}`,
+    details: { field: 'spec.mounts', seen: names, accepted: 'a sandbox whose volumes are active; create another' },
+  })
 }
 
 /** The refusal of an operation that the sandbox's status does not allow. */

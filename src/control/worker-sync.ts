@@ -3,10 +3,16 @@
  * wanted of it. Both halves are idempotent, so that a repeated or late sync harms nothing.
  */
 import { createHash } from 'node:crypto'
-import { type SeenRun, type SyncAnswer, type SyncRequest, type WantedRun } from '../contract/worker-protocol.ts'
+import type {
+  RunVolume,
+  SeenRun,
+  StreamTicket,
+  SyncAnswer,
+  SyncRequest,
+  WantedRun,
+} from '../contract/worker-protocol.ts'
 import { isCutShort } from '../domain/decide.ts'
-import type { RunId, WorkerId } from '../domain/ids.ts'
-import { asId } from '../domain/ids.ts'
+import type { WorkerId } from '../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../domain/lease.ts'
 import { eventOfOutcome } from '../domain/outcome.ts'
 import type { Outcome } from '../domain/run.ts'
@@ -16,14 +22,16 @@ import * as sandboxes from '../store/sandboxes.ts'
 import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
 import { registryAuthOf } from './registry-auth.ts'
+import { answerVolumes, takeVolumes, volumesOfOrders } from './sync-volumes.ts'
 import { transitionEach } from './transition-each.ts'
 import { SYSTEM, type Transition } from './transition.ts'
+import { REAP_TOPIC } from './volume-topics.ts'
 
 type SyncDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'>
 
 /** The tickets of streams that wait for a worker to dial in; `relay/` keeps them. */
 export type Tickets = {
-  showTickets(workerId: string): readonly { readonly ticket: string; readonly target: string; readonly kind: 'agent' }[]
+  showTickets(workerId: string): readonly StreamTicket[]
 }
 
 /**
@@ -33,14 +41,16 @@ export type Tickets = {
 export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<boolean> {
   const now = deps.clock.now()
   const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
-  const { capacity, driver, life, seq } = report
+  const { capacity, driver, storage, life, seq } = report
   // One transaction: what is open is read while no other report of this worker can be taken in.
   const taken = await deps.db.transaction('system', async (tx) => {
-    const renewed = await workers.renew(tx, worker, { life, seq, capacity, driver, now, leaseExpiresAt })
-    return renewed === null ? null : { ...renewed, open: await runs.ofWorker(tx, worker) }
+    const renewed = await workers.renew(tx, worker, { life, seq, capacity, driver, storage, now, leaseExpiresAt })
+    if (renewed === null) return null
+    const hasEmptied = await takeVolumes(tx, worker, { report, now })
+    return { ...renewed, hasEmptied, open: await runs.ofWorker(tx, worker) }
   })
   if (taken === null) return false
-  if (taken.makes_room) deps.wake.publish(['pending'])
+  deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.hasEmptied ? [REAP_TOPIC] : [])])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))
   const moves = taken.open.flatMap((run) => {
     const move = moveOf(run, seen.get(run.run_id))
@@ -88,35 +98,46 @@ export async function makeAnswer(
   worker: WorkerId,
   report: SyncRequest,
 ): Promise<SyncAnswer> {
-  const [open, discard] = await deps.db.asSystem(async (q) => [
-    await runs.ofWorker(q, worker),
-    report.stored.length === 0 ? [] : await sandboxes.gone(q, report.stored),
+  const [[open, discard], volumes] = await Promise.all([
+    deps.db.asSystem(async (q) => {
+      const gone = report.stored.length === 0 ? [] : await sandboxes.gone(q, report.stored)
+      return [await runs.ofWorker(q, worker), gone] as const
+    }),
+    deps.db.asSystem((q) => answerVolumes(q, worker, report)),
   ])
-  const streams = streamsOf(tickets, worker)
+  const streams = tickets.showTickets(worker)
   const wanted_version = versionOf(open)
-  if (wanted_version === report.known_version) return { wanted_version, wanted: null, discard, streams, ...NO_VOLUMES }
-  const orders = await deps.db.asSystem((q) => runs.ordersOf(q, worker))
-  const wanted = await Promise.all(orders.map((order) => wantedOf(deps, order)))
-  return { wanted_version: versionOf(orders), wanted, discard, streams, ...NO_VOLUMES } // the version of what is sent, not of the look
+  if (wanted_version === report.known_version) return { wanted_version, wanted: null, discard, streams, ...volumes }
+  const [orders, mounted] = await deps.db.asSystem(async (q) => {
+    const found = await runs.ordersOf(q, worker)
+    return [found, await volumesOfOrders(q, worker, found)]
+  })
+  const wanted = await Promise.all(orders.map((order) => wantedOf(deps, order, mounted.get(order.run_id) ?? [])))
+  return { wanted_version: versionOf(orders), wanted, discard, streams, ...volumes } // the version of what is sent, not of the look
 }
 
 /** The answer to a report that was overtaken: nothing is wanted anew. */
 export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: SyncRequest): SyncAnswer {
-  const streams = streamsOf(tickets, worker)
-  return { wanted_version: report.known_version ?? '', wanted: null, discard: [], streams, ...NO_VOLUMES }
-}
-
-const NO_VOLUMES = { volumes_version: '', volumes: null, discard_volumes: [] } as const
-
-function streamsOf(tickets: Tickets, worker: WorkerId): SyncAnswer['streams'] {
-  return tickets.showTickets(worker).map(({ ticket, target, kind }) => ({ ticket, run_id: asId<RunId>(target), kind }))
+  const { known_version, known_volumes_version } = report
+  return {
+    wanted_version: known_version ?? '',
+    wanted: null,
+    discard: [],
+    streams: tickets.showTickets(worker),
+    volumes_version: known_volumes_version ?? '',
+    volumes: null,
+    discard_volumes: [],
+  }
 }
 
 /** Whether an answer tells the worker something that its report does not say already. */
 export function isNews(answer: SyncAnswer, report: SyncRequest): boolean {
   const isDialled = new Set(report.dialled)
   return (
-    answer.wanted !== null || answer.discard.length > 0 || answer.streams.some(({ ticket }) => !isDialled.has(ticket))
+    answer.wanted !== null ||
+    answer.volumes !== null ||
+    answer.discard.length > 0 ||
+    answer.streams.some(({ ticket }) => !isDialled.has(ticket))
   )
 }
 
@@ -130,7 +151,7 @@ function desiredOf(run: { readonly status: runs.WorkerRun['status'] }): WantedRu
   return run.status === 'stopping' ? 'stopped' : 'running'
 }
 
-async function wantedOf(deps: SyncDeps, order: runs.RunOrder): Promise<WantedRun> {
+async function wantedOf(deps: SyncDeps, order: runs.RunOrder, volumes: readonly RunVolume[]): Promise<WantedRun> {
   return {
     run_id: order.run_id,
     sandbox_id: order.sandbox_id,
@@ -139,7 +160,7 @@ async function wantedOf(deps: SyncDeps, order: runs.RunOrder): Promise<WantedRun
     desired: desiredOf(order),
     grace_ms: deps.settings.stopGraceMs,
     spec: order.spec,
-    volumes: [],
+    volumes,
     // Only a start pulls: the secret goes no further than it must.
     registry_auth: order.status === 'starting' ? await authOrNone(deps, order) : null,
   }

@@ -19,6 +19,8 @@ export const PROBLEMS = {
   volume_in_use: { status: 409, message: 'volume in use' },
   volume_file_conflict: { status: 409, message: 'not possible with what is there' },
   name_already_exists: { status: 409, message: "'name' already exists" },
+  // The one refusal whose code stands with another status elsewhere (contract decisions, "`invalid_request`").
+  host_volume_stays: { status: 409, message: 'the host volume cannot be deleted', code: 'invalid_request' },
   payload_too_large: { status: 413, message: 'payload too large' },
   unsupported_media_type: { status: 415, message: 'unsupported media type' },
   rate_limited: { status: 429, message: 'too many requests' },
@@ -28,6 +30,12 @@ export const PROBLEMS = {
 } as const
 
 export type ProblemCode = keyof typeof PROBLEMS
+
+/** The word for programs in a refusal: the catalogue's key, but where the contract gives two statuses to one code. */
+export function codeOnWire(code: ProblemCode): string {
+  const problem = PROBLEMS[code]
+  return 'code' in problem ? problem.code : code
+}
 
 /** What a problem may tell beside its code. `details` says which field or limit, what was seen, what would be accepted. */
 export type ProblemOptions = {

@@ -3,6 +3,16 @@ import type { Ability } from './abilities.ts'
 /** What the worker can give to sandboxes in all, running ones included. */
 export type Capacity = { readonly vcpus: number; readonly memory_mib: number; readonly disk_mib: number }
 
+/** Where a worker keeps volumes, and what holds there while a sandbox writes. */
+export type StorageReport = {
+  /** Whether every worker that says so sees the same volumes. */
+  readonly is_shared: boolean
+  /** Whether a volume can't grow beyond its cap, nor an organization's volumes beyond theirs together. */
+  readonly enforces_caps: boolean
+  /** How it enforces them, or why it can't. For people. */
+  readonly how: string
+}
+
 export type DriverReport = {
   readonly name: string
   /** Such as `crun 1.8.1, user namespace, seccomp`. Shown to people. */

@@ -1,4 +1,4 @@
-import { Problem, PROBLEMS } from '../domain/problem.ts'
+import { codeOnWire, Problem, PROBLEMS } from '../domain/problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 
 /** A problem as it goes over the wire. */
@@ -17,7 +17,7 @@ export function renderProblem(problem: Problem, requestId: string): ProblemReply
   const { status } = PROBLEMS[problem.code]
   const isInternal = problem.code === 'internal_error'
   const error = {
-    code: problem.code,
+    code: codeOnWire(problem.code),
     message: isInternal ? PROBLEMS.internal_error.message : problem.message,
     details: isInternal ? { request_id: requestId } : problem.details,
   }

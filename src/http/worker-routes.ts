@@ -1,7 +1,7 @@
 import type { FastifyPluginAsync } from 'fastify'
 import { createWebSocketStream } from 'ws'
 import { SyncInput } from '../contract/sync-input.ts'
-import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../contract/worker-protocol.ts'
+import { WORKER_PROTOCOL_VERSION, type StreamAsked, type SyncRequest } from '../contract/worker-protocol.ts'
 import type { ControlDeps } from '../control/deps.ts'
 import { holdSync } from '../control/hold-sync.ts'
 import { authenticateWorker } from '../control/worker-join.ts'
@@ -14,7 +14,7 @@ import { JSON_TYPE } from './problem-reply.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import { makeParserMaker } from './validate.ts'
 
-export type WorkerRouteDeps = { readonly control: ControlDeps; readonly relay: Relay }
+export type WorkerRouteDeps = { readonly control: ControlDeps; readonly relay: Relay<StreamAsked> }
 
 /** The largest sync, in bytes: some 100,000 runs. */
 const SYNC_LIMIT_BYTES = 64 * 1024 * 1024

@@ -1,6 +1,6 @@
 import { transitionEach } from '../control/transition-each.ts'
 import { SYSTEM, type Transition, type TransitionDeps } from '../control/transition.ts'
-import { place } from '../domain/placement.ts'
+import { isTorn, place } from '../domain/placement.ts'
 import type { Log } from '../lib/log.ts'
 import * as runs from '../store/runs.ts'
 import * as workers from '../store/workers.ts'
@@ -46,14 +46,17 @@ function decisionsOn(pending: readonly runs.PendingRun[], live: readonly workers
     free_vcpus: worker.vcpus - worker.used_vcpus,
     free_memory_mib: worker.memory_mib - worker.used_memory_mib,
     abilities: worker.driver?.abilities ?? [],
+    storage: worker.storage,
   }))
+  const torn = pending.filter(isTorn)
   const { placed, waiting } = place(
-    pending.map((run) => ({ ...run, id: run })),
+    pending.filter((run) => !isTorn(run)).map((run) => ({ ...run, id: run })),
     offers,
   )
   const nameOf = new Map(live.map((worker) => [worker.id, worker.name]))
   const cause = { actor: SYSTEM, code: 'placement' } as const
   return [
+    ...torn.map(({ sandbox_id, run_id }): Transition => ({ sandbox_id, run_id, ...TORN })),
     ...placed.map(({ id: { sandbox_id, run_id }, worker_id }): Transition => {
       const worker = { id: worker_id, name: nameOf.get(worker_id) ?? worker_id }
       return { sandbox_id, run_id, event: 'placed', cause, worker }
@@ -63,3 +66,11 @@ function decisionsOn(pending: readonly runs.PendingRun[], live: readonly workers
       .map(({ sandbox_id, run_id }): Transition => ({ sandbox_id, run_id, event: 'no_capacity', cause })),
   ]
 }
+
+/** Waiting would not help: a volume keeps its home. It comes to this when volumes got different homes since the create. */
+const TORN_MESSAGE = 'its volumes lie on different workers, and a sandbox runs on one'
+const TORN = {
+  event: 'ended_badly',
+  outcome: { kind: 'start_failed', reason: 'mount', message: TORN_MESSAGE },
+  cause: { actor: SYSTEM, code: 'placement', message: TORN_MESSAGE },
+} as const satisfies Partial<Transition>

@@ -4,16 +4,17 @@
  */
 import type { Duplex } from 'node:stream'
 
-export type Ticket = { readonly ticket: string; readonly target: string; readonly kind: 'agent' }
+/** What a worker is to dial in for: `Asked` says what, `ticket` with what right. */
+export type Ticket<Asked> = Asked & { readonly ticket: string }
 
-export type Relay = {
+export type Relay<Asked> = {
   /**
    * Leaves a ticket for a worker and resolves with the stream that the worker dials in with, or with null at once when
    * too many wait already. Rejects with the signal's reason when it is aborted.
    */
-  open(workerId: string, target: string, signal: AbortSignal): Promise<Duplex | null>
+  open(workerId: string, asked: Asked, signal: AbortSignal): Promise<Duplex | null>
   /** All open tickets of a worker. */
-  showTickets(workerId: string): readonly Ticket[]
+  showTickets(workerId: string): readonly Ticket<Asked>[]
   /** Whether a worker may dial in with a ticket. */
   isOpen(workerId: string, ticket: string): boolean
   /** Gives the stream that a worker dialled in with to whoever waits for it; false when the ticket is not its or is over. */
@@ -25,14 +26,14 @@ export type Relay = {
 /** The most tickets that may be open at once, over all workers. */
 export const TICKET_LIMIT = 10_000
 
-type Open = { readonly ticket: Ticket; readonly resolve: (stream: Duplex) => void }
+type Open<Asked> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Duplex) => void }
 
 /** Makes a relay; `newTicket` gives unguessable texts, `onTicket` is called when a worker has a ticket to take. */
-export function makeRelay(options: {
+export function makeRelay<Asked extends object>(options: {
   readonly newTicket: () => string
   readonly onTicket: (workerId: string) => void
-}): Relay {
-  const byWorker = new Map<string, Map<string, Open>>()
+}): Relay<Asked> {
+  const byWorker = new Map<string, Map<string, Open<Asked>>>()
   let waiting = 0
 
   const close = (workerId: string, ticket: string): void => {
@@ -43,7 +44,7 @@ export function makeRelay(options: {
   }
 
   return {
-    async open(workerId, target, signal) {
+    async open(workerId, asked, signal) {
       signal.throwIfAborted()
       if (waiting >= TICKET_LIMIT) return null
       const ticket = options.newTicket()
@@ -52,8 +53,8 @@ export function makeRelay(options: {
         close(workerId, ticket)
         reject(reasonOf(signal))
       }
-      const tickets = byWorker.get(workerId) ?? new Map<string, Open>()
-      byWorker.set(workerId, tickets.set(ticket, { ticket: { ticket, target, kind: 'agent' }, resolve }))
+      const tickets = byWorker.get(workerId) ?? new Map<string, Open<Asked>>()
+      byWorker.set(workerId, tickets.set(ticket, { ticket: { ...asked, ticket }, resolve }))
       waiting += 1
       signal.addEventListener('abort', onAbort, { once: true })
       options.onTicket(workerId)

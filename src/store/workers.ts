@@ -1,4 +1,4 @@
-import type { Capacity, DriverReport } from '../domain/run.ts'
+import type { Capacity, DriverReport, StorageReport } from '../domain/run.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import type { Queryable } from './database.ts'
 
@@ -11,6 +11,7 @@ export type WorkerRow = {
   readonly used_vcpus: number
   readonly used_memory_mib: number
   readonly driver: DriverReport | null
+  readonly storage: StorageReport | null
 }
 
 /** Registers a worker under a name or renews its credential; repeating it is harmless. Answers its id. */
@@ -45,6 +46,7 @@ export type WorkerReport = {
   readonly seq: number
   readonly capacity: Capacity
   readonly driver: DriverReport
+  readonly storage: StorageReport
   readonly now: Date
   readonly leaseExpiresAt: Date
 }
@@ -62,12 +64,12 @@ export async function renew(
   const { vcpus, memory_mib, disk_mib } = report.capacity
   const { rows } = await tx.query<{ readonly makes_room: boolean }>({
     name: 'workers.renew',
-    text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib FROM workers WHERE id = $1)
+    text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib, storage FROM workers WHERE id = $1)
            UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
-             life = $8, report_seq = $9
+             life = $8, report_seq = $9, storage = $10
            FROM old WHERE w.id = $1 AND (w.life IS DISTINCT FROM $8 OR w.report_seq < $9)
            RETURNING old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
-             OR old.memory_mib < w.memory_mib AS makes_room`,
+             OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS makes_room`,
     values: [
       id,
       vcpus,
@@ -78,6 +80,7 @@ export async function renew(
       report.now,
       report.life,
       report.seq,
+      JSON.stringify(report.storage),
     ],
   })
   return rows[0] ?? null
@@ -87,7 +90,7 @@ export async function renew(
 export async function live(q: Queryable, now: Date): Promise<readonly WorkerRow[]> {
   const { rows } = await q.query<WorkerRow>({
     name: 'workers.live',
-    text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver,
+    text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver, w.storage,
              coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
            FROM workers w LEFT JOIN (
              SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
@@ -108,6 +111,17 @@ export async function lost(
     text: `SELECT w.id, w.name FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
            AND EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`,
     values: [deadline],
+  })
+  return rows
+}
+
+/** How every worker that ever said so keeps volumes. */
+export async function storages(
+  q: Queryable,
+): Promise<readonly { readonly id: WorkerId; readonly storage: StorageReport }[]> {
+  const { rows } = await q.query<{ readonly id: WorkerId; readonly storage: StorageReport }>({
+    name: 'workers.storages',
+    text: 'SELECT id, storage FROM workers WHERE storage IS NOT NULL ORDER BY id',
   })
   return rows
 }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { asId, type WorkerId } from '../../src/domain/ids.ts'
-import { place, type PlacementRequest, type PlacementWorker } from '../../src/domain/placement.ts'
+import { isTorn, place, type PlacementRequest, type PlacementWorker } from '../../src/domain/placement.ts'
 
 const ids = ['w1', 'w2', 'w3'].map((id) => asId<WorkerId>(id))
 const abilities = fc.subarray(['a', 'b', 'c'])
@@ -12,6 +12,7 @@ const aWorker = (id: WorkerId): fc.Arbitrary<PlacementWorker> =>
     free_vcpus: fc.integer({ min: -2, max: 8 }),
     free_memory_mib: fc.integer({ min: -100, max: 1_000 }),
     abilities,
+    storage: fc.option(fc.record({ is_shared: fc.boolean(), enforces_caps: fc.boolean() })),
   })
 const workers = fc.tuple(...ids.map(aWorker)).map((all): readonly PlacementWorker[] => all)
 const requests: fc.Arbitrary<readonly PlacementRequest<number>[]> = fc
@@ -21,6 +22,7 @@ const requests: fc.Arbitrary<readonly PlacementRequest<number>[]> = fc
       memory_mib: fc.integer({ min: 16, max: 600 }),
       abilities,
       home_worker_id: fc.option(fc.constantFrom(...ids, asId<WorkerId>('gone'))),
+      volumes: fc.option(fc.record({ homes: fc.subarray(ids), needs_shared: fc.boolean(), needs_caps: fc.boolean() })),
     }),
     { maxLength: 20 },
   )
@@ -38,6 +40,12 @@ test('a worker never gets more than it has, nothing that it can’t enforce, and
         for (const request of given) {
           assert.ok(request.abilities.every((ability) => worker.abilities.includes(ability)))
           assert.ok(request.home_worker_id === null || request.home_worker_id === worker.id)
+          assert.ok(!isTorn(request))
+          const { volumes } = request
+          if (volumes === null) continue
+          assert.ok(volumes.homes.every((home) => home === worker.id))
+          assert.ok(!volumes.needs_shared || worker.storage?.is_shared === true)
+          assert.ok(!volumes.needs_caps || worker.storage?.enforces_caps === true)
         }
       }
     }),
@@ -65,8 +73,8 @@ test('each request is placed or waits, once, and none waits that still has room 
 })
 
 test('of workers with room the fullest is chosen, so that large requests keep finding room', () => {
-  const offer = { free_vcpus: 8, abilities: [] }
+  const offer = { free_vcpus: 8, abilities: [], storage: null }
   const offers = ids.map((id, index) => ({ ...offer, id, free_memory_mib: [900, 300, 600][index] ?? 0 }))
-  const request = { id: 0, vcpus: 1, memory_mib: 256, abilities: [], home_worker_id: null }
+  const request = { id: 0, vcpus: 1, memory_mib: 256, abilities: [], home_worker_id: null, volumes: null }
   assert.deepEqual(place([request], offers).placed, [{ id: 0, worker_id: 'w2' }])
 })

@@ -5,18 +5,23 @@ import { makeRelay, TICKET_LIMIT, type Relay } from '../../src/relay/relay.ts'
 
 const never = new AbortController().signal
 
-function makeTestRelay(): { readonly relay: Relay; readonly told: string[] } {
+type Asked = { readonly run: string }
+
+function makeTestRelay(): { readonly relay: Relay<Asked>; readonly told: string[] } {
   const told: string[] = []
   let made = 0
-  const relay = makeRelay({ newTicket: () => `ticket-${String(++made)}`, onTicket: (worker) => told.push(worker) })
+  const relay = makeRelay<Asked>({
+    newTicket: () => `ticket-${String(++made)}`,
+    onTicket: (worker) => told.push(worker),
+  })
   return { relay, told }
 }
 
 test('a ticket is told to its worker and joins that worker’s stream with whoever waits, once', async () => {
   const { relay, told } = makeTestRelay()
-  const opened = relay.open('w1', 'run-1', never)
+  const opened = relay.open('w1', { run: 'run-1' }, never)
   assert.deepEqual(told, ['w1'])
-  assert.deepEqual(relay.showTickets('w1'), [{ ticket: 'ticket-1', target: 'run-1', kind: 'agent' }])
+  assert.deepEqual(relay.showTickets('w1'), [{ ticket: 'ticket-1', run: 'run-1' }])
   const stream = new PassThrough()
   assert.ok(relay.isOpen('w1', 'ticket-1'))
   assert.ok(relay.accept('w1', 'ticket-1', stream))
@@ -29,7 +34,7 @@ test('a ticket is told to its worker and joins that worker’s stream with whoev
 
 test('a ticket is of no use to another worker', async () => {
   const { relay } = makeTestRelay()
-  const opened = relay.open('w1', 'run-1', never)
+  const opened = relay.open('w1', { run: 'run-1' }, never)
   assert.deepEqual(relay.showTickets('w2'), [])
   assert.ok(!relay.isOpen('w2', 'ticket-1'))
   assert.ok(!relay.accept('w2', 'ticket-1', new PassThrough()))
@@ -40,7 +45,7 @@ test('a ticket is of no use to another worker', async () => {
 
 test('a ticket is shown again until it is used, for an answer may have been lost', async () => {
   const { relay } = makeTestRelay()
-  const opened = relay.open('w1', 'run-1', never)
+  const opened = relay.open('w1', { run: 'run-1' }, never)
   assert.deepEqual(relay.showTickets('w1'), relay.showTickets('w1'))
   assert.equal(relay.showTickets('w1').length, 1)
   relay.accept('w1', 'ticket-1', new PassThrough())
@@ -50,19 +55,19 @@ test('a ticket is shown again until it is used, for an answer may have been lost
 test('a client that leaves takes its ticket along, and nothing stays', async () => {
   const { relay } = makeTestRelay()
   const leaving = new AbortController()
-  const opened = relay.open('w1', 'run-1', leaving.signal)
+  const opened = relay.open('w1', { run: 'run-1' }, leaving.signal)
   leaving.abort(new Error('gone'))
   await assert.rejects(opened, /gone/)
   assert.ok(!relay.accept('w1', 'ticket-1', new PassThrough()))
   assert.equal(relay.waiting, 0)
-  await assert.rejects(relay.open('w1', 'run-1', leaving.signal), /gone/)
+  await assert.rejects(relay.open('w1', { run: 'run-1' }, leaving.signal), /gone/)
   assert.equal(relay.waiting, 0)
 })
 
 test('a client that leaves in the moment of the worker’s arrival is counted once', async () => {
   const { relay } = makeTestRelay()
   const leaving = new AbortController()
-  const opened = relay.open('w1', 'run-1', leaving.signal)
+  const opened = relay.open('w1', { run: 'run-1' }, leaving.signal)
   const stream = new PassThrough()
   relay.accept('w1', 'ticket-1', stream)
   leaving.abort(new Error('gone'))
@@ -73,12 +78,12 @@ test('a client that leaves in the moment of the worker’s arrival is counted on
 test('beyond the limit nobody waits: the answer is null at once, and room that comes free is used', async () => {
   const { relay } = makeTestRelay()
   const leaving = new AbortController()
-  const waiting = Array.from({ length: TICKET_LIMIT }, () => relay.open('w1', 'run', leaving.signal))
-  assert.equal(await relay.open('w1', 'run', never), null)
+  const waiting = Array.from({ length: TICKET_LIMIT }, () => relay.open('w1', { run: 'run' }, leaving.signal))
+  assert.equal(await relay.open('w1', { run: 'run' }, never), null)
   assert.equal(relay.waiting, TICKET_LIMIT)
   leaving.abort(new Error('gone'))
   await Promise.allSettled(waiting)
-  const opened = relay.open('w1', 'run', never)
+  const opened = relay.open('w1', { run: 'run' }, never)
   const [ticket] = relay.showTickets('w1')
   assert.ok(ticket !== undefined && relay.accept('w1', ticket.ticket, new PassThrough()))
   assert.ok((await opened) !== null)

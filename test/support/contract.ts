@@ -6,7 +6,7 @@ import type { TSchema } from 'typebox'
 import { ErrorReply } from '../../src/contract/common.ts'
 import { problemsOf, type Operation } from '../../src/contract/operation.ts'
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
-import { PROBLEMS } from '../../src/domain/problem.ts'
+import { codeOnWire, PROBLEMS } from '../../src/domain/problem.ts'
 
 /** Where the contract of the hosted service lies: published description, recorded traffic. */
 export const CONTRACT_DIR =
@@ -64,7 +64,7 @@ function assertCode(operation: Operation, status: number, body: unknown): void {
   const allowed = problemsOf(operation).filter((code) => PROBLEMS[code].status === status)
   const code = codeOf(body)
   assert.ok(
-    allowed.some((one) => one === code),
+    allowed.some((one) => codeOnWire(one) === code),
     `${operation.id} answered ${String(status)} ${String(code)}; its row allows ${allowed.join(', ') || 'no such status'}`,
   )
 }

@@ -9,10 +9,12 @@ import {
   type EventId,
   type OrgId,
   type SandboxId,
+  type VolumeId,
 } from '../../src/domain/ids.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import { projectSpec } from '../../src/domain/project-spec.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
+import type { Volume } from '../../src/domain/volume.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerDeps } from '../../src/http/server.ts'
 import type { EventRow } from '../../src/control/read-events.ts'
 import type { Org } from '../../src/control/read-org.ts'
@@ -68,6 +70,20 @@ export const theSandbox: Sandbox = {
   spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
 }
 
+/** The volume that the world holds. */
+export const theVolume: Volume = {
+  id: asId<VolumeId>(SANDBOX_ID),
+  org_id: ORG,
+  kind: 'host',
+  name: null,
+  status: 'active',
+  labels: {},
+  capacity_gib: null,
+  used_bytes: 1,
+  created_at: new Date('2026-11-21T10:00:00Z'),
+  updated_at: new Date('2026-11-21T10:00:00Z'),
+}
+
 /** What the use cases that this world does not answer itself stand on. */
 function nothing(): ControlDeps {
   const untouched: ControlDeps = new Proxy(Object.create(null), {
@@ -113,6 +129,11 @@ function oneSandbox(): Partial<UseCases> {
     deleteSandbox: async (_caller, ref) => {
       find(ref)
     },
+    listVolumes: () => Promise.resolve([theVolume]),
+    createVolume: (_caller, { name }) => Promise.resolve({ ...theVolume, kind: 'managed', name }),
+    getVolume: () => Promise.resolve({ ...theVolume, home_worker_id: null, is_shared: false }),
+    updateVolume: () => Promise.resolve(theVolume),
+    deleteVolume: () => Promise.resolve(),
     getOrg: () => Promise.resolve(org),
     listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
     getEvent: () => Promise.resolve(event),

@@ -5,6 +5,7 @@ import { SANDBOX_ID } from './http-world.ts'
 const BODIES: Partial<Record<OperationId, object>> = {
   create_sandbox: { image: 'registry.example/box:1' },
   create_api_key: { name: 'made', scopes: ['read'], expires_at: null },
+  create_volume: { name: 'made' },
   save_registry_credential: { host: 'registry.example', username: 'me', password: 'secret' },
 }
 

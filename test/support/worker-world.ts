@@ -1,4 +1,5 @@
 import { Registry } from 'prom-client'
+import type { StreamAsked } from '../../src/contract/worker-protocol.ts'
 import { createSandbox } from '../../src/control/create-sandbox.ts'
 import { registerWorker } from '../../src/control/worker-join.ts'
 import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
@@ -25,7 +26,7 @@ import { makeFolderStorage, TEST_UID_SHIFT } from './volume-storage.ts'
 /** A control plane that places runs and is reached over HTTP, and the workers that a test lets join. */
 export type WorkerWorld = {
   readonly control: TestControl
-  readonly relay: Relay
+  readonly relay: Relay<StreamAsked>
   readonly worker_id: WorkerId
   readonly url: string
   readonly credential: string
@@ -53,14 +54,14 @@ const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
 
 /** Makes a world with its own database and one registered worker that has not lived yet. */
 export async function makeWorkerWorld(): Promise<WorkerWorld> {
-  const relay = makeRelay({
+  const relay = makeRelay<StreamAsked>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker) => {
       control.deps.wake.publish([`worker:${worker}`])
     },
   })
   const control: TestControl = await makeTestControl({
-    openStream: ({ worker_id, run_id }, signal) => relay.open(worker_id, run_id, signal),
+    openStream: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
   })
   const { deps, caller } = control
   const worker_id = await registerWorker(deps, { name: 'w1', credential: CREDENTIAL })

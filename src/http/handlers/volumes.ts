@@ -1,0 +1,55 @@
+import { OPERATIONS } from '../../contract/operations.ts'
+import type { VOLUME_OPERATIONS } from '../../contract/operations/volumes.ts'
+import { asId, type VolumeId } from '../../domain/ids.ts'
+import { refuseLabels } from '../../domain/labels.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
+import { isVolumeName, renderVolume, VOLUME_NAME_RULE } from '../../domain/volume.ts'
+import { refuse, type Handler, type HandlerMaker } from '../handler.ts'
+import type { UseCases } from '../use-cases.ts'
+
+/** What the operations on volumes ask of the use cases. */
+export function makeVolumeHandlers(
+  useCases: UseCases,
+  handler: HandlerMaker,
+): Record<keyof typeof VOLUME_OPERATIONS, Handler> {
+  return {
+    list_volumes: handler(OPERATIONS.list_volumes, async (_request, { caller }) => {
+      const volumes = await useCases.listVolumes(caller)
+      return `[${volumes.map(renderVolume).join(',')}]`
+    }),
+    create_volume: handler(OPERATIONS.create_volume, async ({ body }, { caller }) => {
+      const { name, capacity_gib = null } = body
+      if (!isVolumeName(name)) refuse('name', name, VOLUME_NAME_RULE)
+      const labels = checked(body.labels ?? {})
+      return renderVolume(await useCases.createVolume(caller, { name, labels, capacity_gib }))
+    }),
+    get_default_volume: handler(OPERATIONS.get_default_volume, async (_request, { caller }) =>
+      renderVolume(await useCases.getVolume(caller, 'host')),
+    ),
+    get_volume: handler(OPERATIONS.get_volume, async ({ params }, { caller }) =>
+      renderVolume(await useCases.getVolume(caller, { id: idOf(params) })),
+    ),
+    update_volume: handler(OPERATIONS.update_volume, async ({ params, body }, { caller }) => {
+      const { capacity_gib, labels } = body
+      const change = {
+        ...(capacity_gib === undefined ? {} : { capacity_gib }),
+        ...(labels === undefined || labels === null ? {} : { labels: checked(labels) }),
+      }
+      return renderVolume(await useCases.updateVolume(caller, idOf(params), change))
+    }),
+    delete_volume: handler(OPERATIONS.delete_volume, async ({ params }, { caller }) => {
+      await useCases.deleteVolume(caller, idOf(params))
+      return '{"message":"volume scheduled for deletion"}'
+    }),
+  }
+}
+
+function idOf({ id }: { readonly id: string }): VolumeId {
+  return asId<VolumeId>(id.toLowerCase())
+}
+
+function checked(labels: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+  const refusal = refuseLabels(labels, 'labels')
+  if (refusal !== null) throw refusalProblem(refusal)
+  return labels
+}
