@@ -1,0 +1,118 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { after, before, test } from 'node:test'
+import { authenticate } from '../../src/control/authenticate.ts'
+import { listEvents } from '../../src/control/read-events.ts'
+import { OPERATOR } from '../../src/domain/caller.ts'
+import { readDuration } from '../../src/domain/duration.ts'
+import { makeTestControl, type TestControl } from '../support/control.ts'
+import { addOrg } from '../support/orgs.ts'
+import { spawnProgram } from '../support/server.ts'
+
+// The `sandyard` program as an operator calls it, on a database of its own.
+
+const PASSWORD = 'hunter2-from-standard-input'
+let control: TestControl
+const dataDir = mkdtempSync(join(tmpdir(), 'sandyard-cli-'))
+let said = ''
+before(async () => {
+  control = await makeTestControl()
+})
+after(async () => {
+  await control.close()
+  rmSync(dataDir, { recursive: true, force: true })
+})
+
+type Outcome = { readonly code: number | null; readonly out: string; readonly err: string }
+
+async function sandyard(line: string, input = ''): Promise<Outcome> {
+  const settings = { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: control.databaseUrl, SANDYARD_LOG_LEVEL: 'trace' }
+  const child = spawnProgram(line.split(' '), settings)
+  assert.ok(child.stdout !== null && child.stderr !== null && child.stdin !== null)
+  child.stdin.end(input)
+  const [out, err] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')])
+  said += out + err
+  return { code: child.exitCode, out, err }
+}
+
+/** What a call that must succeed printed. */
+async function printed(line: string, input = ''): Promise<string> {
+  const { code, out, err } = await sandyard(line, input)
+  assert.equal(code, 0, `${line}: ${err}`)
+  return out
+}
+
+/** A call that must be refused: what it says. */
+async function refused(line: string, input = ''): Promise<string> {
+  const { code, out, err } = await sandyard(line, input)
+  assert.notEqual(code, 0, line)
+  assert.equal(out, '', line)
+  return err
+}
+
+test('key create prints a key that works with the scopes and for the time that were asked for; list and revoke know it', async () => {
+  const key = (await printed('key create --name ci --scopes read,write --expires-in 30d')).trim()
+  const caller = await authenticate(control.deps, key)
+  assert.deepEqual([caller?.org_id, caller?.scope], [control.caller.org_id, 'write'])
+  assert.ok(caller)
+  const row = (await printed('key list')).split('\n').find((line) => line.startsWith(caller.api_key_id)) ?? ''
+  const [, name, scopes, created = '', expires = '', , revoked] = row.split('\t')
+  assert.deepEqual([name, scopes, revoked], ['ci', 'read,write', '-'])
+  assert.equal(Date.parse(expires) - Date.parse(created) < 30 * 86_400_000 + 1_000, true)
+  assert.match(await printed(`key revoke ${caller.api_key_id}`), /is revoked/)
+  assert.doesNotMatch(await printed('key list'), new RegExp(`${caller.api_key_id}.*-\\n`))
+  assert.match(await refused('key create --scopes all'), /--scopes takes/)
+  assert.match(await refused('key create --expires-in 3'), /--expires-in takes/)
+  assert.match(await refused('key create --expires-at 2001-01-31T00:00:00Z'), /expires_at .*in the future/)
+})
+
+test('members are added, listed, given roles and removed; the last owner stays, and says why', async () => {
+  await printed('member add ada@example.org --role admin --name Ada')
+  assert.match(await printed('member list'), /^ada@example\.org\tadmin\tAda\t/m)
+  await printed('member role ada@example.org owner')
+  await printed('member role owner@localhost viewer')
+  assert.match(await refused('member role ada@example.org member'), /keeps its last owner/)
+  await printed('member remove owner@localhost')
+  assert.match(await refused('member remove owner@localhost'), /is no member/)
+  assert.match(await refused('member add a@b.org --role king'), /a role is one of owner, admin, member, viewer/)
+})
+
+test('a registry password goes from standard input into the seal and is said nowhere', async () => {
+  const login = 'registry login registry.example --username me --password-stdin'
+  await printed(login, `${PASSWORD}\n`)
+  assert.match(await printed('registry list'), /^registry\.example\tme\t/m)
+  assert.match(
+    await refused('registry login https://registry.example --username me --password-stdin', PASSWORD),
+    /host/,
+  )
+  await printed('registry logout registry.example')
+  assert.match(await refused('registry logout registry.example'), /not found/)
+  assert.ok(!said.includes(PASSWORD))
+})
+
+test('the events of commands name the operator', async () => {
+  const input = { event_type: 'member_added', since: null, until: null, cursor: null, limit: 100 }
+  const [latest] = (await listEvents(control.deps, control.caller, input)).items
+  assert.deepEqual(latest?.actor, OPERATOR)
+})
+
+test('with several organizations a command must name its own, and touches no other', async () => {
+  const other = await addOrg(control.deps, 'other')
+  assert.match(await refused('key create'), /several organizations, so name one by --org: default, other/)
+  assert.match(await refused('member list --org nobodys'), /no organization 'nobodys'; there is default, other/)
+  const key = (await printed('key create --org other')).trim()
+  assert.equal((await authenticate(control.deps, key))?.org_id, other.org_id)
+  await printed('member add theirs@example.org --org other')
+  assert.doesNotMatch(await printed('member list --org default'), /theirs@/)
+  assert.match(await refused(`key revoke ${control.caller.api_key_id} --org other`), /not found/)
+})
+
+test('a duration is a whole number with its unit', () => {
+  assert.deepEqual(['90m', '12h', '30d', '8w'].map(readDuration), [5_400_000, 43_200_000, 2_592_000_000, 4_838_400_000])
+  for (const bad of ['', '0d', '30', 'd', '-1d', '1.5h', '1 d', '9999999d', '1y'])
+    assert.equal(readDuration(bad), null, bad)
+})
