@@ -18,6 +18,7 @@ import { enforceDeadlines } from '../loops/enforce-deadlines.ts'
 import { enforcePools } from '../loops/enforce-pools.ts'
 import { runLoops } from '../loops/loop.ts'
 import { placePending } from '../loops/place-pending.ts'
+import { reapVolumes } from '../loops/reap-volumes.ts'
 import { rollUpUsage } from '../loops/roll-up-usage.ts'
 import { makeRelay } from '../relay/relay.ts'
 import type { HeldLock } from '../store/database.ts'
@@ -75,7 +76,14 @@ export async function startControl(
   const stopping = new AbortController()
   const loops = runLoops(
     { clock: systemClock, log, wake, lead: (signal) => lead(store, signal) },
-    [placePending(deps), enforceDeadlines(deps), enforcePools(deps), detectLostWorkers(deps), rollUpUsage(deps)],
+    [
+      placePending(deps),
+      enforceDeadlines(deps),
+      enforcePools(deps),
+      detectLostWorkers(deps),
+      reapVolumes(deps),
+      rollUpUsage(deps),
+    ],
     stopping.signal,
   )
   const checks: (() => Promise<string | null>)[] = [() => canReach(store)]

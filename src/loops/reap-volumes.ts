@@ -1,0 +1,33 @@
+import { tell } from '../control/tell.ts'
+import { SYSTEM, type TransitionDeps } from '../control/transition.ts'
+import { REAP_TOPIC } from '../control/volume-topics.ts'
+import * as volumeReports from '../store/volume-reports.ts'
+import type { Loop } from './loop.ts'
+
+type ReapDeps = Pick<TransitionDeps, 'db' | 'clock' | 'uuids'>
+
+/** How many volumes one transaction takes off the table. */
+const BATCH = 100
+
+/** Takes volumes off the table whose deletion was asked for and of which no worker holds anything: their names are free then. */
+export function reapVolumes(deps: ReapDeps): Loop {
+  return { name: 'reap-volumes', periodMs: 5_000, topics: [REAP_TOPIC], run: (signal) => pass(deps, signal) }
+}
+
+async function pass(deps: ReapDeps, signal: AbortSignal): Promise<null> {
+  for (let reaped = BATCH; reaped === BATCH;) {
+    signal.throwIfAborted()
+    reaped = await deps.db.transaction('system', async (tx) => {
+      const gone = await volumeReports.reap(tx, BATCH)
+      for (const { id, org_id, name } of gone)
+        await tell(deps, tx, {
+          org_id,
+          actor: SYSTEM,
+          event_type: 'volume_deleted',
+          payload: { volume_id: id, name },
+        })
+      return gone.length
+    })
+  }
+  return null
+}
