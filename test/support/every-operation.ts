@@ -1,0 +1,188 @@
+import { createSandbox } from '../../src/control/create-sandbox.ts'
+import { createApiKey } from '../../src/control/api-keys.ts'
+import { createVolume } from '../../src/control/create-volume.ts'
+import { saveCredential } from '../../src/control/registry-credentials.ts'
+import type { OperationId } from '../../src/contract/operations.ts'
+import type { SERVICE_OPERATIONS } from '../../src/contract/operations/service.ts'
+import { hashSecret } from '../../src/domain/api-key.ts'
+import type { Caller } from '../../src/domain/caller.ts'
+import type { EventType } from '../../src/domain/event-types.ts'
+import type { OrgId } from '../../src/domain/ids.ts'
+import { makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import type { Asking } from './api.ts'
+import { addKey } from './orgs.ts'
+import { PLAIN_SPEC } from './spec.ts'
+import { waitUntil } from './wait.ts'
+import { makeWorkerWorld, type WorkerWorld } from './worker-world.ts'
+
+/** The operations that need a key. */
+export type KeyedOperation = Exclude<OperationId, keyof typeof SERVICE_OPERATIONS>
+
+/** What an organization has that requests can be about. */
+export type Things = {
+  /** Never started. */
+  readonly idle: { readonly id: string; readonly name: string }
+  readonly running: { readonly id: string; readonly name: string }
+  readonly volume: { readonly id: string; readonly name: string }
+  readonly event_id: string
+  readonly api_key_id: string
+  readonly credential_id: string
+}
+
+type Example = {
+  /** A request that succeeds for whoever the things belong to. */
+  readonly ask: (things: Things) => Asking
+  /** The events that it leaves by its caller, in order; none for one that reads. */
+  readonly leaves: readonly EventType[]
+}
+
+const reads = (ask: Example['ask'] = () => ({})): Example => ({ ask, leaves: [] })
+const changes = (leaves: readonly EventType[], ask: Example['ask']): Example => ({ ask, leaves })
+
+const onIdle: Example['ask'] = ({ idle }) => ({ params: { sandbox_id: idle.id } })
+const onIdleName: Example['ask'] = ({ idle }) => ({ params: { name: idle.name } })
+const onRunning: Example['ask'] = ({ running }) => ({ params: { sandbox_id: running.id } })
+const onRunningName: Example['ask'] = ({ running }) => ({ params: { name: running.name } })
+const onVolume: Example['ask'] = ({ volume }) => ({ params: { id: volume.id } })
+const onFile: Example['ask'] = ({ volume }) => ({ params: { id: volume.id }, headers: filePath('kept.txt') })
+
+/** A path as the public client sends it (client traffic, section 2). */
+export function filePath(path: string): Readonly<Record<string, string>> {
+  return { 'x-msb-file-path': Buffer.from(path).toString('base64url') }
+}
+
+/** One request of each operation; the compiler asks for those of new ones. */
+export const EXAMPLES: Readonly<Record<KeyedOperation, Example>> = {
+  create_sandbox: changes(['sandbox_created', 'sandbox_starting'], () => ({
+    query: { start: 'true' },
+    body: { name: 'made', image: 'registry.example/box:1' },
+  })),
+  list_sandboxes: reads(),
+  get_sandbox: reads(onIdle),
+  get_sandbox_by_name: reads(onIdleName),
+  update_sandbox: changes(['sandbox_renamed'], (things) => ({ ...onIdle(things), body: { name: 'renamed' } })),
+  update_sandbox_by_name: changes(['sandbox_renamed'], (things) => ({
+    ...onIdleName(things),
+    body: { name: 'renamed' },
+  })),
+  delete_sandbox: changes(['sandbox_deleted'], onIdle),
+  delete_sandbox_by_name: changes(['sandbox_deleted'], onIdleName),
+  start_sandbox: changes(['sandbox_starting'], onIdle),
+  start_sandbox_by_name: changes(['sandbox_starting'], onIdleName),
+  stop_sandbox: changes(['sandbox_stopping'], onRunning),
+  stop_sandbox_by_name: changes(['sandbox_stopping'], onRunningName),
+  open_agent: changes(['sandbox_channel_opened'], onRunning),
+  get_org: reads(),
+  list_members: reads(),
+  get_quotas: reads(),
+  get_usage: reads(),
+  get_sandbox_breakdown: reads(),
+  get_storage_breakdown: reads(),
+  list_events: reads(),
+  get_event: reads(({ event_id }) => ({ params: { event_id } })),
+  list_api_keys: reads(),
+  create_api_key: changes(['api_key_created'], () => ({ body: { name: 'made', scopes: ['read'] } })),
+  get_api_key: reads(({ api_key_id }) => ({ params: { api_key_id } })),
+  revoke_api_key: changes(['api_key_revoked'], ({ api_key_id }) => ({ params: { api_key_id } })),
+  list_registry_credentials: reads(),
+  save_registry_credential: changes(['registry_credential_saved'], () => ({
+    body: { host: 'other.example', username: 'me', password: 'hidden-password' },
+  })),
+  delete_registry_credential: changes(['registry_credential_deleted'], ({ credential_id }) => ({
+    params: { credential_id },
+  })),
+  list_volumes: reads(),
+  create_volume: changes(['volume_created'], () => ({ body: { name: 'made' } })),
+  get_default_volume: reads(),
+  get_volume: reads(onVolume),
+  update_volume: changes(['volume_updated'], (things) => ({ ...onVolume(things), body: { labels: { team: 'ml' } } })),
+  delete_volume: changes(['volume_deletion_scheduled'], onVolume),
+  list_volume_files: reads((things) => ({ ...onVolume(things), headers: filePath('') })),
+  stat_volume_file: reads(onFile),
+  volume_file_exists: reads(onFile),
+  read_volume_file: reads(onFile),
+  write_volume_file: changes(['volume_file_written'], (things) => ({
+    ...onVolume(things),
+    headers: filePath('new.txt'),
+    body: Buffer.from('hidden-content'),
+  })),
+  make_volume_folder: changes(['volume_folder_made'], (things) => ({ ...onVolume(things), body: { path: 'folder' } })),
+  copy_volume_file: changes(['volume_file_copied'], (things) => ({
+    ...onVolume(things),
+    body: { from: 'kept.txt', to: 'copy.txt' },
+  })),
+  rename_volume_file: changes(['volume_file_renamed'], (things) => ({
+    ...onVolume(things),
+    body: { from: 'kept.txt', to: 'other.txt' },
+  })),
+  remove_volume_file: changes(['volume_file_removed'], (things) => ({
+    ...onFile(things),
+    headers: { ...filePath('kept.txt'), 'x-msb-file-recursive': 'false' },
+  })),
+}
+
+/** A world whose worker runs simulated sandboxes and holds volumes for real. */
+export async function makeBusyWorld(): Promise<WorkerWorld> {
+  const world = await makeWorkerWorld()
+  world.live(makeSimulatedDriver({ clock: systemClock }))
+  return world
+}
+
+let made = 0
+
+/** Makes an organization's things anew, under names that nobody else has. */
+export async function makeThings(world: WorkerWorld, caller: Caller): Promise<Things> {
+  const { deps } = world.control
+  const mark = String(++made)
+  const create = (kind: string) =>
+    createSandbox(deps, caller, {
+      spec: PLAIN_SPEC,
+      name: `${kind}-${mark}`,
+      slug: null,
+      registry: { mode: 'auto' },
+      start: kind === 'running',
+      waitMs: null,
+      signal: new AbortController().signal,
+    })
+  const [idle, running] = [await create('idle'), await create('running')]
+  await waitUntil(async () => (await world.statusOf(running.id)).status === 'running')
+  const volume = await createVolume(deps, caller, { name: `volume-${mark}`, labels: {}, capacity_gib: null })
+  const key = await createApiKey(deps, caller, { name: `key-${mark}`, scopes: ['read'], expires_at: null })
+  const credential = await saveCredential(deps, caller, {
+    host: `registry-${mark}.example`,
+    username: 'me',
+    password: 'hidden-password',
+  })
+  return {
+    idle,
+    running,
+    volume: { id: volume.id, name: `volume-${mark}` },
+    event_id: await latestEvent(world, caller.org_id),
+    api_key_id: key.id,
+    credential_id: credential.id,
+  }
+}
+
+async function latestEvent(world: WorkerWorld, org: OrgId): Promise<string> {
+  const { rows } = await world.control.deps.db.asOrg(org, (q) =>
+    q.query<{ readonly id: string }>({
+      text: 'SELECT id FROM events WHERE org_id = $1 ORDER BY id DESC LIMIT 1',
+      values: [org],
+    }),
+  )
+  return rows[0]?.id ?? ''
+}
+
+/** A key of an organization that is no good: expired, or revoked. */
+export async function badKey(world: WorkerWorld, org: OrgId, why: 'expired' | 'revoked'): Promise<string> {
+  const { deps } = world.control
+  const past = new Date(deps.clock.now().getTime() - 60_000)
+  const key = await addKey(deps, org, { expires_at: why === 'expired' ? past : null })
+  if (why === 'revoked') {
+    await deps.db.asSystem((q) =>
+      q.query({ text: `UPDATE api_keys SET revoked_at = now() WHERE secret_sha256 = $1`, values: [hashSecret(key)] }),
+    )
+  }
+  return key
+}
