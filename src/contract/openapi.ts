@@ -53,7 +53,7 @@ export function renderDocumentText(): string {
 type Components = Map<string, unknown>
 
 function renderOperation(operation: Operation, components: Components): object {
-  const { id, tag, summary, description, params, query, body, reply, access } = operation
+  const { id, tag, summary, description, params, query, headers, body, takes, reply, access } = operation
   const hasBody = Object.keys(propertiesOf(body)).length > 0
   return {
     operationId: id,
@@ -61,7 +61,11 @@ function renderOperation(operation: Operation, components: Components): object {
     summary,
     ...(description === undefined ? {} : { description }),
     ...(access === 'none' ? { security: [] } : {}),
-    parameters: [...renderParameters(params, 'path', components), ...renderParameters(query, 'query', components)],
+    parameters: [
+      ...renderParameters(params, 'path', components),
+      ...renderParameters(query, 'query', components),
+      ...(headers === undefined ? [] : renderParameters(headers, 'header', components)),
+    ],
     ...(hasBody
       ? {
           requestBody: {
@@ -70,6 +74,7 @@ function renderOperation(operation: Operation, components: Components): object {
           },
         }
       : {}),
+    ...(takes === 'bytes' ? { requestBody: { required: true, content: BYTES } } : {}),
     responses: {
       [reply.status]: {
         description: reply.description,
@@ -77,6 +82,7 @@ function renderOperation(operation: Operation, components: Components): object {
         ...(reply.kind === 'json'
           ? { content: { 'application/json': { schema: render(reply.schema, components) } } }
           : {}),
+        ...(reply.kind === 'bytes' ? { content: BYTES } : {}),
         ...(reply.kind === 'text' ? { content: { 'text/plain': { schema: { type: 'string' } } } } : {}),
       },
       ...renderProblems(operation, components),
@@ -85,19 +91,24 @@ function renderOperation(operation: Operation, components: Components): object {
 }
 
 const HEADERS = { 'x-request-id': { $ref: '#/components/headers/RequestId' } }
+const BYTES = { 'application/octet-stream': { schema: {} } }
 const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } }
 
-function renderParameters(schema: TSchema, place: 'path' | 'query', components: Components): object[] {
+function renderParameters(schema: TSchema, place: 'path' | 'query' | 'header', components: Components): object[] {
   return Object.entries(propertiesOf(schema)).map(([name, property]) => {
     const { description, ...rest } = property
     return {
       name,
       in: place,
-      required: place === 'path',
+      required: place === 'path' || (place === 'header' && requiredOf(schema).includes(name)),
       ...(typeof description === 'string' ? { description } : {}),
       schema: render(rest, components),
     }
   })
+}
+
+function requiredOf(schema: TSchema): readonly unknown[] {
+  return 'required' in schema && Array.isArray(schema.required) ? schema.required : []
 }
 
 function renderProblems(operation: Operation, components: Components): object {

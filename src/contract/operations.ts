@@ -7,6 +7,7 @@ import { QUOTA_OPERATIONS } from './operations/quotas.ts'
 import { SANDBOX_BY_NAME_OPERATIONS } from './operations/sandboxes-by-name.ts'
 import { SANDBOX_OPERATIONS } from './operations/sandboxes.ts'
 import { SERVICE_OPERATIONS } from './operations/service.ts'
+import { VOLUME_FILE_OPERATIONS } from './operations/volume-files.ts'
 import { VOLUME_OPERATIONS } from './operations/volumes.ts'
 
 /** Every operation of the API. A route, its validation, its metrics and its documentation all follow from a row. */
@@ -14,6 +15,7 @@ export const OPERATIONS = {
   ...SANDBOX_OPERATIONS,
   ...SANDBOX_BY_NAME_OPERATIONS,
   ...VOLUME_OPERATIONS,
+  ...VOLUME_FILE_OPERATIONS,
   ...ORG_OPERATIONS,
   ...QUOTA_OPERATIONS,
   ...ACCOUNT_OPERATIONS,

@@ -76,7 +76,7 @@ export function place<Id>(
 }
 
 /** Whether volumes can be reached from a worker, with their caps in force. */
-function canHold({ id, storage }: Pick<PlacementWorker, 'id' | 'storage'>, needs: VolumeNeeds): boolean {
+export function canHold({ id, storage }: Pick<PlacementWorker, 'id' | 'storage'>, needs: VolumeNeeds): boolean {
   if (storage === null) return false
   if (needs.needs_caps && !storage.enforces_caps) return false
   return (storage.is_shared || !needs.needs_shared) && needs.homes.every((home) => home === id)

@@ -1,3 +1,5 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Readable } from 'node:stream'
 import type { TSchema } from 'typebox'
 import { NoBody, type Operation, type RequestOf } from '../contract/operation.ts'
 import type { Caller } from '../domain/caller.ts'
@@ -5,23 +7,30 @@ import { invalidRequest } from '../domain/refusal.ts'
 import { parseQuery } from './query.ts'
 import type { ParserMaker } from './validate.ts'
 
-/** A request as the server hands it over: authenticated, its body parsed as JSON, nothing else looked at. */
+/**
+ * A request as the server hands it over: authenticated, its body parsed as JSON, or a stream where the operation takes bytes,
+ * nothing else looked at.
+ */
 export type RawRequest = {
   readonly caller: Caller
   readonly url: string
+  readonly headers: IncomingHttpHeaders
   readonly params: unknown
   readonly body: unknown
   /** Aborted when the client leaves. A function, because most requests never ask. */
   readonly signal: () => AbortSignal
 }
 
-/** One operation ready to serve: checks the request by the operation's schemas, and answers JSON text. */
-export type Handler = (request: RawRequest) => Promise<string>
+/** A reply of bytes. */
+export type ByteReply = { readonly content: Readable; readonly sizeBytes: number }
+
+/** One operation ready to serve: checks the request by the operation's schemas, and answers JSON text or bytes. */
+export type Handler = (request: RawRequest) => Promise<string | ByteReply>
 
 /** Makes a handler of an operation and what it asks of the use cases. */
 export type HandlerMaker = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
   operation: Operation<Params, Query, Body>,
-  serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: RawRequest) => Promise<string>,
+  serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: RawRequest) => Promise<string | ByteReply>,
 ) => Handler
 
 const noBody: TSchema = NoBody
@@ -38,7 +47,7 @@ export function makeHandlerMaker(makeParser: ParserMaker): HandlerMaker {
         {
           params: parseParams(raw.params),
           query: parseQuery(raw.url, operation.query, parseOfQuery),
-          body: parseBody(takesBody ? raw.body : (raw.body ?? {})),
+          body: parseBody(operation.takes === 'bytes' ? {} : takesBody ? raw.body : (raw.body ?? {})),
         },
         raw,
       )

@@ -6,6 +6,7 @@ import { makeBillingHandlers } from './handlers/billing.ts'
 import { makeOrgHandlers } from './handlers/org.ts'
 import { makeQuotaHandlers } from './handlers/quotas.ts'
 import { makeSandboxHandlers } from './handlers/sandboxes.ts'
+import { makeVolumeFileHandlers } from './handlers/volume-files.ts'
 import { makeVolumeHandlers } from './handlers/volumes.ts'
 import type { UseCases } from './use-cases.ts'
 import type { ParserMaker } from './validate.ts'
@@ -19,6 +20,7 @@ export function makeHandlers(useCases: UseCases, makeParser: ParserMaker): Recor
   return {
     ...makeSandboxHandlers(useCases, handler),
     ...makeVolumeHandlers(useCases, handler),
+    ...makeVolumeFileHandlers(useCases, handler),
     ...makeOrgHandlers(useCases, handler),
     ...makeBillingHandlers(useCases, handler),
     ...makeQuotaHandlers(useCases, handler),

@@ -2,11 +2,13 @@ import type { Socket } from 'node:net'
 import { STATUS_CODES } from 'node:http'
 import { refusalProblem } from '../domain/refusal.ts'
 import type { Uuids } from '../lib/uuid.ts'
+import type { ByteBodies } from './byte-bodies.ts'
 import { renderProblem, type ProblemReply } from './problem-reply.ts'
 
-/** Answers what is not HTTP with the error envelope, and closes the connection. */
-export function refuseMalformed(uuids: Uuids): (error: Error, socket: Socket) => void {
-  return (_error, socket) => {
+/** Answers what is not HTTP, or comes too late, with the error envelope, and closes the connection. */
+export function refuseMalformed(uuids: Uuids, byteBodies: ByteBodies): (error: Error, socket: Socket) => void {
+  return (error, socket) => {
+    if ('code' in error && error.code === 'ERR_HTTP_REQUEST_TIMEOUT' && byteBodies.has(socket)) return
     if (!socket.writable) {
       socket.destroy()
       return

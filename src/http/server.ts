@@ -8,9 +8,10 @@ import type { Log } from '../lib/log.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import { agentRoute } from './agent-route.ts'
 import { authenticateRequest, requireScope } from './authenticate-request.ts'
+import { makeByteBodies, takeByteBodies, type ByteBodies } from './byte-bodies.ts'
 import { clientGone } from './client-gone.ts'
 import { endOnClose } from './end-on-close.ts'
-import type { Handler } from './handler.ts'
+import type { ByteReply, Handler } from './handler.ts'
 import { makeHandlers } from './handlers.ts'
 import { addProbes } from './probes.ts'
 import { JSON_TYPE, problemOf, renderProblem } from './problem-reply.ts'
@@ -39,14 +40,18 @@ export type ServerDeps = {
 export type ServerSettings = {
   /** The largest body of a request, in bytes. */
   readonly bodyLimitBytes: number
+  /** A whole request must have arrived after this, in milliseconds; a stream of bytes need only move. */
+  readonly requestTimeoutMs: number
   /** How often a WebSocket is pinged, in milliseconds; one that misses a whole period is dropped. */
   readonly pingMs: number
 }
 
-export const DEFAULT_SERVER_SETTINGS: ServerSettings = { bodyLimitBytes: 4 * 1024 * 1024, pingMs: 20_000 }
+export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
+  bodyLimitBytes: 4 * 1024 * 1024,
+  requestTimeoutMs: 60_000,
+  pingMs: 20_000,
+}
 
-/** A whole request must have arrived after this, in milliseconds. */
-const REQUEST_TIMEOUT_MS = 60_000
 /** The longest parameter of a path: a name of 128 bytes, each percent-encoded, is 384 characters. */
 const PARAM_MAX_CHARS = 1024
 
@@ -58,16 +63,20 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   const { useCases, settings } = deps
   const makeParser = makeParserMaker()
   const requestIds = makeRequestIds(deps.uuids)
+  const byteBodies = makeByteBodies()
   const app = fastify({
     logger: false,
     genReqId: () => requestIds.next(),
     requestIdHeader: false,
     bodyLimit: settings.bodyLimitBytes,
-    requestTimeout: REQUEST_TIMEOUT_MS,
+    requestTimeout: settings.requestTimeoutMs,
     return503OnClosing: false,
     routerOptions: { maxParamLength: PARAM_MAX_CHARS, querystringParser: () => ({}) },
-    http: { shouldUpgradeCallback: ({ headers }) => headers.upgrade?.toLowerCase() === 'websocket' },
-    clientErrorHandler: refuseMalformed(requestIds),
+    http: {
+      shouldUpgradeCallback: ({ headers }) => headers.upgrade?.toLowerCase() === 'websocket',
+      connectionsCheckingInterval: settings.requestTimeoutMs / 2,
+    },
+    clientErrorHandler: refuseMalformed(requestIds, byteBodies),
     frameworkErrors: (error, request, reply) => {
       answer(deps, error, { request, reply })
     },
@@ -82,9 +91,9 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
-    if (handler !== undefined) addRoute(app, useCases, { operation, handler, closing })
+    if (handler !== undefined) addRoute(app, useCases, { operation, handler, closing, byteBodies })
   }
-  addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, closing })
+  addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, closing, byteBodies })
   addProbes(app, deps)
   for (const plugin of deps.plugins ?? []) app.register(plugin)
   attachUpgrades(app, {
@@ -95,33 +104,57 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   return app
 }
 
+type Route = {
+  readonly operation: Operation
+  readonly handler: Handler
+  readonly closing: AbortSignal
+  readonly byteBodies: ByteBodies
+}
+
 type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
 
 /** Who asks is settled before the body is read: a stranger costs little and learns nothing. */
-function addRoute(
-  app: FastifyInstance,
-  useCases: UseCases,
-  route: { readonly operation: Operation; readonly handler: Handler; readonly closing: AbortSignal },
-): void {
+function addRoute(app: FastifyInstance, useCases: UseCases, route: Route): void {
+  if (route.operation.takes === 'bytes') {
+    app.register((scope) => {
+      takeByteBodies(scope)
+      addRouteTo(scope, useCases, route)
+      return Promise.resolve()
+    })
+  } else addRouteTo(app, useCases, route)
+}
+
+function addRouteTo(app: FastifyInstance, useCases: UseCases, route: Route): void {
+  const { operation, byteBodies } = route
+  const isStream = operation.takes === 'bytes' || operation.reply.kind === 'bytes'
   const callers = new WeakMap<FastifyRequest, Caller>()
   app.route({
-    method: route.operation.method,
-    url: route.operation.path.replaceAll(/\{(\w+)\}/g, ':$1'),
-    onRequest: async (request) => {
+    method: operation.method,
+    url: operation.path.replaceAll(/\{(\w+)\}/g, ':$1'),
+    exposeHeadRoute: operation.method === 'GET' && !isStream,
+    onRequest: async (request, reply) => {
       const caller = await authenticateRequest(useCases, request.headers.authorization)
-      requireScope(caller, route.operation.access)
+      requireScope(caller, operation.access)
       callers.set(request, caller)
+      if (isStream) byteBodies.begin(request, reply)
     },
     handler: async (request, reply) => {
       const caller = callers.get(request)
       if (caller === undefined) throw new Error('a request without a caller reached its handler')
-      const { url, params, body } = request
+      const { url, headers, params, body } = request
       const signal = (): AbortSignal => AbortSignal.any([clientGone(reply.raw), route.closing])
-      const text = await route.handler({ caller, url, params, body, signal })
-      return reply.header('content-type', JSON_TYPE).send(text)
+      return send(reply, await route.handler({ caller, url, headers, params, body, signal }))
     },
   })
 }
+
+function send(reply: FastifyReply, answer: string | ByteReply): FastifyReply {
+  if (typeof answer === 'string') return reply.header('content-type', JSON_TYPE).send(answer)
+  const { content, sizeBytes } = answer
+  return reply.headers({ 'content-type': BYTES_TYPE, 'content-length': sizeBytes }).send(content)
+}
+
+const BYTES_TYPE = 'application/octet-stream'
 
 function refusePlainAgentRequest(): Promise<string> {
   const details = { field: 'upgrade', seen: 'no WebSocket upgrade', accepted: 'upgrade: websocket' }

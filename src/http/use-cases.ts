@@ -18,6 +18,7 @@ import { renameSandbox } from '../control/rename-sandbox.ts'
 import { startSandbox } from '../control/start-sandbox.ts'
 import { stopSandbox } from '../control/stop-sandbox.ts'
 import { updateVolume } from '../control/update-volume.ts'
+import * as volumeFiles from '../control/volume-files.ts'
 
 /**
  * What the transport asks of the program, and all that it knows of it. Each throws `Problem` for a refusal that the
@@ -45,6 +46,15 @@ export function bindUseCases(deps: ControlDeps) {
     getVolume: on(getVolume),
     updateVolume: on(updateVolume),
     deleteVolume: on(deleteVolume),
+    listVolumeFiles: on(volumeFiles.listVolumeFiles),
+    statVolumeFile: on(volumeFiles.statVolumeFile),
+    volumeFileExists: on(volumeFiles.volumeFileExists),
+    readVolumeFile: on(volumeFiles.readVolumeFile),
+    writeVolumeFile: on(volumeFiles.writeVolumeFile),
+    makeVolumeFolder: on(volumeFiles.makeVolumeFolder),
+    copyVolumeFile: on(volumeFiles.copyVolumeFile),
+    renameVolumeFile: on(volumeFiles.renameVolumeFile),
+    removeVolumeFile: on(volumeFiles.removeVolumeFile),
     getOrg: on(getOrg),
     getQuotas: on(getQuotas),
     listMembers: on(listMembers),

@@ -7,6 +7,7 @@ import { WebSocket } from 'ws'
 import { Problem } from '../../src/domain/problem.ts'
 import { assertReply } from '../support/contract.ts'
 import type { UseCases } from '../../src/http/use-cases.ts'
+import { DEFAULT_SERVER_SETTINGS } from '../../src/http/server.ts'
 import { asCaller, makeHttpWorld, SANDBOX_ID, theSandbox, type WorldOptions } from '../support/http-world.ts'
 
 /** A listening server that ends with the test; gives its port. */
@@ -189,7 +190,10 @@ test('bytes that are not HTTP get the error envelope', async (t) => {
 
 test('a peer that answers no ping is dropped', async (t) => {
   const channel = new PassThrough()
-  const port = await listen(t, { ...withChannel(channel), server: { settings: { bodyLimitBytes: 1024, pingMs: 50 } } })
+  const port = await listen(t, {
+    ...withChannel(channel),
+    server: { settings: { ...DEFAULT_SERVER_SETTINGS, pingMs: 50 } },
+  })
   const socket = new WebSocket(`ws://127.0.0.1:${String(port)}${PATH}`, { headers: asCaller, autoPong: false })
   await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
   const [code] = await once(socket, 'close', { signal: AbortSignal.timeout(5_000) })

@@ -1,6 +1,7 @@
-import { PassThrough, type Duplex } from 'node:stream'
+import { PassThrough, Readable, type Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { Registry } from 'prom-client'
+import type { VolumeFile } from '../../src/contract/volume-protocol.ts'
 import type { Caller } from '../../src/domain/caller.ts'
 import {
   asId,
@@ -70,6 +71,35 @@ export const theSandbox: Sandbox = {
   spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
 }
 
+/** The volume of the world holds one file. */
+function files(): Partial<UseCases> {
+  const file: VolumeFile = {
+    path: '/a',
+    kind: 'file',
+    size: 3,
+    mode: 0o100644,
+    uid: 0,
+    gid: 0,
+    readonly: false,
+    accessed_at: '2026-11-21T10:00:00Z',
+    modified_at: '2026-11-21T10:00:00Z',
+    created_at: '2026-11-21T10:00:00Z',
+  }
+  return {
+    listVolumeFiles: () => Promise.resolve([file]),
+    statVolumeFile: () => Promise.resolve(file),
+    volumeFileExists: () => Promise.resolve(true),
+    readVolumeFile: () => Promise.resolve({ sizeBytes: 3, content: Readable.from([Buffer.from('abc')]) }),
+    writeVolumeFile: async (_caller, { content }) => {
+      for await (const _ of content);
+    },
+    makeVolumeFolder: () => Promise.resolve(),
+    copyVolumeFile: () => Promise.resolve(),
+    renameVolumeFile: () => Promise.resolve(),
+    removeVolumeFile: () => Promise.resolve(),
+  }
+}
+
 /** The volume that the world holds. */
 export const theVolume: Volume = {
   id: asId<VolumeId>(SANDBOX_ID),
@@ -134,6 +164,7 @@ function oneSandbox(): Partial<UseCases> {
     getVolume: () => Promise.resolve({ ...theVolume, home_worker_id: null, is_shared: false }),
     updateVolume: () => Promise.resolve(theVolume),
     deleteVolume: () => Promise.resolve(),
+    ...files(),
     getOrg: () => Promise.resolve(org),
     listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
     getEvent: () => Promise.resolve(event),
