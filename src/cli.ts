@@ -1,11 +1,14 @@
 import { parseArgs } from 'node:util'
 import { doctor } from './cli/doctor.ts'
-import { help } from './cli/help.ts'
+import { help, helpOf } from './cli/help.ts'
 import { image } from './cli/image.ts'
 import { key } from './cli/key.ts'
 import { member } from './cli/member.ts'
 import { migrateCommand } from './cli/migrate.ts'
 import { printOpenapi } from './cli/openapi.ts'
+import { org } from './cli/org.ts'
+import { plan } from './cli/plan.ts'
+import { quota } from './cli/quota.ts'
 import { registry } from './cli/registry.ts'
 import { up } from './cli/up.ts'
 import { usage } from './cli/usage.ts'
@@ -16,6 +19,9 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   up,
   doctor,
   image,
+  org,
+  plan,
+  quota,
   member,
   key,
   registry,
@@ -32,6 +38,11 @@ async function main(argv: readonly string[]): Promise<number> {
       help: { type: 'boolean', short: 'h' },
       dump: { type: 'boolean' },
       org: { type: 'string' },
+      json: { type: 'boolean' },
+      owner: { type: 'string' },
+      slug: { type: 'string' },
+      plan: { type: 'string' },
+      reason: { type: 'string' },
       since: { type: 'string' },
       until: { type: 'string' },
       name: { type: 'string' },
@@ -50,7 +61,8 @@ async function main(argv: readonly string[]): Promise<number> {
   const [name = 'help', ...args] = positionals
   const command = COMMANDS[name]
   if (command === undefined || flags['help'] === true) {
-    process.stdout.write(help(Object.entries(COMMANDS)))
+    const ownPage = command === undefined ? null : helpOf(command)
+    process.stdout.write(ownPage ?? help(Object.entries(COMMANDS)))
     if (command !== undefined || name === 'help') return 0
     throw new UsageError(`there is no command '${name}'`)
   }

@@ -13,6 +13,8 @@ export type Call = {
 export type Command = {
   readonly usage: string
   readonly summary: string
+  /** What `sandyard NAME --help` says beside these. */
+  readonly details?: string
   readonly run: (call: Call) => Promise<number>
 }
 

@@ -1,6 +1,11 @@
 import { settingRows } from '../config.ts'
 import type { Command } from './command.ts'
 
+/** The text of `sandyard NAME --help` for a command that has more to say, or null. */
+export function helpOf({ usage, summary, details }: Command): string | null {
+  return details === undefined ? null : `sandyard ${usage}\n    ${summary}\n\n${details}`
+}
+
 /** The text of `--help`: every command and every setting. */
 export function help(commands: readonly (readonly [string, Command])[]): string {
   const lines = commands.map(([, { usage, summary }]) => `  sandyard ${usage}\n      ${summary}`)

@@ -29,7 +29,14 @@ export async function getQuotas(
 ): Promise<QuotaUsage> {
   const how = { now: deps.clock.now(), counts: 'all' } as const
   const standing = await deps.db.asOrg(org_id, (q) => quotas.standing(q, org_id, how))
-  const { slug: _slug, plan: _plan, vcpu_ms: _vcpu, memory_mib_ms: _memory, ...shown } = standing
+  const {
+    slug: _slug,
+    plan: _plan,
+    quota_overrides: _overrides,
+    vcpu_ms: _vcpu,
+    memory_mib_ms: _memory,
+    ...shown
+  } = standing
   return {
     ...shown,
     pool_exhausted: exhaustedPools(standing, standing).length > 0,
@@ -54,7 +61,9 @@ export function setQuota(
 
 /** Gives an organization its plan's limit back. Clearing what is not set changes nothing. */
 export function clearQuota(deps: SetDeps, acting: Acting, limit: LimitName): Promise<void> {
-  return changeOverrides(deps, acting, ({ [limit]: _, ...rest }) => rest)
+  return changeOverrides(deps, acting, (from) =>
+    Object.fromEntries(Object.entries(from).filter(([name]) => name !== limit)),
+  )
 }
 
 async function changeOverrides(deps: SetDeps, acting: Acting, change: (from: SetLimits) => SetLimits): Promise<void> {

@@ -1,5 +1,6 @@
 /** The limits in force and what is in use of them; the rules about them are in `domain/quota.ts`. */
 import type { OrgId } from '../domain/ids.ts'
+import type { SetLimits } from '../domain/plan.ts'
 import type { Limits, QuotaStanding } from '../domain/quota.ts'
 import type { Queryable } from './database.ts'
 import { monthTotals } from './usage.ts'
@@ -26,10 +27,14 @@ export function withinSizes(size: {
 }
 
 /** An organization with its limits, and what is in use. */
-export type QuotaRow = QuotaStanding & { readonly slug: string; readonly plan: string }
+export type QuotaRow = QuotaStanding & {
+  readonly slug: string
+  readonly plan: string
+  readonly quota_overrides: SetLimits
+}
 
 type CountedRow = Limits &
-  Pick<QuotaRow, 'slug' | 'plan' | 'is_suspended' | 'hard_cap' | 'total_sandboxes'> &
+  Pick<QuotaRow, 'slug' | 'plan' | 'quota_overrides' | 'is_suspended' | 'hard_cap' | 'total_sandboxes'> &
   Pick<QuotaRow, 'concurrent_ephemeral_running' | 'concurrent_persistent_running'>
 
 /**
@@ -44,7 +49,7 @@ export async function standing(
   const isAll = how.counts === 'all'
   const { rows } = await q.query<CountedRow>({
     name: 'quotas.standing',
-    text: `SELECT o.slug, l.plan, l.is_suspended, l.hard_cap, l.max_sandboxes, l.max_concurrent_ephemeral_running,
+    text: `SELECT o.slug, o.quota_overrides, l.plan, l.is_suspended, l.hard_cap, l.max_sandboxes, l.max_concurrent_ephemeral_running,
              l.max_concurrent_persistent_running, l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
              l.max_disk_size_mib_per_sandbox, l.max_uptime_minutes_per_sandbox, l.max_total_storage_gib,
              l.included_vcpu_hours, l.included_memory_gib_hours, l.included_disk_gib_hours, l.included_storage_gib,

@@ -1,0 +1,157 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { after, before, test } from 'node:test'
+import { getQuotas } from '../../src/control/quotas.ts'
+import { OPERATOR } from '../../src/domain/caller.ts'
+import { LIMITS } from '../../src/domain/quota.ts'
+import { makeTestControl, type TestControl } from '../support/control.ts'
+import { spawnProgram } from '../support/server.ts'
+
+// Organizations, plans and limits through the `sandyard` program, on a database of its own.
+
+let control: TestControl
+const dataDir = mkdtempSync(join(tmpdir(), 'sandyard-cli-'))
+before(async () => {
+  control = await makeTestControl()
+})
+after(async () => {
+  await control.close()
+  rmSync(dataDir, { recursive: true, force: true })
+})
+
+async function sandyard(
+  line: string,
+): Promise<{ readonly code: number | null; readonly out: string; readonly err: string }> {
+  const child = spawnProgram(line.split(' '), { SANDYARD_DATA_DIR: dataDir, DATABASE_URL: control.databaseUrl })
+  assert.ok(child.stdout !== null && child.stderr !== null)
+  const [out, err] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')])
+  return { code: child.exitCode, out, err }
+}
+
+async function printed(line: string): Promise<string> {
+  const { code, out, err } = await sandyard(line)
+  assert.equal(code, 0, `${line}: ${err}`)
+  return out
+}
+
+async function refused(line: string): Promise<string> {
+  const { code, out, err } = await sandyard(line)
+  assert.notEqual(code, 0, line)
+  assert.equal(out, '', line)
+  return err
+}
+
+function fileOf(name: string, json: unknown): string {
+  const path = join(dataDir, name)
+  writeFileSync(path, typeof json === 'string' ? json : JSON.stringify(json))
+  return path
+}
+
+type EventRow = { readonly event_type: string; readonly actor: unknown; readonly payload: unknown }
+
+async function eventsOf(slug: string): Promise<readonly EventRow[]> {
+  const { rows } = await control.deps.db.asSystem((q) =>
+    q.query<EventRow>({
+      text: `SELECT e.event_type, e.actor, e.payload FROM events e JOIN orgs o ON o.id = e.org_id WHERE o.slug = $1 ORDER BY e.id`,
+      values: [slug],
+    }),
+  )
+  return rows
+}
+
+test('org create makes an organization with its owner and host volume, and says how to make a key but shows none', async () => {
+  const said = await printed('org create Acme --owner Ann@acme.example --slug acme')
+  assert.match(said, /sandyard key create --org acme/)
+  assert.doesNotMatch(said, /sy_|msb_|[A-Za-z0-9]{32}/)
+  assert.deepEqual(
+    (await eventsOf('acme')).map(({ event_type }) => event_type),
+    ['org_created', 'member_added', 'volume_created'],
+  )
+  assert.ok((await eventsOf('acme')).every(({ actor }) => JSON.stringify(actor) === JSON.stringify(OPERATOR)))
+  assert.match(await printed('member list --org acme'), /ann@acme\.example\towner/)
+  assert.match(await refused('org create Acme --owner ann@acme.example'), /'acme' is another organization's/)
+  assert.match(await refused('org create Acme4 --owner a@b.example --plan gold'), /there is no plan 'gold'/)
+  assert.match(
+    await printed('org list'),
+    /^SLUG\tNAME\tPLAN\tOVERRIDES\tSUSPENDED\nacme\tAcme\tunlimited\t0\t-\ndefault\t/,
+  )
+})
+
+test('org suspend and resume change its standing, with the reason in the event', async () => {
+  await printed('org create Sus --owner s@sus.example')
+  await printed('org suspend sus --reason unpaid')
+  const listed: unknown = JSON.parse(await printed('org list --json'))
+  assert.ok(Array.isArray(listed))
+  assert.ok(listed.some((org) => org.slug === 'sus' && org.suspended_at !== null))
+  await printed('org resume sus')
+  const told = (await eventsOf('sus')).slice(-2)
+  assert.deepEqual(
+    told.map(({ event_type, payload }) => ({ event_type, payload })),
+    [
+      { event_type: 'org_suspended', payload: { reason: 'unpaid' } },
+      { event_type: 'org_resumed', payload: {} },
+    ],
+  )
+  assert.match(await refused('org suspend nobody'), /there is no organization 'nobody'; there is/)
+})
+
+test('a plan is set from a file, shown as it can be set again, and given to organizations', async () => {
+  const terms = { limits: { max_sandboxes: 3, included_vcpu_hours: null }, prices: { vcpu_hour_microcents: 4_000_000 } }
+  await printed(`plan set team ${fileOf('team.json', terms)}`)
+  assert.deepEqual(JSON.parse(await printed('plan show team')), terms)
+  await printed('org create Teamed --owner t@t.example --plan team')
+  assert.match(await printed('plan list'), /team\t1\tyes\tmax_sandboxes=3/)
+  await printed(`plan set team ${fileOf('team.json', { limits: { max_sandboxes: 4 } })}`)
+  const last = (await eventsOf('teamed')).at(-1)
+  assert.equal(last?.event_type, 'plan_changed')
+  assert.deepEqual(last.payload, { plan: 'team', limits: { max_sandboxes: 4 }, from: terms })
+  await printed('org plan teamed unlimited')
+  assert.equal((await eventsOf('teamed')).at(-1)?.event_type, 'org_plan_changed')
+})
+
+test('a plan with an unknown name or a wrong value is refused by its field, and nothing is set', async () => {
+  const file = fileOf('bad.json', { limits: { max_sandboxes: '1' } })
+  assert.match(await refused(`plan set bad ${file}`), /limits\.max_sandboxes is "1"/)
+  assert.match(await refused(`plan set bad ${fileOf('none.json', '{')}`), /holds no JSON/)
+  assert.match(await refused('plan show bad'), /there is no plan 'bad'/)
+})
+
+test('quota set, show and clear change the limits in force of the organization that is named', async () => {
+  const { deps, caller } = control
+  assert.match(await refused('quota set max_sandboxes 2'), /name one by --org: .*default/)
+  await printed('quota set max_sandboxes 2 --org default')
+  await printed('quota set included_vcpu_hours unlimited --org default')
+  assert.equal((await getQuotas(deps, caller)).max_sandboxes, 2)
+  const shown = await printed('quota show --org default')
+  assert.match(shown, /^max_sandboxes\t2\tsandboxes\t0\tits own$/m)
+  assert.match(shown, /^included_vcpu_hours\tunlimited\thours\t0\.00\tits own$/m)
+  assert.match(shown, /^max_vcpus_per_sandbox\tunlimited\tvcpus\t-\tplan unlimited$/m)
+  const json: unknown = JSON.parse(await printed('quota show --json --org default'))
+  assert.ok(typeof json === 'object' && json !== null && 'max_sandboxes' in json && json.max_sandboxes === 2)
+  await printed('quota clear max_sandboxes --org default')
+  assert.equal((await getQuotas(deps, caller)).max_sandboxes, null)
+  assert.match(await refused('quota set max_sandboxes many --org default'), /a limit is a whole number.*'many'/)
+  assert.match(
+    await refused('quota set max_boxes 1 --org default'),
+    /there is no limit 'max_boxes'; there is max_sandboxes/,
+  )
+  assert.deepEqual((await eventsOf('default')).at(-1)?.payload, {
+    overrides: { included_vcpu_hours: null },
+    from: { max_sandboxes: 2, included_vcpu_hours: null },
+  })
+})
+
+test('the help of these commands says what they take, and names every limit with its unit', async () => {
+  const [orgs, plans, quotas] = [
+    await printed('org --help'),
+    await printed('plan --help'),
+    await printed('quota --help'),
+  ]
+  assert.match(orgs, /suspend SLUG/)
+  for (const name of Object.keys(LIMITS)) assert.ok(plans.includes(name) && quotas.includes(name), name)
+  assert.match(plans, /vcpu_hour_microcents/)
+})
