@@ -8,7 +8,7 @@ import { hashSecret } from '../../src/domain/api-key.ts'
 import type { Caller } from '../../src/domain/caller.ts'
 import type { EventType } from '../../src/domain/event-types.ts'
 import type { OrgId } from '../../src/domain/ids.ts'
-import { makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
+import { behaviourByImage, makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import type { Asking } from './api.ts'
 import { addKey } from './orgs.ts'
@@ -21,6 +21,8 @@ export type KeyedOperation = Exclude<OperationId, keyof typeof SERVICE_OPERATION
 
 /** What an organization has that requests can be about. */
 export type Things = {
+  /** In the name of each of them, and in that of no others. */
+  readonly mark: string
   /** Never started. */
   readonly idle: { readonly id: string; readonly name: string }
   readonly running: { readonly id: string; readonly name: string }
@@ -54,17 +56,20 @@ export function filePath(path: string): Readonly<Record<string, string>> {
 
 /** One request of each operation; the compiler asks for those of new ones. */
 export const EXAMPLES: Readonly<Record<KeyedOperation, Example>> = {
-  create_sandbox: changes(['sandbox_created', 'sandbox_starting'], () => ({
+  create_sandbox: changes(['sandbox_created', 'sandbox_starting'], ({ mark }) => ({
     query: { start: 'true' },
-    body: { name: 'made', image: 'registry.example/box:1' },
+    body: { name: `made-${mark}`, image: 'registry.example/box:1' },
   })),
   list_sandboxes: reads(),
   get_sandbox: reads(onIdle),
   get_sandbox_by_name: reads(onIdleName),
-  update_sandbox: changes(['sandbox_renamed'], (things) => ({ ...onIdle(things), body: { name: 'renamed' } })),
+  update_sandbox: changes(['sandbox_renamed'], (things) => ({
+    ...onIdle(things),
+    body: { name: `renamed-${things.mark}` },
+  })),
   update_sandbox_by_name: changes(['sandbox_renamed'], (things) => ({
     ...onIdleName(things),
-    body: { name: 'renamed' },
+    body: { name: `renamed-${things.mark}` },
   })),
   delete_sandbox: changes(['sandbox_deleted'], onIdle),
   delete_sandbox_by_name: changes(['sandbox_deleted'], onIdleName),
@@ -93,7 +98,7 @@ export const EXAMPLES: Readonly<Record<KeyedOperation, Example>> = {
     params: { credential_id },
   })),
   list_volumes: reads(),
-  create_volume: changes(['volume_created'], () => ({ body: { name: 'made' } })),
+  create_volume: changes(['volume_created'], ({ mark }) => ({ body: { name: `made-${mark}` } })),
   get_default_volume: reads(),
   get_volume: reads(onVolume),
   update_volume: changes(['volume_updated'], (things) => ({ ...onVolume(things), body: { labels: { team: 'ml' } } })),
@@ -122,10 +127,14 @@ export const EXAMPLES: Readonly<Record<KeyedOperation, Example>> = {
   })),
 }
 
-/** A world whose worker runs simulated sandboxes and holds volumes for real. */
+/** A world whose worker runs simulated sandboxes, those of images named `fails` badly, and holds volumes for real. */
 export async function makeBusyWorld(): Promise<WorkerWorld> {
   const world = await makeWorkerWorld()
-  world.live(makeSimulatedDriver({ clock: systemClock }))
+  const failing = {
+    image: /\/fails:/,
+    behaviour: { startFailure: { reason: 'image', message: 'no such image' } },
+  } as const
+  world.live(makeSimulatedDriver({ clock: systemClock, behaviourOf: behaviourByImage([failing]) }))
   return world
 }
 
@@ -155,6 +164,7 @@ export async function makeThings(world: WorkerWorld, caller: Caller): Promise<Th
     password: 'hidden-password',
   })
   return {
+    mark,
     idle,
     running,
     volume: { id: volume.id, name: `volume-${mark}` },
