@@ -26,22 +26,25 @@ export function enforcePools(deps: PoolDeps): Loop {
 async function pass(deps: PoolDeps, signal: AbortSignal): Promise<number | null> {
   const suspended = await deps.db.asSystem((q) => pools.activeOfSuspended(q, STOPS_LIMIT))
   let dueMs = await stop(deps, suspended, { code: 'suspended', signal })
+  const totals = await deps.db.asSystem((q) => poolTotals(q, deps.clock.now()))
+  const useOf = new Map<string, PoolUse>(totals.map((use) => [use.org_id, use]))
   for (let after: pools.WalledOrg | null = null; ;) {
     const last: pools.WalledOrg | null = after
     const page: readonly pools.WalledOrg[] = await deps.db.asSystem((q) =>
       pools.walledWithRuns(q, last?.org_id ?? null, PAGE),
     )
-    dueMs = Math.min(dueMs, await enforceOn(deps, page, signal))
+    dueMs = Math.min(dueMs, await enforceOn(deps, { orgs: page, useOf }, signal))
     after = page.at(-1) ?? null
     if (after === null || page.length < PAGE) return Number.isFinite(dueMs) ? dueMs : null
   }
 }
 
 /** Answers in how many milliseconds the next wall is met, or Infinity. */
-async function enforceOn(deps: PoolDeps, orgs: readonly pools.WalledOrg[], signal: AbortSignal): Promise<number> {
-  if (orgs.length === 0) return Infinity
-  const totals = await deps.db.asSystem((q) => poolTotals(q, deps.clock.now()))
-  const useOf = new Map<string, PoolUse>(totals.map((use) => [use.org_id, use]))
+async function enforceOn(
+  deps: PoolDeps,
+  { orgs, useOf }: { readonly orgs: readonly pools.WalledOrg[]; readonly useOf: ReadonlyMap<string, PoolUse> },
+  signal: AbortSignal,
+): Promise<number> {
   let dueMs = Infinity
   for (const org of orgs) {
     const use = useOf.get(org.org_id) ?? NOTHING

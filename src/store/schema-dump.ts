@@ -70,8 +70,11 @@ const TABLES = `
    where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and ${NOT_OF_EXTENSION('pg_class', 'c.oid')}
    order by c.relname`
 
+/** With their options: whether row-level security holds for who reads a view is one of them. */
 const VIEWS = `
-  select format(E'CREATE %s %I AS\\n%s', case c.relkind when 'm' then 'MATERIALIZED VIEW' else 'VIEW' end, c.relname, pg_get_viewdef(c.oid)) as item
+  select format(E'CREATE %s %I%s AS\\n%s', case c.relkind when 'm' then 'MATERIALIZED VIEW' else 'VIEW' end, c.relname,
+           case when c.reloptions is not null then format(' WITH (%s)', array_to_string(c.reloptions, ', ')) else '' end,
+           pg_get_viewdef(c.oid)) as item
     from pg_class c
    where c.relnamespace = 'public'::regnamespace and c.relkind in ('v', 'm') and ${NOT_OF_EXTENSION('pg_class', 'c.oid')}
    order by c.relname`
