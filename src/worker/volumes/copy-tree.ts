@@ -2,7 +2,7 @@ import { constants, type BigIntStats } from 'node:fs'
 import { copyFile, lchown, mkdir, readlink, symlink, type FileHandle } from 'node:fs/promises'
 import type { Found } from './beneath.ts'
 import { createFile, holdName, namesIn, openHeld, pathOf } from './descriptors.ts'
-import { conflict, isRefusal } from './file-errors.ts'
+import { conflict, isFull, isRefusal } from './file-errors.ts'
 import { give, giveIfOurs, type Ownership } from './owners.ts'
 import type { Made } from './put-in-place.ts'
 import { isTemporaryName } from './temporaries.ts'
@@ -103,7 +103,7 @@ async function tryClone(copy: Copy, source: FileHandle, made: FileHandle): Promi
     await copyFile(pathOf(source), pathOf(made), constants.COPYFILE_FICLONE_FORCE)
     return true
   } catch (error) {
-    if (isRefusal(error, 'ENOSPC', 'EDQUOT')) throw error
+    if (isFull(error)) throw error
     copy.canClone = false
     return false
   }

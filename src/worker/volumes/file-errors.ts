@@ -32,10 +32,18 @@ export async function withMeaning<T>(path: string, step: () => Promise<T>): Prom
 
 function meaningOf(path: string, error: unknown): unknown {
   if (error instanceof VolumeFileError || !(error instanceof Error) || !('code' in error)) return error
-  if (error.code === 'ENOSPC' || error.code === 'EDQUOT')
+  if (isFull(error))
     return new VolumeFileError('quota_exceeded', `'${path}' does not fit: the volume's cap is reached`, error)
   const meaning = MEANINGS[String(error.code)]
   return meaning === undefined ? error : new VolumeFileError(meaning.code, `'${path}' ${meaning.reason}`, error)
+}
+
+/** Linux's number of EDQUOT; Node knows no name for it (`Unknown system error -122`). */
+const EDQUOT = 122
+
+/** Whether the kernel refused for want of room: of the file system, or below a cap. */
+export function isFull(error: unknown): boolean {
+  return isRefusal(error, 'ENOSPC') || (error instanceof Error && 'errno' in error && error.errno === -EDQUOT)
 }
 
 /** The refusal of what is not there, or is nothing that clients are shown. */

@@ -20,5 +20,6 @@ export async function give(held: FileHandle, { uid, gid, mode }: Ownership): Pro
  * place by a sandbox meanwhile and is left as it is: no sandbox can make files of this process's user.
  */
 export async function giveIfOurs(held: FileHandle, ownership: Ownership): Promise<void> {
-  if ((await held.stat()).uid === process.geteuid?.()) await give(held, ownership)
+  const stats = await held.stat()
+  if (stats.isDirectory() && stats.uid === process.geteuid?.()) await give(held, ownership)
 }

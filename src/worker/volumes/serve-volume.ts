@@ -132,9 +132,9 @@ async function receiveContent({ request, response, files }: Exchange): Promise<v
 }
 
 function answerError({ request, response, log }: Exchange, error: unknown): void {
+  // The rest of an upload is read and dropped: behind it lies the end of the stream, and its sender may send it all first.
+  request.resume()
   if (error instanceof VolumeFileError && !response.headersSent) {
-    // The rest of an upload is read and dropped: its sender hears the refusal only once it looks for a reply.
-    request.resume()
     sendJson(response, 422, { code: error.code, message: error.message })
     return
   }

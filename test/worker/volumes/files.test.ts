@@ -31,6 +31,9 @@ import {
   unfinishedIn,
 } from './volume-folder.ts'
 
+/** Where thousands of folders are made in no time. */
+const inMemory = existsSync('/dev/shm') ? '/dev/shm' : undefined
+
 test('a file is listed, described and read as it was written, in folders that were made for it', async () => {
   await using volume = await makeVolumeFolder()
   const { files } = volume
@@ -272,7 +275,8 @@ test('a folder is put neither into itself nor over something, and what is refuse
   await files.write('/full/x', contentFrom('y'))
   await files.write('/file', contentFrom('z'))
   await symlink('a/b', join(root, 'link'))
-  for (const put of [files.copy, files.rename]) {
+  for (const name of ['copy', 'rename'] as const) {
+    const put = (from: string, to: string): Promise<void> => files[name](from, to)
     await assert.rejects(put('/a', '/a/new/deep'), refusal('volume_file_conflict'))
     await assert.rejects(put('/a', '/link/new'), refusal('volume_file_conflict'))
     await assert.rejects(put('/a', '/full'), refusal('volume_file_conflict'))
@@ -288,7 +292,7 @@ test('a folder is put neither into itself nor over something, and what is refuse
 })
 
 test('a folder is removed only when that is asked for, however deep it is', { timeout: 60_000 }, async () => {
-  await using volume = await makeVolumeFolder()
+  await using volume = await makeVolumeFolder(inMemory)
   const { files, root } = volume
   await files.mkdir('/-rf')
   await assert.rejects(files.remove('/-rf', { isRecursive: false }), (error: unknown) => {
@@ -305,7 +309,7 @@ test('a folder is removed only when that is asked for, however deep it is', { ti
 })
 
 test('the deepest path that may be asked for is made, listed and removed', async () => {
-  await using volume = await makeVolumeFolder()
+  await using volume = await makeVolumeFolder(inMemory)
   const { files, root } = volume
   const path = 'a/'.repeat(2047)
   await files.mkdir(path)

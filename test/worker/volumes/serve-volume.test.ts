@@ -71,11 +71,10 @@ test('every operation does over a stream what it does on the folder, and leaves 
 
 test('a fault is told as no more than that', async () => {
   await using volume = await makeVolumeFolder()
-  const secret = (): never => {
-    throw new Error(`EIO: ${volume.root}`)
-  }
-  const world = serveAll({ ...volume.files, list: () => Promise.reject(new Error(volume.root)), read: secret })
-  for (const asked of [world.client.list('/'), world.client.read('/x')])
+  const fault = (): Promise<never> => Promise.reject(new Error(`EIO: ${volume.root}`))
+  const world = serveAll({ ...volume.files, list: fault, read: fault, write: fault })
+  const { client } = world
+  for (const asked of [client.list('/'), client.read('/x'), client.write('/x', endlessContent())])
     await assert.rejects(asked, (error) => error instanceof Error && !String(error.stack).includes(volume.root))
   await assertAllEnded(world)
 })
@@ -124,11 +123,7 @@ test(
     await using volume = await makeVolumeFolder()
     await volume.files.mkdir('/folder')
     const world = serveAll(volume.files)
-    const endless = new Readable({
-      read() {
-        this.push(Buffer.alloc(64 * 1024))
-      },
-    })
+    const endless = endlessContent()
     await assert.rejects(world.client.write('/folder', endless), refusal('volume_file_conflict'))
     assert.equal(endless.destroyed, false)
     endless.destroy()
@@ -200,7 +195,7 @@ test(
 
 test('files far larger than the memory go through in both directions', { timeout: 60_000 }, async () => {
   await using volume = await makeVolumeFolder()
-  const child = new URL('stream-much.ts', import.meta.url).pathname
+  const child = new URL('../../support/volume-stream-process.ts', import.meta.url).pathname
   const args = ['--max-old-space-size=48', child, volume.root, String(64 * 1024 * 1024)]
   const { stdout } = await promisify(execFile)(process.execPath, args, { timeout: 50_000 })
   const { mostMib, isSame } = JSON.parse(stdout) as { mostMib: number; isSame: boolean }
@@ -211,4 +206,12 @@ test('files far larger than the memory go through in both directions', { timeout
 async function listOpenFiles(): Promise<string> {
   const { stdout } = await promisify(execFile)('ls', ['-l', `/proc/${process.pid}/fd`])
   return stdout
+}
+
+function endlessContent(): Readable {
+  return new Readable({
+    read() {
+      this.push(Buffer.alloc(64 * 1024))
+    },
+  })
 }

@@ -19,8 +19,8 @@ export type VolumeFolder = AsyncDisposable & {
   readonly files: VolumeFiles
 }
 
-export async function makeVolumeFolder(): Promise<VolumeFolder> {
-  const dir = await mkdtemp(join(tmpdir(), 'sandyard-volume-'))
+export async function makeVolumeFolder(at = tmpdir()): Promise<VolumeFolder> {
+  const dir = await mkdtemp(join(at, 'sandyard-volume-'))
   const root = join(dir, 'volume')
   await mkdir(root)
   return {

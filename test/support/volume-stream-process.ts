@@ -1,12 +1,12 @@
-// Run by serve-volume.test.ts with a small heap: writes a file of so many bytes to a volume over a stream, reads it back,
+// Run by test/worker/volumes/serve-volume.test.ts with a small heap: writes a file of so many bytes to a volume over a stream, reads it back,
 // and says how much memory its buffers took at most.
 import { createHash } from 'node:crypto'
 import { duplexPair, Readable } from 'node:stream'
-import { makeVolumeClient } from '../../../src/control/volume-client.ts'
-import { makeLog } from '../../../src/lib/log.ts'
-import { systemRandom } from '../../../src/lib/random.ts'
-import { makeVolumeFiles } from '../../../src/worker/volumes/files.ts'
-import { serveVolume } from '../../../src/worker/volumes/serve-volume.ts'
+import { makeVolumeClient } from '../../src/control/volume-client.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { makeVolumeFiles } from '../../src/worker/volumes/files.ts'
+import { serveVolume } from '../../src/worker/volumes/serve-volume.ts'
 
 const [root = '', size = '0'] = process.argv.slice(2)
 const files = makeVolumeFiles({ root, uidShift: process.getuid?.() ?? 0, random: systemRandom })

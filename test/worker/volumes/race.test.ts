@@ -1,0 +1,98 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, readFile, symlink, writeFile } from 'node:fs/promises'
+import { lstatSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { VolumeFileError } from '../../../src/contract/volume-protocol.ts'
+import { contentFrom, makeVolumeFolder, namesBeneath, pictureOf, textOf, unfinishedIn } from './volume-folder.ts'
+
+const ROUNDS = 100
+/** What takes its time is tried in one round of so many. */
+const ROUNDS_EACH = 4
+const SECRET = 'what lies outside'
+
+test(
+  'however fast a sandbox swaps folders, links and FIFOs, nothing outside is read or changed',
+  { timeout: 60_000 },
+  async () => {
+    await using volume = await makeVolumeFolder()
+    const { files, root, dir } = volume
+    const outside = join(dir, 'outside')
+    await mkdir(join(outside, 'folder'), { recursive: true })
+    await writeFile(join(outside, 'secret'), SECRET)
+    await writeFile(join(outside, 'folder/secret'), SECRET)
+    await symlink('folder', join(outside, 'link'))
+    const before = pictureOf(outside)
+    await using sandbox = await startSandbox(root, 'outside')
+
+    const operations = {
+      read: () => textOf(files, '/x/secret'),
+      readSwapped: () => textOf(files, '/f'),
+      list: () => files.list('/x'),
+      listRoot: () => files.list('/'),
+      stat: () => files.stat('/x/secret'),
+      exists: () => files.exists('/x/folder'),
+      write: () => files.write('/x/secret', contentFrom('inside')),
+      writeSwapped: () => files.write('/f', contentFrom('inside')),
+      mkdir: () => files.mkdir('/x/made/deep'),
+      copyOut: () => files.copy('/x/secret', '/copied'),
+      copySwapped: () => files.copy('/f', '/copied-f'),
+      copyInto: () => files.copy('/copied', '/x/secret'),
+      copyTree: () => files.copy('/x', '/tree/a'),
+      copyTreeInto: () => files.copy('/tree', '/x/tree'),
+      renameInto: () => files.rename('/copied', '/x/folder/moved'),
+      renameOut: () => files.rename('/x/secret', '/taken'),
+      removeFile: () => files.remove('/x/secret', { isRecursive: false }),
+      removeTree: () => files.remove('/tree', { isRecursive: true }),
+      removeTreeBelow: () => files.remove('/x/folder', { isRecursive: true }),
+      removeTreeSwapped: () => files.remove('/x', { isRecursive: true }),
+    }
+    const seen = new Map<string, Set<string>>(Object.keys(operations).map((name) => [name, new Set()]))
+    for (let round = 0; round < ROUNDS; round += 1)
+      for (const [name, operation] of Object.entries(operations)) {
+        if (name.includes('Tree') && round % ROUNDS_EACH !== 0) continue
+        const outcome = await outcomeOf(operation)
+        assert.ok(!outcome.includes(SECRET), `${name} told what lies outside: ${outcome}`)
+        assert.ok(!outcome.includes('/x/link'), `${name} listed what lies outside: ${outcome}`)
+        seen.get(name)?.add(outcome.startsWith('refused') ? outcome : 'done')
+      }
+    await sandbox[Symbol.asyncDispose]()
+
+    assert.equal(pictureOf(outside), before)
+    for (const name of namesBeneath(root))
+      if (lstatSync(join(root, name)).isFile())
+        assert.ok(!(await readFile(join(root, name), 'utf8')).includes(SECRET), `${name} holds what lies outside`)
+    assert.deepEqual(unfinishedIn(root), [])
+    for (const name of ['read', 'list', 'write', 'mkdir', 'copyTree'])
+      assert.deepEqual(
+        [seen.get(name)?.has('done'), (seen.get(name)?.size ?? 0) > 1],
+        [true, true],
+        `${name} met no race`,
+      )
+  },
+)
+
+async function startSandbox(root: string, outside: string): Promise<AsyncDisposable> {
+  const program = new URL('../../support/volume-race-process.ts', import.meta.url).pathname
+  const child = spawn(process.execPath, [program, root, outside], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const ended = once(child, 'exit')
+  await once(child.stdout, 'data')
+  return {
+    async [Symbol.asyncDispose]() {
+      child.stdin.end()
+      await ended
+    },
+  }
+}
+
+/** Both what it told and how it was refused; rejects for a fault. */
+async function outcomeOf(operation: () => Promise<unknown>): Promise<string> {
+  try {
+    return JSON.stringify(await operation()) ?? 'done'
+  } catch (error) {
+    if (!(error instanceof VolumeFileError)) throw error
+    return `refused: ${error.code}`
+  }
+}
