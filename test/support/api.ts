@@ -1,8 +1,11 @@
 import type { Static } from 'typebox'
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
+import type { StorageBreakdownReply, UsageBreakdownReply, UsageSummaryReply } from '../../src/contract/billing.ts'
 import type { EventPage } from '../../src/contract/events.ts'
 import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes.ts'
 import type { OrgReply } from '../../src/contract/org.ts'
+import type { QuotaUsageReply } from '../../src/contract/quotas.ts'
+import type { VolumeList, VolumeReply } from '../../src/contract/volumes.ts'
 import { assertReply } from './contract.ts'
 import type { RealServer } from './server.ts'
 
@@ -13,6 +16,15 @@ type Bodies = {
   readonly list_sandboxes: Static<typeof SandboxPage>
   readonly list_events: Static<typeof EventPage>
   readonly get_org: Static<typeof OrgReply>
+  readonly list_volumes: Static<typeof VolumeList>
+  readonly create_volume: Static<typeof VolumeReply>
+  readonly get_default_volume: Static<typeof VolumeReply>
+  readonly get_volume: Static<typeof VolumeReply>
+  readonly update_volume: Static<typeof VolumeReply>
+  readonly get_quotas: Static<typeof QuotaUsageReply>
+  readonly get_usage: Static<typeof UsageSummaryReply>
+  readonly get_sandbox_breakdown: Static<typeof UsageBreakdownReply>
+  readonly get_storage_breakdown: Static<typeof StorageBreakdownReply>
 }
 type BodyOf<Id extends OperationId> = Id extends keyof Bodies ? Bodies[Id] : SandboxBody
 type ErrorBody = { readonly error: { readonly code: string; readonly message: string; readonly details: unknown } }
