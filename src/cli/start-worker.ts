@@ -1,7 +1,6 @@
 import { join } from 'node:path'
 import { duplexPair } from 'node:stream'
 import type { Config } from '../config.ts'
-import type { VolumeFiles } from '../contract/volume-protocol.ts'
 import { systemClock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
@@ -18,7 +17,6 @@ import { makeSimulatedDriver } from '../worker/drivers/simulated.ts'
 import { openImageStore, type ImageStore } from '../worker/images/store.ts'
 import { makeNetworks } from '../worker/network/make-networks.ts'
 import { readHostResolvers } from '../worker/network/resolv-conf.ts'
-import { makeVolumeFiles } from '../worker/volumes/files.ts'
 import { openVolumeStorage, type StoragePlan } from '../worker/volumes/open-storage.ts'
 import type { VolumeStorage } from '../worker/volumes/storage.ts'
 import type { DataFolder } from './data-folder.ts'
@@ -65,11 +63,6 @@ export function storagePlan(config: Config): StoragePlan {
 /** Opens the storage for volumes. Rejects when the volumes that are there can't be reached. */
 export function openStorage(config: Config, log: Log): Promise<VolumeStorage> {
   return openVolumeStorage(storagePlan(config), { uidShift: UID_SHIFT, clock: systemClock, log })
-}
-
-/** The files of a volume by its folder. */
-export function filesOf(root: string): VolumeFiles {
-  return makeVolumeFiles({ root, uidShift: UID_SHIFT, random: systemRandom })
 }
 
 /** Opens the driver that the settings choose. Rejects, in words, with what the machine lacks for it. */

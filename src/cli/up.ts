@@ -9,13 +9,14 @@ import { runAgent } from '../worker/agent.ts'
 import { makeControlPlane } from '../worker/control-plane.ts'
 import type { Driver } from '../worker/drivers/driver.ts'
 import { ensureDemoImage } from '../worker/images/demo.ts'
+import { makeFilesOf } from '../worker/volumes/files-of.ts'
 import type { VolumeStorage } from '../worker/volumes/storage.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder, type DataFolder } from './data-folder.ts'
 import { openStore } from './open-store.ts'
 import { makeStopSignals } from './stop-signals.ts'
 import { startControl, type RunningControl } from './start-control.ts'
-import { filesOf, openDriver, openImages, openStorage } from './start-worker.ts'
+import { openDriver, openImages, openStorage, UID_SHIFT } from './start-worker.ts'
 
 /** The worker that runs inside `up`. */
 const LOCAL_WORKER = 'local'
@@ -128,7 +129,7 @@ async function joinAsWorker(deps: {
         life: control.deps.uuids.next(),
         ...machine,
         storageSampleMs: config.storageSampleSecs * 1_000,
-        filesOf,
+        filesOf: makeFilesOf({ uidShift: UID_SHIFT, random: systemRandom, log }),
         controlPlane,
         clock: systemClock,
         log,

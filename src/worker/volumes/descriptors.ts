@@ -39,6 +39,16 @@ export async function createFile(folder: FileHandle, name: string | Buffer): Pro
   return await open(pathOf(folder, name), flags, 0o600)
 }
 
+/** Makes the names in a folder that is held last: whoever was told of a change finds it after a power cut. */
+export async function settleFolder(folder: FileHandle): Promise<void> {
+  const readable = await open(pathOf(folder), constants.O_RDONLY | constants.O_DIRECTORY)
+  try {
+    await readable.sync()
+  } finally {
+    await readable.close()
+  }
+}
+
 /** The names in a folder that is held, in no order, as the bytes that they are; read as they are asked for. */
 export async function* namesIn(folder: FileHandle): AsyncGenerator<Buffer> {
   // latin1 keeps each byte; opendir's own buffers are unknown to its types

@@ -6,7 +6,7 @@ import { parseVolumePath, type VolumePath } from '../../domain/volume-path.ts'
 import type { Random } from '../../lib/random.ts'
 import { walk, type Found, type Identity, type Place, type Volume } from './beneath.ts'
 import { makeCopy } from './copy-tree.ts'
-import { openHeld, pathOf } from './descriptors.ts'
+import { openHeld, pathOf, settleFolder } from './descriptors.ts'
 import { conflict, invalidPath, notFound, withMeaning } from './file-errors.ts'
 import { describeFile, isShown } from './file-facts.ts'
 import { listFolder, statsBehind } from './list-folder.ts'
@@ -143,6 +143,7 @@ async function move(volume: Volume, from: string, to: string): Promise<void> {
     refuseWithin(foundAt(place, from), aim, { from, to })
     await using target = await walk(volume, toNames, { path: to, last: 'keep', missing: 'above' })
     await rename(pathOf(place.folder, name), pathOf(target.folder, target.name ?? '.'))
+    await settleFolder(target.folder)
   })
 }
 

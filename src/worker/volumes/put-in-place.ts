@@ -3,7 +3,7 @@ import { rename, type FileHandle } from 'node:fs/promises'
 import type { Random } from '../../lib/random.ts'
 import type { VolumePath } from '../../domain/volume-path.ts'
 import { walk, type Place, type Volume } from './beneath.ts'
-import { pathOf } from './descriptors.ts'
+import { pathOf, settleFolder } from './descriptors.ts'
 import { conflict, withMeaning } from './file-errors.ts'
 import { discard, newTemporaryName } from './temporaries.ts'
 
@@ -36,6 +36,7 @@ export async function putInPlace(volume: Volume, options: PutInPlace): Promise<v
       checkTarget(target, options)
       await made.finish(target.found?.stats ?? null)
       await rename(pathOf(aim.folder, temporary), pathOf(target.folder, target.name ?? '.'))
+      await settleFolder(target.folder)
     })
   } catch (error) {
     await discard(aim.folder, temporary)

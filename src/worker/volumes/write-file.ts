@@ -23,7 +23,10 @@ export async function makeFile(
     const sizeBytes = await fill(handle, from)
     return {
       sizeBytes,
-      finish: (replaced) => give(handle, ownershipAfter(replaced, from.uidShift)),
+      async finish(replaced) {
+        await give(handle, ownershipAfter(replaced, from.uidShift))
+        await handle.sync() // its bytes must last before its name does
+      },
       [Symbol.asyncDispose]: () => handle.close(),
     }
   } catch (error) {
