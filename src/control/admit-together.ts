@@ -10,8 +10,7 @@ import * as quotas from '../store/quotas.ts'
 export type AdmissionAnswer =
   | { readonly kind: 'admitted' }
   | { readonly kind: 'conflict' }
-  | { readonly kind: 'suspended' }
-  | { readonly kind: 'exceeds'; readonly refusal: QuotaRefusal; readonly slug: string }
+  | { readonly kind: 'refused'; readonly refusal: QuotaRefusal; readonly slug: string }
 
 const ADMITTED: AdmissionAnswer = { kind: 'admitted' }
 const CONFLICT: AdmissionAnswer = { kind: 'conflict' }
@@ -88,11 +87,7 @@ function divide(
     if (verdict === null) {
       fitting.push(admission)
       standing = withAdmitted(standing, asked)
-    } else
-      refused.set(
-        admission,
-        verdict === 'suspended' ? { kind: 'suspended' } : { kind: 'exceeds', refusal: verdict, slug: from.slug },
-      )
+    } else refused.set(admission, { kind: 'refused', refusal: verdict, slug: from.slug })
   }
   return { fitting, refused }
 }

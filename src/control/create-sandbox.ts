@@ -65,8 +65,7 @@ async function admit(
     const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }
     const answer = await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
     if (answer.kind === 'admitted') return asSeen(sandbox)
-    if (answer.kind === 'suspended') throw new Problem('org_suspended')
-    if (answer.kind === 'exceeds') throw quotaProblem(answer.refusal, answer.slug)
+    if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
     await refuseConflict(deps, caller, input)
     if (tried === SLUG_TRIES)
       throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })

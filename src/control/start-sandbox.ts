@@ -27,8 +27,7 @@ export async function startSandbox(
       cause: { actor: caller.actor, code: 'requested' },
     })
     if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
-    if (answer.kind === 'suspended') throw new Problem('org_suspended')
-    if (answer.kind === 'exceeds') throw quotaProblem(answer.refusal, answer.slug)
+    if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
     if (answer.kind === 'volumes_gone') throw volumesGone(answer.names)
     if (answer.kind === 'stale' && answer.status !== 'starting') {
       throw wrongState(answer.status, ['created', 'stopped', 'failed', 'starting'])

@@ -58,8 +58,7 @@ export type Transition = {
 export type TransitionAnswer =
   | { readonly kind: 'moved'; readonly status: SandboxStatus; readonly run_id: RunId | null }
   | { readonly kind: 'stale'; readonly status: SandboxStatus; readonly run_id: RunId | null }
-  | { readonly kind: 'suspended' }
-  | { readonly kind: 'exceeds'; readonly refusal: QuotaRefusal; readonly slug: string }
+  | { readonly kind: 'refused'; readonly refusal: QuotaRefusal; readonly slug: string }
   /** A start of a sandbox that mounts volumes which are not there any more, by their names. */
   | { readonly kind: 'volumes_gone'; readonly names: readonly string[] }
   | { readonly kind: 'absent' }
@@ -150,8 +149,7 @@ async function openRun(
   await orgs.lock(tx, org_id)
   const standing = await quotas.standing(tx, org_id, { now: run.opened_at, counts: 'decisive' })
   const verdict = judge(standing, { ...opened, creates: false, starts: true, max_duration_secs: null })
-  if (verdict === 'suspended') return { kind: 'suspended' }
-  if (verdict !== null) return { kind: 'exceeds', refusal: verdict, slug: standing.slug }
+  if (verdict !== null) return { kind: 'refused', refusal: verdict, slug: standing.slug }
   await standings.openRun(tx, opened, { isJudged: true })
   return null
 }

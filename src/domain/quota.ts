@@ -98,9 +98,12 @@ export type Asked = {
   readonly max_duration_secs: number | null
 }
 
-/** Why a create or a start is refused: the limit, its value, what is in use and what was asked for beside it. */
+/**
+ * Why a create or a start is refused: the limit, its value, what is in use and what was asked for beside it. Suspension
+ * counts as a limit that lets nothing start.
+ */
 export type QuotaRefusal = {
-  readonly limit: LimitName
+  readonly limit: LimitName | 'is_suspended'
   readonly max: number
   /** null: the limit is about one sandbox, so that nothing is in use of it. */
   readonly current: number | null
@@ -109,8 +112,8 @@ export type QuotaRefusal = {
 }
 
 /** Whether something fits: null when it does. */
-export function judge(standing: QuotaStanding, asked: Asked): QuotaRefusal | 'suspended' | null {
-  if (asked.starts && standing.is_suspended) return 'suspended'
+export function judge(standing: QuotaStanding, asked: Asked): QuotaRefusal | null {
+  if (asked.starts && standing.is_suspended) return { limit: 'is_suspended', max: 0, current: null, requested: 1 }
   return refuseBySize(standing, asked) ?? refuseByCount(standing, asked) ?? refuseByPool(standing, asked)
 }
 

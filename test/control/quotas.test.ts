@@ -219,7 +219,10 @@ test('suspension refuses starts and stops what runs or waits, and resuming lets 
   const [running, waiting] = [await create(deps, caller), await create(deps, caller)]
   await run(running.id)
   await suspendOrg(deps, operatorOf(caller), null)
-  assert.equal((await refusalOf(create(deps, caller)))?.code, 'org_suspended')
+  const refusal = await refusalOf(create(deps, caller))
+  assert.equal(refusal?.code, 'org_suspended')
+  const how_to_change = 'whoever runs this installation can end that: sandyard org resume suspended'
+  assert.deepEqual(refusal.details, { limit: 'is_suspended', max: 0, current: null, requested: 1, how_to_change })
   await create(deps, caller, { start: false })
   await enforcePools(deps).run(never)
   assert.deepEqual([(await runOf(running.id)).status, (await runOf(waiting.id)).status], ['stopping', 'stopped'])
