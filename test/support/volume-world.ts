@@ -1,0 +1,107 @@
+import { createSandbox } from '../../src/control/create-sandbox.ts'
+import { createVolume } from '../../src/control/create-volume.ts'
+import { stopSandbox } from '../../src/control/stop-sandbox.ts'
+import { makeAnswer, takeReport } from '../../src/control/worker-sync.ts'
+import { registerWorker } from '../../src/control/worker-join.ts'
+import type { StoredVolume, SyncAnswer, SyncRequest } from '../../src/contract/worker-protocol.ts'
+import type { VolumeId, WorkerId } from '../../src/domain/ids.ts'
+import type { Sandbox } from '../../src/domain/sandbox.ts'
+import type { Mount } from '../../src/domain/spec.ts'
+import type { Volume } from '../../src/domain/volume.ts'
+import type { Clock } from '../../src/lib/clock.ts'
+import { placePending } from '../../src/loops/place-pending.ts'
+import { reapVolumes } from '../../src/loops/reap-volumes.ts'
+import { makeTestControl, type TestControl } from './control.ts'
+import { PLAIN_SPEC } from './spec.ts'
+
+export const never = new AbortController().signal
+
+/** What a worker of this world says of its storage and of the volumes in it; null: as before. */
+export type Said = {
+  readonly volumes?: readonly StoredVolume[] | null
+  readonly is_shared?: boolean
+  readonly enforces_caps?: boolean
+  readonly known?: string | null
+}
+
+/** A control plane without a network, whose workers a test plays itself. */
+export type VolumeWorld = TestControl & {
+  addWorker(name: string): Promise<WorkerId>
+  /** One sync of a worker: its report is taken in; the answer is what it is told. */
+  sync(worker: WorkerId, said?: Said): Promise<SyncAnswer>
+  addVolume(name: string, capacity_gib?: number): Promise<Volume>
+  create(names: readonly string[], start?: boolean): Promise<Sandbox>
+  stop(sandbox: Sandbox): Promise<void>
+  /** One pass of placement, and one of the reaper. */
+  place(): Promise<void>
+  reap(): Promise<void>
+  homeOf(id: VolumeId): Promise<{ readonly home_worker_id: WorkerId | null; readonly is_shared: boolean } | null>
+}
+
+/** A mount of a volume by its name. */
+export function named(name: string): Mount {
+  const options = { readonly: false, noexec: false, nosuid: false, nodev: false }
+  const share = { stat_virtualization: 'strict', host_permissions: 'private' } as const
+  return { type: 'named', name, guest: `/mnt/${name}`, options, ...share }
+}
+
+/** Makes one, with a worker `w1` that has said that it can mount volumes. */
+export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}): Promise<VolumeWorld> {
+  const control = await makeTestControl(options)
+  const { deps, caller } = control
+  const tickets = { showTickets: () => [] }
+  let seq = 0
+  return {
+    ...control,
+    addWorker: (name) => registerWorker(deps, { name, credential: `the credential of ${name}` }),
+    async sync(worker, { volumes = null, is_shared = false, enforces_caps = true, known = null } = {}) {
+      const report: SyncRequest = {
+        protocol: 2,
+        worker_id: worker,
+        life: '00000000-0000-7000-8000-000000000001',
+        seq: ++seq,
+        known_version: null,
+        capacity: { vcpus: 64, memory_mib: 65_536, disk_mib: 65_536 },
+        driver: { name: 'played', isolation: 'none', abilities: ['named_mounts', 'bind_mounts'], images: [] },
+        seen: [],
+        stored: [],
+        dialled: [],
+        storage: { is_shared, enforces_caps, how: 'as the test says' },
+        volumes,
+        known_volumes_version: known,
+      }
+      await takeReport(deps, worker, report)
+      return makeAnswer(deps, tickets, worker, report)
+    },
+    addVolume: (name, capacity_gib) =>
+      createVolume(deps, caller, { name, labels: {}, capacity_gib: capacity_gib ?? null }),
+    create: (names, start = true) =>
+      createSandbox(deps, caller, {
+        spec: { ...PLAIN_SPEC, mounts: names.map(named) },
+        name: null,
+        slug: null,
+        registry: { mode: 'auto' },
+        start,
+        waitMs: null,
+        signal: never,
+      }),
+    async stop(sandbox) {
+      await stopSandbox(deps, caller, { id: sandbox.id })
+    },
+    async place() {
+      await placePending(deps).run(never)
+    },
+    async reap() {
+      await reapVolumes(deps).run(never)
+    },
+    async homeOf(id) {
+      const { rows } = await deps.db.asSystem((q) =>
+        q.query<{ readonly home_worker_id: WorkerId | null; readonly is_shared: boolean }>({
+          text: 'SELECT home_worker_id, is_shared FROM volumes WHERE id = $1',
+          values: [id],
+        }),
+      )
+      return rows[0] ?? null
+    },
+  }
+}
