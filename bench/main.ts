@@ -1,11 +1,14 @@
 import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
 import { benchCreates } from './creates.ts'
+import { benchEvents } from './events.ts'
 import { benchExec } from './exec.ts'
 import { benchGet } from './get.ts'
 import { benchList } from './list.ts'
 import { benchMemory } from './memory.ts'
 import { benchStart } from './start.ts'
+import { benchUsage } from './usage.ts'
+import { benchVolume } from './volume.ts'
 import { describeMachine } from './support/machine.ts'
 import { renderTable, verdictOf, type Row } from './support/report.ts'
 
@@ -16,6 +19,9 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   get: { about: 'GET by id, against bare node:http with the same bytes', run: benchGet },
   start: { about: 'create until running, against a script of the same steps', run: benchStart },
   list: { about: 'a page by label among 100,000 sandboxes', run: benchList },
+  usage: { about: 'usage reports on a million runs, against bare queries for the same rows', run: benchUsage },
+  events: { about: 'a page of events among a million, against one event by its id', run: benchEvents },
+  volume: { about: 'a file into a volume and out of it, against a plain copy', run: benchVolume },
   memory: { about: 'the memory of the idle server', run: benchMemory },
   exec: { about: "a command in a sandbox, against the runtime's own exec", run: benchExec },
 }

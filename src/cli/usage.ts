@@ -19,8 +19,9 @@ export const usage: Command = {
     await using control = await borrowControl(config)
     const { id: org_id } = await chooseOrg(control.db, texts['org'])
     try {
+      const pages = exportUsage(control, { org_id }, asked)
       await write(csvLine(COLUMNS))
-      for await (const page of exportUsage(control, { org_id }, asked)) {
+      for await (const page of pages) {
         const lines = page.map(({ day, sandbox_id, name, slug, vcpu_ms, memory_mib_ms, disk_mib_ms }) =>
           csvLine([day, sandbox_id, name, slug, ...[vcpu_ms, memory_mib_ms, disk_mib_ms].map(decimalSeconds)]),
         )

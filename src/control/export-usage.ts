@@ -14,20 +14,26 @@ export type ExportedDay = usage.SandboxDay & { readonly name: string; readonly s
 
 /**
  * Usage by day and sandbox, however much it is: one page of a day is held at a time. Runs that go on count up to the
- * moment of the call. Throws `invalid_request` for a bad range.
+ * moment of the call. Throws `invalid_request` for a bad range at once, before anything is read.
  */
-export async function* exportUsage(
+export function exportUsage(
   deps: Pick<ControlDeps, 'db' | 'clock'>,
   { org_id }: Pick<Caller, 'org_id'>,
   asked: AskedRange,
 ): AsyncGenerator<readonly ExportedDay[]> {
-  const { range, now } = questionOf(deps, org_id, asked)
+  return pagesOf(deps, questionOf(deps, org_id, asked))
+}
+
+async function* pagesOf(
+  { db }: Pick<ControlDeps, 'db'>,
+  { org_id, range, now }: usage.UsageQuestion,
+): AsyncGenerator<readonly ExportedDay[]> {
   const until = range.until < now ? range.until : now
   for (const day of cutAtDays({ since: range.since, until })) {
     let after: SandboxId | null = null
     do {
-      const page: readonly ExportedDay[] = await deps.db.asOrg(org_id, async (q) => {
-        const rows = await usage.sandboxDays(q, { org_id, range: day, now }, { limit: PAGE, after })
+      const page: readonly ExportedDay[] = await db.asOrg(org_id, async (q) => {
+        const rows = await usage.sandboxPage(q, { org_id, range: day, now }, { limit: PAGE, after })
         const ids = rows.map(({ sandbox_id }) => sandbox_id)
         const names = new Map((await usage.sandboxNames(q, org_id, ids)).map((sandbox) => [sandbox.id, sandbox]))
         return rows.map((row) => {

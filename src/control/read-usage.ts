@@ -63,7 +63,7 @@ const BYTES_PER_GIB = 1024n ** 3n
 export async function getSandboxBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: AskedRange) {
   const question = questionOf(deps, org_id, asked)
   return deps.db.asOrg(org_id, async (q) => {
-    const rows = atMost(await usage.sandboxDays(q, question, { limit: USAGE_ROWS_MAX + 1 }), question.range)
+    const rows = atMost(await usage.sandboxDays(q, question, USAGE_ROWS_MAX + 1), question.range)
     const ids = [...new Set(rows.map(({ sandbox_id }) => sandbox_id))]
     return { rows, sandboxes: await usage.sandboxNames(q, org_id, ids) }
   })

@@ -119,12 +119,3 @@ export function divideHalfUp(dividend: bigint, divisor: bigint): bigint {
 export function divideForDisplay(dividend: bigint, divisor: bigint): number {
   return Number(dividend / divisor) + Number(dividend % divisor) / Number(divisor)
 }
-
-/** Whether a value is a price table: known names only, whole numbers from 0 to 2^53 - 1. */
-export function isPriceTable(value: unknown): value is PriceTable {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return false
-  const names = new Set<string>(METRICS.map((metric) => METRIC_FACTS[metric].price))
-  return Object.entries(value).every(
-    ([name, price]) => names.has(name) && Number.isSafeInteger(price) && Number(price) >= 0,
-  )
-}

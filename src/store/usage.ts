@@ -21,21 +21,32 @@ export type SandboxDay = AmountRow & { readonly sandbox_id: SandboxId; readonly 
 export type UsageQuestion = { readonly org_id: OrgId; readonly range: TimeRange; readonly now: Date }
 
 /**
- * What an organization's sandboxes took on each day of a range, by day and sandbox; at most `limit` rows. Of a range within
- * one day, `after` leads on: only sandboxes after that one.
+ * What an organization's sandboxes took on each day of a range, at most `limit` rows, in no order: sorting tens of
+ * thousands of rows takes longer than reading them.
  */
 export async function sandboxDays(
   q: Queryable,
   question: UsageQuestion,
-  { limit, after = null }: { readonly limit: number; readonly after?: SandboxId | null },
+  limit: number,
 ): Promise<readonly SandboxDay[]> {
   const { rows } = await q.query<SandboxDay>({
     name: 'usage.sandboxDays',
-    text: `${amountsOf('usage_days')}
-           SELECT sandbox_id, day, sum(vcpu_ms) AS vcpu_ms, sum(memory_mib_ms) AS memory_mib_ms,
-             sum(disk_mib_ms) AS disk_mib_ms
-           FROM amounts WHERE $11::uuid IS NULL OR sandbox_id > $11
-           GROUP BY day, sandbox_id ORDER BY day, sandbox_id LIMIT $10`,
+    text: `${piecesOf('usage_days')} SELECT sandbox_id, day, ${SUMS} FROM ${JOINED} LIMIT $10`,
+    values: [...valuesOf(question), limit],
+  })
+  return rows
+}
+
+/** The same for a range within one day, a page in the order of the sandboxes' ids, after a given one. */
+export async function sandboxPage(
+  q: Queryable,
+  question: UsageQuestion,
+  { after, limit }: { readonly after: SandboxId | null; readonly limit: number },
+): Promise<readonly SandboxDay[]> {
+  const { rows } = await q.query<SandboxDay>({
+    name: 'usage.sandboxPage',
+    text: `${piecesOf('usage_days')} SELECT sandbox_id, day, ${SUMS} FROM ${JOINED}
+           WHERE $11::uuid IS NULL OR sandbox_id > $11 ORDER BY sandbox_id LIMIT $10`,
     values: [...valuesOf(question), limit, after],
   })
   return rows
@@ -48,9 +59,8 @@ export async function orgDays(
 ): Promise<readonly (Amounts & { readonly day: string })[]> {
   const { rows } = await q.query<AmountRow & { readonly day: string }>({
     name: 'usage.orgDays',
-    text: `${amountsOf('usage_org_days')}
-           SELECT day, sum(vcpu_ms) AS vcpu_ms, sum(memory_mib_ms) AS memory_mib_ms, sum(disk_mib_ms) AS disk_mib_ms
-           FROM amounts GROUP BY day ORDER BY day`,
+    text: `${piecesOf('usage_org_days')}
+           SELECT day, ${SUMS} FROM whole FULL JOIN rest USING (day) ORDER BY day`,
     values: valuesOf(question),
   })
   return rows.map((row) => ({ day: row.day, ...exact(row) }))
@@ -117,43 +127,58 @@ const PENDING_RUNS = `
         SELECT * FROM runs WHERE ended_at IS NOT NULL AND started_at IS NOT NULL AND rolled_up_at IS NULL) r`
 
 /**
- * The CTE `amounts`: what was taken in a range, in pieces to add up. `days` are rolled up whole. Of the days at the ends
- * of the range only a part counts: of rolled up runs that part is cut from those that ended on that day (`runs_rolled_up`)
- * or started on it and went on (`runs_across_midnight`), and from the units that ran all day; no other run touches it. One
- * statement is one snapshot, so that a run is met either as rolled up or as pending.
+ * The CTEs `whole` and `rest`: what was taken in a range, to be joined by day. `whole` are rolled up days. `rest` is what
+ * is to be added: runs that are not rolled up, and of the days at the ends of the range the part that lies in it. Of
+ * rolled up runs that part is cut from those that ended on that day (`runs_rolled_up`) or started on it and went on
+ * (`runs_across_midnight`), and from the units that ran all day; no other run touches it. One statement is one snapshot,
+ * so that a run is met either as rolled up or as pending. OFFSET 0 keeps the planner from joining all runs at once: it
+ * takes row-level security for more selective than it is.
  */
-function amountsOf(table: 'usage_days' | 'usage_org_days'): string {
-  const by = table === 'usage_days' ? 'sandbox_id, ' : ''
+function piecesOf(table: 'usage_days' | 'usage_org_days'): string {
+  const [by, sum] = table === 'usage_days' ? ['sandbox_id, ', 'bigint'] : ['', 'numeric']
   return `WITH parts AS MATERIALIZED (
       SELECT day, since, until, sandyard_ms(since) AS since_ms, sandyard_ms(until) AS until_ms,
         (day::timestamp AT TIME ZONE 'UTC') AS day_at, ((day + 1)::timestamp AT TIME ZONE 'UTC') AS next_day_at
       FROM unnest($7::date[], $8::timestamptz[], $9::timestamptz[]) AS p (day, since, until)),
     pending AS (${PENDING_RUNS} WHERE org_id = $4),
-    pieces AS (
+    cut AS (
       SELECT sandbox_id, '1970-01-01'::date + d::integer AS day, vcpus, memory_mib, disk_mib,
         least(to_ms, (d + 1) * 86400000) - greatest(from_ms, d * 86400000) AS ms
       FROM pending, generate_series(from_ms / 86400000, (to_ms - 1) / 86400000) d WHERE to_ms > from_ms
       UNION ALL
-      SELECT r.sandbox_id, p.day, r.vcpus, r.memory_mib, r.disk_mib,
-        least(sandyard_ms(r.ended_at), p.until_ms) - greatest(sandyard_ms(r.started_at), p.since_ms)
-      FROM parts p JOIN runs r ON r.org_id = $4 AND r.rolled_up_at IS NOT NULL AND r.ended_at > p.since
-        AND r.ended_at < p.next_day_at AND r.started_at < p.until
+      SELECT sandbox_id, day, vcpus, memory_mib, disk_mib,
+        least(sandyard_ms(ended_at), until_ms) - greatest(sandyard_ms(started_at), since_ms)
+      FROM parts p, LATERAL (
+        SELECT sandbox_id, vcpus, memory_mib, disk_mib, started_at, ended_at FROM runs
+        WHERE org_id = $4 AND rolled_up_at IS NOT NULL AND ended_at > p.since AND ended_at < p.next_day_at
+          AND started_at < p.until AND started_at < ended_at OFFSET 0) r
       UNION ALL
-      SELECT r.sandbox_id, p.day, r.vcpus, r.memory_mib, r.disk_mib,
-        p.until_ms - greatest(sandyard_ms(r.started_at), p.since_ms)
-      FROM parts p JOIN runs r ON r.org_id = $4 AND r.rolled_up_at IS NOT NULL
-        AND (r.started_at AT TIME ZONE 'UTC')::date <> (r.ended_at AT TIME ZONE 'UTC')::date
-        AND r.started_at > p.day_at AND r.started_at < p.until AND r.ended_at >= p.next_day_at),
-    amounts AS (
+      SELECT sandbox_id, day, vcpus, memory_mib, disk_mib, until_ms - greatest(sandyard_ms(started_at), since_ms)
+      FROM parts p, LATERAL (
+        SELECT sandbox_id, vcpus, memory_mib, disk_mib, started_at FROM runs
+        WHERE org_id = $4 AND rolled_up_at IS NOT NULL
+          AND (started_at AT TIME ZONE 'UTC')::date <> (ended_at AT TIME ZONE 'UTC')::date
+          AND started_at > p.day_at AND started_at < p.until AND ended_at >= p.next_day_at OFFSET 0) r
+      UNION ALL
+      SELECT ${by === '' ? 'NULL, ' : by}day, all_day_vcpus, all_day_memory_mib, all_day_disk_mib, until_ms - since_ms
+      FROM parts p, LATERAL (
+        SELECT ${by}all_day_vcpus, all_day_memory_mib, all_day_disk_mib FROM ${table}
+        WHERE org_id = $4 AND day = p.day AND all_day_vcpus > 0 OFFSET 0) d),
+    whole AS (
       SELECT ${by}day, vcpu_ms, memory_mib_ms, disk_mib_ms FROM ${table}
-      WHERE org_id = $4 AND day >= $5::date AND day < $6::date
-      UNION ALL
-      SELECT ${by}d.day, all_day_vcpus * ms, all_day_memory_mib * ms, all_day_disk_mib * ms
-      FROM (SELECT day, until_ms - since_ms AS ms FROM parts) p JOIN ${table} d ON d.org_id = $4 AND d.day = p.day
-      WHERE all_day_vcpus > 0
-      UNION ALL
-      SELECT ${by}day, vcpus::bigint * ms, memory_mib::bigint * ms, disk_mib::bigint * ms FROM pieces WHERE ms > 0)`
+      WHERE org_id = $4 AND day >= $5::date AND day < $6::date),
+    rest AS (
+      SELECT ${by}day, sum(vcpus * ms)::${sum} AS vcpu_ms, sum(memory_mib * ms)::${sum} AS memory_mib_ms,
+        sum(disk_mib * ms)::${sum} AS disk_mib_ms
+      FROM cut GROUP BY ${by}day)`
 }
+
+const JOINED = 'whole FULL JOIN rest USING (day, sandbox_id)'
+
+/** SQL: what `whole` and `rest` have together, as text, because it may be beyond 2^53. */
+const SUMS = ['vcpu_ms', 'memory_mib_ms', 'disk_mib_ms']
+  .map((column) => `(coalesce(whole.${column}, 0) + coalesce(rest.${column}, 0))::text AS ${column}`)
+  .join(', ')
 
 function valuesOf({ org_id, range, now }: UsageQuestion): readonly unknown[] {
   const { days, parts } = cutAtMidnights(range)

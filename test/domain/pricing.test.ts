@@ -14,7 +14,6 @@ import {
   amountCents,
   divideForDisplay,
   inUnits,
-  isPriceTable,
   METRIC_FACTS,
   METRICS,
   projectedCents,
@@ -165,21 +164,6 @@ test('milliseconds become seconds without rounding', () => {
     ['9007199254740993', '9007199254740.993'],
   ] as const)
     assert.equal(decimalSeconds(ms), seconds)
-})
-
-test('a price table has known names and whole prices only', () => {
-  assert.ok(isPriceTable({}))
-  assert.ok(isPriceTable({ vcpu_hour_microcents: 0, storage_gib_hour_microcents: 12 }))
-  for (const wrong of [
-    null,
-    [],
-    'x',
-    { vcpu_hour: 1 },
-    { vcpu_hour_microcents: 0.5 },
-    { vcpu_hour_microcents: -1 },
-    { vcpu_hour_microcents: '1' },
-  ])
-    assert.equal(isPriceTable(wrong), false, JSON.stringify(wrong))
 })
 
 test('a range is the current month by default, at most 366 days long, and refused by its field', () => {

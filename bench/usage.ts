@@ -1,0 +1,140 @@
+import type { Client } from 'pg'
+import { DAY_MS, startOfDay } from '../src/domain/metering.ts'
+import { connectAdmin } from './support/admin.ts'
+import { startCloud, type Cloud } from './support/cloud.ts'
+import { inMs, median, perSecond, quantile } from './support/numbers.ts'
+import { pause } from './support/pause.ts'
+import type { Row } from './support/report.ts'
+import { getBytes, sampleMs } from './support/sample.ts'
+import { createBody } from './support/spec.ts'
+
+const RUNS = 1_000_000
+const SANDBOXES = 1_000
+const DAYS = 31
+const GOAL_MS = 100
+const SAMPLES = 25
+
+type Range = { readonly since: Date; readonly until: Date }
+type Report = { readonly what: string; readonly path: string; readonly limit: string; readonly hasGoal: boolean }
+
+/** Reports over a million runs of a thousand sandboxes in 31 days, over HTTP, against bare queries for the same rows. */
+export async function benchUsage(): Promise<readonly Row[]> {
+  await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
+  const admin = await connectAdmin(cloud)
+  try {
+    const until = startOfDay(new Date(performance.timeOrigin))
+    const month = { since: new Date(until.getTime() - DAYS * DAY_MS), until }
+    const org = await fill(cloud, admin, month)
+    const rolledUp = await untilRolledUp(admin)
+    await admin.query('VACUUM ANALYZE')
+    const rows: Row[] = [rolledUp]
+    for (const report of reportsOn(org, month)) rows.push(await measure(cloud, admin, report))
+    return rows
+  } finally {
+    await admin.end()
+  }
+}
+
+function reportsOn(org: string, month: Range): readonly Report[] {
+  const cut = {
+    since: new Date(month.since.getTime() + DAY_MS + 40_000_123),
+    until: new Date(month.until.getTime() - DAY_MS - 30_000_456),
+  }
+  const query = ({ since, until }: Range): string => `since=${since.toISOString()}&until=${until.toISOString()}`
+  const where = `org_id = '${org}' AND day >= '${month.since.toISOString()}' AND day < '${month.until.toISOString()}'`
+  const sums = 'sum(vcpu_ms), sum(memory_mib_ms), sum(disk_mib_ms)'
+  const days = `SELECT sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms FROM usage_days WHERE ${where}`
+  const total = `SELECT day, ${sums} FROM usage_days WHERE ${where} GROUP BY day`
+  return [
+    {
+      what: 'usage by sandbox, 31 days',
+      path: `/v1/billing/usage/sandbox?${query(month)}`,
+      limit: days,
+      hasGoal: true,
+    },
+    {
+      what: 'usage by sandbox, cut within days',
+      path: `/v1/billing/usage/sandbox?${query(cut)}`,
+      limit: days,
+      hasGoal: true,
+    },
+    { what: 'usage, 31 days', path: `/v1/billing/usage?${query(month)}`, limit: total, hasGoal: true },
+    { what: 'usage, cut within days', path: `/v1/billing/usage?${query(cut)}`, limit: total, hasGoal: true },
+    { what: 'usage, this month', path: '/v1/billing/usage', limit: total, hasGoal: true },
+    { what: 'usage by sandbox, this month', path: '/v1/billing/usage/sandbox', limit: days, hasGoal: true },
+    { what: 'quotas', path: '/v1/quotas', limit: total, hasGoal: true },
+  ]
+}
+
+async function measure(cloud: Cloud, admin: Client, { what, path, limit, hasGoal }: Report): Promise<Row> {
+  const bytes = await getBytes(cloud, path)
+  const ours = await sampleMs(SAMPLES, () => getBytes(cloud, path))
+  const bare = await sampleMs(SAMPLES, () => admin.query({ text: limit, rowMode: 'array' }))
+  const p95 = quantile(ours, 0.95)
+  return {
+    benchmark: 'usage',
+    what: `${what}, ${(RUNS / 1e6).toFixed(0)} million runs`,
+    measured: `p50 ${inMs(median(ours))}, p95 ${inMs(p95)} ms (${(bytes.length / 1e6).toFixed(1)} MB)`,
+    limit: `bare SELECT of the days ${inMs(median(bare))} ms`,
+    ratio: median(ours) / median(bare),
+    goal: hasGoal ? `p95 < ${String(GOAL_MS)} ms` : '',
+    isMet: hasGoal ? p95 < GOAL_MS : null,
+    samples: { ours, bare },
+  }
+}
+
+/**
+ * Runs of about half an hour, one after another; every tenth sandbox has a few of about three days as well, which overlap
+ * the others. In the order of their start, as runs come.
+ */
+async function fill(cloud: Cloud, admin: Client, { since, until }: Range): Promise<string> {
+  const { status, body } = await cloud.call('POST', '/v1/sandboxes', { ...createBody('bench-usage'), labels: {} })
+  if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)
+  await admin.query(
+    `INSERT INTO sandboxes (id, org_id, name, slug, status, ephemeral, created_at, vcpus, memory_mib, abilities, spec, spec_projection, registry)
+     SELECT uuidv7(), org_id, 'copy-' || n, 'copy-' || n, status, ephemeral, now(), vcpus, memory_mib, abilities, spec, spec_projection, registry
+     FROM sandboxes, generate_series(1, ${String(SANDBOXES)}) n WHERE slug = $1 ORDER BY n`,
+    [body['slug']],
+  )
+  await admin.query(
+    `WITH numbered AS (SELECT id, org_id, substr(name, 6)::int AS n FROM sandboxes WHERE slug LIKE 'copy-%'),
+       steps AS (SELECT ($2::timestamptz - $1::timestamptz) / ${String(RUNS / SANDBOXES)} AS step),
+       made AS (
+         SELECT id, org_id, $1::timestamptz + step * r + step * random() * 0.3 AS start_at, step * (0.1 + random() * 0.6) AS length
+         FROM numbered, steps, generate_series(0, ${String(RUNS / SANDBOXES - 1)}) r
+         UNION ALL
+         SELECT id, org_id, $1::timestamptz + interval '3 days' * r + interval '1 hour' * random(), interval '65 hours'
+         FROM numbered, generate_series(0, 9) r WHERE n % 10 = 0)
+     INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, opened_at, started_at, ended_at)
+     SELECT gen_random_uuid(), org_id, id, 2, 1024, 10240, at, at, date_trunc('milliseconds', at + length)
+     FROM (SELECT *, date_trunc('milliseconds', start_at) AS at FROM made) m ORDER BY at`,
+    [since, until],
+  )
+  return String(body['org_id'])
+}
+
+/** The server's own loop takes them up; answers how fast, from its first batch on. */
+async function untilRolledUp(admin: Client): Promise<Row> {
+  const pending = async (): Promise<number> => {
+    const { rows } = await admin.query<{ readonly count: string }>(
+      'SELECT count(*) AS count FROM runs WHERE rolled_up_at IS NULL AND started_at IS NOT NULL AND ended_at IS NOT NULL',
+    )
+    return Number(rows[0]?.count)
+  }
+  const all = await pending()
+  while ((await pending()) === all) await pause(50)
+  const fromMs = performance.now()
+  const from = await pending()
+  while ((await pending()) > 0) await pause(1_000)
+  const rate = from / ((performance.now() - fromMs) / 1000)
+  return {
+    benchmark: 'usage',
+    what: 'runs rolled up by the loop',
+    measured: perSecond(rate),
+    limit: '',
+    ratio: null,
+    goal: '',
+    isMet: null,
+    samples: { rate, runs: from },
+  }
+}
