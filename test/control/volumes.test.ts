@@ -63,13 +63,15 @@ test('each change leaves its events, and repeating one leaves none', async () =>
   const { id } = await world.addVolume('told')
   const labels = { team: 'ml' }
   assert.deepEqual(await eventsOf(() => world.addVolume('told-too', 2)), ['volume_created'])
-  assert.deepEqual(await eventsOf(() => updateVolume(deps, caller, id, { capacity_gib: 3, labels })), ['volume_updated'])
+  assert.deepEqual(await eventsOf(() => updateVolume(deps, caller, id, { capacity_gib: 3, labels })), [
+    'volume_updated',
+  ])
   assert.deepEqual(await eventsOf(() => updateVolume(deps, caller, id, { capacity_gib: 3, labels })), [])
   assert.deepEqual(await eventsOf(() => deleteVolume(deps, caller, id)), ['volume_deletion_scheduled'])
   assert.deepEqual(await eventsOf(() => deleteVolume(deps, caller, id)), [])
   assert.deepEqual(await eventsOf(() => world.reap()), ['volume_deleted'])
   await assert.rejects(deleteVolume(deps, caller, id), { code: 'sandbox_not_found' })
-}) // prettier-ignore
+})
 
 test('the three states of a cap: absent keeps it, null takes it away, a number sets it', async () => {
   const { deps, caller } = world
@@ -88,8 +90,10 @@ test('the host volume can be neither deleted nor capped, and its labels can be s
   const { id } = await getVolume(deps, caller, 'host')
   await assert.rejects(deleteVolume(deps, caller, id), { code: 'host_volume_stays' })
   await assert.rejects(updateVolume(deps, caller, id, { capacity_gib: 1 }), { code: 'host_volume_stays' })
-  assert.deepEqual((await updateVolume(deps, caller, id, { capacity_gib: null, labels: { a: 'b' } })).labels, { a: 'b' })
-}) // prettier-ignore
+  assert.deepEqual((await updateVolume(deps, caller, id, { capacity_gib: null, labels: { a: 'b' } })).labels, {
+    a: 'b',
+  })
+})
 
 test('a name is taken until nothing of its volume is left, and the refusal says why', async () => {
   const { deps, caller } = world
@@ -145,10 +149,12 @@ test('a mount of a volume that is not there is refused by its field, and nothing
   await deleteVolume(world.deps, world.caller, gone.id)
   for (const name of ['nowhere', 'leaving']) {
     const fields = (error: unknown): boolean =>
-      error instanceof Problem && error.code === 'invalid_sandbox_config' && error.details?.['field'] === 'mounts[0].name'
+      error instanceof Problem &&
+      error.code === 'invalid_sandbox_config' &&
+      error.details?.['field'] === 'mounts[0].name'
     await assert.rejects(world.create([name]), fields)
   }
-}) // prettier-ignore
+})
 
 test('of a deletion and a create or start of what mounts the volume, never both win', async () => {
   const { deps, caller } = world
@@ -161,14 +167,16 @@ test('of a deletion and a create or start of what mounts the volume, never both 
       await world.stop(idle)
     }
     const begin = (): Promise<unknown> =>
-      idle === null ? world.create([name]) : startSandbox(deps, caller, { id: idle.id }, { waitMs: null, signal: never })
+      idle === null
+        ? world.create([name])
+        : startSandbox(deps, caller, { id: idle.id }, { waitMs: null, signal: never })
     const [removal, ...begun] = await Promise.allSettled([deleteVolume(deps, caller, id), begin(), begin(), begin()])
     const wasBegun = begun.some(({ status }) => status === 'fulfilled')
     assert.notEqual(removal.status === 'fulfilled', wasBegun, `round ${String(round)}: exactly one of them wins`)
     const { status } = await getVolume(deps, caller, { id })
     assert.equal(status, wasBegun ? 'active' : 'deleting')
   }
-}) // prettier-ignore
+})
 
 test('a volume gets its home at its first use, once, whoever is first', async () => {
   const { deps, caller } = world
