@@ -130,7 +130,7 @@ async function runContainer({ dir, name, spec, runtime }: Start): Promise<void> 
     env: ['PATH=/usr/bin:/bin'],
     workdir: '/',
     rlimits: [],
-    tmpfs: [],
+    mounts: [],
     architecture: process.arch,
   })
   await writeFile(join(dir, 'config.json'), JSON.stringify(bundle))

@@ -39,6 +39,8 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
           headers: { authorization },
           handshakeTimeout: DIAL_LIMIT_MS,
           perMessageDeflate: false,
+          // Zeros are a mask that costs nothing; an unpredictable one protects proxies from scripts in browsers (RFC 6455, 10.3).
+          generateMask: (mask) => void mask.fill(0),
         })
         const onAbort = (): void => socket.terminate()
         signal.addEventListener('abort', onAbort, { once: true })
