@@ -18,6 +18,7 @@ import type { Sandbox } from '../../src/domain/sandbox.ts'
 import type { Volume } from '../../src/domain/volume.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerDeps } from '../../src/http/server.ts'
 import type { EventRow } from '../../src/control/read-events.ts'
+import type { QuotaUsage } from '../../src/control/quotas.ts'
 import type { Org } from '../../src/control/read-org.ts'
 import type { SandboxRef } from '../../src/control/read-sandboxes.ts'
 import { bindUseCases, type UseCases } from '../../src/http/use-cases.ts'
@@ -166,11 +167,36 @@ function oneSandbox(): Partial<UseCases> {
     deleteVolume: () => Promise.resolve(),
     ...files(),
     getOrg: () => Promise.resolve(org),
+    getQuotas: () => Promise.resolve(NO_QUOTAS),
     listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
     getEvent: () => Promise.resolve(event),
     ...accounts(),
     openChannel: (): Promise<Duplex> => Promise.resolve(new PassThrough()),
   }
+}
+
+/** Nothing is limited, and nothing in use. */
+const NO_QUOTAS: QuotaUsage = {
+  hard_cap: true,
+  is_suspended: false,
+  pool_exhausted: false,
+  total_sandboxes: 0,
+  concurrent_ephemeral_running: 0,
+  concurrent_persistent_running: 0,
+  vcpu_hours_used: 0,
+  memory_gib_hours_used: 0,
+  max_sandboxes: null,
+  max_concurrent_ephemeral_running: null,
+  max_concurrent_persistent_running: null,
+  max_vcpus_per_sandbox: null,
+  max_memory_mib_per_sandbox: null,
+  max_disk_size_mib_per_sandbox: null,
+  max_uptime_minutes_per_sandbox: null,
+  max_total_storage_gib: null,
+  included_vcpu_hours: null,
+  included_memory_gib_hours: null,
+  included_disk_gib_hours: null,
+  included_storage_gib: null,
 }
 
 function accounts(): Partial<UseCases> {
