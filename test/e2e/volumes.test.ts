@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
+import { request } from 'node:http'
 import { after, before, describe, test } from 'node:test'
 import type { SandboxBuilder } from 'microsandbox'
 import { systemClock } from '../../src/lib/clock.ts'
@@ -124,6 +125,37 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
     assert.equal(refused.status, 409)
     assert.ok(refused.isRefusal && refused.body.error.code === 'volume_in_use')
     await sdk.Sandbox.remove('mounting')
+  })
+
+  test('a sandbox that binds a folder of the default volume shares it with the routes', async () => {
+    const fs = (await sdk.Volume.getDefault()).fs()
+    await fs.write('work/in.txt', 'bound')
+    const configure = (builder: SandboxBuilder): SandboxBuilder => {
+      builder.volume('/work', (mount) => mount.bind('/work'))
+      return builder
+    }
+    const box = await configure(sdk.Sandbox.builder('binding').image(DEMO_IMAGE)).create()
+    const said = await box.shell('cat /work/in.txt; echo out > /work/out.txt')
+    assert.equal(said.stdout(), 'bound', said.stderr())
+    assert.equal(await fs.readToString('work/out.txt'), 'out\n')
+    await sdk.Sandbox.remove('binding')
+  })
+
+  test('an upload that breaks off leaves the old file, and no other trace', async () => {
+    const fs = (await sdk.Volume.builder('broken-off').create()).fs()
+    await fs.write('kept', 'old')
+    const params = { id: await idOf('broken-off') }
+    const upload = request(`${server.url}/v1/volumes/${params.id}/files/content`, {
+      method: 'PUT',
+      headers: { authorization: `Bearer ${server.key}`, ...pathHeader('kept') },
+    })
+    upload.on('error', () => upload.destroy())
+    await new Promise((resolve) => upload.write(randomBytes(MIB), resolve))
+    upload.destroy()
+    await fs.write('after', 'x') // by then the worker has met the end of the first
+    await fs.remove('after')
+    assert.equal(await fs.readToString('kept'), 'old')
+    assert.deepEqual((await fs.list('/')).map(({ path }) => path), ['/kept']) // prettier-ignore
   })
 
   test('a cap holds while a sandbox writes, and lifting it lets it write on', async (t) => {

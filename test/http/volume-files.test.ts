@@ -84,11 +84,13 @@ test('a file is answered with its length, and a client that leaves destroys the 
 })
 
 test('a client that leaves half-way breaks the content off with an error, so that nothing is taken for whole', async (t) => {
+  const begun = Promise.withResolvers<undefined>()
   const broken = Promise.withResolvers<unknown>()
   const { port } = await listen(t, {
     useCases: {
       writeVolumeFile: async (_caller, { content }) => {
         try {
+          begun.resolve(undefined)
           await textOf(content)
           broken.resolve('whole')
         } catch (error) {
@@ -103,7 +105,7 @@ test('a client that leaves half-way breaks the content off with an error, so tha
     `PUT ${CONTENT} HTTP/1.1\r\nhost: x\r\nauthorization: ${asCaller.authorization}\r\nx-msb-file-path: YQ\r\n` +
       'transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n',
   )
-  await systemClock.sleep(50)
+  await begun.promise
   socket.destroy()
   assert.ok((await broken.promise) instanceof Error)
 })
