@@ -108,6 +108,8 @@ export type WantedRun = {
   readonly spec: SandboxSpec
   /** Every volume that the spec reaches: by the name of a mount, and the host volume when a bind mount or a copy needs it. */
   readonly volumes: readonly RunVolume[]
+  /** What the disk of a sandbox that names no size may be at most, in MiB; null: the worker's default size. */
+  readonly default_disk_max_mib: number | null
   /** The credential to present to the image's registry; null: none. Never logged. */
   readonly registry_auth: { readonly username: string; readonly password: string } | null
 }

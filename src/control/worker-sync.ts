@@ -160,6 +160,7 @@ async function wantedOf(deps: SyncDeps, order: runs.RunOrder, volumes: readonly 
     desired: desiredOf(order),
     grace_ms: deps.settings.stopGraceMs,
     spec: order.spec,
+    default_disk_max_mib: order.default_disk_max_mib,
     volumes,
     // Only a start pulls: the secret goes no further than it must.
     registry_auth: order.status === 'starting' ? await authOrNone(deps, order) : null,

@@ -70,14 +70,16 @@ export type RunOrder = {
   readonly registry:
     Exclude<RegistrySelection, { readonly mode: 'inline' }> | { readonly mode: 'inline'; readonly username: string }
   readonly registry_sealed: Buffer | null
+  readonly default_disk_max_mib: number | null
 }
 
 /** The orders of a worker's open runs. */
 export async function ordersOf(q: Queryable, worker: WorkerId): Promise<readonly RunOrder[]> {
   const { rows } = await q.query<RunOrder>({
     name: 'runs.ordersOf',
-    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.slug, s.status, s.spec, s.registry, s.registry_sealed
-           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.slug, s.status, s.spec, s.registry, s.registry_sealed,
+             l.max_disk_size_mib_per_sandbox AS default_disk_max_mib
+           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
            WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
     values: [worker],
   })

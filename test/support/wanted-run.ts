@@ -18,6 +18,7 @@ export function wantedRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId):
     grace_ms: 2000,
     spec: { ...DEFAULT_SPEC_FOR_TESTS, image: 'local/box', ...spec },
     volumes: [runVolume(null)],
+    default_disk_max_mib: null,
     registry_auth: null,
   }
 }

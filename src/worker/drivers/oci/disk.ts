@@ -14,7 +14,7 @@ import { readOrNull } from './processes.ts'
  */
 export type Disks = {
   /** The sandbox's disk, checked and ready to mount; a new, empty one unless it has a kept one. */
-  prepare(sandbox: SandboxId, sizeMib: number | null): Promise<Disk>
+  prepare(sandbox: SandboxId, sizeMib: number): Promise<Disk>
   /** Keeps a disk from now on, with the image that it was made over. */
   markReady(sandbox: SandboxId, image: Image): Promise<void>
   /** The image that a kept disk was made over; null for a sandbox without one. */
@@ -95,9 +95,8 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
     async letGo(sandbox, run) {
       if ((await holderOf(sandbox)) === run) await rm(join(folderOf(sandbox), HOLDER), { force: true })
     },
-    async prepare(sandbox, wantedMib) {
+    async prepare(sandbox, sizeMib) {
       const path = join(folderOf(sandbox), IMAGE)
-      const sizeMib = wantedMib ?? input.defaultSizeMib
       if (isReady(sandbox)) {
         if (!(await isClean(path))) await repair(path)
         return { path, isNew: false, sizeMib, mountedAs: null }

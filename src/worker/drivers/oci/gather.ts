@@ -72,7 +72,7 @@ async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPat
   if (holder !== null && holder !== wanted.run_id && (await context.records.read(holder)) !== null)
     throw new StartError('disk', 'another run of the sandbox still holds its disk')
   const prepare = async (): Promise<Disk> => {
-    const disk = await disks.prepare(wanted.sandbox_id, wanted.spec.resources.disk_size_mib)
+    const disk = await disks.prepare(wanted.sandbox_id, diskSizeMib(context, wanted))
     await disks.hold(wanted.sandbox_id, wanted.run_id)
     // A folder moves with what is mounted in it: the disk that was mounted ahead is the run's from here on.
     if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
@@ -80,6 +80,10 @@ async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPat
     return disk
   }
   return await failAs('disk', "the sandbox's disk could not be made ready", prepare())
+}
+
+function diskSizeMib({ settings }: OciContext, { spec, default_disk_max_mib }: WantedRun): number {
+  return spec.resources.disk_size_mib ?? Math.min(settings.defaultDiskMib, default_disk_max_mib ?? Infinity)
 }
 
 async function makeCgroup(context: OciContext, { run_id, spec }: WantedRun): Promise<void> {

@@ -83,6 +83,14 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     await stop(wanted)
   })
 
+  test('has no larger disk than its organization allows when it names no size', async () => {
+    const wanted = { ...wantedRun(), default_disk_max_mib: 64 }
+    await driver.start(wanted, NEVER)
+    const result = await fixture.exec(wanted.run_id, ['dd', 'if=/dev/zero', 'of=/big', 'bs=1M', 'count=100'])
+    assert.match(result.stderr, /No space left on device/)
+    await stop(wanted)
+  })
+
   test('can not use more memory than it has, and the kill is reported as such', async () => {
     const hog = ['dd', 'if=/dev/zero', 'of=/dev/null', 'bs=200M', 'count=1']
     const idle = await start({ resources: { memory_mib: 64, vcpus: 1, disk_size_mib: null } })
