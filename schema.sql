@@ -12,6 +12,17 @@ CREATE OR REPLACE FUNCTION public.sandyard_limit(plan_limits jsonb, overrides js
  IMMUTABLE PARALLEL SAFE
 AS $function$ SELECT (CASE WHEN overrides ? name THEN overrides ->> name ELSE plan_limits ->> name END)::integer $function$;
 
+CREATE OR REPLACE FUNCTION public.sandyard_ms(at timestamp with time zone)
+ RETURNS bigint
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$ SELECT (date_part('epoch', at) * 1000)::bigint $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_open_run(of_sandbox uuid)
+ RETURNS TABLE(id uuid, worker_id uuid, started_at timestamp with time zone)
+ LANGUAGE sql
+AS $function$ SELECT r.id, r.worker_id, r.started_at FROM runs r WHERE r.sandbox_id = of_sandbox AND r.ended_at IS NULL $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_refuse_change()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -140,7 +151,7 @@ CREATE TABLE runs (
   CONSTRAINT runs_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT runs_pkey PRIMARY KEY (id),
   CONSTRAINT runs_placed_has_worker CHECK (((placed_at IS NULL) = (worker_id IS NULL))),
-  CONSTRAINT runs_rolled_up_last CHECK (((rolled_up_at IS NULL) OR (ended_at IS NOT NULL))),
+  CONSTRAINT runs_rolled_up_last CHECK (((rolled_up_at IS NULL) OR ((ended_at IS NOT NULL) AND (started_at IS NOT NULL)))),
   CONSTRAINT runs_sandbox_fkey FOREIGN KEY (sandbox_id) REFERENCES sandboxes(id),
   CONSTRAINT runs_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
 );
@@ -231,6 +242,9 @@ CREATE TABLE usage_days (
   vcpu_ms bigint NOT NULL,
   memory_mib_ms bigint NOT NULL,
   disk_mib_ms bigint NOT NULL,
+  all_day_vcpus bigint NOT NULL,
+  all_day_memory_mib bigint NOT NULL,
+  all_day_disk_mib bigint NOT NULL,
   CONSTRAINT usage_days_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT usage_days_pkey PRIMARY KEY (org_id, day, sandbox_id)
 );
@@ -243,6 +257,9 @@ CREATE TABLE usage_org_days (
   vcpu_ms numeric NOT NULL,
   memory_mib_ms numeric NOT NULL,
   disk_mib_ms numeric NOT NULL,
+  all_day_vcpus bigint NOT NULL,
+  all_day_memory_mib bigint NOT NULL,
+  all_day_disk_mib bigint NOT NULL,
   CONSTRAINT usage_org_days_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT usage_org_days_pkey PRIMARY KEY (org_id, day)
 );
@@ -311,7 +328,7 @@ CREATE TABLE workers (
 ALTER TABLE workers ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workers FORCE ROW LEVEL SECURITY;
 
-CREATE VIEW org_limits AS
+CREATE VIEW org_limits WITH (security_invoker=true) AS
  SELECT o.id AS org_id,
     o.plan,
     p.prices,
@@ -340,13 +357,11 @@ CREATE INDEX events_page_by_type ON public.events USING btree (org_id, event_typ
 
 CREATE INDEX members_page ON public.members USING btree (org_id, id DESC);
 
-CREATE INDEX runs_across_midnight ON public.runs USING btree (org_id, ended_at) WHERE ((started_at IS NOT NULL) AND (((started_at AT TIME ZONE 'UTC'::text))::date <> ((ended_at AT TIME ZONE 'UTC'::text))::date));
+CREATE INDEX runs_across_midnight ON public.runs USING btree (org_id, started_at) WHERE ((rolled_up_at IS NOT NULL) AND (((started_at AT TIME ZONE 'UTC'::text))::date <> ((ended_at AT TIME ZONE 'UTC'::text))::date));
 
 CREATE INDEX runs_active_of_org ON public.runs USING btree (org_id) WHERE (ended_at IS NULL);
 
 CREATE INDEX runs_deadline ON public.runs USING btree (deadline_at) WHERE ((ended_at IS NULL) AND (stop_requested_at IS NULL));
-
-CREATE INDEX runs_ended ON public.runs USING btree (org_id, ended_at) WHERE (started_at IS NOT NULL);
 
 CREATE INDEX runs_of_sandbox ON public.runs USING btree (sandbox_id, opened_at DESC);
 
@@ -356,7 +371,9 @@ CREATE UNIQUE INDEX runs_one_open ON public.runs USING btree (sandbox_id) WHERE 
 
 CREATE INDEX runs_pending ON public.runs USING btree (opened_at) WHERE ((ended_at IS NULL) AND (worker_id IS NULL));
 
-CREATE INDEX runs_to_roll_up ON public.runs USING btree (org_id, id) WHERE ((rolled_up_at IS NULL) AND (started_at IS NOT NULL));
+CREATE INDEX runs_rolled_up ON public.runs USING btree (org_id, ended_at) WHERE (rolled_up_at IS NOT NULL);
+
+CREATE INDEX runs_to_roll_up ON public.runs USING btree (org_id, id) WHERE ((rolled_up_at IS NULL) AND (started_at IS NOT NULL) AND (ended_at IS NOT NULL));
 
 CREATE INDEX sandbox_labels_sandbox ON public.sandbox_labels USING btree (sandbox_id);
 
@@ -407,6 +424,10 @@ CREATE POLICY tenant ON storage_accruals AS PERMISSIVE FOR ALL TO public USING (
 CREATE POLICY tenant ON usage_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON usage_org_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY of_members ON users AS PERMISSIVE FOR SELECT TO public USING ((EXISTS ( SELECT
+   FROM members m
+  WHERE ((m.user_id = users.id) AND (m.org_id = (NULLIF(NULLIF(current_setting('sandyard.org'::text, true), '*'::text), ''::text))::uuid)))));
 
 CREATE POLICY system ON users AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
