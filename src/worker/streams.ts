@@ -52,6 +52,7 @@ async function serveFiles(
     client.destroy()
   }
   signal.addEventListener('abort', hangUp, { once: true })
+  if (signal.aborted) hangUp() // while it was being opened
   try {
     await serveVolume(client, files, { log: deps.log, onChanged: deps.onFilesChanged })
   } catch (error) {

@@ -135,7 +135,7 @@ describe('the msb command', { skip: whyNoServer() }, () => {
   test('the reason of a refusal reaches who typed the command', async () => {
     const refusals = [
       [['create', '--name', 'no-image', 'localhost/not-made'], /localhost\/not-made/],
-      [['create', '--name', 'no-mount', '--mount-dir', '/tmp:/data', DEMO_IMAGE], /mounts\[0\]/],
+      [['create', '--name', 'no-mount', '--mount-dir', '/tmp:/data:quota=64', DEMO_IMAGE], /mounts\[0\]\.quota_mib/],
       [['exec', 'not-there', '--', 'true'], /not found/],
       [['rm', 'not-there'], /not found/],
       [['create', '--name', 'bad name', DEMO_IMAGE], /name/],

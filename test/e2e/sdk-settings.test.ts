@@ -1,7 +1,5 @@
 import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
-import { mkdirSync, readdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import type { SandboxBuilder } from 'microsandbox'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
@@ -58,11 +56,9 @@ describe('settings of a sandbox by the SDK', { skip: whyNoServer() }, () => {
   })
 
   test('each patch is in place before the first command', async () => {
-    const [org = ''] = readdirSync(join(server.dataDir, 'volumes'))
-    const volume = join(server.dataDir, 'volumes', org)
-    mkdirSync(join(volume, 'tree/inner'), { recursive: true })
-    writeFileSync(join(volume, 'tree/inner/leaf'), 'leaf')
-    writeFileSync(join(volume, 'single'), 'single')
+    const files = (await sdk.Volume.getDefault()).fs()
+    await files.write('tree/inner/leaf', 'leaf')
+    await files.write('single', 'single')
     const script = `cat /etc/text /opt/bytes /opt/copied /opt/tree/inner/leaf; stat -c %a /etc/text; readlink /opt/link
       stat -c '%F %a' /opt/folder; test -e /etc/hosts.removed || echo absent; tail -1 /etc/passwd`
     const said = await outputIn(

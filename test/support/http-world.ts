@@ -1,24 +1,13 @@
-import { PassThrough, Readable, type Duplex } from 'node:stream'
+import { PassThrough, type Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { Registry } from 'prom-client'
-import type { VolumeFile } from '../../src/contract/volume-protocol.ts'
 import type { Caller } from '../../src/domain/caller.ts'
-import {
-  asId,
-  type ApiKeyId,
-  type CredentialId,
-  type EventId,
-  type OrgId,
-  type SandboxId,
-  type VolumeId,
-} from '../../src/domain/ids.ts'
+import { asId, type ApiKeyId, type EventId, type OrgId, type SandboxId } from '../../src/domain/ids.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import { projectSpec } from '../../src/domain/project-spec.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
-import type { Volume } from '../../src/domain/volume.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerDeps } from '../../src/http/server.ts'
 import type { EventRow } from '../../src/control/read-events.ts'
-import type { QuotaUsage } from '../../src/control/quotas.ts'
 import type { Org } from '../../src/control/read-org.ts'
 import type { SandboxRef } from '../../src/control/read-sandboxes.ts'
 import { bindUseCases, type UseCases } from '../../src/http/use-cases.ts'
@@ -72,49 +61,6 @@ export const theSandbox: Sandbox = {
   spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
 }
 
-/** The volume of the world holds one file. */
-function files(): Partial<UseCases> {
-  const file: VolumeFile = {
-    path: '/a',
-    kind: 'file',
-    size: 3,
-    mode: 0o100644,
-    uid: 0,
-    gid: 0,
-    readonly: false,
-    accessed_at: '2026-11-21T10:00:00Z',
-    modified_at: '2026-11-21T10:00:00Z',
-    created_at: '2026-11-21T10:00:00Z',
-  }
-  return {
-    listVolumeFiles: () => Promise.resolve([file]),
-    statVolumeFile: () => Promise.resolve(file),
-    volumeFileExists: () => Promise.resolve(true),
-    readVolumeFile: () => Promise.resolve({ sizeBytes: 3, content: Readable.from([Buffer.from('abc')]) }),
-    writeVolumeFile: async (_caller, { content }) => {
-      for await (const _ of content);
-    },
-    makeVolumeFolder: () => Promise.resolve(),
-    copyVolumeFile: () => Promise.resolve(),
-    renameVolumeFile: () => Promise.resolve(),
-    removeVolumeFile: () => Promise.resolve(),
-  }
-}
-
-/** The volume that the world holds. */
-export const theVolume: Volume = {
-  id: asId<VolumeId>(SANDBOX_ID),
-  org_id: ORG,
-  kind: 'host',
-  name: null,
-  status: 'active',
-  labels: {},
-  capacity_gib: null,
-  used_bytes: 1,
-  created_at: new Date('2026-11-21T10:00:00Z'),
-  updated_at: new Date('2026-11-21T10:00:00Z'),
-}
-
 /** What the use cases that this world does not answer itself stand on. */
 function nothing(): ControlDeps {
   const untouched: ControlDeps = new Proxy(Object.create(null), {
@@ -160,60 +106,10 @@ function oneSandbox(): Partial<UseCases> {
     deleteSandbox: async (_caller, ref) => {
       find(ref)
     },
-    listVolumes: () => Promise.resolve([theVolume]),
-    createVolume: (_caller, { name }) => Promise.resolve({ ...theVolume, kind: 'managed', name }),
-    getVolume: () => Promise.resolve({ ...theVolume, home_worker_id: null, is_shared: false }),
-    updateVolume: () => Promise.resolve(theVolume),
-    deleteVolume: () => Promise.resolve(),
-    ...files(),
     getOrg: () => Promise.resolve(org),
-    getQuotas: () => Promise.resolve(NO_QUOTAS),
     listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
     getEvent: () => Promise.resolve(event),
-    ...accounts(),
     openChannel: (): Promise<Duplex> => Promise.resolve(new PassThrough()),
-  }
-}
-
-/** Nothing is limited, and nothing in use. */
-const NO_QUOTAS: QuotaUsage = {
-  hard_cap: true,
-  is_suspended: false,
-  pool_exhausted: false,
-  total_sandboxes: 0,
-  concurrent_ephemeral_running: 0,
-  concurrent_persistent_running: 0,
-  vcpu_hours_used: 0,
-  memory_gib_hours_used: 0,
-  max_sandboxes: null,
-  max_concurrent_ephemeral_running: null,
-  max_concurrent_persistent_running: null,
-  max_vcpus_per_sandbox: null,
-  max_memory_mib_per_sandbox: null,
-  max_disk_size_mib_per_sandbox: null,
-  max_uptime_minutes_per_sandbox: null,
-  max_total_storage_gib: null,
-  included_vcpu_hours: null,
-  included_memory_gib_hours: null,
-  included_disk_gib_hours: null,
-  included_storage_gib: null,
-}
-
-function accounts(): Partial<UseCases> {
-  const none = { items: [], nextCursor: null }
-  const id = asId<ApiKeyId>(SANDBOX_ID)
-  const at = new Date('2026-11-21T10:00:00Z')
-  const ends = { expires_at: null, last_used_at: null, revoked_at: null }
-  const credential = { id: asId<CredentialId>(SANDBOX_ID), created_at: at }
-  return {
-    listMembers: () => Promise.resolve(none),
-    listApiKeys: () => Promise.resolve(none),
-    createApiKey: (_caller, input) => Promise.resolve({ id, ...ends, ...input, created_at: at, key: 'secret' }),
-    getApiKey: () => Promise.resolve({ id, name: 'k', scopes: ['read'], created_at: at, ...ends }),
-    revokeApiKey: () => Promise.resolve(),
-    listCredentials: () => Promise.resolve(none),
-    saveCredential: (_caller, { host, username }) => Promise.resolve({ ...credential, host, username }),
-    deleteCredential: () => Promise.resolve(),
   }
 }
 
