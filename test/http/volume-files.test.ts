@@ -142,7 +142,10 @@ test('a large body waits for whoever takes it, in memory that does not grow with
 
 test('an upload that moves may last longer than a request may, a JSON body may not', async (t) => {
   const settings = { ...DEFAULT_SERVER_SETTINGS, requestTimeoutMs: 400 }
-  const { port } = await listen(t, { server: { settings } })
+  const useCases: WorldOptions['useCases'] = {
+    writeVolumeFile: async (_caller, { content }) => void (await textOf(content)),
+  }
+  const { port } = await listen(t, { server: { settings }, useCases })
   const slowly = async (path: string, more: Record<string, string>): Promise<number> => {
     const upload = request({ port, path, method: path === CONTENT ? 'PUT' : 'POST', headers: { ...headers, ...more } })
     const status = Promise.withResolvers<number>()
