@@ -4,19 +4,25 @@ import { Readable } from 'node:stream'
 import { spec as Spec } from 'node:test/reporters'
 import { relative } from 'node:path'
 
+/** How many of the slowest files are told. */
+const SLOWEST = 8
+
 /** Reporter for `--test-reporter`: takes the runner's events, gives the text to show. */
 export default async function* report(events) {
   const skipped = []
+  const files = []
   let counts
   async function* watched() {
     for await (const event of events) {
       if (event.type === 'test:pass' && event.data.skip !== undefined) skipped.push(event.data)
       // The runner sums up each file, and last, without a file's name, the whole run.
       if (event.type === 'test:summary' && event.data.file === undefined) counts = event.data.counts
+      if (event.type === 'test:summary' && event.data.file !== undefined) files.push(event.data)
       yield event
     }
   }
   yield* Readable.from(watched()).compose(new Spec())
+  if (files.length > SLOWEST) yield `\nSlowest files:\n${slowestOf(files)}`
   if (skipped.length > 0) yield `\nSkipped, so not proved on this machine:\n${skipped.map(describe).join('')}`
   const { passed = 0, failed = 0, cancelled = 0, skipped: skips = 0 } = counts ?? {}
   if (passed + failed + cancelled === 0) {
@@ -24,6 +30,13 @@ export default async function* report(events) {
     yield '\nNo test ran, which proves nothing: this run has failed.\n'
   }
   yield `\n${passed} passed, ${failed + cancelled} failed, ${skips} skipped\n`
+}
+
+function slowestOf(files) {
+  const slowest = files.toSorted((one, other) => other.duration_ms - one.duration_ms).slice(0, SLOWEST)
+  return slowest
+    .map(({ file, duration_ms }) => `  - ${(duration_ms / 1000).toFixed(1)} s ${relative(process.cwd(), file)}\n`)
+    .join('')
 }
 
 function describe({ name, file, skip }) {

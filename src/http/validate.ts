@@ -1,4 +1,4 @@
-import { Ajv2020, type ErrorObject } from 'ajv/dist/2020.js'
+import { Ajv2020, type ErrorObject, type ValidateFunction } from 'ajv/dist/2020.js'
 import type { Static, TSchema } from 'typebox'
 import { refusalProblem } from '../domain/refusal.ts'
 import { describeError } from './describe-error.ts'
@@ -12,13 +12,17 @@ export type Parser<Schema extends TSchema> = (value: unknown) => Static<Schema>
 /** Compiles parsers. Nothing is coerced, removed or filled in: what a request says is accepted or refused. */
 export type ParserMaker = <Schema extends TSchema>(schema: Schema, place: Place) => Parser<Schema>
 
-/** A maker of parsers, with the formats that the contract's schemas use. */
+/**
+ * A maker of parsers, with the formats that the contract's schemas use. Each schema is compiled with the first value that
+ * it meets: all of them at once took 0.45 s of every start (2026-11).
+ */
 export function makeParserMaker(): ParserMaker {
   const ajv = new Ajv2020({ discriminator: true, allowUnionTypes: true, verbose: true, strictRequired: false })
   for (const [name, format] of Object.entries(FORMATS)) ajv.addFormat(name, format)
   return <Schema extends TSchema>(schema: Schema, place: Place): Parser<Schema> => {
-    const isValid = ajv.compile<Static<Schema>>(schema)
+    let compiled: ValidateFunction<Static<Schema>> | null = null
     return (value) => {
+      const isValid = (compiled ??= ajv.compile<Static<Schema>>(schema))
       if (isValid(value)) return value
       throw refusalProblem(describeError(errorsOf(isValid.errors), place))
     }
