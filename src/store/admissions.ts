@@ -43,8 +43,9 @@ export type Admitted = { readonly id: SandboxId; readonly is_free: boolean; read
 
 /**
  * The statement that commits admissions of one organization: sandboxes, labels, runs and events, all or nothing; its
- * rows are `Admitted`. `isJudged`: they were found to fit under the organization's lock, so that all are free. One statement, because a batch waits for each round trip: as a transaction around two it took four, and
- * 64 clients got 3,000 creates a second in place of 3,900 (2026-11; random bytes drawn ahead and remembered offers are part of it).
+ * rows are `Admitted`. `isJudged`: they were found to fit under the organization's lock, so that all are free. One
+ * statement, because a batch waits for each round trip: as a transaction around two it took four, and 64 clients got
+ * 3,000 creates a second in place of 3,900 (2026-11; random bytes drawn ahead and remembered offers are part of it).
  */
 export function insertMany(
   org: OrgId,
@@ -60,8 +61,8 @@ export function insertMany(
              SELECT r.*, ($3 OR (l.is_uncounted AND (r.run_id IS NULL OR NOT l.is_suspended) AND ${SIZES_FIT})) IS TRUE
                AS is_free FROM json_to_recordset($1::json) AS r(id uuid, org_id uuid, name text, slug text, status text,
                status_reason text, ephemeral boolean, created_at timestamptz, vcpus integer, memory_mib integer,
-               disk_size_mib integer, max_duration_secs bigint, volume_ids json, abilities json, labels json, spec json, projection json, registry json, registry_sealed text,
-               run_id uuid, events json)
+               disk_size_mib integer, max_duration_secs bigint, volume_ids json, abilities json, labels json,
+               spec json, projection json, registry json, registry_sealed text, run_id uuid, events json)
              LEFT JOIN org l ON true),
            ${mounts ? `${HELD_VOLUMES},` : ''}
            s AS (
