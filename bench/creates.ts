@@ -1,4 +1,4 @@
-import { Client } from 'pg'
+import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
 import { median, perSecond } from './support/numbers.ts'
 import { pgbenchPath, runPgbench } from './support/pgbench.ts'
@@ -69,19 +69,12 @@ async function makeCommit(cloud: Cloud): Promise<((clients: number) => Promise<n
   if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)
   if (pgbenchPath() === null) return null
   const env = await cloud.adminEnv()
-  const variables = await readTemplate(env)
+  const variables = await readTemplate(cloud)
   return (clients) => runPgbench({ env, script: COMMIT, variables, clients, seconds: SECONDS })
 }
 
-async function readTemplate(env: Readonly<Record<string, string>>): Promise<Readonly<Record<string, string>>> {
-  const client = new Client({
-    host: env['PGHOST'] ?? '',
-    port: Number(env['PGPORT']),
-    database: env['PGDATABASE'] ?? '',
-    user: env['PGUSER'] ?? '',
-    password: env['PGPASSWORD'] ?? '',
-  })
-  await client.connect()
+async function readTemplate(cloud: Cloud): Promise<Readonly<Record<string, string>>> {
+  const client = await connectAdmin(cloud)
   try {
     const { rows } = await client.query<Record<string, string>>(
       `SELECT s.org_id, s.abilities::text, s.spec::text, s.spec_projection::text AS projection, s.registry::text,

@@ -1,4 +1,4 @@
-import { Client } from 'pg'
+import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
 import { inMs, quantile } from './support/numbers.ts'
 import type { Row } from './support/report.ts'
@@ -56,15 +56,7 @@ export async function benchList(): Promise<readonly Row[]> {
 async function fill(cloud: Cloud): Promise<void> {
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', { ...createBody('bench-list'), labels: {} })
   if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)
-  const env = await cloud.adminEnv()
-  const client = new Client({
-    host: env['PGHOST'] ?? '',
-    port: Number(env['PGPORT']),
-    database: env['PGDATABASE'] ?? '',
-    user: env['PGUSER'] ?? '',
-    password: env['PGPASSWORD'] ?? '',
-  })
-  await client.connect()
+  const client = await connectAdmin(cloud)
   try {
     await client.query(
       `INSERT INTO sandboxes (id, org_id, name, slug, status, ephemeral, created_at, vcpus, memory_mib, abilities, spec, spec_projection, registry)

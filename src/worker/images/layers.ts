@@ -1,5 +1,6 @@
 import { mkdir, readdir, rename, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
+import { isFolder } from '../../lib/is-folder.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { runCommand } from '../../lib/run-command.ts'
 import { StartError } from '../drivers/driver.ts'
@@ -118,14 +119,5 @@ export async function openLayers({ dir, uidShift, temp, limits, clock }: LayersD
       }
       return deleted
     },
-  }
-}
-
-async function isFolder(path: string): Promise<boolean> {
-  try {
-    return (await stat(path)).isDirectory()
-  } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
-    throw error
   }
 }

@@ -1,6 +1,7 @@
-import { mkdir, readdir, rm, stat } from 'node:fs/promises'
+import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { WantedVolume } from '../../contract/worker-protocol.ts'
+import { isFolder } from '../../lib/is-folder.ts'
 import { tryCommand } from '../../lib/run-command.ts'
 import { whereMounted } from './mounted.ts'
 import { giveToSandboxes, placeOf, volumeAt } from './names.ts'
@@ -80,13 +81,4 @@ async function countBytes(folders: readonly string[]): Promise<ReadonlyMap<strin
     for (const [, kib, path = ''] of stdout.matchAll(/^(\d+)\t(.+)$/gm)) counted.set(path, Number(kib) * 1024)
   }
   return counted
-}
-
-async function isFolder(path: string): Promise<boolean> {
-  try {
-    return (await stat(path)).isDirectory()
-  } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
-    throw error
-  }
 }
