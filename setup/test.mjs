@@ -23,7 +23,9 @@ await runMain(async () => {
   const paths = given.filter((word) => !word.startsWith('-')).map(toPattern)
   const patterns = paths.length === 0 ? ['test/**/*.test.ts'] : paths
   const node = join(root, '.setup', 'node')
-  return await runToEnd(node, [...runnerOptions(), ...flags, ...patterns], { cwd: root })
+  // Every test file is a process of its own: what one has compiled serves the others.
+  const env = { NODE_COMPILE_CACHE: join(root, '.setup', 'compile-cache') }
+  return await runToEnd(node, [...runnerOptions(), ...flags, ...patterns], { cwd: root, env })
 })
 
 function runnerOptions() {

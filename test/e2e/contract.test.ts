@@ -17,12 +17,12 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
   let server: RealServer
 
   before(async () => {
-    server = await startServer()
+    server = await startServer({ SANDYARD_STOP_GRACE_MS: '2000' })
   })
   after(() => server.close())
 
-  const makeOne = (name: string, query: Record<string, string> = {}) =>
-    mustCall(server, 'create_sandbox', { query, body: { name, image: DEMO_IMAGE } })
+  const makeOne = (name: string, runtime: object = {}) =>
+    mustCall(server, 'create_sandbox', { body: { name, image: DEMO_IMAGE, runtime } })
 
   async function assertRefused(id: OperationId, asking: Asking, expected: string): Promise<string> {
     const answer = await call(server, id, asking)
@@ -33,7 +33,8 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
   }
 
   test('one run through all operations, each by id and by name', async () => {
-    const created = await makeOne('round')
+    // It takes its whole grace time to stop, so that what is asked meanwhile meets it `stopping`.
+    const created = await makeOne('round', { cmd: ['sh', '-c', 'trap "" TERM; while :; do sleep 1; done'] })
     const byId = { params: { sandbox_id: created.id } }
     const byName = { params: { name: 'round' } }
     assert.equal(created.status, 'created')
