@@ -33,9 +33,9 @@ export async function answerVolumes(
   report: Pick<SyncRequest, 'storage' | 'volumes' | 'known_volumes_version'>,
 ): Promise<Pick<SyncAnswer, 'volumes_version' | 'volumes' | 'discard_volumes'>> {
   const held = await volumeReports.heldBy(q, { worker_id, is_shared: report.storage.is_shared })
-  const unknown = await volumeReports.unknown(q, report.volumes ?? [])
+  const deleted = await volumeReports.deleted(q, report.volumes ?? [])
   const wanted = held.filter(({ status }) => status === 'active').map(wantedOf)
-  const leaving = [...held.filter(({ status }) => status === 'deleting'), ...unknown]
+  const leaving = [...held.filter(({ status }) => status === 'deleting'), ...deleted]
   const discard_volumes = leaving.map(({ org_id, volume_id }) => ({ org_id, volume_id }))
   const hash = createHash('sha256')
   for (const { volume_id, capacity_bytes, org_capacity_bytes } of wanted)

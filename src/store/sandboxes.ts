@@ -170,12 +170,15 @@ export async function hideAtOnce(q: Queryable, id: SandboxId, now: Date): Promis
   })
 }
 
-/** Of the given sandboxes, those that no client can start again and that have no open run. */
+/**
+ * Of the given sandboxes, those that no client can start again and that have no open run. One that this database has never
+ * held is none of them: a worker that was joined to another database must not lose its disks.
+ */
 export async function gone(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
     name: 'sandboxes.gone',
-    text: `SELECT w.id FROM unnest($1::uuid[]) AS w(id) LEFT JOIN sandboxes s ON s.id = w.id
-           WHERE (s.id IS NULL OR s.visible_until IS NOT NULL)
+    text: `SELECT w.id FROM unnest($1::uuid[]) AS w(id) JOIN sandboxes s ON s.id = w.id
+           WHERE s.visible_until IS NOT NULL
              AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.sandbox_id = w.id AND r.ended_at IS NULL)`,
     values: [ids],
   })

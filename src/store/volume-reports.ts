@@ -115,13 +115,20 @@ export async function heldBy(q: Queryable, { worker_id, is_shared }: StorageOf):
   return rows
 }
 
-/** Of the volumes that a worker told of, those that there are no more. */
-export async function unknown(q: Queryable, told: readonly Measured[]): Promise<readonly Measured[]> {
+/**
+ * Of the volumes that a worker told of, those that this database remembers to have deleted: a write that was under way can
+ * bring one back. One that it has never held is none of them: a worker that was joined to another database, or to an older
+ * state of it, must not lose its volumes.
+ */
+export async function deleted(q: Queryable, told: readonly Measured[]): Promise<readonly Measured[]> {
   if (told.length === 0) return []
   const { rows } = await q.query<{ readonly id: VolumeId }>({
-    name: 'volumeReports.unknown',
-    text: `SELECT w.id FROM unnest($1::uuid[]) AS w(id) WHERE NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = w.id)`,
-    values: [told.map(({ volume_id }) => volume_id)],
+    name: 'volumeReports.deleted',
+    text: `SELECT w.id FROM unnest($1::uuid[], $2::uuid[]) AS w(id, org_id)
+           WHERE NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = w.id)
+             AND EXISTS (SELECT 1 FROM events e WHERE e.org_id = w.org_id AND e.event_type = 'volume_deleted'
+               AND e.payload ->> 'volume_id' = w.id::text)`,
+    values: [told.map(({ volume_id }) => volume_id), told.map(({ org_id }) => org_id)],
   })
   const ids = new Set(rows.map(({ id }) => id))
   return told.filter(({ volume_id }) => ids.has(volume_id))

@@ -149,20 +149,21 @@ test('a volume that no worker ever told of is gone as soon as its worker has no 
   await assert.rejects(getVolume(deps, caller, { id }), { code: 'volume_not_found' })
 })
 
-test('a worker is told to delete what no volume is, and nothing of a volume that lies elsewhere', async () => {
+test('a worker is told to delete a deleted volume that came back, nothing of one that lies elsewhere, and none that was never held', async () => {
+  const { deps, caller } = world
+  const back = await placed()
+  await deleteVolume(deps, caller, back)
+  await report()
+  await world.reap()
   const other = await world.addWorker('w2')
   await world.sync(other)
   const id = await placed()
-  const stray = asId<VolumeId>(world.deps.uuids.next())
-  const { org_id } = world.caller
-  const volumes = [id, stray].map((volume_id) => ({ org_id, volume_id, used_bytes: 9 }))
+  const ofAnotherDatabase = asId<VolumeId>(deps.uuids.next())
+  const { org_id } = caller
+  const volumes = [id, back, ofAnotherDatabase].map((volume_id) => ({ org_id, volume_id, used_bytes: 9 }))
   const answer = await world.sync(other, { volumes })
-  assert.deepEqual(answer.discard_volumes, [{ org_id, volume_id: stray }])
-  assert.equal(
-    (await getVolume(world.deps, world.caller, { id })).used_bytes,
-    null,
-    'the word of another counts nothing',
-  )
+  assert.deepEqual(answer.discard_volumes, [{ org_id, volume_id: back }])
+  assert.equal((await getVolume(deps, caller, { id })).used_bytes, null, 'the word of another counts nothing')
 })
 
 test('caps are told when they have changed, and not again to who holds them', async () => {
