@@ -7,7 +7,7 @@ import { mkdir, open, readFile, readdir, rename, rm, rmdir, stat, statfs, writeF
 import { basename, join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { runCommand } from '../../lib/run-command.ts'
+import { runCommand, tryCommand } from '../../lib/run-command.ts'
 import { makeMountDir, mountFolderOf } from '../drivers/oci/leftovers.ts'
 import { mount, unmountBelow } from '../drivers/oci/mounts.ts'
 import { isMountedBeside, mountsOf, type Mount } from './mounted.ts'
@@ -71,6 +71,7 @@ export async function openPool({ dir, sizeGib, clock, log }: PoolInput): Promise
     sizeBytes = await ensureSize(root, file, sizeGib, log)
     await runCommand('btrfs', ['quota', 'enable', root], { timeoutMs: TIMEOUT_MS }) // again is no error
     await keepCounting(root)
+    await skipHostCache(root)
   } catch (error) {
     if (isNew) {
       await unmount()
@@ -167,6 +168,15 @@ async function keepCounting(root: string): Promise<void> {
   if (existsSync(threshold)) await writeFile(threshold, '8')
   if ((await readIfThere(join(groups, 'inconsistent')))?.trim() !== '1') return
   await runCommand('btrfs', ['quota', 'rescan', '-w', root], { timeoutMs: RESCAN_TIMEOUT_MS })
+}
+
+/**
+ * What is written to the pool goes to the disk once, and not first into the page cache of the file that it lies in: 256 MiB
+ * with their sync took 3.1 s through both caches, 1.3 s so (2026-11). A file system that can't goes on as it is.
+ */
+async function skipHostCache(root: string): Promise<void> {
+  const device = (await mountAt(root))?.source ?? ''
+  await tryCommand('losetup', ['--direct-io=on', device], { timeoutMs: TIMEOUT_MS })
 }
 
 async function readIfThere(path: string): Promise<string | null> {

@@ -44,13 +44,18 @@ async function fill(
   try {
     for (let next = await nextOf(chunks, path); next.done !== true; next = await nextOf(chunks, path)) {
       const chunk = next.value
-      await withMeaning(path, () => handle.writeFile(chunk))
+      await withMeaning(path, () => writeAll(handle, chunk))
       sizeBytes += chunk.length
     }
   } finally {
     await chunks.return?.()
   }
   return sizeBytes
+}
+
+/** `FileHandle.writeFile` does the same at half the speed (64 KiB chunks, Node 24, 2026-11). */
+async function writeAll(handle: FileHandle, chunk: Buffer): Promise<void> {
+  for (let at = 0; at < chunk.length;) at += (await handle.write(chunk, at)).bytesWritten
 }
 
 /** A failure of the sender is told apart from one of the disk: their codes may be the same. */
