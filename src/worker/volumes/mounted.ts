@@ -4,28 +4,11 @@
  */
 import { readFile, readdir, readlink, realpath } from 'node:fs/promises'
 import { relative } from 'node:path'
-
-/** One line of mountinfo (proc(5)). */
-export type Mount = {
-  readonly id: string
-  /** `major:minor` of the file system. */
-  readonly device: string
-  /** What of the file system is mounted. */
-  readonly root: string
-  readonly point: string
-  readonly source: string
-}
+import { parseMountinfo, type Mount } from '../mountinfo.ts'
 
 /** The mounts that a process sees; none when it has ended. */
 export async function mountsOf(pid: string): Promise<readonly Mount[]> {
-  return (await readOrEmpty(`/proc/${pid}/mountinfo`))
-    .split('\n')
-    .filter((line) => line !== '')
-    .map((line) => {
-      const [before = '', after = ''] = line.split(' - ')
-      const [id = '', , device = '', root = '', point = ''] = before.split(' ').map(unescapeOctal)
-      return { id, device, root, point, source: unescapeOctal(after.split(' ')[1] ?? '') }
-    })
+  return parseMountinfo(await readOrEmpty(`/proc/${pid}/mountinfo`))
 }
 
 /** The mount points, in any mount namespace, that show the folder or a part of it. */
@@ -90,9 +73,4 @@ function isWithin(path: string, folder: string): boolean {
 
 function joinRoot(root: string, rest: string): string {
   return rest === '' ? root : `${root === '/' ? '' : root}/${rest}`
-}
-
-/** Blanks and the like are octal in mountinfo. */
-function unescapeOctal(text: string): string {
-  return text.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(parseInt(digits, 8)))
 }

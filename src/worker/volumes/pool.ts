@@ -10,7 +10,8 @@ import type { Log } from '../../lib/log.ts'
 import { runCommand, tryCommand } from '../../lib/run-command.ts'
 import { makeMountDir, mountFolderOf } from '../drivers/oci/leftovers.ts'
 import { mount, unmountBelow } from '../drivers/oci/mounts.ts'
-import { isMountedBeside, mountsOf, type Mount } from './mounted.ts'
+import type { Mount } from '../mountinfo.ts'
+import { isMountedBeside, mountsOf } from './mounted.ts'
 
 export type PoolInput = {
   /** The folder that the pool's file lies in; nobody else writes there. */

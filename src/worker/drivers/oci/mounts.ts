@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import type { Clock } from '../../../lib/clock.ts'
 import { CommandError, runCommand } from '../../../lib/run-command.ts'
+import { parseMountinfo } from '../../mountinfo.ts'
 
 const MOUNT_TIMEOUT_MS = 20_000
 /** How often and how far apart a busy mount is tried again: whoever holds it is on its way out. */
@@ -14,8 +15,7 @@ export async function mount(args: readonly string[], cwd = '/'): Promise<void> {
 
 /** Every mount point in or beneath a folder, the innermost first. */
 export async function mountPointsBelow(folder: string): Promise<readonly string[]> {
-  const lines = (await readFile('/proc/self/mountinfo', 'utf8')).split('\n')
-  const points = lines.map((line) => unescapeOctal(line.split(' ')[4] ?? ''))
+  const points = parseMountinfo(await readFile('/proc/self/mountinfo', 'utf8')).map(({ point }) => point)
   return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
 }
 
@@ -39,9 +39,4 @@ async function unmount(point: string, clock: Clock): Promise<void> {
     }
     await clock.sleep(BUSY_PAUSE_MS)
   }
-}
-
-/** Blanks and the like are octal in mountinfo (proc(5)). */
-function unescapeOctal(text: string): string {
-  return text.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(parseInt(digits, 8)))
 }
