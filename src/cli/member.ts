@@ -1,22 +1,15 @@
 import { addMember, changeRole, listMembers, removeMember } from '../control/members.ts'
 import { ROLES, type Acting, type Role } from '../domain/caller.ts'
-import { borrowControl, type BorrowedControl } from './borrow-control.ts'
-import { chooseOrg, operatorOf } from './choose-org.ts'
+import { actOnOrg, type Act } from './act-on-org.ts'
+import type { BorrowedControl } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 import { printList } from './print-list.ts'
 
 export const member: Command = {
   usage: `member add EMAIL [--role ${ROLES.join('|')}] [--name N] | role EMAIL ROLE | remove EMAIL | list [--org SLUG]`,
   summary: 'who belongs to an organization; its last owner stays',
-  async run(call) {
-    const act = readAct(call)
-    await using control = await borrowControl(call.config)
-    await act(control, operatorOf(await chooseOrg(control.db, call.texts['org'])))
-    return 0
-  },
+  run: async (call) => actOnOrg(call, readAct(call)),
 }
-
-type Act = (control: BorrowedControl, acting: Acting) => Promise<void>
 
 function readAct({ args, texts }: Call): Act {
   const [verb, email, word, ...rest] = args

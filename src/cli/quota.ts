@@ -3,8 +3,8 @@ import type { Acting } from '../domain/caller.ts'
 import { parseLimitValue } from '../domain/plan.ts'
 import { hoursUsed, isLimitName, LIMIT_RULE, LIMITS, type LimitName } from '../domain/quota.ts'
 import type { QuotaRow } from '../store/quotas.ts'
-import { borrowControl, type BorrowedControl } from './borrow-control.ts'
-import { chooseOrg, operatorOf } from './choose-org.ts'
+import { actOnOrg, type Act } from './act-on-org.ts'
+import type { BorrowedControl } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 
 export const quota: Command = {
@@ -18,15 +18,8 @@ ${Object.entries(LIMITS)
   .map(([name, { unit, what }]) => `  ${name}\n      ${what} [${unit}]`)
   .join('\n')}
 `,
-  async run(call) {
-    const act = readAct(call)
-    await using control = await borrowControl(call.config)
-    await act(control, operatorOf(await chooseOrg(control.db, call.texts['org'])))
-    return 0
-  },
+  run: async (call) => actOnOrg(call, readAct(call)),
 }
-
-type Act = (control: BorrowedControl, acting: Acting) => Promise<void>
 
 function readAct({ args, switches }: Call): Act {
   const [verb, name, word, ...rest] = args

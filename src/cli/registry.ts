@@ -3,8 +3,8 @@ import { deleteCredential, listCredentials, saveCredential } from '../control/re
 import type { Acting } from '../domain/caller.ts'
 import { systemRandom } from '../lib/random.ts'
 import { makeSeal } from '../lib/seal.ts'
-import { borrowControl, type BorrowedControl } from './borrow-control.ts'
-import { chooseOrg, operatorOf } from './choose-org.ts'
+import { actOnOrg, type Act } from './act-on-org.ts'
+import type { BorrowedControl } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 import { openDataFolder } from './data-folder.ts'
 import { printList } from './print-list.ts'
@@ -12,15 +12,8 @@ import { printList } from './print-list.ts'
 export const registry: Command = {
   usage: 'registry login HOST --username U --password-stdin | list | logout HOST [--org SLUG]',
   summary: "the organization's credentials for image registries; a password is read from standard input",
-  async run(call) {
-    const act = await readAct(call)
-    await using control = await borrowControl(call.config)
-    await act(control, operatorOf(await chooseOrg(control.db, call.texts['org'])))
-    return 0
-  },
+  run: async (call) => actOnOrg(call, await readAct(call)),
 }
-
-type Act = (control: BorrowedControl, acting: Acting) => Promise<void>
 
 async function readAct(call: Call): Promise<Act> {
   const [verb, host, ...rest] = call.args
