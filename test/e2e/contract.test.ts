@@ -2,9 +2,10 @@ import assert from 'node:assert/strict'
 import { request, type IncomingHttpHeaders, type RequestOptions } from 'node:http'
 import { after, before, describe, test } from 'node:test'
 import type { OperationId } from '../../src/contract/operations.ts'
-import { call, listAll, mustCall, type Asking } from '../support/api.ts'
+import { call, listAll, mustCall } from '../support/api.ts'
 import { capturedBodies, contractIsMissing } from '../support/contract.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
+import type { Asking } from '../support/send.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
 // The contract over the wire: `call` holds every reply against our own schemas and the published document.

@@ -120,13 +120,13 @@ test('the key of a stranger stays good, so that none of this was about the key',
   assert.equal((await authenticate(world.control.deps, strangersKey))?.org_id, stranger.org_id)
 })
 
-async function ask(id: KeyedOperation, key: string | null): Promise<Sent> {
+async function ask(id: KeyedOperation, key: string | null): Promise<Omit<Sent, 'headers'>> {
   const asking = EXAMPLES[id].ask(things)
   if (OPERATIONS[id].reply.kind === 'websocket') return await dial(asking.params?.['sandbox_id'] ?? '', key)
   return await send(world.url, { id, key, asking })
 }
 
-async function dial(sandbox: string, key: string | null): Promise<Sent> {
+async function dial(sandbox: string, key: string | null): Promise<Omit<Sent, 'headers'>> {
   const url = `${world.url.replace('http', 'ws')}/v1/sandboxes/${sandbox}/agent`
   const socket = new WebSocket(url, { headers: key === null ? {} : { authorization: `Bearer ${key}` } })
   socket.on('error', () => socket.terminate())

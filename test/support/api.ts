@@ -1,5 +1,5 @@
 import type { Static } from 'typebox'
-import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
+import type { OperationId } from '../../src/contract/operations.ts'
 import type { StorageBreakdownReply, UsageBreakdownReply, UsageSummaryReply } from '../../src/contract/billing.ts'
 import type { EventPage } from '../../src/contract/events.ts'
 import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes.ts'
@@ -7,6 +7,7 @@ import type { OrgReply } from '../../src/contract/org.ts'
 import type { QuotaUsageReply } from '../../src/contract/quotas.ts'
 import type { VolumeList, VolumeReply } from '../../src/contract/volumes.ts'
 import { assertReply } from './contract.ts'
+import { exchange, type Asking } from './send.ts'
 import type { RealServer } from './server.ts'
 
 export type SandboxBody = Static<typeof SandboxReply>
@@ -33,35 +34,13 @@ export type Answer<Body> = { readonly status: number; readonly headers: Headers;
   { readonly isRefusal: false; readonly body: Body } | { readonly isRefusal: true; readonly body: ErrorBody }
 )
 
-export type Asking = {
-  readonly params?: Readonly<Record<string, string>>
-  readonly query?: Readonly<Record<string, string>>
-  /** JSON, or the bytes of a body as they are to be sent. */
-  readonly body?: object | Buffer
-  readonly headers?: Readonly<Record<string, string>>
-}
-
 /** Calls an operation over HTTP and asserts that the reply is one that both contracts allow. */
 export async function call<Id extends OperationId>(
   server: Pick<RealServer, 'url' | 'key'>,
   id: Id,
   asking: Asking = {},
 ): Promise<Answer<BodyOf<Id>>> {
-  const { method, path } = OPERATIONS[id]
-  const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(asking.params?.[name] ?? ''))
-  const query = new URLSearchParams(asking.query)
-  const { body } = asking
-  const response = await fetch(`${server.url}${filled}${query.size === 0 ? '' : `?${query.toString()}`}`, {
-    method,
-    headers: {
-      authorization: `Bearer ${server.key}`,
-      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-      ...asking.headers,
-    },
-    ...(body === undefined ? {} : { body: Buffer.isBuffer(body) ? new Uint8Array(body) : JSON.stringify(body) }),
-  })
-  const text = await response.text()
-  const { status, headers } = response
+  const { status, headers, text } = await exchange(server.url, { id, key: server.key, asking })
   if (!(headers.get('content-type') ?? '').startsWith('application/json'))
     throw new Error(`${id} answered ${String(status)} without JSON: ${text}`)
   assertReply(id, status, JSON.parse(text))

@@ -1,29 +1,27 @@
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
-import { asCaller, SANDBOX_ID } from './http-world.ts'
+import { EXAMPLES, type KeyedOperation, type Things } from './every-operation.ts'
+import { SANDBOX_ID, theSandbox } from './http-world.ts'
 
-/** A body that an operation accepts, for those that need one. */
-const BODIES: Partial<Record<OperationId, object>> = {
-  create_sandbox: { image: 'registry.example/box:1' },
-  create_api_key: { name: 'made', scopes: ['read'], expires_at: null },
-  create_volume: { name: 'made' },
-  make_volume_folder: { path: 'a' },
-  copy_volume_file: { from: 'a', to: 'b' },
-  rename_volume_file: { from: 'a', to: 'b' },
-  save_registry_credential: { host: 'registry.example', username: 'me', password: 'secret' },
+const one = { id: SANDBOX_ID, name: theSandbox.name }
+const THINGS: Things = {
+  mark: '1',
+  idle: one,
+  running: one,
+  volume: one,
+  event_id: SANDBOX_ID,
+  api_key_id: SANDBOX_ID,
+  credential_id: SANDBOX_ID,
 }
-
-/** For those that are about a file. */
-const FILE_PATH = { 'x-msb-file-path': Buffer.from('a').toString('base64url') }
 
 /** A request that an operation accepts: of the sandbox, event or whatever else that the world of `http-world.ts` holds. */
 export function askOf(id: OperationId): {
   readonly method: (typeof OPERATIONS)[OperationId]['method']
   readonly url: string
   readonly body?: object
-  readonly headers: Record<string, string>
 } {
   const { method, path } = OPERATIONS[id]
-  const url = path.replace('{name}', 'demo').replaceAll(/\{\w+\}/g, SANDBOX_ID)
-  const headers = { ...asCaller, ...('headers' in OPERATIONS[id] ? FILE_PATH : {}) }
-  return { method, url, headers, ...(method === 'GET' ? {} : { body: BODIES[id] ?? {} }) }
+  const keyed: Partial<Record<OperationId, (typeof EXAMPLES)[KeyedOperation]>> = EXAMPLES
+  const { params = {}, body = {} } = keyed[id]?.ask(THINGS) ?? {}
+  const url = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => params[name] ?? '')
+  return { method, url, ...(method === 'GET' ? {} : { body }) }
 }

@@ -1,25 +1,42 @@
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
-import type { Asking } from './api.ts'
+
+export type Asking = {
+  readonly params?: Readonly<Record<string, string>>
+  readonly query?: Readonly<Record<string, string>>
+  /** JSON, or the bytes of a body as they are to be sent. */
+  readonly body?: object | Buffer
+  readonly headers?: Readonly<Record<string, string>>
+}
 
 /** A reply as it came; `code` and `message` are empty for one that is no refusal. */
-export type Sent = { readonly status: number; readonly text: string; readonly code: string; readonly message: string }
+export type Sent = Reply & { readonly code: string; readonly message: string }
 
-/** Sends a request of an operation with a key, or with none, and asserts nothing of the reply. */
-export async function send(
-  url: string,
-  { id, key, asking }: { readonly id: OperationId; readonly key: string | null; readonly asking: Asking },
-): Promise<Sent> {
+export type Reply = { readonly status: number; readonly headers: Headers; readonly text: string }
+
+/** A request of an operation, with a key or with none. */
+export type Request = { readonly id: OperationId; readonly key: string | null; readonly asking: Asking }
+
+/** Sends a request over HTTP and gives the reply as it came. */
+export async function exchange(url: string, { id, key, asking }: Request): Promise<Reply> {
   const { method, path } = OPERATIONS[id]
   const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(asking.params?.[name] ?? ''))
   const query = new URLSearchParams(asking.query)
   const { body } = asking
-  const type = body === undefined || Buffer.isBuffer(body) ? {} : { 'content-type': 'application/json' }
   const response = await fetch(`${url}${filled}${query.size === 0 ? '' : `?${query.toString()}`}`, {
     method,
-    headers: { ...(key === null ? {} : { authorization: `Bearer ${key}` }), ...type, ...asking.headers },
+    headers: {
+      ...(key === null ? {} : { authorization: `Bearer ${key}` }),
+      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+      ...asking.headers,
+    },
     ...(body === undefined ? {} : { body: Buffer.isBuffer(body) ? new Uint8Array(body) : JSON.stringify(body) }),
   })
-  const text = await response.text()
-  const { code = '', message = '' } = response.status < 400 ? {} : JSON.parse(text).error
-  return { status: response.status, text, code, message }
+  return { status: response.status, headers: response.headers, text: await response.text() }
+}
+
+/** The same with what a refusal says; asserts nothing of the reply. */
+export async function send(url: string, request: Request): Promise<Sent> {
+  const reply = await exchange(url, request)
+  const { code = '', message = '' } = reply.status < 400 ? {} : JSON.parse(reply.text).error
+  return { ...reply, code, message }
 }
