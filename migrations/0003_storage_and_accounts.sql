@@ -53,7 +53,7 @@ CREATE POLICY of_members ON users FOR SELECT USING (EXISTS (
     AND m.org_id = nullif(nullif(current_setting('sandyard.org', true), '*'), '')::uuid));
 
 -- home_worker_id: the machine that its files lie on, from the first use on; is_shared: they lie where every worker
--- that says so finds them. used_bytes is the worker's latest word, true since used_at, accrued until accrued_until.
+-- that says so finds them. used_bytes is the worker's latest word; what it held is written down until accrued_until.
 ALTER TABLE volumes ADD COLUMN capacity_gib integer;
 ALTER TABLE volumes ADD COLUMN labels jsonb NOT NULL DEFAULT '{}';
 ALTER TABLE volumes ADD COLUMN home_worker_id uuid;

@@ -1,8 +1,8 @@
 import type { Caller } from '../domain/caller.ts'
-import * as events from '../store/events.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import type { ControlDeps } from './deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import { tell } from './tell.ts'
 import { transitionIn } from './transition.ts'
 
 /**
@@ -31,17 +31,9 @@ export async function deleteSandbox(deps: ControlDeps, caller: Caller, ref: Sand
       },
     )
     if (hidden.home_worker_id !== null) topics.push(`worker:${hidden.home_worker_id}`)
-    await events.insertMany(tx, [
-      {
-        id: deps.uuids.next(),
-        org_id: caller.org_id,
-        timestamp: now,
-        event_type: 'sandbox_deleted',
-        sandbox_id: sandbox.id,
-        actor: caller.actor,
-        payload: { sandbox_id: sandbox.id, name: sandbox.name, slug: sandbox.slug },
-      },
-    ])
+    const { org_id, actor } = caller
+    const payload = { sandbox_id: sandbox.id, name: sandbox.name, slug: sandbox.slug }
+    await tell(deps, tx, { org_id, actor, event_type: 'sandbox_deleted', payload })
   })
   deps.wake.publish([...topics, `sandbox:${sandbox.id}`])
 }

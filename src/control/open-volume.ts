@@ -1,4 +1,3 @@
-import type { Duplex } from 'node:stream'
 import type { WantedVolume } from '../contract/worker-protocol.ts'
 import type { VolumeFiles } from '../contract/volume-protocol.ts'
 import type { Caller } from '../domain/caller.ts'
@@ -10,13 +9,11 @@ import * as volumeMounts from '../store/volume-mounts.ts'
 import * as volumes from '../store/volumes.ts'
 import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
+import { dialIn } from './dial-in.ts'
 import { getVolume, type VolumeRef } from './read-volumes.ts'
 import { makeVolumeClient } from './volume-client.ts'
 
 export type VolumeFilesDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log' | 'openStream'>
-
-/** How long a worker has to dial in for a stream, in milliseconds. */
-const DIAL_IN_MS = 8_000
 
 /** The files of a volume on the worker that holds it, each operation over a stream of its own. */
 export type OpenVolume = { readonly volume: volumes.PlacedVolume; readonly files: VolumeFiles }
@@ -41,7 +38,8 @@ export async function openVolume(
     capacity_bytes: capacityBytes(volume.capacity_gib),
     org_capacity_bytes: capacityBytes(limitGib),
   }
-  return { volume, files: makeVolumeClient(() => dialIn(deps, { worker_id, wanted }, signal)) }
+  const target = { worker_id, asked: { kind: 'volume', volume: wanted } } as const
+  return { volume, files: makeVolumeClient(() => dialIn(deps, target, { signal, words: WORDS })) }
 }
 
 async function workerOf(deps: VolumeFilesDeps, volume: volumes.PlacedVolume, needs_caps: boolean): Promise<WorkerId> {
@@ -81,22 +79,7 @@ async function settle(
   return settled
 }
 
-async function dialIn(
-  deps: VolumeFilesDeps,
-  { worker_id, wanted }: { readonly worker_id: WorkerId; readonly wanted: WantedVolume },
-  signal: AbortSignal,
-): Promise<Duplex> {
-  const limit = AbortSignal.any([signal, AbortSignal.timeout(DIAL_IN_MS)])
-  try {
-    const stream = await deps.openStream({ worker_id, asked: { kind: 'volume', volume: wanted } }, limit)
-    if (stream !== null) return stream
-  } catch (error) {
-    if (!limit.aborted) throw error
-    const message = 'the worker of this volume did not answer'
-    throw new Problem('unavailable', { message, retryAfterSeconds: 1, cause: error })
-  }
-  throw new Problem('unavailable', { message: 'too many streams are being opened', retryAfterSeconds: 1 })
-}
+const WORDS = { late: 'the worker of this volume did not answer', full: 'too many streams are being opened' } as const
 
 function leaving(): Problem {
   return new Problem('invalid_state_transition', {

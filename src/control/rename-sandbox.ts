@@ -2,11 +2,11 @@ import type { Caller } from '../domain/caller.ts'
 import { Problem } from '../domain/problem.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import { constraintOf } from '../store/database.ts'
-import * as events from '../store/events.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import { nameTaken } from './create-sandbox.ts'
 import type { ControlDeps } from './deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import { tell } from './tell.ts'
 
 /**
  * Changes a sandbox's name, slug or both; what is absent stays. Throws `sandbox_not_found`, `name_already_exists`.
@@ -25,22 +25,14 @@ export async function renameSandbox(
   const isThere = await refusingTaken({ name, slug }, () =>
     deps.db.transaction(caller.org_id, async (tx) => {
       if (!(await sandboxes.rename(tx, caller.org_id, sandbox.id, { name, slug }))) return false
-      await events.insertMany(tx, [
-        {
-          id: deps.uuids.next(),
-          org_id: caller.org_id,
-          timestamp: deps.clock.now(),
-          event_type: 'sandbox_renamed',
-          sandbox_id: sandbox.id,
-          actor: caller.actor,
-          payload: {
-            sandbox_id: sandbox.id,
-            name: name ?? sandbox.name,
-            slug: slug ?? sandbox.slug,
-            from: { name: sandbox.name, slug: sandbox.slug },
-          },
-        },
-      ])
+      const { org_id, actor } = caller
+      const payload = {
+        sandbox_id: sandbox.id,
+        name: name ?? sandbox.name,
+        slug: slug ?? sandbox.slug,
+        from: { name: sandbox.name, slug: sandbox.slug },
+      }
+      await tell(deps, tx, { org_id, actor, event_type: 'sandbox_renamed', payload })
       return true
     }),
   )

@@ -4,12 +4,13 @@ import type { Queryable } from '../store/database.ts'
 import * as events from '../store/events.ts'
 import type { ControlDeps } from './deps.ts'
 
-/** Writes the event of a change that is about no sandbox, in the transaction of the change. */
+/** Writes the event of a change, in the transaction of the change. The sandbox that it is about stands in its payload. */
 export async function tell(
   deps: Pick<ControlDeps, 'clock' | 'uuids'>,
   tx: Queryable,
   told: Acting & TypedEvent,
 ): Promise<void> {
   const { id, timestamp } = { id: deps.uuids.next(), timestamp: deps.clock.now() }
-  await events.insertMany(tx, [{ ...told, id, timestamp, sandbox_id: null }])
+  const sandbox_id = 'sandbox_id' in told.payload ? told.payload.sandbox_id : null
+  await events.insertMany(tx, [{ ...told, id, timestamp, sandbox_id }])
 }

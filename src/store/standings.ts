@@ -63,11 +63,11 @@ export type SandboxChange = {
   readonly forget_registry_secret?: boolean
 }
 
-/** What one transition writes: the sandbox, its open run when it has one, and the audit event when it leaves one. */
+/** What one transition writes: the sandbox, its open run when it has one, and the audit event. */
 export type Written = {
   readonly sandbox: { readonly id: SandboxId; readonly change: SandboxChange }
   readonly run: { readonly id: RunId; readonly change: RunChange } | null
-  readonly event: NewEvent | null
+  readonly event: NewEvent
 }
 
 /**
@@ -89,8 +89,7 @@ export async function write(tx: Queryable, { sandbox, run, event }: Written): Pr
     const written = set({ ...rest, outcome: outcome === undefined ? undefined : JSON.stringify(outcome) })
     parts.push(`r AS (UPDATE runs SET ${written} WHERE id = ${place(run.id)})`)
   }
-  const last = event === null ? 'SELECT 1 AS written' : insertEvent(event, place)
-  const text = `WITH ${parts.join(', ')} ${last}`
+  const text = `WITH ${parts.join(', ')} ${insertEvent(event, place)}`
   const name = `standings.write.${createHash('sha1').update(text).digest('base64url')}`
   await tx.query({ name, text, values })
 }
