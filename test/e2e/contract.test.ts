@@ -7,6 +7,7 @@ import { capturedBodies, contractIsMissing } from '../support/contract.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import type { Asking } from '../support/send.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
+import { waitUntil } from '../support/wait.ts'
 
 // The contract over the wire: `call` holds every reply against our own schemas and the published document.
 
@@ -72,9 +73,9 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
   })
 
   async function untilStatus(name: string, status: string): Promise<void> {
-    for (let tries = 0; tries < 500; tries++)
-      if ((await mustCall(server, 'get_sandbox_by_name', { params: { name } })).status === status) return
-    assert.fail(`${name} never became ${status}`)
+    const isThere = async (): Promise<boolean> =>
+      (await mustCall(server, 'get_sandbox_by_name', { params: { name } })).status === status
+    await waitUntil(isThere)
   }
 
   test(
