@@ -9,6 +9,7 @@ import { runAgent } from '../worker/agent.ts'
 import { makeControlPlane } from '../worker/control-plane.ts'
 import type { Driver } from '../worker/drivers/driver.ts'
 import { ensureDemoImage } from '../worker/images/demo.ts'
+import { makeNoLogs } from '../worker/logs/no-logs.ts'
 import { makeFilesOf } from '../worker/volumes/files-of.ts'
 import type { VolumeStorage } from '../worker/volumes/storage.ts'
 import type { Call, Command } from './command.ts'
@@ -129,6 +130,7 @@ async function joinAsWorker(deps: {
         life: control.deps.uuids.next(),
         ...machine,
         storageSampleMs: config.storageSampleSecs * 1_000,
+        logs: makeNoLogs(),
         filesOf: makeFilesOf({ uidShift: UID_SHIFT, random: systemRandom, log }),
         controlPlane,
         clock: systemClock,

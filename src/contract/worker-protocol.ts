@@ -1,3 +1,4 @@
+import type { LogQuery } from './log-protocol.ts'
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../domain/ids.ts'
 import type { Capacity, DriverReport, Outcome, StorageReport } from '../domain/run.ts'
 import type { SandboxSpec } from '../domain/spec.ts'
@@ -69,10 +70,14 @@ export type SyncAnswer = {
   readonly discard_volumes: readonly Pick<WantedVolume, 'org_id' | 'volume_id'>[]
 }
 
-/** `agent`: the raw bytes of a run's command channel. `volume`: HTTP/1.1 as `volume-protocol.ts` says. */
+/**
+ * `agent`: the raw bytes of a run's command channel. `volume`: HTTP/1.1 as `volume-protocol.ts` says. `logs`: lines as
+ * `log-protocol.ts` says.
+ */
 export type StreamTicket =
   | { readonly ticket: string; readonly kind: 'agent'; readonly run_id: RunId }
   | { readonly ticket: string; readonly kind: 'volume'; readonly volume: WantedVolume }
+  | { readonly ticket: string; readonly kind: 'logs'; readonly sandbox_id: SandboxId; readonly query: LogQuery }
 
 /** What a stream is asked for; its ticket is made by who waits for it. */
 export type StreamAsked = StreamTicket extends infer One

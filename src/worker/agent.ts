@@ -19,6 +19,7 @@ import type { Log } from '../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { Driver, Probe } from './drivers/driver.ts'
 import { perform } from './perform.ts'
+import type { SandboxLogs } from './logs/logs.ts'
 import { makeSteps } from './steps.ts'
 import { serveStream, type StreamDeps } from './streams.ts'
 import { makeVolumeDuty } from './volume-duty.ts'
@@ -34,6 +35,7 @@ export type AgentDeps = {
   readonly storageSampleMs: number
   /** The files of a volume by its folder on this machine. */
   readonly filesOf: (root: string) => VolumeFiles
+  readonly logs: Pick<SandboxLogs, 'read' | 'discard'>
   readonly controlPlane: ControlPlane
   readonly clock: Clock
   readonly log: Log
@@ -110,6 +112,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     driver,
     log,
     openFiles: async (volume) => deps.filesOf(await deps.storage.open(volume)),
+    logs: deps.logs,
     onFilesChanged: () => duty.noteChange(),
   }
   const reportBlindness = (error: unknown): void => {
@@ -241,6 +244,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
 
   const discard = async (sandbox: SandboxId): Promise<void> => {
     await driver.discard(sandbox)
+    await deps.logs.discard(sandbox)
     discards = discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
   }
 

@@ -1,15 +1,18 @@
 import { pipeline } from 'node:stream/promises'
+import type { LogEntry, LogLine, LogQuery } from '../contract/log-protocol.ts'
 import type { VolumeFiles } from '../contract/volume-protocol.ts'
 import type { StreamTicket, WantedVolume } from '../contract/worker-protocol.ts'
 import type { Log } from '../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { Driver } from './drivers/driver.ts'
+import type { SandboxLogs } from './logs/logs.ts'
 import { serveVolume } from './volumes/serve-volume.ts'
 
 export type StreamDeps = {
   readonly controlPlane: ControlPlane
   readonly driver: Driver
   readonly log: Log
+  readonly logs: Pick<SandboxLogs, 'read'>
   readonly openFiles: (volume: WantedVolume) => Promise<VolumeFiles>
   /** Called after each request that may have changed what a volume holds. */
   readonly onFilesChanged: () => void
@@ -19,7 +22,14 @@ type TicketOf<Kind extends StreamTicket['kind']> = Extract<StreamTicket, { reado
 
 /** Dials in with a ticket and serves what it asks for; resolves when either side has ended. */
 export function serveStream(deps: StreamDeps, ticket: StreamTicket, signal: AbortSignal): Promise<void> {
-  return ticket.kind === 'agent' ? joinChannel(deps, ticket, signal) : serveFiles(deps, ticket, signal)
+  switch (ticket.kind) {
+    case 'agent':
+      return joinChannel(deps, ticket, signal)
+    case 'volume':
+      return serveFiles(deps, ticket, signal)
+    case 'logs':
+      return sendLogs(deps, ticket, signal)
+  }
 }
 
 /** Joins the stream to a run's command channel. */
@@ -61,6 +71,34 @@ async function serveFiles(
     signal.removeEventListener('abort', hangUp)
     client.destroy()
   }
+}
+
+/** Sends what a query wants of a sandbox's log, as `log-protocol.ts` says; the control plane hangs up when it has enough. */
+async function sendLogs(
+  deps: StreamDeps,
+  { ticket, sandbox_id, query }: TicketOf<'logs'>,
+  signal: AbortSignal,
+): Promise<void> {
+  const client = await deps.controlPlane.dial(ticket, signal)
+  const gone = new AbortController()
+  client.once('close', () => {
+    gone.abort(new Error('the reader left'))
+  })
+  const entries = deps.logs.read(sandbox_id, query, AbortSignal.any([signal, gone.signal]))
+  try {
+    client.resume() // nothing comes this way, but the end
+    await pipeline(linesOf(entries, query), client, { signal })
+  } catch (error) {
+    if (!isHangUp(error) && !gone.signal.aborted) throw error
+  } finally {
+    client.destroy()
+  }
+}
+
+async function* linesOf(entries: AsyncIterable<LogEntry>, { follows }: LogQuery): AsyncGenerator<string> {
+  const line = (value: LogLine): string => `${JSON.stringify(value)}\n`
+  for await (const entry of entries) yield line(entry)
+  yield line({ end: follows ? 'ended' : 'complete' })
 }
 
 type Destroyable = { destroy(): void }

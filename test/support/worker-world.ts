@@ -17,6 +17,8 @@ import { makeRelay, type Relay } from '../../src/relay/relay.ts'
 import { runAgent } from '../../src/worker/agent.ts'
 import { makeControlPlane, type ControlPlane } from '../../src/worker/control-plane.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
+import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
+import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { makeVolumeFiles } from '../../src/worker/volumes/files.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
 import { makeTestControl, type TestControl } from './control.ts'
@@ -48,6 +50,7 @@ export type LifeOptions = {
   readonly controlPlane?: ControlPlane
   readonly fencesItself?: boolean
   readonly storage?: VolumeStorage
+  readonly logs?: SandboxLogs
 }
 
 const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
@@ -103,7 +106,16 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       server = serve()
       await server.listen({ host: '127.0.0.1', port: Number(new URL(url).port) })
     },
-    live(driver, { clock = systemClock, controlPlane = connect(), fencesItself = false, storage = folders } = {}) {
+    live(
+      driver,
+      {
+        clock = systemClock,
+        controlPlane = connect(),
+        fencesItself = false,
+        storage = folders,
+        logs = makeNoLogs(),
+      } = {},
+    ) {
       const ending = new AbortController()
       const life = deps.uuids.next()
       const log = makeLog('silent')
@@ -115,6 +127,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
           storage,
           storageSampleMs: 60_000,
           filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
+          logs,
           controlPlane,
           clock,
           log,

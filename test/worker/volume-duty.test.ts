@@ -14,6 +14,7 @@ import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { runAgent } from '../../src/worker/agent.ts'
 import { makeSimulatedDriver, makeSimulatedWorld } from '../../src/worker/drivers/simulated.ts'
+import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { makeVolumeFiles } from '../../src/worker/volumes/files.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
 import { makeFolderStorage, newVolume, TEST_UID_SHIFT } from '../support/volume-storage.ts'
@@ -76,6 +77,7 @@ function live(over: Partial<VolumeStorage> = {}): void {
       driver: makeSimulatedDriver({ world: makeSimulatedWorld(), clock: systemClock }),
       storage: { ...storage, ...over },
       storageSampleMs: sampleMs,
+      logs: makeNoLogs(),
       filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
       controlPlane: { sync, dial },
       clock: systemClock,
