@@ -6,9 +6,11 @@ import { Problem } from '../domain/problem.ts'
 import { invalidRequest } from '../domain/refusal.ts'
 import * as apiKeys from '../store/api-keys.ts'
 import type { Queryable } from '../store/database.ts'
+import { wakeAtCommit } from '../store/wake-connection.ts'
 import type { ControlDeps } from './deps.ts'
 import { readPage, type Page, type PageInput } from './page.ts'
 import { tell } from './tell.ts'
+import { apiKeyTopic } from './watch-caller.ts'
 
 type InOrg = Pick<Acting, 'org_id'>
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'random'>
@@ -96,6 +98,7 @@ async function revokeIn(
   await apiKeys.revoke(tx, acting.org_id, id, deps.clock.now())
   const payload = { api_key_id: id, name: found.name }
   await tell(deps, tx, { ...acting, event_type: 'api_key_revoked', payload })
+  await wakeAtCommit(tx, [apiKeyTopic(id)]) // what the key has open ends
   return found.secret_sha256
 }
 

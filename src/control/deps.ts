@@ -12,6 +12,7 @@ import type { Admission } from '../store/admissions.ts'
 import type { Database } from '../store/database.ts'
 import type { Wake } from '../store/wake.ts'
 import type { AdmissionAnswer } from './admit-together.ts'
+import type { CallerWatch } from './watch-caller.ts'
 import type { Slots } from '../lib/slots.ts'
 
 /** What the use cases stand on. Each asks for the part of it that it needs. */
@@ -35,6 +36,8 @@ export type ControlDeps = {
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
   /** Keys that were just looked up. */
   readonly keyCache: KeyCache
+  /** Who is watched while what it asked for goes on. */
+  readonly callerWatches: CallerWatches
   /** Has the last use of a key written down soon; the caller goes on at once. */
   readonly noteKeyUse: (use: KeyUse) => void
   readonly settings: ControlSettings
@@ -53,6 +56,9 @@ export type ControlSettings = {
 /** A key that is not revoked, with whom it stands for until its expiry, by the wall clock. */
 export type KnownKey = { readonly caller: Caller; readonly expires_at: Date | null }
 export type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
+
+/** Watches the keys that are in use by something that lasts; `keys` counts them. See `watch-caller.ts`. */
+export type CallerWatches = { watch(caller: Caller): CallerWatch; readonly keys: number }
 
 /** Remembers keys by the hash of their secret for a moment. */
 export type KeyCache = {

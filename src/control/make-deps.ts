@@ -8,10 +8,11 @@ import { admitTogether, type AdmissionAnswer } from './admit-together.ts'
 import type { ControlDeps, SandboxKey } from './deps.ts'
 import { makeKeyCache } from './key-cache.ts'
 import { makeKeyUses } from './key-uses.ts'
+import { makeCallerWatches } from './watch-caller.ts'
 
 /** Adds to what the use cases are given the parts that work on many requests together. */
 export function makeControlDeps(
-  base: Omit<ControlDeps, 'readSandbox' | 'admit' | 'offers' | 'keyCache' | 'noteKeyUse'>,
+  base: Omit<ControlDeps, 'readSandbox' | 'admit' | 'offers' | 'keyCache' | 'noteKeyUse' | 'callerWatches'>,
 ): ControlDeps {
   return {
     ...base,
@@ -31,6 +32,7 @@ export function makeControlDeps(
     offers: makeOffers(base),
     keyCache: makeKeyCache(),
     noteKeyUse: makeKeyUses(base),
+    callerWatches: makeCallerWatches(base),
   }
 }
 

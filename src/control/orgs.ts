@@ -14,6 +14,7 @@ import { joinOrg } from './members.ts'
 import { planNotFound } from './plans.ts'
 import { requireHolding } from './quotas.ts'
 import { tell } from './tell.ts'
+import { standingTopic } from './watch-caller.ts'
 
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 
@@ -95,7 +96,7 @@ export async function suspendOrg(deps: WriteDeps, acting: Acting, reason: string
     const now = deps.clock.now()
     await plans.saveTerms(tx, acting.org_id, { ...terms, suspended_at: now, now })
     await tell(deps, tx, { ...acting, event_type: 'org_suspended', payload: reason === null ? {} : { reason } })
-    await wakeAtCommit(tx, ['quotas'])
+    await wakeAtCommit(tx, ['quotas', standingTopic(acting.org_id)])
   })
 }
 

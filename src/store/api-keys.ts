@@ -60,6 +60,26 @@ export async function findLive(q: Queryable, secretSha256: Buffer, now: Date): P
   return rows[0] ?? null
 }
 
+/** What decides whether a key that was let in may go on. */
+export type KeyStanding = {
+  readonly id: ApiKeyId
+  readonly is_revoked: boolean
+  readonly expires_at: Date | null
+  /** Of its organization. */
+  readonly is_suspended: boolean
+}
+
+/** How these keys stand now; one that is not there any more is left out. */
+export async function standings(q: Queryable, ids: readonly ApiKeyId[]): Promise<readonly KeyStanding[]> {
+  const { rows } = await q.query<KeyStanding>({
+    name: 'api_keys.standings',
+    text: `SELECT k.id, k.revoked_at IS NOT NULL AS is_revoked, k.expires_at, o.suspended_at IS NOT NULL AS is_suspended
+           FROM api_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)`,
+    values: [ids],
+  })
+  return rows
+}
+
 /** The statement that notes when keys were used; an earlier time never replaces a later one. */
 export function noteUses(uses: readonly { readonly id: ApiKeyId; readonly at: Date }[]): Statement {
   return {
