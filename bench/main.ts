@@ -1,5 +1,6 @@
 import { writeFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
+import { benchChannels } from './channels.ts'
 import { benchCreates } from './creates.ts'
 import { benchEvents } from './events.ts'
 import { benchExec } from './exec.ts'
@@ -7,6 +8,7 @@ import { benchGet } from './get.ts'
 import { benchList } from './list.ts'
 import { benchMemory } from './memory.ts'
 import { benchStart } from './start.ts'
+import { benchStream } from './stream.ts'
 import { benchUsage } from './usage.ts'
 import { benchVolume } from './volume.ts'
 import { describeMachine } from './support/machine.ts'
@@ -24,6 +26,8 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   volume: { about: 'a file into a volume and out of it, against a plain copy', run: benchVolume },
   memory: { about: 'the memory of the idle server', run: benchMemory },
   exec: { about: "a command in a sandbox, against the runtime's own exec", run: benchExec },
+  stream: { about: 'output and files through the command channel, against a bare WebSocket echo', run: benchStream },
+  channels: { about: '200 channels at once, and the memory of an idle one', run: benchChannels },
 }
 
 // A signal must not leave a server behind: it ends with this process (support/cloud.ts).

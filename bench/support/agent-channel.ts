@@ -1,0 +1,109 @@
+import { WebSocket, type RawData } from 'ws'
+import { decodeCbor } from '../../src/worker/channel/cbor.ts'
+import { decodeEnvelope, encodeMessage } from '../../src/worker/channel/envelope.ts'
+import { asMap } from '../../src/worker/channel/fields.ts'
+import { makeFrameReader, type Frame } from '../../src/worker/channel/frame.ts'
+import type { MessageType } from '../../src/worker/channel/messages.ts'
+import type { Cloud } from './cloud.ts'
+
+/** The least that a client of the agent protocol does, over a WebSocket of its own. */
+export type AgentChannel = {
+  /** Opens a session; its end is `finish`. */
+  request(type: MessageType, payload: Payload): Session
+  close(): void
+}
+
+export type Payload = Readonly<Record<string, unknown>>
+
+export type Session = {
+  /** Resolves with the last message and the bytes of data that came before it. Rejects when it tells of a failure. */
+  readonly over: Promise<{ readonly payload: Payload; readonly bytes: number }>
+  /** Sends a message of this session; resolves when the socket took it. */
+  send(type: MessageType, payload: Payload): Promise<void>
+}
+
+/** The eight bytes before the first frame (agent protocol, section 2). */
+const PROLOGUE_BYTES = 8
+const FAILURES = ['core.exec.failed', 'core.error', 'core.tcp.failed']
+
+/** Opens the command channel of a running sandbox and waits for `core.ready`. */
+export async function openAgentChannel(cloud: Cloud, id: string): Promise<AgentChannel> {
+  const socket = new WebSocket(`ws://${cloud.host}:${String(cloud.port)}/v1/sandboxes/${id}/agent`, {
+    headers: { authorization: cloud.headers['authorization'] ?? '' },
+    perMessageDeflate: false,
+  })
+  const reader = makeFrameReader()
+  const sessions = new Map<number, (frame: Frame) => void>()
+  const ready = Promise.withResolvers<void>()
+  let missing = PROLOGUE_BYTES
+  let nextId = 1
+  socket.on('message', (data: RawData) => {
+    const piece = Buffer.isBuffer(data) ? data : Buffer.concat(Array.isArray(data) ? data : [Buffer.from(data)])
+    const skipped = Math.min(missing, piece.length)
+    missing -= skipped
+    for (const frame of reader.push(piece.subarray(skipped))) {
+      if (frame.id === 0) ready.resolve()
+      sessions.get(frame.id)?.(frame)
+    }
+  })
+  socket.once('error', ready.reject)
+  socket.once('close', (code, reason) => {
+    ready.reject(new Error(`the channel was closed: ${String(code)} ${reason.toString()}`))
+  })
+  await ready.promise
+  return {
+    request(type, payload) {
+      const id = nextId++
+      const { promise: over, resolve, reject } = Promise.withResolvers<Awaited<Session['over']>>()
+      let bytes = 0
+      sessions.set(id, (frame) => {
+        if ((frame.flags & 1) === 0) {
+          bytes += dataBytes(decodeEnvelope(frame.body).payload)
+          return
+        }
+        sessions.delete(id)
+        const last = decodeEnvelope(frame.body)
+        const fields = asMap(decodeCbor(last.payload))
+        if (FAILURES.includes(last.type) || fields['ok'] === false)
+          reject(new Error(`${last.type}: ${JSON.stringify(fields)}`)) // prettier-ignore
+        else resolve({ payload: fields, bytes })
+      })
+      const send: Session['send'] = (kind, fields) =>
+        new Promise((sent, failed) => {
+          socket.send(encodeMessage(id, kind, fields), { binary: true }, (error) => (error ? failed(error) : sent()))
+        })
+      send(type, payload).catch(reject)
+      return { over, send }
+    },
+    close: () => socket.terminate(),
+  }
+}
+
+/** The length of the byte string in `{data: …}`, and 0 for any other message: decoding would copy it. */
+function dataBytes(payload: Uint8Array): number {
+  if (payload[0] !== 0xa1 || payload[1] !== 0x64 || Buffer.from(payload.subarray(2, 6)).toString('latin1') !== 'data')
+    return 0
+  const head = payload[6] ?? 0
+  const width = head === 0x58 ? 1 : head === 0x59 ? 2 : head === 0x5a ? 4 : 0
+  return payload.length - 7 - width
+}
+
+/** Runs a program to its end and answers with how many bytes it wrote. */
+export async function runProgram(channel: AgentChannel, cmd: string, ...args: readonly string[]): Promise<number> {
+  const request = { cmd, args, env: [], cwd: '/', user: null, tty: false, rows: 24, cols: 80, rlimits: [] }
+  const { payload, bytes } = await channel.request('core.exec.request', request).over
+  if (payload['code'] !== 0) throw new Error(`${cmd} ended with ${String(payload['code'])}`)
+  return bytes
+}
+
+/** One file operation (agent protocol, section 8), with the bytes that it streamed. */
+export async function askFiles(channel: AgentChannel, op: string, fields: Payload): Promise<Awaited<Session['over']>> {
+  return await channel.request('core.fs.request', { op: { [op]: fields } }).over
+}
+
+/** Opens a file of the sandbox; gives its handle. */
+export async function openFile(channel: AgentChannel, path: string, how: 'read' | 'write'): Promise<number> {
+  const options = { read: how === 'read', write: how === 'write', append: false, create: how === 'write', truncate: how === 'write', create_new: false, mode: null } // prettier-ignore
+  const { payload } = await askFiles(channel, 'OpenFile', { path, options })
+  return Number(asMap(payload['data'])['Handle'])
+}

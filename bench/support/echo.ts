@@ -1,0 +1,58 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { WebSocket, type RawData } from 'ws'
+
+/** A bare WebSocket to a server in a process of its own that sends everything back. */
+export type Echo = AsyncDisposable & {
+  /** Sends so many bytes and resolves when they all came back. */
+  carry(bytes: number): Promise<void>
+}
+
+/** As large as the largest message of a command channel. */
+const MESSAGE_BYTES = 1024 * 1024
+/** What may be on its way at once. */
+const WINDOW_BYTES = 8 * 1024 * 1024
+
+/** Starts the server and connects to it. */
+export async function startEcho(): Promise<Echo> {
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'echo-server.ts')], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const [line] = await once(createInterface(child.stdout), 'line')
+  const socket = new WebSocket(`ws://127.0.0.1:${String(line)}`, { perMessageDeflate: false })
+  await once(socket, 'open')
+  const message = Buffer.alloc(MESSAGE_BYTES, 'sandyard ')
+  return {
+    carry(bytes) {
+      const { promise, resolve, reject } = Promise.withResolvers<void>()
+      let sent = 0
+      let received = 0
+      const fill = (): void => {
+        while (sent < bytes && sent - received < WINDOW_BYTES) {
+          socket.send(message, { binary: true })
+          sent += MESSAGE_BYTES
+        }
+      }
+      const take = (data: RawData): void => {
+        received += Buffer.isBuffer(data) ? data.length : 0
+        if (received < bytes) {
+          fill()
+          return
+        }
+        socket.off('message', take)
+        resolve()
+      }
+      socket.on('message', take)
+      socket.once('error', reject)
+      fill()
+      return promise
+    },
+    async [Symbol.asyncDispose]() {
+      socket.terminate()
+      child.kill('SIGTERM')
+      if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
+    },
+  }
+}

@@ -1,0 +1,24 @@
+import type { Cloud } from './cloud.ts'
+import { whyNoOci } from './oci.ts'
+
+/** A sandbox that runs. */
+export type RunningSandbox = { readonly id: string; readonly name: string }
+
+const TRIES = 20
+
+/** Starts a real sandbox. The demo image is made at a server's first start: until it is there, starts fail. */
+export async function startSandbox(cloud: Cloud, prefix: string): Promise<RunningSandbox> {
+  const reason = whyNoOci()
+  if (reason !== null) throw new Error(`no real sandbox can be started here: ${reason}`)
+  for (let tries = 1; ; tries++) {
+    const name = `${prefix}-${String(tries)}`
+    const { body } = await cloud.call('POST', '/v1/sandboxes?start=true&wait_for=running', {
+      name,
+      image: { type: 'oci', reference: 'localhost/demo' },
+      resources: { vcpus: 1, memory_mib: 512 },
+    })
+    if (body['status'] === 'running') return { id: String(body['id']), name }
+    if (tries === TRIES) throw new Error(`no sandbox could be started: ${JSON.stringify(body)}`)
+    await cloud.call('DELETE', `/v1/sandboxes/${String(body['id'])}`)
+  }
+}
