@@ -125,6 +125,7 @@ async function runContainer({ dir, name, spec, runtime }: Start): Promise<void> 
     netnsPath: `/run/netns/${name}`,
     cgroupsPath: `/sandyard-raw/${name}`,
     initBinary: DEFAULT_OCI_SETTINGS.initBinary,
+    toolbox: null,
     workload: null,
     user: { uid: 0, gid: 0, additionalGids: [], home: '/root' },
     env: ['PATH=/usr/bin:/bin'],

@@ -1,7 +1,7 @@
 import { access, constants, open } from 'node:fs/promises'
 import { systemRandom } from '../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
-import { whatIsMissing } from '../worker/drivers/oci/probe.ts'
+import { whatIsMissing, whatToolboxLacks } from '../worker/drivers/oci/probe.ts'
 import { probeNetwork } from '../worker/network/probe.ts'
 import { chooseStorage } from '../worker/volumes/open-storage.ts'
 import type { Call, Command } from './command.ts'
@@ -16,7 +16,7 @@ export const doctor: Command = {
 type Finding = { readonly what: string; readonly isGood: boolean; readonly told: string }
 
 /** What sandboxes run without, or what is made at the first start. */
-const WELCOME = ['microVMs', 'data folder', 'volumes']
+const WELCOME = ['microVMs', 'data folder', 'volumes', 'files']
 
 async function runDoctor({ config }: Call): Promise<number> {
   const findings: Finding[] = [
@@ -42,6 +42,11 @@ async function runDoctor({ config }: Call): Promise<number> {
     await find('programs', () => {
       const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
       return missing.length === 0 ? Promise.resolve('all there') : Promise.reject(new Error(missing.join('; ')))
+    }),
+    await find('files', () => {
+      const missing = whatToolboxLacks()
+      if (missing.length > 0) return Promise.reject(new Error(`no files of sandboxes: ${missing.join(', ')}`))
+      return Promise.resolve('perl serves the files of sandboxes')
     }),
     await find('volumes', async () => {
       const choice = await chooseStorage(storagePlan(config))

@@ -32,6 +32,7 @@ import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
 import { processCapabilities } from '../../src/worker/drivers/oci/capabilities.ts'
 import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/runtime.ts'
+import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/toolbox-mount.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import { openPorts } from '../../src/worker/network/open-ports.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
@@ -167,7 +168,8 @@ export async function makeOciFixture(existing?: string, volumes?: Pick<VolumeSto
     async leftovers() {
       const own = join('/run/sandyard', parentName(stateDir))
       const mounts = (await mountPointsBelow(own)).filter(
-        (point) => point !== own && !point.startsWith(join(own, READY_PREFIX)),
+        (point) =>
+          point !== own && ![READY_PREFIX, TOOLBOX_PREFIX].some((prefix) => point.startsWith(join(own, prefix))),
       )
       const namespaces = existsSync('/run/netns')
         ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix))

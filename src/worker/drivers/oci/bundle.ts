@@ -1,6 +1,6 @@
 import type { Resources, Rlimit, SandboxSpec } from '../../../domain/spec.ts'
 import { processCapabilities } from './capabilities.ts'
-import { INIT_PATH } from './environment.ts'
+import { INIT_PATH, TOOLS_FOLDER } from './environment.ts'
 import type { PlannedMount } from './mount-plan.ts'
 import { mountFlags } from './pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
@@ -17,6 +17,8 @@ export type BundleInput = {
   readonly cgroupsPath: string
   /** The host's static init program. */
   readonly initBinary: string
+  /** The folder of the worker's own programs for sandboxes, if it has them. */
+  readonly toolbox: string | null
   /** null: the sandbox only waits for commands. */
   readonly workload: readonly string[] | null
   readonly user: SandboxUser
@@ -99,8 +101,14 @@ function systemMounts(input: BundleInput): readonly object[] {
       source: 'tmpfs',
       options: ['nosuid', 'noexec', 'nodev', 'ro', 'mode=555', 'size=4k'],
     },
-    { destination: INIT_PATH, type: 'bind', source: input.initBinary, options: ['bind', 'ro', 'nosuid', 'nodev'] },
+    bindOwn(INIT_PATH, input.initBinary),
+    ...(input.toolbox === null ? [] : [bindOwn(TOOLS_FOLDER, input.toolbox)]),
   ]
+}
+
+/** What is the worker's own in a sandbox: nobody in it can change it. */
+function bindOwn(destination: string, source: string): object {
+  return { destination, type: 'bind', source, options: ['bind', 'ro', 'nosuid', 'nodev'] }
 }
 
 function shmMount(memoryMib: number): object {

@@ -6,6 +6,7 @@ import type { Random } from '../../../lib/random.ts'
 import type { Image, RegistryAuth } from '../../images/image.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
+import type { RunUse } from './activity.ts'
 import type { Cgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { Disks } from './disk.ts'
@@ -61,8 +62,8 @@ export type OciDriverInput = {
   readonly random: Random
   /** Where the volumes that a run mounts or copies from are opened. */
   readonly volumes: Pick<VolumeStorage, 'open'>
-  /** Serves the agent protocol for one client. */
-  readonly openGuestChannel: (container: Container) => Duplex
+  /** Serves the agent protocol for one client, and says when it uses the sandbox. */
+  readonly openGuestChannel: (container: Container, use: RunUse) => Duplex
   readonly settings: OciSettings
 }
 
@@ -74,5 +75,7 @@ export type OciContext = OciDriverInput & {
   /** Where root file systems are mounted; every folder above lets strangers pass. */
   readonly mountDir: string
   readonly bootId: string
+  /** The programs that are mounted into each sandbox; null when the machine lacks what they are made of. */
+  readonly toolbox: string | null
   readonly hardLimits: HardLimits
 }

@@ -4,7 +4,7 @@ import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
 import { makeWhenQuiet } from '../../../lib/when-quiet.ts'
 import { StartError, type Driver } from '../driver.ts'
-import { makeActivity, tap } from './activity.ts'
+import { makeActivity } from './activity.ts'
 import { openCgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
@@ -19,6 +19,7 @@ import { openRunRecords, type RunRecord } from './run-records.ts'
 import { mountDisk, rootfsPaths } from './rootfs.ts'
 import { startRun } from './start.ts'
 import { endProcesses } from './stop.ts'
+import { mountToolbox } from './toolbox-mount.ts'
 import { makeTurns } from './turns.ts'
 import { makeRunWatch } from './run-watch.ts'
 
@@ -32,7 +33,6 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   const context = await openContext(input)
   const { records, disks, log } = context
   const turns = makeTurns()
-  const activity = makeActivity(input.clock)
   const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
   await sweep(context)
 
@@ -46,10 +46,10 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     if (record === null) return null
     const phase = await observe(context, record, starts.has(record.run_id))
     const { idle_timeout_secs } = record.spec.lifecycle
-    const isExpired =
-      phase.phase === 'running' && idle_timeout_secs !== null && activity.isIdle(record.run_id, idle_timeout_secs)
     const { run_id, sandbox_id, facts } = record
-    return { run_id, sandbox_id, ...phase, facts, ...(isExpired ? { is_idle_expired: true } : {}) }
+    if (phase.phase !== 'running' || idle_timeout_secs === null) return { run_id, sandbox_id, ...phase, facts }
+    activity.follow(run_id, idle_timeout_secs)
+    return { run_id, sandbox_id, ...phase, facts, ...(activity.isIdle(run_id) ? { is_idle_expired: true } : {}) }
   }
   const settleEnded = async (run: RunId): Promise<void> => {
     await turns.take(run, async () => {
@@ -58,6 +58,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     })
   }
   const watch = makeRunWatch({ list, settleEnded, exitsFolder: records.exitsFolder, clock: input.clock, log })
+  const activity = makeActivity(input.clock, watch.tell)
   const refill = makeRefill(context)
   refill.start()
 
@@ -74,7 +75,6 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     const holder = await disks.holderOf(wanted.sandbox_id)
     if (holder !== null && holder !== wanted.run_id) await settleEnded(holder)
     await startRun(context, wanted, signal)
-    activity.touch(wanted.run_id)
     refill.ask()
   }
   const resumeKnown = async (record: RunRecord): Promise<void> => {
@@ -141,14 +141,17 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       const record = await records.read(run)
       const container = record === null ? null : await containerOf(context, record)
       if (container === null) throw new Error(`run ${run} is not running`)
-      activity.touch(run)
-      return tap(input.openGuestChannel(container), () => {
-        activity.touch(run)
+      return input.openGuestChannel(container, {
+        touch: () => {
+          activity.touch(run)
+        },
+        hold: () => activity.hold(run),
       })
     },
     watch: (onChange) => watch.subscribe(onChange),
     async close() {
       await watch.close()
+      await activity.close()
       for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
       await Promise.allSettled([...starts.values()].map((start) => start.done))
       await refill.close()
@@ -175,7 +178,8 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
     readBootId(),
     readFile('/proc/self/limits', 'utf8'),
   ])
-  return { ...input, records, disks, cgroups, mountDir, bootId, hardLimits: parseHardLimits(limits) }
+  const toolbox = await mountToolbox({ dir: input.dir, mountDir }, input.log)
+  return { ...input, records, disks, cgroups, mountDir, bootId, toolbox, hardLimits: parseHardLimits(limits) }
 }
 
 /** What an exec needs of a running container; null when the run is not running. */

@@ -5,6 +5,8 @@ import type { ImageConfig } from '../../images/image.ts'
 export const SCRIPTS_FOLDER = '/.msb/scripts'
 /** Where the first process's program lies in the sandbox. */
 export const INIT_PATH = '/.msb/init'
+/** Where the worker's own programs for sandboxes lie in the sandbox (decision 0014). */
+export const TOOLS_FOLDER = '/.msb/tools'
 
 const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 

@@ -26,7 +26,7 @@ export async function furnish(
   const tree: RootTree = { root: paths.root, owner: settings.uidShift }
   const hostname = spec.runtime.hostname ?? wanted.slug
   const workdir = spec.runtime.workdir ?? image.config.workdir ?? '/'
-  const files = { spec, hostname, network, workdir, isFirstStart: disk.isNew }
+  const files = { spec, hostname, network, workdir, isFirstStart: disk.isNew, hasToolbox: context.toolbox !== null }
   await failAs('config', "the sandbox's files could not be written", writeSystemFiles(tree, files))
   if (disk.isNew) {
     await applyPatches(tree, spec.patches, volumes)
@@ -50,6 +50,7 @@ export async function furnish(
     netnsPath: network.netnsPath,
     cgroupsPath: context.cgroups.runtimePath(wanted.run_id),
     initBinary: settings.initBinary,
+    toolbox: context.toolbox,
     workload,
     user: known,
     env: sandboxEnvironment(spec, image.config, known.home),

@@ -9,6 +9,7 @@ import { mount, mountPointsBelow, unmountBelow } from './mounts.ts'
 import { commandLineOf, sendSignal } from './processes.ts'
 import { endWith, forget, killAll, removeMounts, settle } from './release.ts'
 import { SHIM_NAME } from './shim.ts'
+import { TOOLBOX_PREFIX } from './toolbox-mount.ts'
 
 /** A short name for what a driver's folder stands for outside of it: its cgroups and mounts. */
 export function parentName(dir: string): string {
@@ -36,8 +37,11 @@ export async function makeMountDir(dir: string): Promise<string> {
 /** Takes back the folder for mounts and the parent of cgroups when no run is left in them. */
 export async function removeIfUnused({ mountDir, cgroups }: OciContext, clock: Clock): Promise<void> {
   if (!existsSync(mountDir)) return
-  if ((await readdir(mountDir)).length > 0 || (await cgroups.list()).length > 0) return
+  const names = await readdir(mountDir)
+  const toolboxes = names.filter(isToolbox)
+  if (names.length > toolboxes.length || (await cgroups.list()).length > 0) return
   await unmountBelow(mountDir, clock)
+  for (const name of toolboxes) await rmdir(join(mountDir, name))
   await rmdir(mountDir)
   await cgroups.close()
 }
@@ -60,10 +64,15 @@ export async function sweep(context: OciContext): Promise<void> {
     known.add(record.run_id)
     await settle(context, record)
   }
-  const named = [...(await records.names()), ...(await cgroups.list()), ...(await readdir(mountDir))]
+  const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
+  const named = [...(await records.names()), ...(await cgroups.list()), ...mounted]
   for (const run of new Set(named.map((name) => asId<RunId>(name)))) {
     if (!known.has(run)) await erase(context, run)
   }
+}
+
+function isToolbox(name: string): boolean {
+  return name.startsWith(TOOLBOX_PREFIX)
 }
 
 async function erase(context: OciContext, run: RunId): Promise<void> {

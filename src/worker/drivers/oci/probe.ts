@@ -46,12 +46,23 @@ export function refuseUnfit(initBinary: string): void {
 /** Everything that keeps sandboxes from running, in words; empty when nothing does. */
 export function whatIsMissing(initBinary: string): readonly string[] {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
-  const folders = (process.env['PATH'] ?? '').split(delimiter)
-  const programs = PROGRAMS.filter((name) => !folders.some((folder) => existsSync(join(folder, name))))
+  const programs = PROGRAMS.filter((name) => !isInstalled(name))
   return [
     ...(process.getuid?.() === 0 ? [] : ['the worker is not root']),
     ...programs.map((name) => `the program '${name}' is missing`),
     ...(existsSync(initBinary) ? [] : [`the init program ${initBinary} is missing (package catatonit)`]),
     ...(existsSync('/proc/self/ns/user') ? [] : ['the kernel has no user namespaces']),
   ]
+}
+
+/** What keeps the worker from making its toolbox, without which the files of sandboxes are not offered; in words. */
+export function whatToolboxLacks(): readonly string[] {
+  const packages = { perl: 'perl-base', ldd: 'libc-bin' }
+  return Object.entries(packages).flatMap(([name, debianPackage]) =>
+    isInstalled(name) ? [] : [`the program '${name}' is missing (package ${debianPackage})`],
+  )
+}
+
+function isInstalled(program: string): boolean {
+  return (process.env['PATH'] ?? '').split(delimiter).some((folder) => existsSync(join(folder, program)))
 }

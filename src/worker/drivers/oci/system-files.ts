@@ -1,7 +1,7 @@
 import { posix } from 'node:path'
 import type { Patch, SandboxSpec } from '../../../domain/spec.ts'
 import type { SandboxNetwork } from '../../network/sandbox-network.ts'
-import { INIT_PATH, SCRIPTS_FOLDER } from './environment.ts'
+import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from './environment.ts'
 import { makeFolders, putText, type RootTree } from './root-tree.ts'
 
 /** What the files of a run tell the sandbox about itself. */
@@ -12,6 +12,7 @@ export type SystemFilesInput = {
   readonly workdir: string
   /** False when the writable layer was patched at an earlier start: what patches wrote is then left alone. */
   readonly isFirstStart: boolean
+  readonly hasToolbox: boolean
 }
 
 /** Writes hostname, hosts, resolv.conf and the spec's scripts, and makes the targets of mounts. May be repeated. */
@@ -19,7 +20,8 @@ export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput):
   const { spec } = input
   const patched = patchedPaths(spec.patches, input.isFirstStart)
   const files = [...identityFiles(input)].filter(([path]) => !patched.has(path))
-  await Promise.all(['/etc', SCRIPTS_FOLDER, input.workdir].map((folder) => makeFolders(tree, folder)))
+  const folders = ['/etc', SCRIPTS_FOLDER, ...(input.hasToolbox ? [TOOLS_FOLDER] : []), input.workdir]
+  await Promise.all(folders.map((folder) => makeFolders(tree, folder)))
   await Promise.all([
     putText(tree, INIT_PATH, { mode: 0o755, text: '' }),
     ...files.map(([path, text]) => putText(tree, path, { mode: 0o644, text })),

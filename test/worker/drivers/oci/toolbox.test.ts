@@ -1,0 +1,50 @@
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test, type TestContext } from 'node:test'
+import { makeToolbox, toolCommand } from '../../../../src/worker/drivers/oci/toolbox.ts'
+
+const skip = process.platform === 'linux' ? false : 'needs Linux'
+
+function makeParent(t: TestContext): string {
+  const parent = mkdtempSync(join(tmpdir(), 'sandyard-toolbox-'))
+  t.after(() => {
+    rmSync(parent, { recursive: true, force: true })
+  })
+  return parent
+}
+
+test('a toolbox runs its scripts by itself, with no program, library or module of the machine', { skip }, async (t) => {
+  const toolbox = await makeToolbox(makeParent(t))
+  const [file = '', ...args] = toolCommand('files.pl', [], toolbox)
+  const traced = spawnSync(file, ['--list', ...args.slice(0, 3)], { encoding: 'utf8', env: {} })
+  const libraries = traced.stdout.split('\n').filter((line) => line.includes('=>'))
+  assert.ok(libraries.length > 0, traced.stderr)
+  for (const line of libraries) assert.ok(line.includes(toolbox), line)
+  const modules = args.with(4, 'BEGIN { @INC = shift } require Socket; require Fcntl; require Errno; print values %INC')
+  const seen = spawnSync(file, modules, { encoding: 'utf8', env: {} })
+  assert.equal(seen.status, 0, seen.stderr)
+  assert.equal(seen.stdout.includes('/usr/'), false)
+})
+
+test(
+  'a toolbox is made once, is open to everybody, and takes the place of one that was cut short',
+  { skip },
+  async (t) => {
+    const parent = makeParent(t)
+    mkdirSync(join(parent, 'unfinished-x'))
+    const first = await makeToolbox(parent)
+    const made = statSync(first).ino
+    assert.equal(await makeToolbox(parent), first)
+    assert.equal(statSync(first).ino, made)
+    assert.deepEqual(readdirSync(parent).length, 1)
+    for (const name of readdirSync(first, { recursive: true, encoding: 'utf8' })) {
+      const { mode } = statSync(join(first, name))
+      assert.equal(mode & 0o044, 0o044, name)
+      assert.equal(mode & 0o022, 0, name)
+    }
+    assert.ok(existsSync(join(first, 'files.pl')))
+  },
+)
