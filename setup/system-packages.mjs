@@ -1,6 +1,6 @@
 // The programs of the operating system that sandboxes need. They are the only thing the set-up changes outside the
 // project's folder, and so the only thing that SANDYARD_SETUP=skip refuses.
-import { spawnSync } from 'node:child_process'
+import { aptGetFresh } from './apt-get.mjs'
 import { findProgram } from './find-program.mjs'
 import { say } from './say.mjs'
 
@@ -18,13 +18,9 @@ const needs = [
     debianPackage: 'btrfs-progs',
     purpose: 'mkfs.btrfs, whose file system holds the caps of volumes',
   },
+  { programs: ['perl'], debianPackage: 'perl-base', purpose: "perl, which serves the sandboxes' files" },
   { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
 ]
-
-/** An apt-get that finds the package database locked (unattended upgrades) waits this long. */
-const aptLockSeconds = 120
-/** Longest for one apt-get; 3 MB are fetched, in 5 to 20 s where this was measured (2026-11). */
-const aptLimitMs = 10 * 60_000
 
 /**
  * Installs what is missing of the programs above, after saying what and by which command. Whatever the reason that it
@@ -45,9 +41,7 @@ export function ensureSystemPackages() {
   }
   const install = ['install', '-y', '--no-install-recommends', ...packages]
   say(`installing from the distribution: apt-get ${install.join(' ')} (SANDYARD_SETUP=skip refuses this)`)
-  // The package lists may be absent (a fresh container image) or old: they are fetched only when the install needs it.
-  const first = aptGet(install)
-  const failure = first === undefined ? undefined : (aptGet(['update']) ?? aptGet(install))
+  const failure = aptGetFresh(install)
   const still = missing.filter(isMissing).map(({ debianPackage }) => debianPackage)
   if (failure === undefined && still.length > 0)
     say(`apt-get succeeded, and yet no program of ${still.join(', ')} is found`)
@@ -64,20 +58,4 @@ function whyNot() {
   if (findProgram('apt-get') === undefined) return 'there is no apt-get here to install them with'
   if (process.getuid?.() !== 0) return 'only root can install them'
   return undefined
-}
-
-/** What apt-get said when it failed, undefined when it did what was asked. */
-function aptGet(args) {
-  const { status, signal, error, stdout, stderr } = spawnSync(
-    'apt-get',
-    ['-q', '-o', `DPkg::Lock::Timeout=${aptLockSeconds}`, ...args],
-    {
-      env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' },
-      stdio: ['ignore', 'pipe', 'pipe'],
-      encoding: 'utf8',
-      timeout: aptLimitMs,
-    },
-  )
-  if (status === 0) return undefined
-  return `${stdout ?? ''}${stderr ?? ''}`.trim() || (error?.message ?? `ended by ${signal ?? `exit code ${status}`}`)
 }

@@ -1,0 +1,46 @@
+// `npm run test:microvm [-- TEST-FILE…]`: runs the tests of microVMs where no virtualization is, in a guest of QEMU's
+// whose emulated processor has AMD's, so that the guest's Linux offers /dev/kvm. Slow; CONTRIBUTING.md says how slow.
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { aptGetFresh } from './apt-get.mjs'
+import { findProgram } from './find-program.mjs'
+import { ensureBase, makeProjectDisk } from './microvm/disks.mjs'
+import { runGuest } from './microvm/guest.mjs'
+import { ensureNodePackages } from './node-packages.mjs'
+import { runMain, say, SetUpFailure } from './say.mjs'
+
+/** What needs a microVM and is proved nowhere else. */
+const microvmTests = ['test/worker/drivers/microsandbox.test.ts', 'test/e2e/microsandbox.test.ts']
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+const cache = join(root, '.setup', 'microvm')
+
+await runMain(async () => {
+  const reason = whyNot()
+  if (reason !== undefined) {
+    say(`NOTHING WAS TESTED: ${reason}`)
+    return 2
+  }
+  ensureNodePackages(root)
+  ensureQemu()
+  const base = ensureBase(root, cache)
+  const given = process.argv.slice(2)
+  const projectDisk = makeProjectDisk(root, given.length === 0 ? microvmTests : given, cache)
+  say('booting the guest; first sandbox after one to two minutes, the limit of the whole is 40')
+  return await runGuest({ base, projectDisk, workFolder: cache })
+})
+
+function whyNot() {
+  if (process.platform !== 'linux' || process.arch !== 'x64') return 'the guest is for x64 Linux hosts only'
+  if (findProgram('apt-get') === undefined) return 'there is no apt-get to fetch the guest with'
+  if (process.getuid?.() !== 0) return "only root can make the guest's disk"
+  return undefined
+}
+
+function ensureQemu() {
+  if (findProgram('qemu-system-x86_64') !== undefined) return
+  const install = ['install', '-y', '--no-install-recommends', 'qemu-system-x86']
+  say(`installing QEMU from the distribution (20 MB): apt-get ${install.join(' ')}`)
+  const failure = aptGetFresh(install)
+  if (failure !== undefined) throw new SetUpFailure(`QEMU could not be installed; apt-get said:\n${failure}`)
+}

