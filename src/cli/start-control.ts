@@ -3,6 +3,7 @@ import type { AddressInfo } from 'node:net'
 import type { Config } from '../config.ts'
 import type { StreamAsked } from '../contract/worker-protocol.ts'
 import type { ControlDeps } from '../control/deps.ts'
+import { ticketTopic } from '../control/dial-in.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
 import { bindUseCases } from '../http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../http/server.ts'
@@ -55,7 +56,7 @@ export async function startControl(
   const relay = makeRelay<StreamAsked>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker) => {
-      wake.publish([`worker:${worker}`])
+      wake.publish([ticketTopic(worker)])
     },
   })
   const random = pooledRandom(systemRandom)

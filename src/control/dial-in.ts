@@ -5,6 +5,11 @@ import type { ControlDeps, StreamTarget } from './deps.ts'
 /** How long a worker has to dial in for a stream: the client gives up after 10 s (agent protocol, section 1). */
 const DIAL_IN_MS = 8_000
 
+/** The wake-up topic for a worker that has a ticket to take; published by whoever keeps the tickets. */
+export function ticketTopic(worker: string): string {
+  return `tickets:${worker}`
+}
+
 /**
  * A stream from a worker that was asked for one. Throws `unavailable`, in the words given, when it does not dial in in
  * time or too many streams are waited for; `signal` ends the wait like the time limit does.

@@ -2,13 +2,15 @@ import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../contract/wor
 import type { WorkerId } from '../domain/ids.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import type { ControlDeps } from './deps.ts'
+import { ticketTopic } from './dial-in.ts'
 import { SHARED_VOLUMES_TOPIC } from './volume-topics.ts'
 import { emptyAnswer, isNews, makeAnswer, takeReport, type Tickets } from './worker-sync.ts'
 
 /**
  * Serves one sync: takes the report in and answers as soon as something is wanted that the worker does not hold yet,
  * at the latest when the hold time is over, a later sync of the worker arrives, or it hangs up (`signal`). A released
- * sync answers what it saw last and looks no further, so that it says nothing newer than the one that released it.
+ * sync answers what it saw last and looks no further, so that it says nothing newer than the one that released it. A ticket
+ * alone is answered without a look at the database: a client waits for its stream.
  */
 export async function holdSync(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'> & {
@@ -20,25 +22,38 @@ export async function holdSync(
 ): Promise<SyncAnswer> {
   const endMs = deps.clock.monotonicMs() + SYNC_HOLD_MS
   let isWoken = false
+  let hasTicket = false
   let sleeper = new AbortController()
   const wakeUp = (): void => {
     isWoken = true
     sleeper.abort()
   }
+  const noteTicket = (): void => {
+    hasTicket = true
+    sleeper.abort()
+  }
   const topics = [`worker:${worker}`, ...(report.storage.is_shared ? [SHARED_VOLUMES_TOPIC] : [])]
-  const unsubscribes = topics.map((topic) => deps.wake.subscribe(topic, wakeUp))
+  const unsubscribes = [
+    ...topics.map((topic) => deps.wake.subscribe(topic, wakeUp)),
+    deps.wake.subscribe(ticketTopic(worker), noteTicket),
+  ]
   try {
     if (!(await takeReport(deps, worker, report))) return emptyAnswer(deps.tickets, worker, report)
     for (;;) {
       isWoken = false
+      hasTicket = false
       const answer = await makeAnswer(deps, deps.tickets, worker, report)
       const restMs = endMs - deps.clock.monotonicMs()
       if (isNews(answer, report) || restMs <= 0) return answer
-      if (!isWoken) {
+      if (!isWoken && !hasTicket) {
         sleeper = new AbortController()
         await interruptibleSleep(deps.clock, restMs, AbortSignal.any([sleeper.signal, signal]))
       }
       if (signal.aborted) return answer
+      if (hasTicket && !isWoken) {
+        const streams = emptyAnswer(deps.tickets, worker, report)
+        if (isNews(streams, report)) return streams
+      }
     }
   } finally {
     for (const unsubscribe of unsubscribes) unsubscribe()

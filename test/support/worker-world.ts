@@ -1,6 +1,7 @@
 import { Registry } from 'prom-client'
 import type { StreamAsked } from '../../src/contract/worker-protocol.ts'
 import { createSandbox } from '../../src/control/create-sandbox.ts'
+import { ticketTopic } from '../../src/control/dial-in.ts'
 import { registerWorker } from '../../src/control/worker-join.ts'
 import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
@@ -60,7 +61,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
   const relay = makeRelay<StreamAsked>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker) => {
-      control.deps.wake.publish([`worker:${worker}`])
+      control.deps.wake.publish([ticketTopic(worker)])
     },
   })
   const control: TestControl = await makeTestControl({
