@@ -96,14 +96,15 @@ export async function openDriver(
     log,
     random: systemRandom,
     volumes: storage,
-    openGuestChannel: (container) => {
+    openGuestChannel: (container, use) => {
       const [client, agent] = duplexPair()
       serveChannel(agent, guests.of(container), {
         clock: systemClock,
         log,
         limits: DEFAULT_CHANNEL_LIMITS,
         agentVersion: `sandyard ${VERSION}`,
-        onActivity: () => undefined,
+        onActivity: use.touch,
+        onProcess: use.hold,
       }).catch((error: unknown) => {
         log.error({ error }, 'a command channel ended in a way that it should not')
       })

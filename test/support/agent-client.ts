@@ -77,6 +77,7 @@ export function connectAgent(
     onActivity: () => {
       // counted by the tests that care
     },
+    onProcess: () => () => undefined,
     ...options.deps,
   })
   const received: Received[] = []

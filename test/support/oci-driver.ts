@@ -133,9 +133,9 @@ export async function makeOciFixture(existing?: string, volumes?: Pick<VolumeSto
         log: collectLog(logged),
         random: systemRandom,
         volumes: volumes ?? makeVolumes(join(dir, 'volumes')),
-        openGuestChannel: (container) => {
+        openGuestChannel: (container, use) => {
           containers.set(asId<RunId>(container.id), container)
-          return echo()
+          return echo(use.touch)
         },
         settings: { ...settings, ...overrides },
       }),
@@ -233,8 +233,14 @@ function makeNetworks(prefix: string): SandboxNetworks {
   }
 }
 
-function echo(): Duplex {
-  return new PassThrough()
+/** Each piece counts as a use. */
+function echo(onPiece: () => void): Duplex {
+  return new PassThrough({
+    transform(piece, _encoding, done) {
+      onPiece()
+      done(null, piece)
+    },
+  })
 }
 
 function collectLog(logged: { fields: object; message: string }[]): Log {

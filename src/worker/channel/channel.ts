@@ -12,6 +12,11 @@ export type ChannelDeps = {
   readonly agentVersion: string
   /** Called for each message that counts against a sandbox's idle timeout (section 10); it must be cheap. */
   readonly onActivity: () => void
+  /**
+   * Called when a process is to be started; what it answers is called once when that is over. A sandbox in which one
+   * runs is in use, however silent it is (the genuine runtime's rule for exec sessions).
+   */
+  readonly onProcess: () => () => void
 }
 
 export type ChannelLimits = {
@@ -25,6 +30,7 @@ export const DEFAULT_CHANNEL_LIMITS: ChannelLimits = { sessions: 256 }
 /** What the families of messages (exec, fs, tcp) see of one client's connection. */
 export interface Channel {
   readonly guest: Guest
+  readonly clock: Clock
   readonly log: Log
   /** Queues a message. Sending never fails; once the connection is gone nothing happens. */
   send(id: number, type: AgentMessageType, payload: Readonly<Record<string, unknown>>): void

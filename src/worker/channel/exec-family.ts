@@ -12,7 +12,7 @@ type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize'
  * The exec messages of one client. Input, sizes and signals for an unknown or finished id are ignored: the client sends
  * them while the end of its session is still on the way (section 7.2).
  */
-export function makeExecFamily(channel: Channel): Family<ExecMessages> {
+export function makeExecFamily(channel: Channel, onProcess: () => () => void): Family<ExecMessages> {
   const sessions = new Map<number, ExecSession>()
 
   const fail = (id: number, error: unknown): void => {
@@ -46,10 +46,12 @@ export function makeExecFamily(channel: Channel): Family<ExecMessages> {
           channel.release(id)
           return
         }
+        const endUse = onProcess()
         const session = startExecSession(channel, id, request)
         sessions.set(id, session)
         channel.own(
           session.over.finally(() => {
+            endUse()
             sessions.delete(id)
             channel.release(id)
           }),

@@ -10,8 +10,9 @@ import type { Guest } from './guest.ts'
 import { makeMaintenanceFamily } from './maintenance-family.ts'
 import { isClientMessage, MESSAGES } from './messages.ts'
 import type { AgentMessageType, ClientMessageType } from './messages.ts'
-import { makeFsRefusal, makeTcpRefusal } from './not-offered.ts'
+import { makeFsRefusal } from './not-offered.ts'
 import { makeOutbox } from './outbox.ts'
+import { makeTcpFamily } from './tcp-family.ts'
 
 /** The correlation ids that a client may use: those of a genuine relay's first slot (section 2). */
 export const ID_MIN = 1
@@ -52,6 +53,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
 
   const channel: Channel = {
     guest,
+    clock: deps.clock,
     log: deps.log,
     send(id, type, payload) {
       if (!IDLE_AGENT_MESSAGES.has(type)) deps.onActivity()
@@ -103,9 +105,9 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
   }
 
   const maintenance = makeMaintenanceFamily(channel, deps.onActivity)
-  const exec = makeExecFamily(channel)
+  const exec = makeExecFamily(channel, deps.onProcess)
   const fs = makeFsRefusal(channel)
-  const tcp = makeTcpRefusal(channel)
+  const tcp = makeTcpFamily(channel)
   const families = [maintenance, exec, fs, tcp]
   const handlers: Readonly<Record<ClientMessageType, Handler>> = {
     ...maintenance.handlers,

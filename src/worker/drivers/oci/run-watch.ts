@@ -4,11 +4,13 @@ import type { SeenRun } from '../../../contract/worker-protocol.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
-/** Notices what changes by itself: a sandbox that ends, one that becomes idle. */
+/** Notices what changes by itself: a sandbox that ends. That one becomes idle is noticed by `activity.ts`. */
 export type RunWatch = {
   subscribe(onChange: () => void): () => void
   /** Says that something may have changed. */
   poke(): void
+  /** Says that something has changed: the subscribers hear of it at once. */
+  tell(): void
   close(): Promise<void>
 }
 
@@ -33,15 +35,18 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   let wake = Promise.withResolvers<null>()
   let lastSeen = ''
 
+  const tell = (): void => {
+    for (const onChange of subscribers) onChange()
+  }
   const look = async (): Promise<void> => {
     const seen = await input.list()
     const signature = seen
-      .map((run) => `${run.run_id} ${run.phase} ${String(run.is_idle_expired ?? false)}`)
+      .map((run) => `${run.run_id} ${run.phase}`)
       .toSorted()
       .join('\n')
     if (signature !== lastSeen) {
       lastSeen = signature
-      for (const onChange of subscribers) onChange()
+      tell()
     }
     await Promise.all(seen.filter((run) => run.phase === 'ended').map((run) => input.settleEnded(run.run_id)))
   }
@@ -84,6 +89,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
       }
     },
     poke,
+    tell,
     async close() {
       folder.close()
       closing.abort()

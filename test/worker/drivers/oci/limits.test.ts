@@ -243,7 +243,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'signalled', signal: 'SIGUSR1' })
   })
 
-  test('counts bytes on a channel as use, and hands out what an exec needs', async () => {
+  test('counts what a channel says is use, and hands out what an exec needs', async () => {
     const wanted = await start({ lifecycle: { ephemeral: false, idle_timeout_secs: 1, max_duration_secs: null } })
     const channel = await driver.openChannel(wanted.run_id)
     const echoed: string[] = []
