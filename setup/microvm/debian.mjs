@@ -11,6 +11,7 @@ const kernelPackage = 'linux-image-cloud-amd64'
 
 /** What the guest's root has, beside what these need. */
 const guestPackages = [
+  'bash', // ldd is a script of it, and finds the libraries of the demo image's programs
   'dash',
   'coreutils',
   'grep',
@@ -29,6 +30,7 @@ const guestPackages = [
   'perl-base',
   'tar',
   'libc-bin', // has the locale C.UTF-8
+  'ca-certificates', // the runtime aborts where there are none
   'libstdc++6',
   'libcap-ng0', // the runtime's library links to it
   'catatonit', // the guest's process 1

@@ -3,7 +3,7 @@
 # "microvm: ". /project is the source tree, read-only; the root's changes are forgotten with the guest.
 exec </dev/null >/dev/ttyS1 2>&1
 stty -F /dev/ttyS1 raw -echo 2>/dev/null
-export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 NODE_COMPILE_CACHE=/var/tmp/compile-cache
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 export NO_COLOR=1
 
 mount -t proc proc /proc
