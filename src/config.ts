@@ -202,6 +202,14 @@ export const SETTINGS = {
     meaning: 'how many requests may wait for a sandbox at once; more are answered 429',
     parse: wholeNumber(0, 1_000_000),
   } satisfies Setting<number>,
+  logStreamCapacity: {
+    variable: 'SANDYARD_LOG_STREAM_CAPACITY',
+    flag: null,
+    fallback: '1024',
+    unit: 'streams',
+    meaning: 'how many logs may be read or followed at once; more are answered 429',
+    parse: wholeNumber(0, 1_000_000),
+  } satisfies Setting<number>,
   shutdown: {
     variable: 'SANDYARD_SHUTDOWN',
     flag: 'shutdown',

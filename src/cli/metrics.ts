@@ -4,7 +4,7 @@ import type { Log } from '../lib/log.ts'
 import * as runs from '../store/runs.ts'
 
 /** What `/metrics` tells of the process and of its work, beside the HTTP requests that the server counts itself. */
-export function makeMetrics(deps: Pick<ControlDeps, 'db' | 'waits'> & { readonly log: Log }): Registry {
+export function makeMetrics(deps: Pick<ControlDeps, 'db' | 'waits' | 'logStreams'> & { readonly log: Log }): Registry {
   const register = new Registry()
   collectDefaultMetrics({ register })
   const open = new Gauge({
@@ -29,6 +29,14 @@ export function makeMetrics(deps: Pick<ControlDeps, 'db' | 'waits'> & { readonly
     registers: [register],
     collect() {
       waits.set(deps.waits.taken)
+    },
+  })
+  const logStreams = new Gauge({
+    name: 'sandyard_open_log_streams',
+    help: 'Logs of sandboxes that are being read or followed.',
+    registers: [register],
+    collect() {
+      logStreams.set(deps.logStreams.taken)
     },
   })
   return register

@@ -70,6 +70,7 @@ export async function startControl(
     seal: makeSeal(folder.sealingKey, systemRandom),
     wake,
     waits: makeSlots(config.waitCapacity),
+    logStreams: makeSlots(config.logStreamCapacity),
     openStream: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
     settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry },
   })

@@ -83,6 +83,7 @@ function renderOperation(operation: Operation, components: Components): object {
           ? { content: { 'application/json': { schema: render(reply.schema, components) } } }
           : {}),
         ...(reply.kind === 'bytes' ? { content: BYTES } : {}),
+        ...(reply.kind === 'events' ? { content: renderEvents(reply.schema, components) } : {}),
         ...(reply.kind === 'text' ? { content: { 'text/plain': { schema: { type: 'string' } } } } : {}),
       },
       ...renderProblems(operation, components),
@@ -93,6 +94,11 @@ function renderOperation(operation: Operation, components: Components): object {
 const HEADERS = { 'x-request-id': { $ref: '#/components/headers/RequestId' } }
 const BYTES = { 'application/octet-stream': { schema: {} } }
 const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } }
+
+/** OpenAPI 3.1 knows a stream of events as a text alone: what their data is stands beside it. */
+function renderEvents(data: TSchema, components: Components): object {
+  return { 'text/event-stream': { schema: { type: 'string' }, 'x-event-data': render(data, components) } }
+}
 
 function renderParameters(schema: TSchema, place: 'path' | 'query' | 'header', components: Components): object[] {
   return Object.entries(propertiesOf(schema)).map(([name, property]) => {

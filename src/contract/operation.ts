@@ -36,6 +36,8 @@ export type Operation<
 export type Reply =
   | { readonly kind: 'json'; readonly status: 200; readonly schema: TSchema; readonly description: string }
   | { readonly kind: 'bytes'; readonly status: 200; readonly description: string }
+  /** Server-Sent Events; `schema`: the data of those that have any. */
+  | { readonly kind: 'events'; readonly status: 200; readonly schema: TSchema; readonly description: string }
   | { readonly kind: 'text'; readonly status: 200; readonly description: string }
   | { readonly kind: 'websocket'; readonly status: 101; readonly description: string }
 

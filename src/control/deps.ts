@@ -26,6 +26,8 @@ export type ControlDeps = {
   readonly wake: Wake
   /** How many requests may wait for a sandbox at once. */
   readonly waits: Slots
+  /** How many log streams may be open at once. */
+  readonly logStreams: Slots
   /** Reads one sandbox by id, together with others that are asked for at the same time. */
   readonly readSandbox: (wanted: SandboxKey) => Promise<Sandbox | null>
   /** Commits a new sandbox, together with others that arrive at the same time. */

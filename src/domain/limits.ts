@@ -55,3 +55,8 @@ export const PAGE_MAX = 100
 /** Contract decisions, "`wait_timeout` without `wait_for`". */
 export const WAIT_DEFAULT_SECS = 30
 export const WAIT_MAX_SECS = 300
+
+/** The public client gives a stream up after 30 s, its request's way there included (client traffic, section 7). */
+export const LOG_FOLLOW_DEFAULT_SECS = 25
+export const LOG_FOLLOW_MAX_SECS = 3600
+export const LOG_TAIL_MAX = 10_000

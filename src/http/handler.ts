@@ -24,13 +24,19 @@ export type RawRequest = {
 /** A reply of bytes. */
 export type ByteReply = { readonly content: Readable; readonly sizeBytes: number }
 
-/** One operation ready to serve: checks the request by the operation's schemas, and answers JSON text or bytes. */
-export type Handler = (request: RawRequest) => Promise<string | ByteReply>
+/** A reply of Server-Sent Events: whole ones in each text. It ends by itself when the request's signal is aborted. */
+export type EventReply = { readonly events: AsyncIterable<string> }
+
+/** JSON text, bytes, or events. */
+export type Answer = string | ByteReply | EventReply
+
+/** One operation ready to serve: checks the request by the operation's schemas, and answers. */
+export type Handler = (request: RawRequest) => Promise<Answer>
 
 /** Makes a handler of an operation and what it asks of the use cases. */
 export type HandlerMaker = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
   operation: Operation<Params, Query, Body>,
-  serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: RawRequest) => Promise<string | ByteReply>,
+  serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: RawRequest) => Promise<Answer>,
 ) => Handler
 
 const noBody: TSchema = NoBody

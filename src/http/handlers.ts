@@ -5,6 +5,7 @@ import { makeAccountHandlers } from './handlers/accounts.ts'
 import { makeBillingHandlers } from './handlers/billing.ts'
 import { makeOrgHandlers } from './handlers/org.ts'
 import { makeQuotaHandlers } from './handlers/quotas.ts'
+import { makeSandboxLogHandlers } from './handlers/sandbox-logs.ts'
 import { makeSandboxHandlers } from './handlers/sandboxes.ts'
 import { makeVolumeFileHandlers } from './handlers/volume-files.ts'
 import { makeVolumeHandlers } from './handlers/volumes.ts'
@@ -19,6 +20,7 @@ export function makeHandlers(useCases: UseCases, makeParser: ParserMaker): Recor
   const handler = makeHandlerMaker(makeParser)
   return {
     ...makeSandboxHandlers(useCases, handler),
+    ...makeSandboxLogHandlers(useCases, handler),
     ...makeVolumeHandlers(useCases, handler),
     ...makeVolumeFileHandlers(useCases, handler),
     ...makeOrgHandlers(useCases, handler),

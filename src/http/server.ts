@@ -11,7 +11,8 @@ import { authenticateRequest, requireScope } from './authenticate-request.ts'
 import { makeByteBodies, takeByteBodies, type ByteBodies } from './byte-bodies.ts'
 import { clientGone } from './client-gone.ts'
 import { endOnClose } from './end-on-close.ts'
-import type { ByteReply, Handler } from './handler.ts'
+import { EVENT_STREAM_HEADERS, openEventStream } from './event-stream.ts'
+import type { Answer, Handler } from './handler.ts'
 import { makeHandlers } from './handlers.ts'
 import { addProbes } from './probes.ts'
 import { JSON_TYPE, problemOf, renderProblem } from './problem-reply.ts'
@@ -44,12 +45,15 @@ export type ServerSettings = {
   readonly requestTimeoutMs: number
   /** How often a WebSocket is pinged, in milliseconds; one that misses a whole period is dropped. */
   readonly pingMs: number
+  /** How long a stream of events says nothing at most, in milliseconds. */
+  readonly keepAliveMs: number
 }
 
 export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
   bodyLimitBytes: 4 * 1024 * 1024,
   requestTimeoutMs: 60_000,
   pingMs: 20_000,
+  keepAliveMs: 10_000,
 }
 
 /** The longest parameter of a path: a name of 128 bytes, each percent-encoded, is 384 characters. */
@@ -89,11 +93,12 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   app.setNotFoundHandler((request, reply) => refuseUnrouted(deps, table, { request, reply }))
 
   const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
+  const common = { closing, byteBodies, settings }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
-    if (handler !== undefined) addRoute(app, useCases, { operation, handler, closing, byteBodies })
+    if (handler !== undefined) addRoute(app, useCases, { operation, handler, ...common })
   }
-  addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, closing, byteBodies })
+  addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, ...common })
   addProbes(app, deps)
   for (const plugin of deps.plugins ?? []) app.register(plugin)
   attachUpgrades(app, {
@@ -109,6 +114,7 @@ type Route = {
   readonly handler: Handler
   readonly closing: AbortSignal
   readonly byteBodies: ByteBodies
+  readonly settings: ServerSettings
 }
 
 type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
@@ -126,7 +132,7 @@ function addRoute(app: FastifyInstance, useCases: UseCases, route: Route): void 
 
 function addRouteTo(app: FastifyInstance, useCases: UseCases, route: Route): void {
   const { operation, byteBodies } = route
-  const isStream = operation.takes === 'bytes' || operation.reply.kind === 'bytes'
+  const isStream = operation.takes === 'bytes' || operation.reply.kind === 'bytes' || operation.reply.kind === 'events'
   const callers = new WeakMap<FastifyRequest, Caller>()
   app.route({
     method: operation.method,
@@ -143,13 +149,14 @@ function addRouteTo(app: FastifyInstance, useCases: UseCases, route: Route): voi
       if (caller === undefined) throw new Error('a request without a caller reached its handler')
       const { url, headers, params, body } = request
       const signal = (): AbortSignal => AbortSignal.any([clientGone(reply.raw), route.closing])
-      return send(reply, await route.handler({ caller, url, headers, params, body, signal }))
+      return send(reply, await route.handler({ caller, url, headers, params, body, signal }), route.settings)
     },
   })
 }
 
-function send(reply: FastifyReply, answer: string | ByteReply): FastifyReply {
+function send(reply: FastifyReply, answer: Answer, settings: ServerSettings): FastifyReply {
   if (typeof answer === 'string') return reply.header('content-type', JSON_TYPE).send(answer)
+  if ('events' in answer) return reply.headers(EVENT_STREAM_HEADERS).send(openEventStream(answer.events, settings))
   const { content, sizeBytes } = answer
   return reply.headers({ 'content-type': BYTES_TYPE, 'content-length': sizeBytes }).send(content)
 }

@@ -9,6 +9,7 @@ import { listMembers } from '../control/members.ts'
 import { openChannel } from '../control/open-channel.ts'
 import { getQuotas } from '../control/quotas.ts'
 import { getEvent, listEvents } from '../control/read-events.ts'
+import { readLogs } from '../control/read-logs.ts'
 import { getOrg } from '../control/read-org.ts'
 import { getSandbox, listSandboxes } from '../control/read-sandboxes.ts'
 import { getSandboxBreakdown, getStorageBreakdown, getUsage } from '../control/read-usage.ts'
@@ -71,5 +72,6 @@ export function bindUseCases(deps: ControlDeps) {
     getSandboxBreakdown: on(getSandboxBreakdown),
     getStorageBreakdown: on(getStorageBreakdown),
     openChannel: on(openChannel),
+    readLogs: on(readLogs),
   }
 }

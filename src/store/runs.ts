@@ -126,6 +126,26 @@ export async function placedRunOf(
   return rows[0] ?? null
 }
 
+/** A run that a worker has or had. */
+export type LastRun = {
+  readonly run_id: RunId
+  readonly worker_id: WorkerId
+  readonly is_open: boolean
+  /** Its worker has reported that it runs, or ran. */
+  readonly has_started: boolean
+}
+
+/** The latest run of a sandbox that was placed, or null. */
+export async function lastPlacedOf(q: Queryable, sandbox: SandboxId): Promise<LastRun | null> {
+  const { rows } = await q.query<LastRun>({
+    name: 'runs.lastPlacedOf',
+    text: `SELECT id AS run_id, worker_id, ended_at IS NULL AS is_open, started_at IS NOT NULL AS has_started
+           FROM runs WHERE sandbox_id = $1 AND worker_id IS NOT NULL ORDER BY opened_at DESC, id DESC LIMIT 1`,
+    values: [sandbox],
+  })
+  return rows[0] ?? null
+}
+
 /** How many runs are open now, by the status of their sandbox. */
 export async function countOpen(
   q: Queryable,

@@ -25,6 +25,7 @@ export async function makeTestControl(
   options: {
     readonly clock?: Clock
     readonly waitCapacity?: number
+    readonly logStreamCapacity?: number
     readonly openStream?: ControlDeps['openStream']
   } = {},
 ): Promise<TestControl> {
@@ -48,6 +49,7 @@ export async function makeTestControl(
     seal: makeSeal(systemRandom.bytes(32), systemRandom),
     wake,
     waits: makeSlots(options.waitCapacity ?? 100),
+    logStreams: makeSlots(options.logStreamCapacity ?? 100),
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example' },
   })

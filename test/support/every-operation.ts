@@ -77,6 +77,7 @@ export const EXAMPLES: Readonly<Record<KeyedOperation, Example>> = {
   start_sandbox_by_name: changes(['sandbox_starting'], onIdleName),
   stop_sandbox: changes(['sandbox_stopping'], onRunning),
   stop_sandbox_by_name: changes(['sandbox_stopping'], onRunningName),
+  read_sandbox_logs: reads((things) => ({ ...onRunning(things), query: { follow: 'false' } })),
   open_agent: changes(['sandbox_channel_opened'], onRunning),
   get_org: reads(),
   list_members: reads(),

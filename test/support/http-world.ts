@@ -1,4 +1,4 @@
-import { PassThrough, type Duplex } from 'node:stream'
+import { PassThrough, Readable, type Duplex } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { Registry } from 'prom-client'
 import type { Caller } from '../../src/domain/caller.ts'
@@ -109,6 +109,7 @@ function oneSandbox(): Partial<UseCases> {
     getOrg: () => Promise.resolve(org),
     listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
     getEvent: () => Promise.resolve(event),
+    readLogs: () => Promise.resolve(Readable.from([{ entries: [], isLast: true }])),
     openChannel: (): Promise<Duplex> => Promise.resolve(new PassThrough()),
   }
 }
