@@ -58,7 +58,9 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     })
   }
   const watch = makeRunWatch({ list, settleEnded, exitsFolder: records.exitsFolder, clock: input.clock, log })
-  const activity = makeActivity(input.clock, watch.tell)
+  const activity = makeActivity(input.clock, () => {
+    watch.tell()
+  })
   const refill = makeRefill(context)
   refill.start()
 
