@@ -1,7 +1,10 @@
 import { spawn } from 'node:child_process'
+import { connect } from 'node:net'
 import { constants } from 'node:os'
-import { ExecFailure } from '../../src/worker/channel/guest.ts'
-import type { Guest } from '../../src/worker/channel/guest.ts'
+import type { Duplex } from 'node:stream'
+import { getSystemErrorMap } from 'node:util'
+import { ExecFailure, TcpFailure } from '../../src/worker/channel/guest.ts'
+import type { Guest, TcpTarget } from '../../src/worker/channel/guest.ts'
 
 /** A guest made of this machine's own processes, each the leader of its group. It knows no users, limits or terminals. */
 export function makeLocalGuest(): Guest {
@@ -37,7 +40,32 @@ export function makeLocalGuest(): Guest {
         },
       }
     },
+    connect: connectFromHere,
   }
+}
+
+function connectFromHere({ host, port }: TcpTarget, signal: AbortSignal): Promise<Duplex> {
+  return new Promise((resolve, reject) => {
+    const socket = connect({ host, port, allowHalfOpen: true, noDelay: true })
+    const onAbort = (): void => {
+      socket.destroy()
+      reject(signal.reason instanceof Error ? signal.reason : new Error('aborted'))
+    }
+    signal.addEventListener('abort', onAbort, { once: true })
+    socket.once('error', (error) => {
+      reject(new TcpFailure(`connect ${host}:${String(port)}: ${strerror(error)}`))
+    })
+    socket.once('connect', () => {
+      signal.removeEventListener('abort', onAbort)
+      socket.removeAllListeners('error')
+      resolve(socket)
+    })
+  })
+}
+
+function strerror(error: Error): string {
+  const errno = 'errno' in error && typeof error.errno === 'number' ? error.errno : 0
+  return `${getSystemErrorMap().get(errno)?.[1] ?? error.message} (os error ${String(-errno)})`
 }
 
 /** Whether a process, or with a negative number a process group, exists. */

@@ -1,9 +1,10 @@
-import type { Readable } from 'node:stream'
 import type { Channel } from './channel.ts'
 import { failedPayload } from './exec-payloads.ts'
 import { ExecFailure } from './guest.ts'
 import type { GuestExec, GuestProcess } from './guest.ts'
 import { errnoOf } from './errno.ts'
+import { makeInbox } from './inbox.ts'
+import { pump } from './pump.ts'
 
 /** One process of a client, from its request to its terminal message. */
 export type ExecSession = {
@@ -17,11 +18,6 @@ export type ExecSession = {
   readonly over: Promise<void>
 }
 
-/** Input that waits for the process beyond this makes the channel stop reading; two of the largest frames. */
-const MAX_WAITING_INPUT_BYTES = 8 * 1024 * 1024
-/** What a message that waits for the process's start counts besides its bytes, so that empty ones add up too. */
-const MESSAGE_COST_BYTES = 1024
-
 const SIGKILL = 9
 
 /**
@@ -32,31 +28,14 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
   let child: GuestProcess | null = null
   let isKilled = false
   let hasEnded = false
-  let early: ((child: GuestProcess) => void)[] = []
-  let earlyBytes = 0
-  let release: (() => void) | null = null
-
-  const releaseInput = (): void => {
-    release?.()
-    release = null
-  }
-  const whenRunning = (bytes: number, act: (child: GuestProcess) => void): void => {
-    if (hasEnded || isKilled) return
-    if (child !== null) {
-      act(child)
-      return
-    }
-    early.push(act)
-    earlyBytes += bytes + MESSAGE_COST_BYTES
-    if (earlyBytes > MAX_WAITING_INPUT_BYTES) release ??= channel.holdInput()
-  }
+  const inbox = makeInbox<GuestProcess>(channel)
 
   const write = (to: GuestProcess, data: Buffer): void => {
     const { stdin } = to
     if (stdin.destroyed || stdin.writableEnded) return
     if (data.length > 0) {
       stdin.write(data)
-      if (stdin.writableLength > MAX_WAITING_INPUT_BYTES) release ??= channel.holdInput()
+      inbox.watch(stdin)
     } else if (request.tty === null) {
       stdin.end() // a terminal has no end of input
     }
@@ -65,18 +44,13 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
   const adopt = (started: GuestProcess): void => {
     child = started
     let hasToldError = false
-    started.stdin.on('drain', releaseInput)
-    started.stdin.on('close', releaseInput)
     started.stdin.on('error', (error) => {
-      releaseInput()
       if (hasToldError || hasEnded || isKilled) return
       hasToldError = true
       channel.send(id, 'core.exec.stdin.error', { ...errnoOf(error), message: error.message })
     })
     channel.send(id, 'core.exec.started', { pid: started.pid })
-    releaseInput()
-    for (const act of early) act(started)
-    early = []
+    inbox.open(started)
   }
 
   const discard = (process: GuestProcess): void => {
@@ -110,6 +84,7 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
       await Promise.all(outputs)
       const code = await started.exited
       hasEnded = true
+      inbox.close()
       started.stdin.destroy()
       channel.send(id, 'core.exec.exited', { code })
     } catch (error) {
@@ -117,60 +92,31 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
       channel.send(id, 'core.exec.failed', failedPayload(error))
     } finally {
       hasEnded = true
-      early = []
-      releaseInput()
+      inbox.close()
     }
   }
 
   return {
     over: run(),
     write(data) {
-      whenRunning(data.length, (to) => {
+      inbox.give(data.length, (to) => {
         write(to, data)
       })
     },
     resize(rows, cols) {
-      whenRunning(0, (to) => {
+      inbox.give(0, (to) => {
         to.resize(rows, cols)
       })
     },
     signal(signal) {
-      whenRunning(0, (to) => {
+      inbox.give(0, (to) => {
         to.signal(signal)
       })
     },
     kill() {
       isKilled = true
+      inbox.close()
       if (child !== null && !hasEnded) discard(child)
     },
   }
-}
-
-/**
- * Sends what a stream gives until it ends or is destroyed. What gathers while the client is slow, or within one turn of
- * the event loop, goes out together; the stream's own buffer limit then stops the process.
- */
-function pump(channel: Channel, stream: Readable, send: (data: Buffer) => void): Promise<void> {
-  return new Promise((resolve) => {
-    let isWaiting = false
-    const turn = (): void => {
-      isWaiting = false
-      const data: unknown = stream.read()
-      if (data instanceof Buffer) send(data)
-    }
-    const takeTurn = (): void => {
-      channel.whenRoom(turn)
-    }
-    stream.on('readable', () => {
-      if (isWaiting) return
-      isWaiting = true
-      setImmediate(takeTurn)
-    })
-    stream.on('error', (error) => {
-      channel.log.debug({ err: error }, 'the output of a process broke off')
-    })
-    stream.on('close', resolve)
-    stream.on('end', resolve)
-    if (stream.readableEnded || stream.destroyed) resolve() // a short process ends before anybody listens
-  })
 }

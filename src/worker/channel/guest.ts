@@ -1,10 +1,23 @@
-import type { Readable, Writable } from 'node:stream'
+import type { Duplex, Readable, Writable } from 'node:stream'
 
 /** What the agent's side of the command channel needs of a sandbox; each driver that plays the agent itself gives one. */
 export interface Guest {
   /** Starts a process in the sandbox. Rejects with `ExecFailure` and then nothing is left running. */
   exec(request: GuestExec): Promise<GuestProcess>
+  /**
+   * Connects to a host and port as the sandbox sees them: its own name look-up, network and policy. Rejects with
+   * `TcpFailure`, or with the signal's reason, and then nothing is left open. Each direction of the stream ends by
+   * itself; what it breaks of is a `TcpFailure`, which it tells after all that arrived was read. `destroy` cuts the
+   * connection, `close` comes when nothing of it is left.
+   */
+  connect(target: TcpTarget, signal: AbortSignal): Promise<Duplex>
 }
+
+/** Where a TCP connection goes to. The host is a name or an address, not empty and without a NUL. */
+export type TcpTarget = { readonly host: string; readonly port: number }
+
+/** A connection that could not be made or that broke, in words for the client. */
+export class TcpFailure extends Error {}
 
 /** An exec request after parsing; sandbox defaults (env, user, workdir) are applied by the guest, the request's own win. */
 export type GuestExec = {

@@ -22,29 +22,6 @@ export function makeFsRefusal(channel: Channel): Family<'core.fs.request' | 'cor
   }
 }
 
-/** Like `makeFsRefusal`, for connections into the sandbox. */
-export function makeTcpRefusal(
-  channel: Channel,
-): Family<'core.tcp.connect' | 'core.tcp.data' | 'core.tcp.eof' | 'core.tcp.close'> {
-  const refuse = (id: number): void => {
-    channel.send(id, 'core.tcp.failed', { error: 'connect: Operation not supported (os error 95)' })
-  }
-  const ignore = (): void => {
-    // part of a connection that was refused
-  }
-  return {
-    handlers: {
-      'core.tcp.connect': ({ id }) => {
-        refuse(id)
-      },
-      'core.tcp.data': ignore,
-      'core.tcp.eof': ignore,
-      'core.tcp.close': ignore,
-    },
-    close: holdsNothing,
-  }
-}
-
 function holdsNothing(): void {
   // refusals open no sessions
 }

@@ -93,6 +93,7 @@ test('a process whose output ended before anybody listened still exits', async (
   const [stdout, stderr] = [ended(), ended()]
   await waitUntil(() => stdout.destroyed && stderr.destroyed)
   const quick: Guest = {
+    ...guest,
     exec: () =>
       Promise.resolve({
         pid: 2,
@@ -124,6 +125,7 @@ test('a failed write to a process is told once, and does not end its session', a
 
 test('a process that can not be started gives one exec.failed with the kind, errno and stage of the guest', async () => {
   const failing: Guest = {
+    ...guest,
     exec: () =>
       Promise.reject(new ExecFailure('bad_cwd', 'no folder', { errno: 2, errnoName: 'ENOENT', stage: 'chdir' })),
   }
@@ -141,7 +143,7 @@ test('a process that can not be started gives one exec.failed with the kind, err
 })
 
 test('what a bug in a guest says is not told to the client', async () => {
-  const client = connectAgent({ exec: () => Promise.reject(new Error('path /secret/of/the/host')) })
+  const client = connectAgent({ ...guest, exec: () => Promise.reject(new Error('path /secret/of/the/host')) })
   const { last } = await client.finish(client.exec({ cmd: 'x' }))
   assert.equal(last.payload['kind'], 'other')
   assert.ok(!JSON.stringify(last.payload).includes('secret'))
@@ -190,6 +192,7 @@ test('a client that goes away while its process is being started leaves none beh
   const pidFile = join(folder, 'pid')
   let proceed = (): void => assert.fail('not started yet')
   const slow: Guest = {
+    ...guest,
     async exec(request) {
       await new Promise<void>((resolve) => (proceed = resolve))
       return await guest.exec(request)

@@ -17,6 +17,8 @@ import { makeGvisorGroup } from './gvisor-group.ts'
 import { innerPid, makeProcessGroup } from './process-group.ts'
 import type { ProcessGroup } from './process-group.ts'
 import type { PtyBinding } from './pty-binding.ts'
+import { connectByProcess } from './tcp-connect.ts'
+import { toolCommand } from './toolbox.ts'
 
 export type ContainerGuestDeps = {
   readonly log: Log
@@ -76,7 +78,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }
   }
 
-  return {
+  const guest: Guest = {
     async exec(request) {
       const name = String(count++)
       const files = {
@@ -90,7 +92,12 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
         await Promise.all(Object.values(files).map((path) => rm(path, { force: true })))
       }
     },
+    async connect(target, signal) {
+      const command = (args: readonly string[]): readonly string[] => toolCommand('tcp.pl', args)
+      return await connectByProcess({ exec: (request) => guest.exec(request), command }, target, signal)
+    },
   }
+  return guest
 }
 
 type ExecFiles = { readonly plan: string; readonly pid: string; readonly innerPid: string }

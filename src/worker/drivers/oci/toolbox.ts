@@ -5,7 +5,7 @@ import { runCommand } from '../../../lib/run-command.ts'
 import { TOOLS_FOLDER } from './environment.ts'
 
 /** The scripts of the toolbox: files of `guest/`. */
-export type ToolScript = 'files.pl'
+export type ToolScript = 'files.pl' | 'tcp.pl'
 
 /**
  * Makes a folder with the programs that the worker runs in sandboxes, which may have none of their own: the machine's

@@ -1,0 +1,78 @@
+import { CborError, decodeCbor } from './cbor.ts'
+import type { Channel, Family } from './channel.ts'
+import { asMap } from './fields.ts'
+import type { TcpTarget } from './guest.ts'
+import { readTcpData, readTcpTarget } from './tcp-payloads.ts'
+import { startTcpSession } from './tcp-session.ts'
+import type { TcpSession } from './tcp-session.ts'
+
+type TcpMessages = 'core.tcp.connect' | 'core.tcp.data' | 'core.tcp.eof' | 'core.tcp.close'
+
+/**
+ * The connections of one client into its sandbox (section 9). Data for an id without a connection is answered with a
+ * failure, as by the genuine agent; an end or a close of one is ignored, since the client sends them while the terminal
+ * message is still on its way.
+ */
+export function makeTcpFamily(channel: Channel): Family<TcpMessages> {
+  const sessions = new Map<number, TcpSession>()
+
+  const fail = (id: number, error: string): void => {
+    channel.send(id, 'core.tcp.failed', { error })
+  }
+  /** The host and port, or null once the client was told why nothing can be connected to. */
+  const read = (id: number, payload: Uint8Array): TcpTarget | null => {
+    try {
+      return readTcpTarget(payload)
+    } catch (error) {
+      if (!(error instanceof CborError)) throw error
+      fail(id, `connect: the request can't be read: ${error.message}`)
+      return null
+    }
+  }
+
+  return {
+    handlers: {
+      'core.tcp.connect': ({ id, payload }) => {
+        const claim = channel.claim(id)
+        if (claim === 'live') {
+          channel.sendError(id, 'invalid_session', { message: 'this id has a session', type: 'core.tcp.connect' })
+          return
+        }
+        if (claim === 'full') {
+          fail(id, 'connect: too many open sessions: Resource temporarily unavailable (os error 11)')
+          return
+        }
+        const target = read(id, payload)
+        if (target === null) {
+          channel.release(id)
+          return
+        }
+        const session = startTcpSession(channel, id, target)
+        sessions.set(id, session)
+        channel.own(
+          session.over.finally(() => {
+            sessions.delete(id)
+            channel.release(id)
+          }),
+        )
+      },
+      'core.tcp.data': ({ id, payload }) => {
+        const data = readTcpData(payload)
+        const session = sessions.get(id)
+        if (session === undefined) fail(id, `unknown TCP session: ${String(id)}`)
+        else session.write(data)
+      },
+      'core.tcp.eof': ({ id, payload }) => {
+        asMap(decodeCbor(payload))
+        sessions.get(id)?.end()
+      },
+      'core.tcp.close': ({ id, payload }) => {
+        asMap(decodeCbor(payload))
+        sessions.get(id)?.cut()
+      },
+    },
+    close() {
+      for (const session of sessions.values()) session.cut()
+    },
+  }
+}
