@@ -1,0 +1,78 @@
+/** A Server-Sent Event as it arrived; a comment has the type `:`. */
+export type ServerEvent = { readonly id: string | null; readonly type: string; readonly data: string }
+
+/** An event `log` of a sandbox's log. */
+export type LogEvent = {
+  readonly id: string
+  readonly source: string
+  readonly ts: string
+  readonly text: string
+}
+
+/** A reply that is a stream of events, or a refusal in JSON. */
+export type EventsReply = {
+  readonly status: number
+  readonly headers: Headers
+  /** The events, comments included, until the stream ends in whatever clean way; rejects for one that breaks off. */
+  readonly events: AsyncIterable<ServerEvent>
+  /** The refusal's `error`. */
+  refusal(): Promise<{ readonly code: string; readonly message: string; readonly details: unknown }>
+}
+
+/** Asks for events with a key. */
+export async function openEvents(
+  url: string,
+  key: string,
+  options: { readonly headers?: Readonly<Record<string, string>>; readonly signal?: AbortSignal } = {},
+): Promise<EventsReply> {
+  const headers = { authorization: `Bearer ${key}`, accept: 'text/event-stream', ...options.headers }
+  const reply = await fetch(url, { headers, signal: options.signal ?? null })
+  return {
+    status: reply.status,
+    headers: reply.headers,
+    events: parseEvents(reply.body ?? new ReadableStream()),
+    async refusal() {
+      return Object(await reply.json()).error
+    },
+  }
+}
+
+/** All of a log that a stream gives until it ends, and whether it said that this is the end. */
+export async function readLog(
+  url: string,
+  key: string,
+  options: Parameters<typeof openEvents>[2] = {},
+): Promise<{ readonly lines: readonly LogEvent[]; readonly hasEnded: boolean }> {
+  const { status, events, refusal } = await openEvents(url, key, options)
+  if (status !== 200) throw new Error(`a log was refused: ${String(status)} ${JSON.stringify(await refusal())}`)
+  const lines: LogEvent[] = []
+  let hasEnded = false
+  for await (const event of events) {
+    if (event.type === 'log') lines.push(asLogEvent(event))
+    hasEnded ||= event.type === 'end'
+  }
+  return { lines, hasEnded }
+}
+
+/** The line that an event tells. */
+export function asLogEvent({ id, data }: ServerEvent): LogEvent {
+  const { source, ts, text } = JSON.parse(data)
+  return { id: id ?? '', source, ts, text }
+}
+
+async function* parseEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent> {
+  const decoder = new TextDecoder('utf-8', { fatal: true })
+  let rest = ''
+  for await (const chunk of body) {
+    const blocks = (rest + decoder.decode(chunk, { stream: true })).split('\n\n')
+    rest = blocks.pop() ?? ''
+    for (const block of blocks) yield parseEvent(block)
+  }
+  if (rest !== '') throw new Error(`a stream of events ended within one: ${rest.slice(0, 200)}`)
+}
+
+function parseEvent(block: string): ServerEvent {
+  if (block.startsWith(':')) return { id: null, type: ':', data: block.slice(1).trim() }
+  const fields = new Map(block.split('\n').map((line) => [line.slice(0, line.indexOf(': ')), line.slice(line.indexOf(': ') + 2)])) // prettier-ignore
+  return { id: fields.get('id') ?? null, type: fields.get('event') ?? 'message', data: fields.get('data') ?? '' }
+}
