@@ -194,6 +194,22 @@ export const SETTINGS = {
     meaning: 'from SIGTERM to SIGKILL when a sandbox is stopped',
     parse: wholeNumber(0, 9_000),
   } satisfies Setting<number>,
+  logLimitMib: {
+    variable: 'SANDYARD_LOG_LIMIT_MIB',
+    flag: null,
+    fallback: '16',
+    unit: 'MiB',
+    meaning: "the most that a worker keeps of a sandbox's log; beyond it the oldest entries go",
+    parse: wholeNumber(1, 65_536),
+  } satisfies Setting<number>,
+  logKeepHours: {
+    variable: 'SANDYARD_LOG_KEEP_HOURS',
+    flag: null,
+    fallback: '72',
+    unit: 'h',
+    meaning: "how long a sandbox's log is kept after its last entry, once it no longer runs",
+    parse: wholeNumber(0, 87_600),
+  } satisfies Setting<number>,
   waitCapacity: {
     variable: 'SANDYARD_WAIT_CAPACITY',
     flag: null,

@@ -15,6 +15,8 @@ import { findRuntime, type FoundRuntime } from '../worker/drivers/oci/runtime.ts
 import { loadPtyBinding } from '../worker/drivers/oci/pty-binding.ts'
 import { makeSimulatedDriver } from '../worker/drivers/simulated.ts'
 import { openImageStore, type ImageStore } from '../worker/images/store.ts'
+import { openSandboxLogs } from '../worker/logs/log-store.ts'
+import type { SandboxLogs } from '../worker/logs/logs.ts'
 import { makeNetworks } from '../worker/network/make-networks.ts'
 import { readHostResolvers } from '../worker/network/resolv-conf.ts'
 import { openVolumeStorage, type StoragePlan } from '../worker/volumes/open-storage.ts'
@@ -65,12 +67,32 @@ export function openStorage(config: Config, log: Log): Promise<VolumeStorage> {
   return openVolumeStorage(storagePlan(config), { uidShift: UID_SHIFT, clock: systemClock, log })
 }
 
+/** Opens the logs of the sandboxes that run here. */
+export function openLogs(config: Config, log: Log): Promise<SandboxLogs> {
+  return openSandboxLogs({
+    dir: join(config.dataDir, 'logs'),
+    limits: { sandboxBytes: config.logLimitMib * 1024 * 1024, keepMs: config.logKeepHours * 3_600_000 },
+    clock: systemClock,
+    log,
+  })
+}
+
 /** Opens the driver that the settings choose. Rejects, in words, with what the machine lacks for it. */
 export async function openDriver(
   config: Config,
-  { folder, storage, log }: { readonly folder: DataFolder; readonly storage: VolumeStorage; readonly log: Log },
+  {
+    folder,
+    storage,
+    logs,
+    log,
+  }: {
+    readonly folder: DataFolder
+    readonly storage: VolumeStorage
+    readonly logs: Pick<SandboxLogs, 'of'>
+    readonly log: Log
+  },
 ): Promise<Driver> {
-  if (config.driver === 'simulated') return makeSimulatedDriver({ clock: systemClock })
+  if (config.driver === 'simulated') return makeSimulatedDriver({ clock: systemClock, logs })
   const runtime = await chooseRuntime(config)
   for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
   const networks = await makeNetworks({
@@ -96,6 +118,7 @@ export async function openDriver(
     log,
     random: systemRandom,
     volumes: storage,
+    logs,
     openGuestChannel: (container, use) => {
       const [client, agent] = duplexPair()
       serveChannel(agent, guests.of(container), {

@@ -9,7 +9,7 @@ import { runAgent } from '../worker/agent.ts'
 import { makeControlPlane } from '../worker/control-plane.ts'
 import type { Driver } from '../worker/drivers/driver.ts'
 import { ensureDemoImage } from '../worker/images/demo.ts'
-import { makeNoLogs } from '../worker/logs/no-logs.ts'
+import type { SandboxLogs } from '../worker/logs/logs.ts'
 import { makeFilesOf } from '../worker/volumes/files-of.ts'
 import type { VolumeStorage } from '../worker/volumes/storage.ts'
 import type { Call, Command } from './command.ts'
@@ -17,7 +17,7 @@ import { openDataFolder, type DataFolder } from './data-folder.ts'
 import { openStore } from './open-store.ts'
 import { makeStopSignals } from './stop-signals.ts'
 import { startControl, type RunningControl } from './start-control.ts'
-import { openDriver, openImages, openStorage, UID_SHIFT } from './start-worker.ts'
+import { openDriver, openImages, openLogs, openStorage, UID_SHIFT } from './start-worker.ts'
 
 /** The worker that runs inside `up`. */
 const LOCAL_WORKER = 'local'
@@ -71,8 +71,8 @@ async function runUp({ config }: Call): Promise<number> {
   return 0
 }
 
-/** What runs sandboxes on this machine, and what keeps their volumes. */
-type Machine = { readonly driver: Driver; readonly storage: VolumeStorage }
+/** What runs sandboxes on this machine, and what keeps their volumes and logs. */
+type Machine = { readonly driver: Driver; readonly storage: VolumeStorage; readonly logs: SandboxLogs }
 
 /** Without them the API works all the same: what is there can be read, and starts say what they wait for. */
 async function tryMachine(deps: {
@@ -81,17 +81,15 @@ async function tryMachine(deps: {
   readonly log: Log
 }): Promise<Machine | null> {
   try {
-    const storage = await openStorage(deps.config, deps.log)
+    await using opened = new AsyncDisposableStack()
+    const storage = opened.adopt(await openStorage(deps.config, deps.log), (one) => one.close())
     say(`volumes: ${storage.report.how}`)
-    try {
-      const driver = await openDriver(deps.config, { ...deps, storage })
-      const { report } = await driver.probe()
-      say(`sandboxes run with ${report.name}: ${report.isolation}`)
-      return { driver, storage }
-    } catch (error) {
-      await storage.close()
-      throw error
-    }
+    const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
+    const driver = await openDriver(deps.config, { ...deps, storage, logs })
+    const { report } = await driver.probe()
+    say(`sandboxes run with ${report.name}: ${report.isolation}`)
+    opened.move()
+    return { driver, storage, logs }
   } catch (error) {
     deps.log.error({ error }, 'no driver')
     say(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
@@ -130,7 +128,6 @@ async function joinAsWorker(deps: {
         life: control.deps.uuids.next(),
         ...machine,
         storageSampleMs: config.storageSampleSecs * 1_000,
-        logs: makeNoLogs(),
         filesOf: makeFilesOf({ uidShift: UID_SHIFT, random: systemRandom, log }),
         controlPlane,
         clock: systemClock,
@@ -148,7 +145,7 @@ async function stopAll(driver: Driver, graceMs: number): Promise<void> {
   await Promise.all(live.map(({ run_id }) => driver.stop(run_id, graceMs)))
 }
 
-async function leave({ driver, storage }: Machine): Promise<void> {
+async function leave({ driver, storage, logs }: Machine): Promise<void> {
   const live = (await driver.list()).filter(({ phase }) => phase === 'running')
   if (live.length > 0) {
     say(
@@ -156,6 +153,7 @@ async function leave({ driver, storage }: Machine): Promise<void> {
     )
   }
   await driver.close()
+  await logs.close()
   await storage.close()
 }
 

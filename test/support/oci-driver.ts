@@ -34,6 +34,8 @@ import { sandboxEnvironment } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/drivers/oci/runtime.ts'
 import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/toolbox-mount.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
+import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
+import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { openPorts } from '../../src/worker/network/open-ports.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
@@ -83,9 +85,13 @@ export type OciFixture = {
 
 /**
  * Makes the fixture, or opens that of another process by its folder; `remove` deletes its files. Volumes are plain
- * folders unless a storage is given.
+ * folders unless a storage is given, and nothing is logged unless logs are.
  */
-export async function makeOciFixture(existing?: string, volumes?: Pick<VolumeStorage, 'open'>): Promise<OciFixture> {
+export async function makeOciFixture(
+  existing?: string,
+  volumes?: Pick<VolumeStorage, 'open'>,
+  logs: SandboxLogs = makeNoLogs(),
+): Promise<OciFixture> {
   const dir = existing ?? mkdtempSync(join(tmpdir(), 'sandyard-oci-'))
   const stateDir = join(dir, 'state')
   const layer = join(dir, 'layer')
@@ -133,6 +139,7 @@ export async function makeOciFixture(existing?: string, volumes?: Pick<VolumeSto
         log: collectLog(logged),
         random: systemRandom,
         volumes: volumes ?? makeVolumes(join(dir, 'volumes')),
+        logs,
         openGuestChannel: (container, use) => {
           containers.set(asId<RunId>(container.id), container)
           return echo(use.touch)

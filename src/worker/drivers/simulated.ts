@@ -3,6 +3,9 @@ import { ABILITIES } from '../../domain/abilities.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
 import type { Capacity, Outcome, SeenRun, StartFailure, WantedRun } from '../../contract/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
+import type { SandboxLogs } from '../logs/logs.ts'
+import { makeNoLogs } from '../logs/no-logs.ts'
+import { SENTENCES } from '../logs/sentences.ts'
 import { StartError, type Driver } from './driver.ts'
 
 /** How one simulated run goes. Delays are in milliseconds of the driver's clock. */
@@ -70,6 +73,8 @@ export type SimulatedInput = {
   readonly world?: SimulatedWorld
   /** Default: that of a large machine. */
   readonly capacity?: Capacity
+  /** Where it tells what happens to its runs; default: nowhere. */
+  readonly logs?: Pick<SandboxLogs, 'of'>
   /** Default: `CALM` for every run. */
   readonly behaviourOf?: (run: WantedRun) => SimulatedBehaviour
 }
@@ -77,10 +82,27 @@ export type SimulatedInput = {
 /** A driver that runs nothing: for tests, benchmarks and trying the API. It says so wherever a person looks. */
 export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const { clock, world = makeSimulatedWorld(), capacity = LARGE_MACHINE, behaviourOf = () => CALM } = input
+  const { logs = makeNoLogs() } = input
   const closing = new AbortController()
   const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
   const ends = new Set<Promise<void>>()
   const watching = new Set<() => void>()
+
+  const open = new Set<RunId>()
+  const tellLogs = (): void => {
+    for (const [id, { wanted, seen }] of world.runs) {
+      const writer = logs.of(wanted.sandbox_id)
+      if (seen.phase !== 'ended' && !open.has(id)) {
+        open.add(id)
+        writer.openRun()
+      } else if (seen.outcome !== undefined && open.delete(id)) {
+        writer.system(SENTENCES.ended(seen.outcome))
+        writer.closeRun()
+      }
+    }
+  }
+  tellLogs()
+  world.onChange.add(tellLogs)
 
   const put = (id: RunId, run: SimulatedRun): void => {
     world.runs.set(id, run)
@@ -107,13 +129,11 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     const failure = await delayed(behaviour, signal)
     if (failure !== null) {
       const { reason, message } = failure
-      put(wanted.run_id, {
-        ...run,
-        seen: { ...seen, phase: 'ended', outcome: { kind: 'start_failed', reason, message } },
-      })
+      world.end(wanted.run_id, { kind: 'start_failed', reason, message })
       throw failure
     }
     world.stored.add(wanted.sandbox_id)
+    logs.of(wanted.sandbox_id).system(SENTENCES.started)
     put(wanted.run_id, { ...run, startedAtMs: clock.monotonicMs(), seen: { ...seen, phase: 'running' } })
     if (behaviour.endsAfterMs !== null) own(endLater(wanted.run_id, behaviour.endsAfterMs, behaviour.outcome))
   }
@@ -150,6 +170,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     const run = world.runs.get(id)
     if (run === undefined || run.seen.phase === 'ended') return
     put(id, { ...run, seen: { ...run.seen, phase: 'stopping' } })
+    logs.of(run.wanted.sandbox_id).system(SENTENCES.stopRequested)
     const { ignoresTerm, stopDelayMs } = behaviourOf(run.wanted)
     const waitMs = ignoresTerm ? graceMs : Math.min(stopDelayMs, graceMs)
     if (waitMs > 0) await clock.sleep(waitMs)
@@ -203,6 +224,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     },
     async close() {
       closing.abort()
+      world.onChange.delete(tellLogs)
       for (const onChange of watching) world.onChange.delete(onChange)
       for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
       await Promise.allSettled([...ends, ...[...starts.values()].map((start) => start.done)])

@@ -54,6 +54,8 @@ export type ResolveOptions = {
   readonly policy: PullPolicy
   readonly auth: RegistryAuth | null
   readonly signal: AbortSignal
+  /** Called when the image is fetched for this very request, and not when it is here or another request fetches it. */
+  readonly onFetched?: () => void
 }
 
 export type ImageStoreDeps = {
@@ -154,6 +156,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
       case 'fetch': {
         const startedMs = clock.monotonicMs()
         const fetched = await install(outcome.source, canonical, { origin: outcome.origin, signal: options.signal })
+        options.onFetched?.()
         log.info(
           { image: canonical, digest: fetched.digest, ms: Math.round(clock.monotonicMs() - startedMs) },
           'pulled an image',

@@ -4,6 +4,7 @@ import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
 import type { Image, RegistryAuth } from '../../images/image.ts'
+import type { SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
 import type { RunUse } from './activity.ts'
@@ -19,7 +20,12 @@ export interface Images {
   /** The image of a reference, pulled when the policy wants it. Rejects with `StartError` of kind image or registry. */
   resolve(
     reference: string,
-    options: { readonly policy: PullPolicy; readonly auth: RegistryAuth | null; readonly signal: AbortSignal },
+    options: {
+      readonly policy: PullPolicy
+      readonly auth: RegistryAuth | null
+      readonly signal: AbortSignal
+      readonly onFetched?: () => void
+    },
   ): Promise<Image>
   /** References that need no pull. */
   list(): Promise<readonly string[]>
@@ -62,6 +68,8 @@ export type OciDriverInput = {
   readonly random: Random
   /** Where the volumes that a run mounts or copies from are opened. */
   readonly volumes: Pick<VolumeStorage, 'open'>
+  /** Where the workload's output and what happens to a sandbox is written. */
+  readonly logs: Pick<SandboxLogs, 'of'>
   /** Serves the agent protocol for one client, and says when it uses the sandbox. */
   readonly openGuestChannel: (container: Container, use: RunUse) => Duplex
   readonly settings: OciSettings

@@ -1,0 +1,169 @@
+import { mkdir, open, readdir, rm, stat, unlink, type FileHandle } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Clock } from '../../lib/clock.ts'
+
+/**
+ * The files of one sandbox's log, `<generation>.ndjson`. They are only appended to and only by whole records, and a
+ * new life of the worker begins a new one: what a crash cut short is the end of a file and nothing else.
+ */
+export type LogFolder = {
+  /** Oldest first, with the sizes up to which all is written. */
+  readonly segments: readonly Segment[]
+  pathOf(generation: number): string
+  /** Writes records, beginning new files and deleting the oldest as the limit wants. Rejects when some are not kept. */
+  append(records: readonly string[]): Promise<void>
+  /** Closes the file that is written to; the next record opens it again. */
+  letGo(): Promise<void>
+  delete(): Promise<void>
+}
+
+export type Segment = { readonly generation: number; readonly sizeBytes: number }
+
+/** A log is deleted piece by piece: of four pieces, at least three quarters of the limit stay. */
+const SEGMENTS_PER_LIMIT = 4
+/** Each life of the worker begins a file, however little is written in it. */
+const MAX_SEGMENTS = 64
+/** What is handed to the system at once. */
+const MAX_WRITE_BYTES = 256 * 1024
+
+/** Opens a folder as it is; it comes into being with the first record. */
+export async function openLogFolder(
+  path: string,
+  { limitBytes, clock }: { readonly limitBytes: number; readonly clock: Pick<Clock, 'now'> },
+): Promise<LogFolder> {
+  const segmentBytes = limitBytes / SEGMENTS_PER_LIMIT
+  let segments = await listSegments(path)
+  let current: { readonly generation: number; readonly file: FileHandle | null; readonly sizeBytes: number } | null =
+    null
+
+  const pathOf = (generation: number): string => join(path, `${String(generation)}.ndjson`)
+
+  /** Generations never come again, not even after all files were deleted: they follow the seconds since 1970. */
+  const begin = async (): Promise<void> => {
+    await letGo()
+    await mkdir(path, { recursive: true, mode: 0o700 })
+    await deleteOldest()
+    const generation = Math.max((segments.at(-1)?.generation ?? 0) + 1, Math.floor(clock.now().getTime() / 1000))
+    current = { generation, file: await open(pathOf(generation), 'ax', 0o600), sizeBytes: 0 }
+    segments = [...segments, { generation, sizeBytes: 0 }]
+  }
+  const deleteOldest = async (): Promise<void> => {
+    const isTooMuch = (): boolean => segments.length >= MAX_SEGMENTS || sizeOf(segments) + segmentBytes > limitBytes
+    for (let [oldest] = segments; oldest !== undefined && isTooMuch(); [oldest] = segments) {
+      segments = segments.slice(1)
+      await unlinkIfThere(pathOf(oldest.generation))
+    }
+  }
+  const write = async (data: Buffer): Promise<void> => {
+    if (current === null || (current.sizeBytes > 0 && current.sizeBytes + data.length > segmentBytes)) await begin()
+    if (current === null) throw new Error('a log file was not opened')
+    const { generation, sizeBytes } = current
+    const file = current.file ?? (await open(pathOf(generation), 'a', 0o600))
+    current = { generation, file, sizeBytes }
+    try {
+      await writeWhole(file, data)
+    } catch (error) {
+      await takeBack(file, sizeBytes)
+      throw error
+    }
+    current = { generation, file, sizeBytes: sizeBytes + data.length }
+    segments = [...segments.slice(0, -1), { generation, sizeBytes: current.sizeBytes }]
+  }
+  /** What was written of a failed write is no whole record: it goes, or else nothing may come behind it. */
+  const takeBack = async (file: FileHandle, sizeBytes: number): Promise<void> => {
+    try {
+      await file.truncate(sizeBytes)
+    } catch {
+      await letGo()
+      current = null
+    }
+  }
+  const letGo = async (): Promise<void> => {
+    const file = current?.file ?? null
+    if (current === null || file === null) return
+    current = { ...current, file: null }
+    await file.close()
+  }
+
+  return {
+    get segments() {
+      return segments
+    },
+    pathOf,
+    async append(records) {
+      for (const data of together(records, Math.min(segmentBytes, MAX_WRITE_BYTES))) await write(data)
+    },
+    letGo,
+    async delete() {
+      await letGo()
+      current = null
+      segments = []
+      await rm(path, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Records put together as far as a write may be large. */
+function* together(records: readonly string[], limitBytes: number): Generator<Buffer> {
+  let gathered: string[] = []
+  let bytes = 0
+  for (const record of records) {
+    const size = Buffer.byteLength(record)
+    if (bytes > 0 && bytes + size > limitBytes) {
+      yield Buffer.from(gathered.join(''))
+      gathered = []
+      bytes = 0
+    }
+    gathered.push(record)
+    bytes += size
+  }
+  if (bytes > 0) yield Buffer.from(gathered.join(''))
+}
+
+async function writeWhole(file: FileHandle, data: Buffer): Promise<void> {
+  for (let written = 0; written < data.length;) {
+    const { bytesWritten } = await file.write(data, written)
+    written += bytesWritten
+  }
+}
+
+async function listSegments(path: string): Promise<readonly Segment[]> {
+  const generations = (await namesIn(path)).flatMap((name) => {
+    const match = /^(\d{1,15})\.ndjson$/.exec(name)
+    return match === null ? [] : [Number(match[1])]
+  })
+  return await Promise.all(
+    generations
+      .toSorted((a, b) => a - b)
+      .map(async (generation) => ({
+        generation,
+        sizeBytes: (await stat(join(path, `${String(generation)}.ndjson`))).size,
+      })),
+  )
+}
+
+async function namesIn(path: string): Promise<readonly string[]> {
+  try {
+    return await readdir(path)
+  } catch (error) {
+    if (isMissing(error)) return []
+    throw error
+  }
+}
+
+async function unlinkIfThere(path: string): Promise<void> {
+  try {
+    await unlink(path)
+  } catch (error) {
+    if (!isMissing(error)) throw error
+  }
+}
+
+function sizeOf(segments: readonly Segment[]): number {
+  return segments.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
+}
+
+/** Whether an error says that a file is not there. */
+export function isMissing(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && error.code === 'ENOENT'
+}

@@ -1,0 +1,117 @@
+import { mkdir, readdir, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { asId, type SandboxId } from '../../domain/ids.ts'
+import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import type { LogWriter, SandboxLogs } from './logs.ts'
+import { readLog } from './read-log.ts'
+import { makeSandboxLog, type SandboxLog } from './sandbox-log.ts'
+
+export type LogStoreInput = {
+  /** Only this store writes there; it is made when missing, for the worker alone. */
+  readonly dir: string
+  readonly limits: LogLimits
+  readonly clock: Clock
+  readonly log: Log
+}
+
+export type LogLimits = {
+  /** The most that is kept of a sandbox's log. */
+  readonly sandboxBytes: number
+  /** How long a log is kept after its last entry, once no run is open. */
+  readonly keepMs: number
+}
+
+/** How often files that nobody writes to are closed. */
+const REST_MS = 5_000
+/** How often logs are looked at for their age; the first time so long after the start. */
+const SWEEP_EVERY_RESTS = 720
+
+/** Opens the logs of a worker: a folder for each sandbox, named by its identifier. */
+export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreInput): Promise<SandboxLogs> {
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  const closing = new AbortController()
+  const open = new Map<SandboxId, SandboxLog>()
+
+  const get = (sandbox: SandboxId): SandboxLog => {
+    let found = open.get(sandbox)
+    if (found === undefined) {
+      found = makeSandboxLog({ path: folderOf(sandbox), limitBytes: limits.sandboxBytes, clock, log })
+      open.set(sandbox, found)
+    }
+    return found
+  }
+  const folderOf = (sandbox: SandboxId): string => {
+    if (!/^[\w-]+$/.test(sandbox)) throw new Error(`${JSON.stringify(sandbox)} can't name a folder`)
+    return join(dir, sandbox)
+  }
+  const discard = async (sandbox: SandboxId): Promise<void> => {
+    await get(sandbox).delete()
+    open.delete(sandbox)
+  }
+  const restAll = async (): Promise<void> => {
+    for (const [sandbox, one] of open) if (await one.rest()) open.delete(sandbox)
+  }
+  const sweep = async (): Promise<void> => {
+    for (const name of await readdir(dir)) {
+      const sandbox = asId<SandboxId>(name)
+      if (open.has(sandbox)) continue
+      const endedMs = await lastWriteMs(join(dir, name))
+      if (clock.now().getTime() - endedMs > limits.keepMs) await discard(sandbox)
+    }
+  }
+  const keepOrder = async (): Promise<void> => {
+    for (let rests = 1; !closing.signal.aborted; rests++) {
+      await interruptibleSleep(clock, REST_MS, closing.signal)
+      try {
+        await restAll()
+        if (rests % SWEEP_EVERY_RESTS === 0) await sweep()
+      } catch (error) {
+        log.warn({ error }, 'logs could not be put in order; it is tried again')
+      }
+    }
+  }
+  const keeping = keepOrder()
+
+  return {
+    of: (sandbox) => writerOf(() => get(sandbox)),
+    async *read(sandbox, query, signal) {
+      const one = get(sandbox)
+      const letGo = one.holdForReader()
+      try {
+        yield* readLog(one, query, { clock, signal })
+      } finally {
+        letGo()
+      }
+    },
+    isLive: (sandbox) => open.get(sandbox)?.isLive ?? false,
+    discard,
+    async close() {
+      closing.abort(new Error('the logs are closed'))
+      await keeping
+      await Promise.all([...open.values()].map((one) => one.close()))
+    },
+  }
+}
+
+/** A log that was let go of is found again, so that a sandbox never has two writers. */
+function writerOf(get: () => SandboxLog): LogWriter {
+  return {
+    openRun: () => {
+      get().openRun()
+    },
+    closeRun: () => {
+      get().closeRun()
+    },
+    system: (text) => {
+      get().system(text)
+    },
+    stream: (source) => get().stream(source),
+  }
+}
+
+/** When the newest file of a folder was written; 0 for an empty one. */
+async function lastWriteMs(folder: string): Promise<number> {
+  const times = await Promise.all((await readdir(folder)).map(async (name) => (await stat(join(folder, name))).mtimeMs))
+  return Math.max(0, ...times)
+}

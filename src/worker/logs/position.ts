@@ -1,0 +1,9 @@
+import type { LogPosition } from '../../contract/log-protocol.ts'
+
+/** Less than 0 when the first lies before the second. */
+export function comparePositions(a: LogPosition, b: LogPosition): number {
+  return a.generation === b.generation ? a.offset - b.offset : a.generation - b.generation
+}
+
+/** Before everything. */
+export const BEGINNING: LogPosition = { generation: 0, offset: 0 }

@@ -1,0 +1,33 @@
+import type { LogEntry, LogSource } from '../../contract/log-protocol.ts'
+
+/** An entry as it lies in a file: a JSON text on a line of its own. */
+export type LogRecord = { readonly source: LogSource; readonly atMs: number; readonly text: string }
+
+const LETTERS: Readonly<Record<LogSource, string>> = { stdout: 'o', stderr: 'e', output: 't', system: 's' }
+const SOURCES: ReadonlyMap<unknown, LogSource> = new Map(
+  Object.entries(LETTERS).map(([source, letter]) => [letter, source as LogSource]), // the keys of the table above
+)
+
+/** The line of a record, with its line feed. Short keys: most lines of output are short too. */
+export function formatRecord({ source, atMs, text }: LogRecord): string {
+  return `{"s":"${LETTERS[source]}","t":${String(atMs)},"x":${JSON.stringify(text)}}\n`
+}
+
+/** Null for a line that is no whole record, such as one of which only the end was read. */
+export function parseRecord(line: string): LogRecord | null {
+  try {
+    const value: unknown = JSON.parse(line)
+    if (typeof value !== 'object' || value === null || !('s' in value && 't' in value && 'x' in value)) return null
+    const source = SOURCES.get(value.s)
+    if (source === undefined || typeof value.t !== 'number' || typeof value.x !== 'string') return null
+    return { source, atMs: value.t, text: value.x }
+  } catch (error) {
+    if (error instanceof SyntaxError) return null
+    throw error
+  }
+}
+
+/** The record as an entry that ends at a position. */
+export function asEntry({ source, atMs, text }: LogRecord, position: LogEntry['position']): LogEntry {
+  return { position, source, ts: new Date(atMs).toISOString(), text }
+}

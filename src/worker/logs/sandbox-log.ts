@@ -1,0 +1,222 @@
+import type { LogPosition } from '../../contract/log-protocol.ts'
+import type { Clock } from '../../lib/clock.ts'
+import { interruptibleSleep } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import { makeAllowance } from './allowance.ts'
+import { openLogFolder, type LogFolder, type Segment } from './log-folder.ts'
+import type { LogStream } from './logs.ts'
+import { makeOutputStream, type OutputSource } from './output-stream.ts'
+import { formatRecord } from './record.ts'
+
+/** One sandbox's log while it is in use. Writing never waits: what is taken in is written a little later, together. */
+export type SandboxLog = ReadableLog & {
+  openRun(): void
+  closeRun(): void
+  system(text: string): void
+  stream(source: OutputSource): LogStream
+  /** Ends what is unfinished, writes all that is held and closes the file. */
+  close(): Promise<void>
+  delete(): Promise<void>
+  /** Lets go of the file when nothing was written since the last call; true when nobody uses this log any more. */
+  rest(): Promise<boolean>
+}
+
+/** What a reader needs of a log. */
+export type ReadableLog = {
+  /** Writes what is held. */
+  flush(): Promise<void>
+  readonly segments: readonly Segment[]
+  /** Behind the last record that is written. */
+  readonly end: LogPosition
+  pathOf(generation: number): string
+  /** Whether a run is open, or something of one still has to be written. */
+  readonly isLive: boolean
+  /** Resolves with the next change of what is above. */
+  nextChange(): Promise<void>
+  /** Counts a reader until the answer is called. */
+  holdForReader(): () => void
+}
+
+export type SandboxLogDeps = {
+  readonly path: string
+  readonly limitBytes: number
+  readonly clock: Clock
+  readonly log: Log
+}
+
+/** At most one write in this time. */
+const WRITE_PAUSE_MS = 20
+/** What may wait to be written when the disk is slow. */
+const MAX_HELD_BYTES = 4 * 1024 * 1024
+/** How long nothing more is kept once too much came, or the disk refused a write: one note tells of all of it. */
+const LOSS_PAUSE_MS = 1_000
+/** What a record costs beside its text, at least. */
+const RECORD_OVERHEAD_BYTES = 36
+
+/** A record that waits, and of how many bytes of output it tells. */
+type Held = { readonly line: string; readonly outputBytes: number }
+
+/** Makes it over a folder, which is looked at when it is first needed. */
+export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps): SandboxLog {
+  const allowance = makeAllowance(clock)
+  const streams = new Set<LogStream>()
+  const closing = new AbortController()
+  let folder: LogFolder | null = null
+  let held: Held[] = []
+  let heldBytes = 0
+  let lostBytes = 0
+  let isLosing = false
+  let isRunOpen = false
+  let isWriteDue = false
+  let writesDue = 0
+  let isUsed = true
+  let readers = 0
+  let turn: Promise<void> = Promise.resolve()
+  let change = Promise.withResolvers<void>()
+
+  const noteChange = (): void => {
+    change.resolve()
+    change = Promise.withResolvers<void>()
+  }
+  const openFolder = async (): Promise<LogFolder> => {
+    folder ??= await openLogFolder(path, { limitBytes, clock })
+    return folder
+  }
+  const hold = (record: Held): void => {
+    if (closing.signal.aborted) return
+    held.push(record)
+    heldBytes += record.line.length
+    isUsed = true
+    if (!isWriteDue) void keepWriting()
+  }
+  /** The first record after a quiet time is written at once, what follows it with a pause. Never rejects. */
+  const keepWriting = async (): Promise<void> => {
+    isWriteDue = true
+    do {
+      await flush()
+      await interruptibleSleep(clock, WRITE_PAUSE_MS, closing.signal)
+    } while (held.length > 0)
+    isWriteDue = false
+  }
+  /** One write at a time, in order. Never rejects. */
+  const flush = (): Promise<void> => {
+    writesDue += 1
+    turn = turn.then(writeHeld)
+    return turn
+  }
+  const writeHeld = async (): Promise<void> => {
+    const batch = held
+    held = []
+    heldBytes = 0
+    try {
+      const opened = await openFolder()
+      if (batch.length > 0) await opened.append(batch.map(({ line }) => line))
+    } catch (error) {
+      log.warn({ error, path }, 'a log could not be written; what it was to take is lost')
+      lose(batch.reduce((sum, { outputBytes }) => sum + outputBytes, 0))
+    }
+    writesDue -= 1
+    noteChange()
+  }
+  const lose = (bytes: number): void => {
+    lostBytes += bytes
+    if (isLosing || bytes === 0) return
+    isLosing = true
+    void keepAgainLater()
+  }
+  const keepAgainLater = async (): Promise<void> => {
+    await interruptibleSleep(clock, LOSS_PAUSE_MS, closing.signal)
+    isLosing = false
+    tellLoss()
+  }
+  const tellLoss = (): void => {
+    if (lostBytes === 0) return
+    const outputBytes = lostBytes
+    lostBytes = 0
+    const text = `${String(outputBytes)} bytes of output were not kept: there was more than this log takes\n`
+    hold({ line: formatRecord({ source: 'system', atMs: clock.now().getTime(), text }), outputBytes })
+  }
+
+  return {
+    openRun() {
+      isRunOpen = true
+      isUsed = true
+    },
+    closeRun() {
+      if (!isRunOpen) return
+      tellLoss()
+      isRunOpen = false
+      void flush() // with it, readers see that this is the end
+    },
+    system(text) {
+      tellLoss()
+      hold({ line: formatRecord({ source: 'system', atMs: clock.now().getTime(), text: `${text}\n` }), outputBytes: 0 })
+    },
+    stream(source) {
+      const stream = makeOutputStream({
+        clock,
+        mayKeep: () => !isLosing && heldBytes < MAX_HELD_BYTES && allowance.hasSome(),
+        keep: (text) => {
+          const line = formatRecord({ source, atMs: clock.now().getTime(), text })
+          const outputBytes = Buffer.byteLength(text)
+          allowance.spend(outputBytes + RECORD_OVERHEAD_BYTES)
+          hold({ line, outputBytes })
+        },
+        lose,
+        onEnd: () => streams.delete(stream),
+      })
+      streams.add(stream)
+      return stream
+    },
+    flush,
+    get segments() {
+      return folder?.segments ?? []
+    },
+    get end() {
+      const last = folder?.segments.at(-1)
+      return last === undefined ? { generation: 0, offset: 0 } : { generation: last.generation, offset: last.sizeBytes }
+    },
+    pathOf: (generation) => folder?.pathOf(generation) ?? path,
+    get isLive() {
+      return isRunOpen || held.length > 0 || writesDue > 0
+    },
+    nextChange: () => change.promise,
+    holdForReader() {
+      readers += 1
+      let isHeld = true
+      return () => {
+        if (isHeld) readers -= 1
+        isHeld = false
+        isUsed = true
+      }
+    },
+    async close() {
+      for (const stream of streams) stream.end()
+      tellLoss()
+      closing.abort(new Error('the logs are closed'))
+      await flush()
+      await folder?.letGo()
+    },
+    async delete() {
+      for (const stream of streams) stream.end()
+      isRunOpen = false
+      turn = turn.then(async () => {
+        held = []
+        heldBytes = 0
+        lostBytes = 0
+        await (await openFolder()).delete()
+        noteChange()
+      })
+      await turn
+    },
+    async rest() {
+      if (isUsed) {
+        isUsed = false
+        return false
+      }
+      turn = turn.then(() => folder?.letGo())
+      await turn
+      return !isRunOpen && readers === 0 && streams.size === 0 && held.length === 0 && !isLosing && !isWriteDue
+    },
+  }
+}

@@ -1,0 +1,25 @@
+import type { Outcome } from '../../contract/worker-protocol.ts'
+
+/** What the log says of a run besides its output, in words for the sandbox's owner; they carry no secret. */
+export const SENTENCES = {
+  started: 'started',
+  stopRequested: 'stop requested',
+  ended: (outcome: Outcome): string => {
+    switch (outcome.kind) {
+      case 'exited':
+        return `ended with code ${String(outcome.code)}`
+      case 'signalled':
+        return `ended by signal ${outcome.signal}`
+      case 'out_of_memory':
+        return 'out of memory: the sandbox reached its memory limit and was killed'
+      case 'stopped':
+        return 'stopped'
+      case 'start_failed':
+        return `start failed: ${outcome.message}`
+      case 'lost':
+        return `lost: ${outcome.message}`
+    }
+  },
+  image: (reference: string, digest: string, how: 'pulled' | 'stored'): string =>
+    how === 'pulled' ? `image ${reference} pulled (${digest})` : `image ${reference} was here already (${digest})`,
+} as const

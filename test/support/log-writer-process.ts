@@ -1,0 +1,17 @@
+import { asId, type SandboxId } from '../../src/domain/ids.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeTestLogs, readAll } from './logs.ts'
+
+/** A process to be killed: writes numbers to the log of a sandbox for as long as it lives, and says when 1,000 are written. */
+const [dir = '', sandbox = ''] = process.argv.slice(2)
+const id = asId<SandboxId>(sandbox)
+const { logs } = await makeTestLogs({ dir })
+const stream = logs.of(id).stream('stdout')
+for (let line = 0; ; line++) {
+  stream.write(Buffer.from(`${String(line)}\n`))
+  if (line === 1_000) {
+    await readAll(logs, id)
+    process.stdout.write('written\n')
+  }
+  if (line % 100 === 0) await systemClock.sleep(1)
+}

@@ -1,0 +1,67 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { array, assert as hold, integer, property, string, uint8Array } from 'fast-check'
+import { makeLineCutter, MAX_LINE_BYTES } from '../../../src/worker/logs/line-cutter.ts'
+
+test('text keeps every character, however its bytes are split over chunks', () => {
+  hold(
+    property(string({ unit: 'binary', maxLength: 60 }), array(integer({ min: 1, max: 7 })), (text, sizes) => {
+      assert.equal(cut(Buffer.from(text), sizes).join(''), Buffer.from(text).toString())
+    }),
+  )
+})
+
+test('bytes that are no text become what a decoder makes of the whole', () => {
+  hold(
+    property(uint8Array({ maxLength: 60 }), array(integer({ min: 1, max: 7 })), (bytes, sizes) => {
+      assert.equal(cut(Buffer.from(bytes), sizes).join(''), new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes))
+    }),
+  )
+})
+
+test('each line ends with its line feed, and only the last one may be without', () => {
+  assert.deepEqual(cut(Buffer.from('a\n\nb\r\nc'), [2]), ['a\n', '\n', 'b\r\n', 'c'])
+})
+
+test('a line that is too long is cut between characters', () => {
+  const text = `x${'é'.repeat(MAX_LINE_BYTES)}\n`
+  const lines = cut(Buffer.from(text), [5_000])
+  assert.equal(lines.join(''), text)
+  assert.deepEqual(
+    lines.map((line) => Buffer.byteLength(line)),
+    [MAX_LINE_BYTES - 1, MAX_LINE_BYTES, 3],
+  )
+})
+
+test('an unfinished line is given when it is asked for, but for a character that is not whole yet', () => {
+  const lines: string[] = []
+  const cutter = makeLineCutter((line) => lines.push(line) > 0)
+  const euro = Buffer.from('€')
+  cutter.write(Buffer.concat([Buffer.from('cost: '), euro.subarray(0, 2)]))
+  cutter.flush()
+  assert.equal(cutter.holdsText, false)
+  cutter.write(Buffer.concat([euro.subarray(2), Buffer.from('5\n')]))
+  assert.deepEqual(lines, ['cost: ', '€5\n'])
+})
+
+test('bytes that were refused are counted, those that were held before included', () => {
+  let room = 1
+  const cutter = makeLineCutter(() => room-- > 0)
+  assert.equal(cutter.write(Buffer.from('half')), 0)
+  assert.equal(cutter.write(Buffer.from(' line\nanother\nand a half')), 'another\nand a half'.length)
+  cutter.write(Buffer.from('end'))
+  assert.equal(cutter.end(), 3)
+})
+
+function cut(data: Buffer, sizes: readonly number[]): readonly string[] {
+  const lines: string[] = []
+  const cutter = makeLineCutter((line) => lines.push(line) > 0)
+  let from = 0
+  for (const size of sizes) {
+    cutter.write(data.subarray(from, from + size))
+    from += size
+  }
+  cutter.write(data.subarray(Math.min(from, data.length)))
+  cutter.end()
+  return lines
+}

@@ -1,0 +1,231 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { appendFileSync, existsSync, readdirSync, rmSync, statSync, utimesSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import type { LogEntry, LogPosition } from '../../../src/contract/log-protocol.ts'
+import { asId, type SandboxId } from '../../../src/domain/ids.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import type { SandboxLogs } from '../../../src/worker/logs/logs.ts'
+import { EVERYTHING, LOG_LIMITS, makeTestLogs, readAll, textOf } from '../../support/logs.ts'
+import { makeTestClock } from '../../support/test-clock.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const BOX = asId<SandboxId>('box')
+const WRITER = join(import.meta.dirname, '../../support/log-writer-process.ts')
+const NEVER = new AbortController().signal
+let logs: SandboxLogs
+let dir: string
+let remove: () => Promise<void>
+
+describe("a sandbox's log", { timeout: 120_000 }, () => {
+  beforeEach(async () => {
+    ;({ logs, dir, remove } = await makeTestLogs())
+  })
+  afterEach(() => remove())
+
+  test('gives back what was written, by line, with its source and time, in order', async () => {
+    const from = systemClock.now().toISOString()
+    logs.of(BOX).system('started')
+    write(logs, 'stdout', 'one\ntwo\n')
+    write(logs, 'stderr', 'oh\n')
+    write(logs, 'output', '$ ls\r\nno line feed')
+    const entries = await readAll(logs, BOX)
+    assert.deepEqual(
+      entries.map(({ source, text }) => [source, text]),
+      [
+        ['system', 'started\n'],
+        ['stdout', 'one\n'],
+        ['stdout', 'two\n'],
+        ['stderr', 'oh\n'],
+        ['output', '$ ls\r\n'],
+        ['output', 'no line feed'],
+      ],
+    )
+    for (const { ts } of entries) assert.ok(ts >= from && ts <= systemClock.now().toISOString())
+  })
+
+  test('of a sandbox that never logged is empty', async () => {
+    assert.deepEqual(await readAll(logs, BOX), [])
+    assert.deepEqual(await readAll(logs, BOX, { follows: true, tail: 5 }), [])
+    assert.deepEqual(readdirSync(dir), [])
+  })
+
+  test('lies in a folder for the worker alone', async () => {
+    logs.of(BOX).system('started')
+    await readAll(logs, BOX)
+    assert.equal(statSync(join(dir, BOX)).mode & 0o777, 0o700)
+    for (const name of readdirSync(join(dir, BOX))) assert.equal(statSync(join(dir, BOX, name)).mode & 0o777, 0o600)
+  })
+
+  test('gives a line that is not finished after a moment', async () => {
+    logs.of(BOX).stream('output').write(Buffer.from('$ '))
+    await waitUntil(async () => textOf(await readAll(logs, BOX)) === '$ ')
+  })
+
+  test('is read by source, time, position and from its end, each of which holds', async () => {
+    for (let line = 0; line < 5_000; line++) write(logs, line % 2 === 0 ? 'stdout' : 'stderr', `${String(line)}\n`)
+    const all = await readAll(logs, BOX)
+    assert.equal(all.length, 5_000)
+    const middle = all[2_499] ?? assert.fail()
+    const errors = await readAll(logs, BOX, { sources: ['stderr'], after: middle.position, tail: 3 })
+    assert.deepEqual(errors, all.slice(-5).filter(({ source }) => source === 'stderr').slice(-3)) // prettier-ignore
+    assert.deepEqual(await readAll(logs, BOX, { tail: 4_000 }), all.slice(1_000))
+    assert.deepEqual(await readAll(logs, BOX, { tail: 9_000 }), all)
+    assert.deepEqual(await readAll(logs, BOX, { tail: 0 }), [])
+    const { since, until } = { since: all[0]?.ts ?? '', until: all.at(-1)?.ts ?? '' }
+    assert.deepEqual(await readAll(logs, BOX, { since, until }), all.filter(({ ts }) => ts >= since && ts < until)) // prettier-ignore
+    assert.deepEqual(await readAll(logs, BOX, { until: since }), [])
+  })
+
+  test('that reaches its limit loses its oldest entries, and never all but a quarter of it', async () => {
+    await remove()
+    const limit = 64 * 1024
+    ;({ logs, dir, remove } = await makeTestLogs({ limits: { sandboxBytes: limit } }))
+    for (let line = 0; line < 5_000; line++) write(logs, 'stdout', `${String(line).padStart(8, '0')}\n`)
+    const kept = await readAll(logs, BOX)
+    const bytes = readdirSync(join(dir, BOX)).reduce((sum, name) => sum + statSync(join(dir, BOX, name)).size, 0)
+    assert.ok(bytes <= limit && bytes > (limit * 3) / 4 - 1_000, String(bytes))
+    assert.equal(textOf(kept.slice(-1)), '00004999\n')
+    assert.deepEqual(kept.map(({ text }) => Number(text)), Array.from(kept, (_, index) => 5_000 - kept.length + index)) // prettier-ignore
+    const gone: LogPosition = { generation: 1, offset: 40 }
+    assert.deepEqual(await readAll(logs, BOX, { after: gone }), kept)
+    assert.equal((await readAll(logs, BOX, { tail: 1_000_000 })).length, kept.length)
+  })
+
+  test('is followed until the last run is over', async () => {
+    const writer = logs.of(BOX)
+    writer.openRun()
+    writer.system('first')
+    const seen: string[] = []
+    const following = follow(seen)
+    await waitUntil(() => seen.length === 1)
+    write(logs, 'stdout', 'second\n')
+    await waitUntil(() => seen.length === 2)
+    assert.equal(logs.isLive(BOX), true)
+    writer.system('third')
+    writer.closeRun()
+    await following
+    assert.deepEqual(seen, ['first\n', 'second\n', 'third\n'])
+    assert.equal(logs.isLive(BOX), false)
+  })
+
+  test('is followed until the time that the reader has set', async () => {
+    logs.of(BOX).openRun()
+    const until = new Date(systemClock.now().getTime() + 300).toISOString()
+    assert.deepEqual(await readAll(logs, BOX, { follows: true, until }), [])
+  })
+
+  test('is followed by a reader who leaves at any time, with the reason of its leaving', async () => {
+    logs.of(BOX).openRun()
+    const leave = new AbortController()
+    const following = Array.fromAsync(logs.read(BOX, { ...EVERYTHING, follows: true }, leave.signal))
+    leave.abort(new Error('I leave'))
+    await assert.rejects(following, /I leave/)
+  })
+
+  test('goes on for a slow reader at the oldest entry that is left', async () => {
+    await remove()
+    ;({ logs, dir, remove } = await makeTestLogs({ limits: { sandboxBytes: 64 * 1024 } }))
+    write(logs, 'stdout', 'early\n')
+    const reading = logs.read(BOX, { ...EVERYTHING, follows: true }, NEVER)[Symbol.asyncIterator]()
+    logs.of(BOX).openRun()
+    assert.equal((await reading.next()).value?.text, 'early\n')
+    for (let line = 0; line < 5_000; line++) write(logs, 'stdout', `${String(line)}\n`)
+    logs.of(BOX).closeRun()
+    const kept = (await readAll(logs, BOX)).map(({ text }) => text)
+    const rest: string[] = []
+    for (let next = await reading.next(); next.done !== true; next = await reading.next()) rest.push(next.value.text)
+    assert.deepEqual(rest, kept)
+  })
+
+  test('that comes too fast is cut, says how much is missing, and takes more later', async () => {
+    const stream = logs.of(BOX).stream('stdout')
+    const chunk = Buffer.from('y\n'.repeat(32 * 1024))
+    const sentBytes = 640 * chunk.length
+    for (let sent = 0; sent < sentBytes; sent += chunk.length) stream.write(chunk)
+    const told = async (): Promise<readonly LogEntry[]> => await readAll(logs, BOX, { sources: ['system'] })
+    await waitUntil(async () => (await told()).length > 0)
+    stream.write(Buffer.from('still here\n'))
+    stream.end()
+    await waitUntil(async () => textOf(await readAll(logs, BOX, { tail: 1 })) === 'still here\n')
+    const lostBytes = (await told()).reduce((sum, { text }) => sum + Number.parseInt(text, 10), 0)
+    const keptBytes = textOf(await readAll(logs, BOX, { sources: ['stdout'] })).length - 'still here\n'.length
+    assert.equal(keptBytes + lostBytes, sentBytes)
+  })
+
+  test('that can not be written fails nobody, and says so once it can', async () => {
+    logs.of(BOX).system('before')
+    await readAll(logs, BOX)
+    await logs.close()
+    rmSync(join(dir, BOX), { recursive: true })
+    appendFileSync(join(dir, BOX), 'not a folder')
+    ;({ logs } = await makeTestLogs({ dir }))
+    write(logs, 'stdout', 'lost\n')
+    assert.deepEqual(await readAll(logs, BOX), [])
+    rmSync(join(dir, BOX))
+    await waitUntil(async () => textOf(await readAll(logs, BOX)).startsWith('5 bytes of output were not kept'))
+    await logs.close()
+  })
+
+  test('of a worker that was killed is read up to its last whole entry, and goes on behind it', async () => {
+    const worker = spawn(process.execPath, [WRITER, dir, BOX], { stdio: ['ignore', 'pipe', 'inherit'] })
+    await once(worker.stdout, 'data')
+    worker.kill('SIGKILL')
+    await once(worker, 'exit')
+    const [last = ''] = readdirSync(join(dir, BOX)).toSorted().slice(-1)
+    appendFileSync(join(dir, BOX, last), '{"s":"o","t":17637') // as a write is cut short
+    const { logs: next } = await makeTestLogs({ dir })
+    const kept = await readAll(next, BOX)
+    assert.ok(kept.length >= 1_000, String(kept.length))
+    assert.deepEqual(kept.map(({ text }) => text), Array.from(kept, (_, line) => `${String(line)}\n`)) // prettier-ignore
+    write(next, 'stdout', 'goes on\n')
+    assert.equal(textOf(await readAll(next, BOX, { after: kept.at(-1)?.position ?? null })), 'goes on\n')
+    assert.equal(textOf(await readAll(next, BOX, { tail: 2 })), `${kept.at(-1)?.text ?? ''}goes on\n`)
+    await next.close()
+  })
+
+  test('is gone when it was discarded, and its followers end', async () => {
+    logs.of(BOX).openRun()
+    logs.of(BOX).system('here')
+    const seen: string[] = []
+    const following = follow(seen)
+    await waitUntil(() => seen.length === 1)
+    await logs.discard(BOX)
+    await logs.discard(BOX)
+    await following
+    assert.equal(existsSync(join(dir, BOX)), false)
+    assert.deepEqual(await readAll(logs, BOX), [])
+  })
+
+  test('of a run that ended long ago is deleted, one that is written or not old is kept', async () => {
+    const clock = makeTestClock(systemClock.now())
+    const { logs: aging } = await makeTestLogs({ dir, clock })
+    const names = ['old', 'young', 'running'].map((name) => asId<SandboxId>(name))
+    for (const name of names) {
+      aging.of(name).system('here')
+      await readAll(aging, name)
+    }
+    aging.of(asId<SandboxId>('running')).openRun()
+    const old = new Date(systemClock.now().getTime() - LOG_LIMITS.keepMs)
+    for (const name of ['old', 'running'])
+      for (const file of readdirSync(join(dir, name))) utimesSync(join(dir, name, file), old, old)
+    await waitUntil(() => {
+      clock.advance(5_000)
+      return !existsSync(join(dir, 'old'))
+    }, 60_000)
+    assert.deepEqual(readdirSync(dir).toSorted(), ['running', 'young'])
+    await aging.close()
+  })
+})
+
+function write(to: SandboxLogs, source: 'stdout' | 'stderr' | 'output', text: string): void {
+  const stream = to.of(BOX).stream(source)
+  stream.write(Buffer.from(text))
+  stream.end()
+}
+
+async function follow(seen: string[]): Promise<void> {
+  for await (const { text } of logs.read(BOX, { ...EVERYTHING, follows: true }, NEVER)) seen.push(text)
+}
