@@ -6,11 +6,10 @@ import { test, type TestContext } from 'node:test'
 import { encodeLogCursor } from '../../src/contract/log-cursor.ts'
 import type { LogBatch, LogAsk } from '../../src/control/read-logs.ts'
 import { DEFAULT_SERVER_SETTINGS } from '../../src/http/server.ts'
-import { systemClock } from '../../src/lib/clock.ts'
 import { assertReply } from '../support/contract.ts'
 import { openEvents, readLog, type ServerEvent } from '../support/events.ts'
 import { asCaller, KEY, makeHttpWorld, SANDBOX_ID, type WorldOptions } from '../support/http-world.ts'
-import { waitUntil } from '../support/wait.ts'
+import { waitUntil, waitUntilStill } from '../support/wait.ts'
 
 const PATH = `/v1/sandboxes/${SANDBOX_ID}/logs`
 const NOW = '2026-11-21T10:14:00.123Z'
@@ -22,7 +21,7 @@ async function serve(
   t: TestContext,
   source: Source,
   settings: Partial<typeof DEFAULT_SERVER_SETTINGS> = {},
-): Promise<{ readonly url: string; readonly asked: LogAsk[]; close(): Promise<void> }> {
+): Promise<{ readonly url: string; readonly asked: LogAsk[]; readonly close: () => Promise<void> }> {
   const asked: LogAsk[] = []
   const readLogs: NonNullable<WorldOptions['useCases']>['readLogs'] = (_caller, ask) => {
     asked.push(ask)
@@ -47,6 +46,7 @@ const only = (...batches: readonly LogBatch[]): Source =>
 /** Says nothing until its reader leaves. */
 const silent: Source = async function* ({ signal }) {
   if (!signal.aborted) await once(signal, 'abort')
+  yield* []
 }
 
 function entry(offset: number, text: string): LogBatch['entries'][number] {
@@ -155,13 +155,7 @@ test('a reader that does not read holds the log back instead of filling memory, 
   socket.write(
     `GET ${pathname} HTTP/1.1\r\nhost: a\r\nauthorization: ${asCaller.authorization}\r\nconnection: close\r\n\r\n`,
   )
-  let last = -1
-  await waitUntil(async () => {
-    const isStill = made > 0 && made === last
-    last = made
-    await systemClock.sleep(200)
-    return isStill
-  }, 30_000)
+  await waitUntilStill(() => made)
   assert.ok(made < total / 2, `${String(made)} of ${String(total)} lines were taken while nobody read`)
   let arrived = 0
   socket.on('data', (data) => (arrived += data.length))

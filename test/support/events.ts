@@ -16,7 +16,7 @@ export type EventsReply = {
   /** The events, comments included, until the stream ends in whatever clean way; rejects for one that breaks off. */
   readonly events: AsyncIterable<ServerEvent>
   /** The refusal's `error`. */
-  refusal(): Promise<{ readonly code: string; readonly message: string; readonly details: unknown }>
+  readonly refusal: () => Promise<{ readonly code: string; readonly message: string; readonly details: unknown }>
 }
 
 /** Asks for events with a key. */

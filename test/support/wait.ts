@@ -15,3 +15,17 @@ export async function waitUntil<T>(ask: () => Answer<T> | Promise<Answer<T>>, li
     await systemClock.sleep(STEP_MS)
   }
 }
+
+/** Long enough for what moves at all to have moved on a busy machine. */
+const STILL_MS = 200
+
+/** Resolves once a count that has begun to grow grows no more; rejects when it has not stopped within `limitMs`. */
+export async function waitUntilStill(count: () => number, limitMs = 30_000): Promise<void> {
+  let before = 0
+  await waitUntil(async () => {
+    const isStill = before > 0 && count() === before
+    before = count()
+    await systemClock.sleep(STILL_MS)
+    return isStill
+  }, limitMs)
+}
