@@ -4,7 +4,7 @@
 exec </dev/null >/dev/ttyS1 2>&1
 stty -F /dev/ttyS1 raw -echo 2>/dev/null
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
-export NO_COLOR=1
+export NO_COLOR=1 SANDYARD_TEST_PACE=10 NODE_COMPILE_CACHE=/var/tmp/compile-cache
 
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys

@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import type { RealServer } from './server.ts'
+import { PACE } from './pace.ts'
 import { waitUntil } from './wait.ts'
 
 /** The unmodified public command line client, from npm `microsandbox`. */
@@ -15,7 +16,7 @@ export function msb(
   options: { readonly input?: string | Buffer; readonly env?: Readonly<Record<string, string>> } = {},
 ): Promise<CommandResult> {
   return tryCommand(process.execPath, [MSB, ...args], {
-    timeoutMs: LIMIT_MS,
+    timeoutMs: LIMIT_MS * PACE,
     env: { ...process.env, ...server.clientEnv, ...options.env },
     ...(options.input === undefined ? {} : { input: options.input }),
   })

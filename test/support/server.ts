@@ -6,6 +6,7 @@ import { delimiter, join } from 'node:path'
 import { systemClock } from '../../src/lib/clock.ts'
 import { leftoversOf } from './leftovers.ts'
 import { whyNoOci } from './oci-driver.ts'
+import { PACE } from './pace.ts'
 import { waitUntil } from './wait.ts'
 
 /** The program as its users start it. */
@@ -77,7 +78,7 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
       assert.equal(started.exitCode, null, `the server ended:\n${said.slice(from)}`)
       return /ready on (\S+)/.exec(said.slice(from))?.[1]
     }, READY_LIMIT_MS)
-    for (const deadlineMs = systemClock.monotonicMs() + READY_LIMIT_MS; ;) {
+    for (const deadlineMs = systemClock.monotonicMs() + READY_LIMIT_MS * PACE; ;) {
       const { status } = await fetch(`${url}/readyz`)
       if (status === 200) return
       assert.ok(systemClock.monotonicMs() < deadlineMs, `not ready:\n${said.slice(from)}`)

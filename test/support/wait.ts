@@ -1,17 +1,18 @@
 import { systemClock } from '../../src/lib/clock.ts'
+import { PACE } from './pace.ts'
 
 const STEP_MS = 5
 
 type Answer<T> = T | undefined | false
 
-/** Resolves with the first answer that is not undefined or false; rejects when there is none within `limitMs`. */
+/** Resolves with the first answer that is not undefined or false; rejects when there is none within `limitMs` (times PACE). */
 export async function waitUntil<T>(ask: () => Answer<T> | Promise<Answer<T>>, limitMs = 10_000): Promise<T> {
   const from = systemClock.monotonicMs()
   for (;;) {
     const answer = await ask()
     if (answer !== undefined && answer !== false) return answer
-    if (systemClock.monotonicMs() - from > limitMs)
-      throw new Error(`nothing within ${String(limitMs)} ms: ${ask.toString()}`)
+    if (systemClock.monotonicMs() - from > limitMs * PACE)
+      throw new Error(`nothing within ${String(limitMs * PACE)} ms: ${ask.toString()}`)
     await systemClock.sleep(STEP_MS)
   }
 }
