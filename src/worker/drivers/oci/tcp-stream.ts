@@ -94,8 +94,9 @@ export class TcpStream extends Duplex {
   }
 
   #takeNext(): void {
-    this.#written?.()
-    this.#written = null
+    const written = this.#written
+    this.#written = null // before the call, which may come to the next write at once
+    written?.()
   }
 
   #endAtTotal(): void {

@@ -1,0 +1,60 @@
+import { asBytes } from '../../src/worker/channel/fields.ts'
+import type { TcpTarget } from '../../src/worker/channel/guest.ts'
+import type { AgentClient, Received } from './agent-client.ts'
+
+/** One connection of a client of a served channel into its sandbox. */
+export type TcpClient = {
+  readonly id: number
+  send(data: Buffer | string): void
+  /** Nothing more is sent. */
+  end(): void
+  /** Cuts the connection. */
+  close(): void
+  /** Resolves once there is a connection; rejects with the words of a failure. */
+  connected(): Promise<void>
+  /** The types of the messages that came, one for each run of data messages. */
+  types(): readonly string[]
+  /** All data that came. */
+  data(): Buffer
+  dataBytes(): number
+  /** The terminal message. */
+  last(limitMs?: number): Promise<Received>
+}
+
+/** Asks for a connection; ids must be the test's own, and above those of its processes. */
+export function openTcp(client: AgentClient, id: number, target: TcpTarget): TcpClient {
+  const own = (): readonly Received[] => client.received.filter((message) => message.id === id)
+  const pieces = (): readonly Uint8Array[] =>
+    own()
+      .filter(({ type }) => type === 'core.tcp.data')
+      .map(({ payload }) => asBytes(payload['data']))
+  client.send(id, 'core.tcp.connect', target)
+  return {
+    id,
+    send(data) {
+      client.send(id, 'core.tcp.data', { data: Buffer.from(data) })
+    },
+    end() {
+      client.send(id, 'core.tcp.eof', {})
+    },
+    close() {
+      client.send(id, 'core.tcp.close', {})
+    },
+    async connected() {
+      const { type, payload } = await client.next(
+        (message) => message.id === id && message.type !== 'core.tcp.data',
+        LIMIT_MS,
+      )
+      if (type !== 'core.tcp.connected') throw new Error(`${type}: ${JSON.stringify(payload)}`)
+    },
+    types: () =>
+      own()
+        .map(({ type }) => type.slice('core.tcp.'.length))
+        .filter((type, at, all) => type !== 'data' || all[at - 1] !== 'data'),
+    data: () => Buffer.concat(pieces()),
+    dataBytes: () => pieces().reduce((sum, { length }) => sum + length, 0),
+    last: (limitMs = LIMIT_MS) => client.next((message) => message.id === id && (message.flags & 1) === 1, limitMs),
+  }
+}
+
+const LIMIT_MS = 60_000

@@ -1,0 +1,46 @@
+import assert from 'node:assert/strict'
+import { createServer } from 'node:net'
+import type { Server, Socket } from 'node:net'
+import { waitUntil } from './wait.ts'
+
+/** A TCP server of a test on this machine's loopback. */
+export type TcpServer = {
+  readonly port: number
+  /** The sockets that were accepted, in order; each half ends by itself. */
+  readonly sockets: readonly Socket[]
+  /** The next socket that has not been asked for yet. */
+  accept(): Promise<Socket>
+  close(): Promise<void>
+}
+
+/** Starts a server. `serve` gets each socket at once. */
+export async function startTcpServer(serve: (socket: Socket) => void = () => undefined): Promise<TcpServer> {
+  const sockets: Socket[] = []
+  let given = 0
+  const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
+    socket.on('error', () => {
+      // the other side cut it
+    })
+    sockets.push(socket)
+    serve(socket)
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return {
+    port: portOf(server),
+    sockets,
+    async accept() {
+      const at = given++
+      return await waitUntil(() => sockets[at], 30_000)
+    },
+    async close() {
+      for (const socket of sockets) socket.destroy()
+      await new Promise((resolve) => server.close(resolve))
+    },
+  }
+}
+
+function portOf(server: Server): number {
+  const address = server.address()
+  assert.ok(address !== null && typeof address === 'object')
+  return address.port
+}

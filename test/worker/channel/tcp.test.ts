@@ -1,0 +1,443 @@
+import assert from 'node:assert/strict'
+import { createHash, randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { readdirSync, readFileSync } from 'node:fs'
+import type { Socket } from 'node:net'
+import { join } from 'node:path'
+import type { Duplex } from 'node:stream'
+import { describe, test } from 'node:test'
+import fc from 'fast-check'
+import type { Guest } from '../../../src/worker/channel/guest.ts'
+import { connectByProcess } from '../../../src/worker/drivers/oci/tcp-connect.ts'
+import { connectAgent, type AgentClient } from '../../support/agent-client.ts'
+import { makeLocalGuest } from '../../support/local-guest.ts'
+import { openTcp } from '../../support/tcp-client.ts'
+import { startTcpServer } from '../../support/tcp-server.ts'
+import { makeTestClock } from '../../support/test-clock.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const MIB = 1024 * 1024
+const SCRIPT = join(import.meta.dirname, '../../../src/worker/drivers/oci/guest/tcp.pl')
+const LIMIT_MS = 60_000
+
+/** A guest that connects as the driver of containers does, on this machine itself. */
+function makeScriptGuest(): Guest {
+  const local = makeLocalGuest()
+  const connector = {
+    exec: local.exec.bind(local),
+    command: (args: readonly string[]): readonly string[] => ['perl', SCRIPT, ...args],
+  }
+  return { ...local, connect: (target, signal) => connectByProcess(connector, target, signal) }
+}
+
+/** How many processes of the script this process has. */
+function carriers(): number {
+  return readdirSync('/proc').filter((pid) => {
+    if (!/^\d+$/.test(pid)) return false
+    try {
+      const isOwn = readFileSync(`/proc/${pid}/status`, 'utf8').includes(`PPid:\t${String(process.pid)}\n`)
+      return isOwn && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(SCRIPT)
+    } catch {
+      return false // it has ended
+    }
+  }).length
+}
+
+async function readAll(socket: Socket): Promise<Buffer> {
+  const pieces: Buffer[] = []
+  for await (const piece of socket) if (piece instanceof Buffer) pieces.push(piece)
+  return Buffer.concat(pieces)
+}
+
+/** Sends until the way is full for half a second, `limitBytes` at most; gives how much was taken. */
+async function fill(stream: Duplex, piece: Buffer, limitBytes: number): Promise<number> {
+  let bytes = 0
+  while (bytes < limitBytes) {
+    bytes += piece.length
+    if (stream.write(piece)) continue
+    const drained = once(stream, 'drain')
+    const isFull = await Promise.race([
+      drained.then(() => false),
+      new Promise<boolean>((resolve) => setTimeout(resolve, 500, true)),
+    ])
+    if (isFull) return bytes
+  }
+  return bytes
+}
+
+const GUESTS: readonly (readonly [name: string, make: () => Guest])[] = [
+  ['sockets of this process', makeLocalGuest],
+  ['the script for sandboxes', makeScriptGuest],
+]
+
+for (const [name, makeGuest] of GUESTS) {
+  describe(`TCP streams by ${name}`, { skip: process.platform === 'linux' ? false : 'needs Linux' }, () => {
+    const guest = makeGuest()
+
+    test('bytes are echoed, each direction ends by itself after its data, and closed comes last', async () => {
+      const server = await startTcpServer((socket) => {
+        socket.pipe(socket)
+      })
+      const client = connectAgent(guest)
+      const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      await tcp.connected()
+      tcp.send('hello')
+      await waitUntil(() => tcp.data().toString() === 'hello')
+      tcp.send(Buffer.from([0, 255, 10, 13]))
+      tcp.end()
+      const last = await tcp.last()
+      assert.deepEqual([last.type, last.flags], ['core.tcp.closed', 1])
+      assert.deepEqual(tcp.data(), Buffer.from('hello\x00\xff\n\r', 'latin1'))
+      assert.deepEqual(tcp.types(), ['connected', 'data', 'eof', 'closed'])
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('the other end may end first and still gets what the client sends', async () => {
+      const server = await startTcpServer()
+      const client = connectAgent(guest)
+      const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      const socket = await server.accept()
+      socket.end('bye')
+      await client.next(({ type }) => type === 'core.tcp.eof', LIMIT_MS)
+      assert.equal(tcp.data().toString(), 'bye')
+      tcp.send('after its end')
+      tcp.end()
+      assert.equal((await readAll(socket)).toString(), 'after its end')
+      assert.equal((await tcp.last()).type, 'core.tcp.closed')
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('the client may end first and still gets the answer', async () => {
+      const server = await startTcpServer()
+      const client = connectAgent(guest)
+      const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      tcp.send('question')
+      tcp.end()
+      tcp.send('nothing follows an end')
+      const socket = await server.accept()
+      assert.equal((await readAll(socket)).toString(), 'question')
+      socket.end(Buffer.alloc(MIB, 'a'))
+      assert.equal((await tcp.last()).type, 'core.tcp.closed')
+      assert.equal(tcp.dataBytes(), MIB)
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('data and an end that come before the connection is there are kept in order', async () => {
+      const server = await startTcpServer()
+      let proceed: (() => void) | null = null
+      const slow: Guest = {
+        ...guest,
+        async connect(target, signal) {
+          await new Promise<void>((resolve) => (proceed = resolve))
+          return await guest.connect(target, signal)
+        },
+      }
+      const client = connectAgent(slow)
+      const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      const pieces = Array.from({ length: 20 }, () => randomBytes(MIB))
+      for (const piece of pieces) tcp.send(piece)
+      tcp.end()
+      // Twenty mebibytes are more than may wait: the rest stays with the client.
+      const connectNow = await waitUntil(() => proceed ?? undefined)
+      await waitUntil(() => client.stream.writableLength < 13 * MIB, LIMIT_MS)
+      for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve))
+      assert.ok(client.stream.writableLength > 8 * MIB, String(client.stream.writableLength))
+      connectNow()
+      assert.ok((await readAll(await server.accept())).equals(Buffer.concat(pieces)))
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('a refused connection and an unknown host fail in words, and nothing else is said of them', async () => {
+      const server = await startTcpServer()
+      const { port } = server
+      await server.close()
+      const client = connectAgent(guest)
+      const refused = openTcp(client, 1, { host: '127.0.0.1', port })
+      const unknown = openTcp(client, 2, { host: 'no-such-host.invalid', port })
+      refused.send('into the void')
+      assert.match(
+        String((await refused.last()).payload['error']),
+        new RegExp(`^connect 127\\.0\\.0\\.1:${String(port)}: connection refused \\(os error 111\\)$`, 'i'),
+      )
+      const { error } = (await unknown.last()).payload
+      assert.match(String(error), /^connect no-such-host\.invalid:\d+: /)
+      assert.deepEqual(unknown.types(), ['failed'])
+      await client.hangUp()
+    })
+
+    test('a connection that the other end resets fails after what arrived was told', async () => {
+      const server = await startTcpServer()
+      const client = connectAgent(guest)
+      const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      const socket = await server.accept()
+      socket.write('last words')
+      await waitUntil(() => tcp.data().toString() === 'last words', LIMIT_MS)
+      socket.resetAndDestroy()
+      assert.equal((await tcp.last()).type, 'core.tcp.failed')
+      assert.deepEqual(tcp.types(), ['connected', 'data', 'failed'])
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('a close cuts the connection, owes no answer and leaves nothing behind', async () => {
+      const server = await startTcpServer()
+      const client = connectAgent(guest)
+      const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      const socket = await server.accept()
+      await tcp.connected()
+      tcp.close()
+      tcp.close()
+      await readAll(socket)
+      await waitUntil(() => carriers() === 0)
+      client.send(9, 'core.ping', {})
+      await client.next(({ type }) => type === 'core.pong')
+      assert.deepEqual(tcp.types(), ['connected'])
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('a client that goes away leaves no connection, whether it was there or on its way', async () => {
+      const server = await startTcpServer()
+      const client = connectAgent(guest)
+      const there = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      await there.connected()
+      const socket = await server.accept()
+      for (let id = 2; id < 8; id++) openTcp(client, id, { host: '127.0.0.1', port: server.port })
+      client.send(9, 'core.ping', {})
+      await client.next(({ type }) => type === 'core.pong')
+      await client.hangUp()
+      assert.equal(carriers(), 0)
+      await readAll(socket)
+      await waitUntil(() => server.sockets.every((one) => one.readableEnded || one.destroyed || one.resume() === null))
+      await server.close()
+    })
+
+    test('64 connections at once each get their own bytes', async () => {
+      const server = await startTcpServer((socket) => {
+        socket.pipe(socket)
+      })
+      const client = connectAgent(guest)
+      const payloads = Array.from({ length: 64 }, () => randomBytes(40_000))
+      const all = payloads.map((_, at) => openTcp(client, at + 1, { host: '127.0.0.1', port: server.port }))
+      for (const [at, tcp] of all.entries()) {
+        tcp.send(payloads[at] ?? '')
+        tcp.end()
+      }
+      for (const [at, tcp] of all.entries()) {
+        assert.equal((await tcp.last(120_000)).type, 'core.tcp.closed')
+        assert.ok(tcp.data().equals(payloads[at] ?? Buffer.alloc(0)))
+      }
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('a client that stops reading stops the other end, and misses nothing when it reads on', async () => {
+      const server = await startTcpServer()
+      const client = connectAgent(guest)
+      const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      await tcp.connected()
+      const socket = await server.accept()
+      client.stream.pause()
+      const piece = randomBytes(MIB)
+      const taken = await fill(socket, piece, 256 * MIB)
+      assert.ok(taken < 64 * MIB, `${String(taken / MIB)} MiB were taken from it`)
+      client.stream.resume()
+      socket.end()
+      await client.next(({ type }) => type === 'core.tcp.eof', LIMIT_MS)
+      assert.equal(tcp.dataBytes(), taken)
+      const expected = createHash('sha256')
+      for (let sent = 0; sent < taken; sent += MIB) expected.update(piece)
+      assert.equal(createHash('sha256').update(tcp.data()).digest('hex'), expected.digest('hex'))
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('another end that stops reading stops the client, and misses nothing when it reads on', async () => {
+      const server = await startTcpServer((socket) => {
+        socket.pause()
+      })
+      const client = connectAgent(guest)
+      const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
+      await tcp.connected()
+      const socket = await server.accept()
+      const piece = randomBytes(MIB)
+      let sent = 0
+      while (client.stream.writableLength < 2 * MIB && sent < 256 * MIB) {
+        tcp.send(piece)
+        sent += MIB
+        for (let turn = 0; turn < 100 && client.stream.writableLength > 0; turn++)
+          await new Promise((resolve) => setTimeout(resolve, 5))
+      }
+      assert.ok(sent < 64 * MIB, `${String(sent / MIB)} MiB were taken from it`)
+      tcp.end()
+      const got = await readAll(socket)
+      assert.equal(got.length, sent)
+      for (let at = 0; at < sent; at += MIB) assert.ok(got.subarray(at, at + MIB).equals(piece))
+      await client.hangUp()
+      await server.close()
+    })
+
+    test('whatever the order of sends, ends and cuts, bytes arrive in order and one terminal message ends each', async () => {
+      const server = await startTcpServer()
+      const anyStep = fc.record({
+        kind: fc.constantFrom('send', 'answer', 'send', 'answer', 'end', 'finish', 'yield', 'close'),
+        stream: fc.nat({ max: 2 }),
+        bytes: fc.oneof(fc.nat({ max: 10 }), fc.nat({ max: 300_000 })),
+      })
+      let accepted = 0
+      await fc.assert(
+        fc.asyncProperty(fc.array(anyStep, { maxLength: 40 }), async (steps) => {
+          const client = connectAgent(guest)
+          const streams = await openThree(client, server.port, async () => {
+            await waitUntil(() => server.sockets.length > accepted, LIMIT_MS)
+            return server.sockets[accepted++]
+          })
+          for (const [at, { kind, stream, bytes }] of steps.entries()) {
+            const one = streams[stream]
+            if (one === undefined) continue
+            const data = Buffer.alloc(bytes, at)
+            if (kind === 'yield') await new Promise((resolve) => setImmediate(resolve))
+            else if (kind === 'close') {
+              one.isCut = true
+              one.tcp.close()
+            } else if (kind === 'send' && !one.hasEnded && !one.isCut) {
+              one.tcp.send(data)
+              one.sent.push(data)
+            } else if (kind === 'end') {
+              one.hasEnded = true
+              one.tcp.end()
+            } else if (kind === 'answer' && !one.socket.writableEnded) {
+              one.socket.write(data)
+              one.answered.push(data)
+            } else if (kind === 'finish') one.socket.end()
+          }
+          for (const { tcp, socket, isCut } of streams) {
+            if (!isCut) tcp.end()
+            socket.end()
+          }
+          for (const { tcp, isCut, sent, answered, got } of streams) {
+            const all = await got
+            if (isCut) {
+              const begun = Buffer.concat(sent).subarray(0, all.length)
+              assert.ok(all.equals(begun))
+              assert.ok(!tcp.types().some((type) => type === 'failed'))
+              continue
+            }
+            assert.equal((await tcp.last()).type, 'core.tcp.closed')
+            assert.ok(all.equals(Buffer.concat(sent)))
+            assert.ok(tcp.data().equals(Buffer.concat(answered)))
+            assert.deepEqual(tcp.types().slice(-2), ['eof', 'closed'])
+          }
+          await client.hangUp()
+          assert.equal(carriers(), 0)
+        }),
+        { numRuns: 25 },
+      )
+      await server.close()
+    })
+  })
+}
+
+type Stream = {
+  readonly tcp: ReturnType<typeof openTcp>
+  readonly socket: Socket
+  /** All that the other end got. */
+  readonly got: Promise<Buffer>
+  readonly sent: Buffer[]
+  readonly answered: Buffer[]
+  hasEnded: boolean
+  isCut: boolean
+}
+
+async function openThree(
+  client: AgentClient,
+  port: number,
+  accept: () => Promise<Socket | undefined>,
+): Promise<readonly Stream[]> {
+  const streams: Stream[] = []
+  for (const id of [1, 2, 3]) {
+    const tcp = openTcp(client, id, { host: '127.0.0.1', port })
+    const socket = await accept()
+    assert.ok(socket !== undefined)
+    await tcp.connected()
+    streams.push({ tcp, socket, got: readUntilCut(socket), sent: [], answered: [], hasEnded: false, isCut: false })
+  }
+  return streams
+}
+
+async function readUntilCut(socket: Socket): Promise<Buffer> {
+  const pieces: Buffer[] = []
+  socket.on('data', (piece: Buffer) => pieces.push(piece))
+  await new Promise<void>((resolve) => {
+    socket.once('end', resolve)
+    socket.once('close', () => {
+      resolve()
+    })
+  })
+  return Buffer.concat(pieces)
+}
+
+test('a connection that does not come about within 30 s is given up, and its attempt with it', async () => {
+  const clock = makeTestClock()
+  let isAborted = false
+  const silent: Guest = {
+    ...makeLocalGuest(),
+    connect: (_target, signal) =>
+      new Promise((_resolve, reject) => {
+        signal.addEventListener('abort', () => {
+          isAborted = true
+          reject(signal.reason instanceof Error ? signal.reason : new Error('aborted'))
+        })
+      }),
+  }
+  const client = connectAgent(silent, { deps: { clock } })
+  const tcp = openTcp(client, 1, { host: '192.0.2.1', port: 9 })
+  await waitUntil(() => clock.sleepers === 1)
+  clock.advance(29_999)
+  assert.equal(isAborted, false)
+  clock.advance(1)
+  assert.deepEqual((await tcp.last()).payload, { error: 'connect 192.0.2.1:9 timed out' })
+  assert.deepEqual([isAborted, clock.sleepers], [true, 0])
+  await client.hangUp()
+})
+
+test('data for an id without a connection fails, an end or a close of one is ignored, and a live id is not taken twice', async () => {
+  const server = await startTcpServer()
+  const client = connectAgent(makeLocalGuest(), { deps: { limits: { sessions: 1 } } })
+  client.send(5, 'core.tcp.eof', {})
+  client.send(5, 'core.tcp.close', {})
+  client.send(5, 'core.tcp.data', { data: Buffer.from('x') })
+  const unknown = await client.next(({ id }) => id === 5)
+  assert.deepEqual([unknown.type, unknown.payload], ['core.tcp.failed', { error: 'unknown TCP session: 5' }])
+  const tcp = openTcp(client, 6, { host: '127.0.0.1', port: server.port })
+  await tcp.connected()
+  client.send(6, 'core.tcp.connect', { host: '127.0.0.1', port: server.port })
+  assert.equal((await client.next(({ type }) => type === 'core.error')).payload['kind'], 'invalid_session')
+  const full = openTcp(client, 7, { host: '127.0.0.1', port: server.port })
+  assert.match(String((await full.last()).payload['error']), /too many open sessions/)
+  await client.hangUp()
+  await server.close()
+})
+
+test('a request that names no host or no port is answered with a failure of its own', async () => {
+  const client = connectAgent(makeLocalGuest())
+  const requests = [{ host: '', port: 1 }, { host: 'a\0b', port: 1 }, { host: 'a'.repeat(300), port: 1 }, { host: 'a', port: 65_536 }, { port: 1 }] // prettier-ignore
+  for (const [at, payload] of requests.entries()) client.send(at + 1, 'core.tcp.connect', payload)
+  for (const [at] of requests.entries()) {
+    const reply = await client.next(({ id }) => id === at + 1)
+    assert.deepEqual([reply.type, reply.flags], ['core.tcp.failed', 1])
+  }
+  await client.hangUp()
+})
+
+test('what a bug in a guest says of a connection is not told to the client', async () => {
+  const guest: Guest = { ...makeLocalGuest(), connect: () => Promise.reject(new Error('path /secret/of/the/host')) }
+  const client = connectAgent(guest)
+  const { payload } = await openTcp(client, 1, { host: 'a', port: 1 }).last()
+  assert.deepEqual(payload, { error: 'connect a:1: the connection failed' })
+  await client.hangUp()
+})
