@@ -1,5 +1,6 @@
 // `npm run test:microvm [-- TEST-FILE…]`: runs the tests of microVMs where no virtualization is, in a guest of QEMU's
 // whose emulated processor has AMD's, so that the guest's Linux offers /dev/kvm. Slow; CONTRIBUTING.md says how slow.
+import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { aptGetFresh } from './apt-get.mjs'
@@ -8,6 +9,7 @@ import { ensureBase, makeProjectDisk } from './microvm/disks.mjs'
 import { runGuest } from './microvm/guest.mjs'
 import { ensureNodePackages } from './node-packages.mjs'
 import { runMain, say, SetUpFailure } from './say.mjs'
+import { withSetUpLock } from './set-up-lock.mjs'
 
 /** What needs a microVM and is proved nowhere else. */
 const microvmTests = ['test/worker/drivers/microsandbox.test.ts', 'test/e2e/microsandbox.test.ts']
@@ -23,11 +25,16 @@ await runMain(async () => {
   }
   ensureNodePackages(root)
   ensureQemu()
-  const base = ensureBase(root, cache)
-  const given = process.argv.slice(2)
-  const projectDisk = makeProjectDisk(root, given.length === 0 ? microvmTests : given, cache)
-  say('booting the guest; first sandbox after one to two minutes, the limit of the whole is 40')
-  return await runGuest({ base, projectDisk, workFolder: cache })
+  const base = withSetUpLock(cache, () => ensureBase(root, cache))
+  const folder = mkdtempSync(join(cache, 'run-'))
+  try {
+    const given = process.argv.slice(2)
+    const projectDisk = makeProjectDisk(root, given.length === 0 ? microvmTests : given, folder)
+    say('booting the guest; the tests are slow there, and all of them may take 40 minutes at most')
+    return await runGuest({ base, projectDisk, folder })
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
 })
 
 function whyNot() {

@@ -39,8 +39,8 @@ const diskModules = [
 export function ensureBase(projectRoot, cacheFolder) {
   const folder = join(cacheFolder, `base-${baseKey(projectRoot)}`)
   if (existsSync(folder)) return folder
-  mkdirSync(cacheFolder, { recursive: true })
-  for (const name of readdirSync(cacheFolder)) rmSync(join(cacheFolder, name), { recursive: true })
+  for (const name of readdirSync(cacheFolder).filter((each) => /^(base-|making)/.test(each)))
+    rmSync(join(cacheFolder, name), { recursive: true })
   const work = join(cacheFolder, 'making')
   const root = join(work, 'root')
   const made = join(work, 'base')
@@ -58,17 +58,15 @@ export function ensureBase(projectRoot, cacheFolder) {
   return folder
 }
 
-/** Writes the source tree, with links to the base's packages, as a disk; `tests` are the files that the guest runs. */
-export function makeProjectDisk(projectRoot, tests, cacheFolder) {
-  const tree = join(cacheFolder, 'project')
-  const disk = join(cacheFolder, 'project.ext4')
-  rmSync(tree, { recursive: true, force: true })
+/** Writes the source tree, with links to the base's packages, as a disk into `folder`; `tests` are what the guest runs. */
+export function makeProjectDisk(projectRoot, tests, folder) {
+  const tree = join(folder, 'project')
+  const disk = join(folder, 'project.ext4')
   mkdirSync(join(tree, '.setup'), { recursive: true })
   for (const part of projectParts) cpSync(join(projectRoot, part), join(tree, part), { recursive: true })
   run('ln', ['-s', '/opt/node_modules', join(tree, 'node_modules')])
   run('ln', ['-s', '/usr/local/bin/node', join(tree, '.setup/node')])
   writeFileSync(join(tree, '.microvm-tests'), tests.map((path) => `${path}\n`).join(''))
-  rmSync(disk, { force: true })
   makeExt4(tree, disk, '128M')
   rmSync(tree, { recursive: true })
   return disk

@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 
@@ -12,8 +12,7 @@ const memoryMib = 3072
  * when every step that the guest began ended well and it said that this was all. The disks stay as they are: what the
  * guest writes is forgotten.
  */
-export async function runGuest({ base, projectDisk, workFolder }) {
-  const folder = mkdtempSync(join(workFolder, 'run-'))
+export async function runGuest({ base, projectDisk, folder }) {
   const kernelLog = join(folder, 'console.log')
   const startMs = performance.now()
   const qemu = spawn('qemu-system-x86_64', machine({ base, projectDisk, kernelLog }), {
@@ -52,7 +51,6 @@ export async function runGuest({ base, projectDisk, workFolder }) {
   }
   for (const [name, exitCode] of failed)
     process.stdout.write(`failed: ${name} (${exitCode === null ? 'it never ended' : `exit code ${exitCode}`})\n`)
-  rmSync(folder, { recursive: true })
   return isOver && failed.length === 0 && steps.size > 0 ? 0 : 1
 }
 
