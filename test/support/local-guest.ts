@@ -1,14 +1,16 @@
 import { spawn } from 'node:child_process'
 import { connect } from 'node:net'
 import { constants } from 'node:os'
+import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { getSystemErrorMap } from 'node:util'
 import { ExecFailure, TcpFailure } from '../../src/worker/channel/guest.ts'
-import type { Guest, TcpTarget } from '../../src/worker/channel/guest.ts'
+import type { Guest, GuestProcess, TcpTarget } from '../../src/worker/channel/guest.ts'
+import { makeGuestFiles } from '../../src/worker/channel/files-by-process.ts'
 
 /** A guest made of this machine's own processes, each the leader of its group. It knows no users, limits or terminals. */
 export function makeLocalGuest(): Guest {
-  return {
+  const guest: Guest = {
     async exec(request) {
       const child = spawn(request.cmd, [...request.args], {
         stdio: ['pipe', 'pipe', 'pipe'],
@@ -41,7 +43,15 @@ export function makeLocalGuest(): Guest {
       }
     },
     connect: connectFromHere,
+    openFiles: async () => makeGuestFiles(await startFilesProcess(guest)),
   }
+  return guest
+}
+
+/** Starts the very program that serves files in sandboxes, in whatever a guest is. */
+export async function startFilesProcess(guest: Guest): Promise<GuestProcess> {
+  const args = [join(import.meta.dirname, '../../src/worker/drivers/oci/guest/files.pl'), process.arch]
+  return await guest.exec({ cmd: 'perl', args, env: [], cwd: '/', user: null, tty: null, rlimits: [] })
 }
 
 function connectFromHere({ host, port }: TcpTarget, signal: AbortSignal): Promise<Duplex> {

@@ -1,4 +1,5 @@
 import type { Duplex, Readable, Writable } from 'node:stream'
+import type { GuestFiles } from './guest-files.ts'
 
 /** What the agent's side of the command channel needs of a sandbox; each driver that plays the agent itself gives one. */
 export interface Guest {
@@ -11,6 +12,8 @@ export interface Guest {
    * connection, `close` comes when nothing of it is left.
    */
   connect(target: TcpTarget, signal: AbortSignal): Promise<Duplex>
+  /** File operations for one client, which ends them with `close`. Rejects with `FileFailure`. */
+  openFiles(): Promise<GuestFiles>
 }
 
 /** Where a TCP connection goes to. The host is a name or an address, not empty and without a NUL. */

@@ -4,13 +4,13 @@ import type { Channel, ChannelDeps, Handler } from './channel.ts'
 import { decodeEnvelope, encodeData, encodeMessage, MAX_DATA_BYTES } from './envelope.ts'
 import type { Envelope } from './envelope.ts'
 import { makeExecFamily } from './exec-family.ts'
+import { makeFsFamily } from './fs-family.ts'
 import { FrameLengthError, makeFrameReader } from './frame.ts'
 import type { Frame } from './frame.ts'
 import type { Guest } from './guest.ts'
 import { makeMaintenanceFamily } from './maintenance-family.ts'
 import { isClientMessage, MESSAGES } from './messages.ts'
 import type { AgentMessageType, ClientMessageType } from './messages.ts'
-import { makeFsRefusal } from './not-offered.ts'
 import { makeOutbox } from './outbox.ts'
 import { makeTcpFamily } from './tcp-family.ts'
 
@@ -106,7 +106,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
 
   const maintenance = makeMaintenanceFamily(channel, deps.onActivity)
   const exec = makeExecFamily(channel, deps.onProcess)
-  const fs = makeFsRefusal(channel)
+  const fs = makeFsFamily(channel)
   const tcp = makeTcpFamily(channel)
   const families = [maintenance, exec, fs, tcp]
   const handlers: Readonly<Record<ClientMessageType, Handler>> = {

@@ -7,7 +7,7 @@ import { RLIMIT_RESOURCES } from '../../../domain/spec.ts'
 import { ExecFailure } from '../../channel/guest.ts'
 import type { GuestExec } from '../../channel/guest.ts'
 import type { Container } from './container.ts'
-import { sandboxEnvironment, SCRIPTS_FOLDER } from './environment.ts'
+import { sandboxEnvironment, SCRIPTS_FOLDER, TOOLS_FOLDER } from './environment.ts'
 import { checkFolder, checkProgram } from './exec-program.ts'
 import { parseHardLimits } from './rlimits.ts'
 import type { HardLimits } from './rlimits.ts'
@@ -65,6 +65,27 @@ export async function planProcess(container: Container, base: ProcessBase, reque
     env: [...env].map(([key, value]) => `${key}=${value}`),
     cwd,
     rlimits,
+  }
+}
+
+/** Open files that a program of ours may have, where the machine lets it: each handle of a client is one. */
+const TOOL_OPEN_FILES = 4096
+
+/**
+ * The process description of a program of the toolbox: user 0 with all that this may in the sandbox, and nothing of the
+ * workload's own environment and limits. Null when the toolbox is not mounted in this container.
+ */
+export function planTool(base: ProcessBase, command: readonly string[]): ProcessPlan | null {
+  if (!base.mountPoints.includes(TOOLS_FOLDER)) return null
+  const hard = parseHardLimits(readFileSync('/proc/self/limits', 'utf8')).nofile ?? TOOL_OPEN_FILES
+  return {
+    ...base.shared,
+    terminal: false,
+    user: { uid: 0, gid: 0, additionalGids: [] },
+    args: command,
+    env: ['LC_ALL=C'],
+    cwd: '/',
+    rlimits: [{ type: 'RLIMIT_NOFILE', soft: Math.min(hard, TOOL_OPEN_FILES), hard }],
   }
 }
 

@@ -2,13 +2,15 @@ import { readFileSync } from 'node:fs'
 import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Log } from '../../../lib/log.ts'
+import { makeGuestFiles } from '../../channel/files-by-process.ts'
+import { FileFailure } from '../../channel/guest-files.ts'
 import { ExecFailure } from '../../channel/guest.ts'
-import type { Guest, GuestExec, GuestProcess } from '../../channel/guest.ts'
+import type { Guest, GuestProcess } from '../../channel/guest.ts'
 import type { Container } from './container.ts'
 import { startPiped } from './exec-carrier.ts'
 import type { Carrier, TerminalSize } from './exec-carrier.ts'
-import { planProcess, readProcessBase } from './exec-plan.ts'
-import type { ProcessBase } from './exec-plan.ts'
+import { planProcess, planTool, readProcessBase } from './exec-plan.ts'
+import type { ProcessBase, ProcessPlan } from './exec-plan.ts'
 import { exitCodeOf } from './exec-status.ts'
 import { startOnTerminal } from './exec-terminal.ts'
 import { makeFifoPool } from './fifo-pool.ts'
@@ -51,12 +53,10 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     })
     return base
   }
-  const start = async (request: GuestExec, files: ExecFiles): Promise<GuestProcess> => {
-    const plan = await planProcess(container, await readBase(), request)
+  const launch = async (files: ExecFiles, plan: ProcessPlan, tty: TerminalSize | null): Promise<GuestProcess> => {
     await writeFile(files.plan, JSON.stringify(plan), { mode: 0o600 })
     const command = execCommand(container, files)
-    const carrier =
-      request.tty === null ? await startPiped(pool, command) : await startOnTerminal(terminals, command, request.tty)
+    const carrier = tty === null ? await startPiped(pool, command) : await startOnTerminal(terminals, command, tty)
     const timer = setTimeout(() => {
       killCli(carrier)
     }, START_TIMEOUT_MS)
@@ -78,27 +78,49 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }
   }
 
+  const start = async (plan: ProcessPlan, tty: TerminalSize | null): Promise<GuestProcess> => {
+    const name = String(count++)
+    const files = {
+      plan: join(pool.folder, `${name}.json`),
+      pid: join(pool.folder, `${name}.pid`),
+      innerPid: join(pool.folder, `${name}.inner`),
+    }
+    try {
+      return await launch(files, plan, tty)
+    } finally {
+      await Promise.all(Object.values(files).map((path) => rm(path, { force: true })))
+    }
+  }
+
   const guest: Guest = {
     async exec(request) {
-      const name = String(count++)
-      const files = {
-        plan: join(pool.folder, `${name}.json`),
-        pid: join(pool.folder, `${name}.pid`),
-        innerPid: join(pool.folder, `${name}.inner`),
-      }
+      const tty = request.tty === null ? null : sizeOf(request.tty)
+      return await start(await planProcess(container, await readBase(), { ...request, tty }), tty)
+    },
+    async openFiles() {
+      const plan = planTool(await readBase(), toolCommand('files.pl', [process.arch]))
+      if (plan === null) throw new FileFailure(`files: ${NOT_OFFERED}`)
       try {
-        return await start({ ...request, tty: request.tty === null ? null : sizeOf(request.tty) }, files)
-      } finally {
-        await Promise.all(Object.values(files).map((path) => rm(path, { force: true })))
+        return makeGuestFiles(await start(plan, null))
+      } catch (error) {
+        if (!(error instanceof ExecFailure)) throw error
+        throw new FileFailure(`files: ${error.message}`, { cause: error })
       }
     },
     async connect(target, signal) {
-      const command = (args: readonly string[]): readonly string[] => toolCommand('tcp.pl', args)
-      return await connectByProcess({ exec: (request) => guest.exec(request), command }, target, signal)
+      const run = async (args: readonly string[]): Promise<GuestProcess> => {
+        const plan = planTool(await readBase(), toolCommand('tcp.pl', args))
+        if (plan === null) throw new ExecFailure('other', NOT_OFFERED)
+        return await start(plan, null)
+      }
+      return await connectByProcess(run, target, signal)
     },
   }
   return guest
 }
+
+/** Of a sandbox that was started by an earlier version, or while the machine had no perl. */
+const NOT_OFFERED = 'Operation not supported (os error 95)'
 
 type ExecFiles = { readonly plan: string; readonly pid: string; readonly innerPid: string }
 

@@ -5,6 +5,7 @@ import fc from 'fast-check'
 import { asId, type RunId } from '../../../../src/domain/ids.ts'
 import { TcpFailure, type Guest, type GuestProcess } from '../../../../src/worker/channel/guest.ts'
 import { makeActivity, type Activity } from '../../../../src/worker/drivers/oci/activity.ts'
+import { FileFailure } from '../../../../src/worker/channel/guest-files.ts'
 import { connectAgent, type AgentClient } from '../../../support/agent-client.ts'
 import { makeTestClock, type TestClock } from '../../../support/test-clock.ts'
 import { waitUntil } from '../../../support/wait.ts'
@@ -23,6 +24,7 @@ function makeGuest(): { readonly guest: Guest; readonly end: () => void; readonl
   let current: { readonly stdout: PassThrough; readonly exit: (code: number) => void } | null = null
   const guest: Guest = {
     connect: () => Promise.reject(new TcpFailure('nothing listens')),
+    openFiles: () => Promise.reject(new FileFailure('no files')),
     exec() {
       const { promise: exited, resolve: exit } = Promise.withResolvers<number>()
       const stdout = new PassThrough()

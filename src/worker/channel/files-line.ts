@@ -1,0 +1,121 @@
+import type { GuestProcess } from './guest.ts'
+import { FileFailure } from './guest-files.ts'
+
+/**
+ * Questions to a helper process in the sandbox and its answers, in order. What the helper says is not trusted: a reply
+ * that nobody waits for, or that is longer than its question allows, ends it.
+ */
+export type FilesLine = {
+  /** Asks; `fields` follow one another. Rejects with `FileFailure`: as the helper says, or because it is gone. */
+  ask(operation: number, fields: readonly Buffer[], maxReplyBytes: number): Promise<Buffer>
+  /** Whether the helper is gone; whatever it had open is too. */
+  readonly isLost: boolean
+  /** Ends the helper and waits until it was reaped. What was asked fails. May be repeated. */
+  close(): Promise<void>
+}
+
+const SIGKILL = 9
+/** Length, number of the question, and whether it went well. */
+const HEAD_BYTES = 9
+const MAX_ERROR_BYTES = 4096
+
+type Waiting = {
+  readonly id: number
+  readonly maxReplyBytes: number
+  readonly resolve: (reply: Buffer) => void
+  readonly reject: (failure: FileFailure) => void
+}
+type Reply = { readonly asked: Waiting; readonly isGood: boolean; readonly body: Buffer; filled: number }
+
+/** Speaks to a process that runs `guest/files.pl`, whose format of messages is told there. */
+export function openFilesLine(process: GuestProcess): FilesLine {
+  const waiting: Waiting[] = []
+  const head = Buffer.alloc(HEAD_BYTES)
+  let headFilled = 0
+  let reply: Reply | null = null
+  let isLost = false
+  let nextId = 0
+
+  const lose = (why: string): void => {
+    if (isLost) return
+    isLost = true
+    process.signal(SIGKILL)
+    for (const stream of [process.stdin, process.stdout, process.stderr]) stream?.destroy()
+    const all = reply === null ? waiting.splice(0) : [reply.asked, ...waiting.splice(0)]
+    reply = null
+    for (const { reject } of all) reject(new FileFailure(`files: ${why}`))
+  }
+
+  /** The reply that a head announces; null when no honest helper would send it. */
+  const begin = (): Reply | null => {
+    const bodyBytes = head.readUInt32BE(0) - (HEAD_BYTES - 4)
+    const status = head.readUInt8(8)
+    const asked = waiting[0]
+    if (asked === undefined || head.readUInt32BE(4) !== asked.id || status > 1 || bodyBytes < 0) return null
+    if (bodyBytes > (status === 0 ? asked.maxReplyBytes : MAX_ERROR_BYTES)) return null
+    waiting.shift()
+    return { asked, isGood: status === 0, body: Buffer.allocUnsafe(bodyBytes), filled: 0 }
+  }
+  const take = (piece: Buffer): void => {
+    let at = 0
+    for (;;) {
+      if (reply === null) {
+        const copied = piece.copy(head, headFilled, at)
+        at += copied
+        headFilled += copied
+        if (headFilled < HEAD_BYTES) return
+        headFilled = 0
+        reply = begin()
+        if (reply === null) {
+          lose('the helper process in the sandbox does not keep to its protocol')
+          return
+        }
+      }
+      const copied = piece.copy(reply.body, reply.filled, at)
+      at += copied
+      reply.filled += copied
+      if (reply.filled < reply.body.length) return
+      const { asked, isGood, body } = reply
+      reply = null
+      if (isGood) asked.resolve(body)
+      else asked.reject(new FileFailure(body.toString('utf8')))
+    }
+  }
+
+  const end = (): void => {
+    lose('the helper process in the sandbox has ended')
+  }
+  process.stdout.on('data', take).on('end', end).on('close', end).on('error', end)
+  process.stdin.on('error', end)
+  process.stderr?.on('error', end).resume()
+  const gone = process.exited.then(end)
+
+  return {
+    ask(operation, fields, maxReplyBytes) {
+      return new Promise((resolve, reject) => {
+        if (isLost) {
+          reject(new FileFailure('files: the helper process in the sandbox has ended'))
+          return
+        }
+        const id = nextId
+        nextId = (nextId + 1) % 0x1_0000_0000
+        waiting.push({ id, maxReplyBytes, resolve, reject })
+        const bytes = fields.reduce((sum, field) => sum + field.length, 5)
+        const start = Buffer.allocUnsafe(HEAD_BYTES)
+        start.writeUInt32BE(bytes, 0)
+        start.writeUInt32BE(id, 4)
+        start.writeUInt8(operation, 8)
+        process.stdin.cork()
+        for (const buffer of [start, ...fields]) process.stdin.write(buffer)
+        process.stdin.uncork()
+      })
+    },
+    get isLost() {
+      return isLost
+    },
+    async close() {
+      lose('the channel was closed')
+      await gone
+    },
+  }
+}

@@ -1,0 +1,89 @@
+import { CborError } from './cbor.ts'
+import type { Channel, Family } from './channel.ts'
+import { makeFsFlow } from './fs-flow.ts'
+import { makeFsHandles } from './fs-handles.ts'
+import { makeFilesOpener } from './fs-opener.ts'
+import { doOperation } from './fs-operations.ts'
+import type { FsClient } from './fs-operations.ts'
+import { errorPayload, okPayload, readFsData, readFsRequest } from './fs-payloads.ts'
+import type { FileRange, FsResult } from './fs-payloads.ts'
+import { sendFile } from './fs-read.ts'
+import { receiveFile } from './fs-write.ts'
+import type { FsWrite } from './fs-write.ts'
+import { FileFailure } from './guest-files.ts'
+
+type FsMessages = 'core.fs.request' | 'core.fs.data'
+
+/**
+ * The file messages of one client (section 8). One process in the sandbox does what they ask; it is started with the
+ * first of them, anew when it has ended, and all that the client opened ends with it. Whatever fails is told by
+ * `core.fs.response`: in a file session the client takes `core.error` for a broken agent. Data for an id that is not
+ * writing are ignored, since the client sends them while the response to a failed write is still on its way.
+ */
+export function makeFsFamily(channel: Channel): Family<FsMessages> {
+  const writes = new Map<number, FsWrite>()
+  const flow = makeFsFlow(channel)
+  const opener = makeFilesOpener(channel)
+  const client: FsClient = { files: () => opener.open(), handles: makeFsHandles(), flow }
+
+  const respond = (id: number, payload: Readonly<Record<string, unknown>>): void => {
+    channel.send(id, 'core.fs.response', payload)
+  }
+  const tell = (error: unknown): string => {
+    if (error instanceof FileFailure) return error.message
+    if (error instanceof CborError) return `the request can't be read: ${error.message}`
+    channel.log.error({ err: error }, 'a file operation failed in a way that it should not')
+    return 'the sandbox could not do the operation'
+  }
+  const serve = async (id: number, work: Promise<FsResult>): Promise<void> => {
+    const answer = await work.then(okPayload, (error: unknown) => errorPayload(tell(error)))
+    // The client may use the id anew as soon as it has the answer.
+    channel.release(id)
+    respond(id, answer)
+  }
+  /** Runs on to its first wait at once: data of a write may follow in the same piece. */
+  const begin = async (id: number, payload: Uint8Array): Promise<FsResult> => {
+    const asked = readFsRequest(payload)
+    if (asked.op !== 'Read' && asked.op !== 'Write') return await doOperation(client, asked)
+    await (asked.op === 'Read' ? read(id, asked) : write(id, asked))
+    return null
+  }
+  const read = async (id: number, { handle, offset, length }: FileRange): Promise<void> => {
+    const file = client.handles.file('read', handle)
+    if (!file.canRead) throw new FileFailure(`read: handle ${String(handle)} is not open for reading`)
+    await sendFile(flow, file, { id, offset, length })
+  }
+  const write = async (id: number, { handle, offset, length }: FileRange): Promise<void> => {
+    const file = client.handles.file('write', handle)
+    if (!file.canWrite) throw new FileFailure(`write: handle ${String(handle)} is not open for writing`)
+    const session = receiveFile(flow, file, { offset, length })
+    writes.set(id, session)
+    await session.over.finally(() => writes.delete(id))
+  }
+
+  return {
+    handlers: {
+      'core.fs.request': ({ id, payload }) => {
+        const claim = channel.claim(id)
+        if (claim === 'claimed') channel.own(serve(id, begin(id, payload)))
+        else respond(id, errorPayload(claim === 'live' ? 'this id has a session' : TOO_MANY))
+      },
+      'core.fs.data': ({ id, payload }) => {
+        const session = writes.get(id)
+        if (session === undefined) return
+        try {
+          session.push(readFsData(payload))
+        } catch (error) {
+          session.fail(error)
+        }
+      },
+    },
+    close() {
+      flow.close()
+      opener.close()
+      for (const session of writes.values()) session.cancel()
+    },
+  }
+}
+
+const TOO_MANY = 'too many open sessions: Resource temporarily unavailable (os error 11)'

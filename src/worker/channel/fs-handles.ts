@@ -1,0 +1,77 @@
+import { FileFailure } from './guest-files.ts'
+import type { GuestFiles } from './guest-files.ts'
+
+/** What a client opened: where it is open, in which slot, and what it may be used for. */
+export type OpenHandle = {
+  readonly files: GuestFiles
+  readonly slot: number
+  readonly path: string
+} & (
+  | { readonly kind: 'file'; readonly canRead: boolean; readonly canWrite: boolean; readonly isAppending: boolean }
+  | { readonly kind: 'folder' }
+)
+export type OpenFileHandle = Extract<OpenHandle, { kind: 'file' }>
+
+/** The handles of one client (section 8.3). A handle whose process is gone is unknown. */
+export type FsHandles = {
+  /** Throws `FileFailure` when there is no room for one more, those counted that are being opened. */
+  reserve(what: string): { readonly slot: number; cancel(): void; fill(open: OpenHandle): number }
+  /** Throws `FileFailure` for a number that is no handle. */
+  get(what: string, handle: number): OpenHandle
+  file(what: string, handle: number): OpenFileHandle
+  forget(handle: number): void
+  /** A slot for something that no client gets a handle of. */
+  newSlot(): number
+}
+
+/** The most handles of one client, as with the genuine agent. */
+const MAX_HANDLES = 1024
+
+/** A table without handles; the first is 1. */
+export function makeFsHandles(): FsHandles {
+  const open = new Map<number, OpenHandle>()
+  let opening = 0
+  let lastHandle = 0
+  let lastSlot = 0
+
+  const get = (what: string, handle: number): OpenHandle => {
+    const known = open.get(handle)
+    if (known !== undefined && !known.files.isLost) return known
+    open.delete(handle)
+    throw new FileFailure(`${what}: invalid handle: ${String(handle)}`)
+  }
+  const newSlot = (): number => {
+    lastSlot = (lastSlot + 1) % 0x1_0000_0000
+    return lastSlot
+  }
+  return {
+    reserve(what) {
+      if (open.size + opening >= MAX_HANDLES) {
+        throw new FileFailure(`${what}: Too many open files (os error 24): ${String(MAX_HANDLES)} handles are open`)
+      }
+      opening += 1
+      return {
+        slot: newSlot(),
+        cancel() {
+          opening -= 1
+        },
+        fill(opened) {
+          opening -= 1
+          lastHandle += 1
+          open.set(lastHandle, opened)
+          return lastHandle
+        },
+      }
+    },
+    get,
+    file(what, handle) {
+      const known = get(what, handle)
+      if (known.kind === 'file') return known
+      throw new FileFailure(`${what}: handle ${String(handle)} is a directory`)
+    },
+    forget(handle) {
+      open.delete(handle)
+    },
+    newSlot,
+  }
+}

@@ -1,0 +1,169 @@
+import type { FsFlow } from './fs-flow.ts'
+import type { FsHandles, OpenHandle } from './fs-handles.ts'
+import { entryOf } from './fs-payloads.ts'
+import type { FsOperation, FsResult } from './fs-payloads.ts'
+import { FileFailure, MAX_ITEMS } from './guest-files.ts'
+import type { GuestFiles, OpenOptions } from './guest-files.ts'
+
+/** What an operation has of its client. */
+export type FsClient = {
+  /** The client's process for files, started when it is first needed or has ended. Rejects with `FileFailure`. */
+  readonly files: () => Promise<GuestFiles>
+  readonly handles: FsHandles
+  readonly flow: FsFlow
+}
+
+/** All operations but those whose data don't fit one message, which are sessions. */
+export type PlainOperation = Exclude<FsOperation, { readonly op: 'Read' | 'Write' }>
+
+/** Does an operation and gives what its reply carries. Rejects with `FileFailure`. Source: section 8.1. */
+export async function doOperation(client: FsClient, asked: PlainOperation): Promise<FsResult> {
+  switch (asked.op) {
+    case 'List':
+      return { List: await listFolder(client, asked.path) }
+    case 'OpenFile':
+      return { Handle: await openFile(client, asked.path, asked.options) }
+    case 'OpenDir':
+      return { Handle: await openFolder(client, asked.path) }
+    case 'ReadDir':
+    case 'FStat':
+    case 'FSetStat':
+    case 'CloseHandle':
+      return await withHandle(client.handles, asked)
+    default:
+      return await withPath(await client.files(), client.handles, asked)
+  }
+}
+
+type HandleOperation = Extract<FsOperation, { readonly op: 'ReadDir' | 'FStat' | 'FSetStat' | 'CloseHandle' }>
+type PathOperation = Exclude<PlainOperation, HandleOperation | { readonly op: 'List' | 'OpenFile' | 'OpenDir' }>
+
+async function withPath(files: GuestFiles, handles: FsHandles, asked: PathOperation): Promise<FsResult> {
+  switch (asked.op) {
+    case 'RealPath':
+      return { Path: await files.realPath(asked.path) }
+    case 'ReadLink':
+      return { Path: await files.readLink(asked.path) }
+    case 'Stat':
+      return { Stat: entryOf(asked.path, await files.stat(asked.path, { follow: asked.follow })) }
+    case 'SetStat':
+      await files.setStat(asked.path, asked.attrs, { follow: asked.follow })
+      return null
+    case 'Symlink':
+      await files.symlink(asked.target, asked.path)
+      return null
+    case 'Mkdir':
+      await files.makeFolder(asked.path, asked.mode)
+      return null
+    case 'Remove':
+      await files.remove(asked.path)
+      return null
+    case 'RemoveDir':
+      await (asked.recursive ? files.removeTree(handles.newSlot(), asked.path) : files.removeFolder(asked.path))
+      return null
+    case 'Copy':
+      await files.copy(handles.newSlot(), asked.from, asked.to)
+      return null
+    case 'Rename':
+      await files.rename(asked.from, asked.to)
+      return null
+  }
+}
+
+async function withHandle(handles: FsHandles, asked: HandleOperation): Promise<FsResult> {
+  switch (asked.op) {
+    case 'ReadDir': {
+      const { files, slot, path, kind } = handles.get('readdir', asked.handle)
+      if (kind === 'file') throw new FileFailure(`readdir: handle ${String(asked.handle)} is a file`)
+      // Fewer than the client's limit are fine: only none is the end. So many fit one frame with the longest of paths.
+      const items = await files.readFolder(slot, Math.max(1, asked.limit ?? DEFAULT_LIMIT))
+      return { List: items.map(({ name, stat }) => entryOf(join(path, name), stat)) }
+    }
+    case 'FStat': {
+      const { files, slot, path } = handles.get('fstat', asked.handle)
+      return { Stat: entryOf(path, await files.statSlot(slot)) }
+    }
+    case 'FSetStat': {
+      const { files, slot } = handles.file('fsetstat', asked.handle)
+      await files.setStatSlot(slot, asked.attrs)
+      return null
+    }
+    case 'CloseHandle': {
+      const { files, slot } = handles.get('close', asked.handle)
+      handles.forget(asked.handle)
+      await files.closeSlot(slot)
+      return null
+    }
+  }
+}
+
+/** Names that a `ReadDir` without a limit gives. */
+const DEFAULT_LIMIT = 128
+
+async function openFile(client: FsClient, path: string, options: OpenOptions): Promise<number> {
+  return await openHandle(client, 'open', async (files, slot) => {
+    await files.openFile(slot, path, options)
+    const { read: canRead, append: isAppending } = options
+    return { files, slot, path, kind: 'file', canRead, canWrite: options.write || isAppending, isAppending }
+  })
+}
+
+async function openFolder(client: FsClient, path: string): Promise<number> {
+  return await openHandle(client, 'opendir', async (files, slot) => {
+    await files.openFolder(slot, path)
+    return { files, slot, path, kind: 'folder' }
+  })
+}
+
+async function openHandle(
+  { files, handles }: FsClient,
+  what: string,
+  open: (files: GuestFiles, slot: number) => Promise<OpenHandle>,
+): Promise<number> {
+  const place = handles.reserve(what)
+  try {
+    return place.fill(await open(await files(), place.slot))
+  } catch (error) {
+    place.cancel()
+    throw error
+  }
+}
+
+/** The most bytes of a listing, so that it fits one frame of 4 MiB with what is around it. */
+const LIST_LIMIT_BYTES = 4 * 1024 * 1024 - 1024
+/** The most bytes that an entry takes besides its path: nine keys and the widest numbers. */
+const ENTRY_BYTES = 120
+
+/** A whole folder. The kinds of a listing are those of the names themselves, links not followed. */
+async function listFolder({ files, handles, flow }: FsClient, path: string): Promise<readonly FsResult[]> {
+  const permit = await flow.permit()
+  const entries: FsResult[] = []
+  if (permit === null) return entries
+  try {
+    const open = await files()
+    const slot = handles.newSlot()
+    await open.openFolder(slot, path)
+    try {
+      for (let bytes = 0; ;) {
+        const items = await open.readFolder(slot, MAX_ITEMS)
+        if (items.length === 0) return entries
+        for (const { name, stat } of items) {
+          const itemPath = join(path, name)
+          bytes += ENTRY_BYTES + Buffer.byteLength(itemPath)
+          entries.push(entryOf(itemPath, stat))
+        }
+        if (bytes > LIST_LIMIT_BYTES) throw new FileFailure(TOO_MANY)
+      }
+    } finally {
+      if (!open.isLost) await open.closeSlot(slot)
+    }
+  } finally {
+    permit()
+  }
+}
+
+const TOO_MANY = 'readdir: more names than fit one message: Value too large for defined data type (os error 75)'
+
+function join(folder: string, name: string): string {
+  return folder.endsWith('/') ? `${folder}${name}` : `${folder}/${name}`
+}

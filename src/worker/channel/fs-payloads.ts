@@ -1,0 +1,145 @@
+import { CborError, decodeCbor } from './cbor.ts'
+import { asBytes, asFlag, asInteger, asMap, asText, asUnsigned64 } from './fields.ts'
+import type { FileAttrs, FileStat, OpenOptions } from './guest-files.ts'
+
+/** An operation of `core.fs.request` (section 8.1), by its name there. */
+export type FsOperation =
+  | Named<'RealPath' | 'List' | 'ReadLink' | 'Remove' | 'OpenDir', { readonly path: string }>
+  | Named<'Stat', { readonly path: string; readonly follow: boolean }>
+  | Named<'SetStat', { readonly path: string; readonly follow: boolean; readonly attrs: FileAttrs }>
+  | Named<'Symlink', { readonly target: string; readonly path: string }>
+  | Named<'Mkdir', { readonly path: string; readonly mode: number | null }>
+  | Named<'RemoveDir', { readonly path: string; readonly recursive: boolean }>
+  | Named<'Copy' | 'Rename', { readonly from: string; readonly to: string }>
+  | Named<'OpenFile', { readonly path: string; readonly options: OpenOptions }>
+  | Named<'CloseHandle' | 'FStat', { readonly handle: number }>
+  | Named<'Read' | 'Write', FileRange>
+  | Named<'ReadDir', { readonly handle: number; readonly limit: number | null }>
+  | Named<'FSetStat', { readonly handle: number; readonly attrs: FileAttrs }>
+
+/** A part of an open file; without a length all to its end, or whatever comes. */
+export type FileRange = { readonly handle: number; readonly offset: number; readonly length: number | null }
+
+/** One type for each name. */
+type Named<Name extends string, Fields> = Name extends Name ? { readonly op: Name } & Fields : never
+
+export type FsOperationName = FsOperation['op']
+
+/** Reads `core.fs.request`. Throws `CborError` for a wrong shape or an operation that nobody knows. */
+export function readFsRequest(payload: Uint8Array): FsOperation {
+  const variants = Object.entries(asMap(asMap(decodeCbor(payload))['op']))
+  const [variant] = variants
+  if (variant === undefined || variants.length > 1) throw new CborError('one operation was expected')
+  const [name, fields] = variant
+  if (!isOperation(name)) throw new CborError('the operation is unknown')
+  return READERS[name](asMap(fields))
+}
+
+/** Reads the bytes of `core.fs.data`; none means the end. */
+export function readFsData(payload: Uint8Array): Buffer {
+  const data = asBytes(asMap(decodeCbor(payload))['data'])
+  return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
+}
+
+/** What an operation gives besides its success: a variant of `core.fs.response`, or nothing. */
+export type FsResult = Readonly<Record<string, unknown>> | null
+
+/** The fields of a `core.fs.response` that tells success. */
+export function okPayload(data: FsResult): Readonly<Record<string, unknown>> {
+  return { ok: true, error: null, data }
+}
+
+/** The fields of a `core.fs.response` that tells failure; the client takes a status from the words (section 8.3). */
+export function errorPayload(error: string): Readonly<Record<string, unknown>> {
+  return { ok: false, error, data: null }
+}
+
+/** An entry of a file at a path; of one that could not be looked at only the path is known. */
+export function entryOf(path: string, stat: FileStat | null): Readonly<Record<string, unknown>> {
+  if (stat === null) {
+    return { path, kind: 'other', size: 0, mode: 0, modified: null, uid: 0, gid: 0, atime: null, mtime: null }
+  }
+  const { size, mode, uid, gid, atime, mtime } = stat
+  return { path, kind: KINDS.get(mode & TYPE_BITS) ?? 'other', size, mode, modified: mtime, uid, gid, atime, mtime }
+}
+
+/** The type in a mode, and what the protocol calls it (inode(7)). */
+const TYPE_BITS = 0o170000
+const KINDS: ReadonlyMap<number, string> = new Map([
+  [0o100000, 'file'],
+  [0o040000, 'dir'],
+  [0o120000, 'symlink'],
+])
+
+type Fields = Readonly<Record<string, unknown>>
+
+const READERS: { readonly [op in FsOperationName]: (fields: Fields) => FsOperation } = {
+  RealPath: ({ path }) => ({ op: 'RealPath', path: asText(path) }),
+  Stat: ({ path, follow_symlink }) => ({ op: 'Stat', path: asText(path), follow: asFlag(follow_symlink) }),
+  SetStat: ({ path, follow_symlink, attrs }) => {
+    return { op: 'SetStat', path: asText(path), follow: asFlag(follow_symlink), attrs: asAttrs(attrs) }
+  },
+  List: ({ path }) => ({ op: 'List', path: asText(path) }),
+  ReadLink: ({ path }) => ({ op: 'ReadLink', path: asText(path) }),
+  Symlink: ({ target, link_path }) => ({ op: 'Symlink', target: asText(target), path: asText(link_path) }),
+  Mkdir: ({ path, mode }) => ({ op: 'Mkdir', path: asText(path), mode: asOptional32(mode) }),
+  Remove: ({ path }) => ({ op: 'Remove', path: asText(path) }),
+  RemoveDir: ({ path, recursive }) => ({ op: 'RemoveDir', path: asText(path), recursive: asFlag(recursive) }),
+  Copy: ({ src, dst }) => ({ op: 'Copy', from: asText(src), to: asText(dst) }),
+  Rename: ({ src, dst }) => ({ op: 'Rename', from: asText(src), to: asText(dst) }),
+  OpenFile: ({ path, options }) => ({ op: 'OpenFile', path: asText(path), options: asOptions(options) }),
+  OpenDir: ({ path }) => ({ op: 'OpenDir', path: asText(path) }),
+  CloseHandle: ({ handle }) => ({ op: 'CloseHandle', handle: asUnsigned64(handle) }),
+  Read: (fields) => ({ op: 'Read', ...asRange(fields) }),
+  Write: (fields) => ({ op: 'Write', ...asRange(fields) }),
+  ReadDir: ({ handle, limit }) => ({ op: 'ReadDir', handle: asUnsigned64(handle), limit: asOptional32(limit) }),
+  FStat: ({ handle }) => ({ op: 'FStat', handle: asUnsigned64(handle) }),
+  FSetStat: ({ handle, attrs }) => ({ op: 'FSetStat', handle: asUnsigned64(handle), attrs: asAttrs(attrs) }),
+}
+
+function isOperation(name: string): name is FsOperationName {
+  return Object.hasOwn(READERS, name)
+}
+
+function asRange({ handle, offset, len }: Fields): FileRange {
+  return { handle: asUnsigned64(handle), offset: asUnsigned64(offset), length: asOptional(len, asUnsigned64) }
+}
+
+function asAttrs(value: unknown): FileAttrs {
+  const { mode, uid, gid, size, atime, mtime } = asMap(value)
+  return {
+    mode: asOptional32(mode),
+    uid: asOptional32(uid),
+    gid: asOptional32(gid),
+    size: asOptional(size, asUnsigned64),
+    atime: asOptional(atime, asSigned64),
+    mtime: asOptional(mtime, asSigned64),
+  }
+}
+
+function asOptions(value: unknown): OpenOptions {
+  const { read, write, append, create, truncate, create_new, mode } = asMap(value)
+  return {
+    read: asFlag(read),
+    write: asFlag(write),
+    append: asFlag(append),
+    create: asFlag(create),
+    truncate: asFlag(truncate),
+    createNew: asFlag(create_new),
+    mode: asOptional32(mode),
+  }
+}
+
+function asOptional<T>(value: unknown, read: (value: unknown) => T): T | null {
+  return value === undefined || value === null ? null : read(value)
+}
+
+function asOptional32(value: unknown): number | null {
+  return asOptional(value, (given) => asInteger(given, { min: 0, max: 0xffff_ffff }))
+}
+
+/** A signed 64-bit number; one that JavaScript can't count exactly becomes the nearest that it can. */
+function asSigned64(value: unknown): number {
+  if (typeof value === 'bigint') return value > 0n ? Number.MAX_SAFE_INTEGER : Number.MIN_SAFE_INTEGER
+  return asInteger(value, { min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER })
+}

@@ -1,0 +1,75 @@
+import type { FsFlow, Permit } from './fs-flow.ts'
+import type { OpenFileHandle } from './fs-handles.ts'
+
+/** The most bytes of one piece, as of one frame of data. */
+const PIECE_BYTES = 1024 * 1024
+/** Pieces that are asked for at once, so that the sandbox is never idle while one is sent. */
+const AHEAD = 2
+
+/** A part of a file that was asked for. */
+type Piece = {
+  readonly offset: number
+  readonly bytes: number
+  readonly answer: Promise<{ readonly data: Buffer } | { readonly error: unknown }>
+  readonly permit: Permit
+}
+
+/**
+ * Sends a part of a file, or all to its end, as the client takes it. Rejects with `FileFailure`; what was sent before
+ * stands. Resolves early when the client is gone.
+ */
+export async function sendFile(
+  flow: FsFlow,
+  file: OpenFileHandle,
+  wanted: { readonly id: number; readonly offset: number; readonly length: number | null },
+): Promise<void> {
+  const end = wanted.length === null ? Infinity : wanted.offset + wanted.length
+  let at = wanted.offset
+  let ahead = AHEAD
+  let asked: Piece[] = []
+
+  const ask = (permit: Permit): void => {
+    const bytes = Math.min(PIECE_BYTES, end - at)
+    const answer = file.files.read(file.slot, at, bytes).then(
+      (data) => ({ data }),
+      (error: unknown) => ({ error }),
+    )
+    asked.push({ offset: at, bytes, answer, permit })
+    at += bytes
+  }
+  const drop = async (): Promise<void> => {
+    const dropped = asked
+    asked = []
+    for (const { answer, permit } of dropped) {
+      await answer
+      permit()
+    }
+  }
+
+  try {
+    for (;;) {
+      while (at < end && asked.length < ahead) {
+        const permit = asked.length === 0 ? await flow.permit() : flow.permitNow()
+        if (permit === null) break
+        ask(permit)
+      }
+      const [piece] = asked
+      if (piece === undefined) return
+      const answer = await piece.answer
+      if ('error' in answer) throw answer.error
+      const { data } = answer
+      if (data.length === 0) return
+      await flow.send(wanted.id, data)
+      asked.shift()
+      piece.permit()
+      if (data.length === piece.bytes) continue
+      // Less than was asked for: at the end of a file, or of what is none and gives what it has. What was asked for
+      // beyond it would leave a gap.
+      await drop()
+      at = piece.offset + data.length
+      ahead = 1
+    }
+  } finally {
+    await drop()
+  }
+}

@@ -1,0 +1,104 @@
+import { asBytes } from '../../src/worker/channel/fields.ts'
+import type { ChannelDeps } from '../../src/worker/channel/channel.ts'
+import type { Guest } from '../../src/worker/channel/guest.ts'
+import { connectAgent, type AgentClient } from './agent-client.ts'
+
+/** What `core.fs.response` said. */
+export type FsAnswer = { readonly ok: unknown; readonly error: unknown; readonly data: unknown }
+
+/** The file messages of a client, each with an id of its own. */
+export type FsClient = {
+  readonly agent: AgentClient
+  /** Sends a request and gives its id. */
+  ask(op: string, fields: object): number
+  /** Resolves with the response to a request. */
+  answer(id: number): Promise<FsAnswer>
+  /** Does an operation and gives its data. Rejects with what the response said. */
+  run(op: string, fields: object): Promise<unknown>
+  /** Does an operation that must fail and gives its words. */
+  refusal(op: string, fields: object): Promise<string>
+  open(path: string, options?: object): Promise<number>
+  /** Sends data of a write; none end it. */
+  send(id: number, data: Buffer): void
+  /** Writes to an open file, and waits for the answer. */
+  write(handle: number, data: Buffer, more?: object): Promise<FsAnswer>
+  /** Reads from an open file. */
+  read(handle: number, more?: object): Promise<Buffer>
+  /** Everything that came for a read. */
+  received(id: number): Buffer
+}
+
+/** Serves a guest's files to a client. */
+export function connectFiles(guest: Guest, deps: Partial<ChannelDeps> = {}): FsClient {
+  const agent = connectAgent(guest, { deps })
+  let nextId = 1
+  const client: FsClient = {
+    agent,
+    ask(op, fields) {
+      const id = nextId++
+      agent.send(id, 'core.fs.request', { op: { [op]: fields } })
+      return id
+    },
+    async answer(id) {
+      const { payload } = await agent.next((message) => message.id === id && message.type === 'core.fs.response')
+      return { ok: payload['ok'], error: payload['error'], data: payload['data'] }
+    },
+    async run(op, fields) {
+      const { ok, error, data } = await client.answer(client.ask(op, fields))
+      if (ok !== true) throw new Error(String(error))
+      return data
+    },
+    async refusal(op, fields) {
+      const { ok, error } = await client.answer(client.ask(op, fields))
+      if (ok !== false) throw new Error(`${op} was not refused`)
+      return String(error)
+    },
+    async open(path, options = { read: true }) {
+      return numberOf(await client.run('OpenFile', { path, options }), 'Handle')
+    },
+    send(id, data) {
+      agent.send(id, 'core.fs.data', { data })
+    },
+    async write(handle, data, more = {}) {
+      const id = client.ask('Write', { handle, offset: 0, len: null, ...more })
+      for (let at = 0; at < data.length; at += CHUNK_BYTES) client.send(id, data.subarray(at, at + CHUNK_BYTES))
+      client.send(id, Buffer.alloc(0))
+      return await client.answer(id)
+    },
+    async read(handle, more = {}) {
+      const id = client.ask('Read', { handle, offset: 0, len: null, ...more })
+      const { ok, error } = await client.answer(id)
+      if (ok !== true) throw new Error(String(error))
+      return client.received(id)
+    },
+    received: (id) =>
+      Buffer.concat(
+        agent.received
+          .filter((message) => message.id === id && message.type === 'core.fs.data')
+          .map((message) => asBytes(message.payload['data'])),
+      ),
+  }
+  return client
+}
+
+/** The largest pieces of the real client. */
+const CHUNK_BYTES = 3 * 1024 * 1024
+
+/** A number of a response's data. */
+export function numberOf(data: unknown, variant: string): number {
+  const value = fieldOf(data, variant)
+  if (typeof value !== 'number') throw new Error(`no number '${variant}' in ${JSON.stringify(data)}`)
+  return value
+}
+
+/** A field of a map, undefined when there is none. */
+export function fieldOf(data: unknown, name: string): unknown {
+  return typeof data === 'object' && data !== null ? new Map(Object.entries(data)).get(name) : undefined
+}
+
+/** The paths and kinds of a listing, in order of the paths. */
+export function namesOf(data: unknown): readonly string[] {
+  const list = fieldOf(data, 'List')
+  if (!Array.isArray(list)) throw new Error(`no list in ${JSON.stringify(data)}`)
+  return list.map((entry) => `${String(fieldOf(entry, 'path'))} ${String(fieldOf(entry, 'kind'))}`).toSorted()
+}
