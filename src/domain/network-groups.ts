@@ -12,7 +12,8 @@ export type AddressSet = { readonly within: readonly Cidr[]; readonly except: re
 export const EVERYTHING: readonly Cidr[] = [cidr('0.0.0.0/0'), cidr('::/0')]
 
 /** Where clouds answer a machine's questions about itself, credentials included: AWS, GCP, Azure and others; Alibaba. */
-export const METADATA: readonly Cidr[] = ['169.254.169.254', 'fd00:ec2::254', '100.100.100.200'].map(cidr)
+export const METADATA_ADDRESSES = ['169.254.169.254', 'fd00:ec2::254', '100.100.100.200'] as const
+export const METADATA: readonly Cidr[] = METADATA_ADDRESSES.map(cidr)
 
 const LOOPBACK = ['127.0.0.0/8', '::1'].map(cidr)
 const PRIVATE = ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', '100.64.0.0/10', 'fc00::/7'].map(cidr)

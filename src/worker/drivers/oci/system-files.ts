@@ -66,6 +66,6 @@ function patchedPaths(patches: readonly Patch[], isFirstStart: boolean): Readonl
 }
 
 /** The kernel runs a script only with an interpreter line (execve(2)). */
-function withInterpreter(text: string, shell: string | null): string {
+export function withInterpreter(text: string, shell: string | null): string {
   return text.startsWith('#!') ? text : `#!${shell ?? '/bin/sh'}\n${text}`
 }

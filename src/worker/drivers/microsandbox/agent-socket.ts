@@ -1,0 +1,20 @@
+import { once } from 'node:events'
+import { connect, type Socket } from 'node:net'
+
+/** How long the runtime's relay may take to accept a client, in milliseconds. */
+const CONNECT_TIMEOUT_MS = 10_000
+
+/**
+ * Connects to the relay of a virtual machine's agent. What comes and goes is the agent protocol from its first byte, as
+ * a client of the cloud speaks it: the relay sends the prologue and `core.ready` itself (relay.rs, 0.6.14).
+ */
+export async function connectAgent(path: string): Promise<Socket> {
+  const socket = connect(path)
+  try {
+    await once(socket, 'connect', { signal: AbortSignal.timeout(CONNECT_TIMEOUT_MS) })
+  } catch (error) {
+    socket.destroy()
+    throw error
+  }
+  return socket
+}

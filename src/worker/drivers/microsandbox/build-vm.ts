@@ -1,0 +1,93 @@
+import type { MountBuilder, NetworkBuilder, PatchBuilder, SandboxBuilder } from 'microsandbox'
+import type { VmMount, VmPatch, VmPlan } from './vm-plan.ts'
+
+type Mounting = InstanceType<typeof MountBuilder>
+type Patching = InstanceType<typeof PatchBuilder>
+type Networking = InstanceType<typeof NetworkBuilder>
+
+/** Tells a plan to the SDK's builder. Every field of a plan is used here; nothing else is set. */
+export function buildVm(builder: SandboxBuilder, plan: VmPlan): SandboxBuilder {
+  builder
+    .detached(true) // it outlives the process that starts it
+    .ephemeral(false) // what goes, goes by the driver
+    .deploymentProfile('single-tenant') // the other silently cuts a policy down; the plan's rules hold what it would
+    .pullPolicy('never')
+    .image(plan.image)
+    .rootDisk(plan.disk_size_mib)
+    .cpus(plan.vcpus)
+    .memory(plan.memory_mib)
+    .hostname(plan.hostname)
+    .security(plan.security_profile)
+    .labels({ ...plan.labels })
+    .scripts({ ...plan.scripts })
+  for (const { key, value } of plan.env) builder.env(key, value)
+  for (const { resource, soft, hard } of plan.rlimits) builder.rlimitRange(resource, soft, hard)
+  if (plan.workdir !== null) builder.workdir(plan.workdir)
+  if (plan.user !== null) builder.user(plan.user)
+  if (plan.shell !== null) builder.shell(plan.shell)
+  if (plan.entrypoint !== null) builder.entrypoint([...plan.entrypoint])
+  if (plan.cmd !== null) builder.cmd([...plan.cmd])
+  if (plan.log_level !== null) builder.logLevel(plan.log_level)
+  if (plan.metrics_sample_interval_ms === 0) builder.disableMetricsSample()
+  else if (plan.metrics_sample_interval_ms !== null) builder.metricsSampleIntervalMs(plan.metrics_sample_interval_ms)
+  for (const mount of plan.mounts) builder.volume(mount.guest, (one) => buildMount(one, mount))
+  if (plan.patches.length > 0) builder.patch((all) => plan.patches.reduce(buildPatch, all))
+  const { network, init } = plan
+  if (network === null) builder.disableNetwork()
+  else builder.network((one) => buildNetwork(one, network))
+  if (init !== null) builder.initWith(init.cmd, (one) => one.args([...init.args]).envs({ ...init.env }))
+  return builder
+}
+
+function buildMount(builder: Mounting, mount: VmMount): Mounting {
+  if (mount.type === 'tmpfs') {
+    builder.tmpfs()
+    if (mount.size_mib !== null) builder.size(mount.size_mib)
+  } else {
+    builder
+      .bind(mount.source)
+      .statVirtualization(mount.stat_virtualization)
+      .hostPermissions(mount.host_permissions)
+      .quota(mount.quota_mib)
+      .owner(0, 0) // whose a file is that came by the API: it has no owner of the sandbox's
+  }
+  if (mount.readonly) builder.readonly()
+  if (mount.noexec) builder.noexec()
+  if (mount.nosuid) builder.nosuid()
+  if (mount.nodev) builder.nodev()
+  return builder
+}
+
+function buildPatch(builder: Patching, patch: VmPatch): Patching {
+  switch (patch.type) {
+    case 'text':
+      return builder.text(patch.path, patch.content, withMode(patch))
+    case 'file':
+      return builder.file(patch.path, Buffer.from(patch.content, 'base64'), withMode(patch))
+    case 'copy_file':
+      return builder.copyFile(patch.source, patch.dst, withMode(patch))
+    case 'copy_dir':
+      return builder.copyDir(patch.source, patch.dst, { replace: patch.replace })
+    case 'symlink':
+      return builder.symlink(patch.target, patch.link, { replace: patch.replace })
+    case 'mkdir':
+      return builder.mkdir(patch.path, patch.mode === null ? {} : { mode: patch.mode })
+    case 'remove':
+      return builder.remove(patch.path)
+    case 'append':
+      return builder.append(patch.path, patch.content)
+  }
+}
+
+function withMode({ mode, replace }: { readonly mode: number | null; readonly replace: boolean }): {
+  mode?: number
+  replace: boolean
+} {
+  return mode === null ? { replace } : { mode, replace }
+}
+
+function buildNetwork(builder: Networking, network: NonNullable<VmPlan['network']>): Networking {
+  builder.enabled(true).strict(network.strict).policyJson(JSON.stringify(network.policy))
+  if (network.max_connections !== null) builder.maxConnections(network.max_connections)
+  return builder
+}

@@ -1,0 +1,45 @@
+import type { Clock } from '../../../lib/clock.ts'
+import type { Log } from '../../../lib/log.ts'
+import type { SandboxLogs } from '../../logs/logs.ts'
+import type { VolumeStorage } from '../../volumes/storage.ts'
+import type { Images } from '../oci/context.ts'
+import type { Installation } from './installation.ts'
+import type { Kept } from './kept.ts'
+import type { Msb } from './msb.ts'
+import type { VmImages } from './vm-images.ts'
+import type { VmRecords } from './vm-records.ts'
+
+/** What an operator may set. */
+export type MicrosandboxSettings = {
+  /** Size of a sandbox's disk when its spec names none; sparse. */
+  readonly defaultDiskMib: number
+  /** What the stores of images and volumes add to owners. */
+  readonly uidShift: number
+  /** How many virtual CPUs may be promised per real one. */
+  readonly cpuOvercommit: number
+}
+
+/** What `makeMicrosandboxDriver` is given. */
+export type MicrosandboxDriverInput = {
+  /** The driver's own folder; nobody else writes there. The runtime's home lies in it. */
+  readonly dir: string
+  readonly installation: Installation
+  readonly images: Images
+  /** Where the volumes that a run mounts or copies from are opened. */
+  readonly volumes: Pick<VolumeStorage, 'open'>
+  readonly logs: Pick<SandboxLogs, 'of'>
+  readonly clock: Clock
+  readonly log: Log
+  readonly settings: MicrosandboxSettings
+}
+
+/** The same, with what the driver opened. */
+export type VmContext = MicrosandboxDriverInput & {
+  /** The runtime's home: its database, its images, a folder for each sandbox. */
+  readonly home: string
+  readonly msb: Msb
+  readonly vmImages: VmImages
+  readonly records: VmRecords
+  readonly kept: Kept
+  readonly bootId: string
+}

@@ -1,0 +1,121 @@
+import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { mkdir, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Clock } from '../../../lib/clock.ts'
+import { runCommand } from '../../../lib/run-command.ts'
+import type { Image } from '../../images/image.ts'
+import { hostArchitecture } from '../../images/manifest.ts'
+import { mount, unmountBelow } from '../oci/mounts.ts'
+
+/** How many users an image's files may belong to; the store shifts them into as many of the machine's (decision 0005). */
+const USERS = 65_536
+/** Writing a large image as one archive. */
+const TAR_TIMEOUT_MS = 900_000
+
+export type Exporting = {
+  /** An empty folder, which holds everything that is made. */
+  readonly folder: string
+  /** What the image store added to every owner. */
+  readonly uidShift: number
+  readonly clock: Clock
+  readonly signal: AbortSignal
+}
+
+/**
+ * Writes an image of the store as an archive that the runtime takes in, and answers its path. All layers become one: the
+ * store keeps them unpacked and shifted, as an overlay mounts them, and the overlay itself is what knows how to merge
+ * them. May be repeated with another folder.
+ */
+export async function exportImage(image: Image, { folder, uidShift, clock, signal }: Exporting): Promise<string> {
+  const [merged, layout] = [join(folder, 'merged'), join(folder, 'layout')]
+  const blobs = join(layout, 'blobs', 'sha256')
+  for (const path of [merged, blobs]) await mkdir(path, { recursive: true, mode: 0o700 })
+  const layer = join(folder, 'layer.tar')
+  try {
+    await mountLayers(merged, image.layers, folder)
+    await writeTar(layer, merged, { folder, uidShift, signal })
+  } finally {
+    await unmountBelow(merged, clock)
+  }
+  const diffId = await digestOf(layer)
+  const size = (await stat(layer)).size
+  await rename(layer, join(blobs, diffId))
+  const put = async (document: object): Promise<{ readonly digest: string; readonly size: number }> => {
+    const bytes = Buffer.from(JSON.stringify(document))
+    const hex = createHash('sha256').update(bytes).digest('hex')
+    await writeFile(join(blobs, hex), bytes)
+    return { digest: `sha256:${hex}`, size: bytes.length }
+  }
+  const config = await put(imageDocument(image, diffId))
+  const manifest = await put({
+    schemaVersion: 2,
+    mediaType: 'application/vnd.oci.image.manifest.v1+json',
+    config: { mediaType: 'application/vnd.oci.image.config.v1+json', ...config },
+    layers: [{ mediaType: 'application/vnd.oci.image.layer.v1.tar', digest: `sha256:${diffId}`, size }],
+  })
+  await writeFile(join(layout, 'oci-layout'), JSON.stringify({ imageLayoutVersion: '1.0.0' }))
+  const index = {
+    schemaVersion: 2,
+    manifests: [{ mediaType: 'application/vnd.oci.image.manifest.v1+json', ...manifest }],
+  }
+  await writeFile(join(layout, 'index.json'), JSON.stringify(index))
+  const archive = join(folder, 'image.tar')
+  await tar(['--create', `--file=${archive}`, '-C', layout, '.'], signal)
+  await rm(layout, { recursive: true })
+  return archive
+}
+
+/** Each layer is named by a short link, because all of them together must fit into one page of mount options. */
+async function mountLayers(merged: string, layers: readonly string[], folder: string): Promise<void> {
+  const links = join(folder, 'layers')
+  // An overlay that only reads wants two layers at least; an empty one changes nothing.
+  const all = [join(folder, 'empty'), ...layers]
+  await mkdir(join(folder, 'empty'))
+  await mkdir(links)
+  await Promise.all(all.map((layer, index) => symlink(layer, join(links, String(index)))))
+  const lower = all.length === 1 ? '0:0' : all.map((_, index) => String(index)).toReversed().join(':') // prettier-ignore
+  if (layers.length === 0) return
+  await mount(['-t', 'overlay', 'overlay', '-o', `ro,nodev,lowerdir=${lower}`, merged], links)
+}
+
+/** Owners as the image has them: the store's shift is taken back. */
+async function writeTar(
+  target: string,
+  root: string,
+  { folder, uidShift, signal }: Pick<Exporting, 'folder' | 'uidShift' | 'signal'>,
+): Promise<void> {
+  const map = join(folder, 'owners')
+  // GNU tar maps owners by a list alone; `x` stands for the name, which numeric owners leave out.
+  const lines = Array.from({ length: USERS }, (_, id) => `+${String(id + uidShift)} x:${String(id)}\n`)
+  await writeFile(map, lines.join(''))
+  const owners = ['--numeric-owner', `--owner-map=${map}`, `--group-map=${map}`]
+  await tar(['--create', `--file=${target}`, '--format=posix', '--sort=name', ...owners, '-C', root, '.'], signal)
+}
+
+async function tar(args: readonly string[], signal: AbortSignal): Promise<void> {
+  await runCommand('tar', args, { timeoutMs: TAR_TIMEOUT_MS, signal, env: { PATH: process.env['PATH'], LC_ALL: 'C' } })
+}
+
+function imageDocument({ config, digest }: Image, diffId: string): object {
+  const { env, entrypoint, cmd, workdir, user } = config
+  return {
+    os: 'linux',
+    architecture: hostArchitecture(),
+    config: {
+      Env: env,
+      ...(entrypoint === null ? {} : { Entrypoint: entrypoint }),
+      ...(cmd === null ? {} : { Cmd: cmd }),
+      ...(workdir === null ? {} : { WorkingDir: workdir }),
+      ...(user === null ? {} : { User: user }),
+      Labels: { 'sandyard.digest': digest }, // so that two images of the same files stay two
+    },
+    rootfs: { type: 'layers', diff_ids: [`sha256:${diffId}`] },
+  }
+}
+
+async function digestOf(path: string): Promise<string> {
+  const hash = createHash('sha256')
+  for await (const chunk of createReadStream(path)) hash.update(chunk)
+  return hash.digest('hex')
+}

@@ -1,0 +1,43 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import type { ImageConfig } from '../../images/image.ts'
+import { StartError } from '../driver.ts'
+import { workloadOf } from '../oci/environment.ts'
+import { markProcess } from '../oci/processes.ts'
+import type { VmContext } from './context.ts'
+import { vmEnvironment, vmPaths } from './installation.ts'
+import { writeWhole, type StartedVm } from './vm-records.ts'
+import { WORKLOAD_MARK, type WorkloadOrder } from './workload.ts'
+
+/** Starts the workload of a run whose virtual machine accepts commands; null when the spec asks for none. */
+export async function launchWorkload(
+  { records, home }: Pick<VmContext, 'records' | 'home'>,
+  { run_id, sandbox_id, spec }: WantedRun,
+  image: ImageConfig,
+): Promise<StartedVm['watcher']> {
+  const command = workloadOf(spec, image)
+  if (command === null) return null
+  const order: WorkloadOrder = {
+    socket: vmPaths(home, sandbox_id).agentSocket,
+    end_file: records.endFileOf(run_id),
+    command,
+    env: [...image.env, ...spec.env.map(({ key, value }) => `${key}=${value}`)],
+    cwd: spec.runtime.workdir ?? image.workdir,
+    user: spec.runtime.user ?? image.user,
+  }
+  const path = join(records.folderOf(run_id), 'workload.json')
+  await writeWhole(path, order)
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'workload.ts'), WORKLOAD_MARK, path, run_id], {
+    detached: true,
+    stdio: 'ignore',
+    cwd: '/',
+    env: vmEnvironment(home),
+  })
+  const { pid } = child
+  if (pid === undefined)
+    throw new StartError('host', 'the host could not start a process', (await once(child, 'error'))[0])
+  child.unref()
+  return await markProcess(pid)
+}

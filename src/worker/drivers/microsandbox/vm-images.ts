@@ -1,0 +1,66 @@
+import { mkdir, mkdtemp, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Clock } from '../../../lib/clock.ts'
+import type { Image } from '../../images/image.ts'
+import { makeSingleFlight } from '../../images/single-flight.ts'
+import { StartError } from '../driver.ts'
+import { exportImage } from './export-image.ts'
+import type { Msb } from './msb.ts'
+
+/** The images of our store, as the runtime has them. */
+export type VmImages = {
+  /** The runtime's reference of an image, taken in when it does not have it yet. Rejects with `StartError` of kind image or host. */
+  take(image: Image, signal: AbortSignal): Promise<string>
+  /** Deletes what the runtime took in and none of these digests names; a sandbox's disk never lies over such an image. */
+  keepOnly(digests: ReadonlySet<string>): Promise<void>
+}
+
+export type VmImagesInput = {
+  readonly dir: string
+  readonly uidShift: number
+  readonly msb: Msb
+  readonly clock: Clock
+}
+
+const PREFIX = 'localhost/sandyard:'
+
+/** Opens the passage; what an earlier worker left half done is deleted. */
+export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput): Promise<VmImages> {
+  const folder = join(dir, 'exports')
+  await rm(folder, { recursive: true, force: true })
+  await mkdir(folder, { recursive: true, mode: 0o700 })
+  const flights = makeSingleFlight<string>()
+
+  const takeIn = async (image: Image, signal: AbortSignal): Promise<string> => {
+    const reference = referenceOf(image.digest)
+    if ((await msb.images()).includes(reference)) return reference
+    const own = await mkdtemp(join(folder, 'image-'))
+    try {
+      await msb.load(await exportImage(image, { folder: own, uidShift, clock, signal }), reference, signal)
+      return reference
+    } finally {
+      await rm(own, { recursive: true, force: true })
+    }
+  }
+  return {
+    async take(image, signal) {
+      try {
+        return await flights.join(image.digest, signal, (shared) => takeIn(image, shared)).result
+      } catch (error) {
+        signal.throwIfAborted()
+        throw new StartError('host', `image ${image.reference} could not be made ready for microVMs`, error)
+      }
+    },
+    async keepOnly(digests) {
+      const kept = new Set([...digests].map(referenceOf))
+      for (const reference of await msb.images()) {
+        if (reference.startsWith(PREFIX) && !kept.has(reference)) await msb.removeImage(reference)
+      }
+    },
+  }
+}
+
+/** A tag has at most 128 characters and no colon. */
+function referenceOf(digest: string): string {
+  return `${PREFIX}${digest.replace(':', '-')}`
+}

@@ -1,0 +1,83 @@
+import { contains, parseCidr } from '../../../domain/cidr.ts'
+import { METADATA, METADATA_ADDRESSES } from '../../../domain/network-groups.ts'
+import { DEFAULT_POLICY } from '../../../domain/network-policy.ts'
+import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec.ts'
+
+/** A virtual machine's network as the runtime's builder takes it. */
+export type VmNetwork = {
+  readonly strict: boolean
+  readonly max_connections: number | null
+  readonly policy: NetworkPolicy
+}
+
+/**
+ * The network of a spec in the runtime's own words, which are those of the spec; null without a network. Before the
+ * tenant's rules come the operator's, as with every driver (decision 0007): the machine's own addresses and loopback are
+ * closed, of the gateway only DNS can be opened, and a metadata address opens only to a rule that names it. The runtime
+ * dials from a process of this machine: without these rules `allow` by default would lead to what listens on it.
+ */
+export function planNetwork(spec: NetworkSpec, hostAddresses: readonly string[]): VmNetwork | null {
+  if (!spec.enabled) return null
+  const policy = spec.policy ?? DEFAULT_POLICY
+  return {
+    strict: spec.strict,
+    max_connections: spec.max_connections,
+    policy: {
+      default_egress: policy.default_egress,
+      default_ingress: policy.default_ingress,
+      rules: [...operatorRules(hostAddresses), ...metadataRules(policy), ...policy.rules],
+    },
+  }
+}
+
+const NOT_DNS: Rule['ports'] = [
+  { start: 0, end: 52 },
+  { start: 54, end: 65_535 },
+]
+
+function operatorRules(hostAddresses: readonly string[]): readonly Rule[] {
+  return [
+    ...hostAddresses.map((address) => denyEgress({ cidr: blockOf(address) })),
+    denyEgress({ group: 'loopback' }),
+    { ...denyEgress({ group: 'host' }), protocols: ['tcp', 'udp'], ports: NOT_DNS },
+    { ...denyEgress({ group: 'host' }), protocols: ['icmpv4', 'icmpv6'] },
+  ]
+}
+
+/**
+ * What the policy says of the metadata addresses, and then no: so the policy's own rules never get to judge them, and
+ * `any`, a default of `allow` and wider blocks do not open them. As denials these do cover them.
+ */
+function metadataRules(policy: NetworkPolicy): readonly Rule[] {
+  const said = policy.rules.flatMap((rule): readonly Rule[] => {
+    if (rule.direction === 'ingress') return []
+    if (namesMetadata(rule.destination)) return [{ ...rule, direction: 'egress' }]
+    return rule.action === 'deny' && coversMetadata(rule.destination)
+      ? METADATA_BLOCKS.map((destination) => ({ ...rule, direction: 'egress', destination }))
+      : []
+  })
+  return [...said, denyEgress({ group: 'metadata' }), ...METADATA_BLOCKS.map(denyEgress)]
+}
+
+const METADATA_BLOCKS: readonly Destination[] = METADATA_ADDRESSES.map((address) => ({ cidr: blockOf(address) }))
+
+function namesMetadata(destination: Destination): boolean {
+  if (destination === 'any') return false
+  if ('group' in destination) return destination.group === 'metadata'
+  const block = 'cidr' in destination ? parseCidr(destination.cidr) : null
+  return block !== null && METADATA.some((address) => contains(address, block))
+}
+
+function coversMetadata(destination: Destination): boolean {
+  if (destination === 'any') return true
+  const block = 'cidr' in destination ? parseCidr(destination.cidr) : null
+  return block !== null && METADATA.some((address) => contains(block, address))
+}
+
+function blockOf(address: string): string {
+  return address.includes(':') ? `${address}/128` : `${address}/32`
+}
+
+function denyEgress(destination: Destination): Rule {
+  return { direction: 'egress', destination, action: 'deny', ports: [], protocols: [] }
+}

@@ -1,0 +1,90 @@
+import { open } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Outcome, SeenPhase } from '../../../contract/worker-protocol.ts'
+import { isAlive } from '../oci/processes.ts'
+import type { VmContext } from './context.ts'
+import { vmPaths } from './installation.ts'
+import type { VmStatus } from './msb.ts'
+import type { VmRecord, WorkloadEnd } from './vm-records.ts'
+
+export type VmPhase =
+  { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: Outcome }
+
+/** What the machine shows of a run, beside its record. */
+export type VmEvidence = {
+  readonly bootId: string
+  readonly isBeingStarted: boolean
+  readonly isVmAlive: boolean
+  readonly end: WorkloadEnd | null
+  /** What the runtime says of the sandbox; asked only when nothing else tells how it ended. */
+  readonly status: VmStatus | null
+  readonly hasRunOutOfMemory: boolean
+}
+
+/** Where a run stands. What was recorded as its end stays its end. */
+export function vmPhaseOf(record: VmRecord, evidence: VmEvidence): VmPhase {
+  const { started, is_stop_requested: isStopping } = record
+  if (record.outcome !== null) return { phase: 'ended', outcome: record.outcome }
+  if (started === null) {
+    if (evidence.isBeingStarted) return { phase: isStopping ? 'stopping' : 'starting' }
+    return { phase: 'ended', outcome: { kind: 'lost', message: 'the worker ended while the sandbox was starting' } }
+  }
+  if (isStopping) return evidence.isVmAlive ? { phase: 'stopping' } : { phase: 'ended', outcome: { kind: 'stopped' } }
+  const isSaid = evidence.end !== null && evidence.end.kind !== 'lost'
+  if (evidence.end !== null && isSaid) return { phase: 'ended', outcome: outcomeOf(evidence.end, evidence) }
+  if (record.boot_id !== evidence.bootId)
+    return { phase: 'ended', outcome: { kind: 'lost', message: 'the machine was restarted' } }
+  if (evidence.isVmAlive) return { phase: 'running' }
+  return { phase: 'ended', outcome: outcomeOfVm(evidence) }
+}
+
+function outcomeOf(end: Exclude<WorkloadEnd, { readonly kind: 'lost' }>, { hasRunOutOfMemory }: VmEvidence): Outcome {
+  switch (end.kind) {
+    case 'exited':
+      return { kind: 'exited', code: end.code }
+    case 'signalled': // the agent does not say by which; out of memory the kernel's own log does
+      return hasRunOutOfMemory ? { kind: 'out_of_memory' } : { kind: 'signalled', signal: 'a signal' }
+    case 'failed':
+      return { kind: 'lost', message: `the workload could not be started: ${end.message}` }
+  }
+}
+
+/** A virtual machine that is gone without a word of a workload: its guest switched it off, or it died. */
+function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): Outcome {
+  if (hasRunOutOfMemory) return { kind: 'out_of_memory' }
+  if (status === 'stopped') return { kind: 'exited', code: 0 }
+  return { kind: 'lost', message: 'the virtual machine ended unexpectedly' }
+}
+
+/** Where a run stands now, by its record and by what the machine shows. */
+export async function observeVm(context: VmContext, record: VmRecord, isBeingStarted: boolean): Promise<VmPhase> {
+  const { bootId, records } = context
+  const isVmAlive = record.boot_id === bootId && record.started !== null && (await isAlive(record.started.vm))
+  // After the process: a workload's watcher that ended in between has written its file by now.
+  const end = await records.readEnd(record.run_id)
+  const isOpen = record.outcome === null && record.started !== null && !record.is_stop_requested
+  const paths = vmPaths(context.home, record.sandbox_id)
+  const needsStatus = isOpen && !isVmAlive && (end === null || end.kind === 'lost')
+  const status = needsStatus ? await context.msb.status(paths.name) : null
+  const mayBeMemory = isOpen && (end?.kind === 'signalled' || needsStatus)
+  const hasRunOutOfMemory = mayBeMemory && (await saysOutOfMemory(join(paths.logs, 'kernel.log')))
+  return vmPhaseOf(record, { bootId, isBeingStarted, isVmAlive, end, status, hasRunOutOfMemory })
+}
+
+/** The end of the guest kernel's log that is searched, in bytes. */
+const KERNEL_LOG_BYTES = 64 * 1024
+
+/** Whether the guest's kernel said that it killed for want of memory since the virtual machine's last start. */
+async function saysOutOfMemory(path: string): Promise<boolean> {
+  try {
+    await using handle = await open(path, 'r')
+    const { size } = await handle.stat()
+    const from = Math.max(0, size - KERNEL_LOG_BYTES)
+    const { buffer, bytesRead } = await handle.read(Buffer.alloc(KERNEL_LOG_BYTES), 0, KERNEL_LOG_BYTES, from)
+    const text = buffer.toString('latin1', 0, bytesRead)
+    return /Out of memory: Killed process|oom-kill:/.test(text.slice(Math.max(0, text.lastIndexOf('Linux version '))))
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    throw error
+  }
+}

@@ -1,0 +1,92 @@
+import type {
+  Rlimit,
+  SandboxLogLevel,
+  SecurityProfile,
+  StatVirtualization,
+  HostPermissions,
+} from '../../../domain/spec.ts'
+import type { VmNetwork } from './vm-network.ts'
+
+/**
+ * All that the genuine runtime is told of a sandbox, once, when its disk is made: the calls of the SDK's builder as
+ * plain data. It crosses to a process of its own (`sdk-call.ts`), which alone loads the SDK.
+ */
+export type VmPlan = {
+  readonly name: string
+  /** A reference in the runtime's own store of images. */
+  readonly image: string
+  readonly disk_size_mib: number
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly hostname: string
+  readonly workdir: string | null
+  readonly user: string | null
+  readonly shell: string | null
+  readonly entrypoint: readonly string[] | null
+  readonly cmd: readonly string[] | null
+  readonly log_level: SandboxLogLevel | null
+  /** null: the runtime's own interval; 0: none. */
+  readonly metrics_sample_interval_ms: number | null
+  readonly env: readonly { readonly key: string; readonly value: string }[]
+  readonly labels: Readonly<Record<string, string>>
+  readonly scripts: Readonly<Record<string, string>>
+  readonly rlimits: readonly Rlimit[]
+  readonly mounts: readonly VmMount[]
+  readonly patches: readonly VmPatch[]
+  /** null: no network. */
+  readonly network: VmNetwork | null
+  readonly init: {
+    readonly cmd: string
+    readonly args: readonly string[]
+    readonly env: Readonly<Record<string, string>>
+  } | null
+  readonly security_profile: SecurityProfile
+}
+
+type VmMountFlags = {
+  readonly guest: string
+  readonly readonly: boolean
+  readonly noexec: boolean
+  readonly nosuid: boolean
+  readonly nodev: boolean
+}
+
+export type VmMount =
+  | (VmMountFlags & {
+      readonly type: 'folder'
+      /** On this machine, in a place that no sandbox can change. */
+      readonly source: string
+      readonly stat_virtualization: StatVirtualization
+      readonly host_permissions: HostPermissions
+      readonly quota_mib: number
+    })
+  | (VmMountFlags & { readonly type: 'tmpfs'; readonly size_mib: number | null })
+
+/** Paths of sources are on this machine, and hold a copy that no sandbox can change. */
+export type VmPatch =
+  | {
+      readonly type: 'text'
+      readonly path: string
+      readonly content: string
+      readonly mode: number | null
+      readonly replace: boolean
+    }
+  | {
+      readonly type: 'file'
+      readonly path: string
+      readonly content: string
+      readonly mode: number | null
+      readonly replace: boolean
+    }
+  | {
+      readonly type: 'copy_file'
+      readonly source: string
+      readonly dst: string
+      readonly mode: number | null
+      readonly replace: boolean
+    }
+  | { readonly type: 'copy_dir'; readonly source: string; readonly dst: string; readonly replace: boolean }
+  | { readonly type: 'symlink'; readonly target: string; readonly link: string; readonly replace: boolean }
+  | { readonly type: 'mkdir'; readonly path: string; readonly mode: number | null }
+  | { readonly type: 'remove'; readonly path: string }
+  | { readonly type: 'append'; readonly path: string; readonly content: string }

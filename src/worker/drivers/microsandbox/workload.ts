@@ -1,0 +1,85 @@
+/**
+ * Runs a sandbox's workload through the agent and writes down how it ended. A process of its own, which outlives the
+ * worker: the relay kills what a client started when the client goes. SIGTERM to it is SIGTERM to the workload.
+ */
+import { renameSync, writeFileSync } from 'node:fs'
+import { readFile } from 'node:fs/promises'
+import { decodeCbor } from '../../channel/cbor.ts'
+import { decodeEnvelope, encodeMessage } from '../../channel/envelope.ts'
+import { asMap } from '../../channel/fields.ts'
+import { makeFrameReader, type Frame } from '../../channel/frame.ts'
+import { connectAgent } from './agent-socket.ts'
+import type { WorkloadEnd } from './vm-records.ts'
+
+/** What it is told by a file, whose path is its first argument after the mark. */
+export type WorkloadOrder = {
+  readonly socket: string
+  readonly end_file: string
+  readonly command: readonly string[]
+  readonly env: readonly string[]
+  readonly cwd: string | null
+  readonly user: string | null
+}
+
+/** Stands in the command line, so that the process is told from any other. */
+export const WORKLOAD_MARK = 'sandyard-microvm-workload'
+
+/** Before the first frame: the range of correlation ids that this client may use (agent protocol, section 2). */
+const PROLOGUE_BYTES = 8
+const SIGTERM = 15
+
+if (process.argv[2] === WORKLOAD_MARK && process.argv[3] !== undefined) {
+  const order = JSON.parse(await readFile(process.argv[3], 'utf8')) as WorkloadOrder // written by launch-workload.ts
+  const end = await runWorkload(order)
+  writeFileSync(`${order.end_file}.tmp`, JSON.stringify(end), { mode: 0o600 })
+  renameSync(`${order.end_file}.tmp`, order.end_file)
+}
+
+async function runWorkload(order: WorkloadOrder): Promise<WorkloadEnd> {
+  const socket = await connectAgent(order.socket)
+  const [cmd = '', ...args] = order.command
+  const reader = makeFrameReader()
+  let head = Buffer.alloc(0)
+  let id: number | null = null
+  for await (const chunk of socket) {
+    let piece = Buffer.isBuffer(chunk) ? chunk : Buffer.from(String(chunk))
+    if (id === null) {
+      head = Buffer.concat([head, piece])
+      if (head.length < PROLOGUE_BYTES) continue
+      const own = Math.max(1, head.readUInt32BE(0))
+      id = own
+      piece = head.subarray(PROLOGUE_BYTES)
+      const request = {
+        cmd,
+        args,
+        env: order.env,
+        cwd: order.cwd,
+        user: order.user,
+        tty: false,
+        rows: 24,
+        cols: 80,
+        rlimits: [],
+      }
+      socket.write(encodeMessage(own, 'core.exec.request', request))
+      process.on('SIGTERM', () => socket.write(encodeMessage(own, 'core.exec.signal', { signal: SIGTERM })))
+    }
+    for (const frame of reader.push(piece)) {
+      const end = frame.id === id ? endOf(frame) : null
+      if (end === null) continue
+      socket.destroy()
+      return end
+    }
+  }
+  return { kind: 'lost' }
+}
+
+function endOf(frame: Frame): WorkloadEnd | null {
+  const { type, payload } = decodeEnvelope(frame.body)
+  if (type === 'core.exec.exited') {
+    const code = Number(asMap(decodeCbor(payload))['code'])
+    return code < 0 ? { kind: 'signalled' } : { kind: 'exited', code }
+  }
+  if (type === 'core.exec.failed' || type === 'core.error')
+    return { kind: 'failed', message: String(asMap(decodeCbor(payload))['message']) }
+  return null
+}
