@@ -49,9 +49,14 @@ export function unpackDebian(root, workFolder) {
   writeFileSync(status, '')
   say(`fetching Debian packages for the guest (35 MB): ${guestPackages.join(' ')}, and what they depend on`)
   // With an empty list of installed packages, apt-get resolves and fetches all that the guest needs.
+  const settings = [`Dir::State::status=${status}`, `Dir::Cache::archives=${archives}`, 'Debug::NoLocking=1']
   const failure = aptGetFresh([
-    ...['-o', `Dir::State::status=${status}`, '-o', `Dir::Cache::archives=${archives}`, '-o', 'Debug::NoLocking=1'],
-    ...['-y', '--no-install-recommends', '--download-only', 'install', ...guestPackages],
+    ...settings.flatMap((setting) => ['-o', setting]),
+    '-y',
+    '--no-install-recommends',
+    '--download-only',
+    'install',
+    ...guestPackages,
   ])
   if (failure !== undefined) throw new SetUpFailure(`the guest's packages could not be fetched:\n${failure}`)
   const kernel = newestKernel()

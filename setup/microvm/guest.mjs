@@ -56,13 +56,26 @@ export async function runGuest({ base, projectDisk, folder }) {
 
 /** One processor: with two, the guest's kernel panicked at the third sandbox (measured 2026-11). */
 function machine({ base, projectDisk, kernelLog }) {
-  const disk = (file) => ['-drive', `file=${file},format=raw,if=virtio,snapshot=on,cache=unsafe`]
+  const options = {
+    machine: 'q35',
+    accel: 'tcg,thread=multi',
+    cpu: 'max', // AMD's, with SVM and nested pages
+    smp: '1',
+    m: `${memoryMib}`,
+    kernel: join(base, 'vmlinuz'),
+    initrd: join(base, 'initramfs'),
+    append: 'console=ttyS0 panic=-1 mitigations=off kvm_amd.nested=0',
+    display: 'none',
+    nic: 'none',
+  }
+  const disks = [join(base, 'disk.ext4'), projectDisk].map(
+    (file) => `file=${file},format=raw,if=virtio,snapshot=on,cache=unsafe`,
+  )
   return [
-    ...['-M', 'q35', '-accel', 'tcg,thread=multi', '-cpu', 'max', '-smp', '1', '-m', `${memoryMib}`],
-    ...['-kernel', join(base, 'vmlinuz'), '-initrd', join(base, 'initramfs')],
-    ...['-append', 'console=ttyS0 panic=-1 mitigations=off kvm_amd.nested=0'],
-    ...[...disk(join(base, 'disk.ext4')), ...disk(projectDisk)],
-    ...['-nodefaults', '-display', 'none', '-no-reboot', '-nic', 'none'],
-    ...['-serial', `file:${kernelLog}`, '-serial', 'stdio'],
+    '-nodefaults',
+    '-no-reboot',
+    ...Object.entries(options).flatMap(([name, value]) => [`-${name}`, value]),
+    ...disks.flatMap((disk) => ['-drive', disk]),
+    ...[`file:${kernelLog}`, 'stdio'].flatMap((line) => ['-serial', line]),
   ]
 }
