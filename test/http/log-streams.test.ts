@@ -11,10 +11,11 @@ import { OPERATOR, type Caller } from '../../src/domain/caller.ts'
 import type { SandboxId } from '../../src/domain/ids.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { behaviourByImage, makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
 import type { LogStream, SandboxLogs } from '../../src/worker/logs/logs.ts'
 import { assertReply } from '../support/contract.ts'
-import { asLogEvent, openEvents, readLog, type EventsReply, type LogEvent } from '../support/events.ts'
+import { followLog as follow, openEvents, readLog, type LogEvent } from '../support/events.ts'
 import { makeTestLogs } from '../support/logs.ts'
 import { addKey, addOrg } from '../support/orgs.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
@@ -29,15 +30,16 @@ let removeLogs: () => Promise<void>
 let key: string
 let endLife: () => Promise<void>
 
-const driver = makeSimulatedDriver({
-  clock: systemClock,
-  behaviourOf: behaviourByImage([{ image: /slow/, behaviour: { startDelayMs: 1_500 } }]),
-})
-const live = (): (() => Promise<void>) => world.live(driver, { logs })
+let driver: Driver
+const live = (over: Partial<SandboxLogs> = {}): (() => Promise<void>) =>
+  world.live(driver, { logs: { ...logs, ...over } })
 
 before(async () => {
   world = await makeWorkerWorld()
   ;({ logs, remove: removeLogs } = await makeTestLogs())
+  const startFailure = { reason: 'image', message: 'no such image' } as const
+  const behaviourOf = behaviourByImage([{ image: /fails/, behaviour: { startDelayMs: 1_500, startFailure } }])
+  driver = makeSimulatedDriver({ clock: systemClock, logs, behaviourOf })
   key = await addKey(world.control.deps, world.control.caller.org_id, { scopes: ['read'] })
   endLife = live()
 })
@@ -59,35 +61,16 @@ async function runOne(): Promise<{ readonly box: Sandbox; readonly out: LogStrea
   const box = await world.create()
   await untilStatus(box, 'running')
   const writer = logs.of(box.id)
-  writer.openRun()
   return { box, out: writer.stream('stdout'), err: writer.stream('stderr') }
 }
 
 async function stop(box: Pick<Sandbox, 'id'>): Promise<void> {
   await stopSandbox(world.control.deps, world.control.caller, { id: box.id })
-  logs.of(box.id).closeRun()
   await untilStatus(box, 'stopped')
 }
 
 async function untilStatus({ id }: { readonly id: SandboxId }, status: string): Promise<void> {
   await waitUntil(async () => (await world.statusOf(id)).status === status)
-}
-
-/** A stream that is being read: what came so far, and whether and how it ended. */
-function follow({ events }: EventsReply): {
-  readonly lines: LogEvent[]
-  readonly ended: Promise<'end' | 'plain'>
-} {
-  const lines: LogEvent[] = []
-  const read = async (): Promise<'end' | 'plain'> => {
-    let end: 'end' | 'plain' = 'plain'
-    for await (const event of events) {
-      if (event.type === 'log') lines.push(asLogEvent(event))
-      if (event.type === 'end') end = 'end'
-    }
-    return end
-  }
-  return { lines, ended: read() }
 }
 
 const texts = (lines: readonly LogEvent[]): readonly string[] => lines.map(({ source, text }) => `${source} ${text}`)
@@ -195,19 +178,31 @@ test('a sandbox that does not run yet can’t be followed, which says how it sta
   assert.deepEqual(await readLog(urlOf(waiting), key), { lines: [], hasEnded: true })
 })
 
-test('a sandbox that is being started is followed from its first line on, though its worker has not begun', async () => {
-  const box = await world.create({ image: 'registry.example/slow:1' })
+test('a sandbox that is being started is followed to its end, whatever that is', async () => {
+  const box = await world.create({ image: 'registry.example/fails:1' })
   await waitUntil(() => placed(box.id))
+  const told = await readLog(urlOf(box, '?sources=system'), key)
+  assert.deepEqual([texts(told.lines), told.hasEnded], [['system start failed: no such image\n'], true])
+  assert.equal((await world.statusOf(box.id)).status, 'failed')
+})
+
+test('a worker that does not know of a run yet, or not any more, is asked again while the run is open', async () => {
+  const { box, out } = await runOne()
+  out.write(Buffer.from('one\n'))
+  let asked = 0
+  await endLife()
+  endLife = live({ read: (...args) => (asked++ < 2 ? nothing() : logs.read(...args)) })
   const { lines, ended } = follow(await openEvents(urlOf(box), key))
-  await untilStatus(box, 'running')
-  const writer = logs.of(box.id)
-  writer.openRun()
-  const out = writer.stream('stdout')
-  out.write(Buffer.from('first\n'))
   await waitUntil(() => lines.length === 1)
   await stop(box)
   assert.equal(await ended, 'end')
+  assert.deepEqual(texts(lines), ['stdout one\n'])
+  assert.equal(asked, 3)
 })
+
+async function* nothing(): AsyncGenerator<LogEntry> {
+  yield* []
+}
 
 async function placed(id: SandboxId): Promise<boolean> {
   const { rows } = await world.control.deps.db.asSystem((q) =>
@@ -234,7 +229,6 @@ test('a key that is revoked ends what it follows, and a suspended organization m
   const guestKey = await addKey(deps, guest.org_id)
   const theirs = await make(guest, { start: true })
   await untilStatus(theirs, 'running')
-  logs.of(theirs.id).openRun()
   logs.of(theirs.id).stream('stdout').write(Buffer.from('theirs\n'))
   await suspendOrg(deps, { org_id: guest.org_id, actor: OPERATOR }, 'unpaid')
   const read = await readLog(urlOf(theirs, '?follow=false'), guestKey)
@@ -272,7 +266,7 @@ test('a reader that does not read holds back all that is between it and the work
     }
   }
   await endLife()
-  endLife = world.live(driver, { logs: { ...logs, read: endless } })
+  endLife = live({ read: endless })
   const leaving = new AbortController()
   await openEvents(urlOf(box), key, { signal: leaving.signal })
   await waitUntilStill(() => made)

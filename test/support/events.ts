@@ -37,27 +37,33 @@ export async function openEvents(
   }
 }
 
+/** A log that is being read: its lines so far, and how it ended in the end; `plain`: without a word, for now. */
+export type FollowedLog = { readonly lines: readonly LogEvent[]; readonly ended: Promise<'end' | 'plain'> }
+
+/** Reads the events of a log as they come. */
+export function followLog({ events }: EventsReply): FollowedLog {
+  const lines: LogEvent[] = []
+  const read = async (): Promise<'end' | 'plain'> => {
+    let ended: 'end' | 'plain' = 'plain'
+    for await (const { id, type, data } of events) {
+      if (type === 'log') lines.push({ id: id ?? '', ...JSON.parse(data) })
+      if (type === 'end') ended = 'end'
+    }
+    return ended
+  }
+  return { lines, ended: read() }
+}
+
 /** All of a log that a stream gives until it ends, and whether it said that this is the end. */
 export async function readLog(
   url: string,
   key: string,
   options: Parameters<typeof openEvents>[2] = {},
 ): Promise<{ readonly lines: readonly LogEvent[]; readonly hasEnded: boolean }> {
-  const { status, events, refusal } = await openEvents(url, key, options)
-  if (status !== 200) throw new Error(`a log was refused: ${String(status)} ${JSON.stringify(await refusal())}`)
-  const lines: LogEvent[] = []
-  let hasEnded = false
-  for await (const event of events) {
-    if (event.type === 'log') lines.push(asLogEvent(event))
-    hasEnded ||= event.type === 'end'
-  }
-  return { lines, hasEnded }
-}
-
-/** The line that an event tells. */
-export function asLogEvent({ id, data }: ServerEvent): LogEvent {
-  const { source, ts, text } = JSON.parse(data)
-  return { id: id ?? '', source, ts, text }
+  const reply = await openEvents(url, key, options)
+  if (reply.status !== 200) throw new Error(`a log was refused: ${JSON.stringify(await reply.refusal())}`)
+  const { lines, ended } = followLog(reply)
+  return { hasEnded: (await ended) === 'end', lines }
 }
 
 async function* parseEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent> {
