@@ -14,7 +14,9 @@ import {
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
+import { TOOLS_FOLDER } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime } from '../../src/worker/drivers/oci/runtime.ts'
+import { makeToolbox } from '../../src/worker/drivers/oci/toolbox.ts'
 import { isInstalled, testRuntime } from './oci-driver.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
@@ -86,7 +88,8 @@ export async function startTestContainer(options: TestContainerOptions = {}): Pr
     initBinary: DEFAULT_OCI_SETTINGS.initBinary,
   })
   const runtime = found.command
-  writeFileSync(join(runDir, 'config.json'), JSON.stringify(config(id, rootfs)))
+  const toolbox = await makeToolbox(join(runDir, 'toolbox'))
+  writeFileSync(join(runDir, 'config.json'), JSON.stringify(config({ id, rootfs, toolbox })))
   const [file = '', ...args] = [
     ...runtime,
     'run',
@@ -179,7 +182,9 @@ function librariesOf(file: string): readonly string[] {
   return [...listing.matchAll(/(\/\S+\.so[.\d]*)/g)].map((match) => match[1] ?? '')
 }
 
-function config(id: string, rootfs: string): object {
+type Made = { readonly id: string; readonly rootfs: string; readonly toolbox: string }
+
+function config({ id, rootfs, toolbox }: Made): object {
   const caps = [
     'CAP_CHOWN',
     'CAP_DAC_OVERRIDE',
@@ -204,6 +209,7 @@ function config(id: string, rootfs: string): object {
     hostname: 'box',
     mounts: [
       { destination: '/proc', type: 'proc', source: 'proc' },
+      { destination: TOOLS_FOLDER, type: 'bind', source: toolbox, options: ['bind', 'ro', 'nosuid', 'nodev'] },
       { destination: '/dev', type: 'tmpfs', source: 'tmpfs', options: ['nosuid', 'mode=755', 'size=65536k'] },
       {
         destination: '/dev/pts',

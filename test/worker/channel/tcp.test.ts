@@ -23,11 +23,12 @@ const LIMIT_MS = 60_000
 /** A guest that connects as the driver of containers does, on this machine itself. */
 function makeScriptGuest(): Guest {
   const local = makeLocalGuest()
-  const connector = {
-    exec: local.exec.bind(local),
-    command: (args: readonly string[]): readonly string[] => ['perl', SCRIPT, ...args],
+  const request = { cmd: 'perl', env: ['LC_ALL=C'], cwd: null, user: null, tty: null, rlimits: [] }
+  return {
+    ...local,
+    connect: (target, signal) =>
+      connectByProcess((args) => local.exec({ ...request, args: [SCRIPT, ...args] }), target, signal),
   }
-  return { ...local, connect: (target, signal) => connectByProcess(connector, target, signal) }
 }
 
 /** How many processes of the script this process has. */

@@ -1,28 +1,16 @@
 import type { Duplex } from 'node:stream'
 import { ExecFailure, TcpFailure } from '../../channel/guest.ts'
-import type { GuestExec, GuestProcess, TcpTarget } from '../../channel/guest.ts'
+import type { GuestProcess, TcpTarget } from '../../channel/guest.ts'
 import { TcpStream } from './tcp-stream.ts'
 
-/** What connections are made with. */
-export type TcpConnector = {
-  /** Starts a process in the sandbox. */
-  readonly exec: (request: GuestExec) => Promise<GuestProcess>
-  /** The command line that runs `guest/tcp.pl` with these arguments. */
-  readonly command: (args: readonly string[]) => readonly string[]
-}
-
 /**
- * Connects by a process in the sandbox, which is user 0 there and has the sandbox's name look-up, network and policy.
- * Rejects with `TcpFailure`, or with the signal's reason, and then the process was reaped.
+ * Connects by a process in the sandbox, which has the sandbox's name look-up, network and policy; `start` runs
+ * `guest/tcp.pl` there with arguments. Rejects with `TcpFailure`, or with the signal's reason, and then the process was reaped.
  */
-export async function connectByProcess(
-  connector: TcpConnector,
-  target: TcpTarget,
-  signal: AbortSignal,
-): Promise<Duplex> {
+export async function connectByProcess(start: StartScript, target: TcpTarget, signal: AbortSignal): Promise<Duplex> {
   signal.throwIfAborted()
   const where = `connect ${target.host}:${String(target.port)}`
-  const stream = new TcpStream(await start(connector, target, where))
+  const stream = new TcpStream(await startFor(target, start, where))
   return await new Promise((resolve, reject) => {
     let failure: Error = new TcpFailure(`${where}: the sandbox could not make the connection`)
     const onAbort = (): void => {
@@ -46,13 +34,11 @@ export async function connectByProcess(
   })
 }
 
-/** The sandbox's own settings must not reach a program of ours: these would make it load files of the sandbox. */
-const NO_SETTINGS = ['LD_PRELOAD=', 'LD_AUDIT=', 'PERL5OPT=', 'PERL5DB=', 'LC_ALL=C']
+type StartScript = (args: readonly string[]) => Promise<GuestProcess>
 
-async function start({ exec, command }: TcpConnector, { host, port }: TcpTarget, where: string): Promise<GuestProcess> {
-  const [cmd = '', ...args] = command([host, String(port)])
+async function startFor({ host, port }: TcpTarget, start: StartScript, where: string): Promise<GuestProcess> {
   try {
-    return await exec({ cmd, args, env: NO_SETTINGS, cwd: '/', user: '0:0', tty: null, rlimits: [] })
+    return await start([host, String(port)])
   } catch (error) {
     if (!(error instanceof ExecFailure)) throw error
     throw new TcpFailure(`${where}: ${error.message}`, { cause: error })
