@@ -31,6 +31,18 @@ export function findInstallation(): Installation | null {
 /** Programs of the host that this driver calls. */
 const PROGRAMS = ['mount', 'umount', 'tar'] as const
 
+/**
+ * Where distributions keep the certificates of authorities. The runtime (0.6.18) aborts when it finds none, whether it
+ * will reach for a registry or not.
+ */
+const CERTIFICATES = [
+  '/etc/ssl/certs/ca-certificates.crt',
+  '/etc/pki/tls/certs/ca-bundle.crt',
+  '/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem',
+  '/etc/ssl/ca-bundle.pem',
+  '/etc/ssl/cert.pem',
+] as const
+
 /** Everything that keeps microVMs from running on this machine, in words; empty when nothing does. */
 export async function whatMicroVmsLack(): Promise<readonly string[]> {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
@@ -40,6 +52,9 @@ export async function whatMicroVmsLack(): Promise<readonly string[]> {
     ...(process.getuid?.() === 0 ? [] : ['the worker is not root']),
     ...(findInstallation() === null ? [`the npm package microsandbox has no program for ${process.arch} here`] : []),
     ...missing.map((name) => `the program '${name}' is missing`),
+    ...(CERTIFICATES.some((path) => existsSync(path))
+      ? []
+      : ['the certificates of authorities (ca-certificates) are missing']),
     ...(await whatKvmLacks()),
   ]
 }
