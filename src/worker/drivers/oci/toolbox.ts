@@ -52,7 +52,7 @@ const PERL = 'perl'
 const RUN = 'BEGIN { @INC = shift } my $script = shift; defined do $script or die $@ || "$script: $!\\n"'
 
 /** Modules that the scripts use, with those that they load on demand. */
-const MODULES = ['strict.pm', 'warnings.pm', 'warnings/register.pm', 'bytes.pm', 'integer.pm', 'Carp.pm', 'Carp/Heavy.pm', 'Exporter.pm', 'Exporter/Heavy.pm', 'XSLoader.pm', 'Fcntl.pm', 'Errno.pm', 'Socket.pm'] // prettier-ignore
+const MODULES = ['strict.pm', 'warnings.pm', 'constant.pm', 'warnings/register.pm', 'bytes.pm', 'integer.pm', 'Carp.pm', 'Carp/Heavy.pm', 'Exporter.pm', 'Exporter/Heavy.pm', 'XSLoader.pm', 'Fcntl.pm', 'Errno.pm', 'Socket.pm'] // prettier-ignore
 
 /** Tells where perl is, and of each module the name, the file and the folder of modules; of each library the file. */
 const LIST = `eval { require $_ } for @ARGV; require Socket; require Fcntl;
