@@ -65,8 +65,8 @@ async function* nothing(): AsyncGenerator<LogBatch> {
 }
 
 /**
- * Gives on what the worker sends. A worker that says that no run is left may not have begun this one yet, or have just
- * been restarted: while the run is open it is asked again, from where it ended.
+ * Gives on what the worker sends. A worker that says that no run is left may not have begun this one yet, or may have been
+ * restarted just now: while the run is open it is asked again, from where it ended.
  */
 async function* relayLog(deps: LogDeps, asked: FollowedLog, first: Duplex): AsyncGenerator<LogBatch> {
   let log = asked
@@ -114,14 +114,16 @@ async function openLog(deps: LogDeps, { id, run, query, lease }: FollowedLog): P
   return stream
 }
 
-/** What to ask again when a worker says that no run is left, or null when that is the end. */
+/**
+ * What to ask again when a worker says that no run is left, or null when that is the end. Once a run is over the worker is
+ * asked a last time: what it said before may have been said too early.
+ */
 async function nextRunOf(deps: LogDeps, log: FollowedLog): Promise<runs.LastRun | null> {
   const { run, query } = log
   const isBeyond = query.until !== null && deps.clock.now() >= new Date(query.until)
   if (!query.follows || !run.is_open || isBeyond) return null
   const now = await whenEnded(deps, log)
-  if (now?.run_id === run.run_id && now.is_open) return now
-  return run.has_started ? null : { ...run, is_open: false } // asked before it began here: what it wrote since is missing
+  return now?.run_id === run.run_id ? now : { ...run, is_open: false }
 }
 
 /** How long a worker is waited for to report the end that its log tells of, before it is asked again. */

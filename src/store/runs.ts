@@ -113,12 +113,12 @@ export async function nextDeadline(q: Queryable): Promise<Date | null> {
   return rows[0]?.at ?? null
 }
 
+/** A run that is a worker's. */
+export type PlacedRun = { readonly run_id: RunId; readonly worker_id: WorkerId }
+
 /** The open, placed run of a sandbox with its worker, or null. */
-export async function placedRunOf(
-  q: Queryable,
-  sandbox: SandboxId,
-): Promise<{ readonly run_id: RunId; readonly worker_id: WorkerId } | null> {
-  const { rows } = await q.query<{ readonly run_id: RunId; readonly worker_id: WorkerId }>({
+export async function placedRunOf(q: Queryable, sandbox: SandboxId): Promise<PlacedRun | null> {
+  const { rows } = await q.query<PlacedRun>({
     name: 'runs.placedRunOf',
     text: `SELECT id AS run_id, worker_id FROM runs WHERE sandbox_id = $1 AND ended_at IS NULL AND worker_id IS NOT NULL`,
     values: [sandbox],
@@ -131,16 +131,14 @@ export type LastRun = {
   readonly run_id: RunId
   readonly worker_id: WorkerId
   readonly is_open: boolean
-  /** Its worker has reported that it runs, or ran. */
-  readonly has_started: boolean
 }
 
 /** The latest run of a sandbox that was placed, or null. */
 export async function lastPlacedOf(q: Queryable, sandbox: SandboxId): Promise<LastRun | null> {
   const { rows } = await q.query<LastRun>({
     name: 'runs.lastPlacedOf',
-    text: `SELECT id AS run_id, worker_id, ended_at IS NULL AS is_open, started_at IS NOT NULL AS has_started
-           FROM runs WHERE sandbox_id = $1 AND worker_id IS NOT NULL ORDER BY opened_at DESC, id DESC LIMIT 1`,
+    text: `SELECT id AS run_id, worker_id, ended_at IS NULL AS is_open FROM runs
+           WHERE sandbox_id = $1 AND worker_id IS NOT NULL ORDER BY opened_at DESC, id DESC LIMIT 1`,
     values: [sandbox],
   })
   return rows[0] ?? null
