@@ -6,6 +6,7 @@ import type { Images } from '../oci/context.ts'
 import type { Installation } from './installation.ts'
 import type { Kept } from './kept.ts'
 import type { Msb } from './msb.ts'
+import type { Outputs } from './output.ts'
 import type { VmImages } from './vm-images.ts'
 import type { VmRecords } from './vm-records.ts'
 
@@ -25,6 +26,8 @@ export type MicrosandboxDriverInput = {
   readonly dir: string
   readonly installation: Installation
   readonly images: Images
+  /** Digests of every image of the store that a reference names. */
+  readonly imageDigests: () => Promise<readonly string[]>
   /** Where the volumes that a run mounts or copies from are opened. */
   readonly volumes: Pick<VolumeStorage, 'open'>
   readonly logs: Pick<SandboxLogs, 'of'>
@@ -41,5 +44,6 @@ export type VmContext = MicrosandboxDriverInput & {
   readonly vmImages: VmImages
   readonly records: VmRecords
   readonly kept: Kept
+  readonly outputs: Outputs
   readonly bootId: string
 }

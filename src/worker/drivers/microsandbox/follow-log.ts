@@ -43,7 +43,7 @@ export function followLog({ folder, positionFile, writer, clock, log }: Followin
   const copy = async (): Promise<void> => {
     const from = (await readJson<Position>(positionFile)) ?? (await begin(folder))
     if (from === null) return
-    const next = await copyFrom(folder, from, (line) => take(line, writer, streams))
+    const next = await copyFrom(folder, from, (line) => take(line, streams))
     if (next.inode !== from.inode || next.offset !== from.offset) await writeWhole(positionFile, next)
   }
   const guarded = async (): Promise<void> => {
@@ -142,11 +142,10 @@ async function readPiece(handle: FileHandle, position: number): Promise<Buffer> 
 type Entry = { readonly s: string; readonly d: string; readonly id: number }
 type Streams = { of(entry: Entry): LogStream | null; end(): void }
 
-function take(line: string, writer: LogWriter, streams: Streams): void {
+/** The runtime's own words are left out: the worker has its own for what they say. */
+function take(line: string, streams: Streams): void {
   const entry = parseEntry(line)
-  if (entry === null) return
-  if (entry.s === 'system') writer.system(entry.d.trimEnd())
-  else streams.of(entry)?.write(Buffer.from(entry.d))
+  if (entry !== null) streams.of(entry)?.write(Buffer.from(entry.d))
 }
 
 function parseEntry(line: string): Entry | null {

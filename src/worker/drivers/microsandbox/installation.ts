@@ -128,3 +128,8 @@ export function vmEnvironment(home: string): NodeJS.ProcessEnv {
     LC_ALL: 'C.UTF-8',
   }
 }
+
+/** What a sandbox is isolated by, for people. */
+export function isolationOf(version: string): string {
+  return `microVM (libkrun by microsandbox ${version}, KVM)`
+}

@@ -41,7 +41,6 @@ export async function callSdk({ home, request, label, signal }: SdkCall): Promis
   child.stdin.on('error', () => child.stdin.destroy()) // it ended without reading: its answer is missing below
   child.stdin.end(JSON.stringify(request))
   try {
-    // The virtual machine may keep the pipes open: what counts is the end of the call itself, not that of its output.
     const [said, words] = await Promise.all([text(child.stdout), text(child.stderr), closed])
     either.throwIfAborted()
     const answer = said === '' ? null : (JSON.parse(said) as SdkAnswer) // written by sdk-call.ts

@@ -15,6 +15,8 @@ export type VmEvidence = {
   readonly bootId: string
   readonly isBeingStarted: boolean
   readonly isVmAlive: boolean
+  /** False once nothing waits for the workload any more: then nobody will say how it ends, and the relay has killed it. */
+  readonly isWatched: boolean
   readonly end: WorkloadEnd | null
   /** What the runtime says of the sandbox; asked only when nothing else tells how it ended. */
   readonly status: VmStatus | null
@@ -34,6 +36,8 @@ export function vmPhaseOf(record: VmRecord, evidence: VmEvidence): VmPhase {
   if (evidence.end !== null && isSaid) return { phase: 'ended', outcome: outcomeOf(evidence.end, evidence) }
   if (record.boot_id !== evidence.bootId)
     return { phase: 'ended', outcome: { kind: 'lost', message: 'the machine was restarted' } }
+  if (evidence.isVmAlive && !evidence.isWatched)
+    return { phase: 'ended', outcome: { kind: 'lost', message: 'the process that waits for the workload was killed' } }
   if (evidence.isVmAlive) return { phase: 'running' }
   return { phase: 'ended', outcome: outcomeOfVm(evidence) }
 }
@@ -60,6 +64,9 @@ function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): Outcome {
 export async function observeVm(context: VmContext, record: VmRecord, isBeingStarted: boolean): Promise<VmPhase> {
   const { bootId, records } = context
   const isVmAlive = record.boot_id === bootId && record.started !== null && (await isAlive(record.started.vm))
+  const watcher = record.started?.watcher ?? null
+  const hasWatcher = record.started?.has_workload === true
+  const isWatcherAlive = hasWatcher && watcher !== null && (await isAlive(watcher))
   // After the process: a workload's watcher that ended in between has written its file by now.
   const end = await records.readEnd(record.run_id)
   const isOpen = record.outcome === null && record.started !== null && !record.is_stop_requested
@@ -68,7 +75,8 @@ export async function observeVm(context: VmContext, record: VmRecord, isBeingSta
   const status = needsStatus ? await context.msb.status(paths.name) : null
   const mayBeMemory = isOpen && (end?.kind === 'signalled' || needsStatus)
   const hasRunOutOfMemory = mayBeMemory && (await saysOutOfMemory(join(paths.logs, 'kernel.log')))
-  return vmPhaseOf(record, { bootId, isBeingStarted, isVmAlive, end, status, hasRunOutOfMemory })
+  const isWatched = !hasWatcher || isWatcherAlive || end !== null
+  return vmPhaseOf(record, { bootId, isBeingStarted, isVmAlive, isWatched, end, status, hasRunOutOfMemory })
 }
 
 /** The end of the guest kernel's log that is searched, in bytes. */

@@ -5,7 +5,6 @@ import type { WantedRun } from '../../../contract/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec.ts'
 import { holdRoot } from '../../volumes/descriptors.ts'
 import { withBindSource } from './bind-source.ts'
-import type { OciContext } from './context.ts'
 import { mount } from './mounts.ts'
 import { InTheWay } from './root-tree.ts'
 import type { RootfsPaths } from './rootfs.ts'
@@ -23,7 +22,7 @@ export type PinnedMount =
 
 /** Pins every mount of a run beneath `paths.pins`. Rejects with `StartError` of kind mount, which names the mount. */
 export async function pinMounts(
-  { settings }: Pick<OciContext, 'settings'>,
+  { settings }: { readonly settings: { readonly uidShift: number } },
   { spec }: WantedRun,
   { volumes, paths }: { readonly volumes: RunVolumes; readonly paths: RootfsPaths },
 ): Promise<readonly PinnedMount[]> {

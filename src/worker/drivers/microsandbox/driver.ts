@@ -1,0 +1,184 @@
+import { mkdir } from 'node:fs/promises'
+import { setMaxListeners } from 'node:events'
+import { join } from 'node:path'
+import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
+import type { RunId } from '../../../domain/ids.ts'
+import { SENTENCES } from '../../logs/sentences.ts'
+import { StartError, type Driver } from '../driver.ts'
+import { readBootId } from '../oci/processes.ts'
+import { makeRunWatch } from '../oci/run-watch.ts'
+import { makeTurns } from '../oci/turns.ts'
+import { connectAgent } from './agent-socket.ts'
+import type { MicrosandboxDriverInput, VmContext } from './context.ts'
+import { makeHeartbeats } from './heartbeat.ts'
+import { refuseLongHome, vmPaths } from './installation.ts'
+import { openKept } from './kept.ts'
+import { makeMsb } from './msb.ts'
+import { makeOutputs } from './output.ts'
+import { probeVm } from './probe.ts'
+import { endWith, settle } from './release.ts'
+import { startVm } from './start.ts'
+import { endWorkload } from './stop.ts'
+import { sweep } from './sweep.ts'
+import { openVmImages } from './vm-images.ts'
+import { observeVm } from './vm-phase.ts'
+import { openVmRecords, type VmRecord } from './vm-records.ts'
+
+/**
+ * The driver for microVMs by the genuine runtime, one for each sandbox. It adopts what earlier workers left in `dir`: runs
+ * that live go on, starts that were cut short are undone and forgotten. Rejects, in words, when `dir` can't be used.
+ */
+export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Promise<Driver> {
+  const context = await openContext(input)
+  const { records, kept, msb, home, outputs, clock, log } = context
+  const turns = makeTurns()
+  const heartbeats = makeHeartbeats(clock)
+  const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
+  await sweep(context)
+
+  const list = async (): Promise<readonly SeenRun[]> => {
+    const seen = await Promise.all((await records.list()).map((record) => see(record)))
+    return seen.filter((run) => run !== null)
+  }
+  const see = async (read: VmRecord): Promise<SeenRun | null> => {
+    // A start that came to its end since this was read has written how: the old record would look like one cut short.
+    const record = read.started === null && !starts.has(read.run_id) ? await records.read(read.run_id) : read
+    if (record === null) return null
+    const phase = await observeVm(context, record, starts.has(record.run_id))
+    const { run_id, sandbox_id, facts, idle_timeout_secs: timeoutSecs } = record
+    const { runtime } = vmPaths(home, sandbox_id)
+    const isIdle =
+      phase.phase === 'running' && timeoutSecs !== null && (await heartbeats.isIdle(run_id, runtime, timeoutSecs))
+    return { run_id, sandbox_id, ...phase, facts, ...(isIdle ? { is_idle_expired: true } : {}) }
+  }
+  const settleEnded = async (run: RunId): Promise<void> => {
+    await turns.take(run, async () => {
+      const record = starts.has(run) ? null : await records.read(run)
+      if (record !== null) await settle(context, record)
+    })
+  }
+  let told = ''
+  const watch = makeRunWatch({
+    list: async () => {
+      const seen = await list()
+      const idle = seen.flatMap((run) => (run.is_idle_expired === true ? [run.run_id] : [])).join(' ')
+      if (idle !== told) {
+        told = idle
+        watch.tell()
+      }
+      return seen
+    },
+    settleEnded,
+    exitsFolder: records.endsFolder,
+    clock,
+    log,
+  })
+
+  /** A start in flight is told to give up, and has cleaned up when this resolves. */
+  const giveUpStart = async (run: RunId): Promise<void> => {
+    const start = starts.get(run)
+    if (start === undefined) return
+    start.abort.abort(new Error('the run was stopped'))
+    await Promise.allSettled([start.done])
+  }
+  const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
+    const known = await records.read(wanted.run_id)
+    if (known !== null) return await resumeKnown(known)
+    for (const other of await records.list()) {
+      if (other.sandbox_id !== wanted.sandbox_id) continue
+      await settleEnded(other.run_id)
+      if ((await records.read(other.run_id))?.is_released === false)
+        throw new StartError('disk', 'another run of the sandbox still holds its disk')
+    }
+    await startVm(context, wanted, signal)
+  }
+  const resumeKnown = async (record: VmRecord): Promise<void> => {
+    const seen = await observeVm(context, record, false)
+    if (seen.phase !== 'ended') return
+    if (seen.outcome.kind === 'start_failed') throw new StartError(seen.outcome.reason, seen.outcome.message)
+    throw new StartError('host', 'the run has ended')
+  }
+  const end = async (run: RunId, graceMs: number): Promise<VmRecord | null> => {
+    await giveUpStart(run)
+    const record = await turns.take(run, async () => {
+      const read = await records.read(run)
+      const settled = read === null ? null : await settle(context, read)
+      if (settled === null || settled.is_released) return settled
+      if (!settled.is_stop_requested) context.logs.of(settled.sandbox_id).system(SENTENCES.stopRequested)
+      const stopping: VmRecord = { ...settled, is_stop_requested: true }
+      await records.write(stopping)
+      watch.poke()
+      await endWorkload(context, stopping, graceMs)
+      return await endWith(context, stopping, { kind: 'stopped' })
+    })
+    watch.poke()
+    return record
+  }
+
+  return {
+    name: 'microsandbox',
+    probe: () => probeVm(context),
+    list,
+    listStored: () => kept.list(),
+    async start(wanted, signal) {
+      const inFlight = starts.get(wanted.run_id)
+      if (inFlight !== undefined) return await inFlight.done
+      const abort = new AbortController()
+      const either = AbortSignal.any([signal, abort.signal])
+      setMaxListeners(0, either) // every wait of the start listens to it
+      const done = turns
+        .take(wanted.run_id, () => begin(wanted, either))
+        .finally(() => {
+          starts.delete(wanted.run_id)
+          watch.poke()
+        })
+      starts.set(wanted.run_id, { done, abort })
+      await done
+    },
+    async stop(run, graceMs) {
+      await end(run, graceMs)
+    },
+    async remove(run) {
+      const record = await end(run, 0)
+      if (record === null) return
+      await turns.take(run, () => records.delete(run))
+      heartbeats.forget(run)
+      watch.poke()
+    },
+    async discard(sandbox) {
+      const held = (await records.list()).find((record) => record.sandbox_id === sandbox)
+      if (held !== undefined) throw new Error(`sandbox ${sandbox} has run ${held.run_id}: remove it first`)
+      if ((await kept.read(sandbox)) === null) return
+      await msb.remove(vmPaths(home, sandbox).name)
+      await kept.delete(sandbox)
+    },
+    async openChannel(run) {
+      const record = await records.read(run)
+      const phase = record === null ? null : await observeVm(context, record, false)
+      if (record === null || phase?.phase !== 'running') throw new Error(`run ${run} is not running`)
+      return await connectAgent(vmPaths(home, record.sandbox_id).agentSocket)
+    },
+    watch: (onChange) => watch.subscribe(onChange),
+    async close() {
+      await watch.close()
+      for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
+      await Promise.allSettled([...starts.values()].map((start) => start.done))
+      await outputs.close()
+    },
+  }
+}
+
+async function openContext(input: MicrosandboxDriverInput): Promise<VmContext> {
+  const home = join(input.dir, 'home')
+  refuseLongHome(home)
+  await mkdir(home, { recursive: true, mode: 0o700 })
+  const msb = makeMsb(input.installation, home)
+  const { dir, clock } = input
+  const [records, kept, vmImages, bootId] = await Promise.all([
+    openVmRecords(dir),
+    openKept(dir),
+    openVmImages({ dir, uidShift: input.settings.uidShift, msb, clock }),
+    readBootId(),
+  ])
+  return { ...input, home, msb, records, kept, vmImages, bootId, outputs: makeOutputs(input) }
+}

@@ -1,0 +1,47 @@
+import type { Clock } from '../../../lib/clock.ts'
+import type { Log } from '../../../lib/log.ts'
+import type { RunId } from '../../../domain/ids.ts'
+import type { SandboxLogs } from '../../logs/logs.ts'
+import { followLog, type LogFollower } from './follow-log.ts'
+
+/** The captured output of all runs here that live, on its way into our own logs. */
+export type Outputs = {
+  /** Follows a run's output; one that is followed already stays so. */
+  follow(run: Followed): void
+  /** Copies what is still there of a run's output and lets go. */
+  finish(run: RunId): Promise<void>
+  /** Lets go of all; what comes later is copied by the next worker, from where this one was. */
+  close(): Promise<void>
+}
+
+export type Followed = {
+  readonly run: RunId
+  readonly sandbox: Parameters<SandboxLogs['of']>[0]
+  readonly folder: string
+  readonly positionFile: string
+}
+
+/** Follows nothing yet. */
+export function makeOutputs(deps: {
+  readonly logs: Pick<SandboxLogs, 'of'>
+  readonly clock: Clock
+  readonly log: Log
+}): Outputs {
+  const followers = new Map<RunId, LogFollower>()
+  return {
+    follow({ run, sandbox, folder, positionFile }) {
+      if (followers.has(run)) return
+      followers.set(run, followLog({ folder, positionFile, writer: deps.logs.of(sandbox), ...deps }))
+    },
+    async finish(run) {
+      const follower = followers.get(run)
+      followers.delete(run)
+      await follower?.close()
+    },
+    async close() {
+      const all = [...followers.values()]
+      followers.clear()
+      await Promise.all(all.map((follower) => follower.close()))
+    },
+  }
+}

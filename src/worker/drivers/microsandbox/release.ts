@@ -1,0 +1,59 @@
+import { rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Outcome } from '../../../contract/worker-protocol.ts'
+import type { RunId } from '../../../domain/ids.ts'
+import { SENTENCES } from '../../logs/sentences.ts'
+import { isAlive } from '../oci/processes.ts'
+import type { VmContext } from './context.ts'
+import { vmPaths } from './installation.ts'
+import { SDK_CALL_MARK } from './sdk-client.ts'
+import { unpinSources } from './sources.ts'
+import { observeVm } from './vm-phase.ts'
+import { findProcesses, findVm, killProcesses } from './vm-process.ts'
+import type { VmRecord } from './vm-records.ts'
+import { WORKLOAD_MARK } from './workload.ts'
+
+/** How long a guest may take to write what it holds and to switch off; the runtime itself gives it 2 s (0.6.14). */
+const SWITCH_OFF_SECS = 10
+
+/**
+ * Brings a run that has ended to rest: its outcome is written down, then everything of it is let go but its record. A
+ * run that lives is left alone. May be repeated; answers with the record as it is then.
+ */
+export async function settle(context: VmContext, record: VmRecord): Promise<VmRecord> {
+  if (record.is_released) return record
+  const seen = await observeVm(context, record, false)
+  return seen.phase === 'ended' ? await endWith(context, record, seen.outcome) : record
+}
+
+/** Records an outcome and lets go of all that a run holds; what still lives of it is ended. */
+export async function endWith(context: VmContext, record: VmRecord, outcome: Outcome): Promise<VmRecord> {
+  const ended: VmRecord = { ...record, outcome }
+  await context.records.write(ended)
+  await release(context, ended)
+  await context.outputs.finish(record.run_id)
+  const log = context.logs.of(record.sandbox_id)
+  if (record.outcome === null) log.system(SENTENCES.ended(outcome))
+  log.closeRun()
+  const released: VmRecord = { ...ended, is_released: true }
+  await context.records.write(released)
+  return released
+}
+
+async function release(context: VmContext, record: VmRecord): Promise<void> {
+  const { clock, kept, msb } = context
+  const { name } = vmPaths(context.home, record.sandbox_id)
+  await killProcesses(await findProcesses([SDK_CALL_MARK, record.run_id]), clock)
+  const { started } = record
+  if (started !== null && (await isAlive(started.vm))) await msb.stop(name, SWITCH_OFF_SECS)
+  await killProcesses(await findVm(name), clock)
+  await killProcesses(await findProcesses([WORKLOAD_MARK, record.run_id]), clock)
+  if ((await kept.read(record.sandbox_id)) === null) await msb.remove(name)
+  await unpinSources(context, record.sandbox_id)
+  await rm(copiesFolder(context, record.run_id), { recursive: true, force: true })
+}
+
+/** Where the copies that patches bring lie until the disk is made. */
+export function copiesFolder({ records }: Pick<VmContext, 'records'>, run: RunId): string {
+  return join(records.folderOf(run), 'copies')
+}

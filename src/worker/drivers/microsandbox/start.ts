@@ -1,0 +1,148 @@
+import { rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import type { ImageConfig } from '../../images/image.ts'
+import { SENTENCES } from '../../logs/sentences.ts'
+import { StartError } from '../driver.ts'
+import { asStartError } from '../oci/start-failure.ts'
+import { isScriptName } from '../oci/system-files.ts'
+import type { VmContext } from './context.ts'
+import { asVmFailure } from './failures.ts'
+import { markLogEnd } from './follow-log.ts'
+import { hostAddresses } from './host-addresses.ts'
+import { isolationOf, vmPaths } from './installation.ts'
+import type { KeptSandbox } from './kept.ts'
+import { launchWorkload } from './launch-workload.ts'
+import { makePlan } from './make-plan.ts'
+import { copiesFolder, endWith } from './release.ts'
+import { callSdk } from './sdk-client.ts'
+import type { SdkRequest } from './sdk-request.ts'
+import { copySources, lacksFolder, pinSources } from './sources.ts'
+import { findVm } from './vm-process.ts'
+import type { VmRecord } from './vm-records.ts'
+
+/** Starts a run that is not known yet. Rejects with `StartError`; then nothing of it is left but its record, ended with that failure. */
+export async function startVm(context: VmContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
+  const record: VmRecord = {
+    version: 1,
+    run_id: wanted.run_id,
+    sandbox_id: wanted.sandbox_id,
+    org_id: wanted.org_id,
+    boot_id: context.bootId,
+    idle_timeout_secs: wanted.spec.lifecycle.idle_timeout_secs,
+    facts: {},
+    started: null,
+    is_stop_requested: false,
+    outcome: null,
+    is_released: false,
+  }
+  await context.records.write(record)
+  context.logs.of(wanted.sandbox_id).openRun()
+  try {
+    await bringUp(context, wanted, { record, signal })
+  } catch (error) {
+    const failure = signal.aborted
+      ? new StartError('cancelled', 'the start was cancelled', error)
+      : asStartError('host', error)
+    context.log.warn({ run_id: wanted.run_id, reason: failure.reason, err: failure }, 'start failed')
+    await cleanUp(context, record, failure)
+    throw failure
+  }
+}
+
+/** What can't be let go of now stays on record as not released, and is tried again with every look at the runs. */
+async function cleanUp(context: VmContext, record: VmRecord, failure: StartError): Promise<void> {
+  try {
+    await endWith(context, record, { kind: 'start_failed', reason: failure.reason, message: failure.message })
+  } catch (error) {
+    context.log.error({ run_id: record.run_id, err: error }, 'cleaning up after a failed start failed')
+  }
+}
+
+type Attempt = { readonly record: VmRecord; readonly signal: AbortSignal }
+
+async function bringUp(context: VmContext, wanted: WantedRun, { record, signal }: Attempt): Promise<void> {
+  const { home, kept, records, installation } = context
+  const paths = vmPaths(home, wanted.sandbox_id)
+  const known = await kept.read(wanted.sandbox_id)
+  await markLogEnd(paths.logs, logPositionFile(context, record))
+  const own = known ?? (await makeDisk(context, wanted, signal))
+  if (known !== null) {
+    await pinSources(context, wanted)
+    await ask(context, wanted, { request: { kind: 'start', name: paths.name }, signal })
+  }
+  signal.throwIfAborted()
+  const [vm] = await findVm(paths.name)
+  if (vm === undefined) throw new StartError('runtime', 'the microVM ended as soon as it had started')
+  const facts = {
+    image_digest: own.image.digest,
+    isolation: isolationOf(installation.version),
+    disk_size_mib: String(own.disk_size_mib),
+  }
+  // A worker that dies before the record is whole leaves processes that the next one finds by their command lines.
+  const has_workload = wanted.spec.runtime.cmd !== null
+  const watcher = await launchWorkload(context, wanted, own.image.config)
+  const started: VmRecord = { ...record, facts, started: { vm, watcher, has_workload } }
+  await records.write(started)
+  followOutput(context, started)
+  context.logs.of(wanted.sandbox_id).system(SENTENCES.started)
+}
+
+/** Makes a sandbox's disk over its image and starts its virtual machine for the first time. */
+async function makeDisk(context: VmContext, wanted: WantedRun, signal: AbortSignal): Promise<KeptSandbox> {
+  const { kept, images, vmImages, settings } = context
+  const { spec, default_disk_max_mib } = wanted
+  const { workdir, scripts } = spec.runtime
+  const bad = Object.keys(scripts).find((name) => !isScriptName(name))
+  if (bad !== undefined) throw new StartError('config', `'${bad}' is not usable as the name of a script`)
+  let how: 'pulled' | 'stored' = 'stored'
+  const onFetched = (): void => {
+    how = 'pulled'
+  }
+  const options = { policy: spec.pull_policy, auth: wanted.registry_auth, signal, onFetched }
+  const image = await images.resolve(spec.image, options)
+  context.logs.of(wanted.sandbox_id).system(SENTENCES.image(image.reference, image.digest, how))
+  const diskSizeMib =
+    spec.resources.disk_size_mib ?? Math.min(settings.defaultDiskMib, default_disk_max_mib ?? Infinity)
+  const isOfVolume = spec.mounts.some(({ guest }) => workdir === guest || workdir?.startsWith(`${guest}/`) === true)
+  const plan = makePlan(wanted, {
+    name: vmPaths(context.home, wanted.sandbox_id).name,
+    image: await vmImages.take(image, signal),
+    diskSizeMib,
+    sources: await pinSources(context, wanted),
+    copies: await copySources(context, wanted, copiesFolder(context, wanted.run_id)),
+    hostAddresses: hostAddresses(),
+    makesWorkdir: workdir !== null && !isOfVolume && (await lacksFolder(image.layers, workdir)),
+  })
+  await ask(context, wanted, { request: { kind: 'create', plan }, signal })
+  const own = { image: { digest: image.digest, config: asPlainConfig(image.config) }, disk_size_mib: diskSizeMib }
+  await kept.write(wanted.sandbox_id, own)
+  await rm(copiesFolder(context, wanted.run_id), { recursive: true, force: true })
+  return own
+}
+
+function asPlainConfig({ env, entrypoint, cmd, workdir, user }: ImageConfig): ImageConfig {
+  return { env, entrypoint, cmd, workdir, user }
+}
+
+type Asking = { readonly request: SdkRequest; readonly signal: AbortSignal }
+
+async function ask(context: VmContext, wanted: WantedRun, { request, signal }: Asking): Promise<void> {
+  const answer = await callSdk({ home: context.home, request, label: wanted.run_id, signal })
+  if (answer.kind === 'failed') throw await asVmFailure(answer, vmPaths(context.home, wanted.sandbox_id))
+}
+
+/** Copies what a run's processes write into our own log, from where it was left; may be repeated. */
+export function followOutput(context: VmContext, record: VmRecord): void {
+  context.logs.of(record.sandbox_id).openRun()
+  context.outputs.follow({
+    run: record.run_id,
+    sandbox: record.sandbox_id,
+    folder: vmPaths(context.home, record.sandbox_id).logs,
+    positionFile: logPositionFile(context, record),
+  })
+}
+
+function logPositionFile({ records }: Pick<VmContext, 'records'>, { run_id }: Pick<VmRecord, 'run_id'>): string {
+  return join(records.folderOf(run_id), 'log-position.json')
+}
