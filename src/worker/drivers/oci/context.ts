@@ -8,6 +8,7 @@ import type { SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
 import type { RunUse } from './activity.ts'
+import type { Captures } from './captures.ts'
 import type { Cgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { Disks } from './disk.ts'
@@ -78,6 +79,7 @@ export type OciDriverInput = {
 /** The same, with what the driver opened. */
 export type OciContext = OciDriverInput & {
   readonly records: RunRecords
+  readonly captures: Captures
   readonly disks: Disks
   readonly cgroups: Cgroups
   /** Where root file systems are mounted; every folder above lets strangers pass. */

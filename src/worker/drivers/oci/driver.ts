@@ -3,8 +3,10 @@ import { setMaxListeners } from 'node:events'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
 import { makeWhenQuiet } from '../../../lib/when-quiet.ts'
+import { SENTENCES } from '../../logs/sentences.ts'
 import { StartError, type Driver } from '../driver.ts'
 import { makeActivity } from './activity.ts'
+import { makeCaptures } from './captures.ts'
 import { openCgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
@@ -45,6 +47,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     const record = read.started === null && !starts.has(read.run_id) ? await records.read(read.run_id) : read
     if (record === null) return null
     const phase = await observe(context, record, starts.has(record.run_id))
+    if (phase.phase === 'ended') await context.captures.finish(record) // the end is told behind the last output
     const { idle_timeout_secs } = record.spec.lifecycle
     const { run_id, sandbox_id, facts } = record
     if (phase.phase !== 'running' || idle_timeout_secs === null) return { run_id, sandbox_id, ...phase, facts }
@@ -92,6 +95,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       if (settled === null || settled.is_released) return settled
       const stopping: RunRecord = { ...settled, is_stop_requested: true }
       await records.write(stopping)
+      if (!settled.is_stop_requested) context.logs.of(settled.sandbox_id).system(SENTENCES.stopRequested)
       watch.poke()
       await endProcesses(context, stopping, graceMs)
       return await endWith(context, stopping, { kind: 'stopped' })
@@ -131,6 +135,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       const record = await end(run, 0)
       if (record === null) return
       await turns.take(run, () => records.delete(run))
+      context.captures.forget(run)
       activity.forget(run)
       watch.poke()
     },
@@ -156,6 +161,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       await activity.close()
       for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
       await Promise.allSettled([...starts.values()].map((start) => start.done))
+      context.captures.close()
       await refill.close()
       await disks.drain()
       await removeIfUnused(context, input.clock)
@@ -181,7 +187,10 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
     readFile('/proc/self/limits', 'utf8'),
   ])
   const toolbox = await mountToolbox({ dir: input.dir, mountDir }, input.log)
-  return { ...input, records, disks, cgroups, mountDir, bootId, toolbox, hardLimits: parseHardLimits(limits) }
+  const { logs, clock, log } = input
+  const captures = makeCaptures({ records, bootId, logs, clock, log })
+  const hardLimits = parseHardLimits(limits)
+  return { ...input, records, captures, disks, cgroups, mountDir, bootId, toolbox, hardLimits }
 }
 
 /** What an exec needs of a running container; null when the run is not running. */

@@ -11,6 +11,7 @@ import type { RootTree } from './root-tree.ts'
 import { failAs } from './start-failure.ts'
 import { keepTmpOnDisk, writeSystemFiles } from './system-files.ts'
 import { readUserFiles, resolveUser } from './users.ts'
+import { giveWorkloadPipes } from './workload-pipes.ts'
 
 /** A container's configuration, and what is worth telling about the sandbox. */
 export type Furnished = { readonly bundle: object; readonly facts: Readonly<Record<string, string>> }
@@ -19,7 +20,7 @@ export type Furnished = { readonly bundle: object; readonly facts: Readonly<Reco
 export async function furnish(
   context: OciContext,
   wanted: WantedRun,
-  { image, network, disk, paths, volumes, mounts: pinned }: Parts,
+  { image, network, disk, paths, pipes, volumes, mounts: pinned }: Parts,
 ): Promise<Furnished> {
   const { spec } = wanted
   const { settings, runtime } = context
@@ -41,6 +42,7 @@ export async function furnish(
   // Without a workload the user matters to later commands only, and each of them says so itself.
   if (typeof user === 'string' && workload !== null) throw new StartError('config', user)
   const known = typeof user === 'string' ? { uid: 0, gid: 0, additionalGids: [], home: '/root' } : user
+  await giveWorkloadPipes(pipes, settings.uidShift + known.uid)
   const { rlimits, clamped } = clampRlimits(spec.rlimits, context.hardLimits)
   const bundle = makeBundle({
     spec,

@@ -1,6 +1,7 @@
 import { rename } from 'node:fs/promises'
 import type { WantedRun } from '../../../contract/worker-protocol.ts'
 import type { Image } from '../../images/image.ts'
+import { SENTENCES } from '../../logs/sentences.ts'
 import type { SandboxNetwork } from '../../network/sandbox-network.ts'
 import { StartError } from '../driver.ts'
 import type { OciContext } from './context.ts'
@@ -9,6 +10,7 @@ import { pinMounts, type PinnedMount } from './pin-mounts.ts'
 import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from './rootfs.ts'
 import { openRunVolumes, type RunVolumes } from './run-volumes.ts'
 import { failAs } from './start-failure.ts'
+import { makeWorkloadPipes, workloadPipes, type WorkloadPipes } from './workload-pipes.ts'
 
 /** What a sandbox is put together from; its root is mounted. */
 export type Parts = {
@@ -16,6 +18,7 @@ export type Parts = {
   readonly network: SandboxNetwork
   readonly disk: Disk
   readonly paths: RootfsPaths
+  readonly pipes: WorkloadPipes
   readonly volumes: RunVolumes
   readonly mounts: readonly PinnedMount[]
 }
@@ -44,18 +47,36 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
   // A run's folder comes into being with its disk.
   const mounts = disk.then(() => pinMounts(context, wanted, { volumes, paths })).catch(endOthers)
   const cgroup = failAs('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(endOthers)
+  const pipes = workloadPipes(context.records.folderOf(wanted.run_id))
+  const output = failAs('host', "the sandbox's output could not be made ready", makeWorkloadPipes(pipes)).catch(
+    endOthers,
+  )
   // All of them have come to rest before the first failure is passed on: cleaning up must not race with them.
-  await Promise.allSettled([image, network, disk, root, mounts, cgroup])
+  await Promise.allSettled([image, network, disk, root, mounts, cgroup, output])
   if (abort.signal.aborted) throw abort.signal.reason
   signal.throwIfAborted()
-  return { image: await image, network: await network, disk: await disk, paths, volumes, mounts: await mounts }
+  return {
+    image: await image,
+    network: await network,
+    disk: await disk,
+    paths,
+    pipes,
+    volumes,
+    mounts: await mounts,
+  }
 }
 
 /** A sandbox that has started before keeps its image; another is resolved. */
 async function resolveImage(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<Image> {
   const { image, pull_policy } = wanted.spec
-  const pinned = await context.disks.pinnedImageOf(wanted.sandbox_id)
-  return pinned ?? context.images.resolve(image, { policy: pull_policy, auth: wanted.registry_auth, signal })
+  let how: 'pulled' | 'stored' = 'stored'
+  const onFetched = (): void => {
+    how = 'pulled'
+  }
+  const options = { policy: pull_policy, auth: wanted.registry_auth, signal, onFetched }
+  const found = (await context.disks.pinnedImageOf(wanted.sandbox_id)) ?? (await context.images.resolve(image, options))
+  context.logs.of(wanted.sandbox_id).system(SENTENCES.image(found.reference, found.digest, how))
+  return found
 }
 
 type RootParts = { readonly image: Promise<Image>; readonly disk: Promise<Disk>; readonly paths: RootfsPaths }

@@ -8,6 +8,7 @@ import type { OciContext } from './context.ts'
 import { mount, mountPointsBelow, unmountBelow } from './mounts.ts'
 import { commandLineOf, sendSignal } from './processes.ts'
 import { endWith, forget, killAll, removeMounts, settle } from './release.ts'
+import type { RunRecord, StartedRun } from './run-records.ts'
 import { SHIM_NAME } from './shim.ts'
 import { TOOLBOX_PREFIX } from './toolbox-mount.ts'
 
@@ -62,7 +63,8 @@ export async function sweep(context: OciContext): Promise<void> {
       continue
     }
     known.add(record.run_id)
-    await settle(context, record)
+    const { outcome, started } = await settle(context, record)
+    if (outcome === null) adopt(context, record, started)
   }
   const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
   const named = [...(await records.names()), ...(await cgroups.list()), ...mounted]
@@ -73,6 +75,12 @@ export async function sweep(context: OciContext): Promise<void> {
 
 function isToolbox(name: string): boolean {
   return name.startsWith(TOOLBOX_PREFIX)
+}
+
+/** Goes on reading what a run that lives writes. */
+function adopt({ logs, captures }: OciContext, record: RunRecord, started: StartedRun | null): void {
+  logs.of(record.sandbox_id).openRun()
+  captures.begin({ ...record, shim: started?.shim ?? null })
 }
 
 async function erase(context: OciContext, run: RunId): Promise<void> {

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import type { Outcome } from '../../../contract/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import { tryCommand } from '../../../lib/run-command.ts'
+import { SENTENCES } from '../../logs/sentences.ts'
 import type { OciContext } from './context.ts'
 import { unmountBelow } from './mounts.ts'
 import { observe } from './observe.ts'
@@ -23,10 +24,17 @@ export async function settle(context: OciContext, record: RunRecord): Promise<Ru
   return seen.phase === 'ended' ? await endWith(context, record, seen.outcome) : record
 }
 
-/** Records an outcome and lets go of all that a run holds, killing what may still live of it. */
+/**
+ * Records an outcome and lets go of all that a run holds, killing what may still live of it. Before, the last output is
+ * read; behind it the log tells the end, once.
+ */
 export async function endWith(context: OciContext, record: RunRecord, outcome: Outcome): Promise<RunRecord> {
+  await context.captures.finish(record)
   const ended: RunRecord = { ...record, outcome }
   await context.records.write(ended)
+  const log = context.logs.of(record.sandbox_id)
+  if (record.outcome === null) log.system(SENTENCES.ended(outcome))
+  log.closeRun()
   await release(context, ended)
   const released: RunRecord = { ...ended, is_released: true }
   await context.records.write(released)

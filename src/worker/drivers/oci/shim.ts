@@ -10,15 +10,19 @@ import { INIT_PATH } from './environment.ts'
 import { commandLineOf, markProcess, readOrNull, sendSignal, type ProcessMark } from './processes.ts'
 import type { RunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
+import type { WorkloadPipes } from './workload-pipes.ts'
 
 /**
- * The shell that waits for the runtime and writes down its exit code; it outlives this process. Appending matters:
- * runsc writes a plain file with an offset of its own. The log is let go of first, so that its disk can be unmounted.
+ * The shell that waits for the runtime and writes down its exit code; it outlives this process. It holds the workload's
+ * pipes, without which what nobody has read yet would be gone: who reads them kills it when the run is over, and without
+ * its run's folder it ends by itself.
  */
-const SHIM = `log=$1 exit=$2; shift 2
-"$@" </dev/null >>"$log" 2>&1
+const SHIM = `out=$1 err=$2 exit=$3; shift 3
+exec 3<>"$out" 4<>"$err"
+"$@" </dev/null >"$out" 2>"$err" 3>&- 4>&-
 code=$?
-echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"`
+echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"
+while [ -p "$out" ]; do sleep 5 3>&- 4>&-; done`
 
 /** Stands in a shim's command line, so that it can be told from any other process. */
 export const SHIM_NAME = 'sandyard-shim'
@@ -29,7 +33,7 @@ export type ShimInput = {
   readonly records: RunRecords
   readonly bundle: object
   /** Where the workload's output goes. */
-  readonly log: string
+  readonly pipes: WorkloadPipes
   readonly clock: Clock
   readonly signal: AbortSignal
 }
@@ -50,7 +54,7 @@ export async function launchShim(input: ShimInput): Promise<ShimResult> {
   await writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 })
   const options = ['--bundle', folder, '--pid-file', join(folder, 'pid')]
   const run = [...input.runtime.command, ...logOptions(input.runtime, folder), 'run', ...options, input.run]
-  const child = spawn('/bin/sh', ['-c', SHIM, SHIM_NAME, input.log, exit, ...run], {
+  const child = spawn('/bin/sh', ['-c', SHIM, SHIM_NAME, input.pipes.stdout, input.pipes.stderr, exit, ...run], {
     detached: true,
     stdio: 'ignore',
     cwd: '/',

@@ -1,4 +1,5 @@
 import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import { SENTENCES } from '../../logs/sentences.ts'
 import { StartError } from '../driver.ts'
 import type { OciContext } from './context.ts'
 import { furnish } from './furnish.ts'
@@ -29,6 +30,7 @@ export async function startRun(context: OciContext, wanted: WantedRun, signal: A
     is_released: false,
   }
   await context.records.write(record)
+  context.logs.of(wanted.sandbox_id).openRun()
   try {
     refuseUnusable(wanted)
     await bringUp(context, wanted, { record, signal })
@@ -60,8 +62,10 @@ async function bringUp(context: OciContext, wanted: WantedRun, { record, signal 
   watch.lap('files')
   signal.throwIfAborted()
   const { runtime, records, clock } = context
-  const shimInput = { run: wanted.run_id, bundle, log: parts.paths.log, runtime, records, clock, signal }
+  const shimInput = { run: wanted.run_id, bundle, pipes: parts.pipes, runtime, records, clock, signal }
   const { shim, init } = await launchShim(shimInput)
+  context.logs.of(wanted.sandbox_id).system(SENTENCES.started)
+  context.captures.begin({ ...record, shim })
   watch.lap('runtime')
   const started = { uid_shift: context.settings.uidShift, runtime, shim, init }
   await records.write({ ...record, image: parts.image.config, facts, started })

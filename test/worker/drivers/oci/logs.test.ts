@@ -1,0 +1,180 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, test } from 'node:test'
+import type { LogSource } from '../../../../src/contract/log-protocol.ts'
+import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
+import type { RunId } from '../../../../src/domain/ids.ts'
+import type { SandboxSpec } from '../../../../src/domain/spec.ts'
+import type { Driver } from '../../../../src/worker/drivers/driver.ts'
+import type { SandboxLogs } from '../../../../src/worker/logs/logs.ts'
+import { EVERYTHING, makeTestLogs, readAll, textOf } from '../../../support/logs.ts'
+import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
+import { waitUntil } from '../../../support/wait.ts'
+import { wantedRun } from '../../../support/wanted-run.ts'
+import { find } from '../conformance.ts'
+
+const NEVER = new AbortController().signal
+const WORKER = join(import.meta.dirname, '../../../support/oci-worker-process.ts')
+const LIMIT_MS = 60_000
+let fixture: OciFixture
+let driver: Driver
+let logs: SandboxLogs
+let logsDir: string
+
+describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }, () => {
+  beforeEach(async () => {
+    ;({ logs, dir: logsDir } = await makeTestLogs())
+    fixture = await makeOciFixture(undefined, undefined, logs)
+    driver = await fixture.open({ diskPool: 0 })
+  })
+  afterEach(async () => {
+    for (const run of await driver.list()) await driver.remove(run.run_id)
+    await driver.close()
+    assert.deepEqual(await fixture.leftovers(), [])
+    await fixture.remove()
+    await logs.close()
+    rmSync(logsDir, { recursive: true })
+  })
+
+  test('tells what the workload writes as it writes it, its two outputs apart, and what happens to it', async () => {
+    const wanted = shell('echo one; echo oops >&2; until [ -e /go ]; do sleep 0.05; done; echo two; exit 3')
+    const seen: string[] = []
+    await driver.start(wanted, NEVER)
+    const following = (async () => {
+      const query = { ...EVERYTHING, follows: true }
+      for await (const { source, text } of logs.read(wanted.sandbox_id, query, NEVER)) seen.push(`${source}: ${text}`)
+    })()
+    await waitUntil(() => seen.includes('stdout: one\n') && seen.includes('stderr: oops\n'), LIMIT_MS)
+    await fixture.exec(wanted.run_id, ['touch', '/go'])
+    await following
+    assert.deepEqual(seen.filter((line) => line.startsWith('stdout')), ['stdout: one\n', 'stdout: two\n']) // prettier-ignore
+    assert.deepEqual(await saidBy(wanted, 'stderr'), 'oops\n')
+    assert.equal(
+      await saidBy(wanted, 'system'),
+      `image local/box was here already (sha256:${'0'.repeat(64)})\nstarted\nended with code 3\n`,
+    )
+    assert.equal(seen.at(-1), 'system: ended with code 3\n')
+  })
+
+  test('has all of a burst of 100,000 lines when the end is told', async () => {
+    const wanted = shell('seq 100000; echo done >&2')
+    await driver.start(wanted, NEVER)
+    await untilEnded(wanted.run_id)
+    const lines = (await saidBy(wanted, 'stdout')).split('\n')
+    assert.deepEqual(lines, [...Array.from({ length: 100_000 }, (_, index) => String(index + 1)), ''])
+    assert.equal(await saidBy(wanted, 'stderr'), 'done\n')
+  })
+
+  for (const user of ['root', 'alice']) {
+    test(`has what a program of user ${user} writes into its /dev/stdout and /dev/stderr`, async () => {
+      const wanted = shell('id -u; echo by name > /dev/stdout; echo badly >> /dev/stderr', { user })
+      await driver.start(wanted, NEVER)
+      await untilEnded(wanted.run_id)
+      assert.equal(await saidBy(wanted, 'stdout'), `${user === 'root' ? '0' : '1000'}\nby name\n`)
+      assert.equal(await saidBy(wanted, 'stderr'), 'badly\n')
+    })
+  }
+
+  test('has what a program writes that became another user, or gave that user its output', async () => {
+    const become = 'setpriv --reuid 1000 --regid 1000 --clear-groups'
+    const wanted = shell(`${become} sh -c 'echo anew > /dev/stdout'; chown 1000:1000 /dev/stdout && echo given`)
+    await driver.start(wanted, NEVER)
+    await untilEnded(wanted.run_id)
+    assert.equal(await saidBy(wanted, 'stdout'), 'anew\ngiven\n', await saidBy(wanted, 'stderr'))
+  })
+
+  test('of a workload that never stops writing stays within its limit, and the sandbox can be stopped', async () => {
+    const wanted = shell(
+      'while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done & exec perl -e \'$| = 0; print "y\\n" while 1\'',
+    )
+    await driver.start(wanted, NEVER)
+    await waitUntil(async () => (await saidBy(wanted, 'system')).includes('were not kept'), LIMIT_MS)
+    await driver.stop(wanted.run_id, 0)
+    assert.match(await saidBy(wanted, 'system'), /stop requested\n.*stopped\n$/s)
+  })
+
+  test('says that memory ran out', async () => {
+    const { resources } = DEFAULT_SPEC_FOR_TESTS
+    const hungry = ['perl', '-e', 'my $x = "x" x (512 << 20); sleep 60']
+    const wanted = wantedRun({
+      resources: { ...resources, memory_mib: 64 },
+      runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: hungry },
+    })
+    await driver.start(wanted, NEVER)
+    await waitUntil(async () => (await saidBy(wanted, 'system')).includes('\nout of memory: '), LIMIT_MS)
+  })
+
+  test('says why a start failed', async () => {
+    const wanted = wantedRun({ image: 'strange/box' })
+    await assert.rejects(driver.start(wanted, NEVER))
+    assert.equal(await saidBy(wanted, 'system'), "start failed: no image 'strange/box'\n")
+    assert.equal(logs.isLive(wanted.sandbox_id), false)
+  })
+
+  test('goes on after the worker was killed: what is written meanwhile waits, more than a pipe holds too', async () => {
+    const wanted = shell('echo before; until [ -e /go ]; do sleep 0.05; done; seq 50000; echo last words; exit 4')
+    await killWorker(wanted, 'logged before')
+    await fixture.exec(wanted.run_id, ['touch', '/go'])
+    await openAgain()
+    const end = await untilEnded(wanted.run_id)
+    assert.deepEqual(end?.outcome, { kind: 'exited', code: 4 })
+    await readBack(wanted, 50_000)
+  })
+
+  test('has the last words of a workload that ended while no worker was there', async () => {
+    const wanted = shell('echo before; until [ -e /go ]; do sleep 0.05; done; seq 100; echo last words; exit 4')
+    await killWorker(wanted, 'logged before')
+    await fixture.exec(wanted.run_id, ['touch', '/go'])
+    await waitUntil(() => existsSync(join(fixture.dir, 'state/exits', wanted.run_id)), LIMIT_MS)
+    await openAgain()
+    await readBack(wanted, 100)
+    await waitUntil(async () => (await saidBy(wanted, 'system')).endsWith('started\nended with code 4\n'), LIMIT_MS)
+  })
+})
+
+/** What the log holds after a worker was killed that shared its folder. */
+async function readBack(wanted: WantedRun, count: number): Promise<void> {
+  const numbers = Array.from({ length: count }, (_, index) => `${String(index + 1)}\n`).join('')
+  assert.equal(await saidBy(wanted, 'stdout'), `before\n${numbers}last words\n`)
+}
+
+function shell(script: string, runtime: Partial<SandboxSpec['runtime']> = {}): WantedRun {
+  return wantedRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: ['sh', '-c', script], ...runtime } })
+}
+
+async function saidBy({ sandbox_id }: WantedRun, source: LogSource): Promise<string> {
+  return textOf(await readAll(logs, sandbox_id, { sources: [source] }))
+}
+
+function untilEnded(run: RunId) {
+  return waitUntil(async () => {
+    const seen = await find(driver, run)
+    return seen?.phase === 'ended' && seen
+  }, LIMIT_MS)
+}
+
+async function openAgain(): Promise<void> {
+  ;({ logs } = await makeTestLogs({ dir: logsDir }))
+  fixture = await makeOciFixture(fixture.dir, undefined, logs)
+  driver = await fixture.open({ diskPool: 0 })
+}
+
+/** Lets another process start a run over the same folders, and kills it once it said a word. */
+async function killWorker(wanted: WantedRun, word: string): Promise<void> {
+  await driver.close()
+  await logs.close()
+  const worker = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(wanted), logsDir], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  let said = ''
+  worker.stdout.on('data', (chunk: Buffer) => {
+    said += chunk.toString()
+  })
+  await waitUntil(() => said.includes(word), LIMIT_MS)
+  worker.kill('SIGKILL')
+  await once(worker, 'exit')
+}
