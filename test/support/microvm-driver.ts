@@ -1,0 +1,146 @@
+import { chownSync, existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import type { RunId, SandboxId } from '../../src/domain/ids.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
+import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
+import type { Images } from '../../src/worker/drivers/oci/context.ts'
+import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
+import type { MicrosandboxDriverInput } from '../../src/worker/drivers/microsandbox/context.ts'
+import { makeMicrosandboxDriver } from '../../src/worker/drivers/microsandbox/driver.ts'
+import {
+  findInstallation,
+  vmEnvironment,
+  vmPaths,
+  whatMicroVmsLack,
+  type Installation,
+} from '../../src/worker/drivers/microsandbox/installation.ts'
+import { SDK_CALL_MARK } from '../../src/worker/drivers/microsandbox/sdk-client.ts'
+import { findProcesses } from '../../src/worker/drivers/microsandbox/vm-process.ts'
+import { openVmRecords } from '../../src/worker/drivers/microsandbox/vm-records.ts'
+import { WORKLOAD_MARK } from '../../src/worker/drivers/microsandbox/workload.ts'
+import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts'
+import { openImageStore } from '../../src/worker/images/store.ts'
+import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
+import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
+
+const UID_SHIFT = 200_000
+
+/** Why no microVM can run here, or null; then they run. */
+export async function whyNoMicroVms(): Promise<string | null> {
+  const lacks = await whatMicroVmsLack()
+  return lacks.length === 0 ? null : `NO microVM WAS STARTED: ${lacks.join('; ')}. npm run test:microvm runs this`
+}
+
+/** A real driver in a folder of its own, over the demo image. */
+export type MicroVmFixture = {
+  readonly dir: string
+  readonly home: string
+  readonly stateDir: string
+  readonly installation: Installation
+  open(overrides?: Partial<MicrosandboxDriverInput>): Promise<Driver>
+  /** Runs a command in a sandbox by the runtime's own exec. */
+  exec(run: RunId, command: readonly string[]): Promise<CommandResult>
+  /** Mounts and processes of runs that live, and those of runs that do not. */
+  leftovers(): Promise<readonly string[]>
+  remove(): Promise<void>
+}
+
+/** Makes the fixture; throws without the npm package. Not beneath a folder in memory, where the runtime can't keep owners. */
+export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'of'> = makeNoLogs()): Promise<MicroVmFixture> {
+  const installation = findInstallation()
+  if (installation === null) throw new Error('npm left the runtime out')
+  const dir = mkdtempSync('/var/tmp/sandyard-vm-')
+  const stateDir = join(dir, 'state')
+  const home = join(stateDir, 'home')
+  const images = await makeImages(join(dir, 'images'))
+  const log = makeLog(process.env['SANDYARD_TEST_LOG'] === undefined ? 'silent' : 'debug')
+  return {
+    dir,
+    home,
+    stateDir,
+    installation,
+    open: (overrides = {}) =>
+      makeMicrosandboxDriver({
+        dir: stateDir,
+        installation,
+        images: images.forDriver,
+        imageDigests: images.digests,
+        volumes: makeVolumes(join(dir, 'volumes')),
+        logs,
+        clock: systemClock,
+        log,
+        settings: { defaultDiskMib: 512, uidShift: UID_SHIFT, cpuOvercommit: 4 },
+        ...overrides,
+      }),
+    async exec(run, command) {
+      const record = await (await openVmRecords(stateDir)).read(run)
+      if (record === null) throw new Error('no such run')
+      const args = ['exec', '-q', vmPaths(home, record.sandbox_id).name, '--', ...command]
+      return await tryCommand(installation.msb, args, { timeoutMs: 120_000, env: vmEnvironment(home), input: '' })
+    },
+    async leftovers() {
+      const mounts = await mountPointsBelow(join(stateDir, 'mounts'))
+      const found = await Promise.all(
+        [['sandbox', '--name'], [SDK_CALL_MARK], [WORKLOAD_MARK]].map((words) => findOwn(words, home)),
+      )
+      return [...mounts, ...found.flat()]
+    },
+    remove() {
+      rmSync(dir, { recursive: true, force: true, maxRetries: 3 })
+      return Promise.resolve()
+    },
+  }
+}
+
+/** Processes of the runtime over this home: the environment tells, as other tests may run their own. */
+async function findOwn(words: readonly string[], home: string): Promise<readonly string[]> {
+  const marks = await findProcesses(words)
+  const own = await Promise.all(
+    marks.map(async ({ pid }) => {
+      const { stdout } = await tryCommand('cat', [`/proc/${String(pid)}/environ`], { timeoutMs: 5000 })
+      return stdout.split('\0').includes(`MSB_HOME=${home}`) ? [`${words.join(' ')} ${String(pid)}`] : []
+    }),
+  )
+  return own.flat()
+}
+
+async function makeImages(
+  dir: string,
+): Promise<{ readonly forDriver: Images; readonly digests: () => Promise<readonly string[]> }> {
+  const log = makeLog('silent')
+  const deps = { dir, uidShift: UID_SHIFT, clock: systemClock, log, defaultRegistry: 'registry.example' }
+  const store = await openImageStore(deps)
+  await ensureDemoImage(store)
+  return {
+    digests: async () => [(await store.inspect(DEMO_REFERENCE))?.digest ?? ''],
+    forDriver: {
+      async resolve(reference, options) {
+        if (reference.endsWith('/slow')) await systemClock.sleep(600_000, options.signal)
+        if (!reference.startsWith('local/')) throw new StartError('image', `no image '${reference}'`)
+        return await store.resolve(DEMO_REFERENCE, options)
+      },
+      list: () => Promise.resolve(['local/box']),
+    },
+  }
+}
+
+/** Volumes as plain folders, without caps. */
+function makeVolumes(dir: string): MicrosandboxDriverInput['volumes'] {
+  return {
+    open({ volume_id }) {
+      const folder = join(dir, volume_id)
+      if (!existsSync(folder)) {
+        mkdirSync(folder, { recursive: true })
+        chownSync(folder, UID_SHIFT, UID_SHIFT)
+      }
+      return Promise.resolve(folder)
+    },
+  }
+}
+
+/** The folder of the runtime for one sandbox. */
+export function vmFolder(home: string, sandbox: SandboxId): string {
+  return join(home, 'sandboxes', vmPaths(home, sandbox).name)
+}
