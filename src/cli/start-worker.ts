@@ -119,7 +119,7 @@ export async function openDriver(
     random: systemRandom,
     volumes: storage,
     logs,
-    openGuestChannel: (container, use) => {
+    openGuestChannel: (container, use, capture) => {
       const [client, agent] = duplexPair()
       serveChannel(agent, guests.of(container), {
         clock: systemClock,
@@ -128,6 +128,7 @@ export async function openDriver(
         agentVersion: `sandyard ${VERSION}`,
         onActivity: use.touch,
         onProcess: use.hold,
+        capture,
       }).catch((error: unknown) => {
         log.error({ error }, 'a command channel ended in a way that it should not')
       })

@@ -1,5 +1,6 @@
 import { duplexPair } from 'node:stream'
 import type { Duplex } from 'node:stream'
+import { asId, type SandboxId } from '../../src/domain/ids.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { decodeCbor } from '../../src/worker/channel/cbor.ts'
@@ -9,6 +10,7 @@ import { asBytes, asMap } from '../../src/worker/channel/fields.ts'
 import { makeFrameReader } from '../../src/worker/channel/frame.ts'
 import type { Guest } from '../../src/worker/channel/guest.ts'
 import type { MessageType } from '../../src/worker/channel/messages.ts'
+import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { serveChannel } from '../../src/worker/channel/serve-channel.ts'
 import { waitUntil } from './wait.ts'
 
@@ -62,6 +64,8 @@ export type Finished = {
 }
 
 const LIMIT_MS = 20_000
+/** Messages that carry what a sandbox gives. */
+const OUTPUTS: ReadonlySet<string> = new Set(['core.exec.stdout', 'core.exec.stderr', 'core.fs.data'])
 
 /** Serves a guest to a client. `keepsOutput: false` counts output bytes without keeping them. */
 export function connectAgent(
@@ -78,6 +82,7 @@ export function connectAgent(
       // counted by the tests that care
     },
     onProcess: () => () => undefined,
+    capture: makeNoLogs().of(asId<SandboxId>('box')),
     ...options.deps,
   })
   const received: Received[] = []
@@ -89,7 +94,7 @@ export function connectAgent(
     for (const frame of reader.push(piece.subarray(Math.max(0, missing)))) {
       const { type, payload } = decodeEnvelope(frame.body)
       const fields = asMap(decodeCbor(payload))
-      const isOutput = type === 'core.exec.stdout' || type === 'core.exec.stderr'
+      const isOutput = OUTPUTS.has(type)
       if (isOutput && options.onOutput !== undefined) options.onOutput(Buffer.from(asBytes(fields['data'])))
       else received.push({ id: frame.id, flags: frame.flags, type, payload: fields })
     }

@@ -1,6 +1,7 @@
 import type { Guest } from './guest.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
+import type { LogWriter } from '../logs/logs.ts'
 import type { AgentMessageType, ClientMessageType, ErrorKind } from './messages.ts'
 
 /** What a channel is served with. */
@@ -17,7 +18,12 @@ export type ChannelDeps = {
    * runs is in use, however silent it is (the genuine runtime's rule for exec sessions).
    */
   readonly onProcess: () => () => void
+  /** Where the output of processes is kept, too: every session's, as the genuine runtime does. */
+  readonly capture: Capture
 }
+
+/** What is kept of output; it must be cheap, and never fails. */
+export type Capture = Pick<LogWriter, 'stream'>
 
 export type ChannelLimits = {
   /** The most sessions that one client may have open at once. */
@@ -30,6 +36,7 @@ export const DEFAULT_CHANNEL_LIMITS: ChannelLimits = { sessions: 256 }
 /** What the families of messages (exec, fs, tcp) see of one client's connection. */
 export interface Channel {
   readonly guest: Guest
+  readonly capture: Capture
   readonly clock: Clock
   readonly log: Log
   /** Queues a message. Sending never fails; once the connection is gone nothing happens. */

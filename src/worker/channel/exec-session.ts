@@ -1,8 +1,10 @@
+import type { Readable } from 'node:stream'
 import type { Channel } from './channel.ts'
 import { failedPayload } from './exec-payloads.ts'
 import { ExecFailure } from './guest.ts'
 import type { GuestExec, GuestProcess } from './guest.ts'
 import { errnoOf } from './errno.ts'
+import type { OutputSource } from '../logs/output-stream.ts'
 import { makeInbox } from './inbox.ts'
 import { pump } from './pump.ts'
 
@@ -60,6 +62,15 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
     process.stderr?.destroy()
   }
 
+  const carry = async (type: OutputType, stream: Readable): Promise<void> => {
+    const kept = channel.capture.stream(sourceOf(type, request))
+    await pump(channel, stream, (data) => {
+      channel.sendData(id, type, data)
+      kept.write(data)
+    })
+    kept.end()
+  }
+
   const run = async (): Promise<void> => {
     try {
       const started = await channel.guest.exec(request)
@@ -69,18 +80,8 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
         return
       }
       adopt(started)
-      const outputs = [
-        pump(channel, started.stdout, (data) => {
-          channel.sendData(id, 'core.exec.stdout', data)
-        }),
-      ]
-      if (started.stderr !== null) {
-        outputs.push(
-          pump(channel, started.stderr, (data) => {
-            channel.sendData(id, 'core.exec.stderr', data)
-          }),
-        )
-      }
+      const outputs = [carry('core.exec.stdout', started.stdout)]
+      if (started.stderr !== null) outputs.push(carry('core.exec.stderr', started.stderr))
       await Promise.all(outputs)
       const code = await started.exited
       hasEnded = true
@@ -119,4 +120,12 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
       if (child !== null && !hasEnded) discard(child)
     },
   }
+}
+
+type OutputType = 'core.exec.stdout' | 'core.exec.stderr'
+
+/** A terminal's output is both of a process's at once. */
+function sourceOf(type: OutputType, { tty }: GuestExec): OutputSource {
+  if (tty !== null) return 'output'
+  return type === 'core.exec.stdout' ? 'stdout' : 'stderr'
 }

@@ -53,6 +53,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
 
   const channel: Channel = {
     guest,
+    capture: deps.capture,
     clock: deps.clock,
     log: deps.log,
     send(id, type, payload) {

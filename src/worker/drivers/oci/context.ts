@@ -4,7 +4,7 @@ import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
 import type { Image, RegistryAuth } from '../../images/image.ts'
-import type { SandboxLogs } from '../../logs/logs.ts'
+import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
 import type { RunUse } from './activity.ts'
@@ -71,8 +71,8 @@ export type OciDriverInput = {
   readonly volumes: Pick<VolumeStorage, 'open'>
   /** Where the workload's output and what happens to a sandbox is written. */
   readonly logs: Pick<SandboxLogs, 'of'>
-  /** Serves the agent protocol for one client, and says when it uses the sandbox. */
-  readonly openGuestChannel: (container: Container, use: RunUse) => Duplex
+  /** Serves the agent protocol for one client, says when it uses the sandbox, and writes down what processes say. */
+  readonly openGuestChannel: (container: Container, use: RunUse, capture: Pick<LogWriter, 'stream'>) => Duplex
   readonly settings: OciSettings
 }
 

@@ -147,13 +147,14 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     async openChannel(run) {
       const record = await records.read(run)
       const container = record === null ? null : await containerOf(context, record)
-      if (container === null) throw new Error(`run ${run} is not running`)
-      return input.openGuestChannel(container, {
+      if (record === null || container === null) throw new Error(`run ${run} is not running`)
+      const use = {
         touch: () => {
           activity.touch(run)
         },
         hold: () => activity.hold(run),
-      })
+      }
+      return input.openGuestChannel(container, use, context.logs.of(record.sandbox_id))
     },
     watch: (onChange) => watch.subscribe(onChange),
     async close() {

@@ -8,8 +8,12 @@ import type { LogSource } from '../../../../src/contract/log-protocol.ts'
 import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
 import type { RunId } from '../../../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../../../src/domain/spec.ts'
+import { makeLog } from '../../../../src/lib/log.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { SandboxLogs } from '../../../../src/worker/logs/logs.ts'
+import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec.ts'
+import { loadPtyBinding } from '../../../../src/worker/drivers/oci/pty-binding.ts'
+import { connectAgent } from '../../../support/agent-client.ts'
 import { EVERYTHING, makeTestLogs, readAll, textOf } from '../../../support/logs.ts'
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
@@ -113,6 +117,24 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     await assert.rejects(driver.start(wanted, NEVER))
     assert.equal(await saidBy(wanted, 'system'), "start failed: no image 'strange/box'\n")
     assert.equal(logs.isLive(wanted.sandbox_id), false)
+  })
+
+  test('has the output of commands, that of a terminal as one', async () => {
+    const wanted = shell('sleep 1000')
+    await driver.start(wanted, NEVER)
+    await driver.openChannel(wanted.run_id)
+    const guest = makeContainerGuest(fixture.container(wanted.run_id), {
+      log: makeLog('silent'),
+      pty: loadPtyBinding(),
+    })
+    const client = connectAgent(guest, { deps: { capture: logs.of(wanted.sandbox_id) } })
+    const script = { cmd: 'sh', args: ['-c', 'echo out; echo err >&2; printf unfinished'] }
+    await client.finish(client.exec(script))
+    assert.equal(await saidBy(wanted, 'stdout'), 'out\nunfinished')
+    assert.equal(await saidBy(wanted, 'stderr'), 'err\n')
+    await client.finish(client.exec({ ...script, tty: true }))
+    assert.equal(await saidBy(wanted, 'output'), 'out\r\nerr\r\nunfinished')
+    await client.hangUp()
   })
 
   test('goes on after the worker was killed: what is written meanwhile waits, more than a pipe holds too', async () => {
