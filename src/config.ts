@@ -107,11 +107,12 @@ export const SETTINGS = {
   driver: {
     variable: 'SANDYARD_DRIVER',
     flag: 'driver',
-    fallback: 'oci',
-    unit: 'oci, simulated',
-    meaning: 'what runs sandboxes; `simulated` runs nothing and is for trying the API',
-    parse: oneOf(['oci', 'simulated']),
-  } satisfies Setting<'oci' | 'simulated'>,
+    fallback: 'auto',
+    unit: 'auto, microsandbox, oci, simulated',
+    meaning:
+      'what runs sandboxes; `auto` takes microVMs where the machine can run them and OCI containers elsewhere, `simulated` runs nothing and is for trying the API',
+    parse: oneOf(['auto', 'microsandbox', 'oci', 'simulated']),
+  } satisfies Setting<'auto' | 'microsandbox' | 'oci' | 'simulated'>,
   runtime: {
     variable: 'SANDYARD_RUNTIME',
     flag: 'runtime',
@@ -225,6 +226,24 @@ export const SETTINGS = {
     unit: 'streams',
     meaning: 'how many logs may be read or followed at once; more are answered 429',
     parse: wholeNumber(0, 1_000_000),
+  } satisfies Setting<number>,
+  channelsPerSandbox: {
+    variable: 'SANDYARD_CHANNELS_PER_SANDBOX',
+    flag: null,
+    fallback: '256',
+    unit: 'channels',
+    meaning:
+      'the most command channels that one sandbox has open at once, counted by each server process; more are answered 429',
+    parse: wholeNumber(1, 1_000_000),
+  } satisfies Setting<number>,
+  channelsPerOrg: {
+    variable: 'SANDYARD_CHANNELS_PER_ORG',
+    flag: null,
+    fallback: '2048',
+    unit: 'channels',
+    meaning:
+      'the most command channels that one organization has open at once, counted by each server process; more are answered 429',
+    parse: wholeNumber(1, 1_000_000),
   } satisfies Setting<number>,
   shutdown: {
     variable: 'SANDYARD_SHUTDOWN',

@@ -1,11 +1,13 @@
-import { access, constants, open } from 'node:fs/promises'
+import { access, constants } from 'node:fs/promises'
 import { systemRandom } from '../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { whatIsMissing, whatToolboxLacks } from '../worker/drivers/oci/probe.ts'
 import { probeNetwork } from '../worker/network/probe.ts'
 import { chooseStorage } from '../worker/volumes/open-storage.ts'
 import type { Call, Command } from './command.ts'
-import { chooseRuntime, storagePlan } from './start-worker.ts'
+import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from './choose-driver.ts'
+import { chooseRuntime } from './open-oci-driver.ts'
+import { storagePlan } from './start-worker.ts'
 
 export const doctor: Command = {
   usage: 'doctor',
@@ -16,24 +18,23 @@ export const doctor: Command = {
 type Finding = { readonly what: string; readonly isGood: boolean; readonly told: string }
 
 /** What sandboxes run without, or what is made at the first start. */
-const WELCOME = ['microVMs', 'data folder', 'volumes', 'files']
+const WELCOME = ['data folder', 'volumes', 'files']
+/** What only sandboxes of the driver for OCI runtimes need. */
+const OF_OCI = ['OCI runtime', 'programs', 'network']
 
 async function runDoctor({ config }: Call): Promise<number> {
+  const surveys = await surveyDrivers(config)
+  const choice = chooseDriver(config.driver, surveys)
   const findings: Finding[] = [
     { what: 'node', isGood: Number(process.versions.node.split('.')[0]) >= 24, told: process.version },
     {
       what: 'user',
       isGood: process.getuid?.() === 0,
-      told: process.getuid?.() === 0 ? 'root' : 'not root: the oci driver needs root',
+      told: process.getuid?.() === 0 ? 'root' : 'not root: drivers that run sandboxes need root',
     },
     await find('data folder', async () => {
       await access(config.dataDir, constants.W_OK)
       return config.dataDir
-    }),
-    await find('microVMs', async () => {
-      const device = await open('/dev/kvm', 'r+')
-      await device.close()
-      return '/dev/kvm opens, but this version has no driver for microVMs'
     }),
     await find('OCI runtime', async () => {
       const { isolation, passedOver } = await chooseRuntime(config)
@@ -62,8 +63,26 @@ async function runDoctor({ config }: Call): Promise<number> {
   ]
   for (const { what, isGood, told } of findings)
     process.stdout.write(`${isGood ? 'ok     ' : 'MISSING'}  ${what.padEnd(12)} ${told}\n`)
-  const needed = findings.filter(({ what }) => !WELCOME.includes(what))
-  return needed.every(({ isGood }) => isGood) ? 0 : 1
+  process.stdout.write(driverLines(surveys, choice).join(''))
+  const unneeded = [...WELCOME, ...(choice.name === 'oci' ? [] : OF_OCI)]
+  const needed = findings.filter(({ what }) => !unneeded.includes(what))
+  const chosen = surveys.find(({ name }) => name === choice.name)
+  return needed.every(({ isGood }) => isGood) && (chosen?.lacks.length ?? 0) === 0 ? 0 : 1
+}
+
+/** The drivers in the order of preference, whether each can run here, and which one is taken. */
+export function driverLines(surveys: readonly DriverSurvey[], choice: DriverChoice): readonly string[] {
+  const line = (name: string, told: string): string => `  ${name.padEnd(13)} ${told}\n`
+  const lines = surveys.map(({ name, isolation, lacks, keepsSandboxes }) => {
+    const told = lacks.length === 0 ? `can run here: ${isolation}` : `can't run here: ${lacks.join('; ')}`
+    return line(name, keepsSandboxes ? `${told}; sandboxes of its own are kept here` : told)
+  })
+  return [
+    '\ndrivers, the preferred first:\n',
+    ...lines,
+    line('simulated', 'runs nothing, and is taken only by name'),
+    `sandboxes run with: ${choice.name}, because ${choice.why}\n`,
+  ]
 }
 
 async function find(what: string, look: () => Promise<string>): Promise<Finding> {

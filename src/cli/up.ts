@@ -17,7 +17,8 @@ import { openDataFolder, type DataFolder } from './data-folder.ts'
 import { openStore } from './open-store.ts'
 import { makeStopSignals } from './stop-signals.ts'
 import { startControl, type RunningControl } from './start-control.ts'
-import { openDriver, openImages, openLogs, openStorage, UID_SHIFT } from './start-worker.ts'
+import { openDriver } from './open-driver.ts'
+import { openImages, openLogs, openStorage, UID_SHIFT } from './start-worker.ts'
 
 /** The worker that runs inside `up`. */
 const LOCAL_WORKER = 'local'
@@ -60,7 +61,7 @@ async function runUp({ config }: Call): Promise<number> {
           onSynced: synced.resolve,
         })
   const working = agent?.(stop.signal) ?? untilAborted(stop.signal)
-  if (config.driver === 'oci' && machine !== null) await ensureDemoImage(await openImages(config, log))
+  if (machine !== null && machine.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
 
   if (agent !== null) await untilSynced(synced.promise, stop.signal)
   missing = machine === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
@@ -85,9 +86,9 @@ async function tryMachine(deps: {
     const storage = opened.adopt(await openStorage(deps.config, deps.log), (one) => one.close())
     say(`volumes: ${storage.report.how}`)
     const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
-    const driver = await openDriver(deps.config, { ...deps, storage, logs })
+    const { driver, why } = await openDriver(deps.config, { ...deps, storage, logs })
     const { report } = await driver.probe()
-    say(`sandboxes run with ${report.name}: ${report.isolation}`)
+    say(`sandboxes run with the driver ${report.name} (${why}): ${report.isolation}`)
     opened.move()
     return { driver, storage, logs }
   } catch (error) {

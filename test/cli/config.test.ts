@@ -19,7 +19,7 @@ test('what can’t be read is refused with the place it was given in, what was s
     [{}, { 'data-dir': '' }, /^--data-dir is ""/],
     [{ SANDYARD_PORT: '0x10' }, {}, /SANDYARD_PORT/],
     [{ SANDYARD_LOG_LEVEL: 'loud' }, {}, /trace, debug, info/],
-    [{ SANDYARD_DRIVER: 'docker' }, {}, /oci, simulated/],
+    [{ SANDYARD_DRIVER: 'docker' }, {}, /auto, microsandbox, oci, simulated/],
     [{ SANDYARD_API_KEY: 'short' }, {}, /at least 8 characters/],
     [{ SANDYARD_SECRET_KEY: 'c2hvcnQ=' }, {}, /32 bytes/],
   ]
