@@ -22,21 +22,37 @@ const needs = [
   { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
 ]
 
+/** What the tests alone use. */
+const testNeeds = [
+  {
+    programs: ['ssh'],
+    debianPackage: 'openssh-client',
+    purpose: 'ssh, by which the tests try the SSH of sandboxes',
+  },
+]
+
 /**
  * Installs what is missing of the programs above, after saying what and by which command. Whatever the reason that it
  * cannot (refused, not root, no apt-get, no network), it says so and returns: the server starts and names what it cannot run.
  */
 export function ensureSystemPackages() {
+  ensure(needs, 'without them some or all sandboxes cannot run here')
+}
+
+/** As `ensureSystemPackages`, with what the tests use beside it; without that, they skip what needs it and say so. */
+export function ensureTestPackages() {
+  ensure([...needs, ...testNeeds], 'without them some or all sandboxes and tests cannot run here')
+}
+
+function ensure(wanted, consequence) {
   if (process.platform !== 'linux') return
-  const missing = needs.filter(isMissing)
+  const missing = wanted.filter(isMissing)
   if (missing.length === 0) return
   say(`this machine lacks ${missing.map(({ purpose }) => purpose).join('; ')}`)
   const packages = missing.map(({ debianPackage }) => debianPackage)
   const reason = whyNot()
   if (reason !== undefined) {
-    say(
-      `${reason}; without them some or all sandboxes cannot run here. To install them: sudo apt-get install ${packages.join(' ')}`,
-    )
+    say(`${reason}; ${consequence}. To install them: sudo apt-get install ${packages.join(' ')}`)
     return
   }
   const install = ['install', '-y', '--no-install-recommends', ...packages]

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'
 import { runMain } from './say.mjs'
 import { runToEnd } from './run-to-end.mjs'
-import { ensureSystemPackages } from './system-packages.mjs'
+import { ensureTestPackages } from './system-packages.mjs'
 
 /** Test files at once: as many as the smallest machine this is built for has cores. */
 const filesAtOnce = 2
@@ -17,7 +17,7 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 
 await runMain(async () => {
   ensureNodePackages(root)
-  ensureSystemPackages()
+  ensureTestPackages()
   const given = process.argv.slice(2)
   const flags = given.filter((word) => word.startsWith('-'))
   const paths = given.filter((word) => !word.startsWith('-')).map(toPattern)
