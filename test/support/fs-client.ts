@@ -12,7 +12,7 @@ export type FsClient = {
   /** Sends a request and gives its id. */
   ask(op: string, fields: object): number
   /** Resolves with the response to a request. */
-  answer(id: number): Promise<FsAnswer>
+  answer(id: number, limitMs?: number): Promise<FsAnswer>
   /** Does an operation and gives its data. Rejects with what the response said. */
   run(op: string, fields: object): Promise<unknown>
   /** Does an operation that must fail and gives its words. */
@@ -28,9 +28,13 @@ export type FsClient = {
   received(id: number): Buffer
 }
 
-/** Serves a guest's files to a client. */
-export function connectFiles(guest: Guest, deps: Partial<ChannelDeps> = {}): FsClient {
-  const agent = connectAgent(guest, { deps })
+/** Serves a guest's files to a client; data that come go to `onOutput`, if there is one, and are not kept. */
+export function connectFiles(
+  guest: Guest,
+  deps: Partial<ChannelDeps> = {},
+  onOutput?: (data: Buffer) => void,
+): FsClient {
+  const agent = connectAgent(guest, onOutput === undefined ? { deps } : { deps, onOutput })
   let nextId = 1
   const client: FsClient = {
     agent,
@@ -39,8 +43,11 @@ export function connectFiles(guest: Guest, deps: Partial<ChannelDeps> = {}): FsC
       agent.send(id, 'core.fs.request', { op: { [op]: fields } })
       return id
     },
-    async answer(id) {
-      const { payload } = await agent.next((message) => message.id === id && message.type === 'core.fs.response')
+    async answer(id, limitMs) {
+      const { payload } = await agent.next(
+        (message) => message.id === id && message.type === 'core.fs.response',
+        limitMs,
+      )
       return { ok: payload['ok'], error: payload['error'], data: payload['data'] }
     },
     async run(op, fields) {
