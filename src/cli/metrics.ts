@@ -4,7 +4,9 @@ import type { Log } from '../lib/log.ts'
 import * as runs from '../store/runs.ts'
 
 /** What `/metrics` tells of the process and of its work, beside the HTTP requests that the server counts itself. */
-export function makeMetrics(deps: Pick<ControlDeps, 'db' | 'waits' | 'logStreams'> & { readonly log: Log }): Registry {
+export function makeMetrics(
+  deps: Pick<ControlDeps, 'db' | 'waits' | 'channelPlaces' | 'logStreams'> & { readonly log: Log },
+): Registry {
   const register = new Registry()
   collectDefaultMetrics({ register })
   const open = new Gauge({
@@ -37,6 +39,14 @@ export function makeMetrics(deps: Pick<ControlDeps, 'db' | 'waits' | 'logStreams
     registers: [register],
     collect() {
       logStreams.set(deps.logStreams.taken)
+    },
+  })
+  const channels = new Gauge({
+    name: 'sandyard_open_channels',
+    help: 'Command channels that are open, or are being opened.',
+    registers: [register],
+    collect() {
+      channels.set(deps.channelPlaces.taken)
     },
   })
   return register

@@ -1,7 +1,9 @@
 import type { AddressInfo } from 'node:net'
+import { createWebSocketStream, type WebSocket } from 'ws'
 
 import type { Config } from '../config.ts'
 import type { StreamAsked } from '../contract/worker-protocol.ts'
+import { makeChannelPlaces } from '../control/channel-places.ts'
 import type { ControlDeps } from '../control/deps.ts'
 import { ticketTopic } from '../control/dial-in.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
@@ -53,7 +55,7 @@ export async function startControl(
     log,
     windowMs: WAKE_WINDOW_MS,
   })
-  const relay = makeRelay<StreamAsked>({
+  const relay = makeRelay<StreamAsked, WebSocket>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker) => {
       wake.publish([ticketTopic(worker)])
@@ -71,7 +73,12 @@ export async function startControl(
     wake,
     waits: makeSlots(config.waitCapacity),
     logStreams: makeSlots(config.logStreamCapacity),
-    openStream: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
+    openStream: async ({ worker_id, asked }, signal) => {
+      const socket = await relay.open(worker_id, asked, signal)
+      return socket === null ? null : createWebSocketStream(socket)
+    },
+    dialChannel: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
+    channelPlaces: makeChannelPlaces({ perSandbox: config.channelsPerSandbox, perOrg: config.channelsPerOrg }),
     settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry },
   })
 

@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream'
+import type { WebSocket } from 'ws'
 import type { StreamAsked } from '../contract/worker-protocol.ts'
 import type { Caller } from '../domain/caller.ts'
 import type { ApiKeyId, OrgId, SandboxId, WorkerId } from '../domain/ids.ts'
@@ -34,6 +35,10 @@ export type ControlDeps = {
   readonly admit: (admission: Admission) => Promise<AdmissionAnswer>
   /** Asks a worker for a stream and resolves when the worker has dialled in; null when too many wait already. */
   readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex | null>
+  /** The same for a command channel: its WebSocket, paused, so that what comes meanwhile is not lost. */
+  readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
+  /** Places for the command channels of this process. */
+  readonly channelPlaces: ChannelPlaces
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
   /** Keys that were just looked up. */
@@ -53,6 +58,13 @@ export type ControlSettings = {
   readonly stopGraceMs: number
   /** The registry that an image reference without a host means. */
   readonly defaultRegistry: string
+}
+
+/** Places for command channels; `taken` counts all. */
+export type ChannelPlaces = {
+  /** Takes a place, to be given back by calling the answer. Throws `rate_limited`, naming the limit. */
+  take(of: SandboxKey): () => void
+  readonly taken: number
 }
 
 /** A key that is not revoked, with whom it stands for until its expiry, by the wall clock. */

@@ -1,6 +1,5 @@
-import type { Duplex } from 'node:stream'
 import { Problem } from '../domain/problem.ts'
-import type { ControlDeps, StreamTarget } from './deps.ts'
+import type { StreamTarget } from './deps.ts'
 
 /** How long a worker has to dial in for a stream: the client gives up after 10 s (agent protocol, section 1). */
 const DIAL_IN_MS = 8_000
@@ -14,11 +13,11 @@ export function ticketTopic(worker: string): string {
  * A stream from a worker that was asked for one. Throws `unavailable`, in the words given, when it does not dial in in
  * time or too many streams are waited for; `signal` ends the wait like the time limit does.
  */
-export async function dialIn(
-  { openStream }: Pick<ControlDeps, 'openStream'>,
+export async function dialIn<Stream>(
+  { openStream }: { readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Stream | null> },
   target: StreamTarget,
   { signal, words }: { readonly signal: AbortSignal; readonly words: { readonly late: string; readonly full: string } },
-): Promise<Duplex> {
+): Promise<Stream> {
   const limit = AbortSignal.any([signal, AbortSignal.timeout(DIAL_IN_MS)])
   try {
     const stream = await openStream(target, limit)

@@ -1,8 +1,12 @@
+import { Counter, type Registry } from 'prom-client'
 import { OPERATIONS } from '../contract/operations.ts'
+import type { ChannelEnd } from '../contract/channel-ends.ts'
+import { CallerEnded } from '../control/watch-caller.ts'
+import { RunEnded } from '../control/watch-run.ts'
 import { asId, type SandboxId } from '../domain/ids.ts'
 import type { Log } from '../lib/log.ts'
 import { authenticateRequest, requireScope } from './authenticate-request.ts'
-import { pipeWebSocket } from './pipe-web-socket.ts'
+import { joinChannel } from './join-channel.ts'
 import { parseQuery } from './query.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import type { UseCases } from './use-cases.ts'
@@ -15,6 +19,7 @@ import type { ParserMaker } from './validate.ts'
 export function agentRoute(deps: {
   readonly useCases: UseCases
   readonly log: Log
+  readonly metrics: Registry
   readonly makeParser: ParserMaker
   readonly settings: { readonly pingMs: number }
 }): UpgradeRoute {
@@ -22,6 +27,12 @@ export function agentRoute(deps: {
   const { path, params, query, access } = OPERATIONS.open_agent
   const parseParams = makeParser(params, 'path')
   const parseOfQuery = makeParser(query, 'query')
+  const ends = new Counter({
+    name: 'sandyard_channel_ends_total',
+    help: 'Command channels that ended, by why.',
+    labelNames: ['why'],
+    registers: [deps.metrics],
+  })
   return {
     path,
     handle: async (upgrade) => {
@@ -30,14 +41,18 @@ export function agentRoute(deps: {
       const { sandbox_id } = parseParams(upgrade.params)
       parseQuery(upgrade.url, query, parseOfQuery)
       const channel = await useCases.openChannel(caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)
-      channel.on('error', (error) => {
-        log.debug({ request_id: upgrade.requestId, err: error }, 'a command channel broke')
-      })
       try {
-        await pipeWebSocket(await upgrade.accept(), channel, settings)
+        const signal = AbortSignal.any([channel.signal, upgrade.closing])
+        const why = await joinChannel(await upgrade.accept(), channel.socket, { ...settings, signal, endOf })
+        ends.inc({ why })
+        log.debug({ request_id: upgrade.requestId, sandbox_id, why }, 'a command channel ended')
       } finally {
-        channel.destroy()
+        channel.close()
       }
     },
   }
+}
+
+function endOf(reason: unknown): ChannelEnd {
+  return reason instanceof CallerEnded || reason instanceof RunEnded ? reason.why : 'server_closing'
 }

@@ -6,6 +6,7 @@ import { WebSocketServer, type WebSocket } from 'ws'
 import { Problem } from '../domain/problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 import type { Log } from '../lib/log.ts'
+import { makeSlots } from '../lib/slots.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import { problemOf, renderProblem } from './problem-reply.ts'
 import { rawReply } from './refuse-malformed.ts'
@@ -28,7 +29,9 @@ export type Upgrade = {
   readonly requestId: string
   /** Aborted when the client leaves. */
   readonly signal: AbortSignal
-  /** Answers 101. To be called once, when nothing can be refused any more. */
+  /** Aborted when the server closes. A WebSocket that is still open a moment later is closed by the server itself. */
+  readonly closing: AbortSignal
+  /** Answers 101, with a paused WebSocket. To be called once, when nothing can be refused any more. */
   readonly accept: () => Promise<WebSocket>
 }
 
@@ -44,13 +47,21 @@ const MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 /** How long open WebSockets may take to say goodbye when the server closes, in milliseconds. */
 const GOODBYE_MS = 1_000
 const GOING_AWAY = 1001
+/** The most upgrades of one route that may be under way at once; each holds a socket for up to some 8 s. */
+const UNDER_WAY_LIMIT = 2_048
 
 /** Serves upgrades on the server's own port; `app.close()` ends them. */
 export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   const sockets = new WebSocketServer({ noServer: true, perMessageDeflate: false, maxPayload: MESSAGE_LIMIT_BYTES })
   // Upgrades that nobody has answered yet; the ones that were are the WebSocketServer's.
   const pending = new Set<Duplex>()
-  const routes = deps.routes.map((route) => ({ ...route, shape: shapeOf(route.path) }))
+  // Counted for each route: workers that answer must not be held up by the clients that wait for them.
+  const routes = deps.routes.map((route) => ({
+    ...route,
+    shape: shapeOf(route.path),
+    underWay: makeSlots(UNDER_WAY_LIMIT),
+  }))
+  const closing = new AbortController()
   app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const requestId = deps.uuids.next()
     pending.add(socket)
@@ -68,6 +79,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   })
   app.addHook('preClose', async () => {
     for (const socket of pending) socket.destroy()
+    closing.abort(new Error('the server is closing'))
     await closeAll(sockets)
   })
 
@@ -84,22 +96,43 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       throw new Problem('not_found', {
         details: { field: 'path', seen: path.slice(0, 200), accepted: 'a WebSocket route' },
       })
+    const giveBack = found.route.underWay.take()
+    if (giveBack === null) throw tooManyUnderWay(found.route.underWay.taken)
     const gone = new AbortController()
     socket.once('close', () => {
       gone.abort(new Error('the client left'))
     })
-    await found.route.handle({
-      url,
-      headers: request.headers,
-      params: decodeAll(found.params),
-      requestId,
-      signal: gone.signal,
-      accept: () => {
-        pending.delete(socket)
-        return accept(sockets, request, { socket, head, signal: gone.signal })
-      },
-    })
+    try {
+      await found.route.handle({
+        url,
+        headers: request.headers,
+        params: decodeAll(found.params),
+        requestId,
+        signal: gone.signal,
+        closing: closing.signal,
+        accept: async () => {
+          pending.delete(socket)
+          const webSocket = await accept(sockets, request, { socket, head, signal: gone.signal })
+          giveBack()
+          webSocket.on('error', (error) => {
+            deps.log.debug({ request_id: requestId, err: error }, 'a WebSocket broke')
+          })
+          return webSocket
+        },
+      })
+    } finally {
+      giveBack()
+    }
   }
+}
+
+function tooManyUnderWay(current: number): Problem {
+  const how_to_change = 'try again in a moment, and open fewer connections at once'
+  return new Problem('rate_limited', {
+    message: `too many requests: ${String(current)} connections are being opened; ${how_to_change}`,
+    details: { limit: 'upgrades_under_way', max: UNDER_WAY_LIMIT, current, how_to_change },
+    retryAfterSeconds: 1,
+  })
 }
 
 function decodeAll(params: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
@@ -132,6 +165,7 @@ function accept(
     signal.addEventListener('abort', onGone, { once: true })
     sockets.handleUpgrade(request, socket, head, (webSocket) => {
       signal.removeEventListener('abort', onGone)
+      webSocket.pause() // nothing may arrive before somebody listens
       resolve(webSocket)
     })
   })

@@ -1,5 +1,5 @@
 import type { FastifyPluginAsync } from 'fastify'
-import { createWebSocketStream } from 'ws'
+import type { WebSocket } from 'ws'
 import { SyncInput } from '../contract/sync-input.ts'
 import { WORKER_PROTOCOL_VERSION, type StreamAsked, type SyncRequest } from '../contract/worker-protocol.ts'
 import type { ControlDeps } from '../control/deps.ts'
@@ -14,7 +14,7 @@ import { JSON_TYPE } from './problem-reply.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import { makeParserMaker } from './validate.ts'
 
-export type WorkerRouteDeps = { readonly control: ControlDeps; readonly relay: Relay<StreamAsked> }
+export type WorkerRouteDeps = { readonly control: ControlDeps; readonly relay: Relay<StreamAsked, WebSocket> }
 
 /** The largest sync, in bytes: some 100,000 runs. */
 const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
@@ -73,8 +73,8 @@ export function makeStreamRoute({ control, relay }: WorkerRouteDeps): UpgradeRou
       const ticket = upgrade.params['ticket'] ?? ''
       if (!relay.isOpen(worker, ticket))
         throw new Problem('not_found', { message: 'the ticket is over or not this worker’s' })
-      const stream = createWebSocketStream(await upgrade.accept())
-      if (!relay.accept(worker, ticket, stream)) stream.destroy()
+      const socket = await upgrade.accept()
+      if (!relay.accept(worker, ticket, socket)) socket.terminate()
     },
   }
 }

@@ -2,23 +2,22 @@
  * Pairs a client with its worker. The control plane cannot dial a worker, so it leaves a ticket for it; the worker
  * sees it in the answer to its sync and dials in with it, once. A ticket is shown until it is used: answers get lost.
  */
-import type { Duplex } from 'node:stream'
-
 /** What a worker is to dial in for: `Asked` says what, `ticket` with what right. */
 export type Ticket<Asked> = Asked & { readonly ticket: string }
 
-export type Relay<Asked> = {
+/** `Stream` is what a worker dials in with: what carries the bytes is not the relay's business. */
+export type Relay<Asked, Stream> = {
   /**
    * Leaves a ticket for a worker and resolves with the stream that the worker dials in with, or with null at once when
    * too many wait already. Rejects with the signal's reason when it is aborted.
    */
-  open(workerId: string, asked: Asked, signal: AbortSignal): Promise<Duplex | null>
+  open(workerId: string, asked: Asked, signal: AbortSignal): Promise<Stream | null>
   /** All open tickets of a worker. */
   showTickets(workerId: string): readonly Ticket<Asked>[]
   /** Whether a worker may dial in with a ticket. */
   isOpen(workerId: string, ticket: string): boolean
   /** Gives the stream that a worker dialled in with to whoever waits for it; false when the ticket is not its or is over. */
-  accept(workerId: string, ticket: string, stream: Duplex): boolean
+  accept(workerId: string, ticket: string, stream: Stream): boolean
   /** How many tickets are open. */
   readonly waiting: number
 }
@@ -26,14 +25,14 @@ export type Relay<Asked> = {
 /** The most tickets that may be open at once, over all workers. */
 export const TICKET_LIMIT = 10_000
 
-type Open<Asked> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Duplex) => void }
+type Open<Asked, Stream> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Stream) => void }
 
 /** Makes a relay; `newTicket` gives unguessable texts, `onTicket` is called when a worker has a ticket to take. */
-export function makeRelay<Asked extends object>(options: {
+export function makeRelay<Asked extends object, Stream>(options: {
   readonly newTicket: () => string
   readonly onTicket: (workerId: string) => void
-}): Relay<Asked> {
-  const byWorker = new Map<string, Map<string, Open<Asked>>>()
+}): Relay<Asked, Stream> {
+  const byWorker = new Map<string, Map<string, Open<Asked, Stream>>>()
   let waiting = 0
 
   const close = (workerId: string, ticket: string): void => {
@@ -48,12 +47,12 @@ export function makeRelay<Asked extends object>(options: {
       signal.throwIfAborted()
       if (waiting >= TICKET_LIMIT) return null
       const ticket = options.newTicket()
-      const { promise, resolve, reject } = Promise.withResolvers<Duplex>()
+      const { promise, resolve, reject } = Promise.withResolvers<Stream>()
       const onAbort = (): void => {
         close(workerId, ticket)
         reject(reasonOf(signal))
       }
-      const tickets = byWorker.get(workerId) ?? new Map<string, Open<Asked>>()
+      const tickets = byWorker.get(workerId) ?? new Map<string, Open<Asked, Stream>>()
       byWorker.set(workerId, tickets.set(ticket, { ticket: { ...asked, ticket }, resolve }))
       waiting += 1
       signal.addEventListener('abort', onAbort, { once: true })

@@ -1,13 +1,15 @@
-import type { Duplex } from 'node:stream'
-import { createWebSocketStream, WebSocket } from 'ws'
+import { WebSocket } from 'ws'
 import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../contract/worker-protocol.ts'
 
 /** The worker's way to its control plane: HTTP and WebSocket, always dialled from here. */
 export interface ControlPlane {
   /** Sends a whole picture and resolves with what is wanted. Rejects when the control plane can't be reached or refuses. */
   sync(request: SyncRequest, signal: AbortSignal): Promise<SyncAnswer>
-  /** Dials in with a ticket. Rejects when it is over or not this worker's. */
-  dial(ticket: string, signal: AbortSignal): Promise<Duplex>
+  /**
+   * Dials in with a ticket and resolves with a paused WebSocket; the signal ends the dialling, not the connection. Rejects
+   * when the ticket is over or not this worker's.
+   */
+  dial(ticket: string, signal: AbortSignal): Promise<WebSocket>
 }
 
 /** How long a sync may take beyond the time that the control plane holds it. */
@@ -44,16 +46,15 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         })
         const onAbort = (): void => socket.terminate()
         signal.addEventListener('abort', onAbort, { once: true })
-        socket.once('close', () => {
+        // After the dialling, whoever joins the connection meets its end; an error that came with it tells nobody more.
+        socket.on('error', (error) => {
           signal.removeEventListener('abort', onAbort)
+          reject(error)
         })
-        socket.once('error', reject)
         socket.once('open', () => {
-          socket.off('error', reject)
-          const stream = createWebSocketStream(socket)
-          // An error before the stream is joined destroys it, which whoever joins it meets; nobody else hears of it.
-          stream.on('error', () => stream.destroy())
-          resolve(stream)
+          signal.removeEventListener('abort', onAbort)
+          socket.pause()
+          resolve(socket)
         })
       })
     },

@@ -1,11 +1,14 @@
+import type { Duplex } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import type { LogEntry, LogLine, LogQuery } from '../contract/log-protocol.ts'
+import { createWebSocketStream } from 'ws'
 import type { VolumeFiles } from '../contract/volume-protocol.ts'
 import type { StreamTicket, WantedVolume } from '../contract/worker-protocol.ts'
 import type { Log } from '../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { Driver } from './drivers/driver.ts'
+import { logLines } from './logs/log-lines.ts'
 import type { SandboxLogs } from './logs/logs.ts'
+import { pipeChannel } from './pipe-channel.ts'
 import { serveVolume } from './volumes/serve-volume.ts'
 
 export type StreamDeps = {
@@ -39,15 +42,19 @@ async function joinChannel(
   signal: AbortSignal,
 ): Promise<void> {
   // Both at once: neither needs the other, and a client waits for the sum otherwise.
-  const [client, channel] = await bothOrNone(deps.controlPlane.dial(ticket, signal), deps.driver.openChannel(run_id))
-  try {
-    await Promise.race([pipeline(client, channel, { signal }), pipeline(channel, client, { signal })])
-  } catch (error) {
-    if (!isHangUp(error)) throw error
-  } finally {
-    client.destroy()
-    channel.destroy()
-  }
+  const dialling = deps.controlPlane
+    .dial(ticket, signal)
+    .then((socket) => ({ socket, destroy: () => socket.terminate() }))
+  const [{ socket }, channel] = await bothOrNone(dialling, deps.driver.openChannel(run_id))
+  await pipeChannel(socket, channel, signal)
+}
+
+/** A connection as a stream, for what is served request by request or line by line. */
+async function dialStream({ controlPlane }: StreamDeps, ticket: string, signal: AbortSignal): Promise<Duplex> {
+  const stream = createWebSocketStream(await controlPlane.dial(ticket, signal))
+  // An error before the stream is joined destroys it, which whoever joins it meets; nobody else hears of it.
+  stream.on('error', () => stream.destroy())
+  return stream
 }
 
 /** Answers requests for the files of a volume. */
@@ -57,7 +64,7 @@ async function serveFiles(
   signal: AbortSignal,
 ): Promise<void> {
   const opening = deps.openFiles(volume).then((files) => ({ files, destroy: () => undefined }))
-  const [client, { files }] = await bothOrNone(deps.controlPlane.dial(ticket, signal), opening)
+  const [client, { files }] = await bothOrNone(dialStream(deps, ticket, signal), opening)
   const hangUp = (): void => {
     client.destroy()
   }
@@ -79,7 +86,7 @@ async function sendLogs(
   { ticket, sandbox_id, query }: TicketOf<'logs'>,
   signal: AbortSignal,
 ): Promise<void> {
-  const client = await deps.controlPlane.dial(ticket, signal)
+  const client = await dialStream(deps, ticket, signal)
   const gone = new AbortController()
   client.once('close', () => {
     gone.abort(new Error('the reader left'))
@@ -87,18 +94,12 @@ async function sendLogs(
   const entries = deps.logs.read(sandbox_id, query, AbortSignal.any([signal, gone.signal]))
   try {
     client.resume() // nothing comes this way, but the end
-    await pipeline(linesOf(entries, query), client, { signal })
+    await pipeline(logLines(entries, query), client, { signal })
   } catch (error) {
     if (!isHangUp(error) && !gone.signal.aborted) throw error
   } finally {
     client.destroy()
   }
-}
-
-async function* linesOf(entries: AsyncIterable<LogEntry>, { follows }: LogQuery): AsyncGenerator<string> {
-  const line = (value: LogLine): string => `${JSON.stringify(value)}\n`
-  for await (const entry of entries) yield line(entry)
-  yield line({ end: follows ? 'ended' : 'complete' })
 }
 
 type Destroyable = { destroy(): void }

@@ -8,6 +8,7 @@ import { Problem } from '../../src/domain/problem.ts'
 import { assertReply } from '../support/contract.ts'
 import type { UseCases } from '../../src/http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS } from '../../src/http/server.ts'
+import { channelOver } from '../support/channel.ts'
 import { asCaller, makeHttpWorld, SANDBOX_ID, theSandbox, type WorldOptions } from '../support/http-world.ts'
 
 /** A listening server that ends with the test; gives its port. */
@@ -21,7 +22,7 @@ async function listen(t: TestContext, options: WorldOptions): Promise<number> {
 }
 
 function withChannel(channel: Duplex): WorldOptions {
-  return { useCases: { openChannel: () => Promise.resolve(channel) } }
+  return { useCases: { openChannel: () => channelOver(channel) } }
 }
 
 const PATH = `/v1/sandboxes/${SANDBOX_ID}/agent`
@@ -62,10 +63,10 @@ test('bytes go both ways unchanged, whatever the message boundaries', async (t) 
   await until(() => ours.destroyed)
 })
 
-test('a channel that ends closes the socket with 1000, one that fails with 1011, and a text message is answered with 1003', async (t) => {
+test('a channel that ends closes the socket with 1000, one that fails with 1011, one that the agent breaks off with 1008, and a text message is answered with 1003', async (t) => {
   const ends: readonly (readonly [(channel: Duplex, socket: WebSocket) => void, number])[] = [
     [(channel) => channel.push(null), 1000],
-    [(channel) => channel.destroy(), 1000],
+    [(channel) => channel.destroy(), 1008],
     [(channel) => channel.destroy(new Error('gone')), 1011],
     [(_channel, socket) => socket.send('text'), 1003],
   ]
@@ -188,7 +189,7 @@ test('bytes that are not HTTP get the error envelope', async (t) => {
   assert.match(await fetchRaw(port, 'nonsense\r\n\r\n'), /^HTTP\/1\.1 400 [\s\S]*"code":"invalid_request"/)
 })
 
-test('a peer that answers no ping is dropped', async (t) => {
+test('a client that answers no ping is told so and dropped', async (t) => {
   const channel = new PassThrough()
   const port = await listen(t, {
     ...withChannel(channel),
@@ -197,7 +198,7 @@ test('a peer that answers no ping is dropped', async (t) => {
   const socket = new WebSocket(`ws://127.0.0.1:${String(port)}${PATH}`, { headers: asCaller, autoPong: false })
   await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
   const [code] = await once(socket, 'close', { signal: AbortSignal.timeout(5_000) })
-  assert.equal(code, 1006)
+  assert.equal(code, 4408)
   await until(() => channel.destroyed)
 })
 

@@ -7,10 +7,10 @@ const never = new AbortController().signal
 
 type Asked = { readonly run: string }
 
-function makeTestRelay(): { readonly relay: Relay<Asked>; readonly told: string[] } {
+function makeTestRelay(): { readonly relay: Relay<Asked, PassThrough>; readonly told: string[] } {
   const told: string[] = []
   let made = 0
-  const relay = makeRelay<Asked>({
+  const relay = makeRelay<Asked, PassThrough>({
     newTicket: () => `ticket-${String(++made)}`,
     onTicket: (worker) => told.push(worker),
   })

@@ -1,4 +1,5 @@
 import type { ControlDeps } from '../../src/control/deps.ts'
+import { makeChannelPlaces, type ChannelLimits } from '../../src/control/channel-places.ts'
 import { makeFirstOrg } from '../../src/control/bootstrap.ts'
 import { authenticate } from '../../src/control/authenticate.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
@@ -27,6 +28,8 @@ export async function makeTestControl(
     readonly waitCapacity?: number
     readonly logStreamCapacity?: number
     readonly openStream?: ControlDeps['openStream']
+    readonly dialChannel?: ControlDeps['dialChannel']
+    readonly channelLimits?: ChannelLimits
   } = {},
 ): Promise<TestControl> {
   const clock = options.clock ?? systemClock
@@ -51,6 +54,8 @@ export async function makeTestControl(
     waits: makeSlots(options.waitCapacity ?? 100),
     logStreams: makeSlots(options.logStreamCapacity ?? 100),
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
+    dialChannel: options.dialChannel ?? (() => Promise.reject(new Error('this test has no workers'))),
+    channelPlaces: makeChannelPlaces(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example' },
   })
   const first = await makeFirstOrg(deps, null)

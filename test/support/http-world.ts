@@ -1,4 +1,4 @@
-import { PassThrough, Readable, type Duplex } from 'node:stream'
+import { PassThrough, Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { Registry } from 'prom-client'
 import type { Caller } from '../../src/domain/caller.ts'
@@ -16,6 +16,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
+import { channelOver } from './channel.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
 export const KEY = 'msb_test_world'
@@ -110,7 +111,7 @@ function oneSandbox(): Partial<UseCases> {
     listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
     getEvent: () => Promise.resolve(event),
     readLogs: () => Promise.resolve(Readable.from([{ entries: [], isLast: true }])),
-    openChannel: (): Promise<Duplex> => Promise.resolve(new PassThrough()),
+    openChannel: () => channelOver(new PassThrough()),
   }
 }
 

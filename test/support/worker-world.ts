@@ -1,4 +1,5 @@
 import { Registry } from 'prom-client'
+import { createWebSocketStream, type WebSocket } from 'ws'
 import type { StreamAsked } from '../../src/contract/worker-protocol.ts'
 import { createSandbox } from '../../src/control/create-sandbox.ts'
 import { ticketTopic } from '../../src/control/dial-in.ts'
@@ -29,7 +30,7 @@ import { makeFolderStorage, TEST_UID_SHIFT } from './volume-storage.ts'
 /** A control plane that places runs and is reached over HTTP, and the workers that a test lets join. */
 export type WorkerWorld = {
   readonly control: TestControl
-  readonly relay: Relay<StreamAsked>
+  readonly relay: Relay<StreamAsked, WebSocket>
   readonly worker_id: WorkerId
   readonly url: string
   readonly credential: string
@@ -58,14 +59,18 @@ const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
 
 /** Makes a world with its own database and one registered worker that has not lived yet. */
 export async function makeWorkerWorld(): Promise<WorkerWorld> {
-  const relay = makeRelay<StreamAsked>({
+  const relay = makeRelay<StreamAsked, WebSocket>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker) => {
       control.deps.wake.publish([ticketTopic(worker)])
     },
   })
   const control: TestControl = await makeTestControl({
-    openStream: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
+    openStream: async ({ worker_id, asked }, signal) => {
+      const socket = await relay.open(worker_id, asked, signal)
+      return socket === null ? null : createWebSocketStream(socket)
+    },
+    dialChannel: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
   })
   const { deps, caller } = control
   const worker_id = await registerWorker(deps, { name: 'w1', credential: CREDENTIAL })

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { duplexPair } from 'node:stream'
 import { after, afterEach, before, test } from 'node:test'
+import { createWebSocketStream } from 'ws'
 import { deleteSandbox } from '../../src/control/delete-sandbox.ts'
 import { openChannel } from '../../src/control/open-channel.ts'
 import { startSandbox } from '../../src/control/start-sandbox.ts'
@@ -385,11 +386,12 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
   await runAnother()
   assert.ok(syncs - before <= 10, `${String(syncs - before)} syncs while a ticket waits`)
   resolve()
-  const channel = await opened
+  const { socket, close } = await opened
+  const channel = createWebSocketStream(socket)
   const echoed = new Promise<string>((done) => channel.once('data', (data: Buffer) => done(data.toString())))
   channel.write('hello')
   assert.equal(await echoed, 'hello')
-  channel.destroy()
+  close()
   await waitUntil(() => world.relay.waiting === 0)
   assert.equal(dials, 1)
 })

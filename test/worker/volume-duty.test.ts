@@ -2,8 +2,9 @@ import assert from 'node:assert/strict'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { request as httpRequest } from 'node:http'
 import { join } from 'node:path'
-import { duplexPair, type Duplex } from 'node:stream'
+import type { Duplex } from 'node:stream'
 import { after, afterEach, before, beforeEach, test } from 'node:test'
+import { createWebSocketStream, type WebSocket } from 'ws'
 import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../src/contract/volume-headers.ts'
 import { VOLUME_ROUTES } from '../../src/contract/volume-protocol.ts'
 import type { StreamTicket, SyncAnswer, SyncRequest, WantedVolume } from '../../src/contract/worker-protocol.ts'
@@ -17,6 +18,7 @@ import { makeSimulatedDriver, makeSimulatedWorld } from '../../src/worker/driver
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { makeVolumeFiles } from '../../src/worker/volumes/files.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
+import { socketPair } from '../support/channel.ts'
 import { makeFolderStorage, newVolume, TEST_UID_SHIFT } from '../support/volume-storage.ts'
 import { waitUntil } from '../support/wait.ts'
 
@@ -62,10 +64,10 @@ async function sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswe
   return { wanted_version: 'none', wanted: [], discard: [], ...wish, volumes }
 }
 
-function dial(): Promise<Duplex> {
-  const [client, worker] = duplexPair()
-  clients.push(client)
-  return Promise.resolve(worker)
+async function dial(): Promise<WebSocket> {
+  const [control, worker] = await socketPair()
+  clients.push(createWebSocketStream(control))
+  return worker
 }
 
 function live(over: Partial<VolumeStorage> = {}): void {

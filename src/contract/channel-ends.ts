@@ -1,0 +1,42 @@
+/**
+ * Why a command channel ends, as its WebSocket tells it. The public client knows no code and shows none; people and
+ * other clients read them in the README. Codes: RFC 6455, 7.4.1, and the IANA registry for 1012; 4000 and above are
+ * private (7.4.2), chosen after the HTTP status of the like refusal.
+ */
+export const CHANNEL_ENDS = {
+  client_done: { code: 1000, reason: 'goodbye' },
+  agent_done: { code: 1000, reason: 'the agent of the sandbox ended the channel' },
+  server_closing: { code: 1001, reason: 'the server is closing' },
+  not_binary: { code: 1003, reason: 'only binary messages are taken' },
+  client_broke_framing: { code: 1008, reason: 'the agent of the sandbox broke off: the bytes are no frames of its protocol' },
+  client_broke_websocket: { code: 1002, reason: 'the bytes are no WebSocket messages' },
+  message_too_large: { code: 1009, reason: 'a message is too large' },
+  channel_failed: { code: 1011, reason: 'the channel failed on the worker' },
+  worker_lost: { code: 1011, reason: 'the connection to the worker was lost' },
+  worker_closing: { code: 1012, reason: 'the worker is restarting; its sandboxes go on' },
+  api_key_revoked: { code: 4401, reason: 'the API key was revoked' },
+  api_key_expired: { code: 4401, reason: 'the API key expired' },
+  org_suspended: { code: 4403, reason: 'the organization was suspended' },
+  client_silent: { code: 4408, reason: 'no answer to a ping' },
+  sandbox_stopped: { code: 4410, reason: 'the sandbox stopped' },
+  sandbox_failed: { code: 4410, reason: 'the sandbox failed' },
+  sandbox_deleted: { code: 4410, reason: 'the sandbox was deleted' },
+} as const // prettier-ignore
+
+export type ChannelEnd = keyof typeof CHANNEL_ENDS
+
+/** What the end of a channel on its worker means to its client, by the code that the worker closed its stream with. */
+export function endOfWorkerCode(code: number): ChannelEnd {
+  switch (code) {
+    case CHANNEL_ENDS.agent_done.code:
+      return 'agent_done'
+    case CHANNEL_ENDS.client_broke_framing.code:
+      return 'client_broke_framing'
+    case CHANNEL_ENDS.channel_failed.code:
+      return 'channel_failed'
+    case CHANNEL_ENDS.worker_closing.code:
+      return 'worker_closing'
+    default:
+      return 'worker_lost'
+  }
+}
