@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import type { LogEntry } from '../../../src/contract/log-protocol.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import {
   behaviourByImage,
@@ -8,6 +9,7 @@ import {
   type SimulatedWorld,
 } from '../../../src/worker/drivers/simulated.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
+import { makeTestLogs, readAll } from '../../support/logs.ts'
 import { wantedRun } from '../../support/wanted-run.ts'
 import { describeConformance, find } from './conformance.ts'
 
@@ -55,3 +57,28 @@ test('a fault put into the world ends a run as told', async () => {
   assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'out_of_memory' })
   await driver.close()
 })
+
+test('what happens to a simulated sandbox is in its log, and its followers end with each run', async () => {
+  const { logs, remove } = await makeTestLogs()
+  const world = makeSimulatedWorld()
+  const driver = makeSimulatedDriver({ world, clock: systemClock, logs })
+  const first = wantedRun()
+  const second = wantedRun({}, first.sandbox_id)
+  await driver.start(first, new AbortController().signal)
+  const following = readAll(logs, first.sandbox_id, { follows: true })
+  await driver.stop(first.run_id, 0)
+  const told = ['started', 'stop requested', 'stopped']
+  assert.deepEqual(linesOf(await following), told)
+  await driver.start(second, new AbortController().signal)
+  assert.equal(logs.isLive(first.sandbox_id), true)
+  world.end(second.run_id, { kind: 'out_of_memory' })
+  const all = linesOf(await readAll(logs, first.sandbox_id, { follows: true }))
+  assert.deepEqual(all.slice(0, 4), [...told, 'started'])
+  assert.match(all[4] ?? '', /out of memory/)
+  await driver.close()
+  await remove()
+})
+
+function linesOf(entries: readonly LogEntry[]): readonly string[] {
+  return entries.map(({ text }) => text.trimEnd())
+}

@@ -1,0 +1,48 @@
+import type { LogEntry, LogLine, LogQuery } from '../../contract/log-protocol.ts'
+
+/** A piece is sent when it has this many characters, or when nothing more is there to be sent with it. */
+const PIECE_CHARACTERS = 64 * 1024
+
+/** Entries as the lines of `log-protocol.ts`, with the one that ends them; lines that are there at once come together. */
+export async function* logLines(
+  entries: AsyncIterable<LogEntry>,
+  { follows }: Pick<LogQuery, 'follows'>,
+): AsyncGenerator<string> {
+  const source = entries[Symbol.asyncIterator]()
+  try {
+    let piece = ''
+    for (;;) {
+      if (piece.length >= PIECE_CHARACTERS) {
+        yield piece
+        piece = ''
+      }
+      const next = source.next()
+      if (piece !== '' && !(await isThere(next))) {
+        yield piece
+        piece = ''
+      }
+      const { value, done } = await next
+      if (done === true) break
+      piece += asLine(value)
+    }
+    yield piece + asLine({ end: follows ? 'ended' : 'complete' })
+  } finally {
+    await source.return?.()
+  }
+}
+
+function asLine(line: LogLine): string {
+  return `${JSON.stringify(line)}\n`
+}
+
+/** Whether a promise is fulfilled before this process turns to anything else. */
+async function isThere(next: Promise<unknown>): Promise<boolean> {
+  const later = new Promise<false>((resolve) => setImmediate(resolve, false))
+  return await Promise.race([
+    next.then(
+      () => true,
+      () => false,
+    ),
+    later,
+  ])
+}
