@@ -1,0 +1,106 @@
+import assert from 'node:assert/strict'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { release } from 'node:os'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import { whatMicroVmsLack } from '../../src/worker/drivers/microsandbox/installation.ts'
+import { msb } from '../support/msb.ts'
+import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
+import { startServer, type RealServer } from '../support/server.ts'
+import { waitUntil } from '../support/wait.ts'
+
+// The first steps of the unmodified public client with a server whose sandboxes are virtual machines.
+
+const lacks = await whatMicroVmsLack()
+
+describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? false : lacks.join('; ') }, () => {
+  let server: RealServer
+  let sdk: Sdk
+
+  before(async () => {
+    // The last test restarts it with the default of these tests, which is to stop what runs.
+    server = await startServer({ SANDYARD_DRIVER: 'microsandbox', SANDYARD_SHUTDOWN: 'keep' })
+    sdk = await loadSdk(server)
+  })
+  after(() => server.close())
+
+  const small = (name: string) => sdk.Sandbox.builder(name).image(DEMO_IMAGE).cpus(1).memory(256)
+
+  /** What a call that must succeed printed. */
+  async function printed(...args: readonly string[]): Promise<string> {
+    const { code, stdout, stderr } = await msb(server, args)
+    assert.equal(code, 0, `msb ${args.join(' ')}: ${stderr}`)
+    return stdout
+  }
+
+  test('the SDK creates one, runs commands in its own kernel, stops and removes it, and no machine is left', async () => {
+    const box = await small('by-sdk').create()
+    assert.equal(machinesOf(server.dataDir).length, 1)
+    const output = await box.exec('sh', ['-c', 'uname -r; echo err >&2; exit 3'])
+    assert.deepEqual([output.stderr(), output.code], ['err\n', 3])
+    assert.notEqual(output.stdout().trim(), release())
+    const echoed = await box.execWith('cat', (options) => options.stdinBytes(Buffer.from('given')))
+    assert.equal(echoed.stdout(), 'given')
+    await box.shell('echo kept >/root/file')
+    await box.stop()
+    assert.equal((await sdk.Sandbox.get('by-sdk')).status, 'stopped')
+    await waitUntil(() => machinesOf(server.dataDir).length === 0)
+    const again = await sdk.Sandbox.start('by-sdk')
+    assert.equal((await again.exec('cat', ['/root/file'])).stdout(), 'kept\n')
+    await again.stop()
+    await sdk.Sandbox.remove('by-sdk')
+    await assert.rejects(sdk.Sandbox.get('by-sdk'), sdk.SandboxNotFoundError)
+    assert.deepEqual(machinesOf(server.dataDir), [])
+  })
+
+  test('msb creates one, runs a command in it, stops and removes it', async () => {
+    await printed('create', '--name', 'by-msb', '--cpus', '1', '--memory', '256M', DEMO_IMAGE)
+    assert.match(await printed('ls'), /^by-msb\s.*running/m)
+    const result = await msb(server, ['exec', 'by-msb', '--', 'sh', '-c', 'echo out; echo err >&2; exit 41'])
+    assert.deepEqual([result.code, result.stdout, result.stderr], [41, 'out\n', 'err\n'])
+    await printed('stop', 'by-msb')
+    assert.match(await printed('ls'), /^by-msb\s.*stopped/m)
+    await printed('rm', 'by-msb')
+    assert.doesNotMatch(await printed('ls'), /by-msb/)
+  })
+
+  test('files written by the SDK are those that commands see', async () => {
+    const box = await small('files').create()
+    await box.fs().write('/root/from-outside', Buffer.from('written'))
+    assert.equal((await box.exec('cat', ['/root/from-outside'])).stdout(), 'written')
+    await box.shell('echo inside >/root/from-inside')
+    assert.equal(Buffer.from(await box.fs().read('/root/from-inside')).toString(), 'inside\n')
+    await box.stop()
+    await sdk.Sandbox.remove('files')
+  })
+
+  test('one that runs while the server is restarted runs on, and answers the new server', async () => {
+    const box = await small('adopted').create()
+    await box.shell('echo before >/dev/shm/file')
+    await server.stop()
+    assert.equal(machinesOf(server.dataDir).length, 1)
+    await server.start({ SANDYARD_SHUTDOWN: 'stop' })
+    const same = await (await sdk.Sandbox.get('adopted')).connect()
+    assert.equal((await same.exec('cat', ['/dev/shm/file'])).stdout(), 'before\n')
+    await same.stop()
+    await sdk.Sandbox.remove('adopted')
+  })
+})
+
+/** The virtual machines whose state lies beneath a folder, by process id. */
+function machinesOf(dataDir: string): readonly string[] {
+  return readdirSync('/proc').filter((name) => {
+    const folder = join('/proc', name)
+    if (!/^\d+$/.test(name) || !existsSync(join(folder, 'exe'))) return false
+    const [command, environment] = ['cmdline', 'environ'].map((file) => textOf(join(folder, file)))
+    return /msb\0sandbox\0/.test(command ?? '') && (environment ?? '').includes(dataDir)
+  })
+}
+
+function textOf(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return '' // it ended since the folder was read
+  }
+}
