@@ -37,7 +37,7 @@ export async function openEvents(
   }
 }
 
-/** A log that is being read: its lines so far, and how it ended in the end; `plain`: without a word, for now. */
+/** A log that is being read: its lines so far, and how it ended in the end; `plain`: without saying that it is the end. */
 export type FollowedLog = { readonly lines: readonly LogEvent[]; readonly ended: Promise<'end' | 'plain'> }
 
 /** Reads the events of a log as they come. */
