@@ -201,7 +201,12 @@ function makeImages(layer: string, image: { config: ImageConfig }): Images {
     async resolve(reference, { signal }) {
       if (reference.endsWith('/slow')) await systemClock.sleep(30_000, signal)
       if (!reference.startsWith('local/')) throw new StartError('image', `no image '${reference}'`)
-      return { reference, digest: `sha256:${'0'.repeat(64)}`, config: image.config, layers: [layer] }
+      return {
+        reference,
+        digest: `sha256:${'0'.repeat(64)}`,
+        config: image.config,
+        layers: reference.endsWith('/empty') ? [] : [layer],
+      }
     },
     list: () => Promise.resolve(['local/box']),
   }
