@@ -1,0 +1,214 @@
+import assert from 'node:assert/strict'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import type { StartFailure } from '../../../../src/contract/worker-protocol.ts'
+import { asId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
+import { asVmFailure } from '../../../../src/worker/drivers/microsandbox/failures.ts'
+import { makeHeartbeats } from '../../../../src/worker/drivers/microsandbox/heartbeat.ts'
+import { vmPaths } from '../../../../src/worker/drivers/microsandbox/installation.ts'
+import { vmPhaseOf, type VmEvidence, type VmPhase } from '../../../../src/worker/drivers/microsandbox/vm-phase.ts'
+import type { VmRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
+import { makeTestClock } from '../../../support/test-clock.ts'
+import { wantedRun } from '../../../support/wanted-run.ts'
+
+let dir: string
+before(() => {
+  dir = mkdtempSync(join(tmpdir(), 'sandyard-vm-ends-'))
+})
+after(() => {
+  rmSync(dir, { recursive: true, force: true })
+})
+
+const { run_id, sandbox_id, org_id } = wantedRun()
+const RECORD: VmRecord = {
+  version: 1,
+  run_id,
+  sandbox_id,
+  org_id,
+  boot_id: 'this',
+  idle_timeout_secs: null,
+  facts: {},
+  started: { vm: { pid: 1, startTicks: 1 }, watcher: null, has_workload: false },
+  is_stop_requested: false,
+  outcome: null,
+  is_released: false,
+}
+const ALIVE: VmEvidence = {
+  bootId: 'this',
+  isBeingStarted: false,
+  isVmAlive: true,
+  isWatched: true,
+  end: null,
+  status: null,
+  hasRunOutOfMemory: false,
+}
+const GONE: VmEvidence = { ...ALIVE, isVmAlive: false }
+const lost = (message: string): VmPhase => ({ phase: 'ended', outcome: { kind: 'lost', message } })
+
+const CASES: readonly (readonly [string, Partial<VmRecord>, VmEvidence, VmPhase])[] = [
+  ['runs while its machine does', {}, ALIVE, { phase: 'running' }],
+  [
+    'is starting while this worker starts it',
+    { started: null },
+    { ...GONE, isBeingStarted: true },
+    { phase: 'starting' },
+  ],
+  [
+    'was cut short when nobody starts it',
+    { started: null },
+    GONE,
+    lost('the worker ended while the sandbox was starting'),
+  ],
+  ['is stopping until its machine is gone', { is_stop_requested: true }, ALIVE, { phase: 'stopping' }],
+  ['was stopped once it is', { is_stop_requested: true }, GONE, { phase: 'ended', outcome: { kind: 'stopped' } }],
+  [
+    'was stopped, whatever code its workload then gave',
+    { is_stop_requested: true },
+    { ...GONE, end: { kind: 'exited', code: 143 } },
+    { phase: 'ended', outcome: { kind: 'stopped' } },
+  ],
+  [
+    'ended with its workload',
+    {},
+    { ...ALIVE, end: { kind: 'exited', code: 7 } },
+    { phase: 'ended', outcome: { kind: 'exited', code: 7 } },
+  ],
+  [
+    'was ended by a signal that the agent does not name',
+    {},
+    { ...ALIVE, end: { kind: 'signalled' } },
+    { phase: 'ended', outcome: { kind: 'signalled', signal: 'a signal' } },
+  ],
+  [
+    'ran out of memory when the guest kernel says so',
+    {},
+    { ...ALIVE, end: { kind: 'signalled' }, hasRunOutOfMemory: true },
+    { phase: 'ended', outcome: { kind: 'out_of_memory' } },
+  ],
+  [
+    'had a workload that does not exist',
+    {},
+    { ...ALIVE, end: { kind: 'failed', message: 'no such file' } },
+    lost('the workload could not be started: no such file'),
+  ],
+  [
+    'was switched off by its guest',
+    {},
+    { ...GONE, status: 'stopped' },
+    { phase: 'ended', outcome: { kind: 'exited', code: 0 } },
+  ],
+  ['died', {}, { ...GONE, status: 'crashed' }, lost('the virtual machine ended unexpectedly')],
+  [
+    'died with its agent in the middle of a workload',
+    {},
+    { ...GONE, end: { kind: 'lost' }, status: 'crashed' },
+    lost('the virtual machine ended unexpectedly'),
+  ],
+  [
+    'goes on while the machine does though the agent hung up',
+    {},
+    { ...ALIVE, end: { kind: 'lost' } },
+    { phase: 'running' },
+  ],
+  [
+    'is lost with whoever waited for its workload',
+    {},
+    { ...ALIVE, isWatched: false },
+    lost('the process that waits for the workload was killed'),
+  ],
+  ['ended with the machine it ran on', {}, { ...GONE, bootId: 'next' }, lost('the machine was restarted')],
+  [
+    'stays as it was recorded',
+    { outcome: { kind: 'exited', code: 3 } },
+    ALIVE,
+    { phase: 'ended', outcome: { kind: 'exited', code: 3 } },
+  ],
+]
+
+for (const [sentence, record, evidence, phase] of CASES) {
+  test(`a microVM's run ${sentence}`, () => {
+    assert.deepEqual(vmPhaseOf({ ...RECORD, ...record }, evidence), phase)
+  })
+}
+
+test("each of the SDK's errors becomes a kind of ours, in words without paths of the machine", async () => {
+  const kinds: Readonly<Record<string, StartFailure>> = {
+    invalidConfig: 'config',
+    imageNotFound: 'image',
+    image: 'image',
+    patchFailed: 'patch',
+    io: 'host',
+    database: 'host',
+    libkrunfwNotFound: 'host',
+    runtime: 'runtime',
+    unheardOf: 'runtime',
+  }
+  const paths = vmPaths(dir, sandbox_id)
+  for (const [code, reason] of Object.entries(kinds)) {
+    const failure = await asVmFailure({ kind: 'failed', code, message: `bad: ${dir}/sandboxes/x` }, paths)
+    assert.equal(failure.reason, reason)
+    assert.doesNotMatch(failure.message, /sandboxes/)
+    assert.match(String(failure.cause), /sandboxes/)
+  }
+  const workdir = { kind: 'failed', code: 'invalidConfig', message: 'workdir does not exist in guest: /x' } as const
+  assert.match((await asVmFailure(workdir, paths)).message, /workdir does not exist in guest: \/x/)
+})
+
+test('a machine that did not boot fails for the phase that the runtime kept in its file', async () => {
+  const paths = vmPaths(dir, asId<SandboxId>('booting'))
+  mkdirSync(paths.logs, { recursive: true })
+  const failed = { kind: 'failed', code: 'BootStart', message: 'failed to start' } as const
+  const stages = {
+    mount: 'mount',
+    network: 'network',
+    image: 'image',
+    config: 'config',
+    build_vm: 'runtime',
+    other: 'runtime',
+  }
+  for (const [stage, reason] of Object.entries(stages)) {
+    // As the genuine runtime writes it (boot_error.rs, 0.6.14): without virtualization it fails in no other phase.
+    const written = { t: '2026-11-21T12:00:00Z', stage, errno: null, message: 'x' }
+    writeFileSync(join(paths.logs, 'boot-error.json'), JSON.stringify(written, null, 2))
+    assert.equal((await asVmFailure(failed, paths)).reason, reason)
+  }
+})
+
+test('a guest is idle once it said nothing of use for the whole time, and never while a process of a client runs', async () => {
+  const clock = makeTestClock()
+  const heartbeats = makeHeartbeats(clock)
+  const run = asId<RunId>('run')
+  const beat = (activity_seq: number, active_exec_sessions: number): void => {
+    writeFileSync(join(dir, 'heartbeat.json'), JSON.stringify({ heartbeat_seq: 1, activity_seq, active_exec_sessions }))
+  }
+  const isIdle = (): Promise<boolean> => heartbeats.isIdle(run, dir, 10)
+  beat(1, 0)
+  assert.equal(await isIdle(), false)
+  clock.advance(9_999)
+  assert.equal(await isIdle(), false)
+  clock.advance(1)
+  assert.equal(await isIdle(), true)
+  beat(2, 0)
+  assert.equal(await isIdle(), false)
+  clock.advance(10_000)
+  beat(2, 1)
+  assert.equal(await isIdle(), false)
+  clock.advance(60_000)
+  assert.equal(await isIdle(), false)
+  beat(2, 0)
+  assert.equal(await isIdle(), false)
+  clock.advance(10_000)
+  assert.equal(await isIdle(), true)
+})
+
+test('what a guest puts in place of its heartbeat is not followed', async () => {
+  const heartbeats = makeHeartbeats(makeTestClock())
+  const secret = join(dir, 'secret.json')
+  writeFileSync(secret, JSON.stringify({ activity_seq: 1, active_exec_sessions: 0 }))
+  unlinkSync(join(dir, 'heartbeat.json'))
+  symlinkSync(secret, join(dir, 'heartbeat.json'))
+  for (let look = 0; look < 3; look++) assert.equal(await heartbeats.isIdle(asId<RunId>('other'), dir, 0), false)
+  assert.notEqual(readFileSync(secret, 'utf8'), '')
+})

@@ -1,0 +1,179 @@
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import { ABILITIES } from '../../../../src/domain/abilities.ts'
+import { requiredAbilities } from '../../../../src/domain/required-abilities.ts'
+import type { NetworkSpec, Resources, RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec.ts'
+import {
+  FOLDER, LIFECYCLE, NAMED, NETWORK, OPTIONS, PATCHES, RESOURCES, RUNTIME, SPEC, TMPFS,
+  type Folder, type InMemory, type NamedFolder, type TableOf,
+} from './spec-fields.ts' // prettier-ignore
+import { StartError } from '../../../../src/worker/drivers/driver.ts'
+import { findInstallation, vmPaths } from '../../../../src/worker/drivers/microsandbox/installation.ts'
+import {
+  makePlan,
+  MICROSANDBOX_ABILITIES,
+  type PlanPlace,
+} from '../../../../src/worker/drivers/microsandbox/make-plan.ts'
+import { buildVm } from '../../../../src/worker/drivers/microsandbox/build-vm.ts'
+import { callSdk } from '../../../../src/worker/drivers/microsandbox/sdk-client.ts'
+import type { SdkRequest } from '../../../../src/worker/drivers/microsandbox/sdk-request.ts'
+import type { VmPlan } from '../../../../src/worker/drivers/microsandbox/vm-plan.ts'
+import { bind, named, tmpfs } from '../../../support/mounts.ts'
+import { wantedRun } from '../../../support/wanted-run.ts'
+import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
+
+const PLACE: PlanPlace = {
+  name: 'sy-test',
+  image: 'localhost/sandyard:x',
+  diskSizeMib: 600,
+  sources: new Map([[0, '/pins/0']]),
+  copies: new Map([[0, '/copies/0']]),
+  hostAddresses: ['192.0.2.9'],
+  makesWorkdir: false,
+}
+
+describe(
+  'the configuration of a microVM',
+  { skip: findInstallation() === null ? 'npm left the runtime out' : false },
+  () => {
+    let home: string
+    before(() => {
+      home = mkdtempSync(join(tmpdir(), 'sandyard-plan-'))
+      process.env['MSB_HOME'] = home
+    })
+    after(() => {
+      rmSync(home, { recursive: true, force: true })
+    })
+
+    const ask = async (request: SdkRequest): Promise<unknown> => {
+      const answer = await callSdk({ home, request, label: 'test', signal: AbortSignal.timeout(60_000) })
+      if (answer.kind === 'failed') throw new Error(`${answer.code}: ${answer.message}`)
+      return answer.value
+    }
+    // In this process, as loading the SDK takes longer than all else; one test below goes the way of the driver.
+    const build = async (spec: Partial<SandboxSpec>, place: Partial<PlanPlace> = {}): Promise<unknown> => {
+      const { Sandbox } = await import('microsandbox')
+      return await buildVm(Sandbox.builder('sy-test'), planOf(spec, place)).build()
+    }
+    const planOf = (spec: Partial<SandboxSpec>, place: Partial<PlanPlace>): VmPlan =>
+      makePlan(wantedRun(spec), { ...PLACE, ...place })
+
+    const tellsEach = <T>(
+      what: string,
+      table: TableOf<T>,
+      specOf: (part: Partial<T>) => Partial<SandboxSpec>,
+    ): void => {
+      for (const name of Object.keys(table) as (keyof T & string)[]) {
+        // the keys of the table are the fields
+        const told = table[name]
+        if (!('at' in told)) continue
+        test(`holds ${what}${name} as it was asked for`, async () => {
+          const before = await build(specOf({}))
+          const config = await build(specOf({ [name]: told.value } as Partial<T>)) // one field with its own value
+          assert.deepEqual(at(config, told.at), told.is)
+          assert.notDeepEqual(at(before, told.at), told.is, 'the value shows nothing: it is what the default gives')
+        })
+      }
+    }
+    const { runtime, resources, network } = DEFAULT_SPEC_FOR_TESTS
+    tellsEach<SandboxSpec>('', SPEC, (part) => part)
+    tellsEach<RuntimeOptions>('runtime.', RUNTIME, (part) => ({ runtime: { ...runtime, ...part } }))
+    tellsEach<Resources>('resources.', RESOURCES, (part) => ({ resources: { ...resources, ...part } }))
+    tellsEach<NetworkSpec>('network.', NETWORK, (part) => ({ network: { ...network, enabled: true, ...part } }))
+    tellsEach<Folder>('mounts[].', FOLDER, (part) => ({ mounts: [{ ...bind('/f', '/data'), ...part }] }))
+    tellsEach<NamedFolder>('mounts[] of a volume: ', NAMED, (part) => ({ mounts: [{ ...named('v', '/d'), ...part }] }))
+    tellsEach<InMemory>('mounts[] in memory: ', TMPFS, (part) => ({ mounts: [{ ...tmpfs('/m'), ...part }] }))
+
+    for (const [name, { patch, is }] of Object.entries(PATCHES)) {
+      test(`holds a patch of type ${name} whole`, async () => {
+        assert.deepEqual(at(await build({ patches: [patch] }), 'patches'), [is])
+      })
+    }
+
+    test('takes every option of a mount, and lets no device file of a volume be one', async () => {
+      for (const [option, word] of Object.entries(OPTIONS)) {
+        const options = at(await build({ mounts: [{ ...tmpfs('/m', { [option]: true }) }] }), 'mounts.0.options')
+        const said = Object.entries(options ?? {}).filter(([, value]) => value === true)
+        assert.deepEqual(said, [[word, true]])
+      }
+      assert.equal(at(await build({ mounts: [named('v', '/d')] }), 'mounts.0.options.nodev'), true)
+    })
+
+    test('mounts a volume from where it is held, without the limit that the runtime would set by itself', async () => {
+      const mount = at(await build({ mounts: [named('v', '/d')] }), 'mounts.0')
+      assert.equal(at(mount, 'host'), '/pins/0')
+      assert.equal(at(mount, 'quotaMib'), 0xffff_ffff)
+      assert.deepEqual([at(mount, 'options.overrideUid'), at(mount, 'options.overrideGid')], [0, 0])
+    })
+
+    test('makes the disk as large as was asked, never pulls, and enforces no time of its own', async () => {
+      const config = await build({ lifecycle: { ephemeral: true, idle_timeout_secs: 5, max_duration_secs: 6 } })
+      const rootDisk = { kind: 'managed', sizeMib: 600 }
+      assert.deepEqual(at(config, 'image.Oci'), { reference: 'localhost/sandyard:x', rootDisk })
+      assert.equal(at(config, 'pullPolicy'), 'Never')
+      assert.deepEqual(at(config, 'lifecycle'), { ephemeral: false, maxDurationSecs: null, idleTimeoutSecs: null })
+      assert.equal(at(config, 'runtime.hostname'), 'brave-otter')
+    })
+
+    test('has no network when none is asked for', async () => {
+      assert.equal(at(await build({ network: { ...network, enabled: true } }), 'network.enabled'), true)
+      assert.equal(at(await build({}), 'network.enabled'), false)
+    })
+
+    test('makes the working folder that the image lacks', async () => {
+      const config = await build({ runtime: { ...runtime, workdir: '/srv' } }, { makesWorkdir: true })
+      assert.deepEqual(at(config, 'patches'), [{ Mkdir: { path: '/srv', mode: null } }])
+    })
+
+    test('is in the process of the SDK what it is in any other', async () => {
+      assert.deepEqual(await ask({ kind: 'build', plan: planOf({}, {}) }), await build({}))
+    })
+
+    test('puts the agent socket where the SDK itself looks for it', async () => {
+      const { name, agentSocket } = vmPaths(home, wantedRun().sandbox_id)
+      assert.equal(await ask({ kind: 'socket', name }), agentSocket)
+    })
+  },
+)
+
+test('every field that the runtime is not told has somebody who sees to it', () => {
+  const tables: readonly object[] = [SPEC, RUNTIME, RESOURCES, NETWORK, LIFECYCLE, FOLDER, NAMED, TMPFS]
+  const all = tables.flatMap((table) => Object.entries(table))
+  assert.deepEqual(
+    all.filter(([, told]) => !('at' in told) && told.by === ''),
+    [],
+  )
+})
+
+test('the abilities of microVMs are all but those that are told to be absent', () => {
+  const missing = ABILITIES.filter((ability) => !MICROSANDBOX_ABILITIES.includes(ability))
+  assert.deepEqual(missing, ['secrets', 'raw_stat', 'disk_images'])
+})
+
+test('a mount that needs an absent ability is refused before and by the plan', () => {
+  const options = { readonly: false, noexec: false, nosuid: false, nodev: false }
+  const disk = { type: 'disk_image', host: '/d.raw', guest: '/d', format: 'raw', fstype: null, options } as const
+  const { network } = DEFAULT_SPEC_FOR_TESTS
+  const wanted = wantedRun({ mounts: [disk], network: { ...network, enabled: true } })
+  assert.deepEqual(
+    requiredAbilities(wanted.spec).map(({ ability }) => ability),
+    ['disk_images'],
+  )
+  assert.throws(
+    () => makePlan(wanted, PLACE),
+    (error) => error instanceof StartError && error.reason === 'mount',
+  )
+})
+
+/** The value at a path such as `a.0.b`; `-1` is the last of a list. */
+function at(value: unknown, path: string): unknown {
+  return path.split('.').reduce<unknown>((from, part) => {
+    if (Array.isArray(from)) return from.at(Number(part))
+    return typeof from === 'object' && from !== null
+      ? Object.entries(from).find(([key]) => key === part)?.[1]
+      : undefined
+  }, value)
+}
