@@ -153,7 +153,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     } catch (error) {
       if (!(error instanceof FrameLengthError)) deps.log.error({ err: error }, 'a command channel failed')
       else deps.log.debug({ err: error }, 'a client broke the framing of its command channel')
-      stream.destroy()
+      stream.destroy(error instanceof Error ? error : undefined) // with an error the other side sees no proper end
     }
     if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.holdInput()
   })
