@@ -1,3 +1,4 @@
+import { constants } from 'node:fs'
 import { mkdir, open, readdir, rm, stat, unlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
@@ -58,7 +59,7 @@ export async function openLogFolder(
     if (current === null || (current.sizeBytes > 0 && current.sizeBytes + data.length > segmentBytes)) await begin()
     if (current === null) throw new Error('a log file was not opened')
     const { generation, sizeBytes } = current
-    const file = current.file ?? (await open(pathOf(generation), 'a', 0o600))
+    const file = current.file ?? (await openAgain(generation))
     current = { generation, file, sizeBytes }
     try {
       await writeWhole(file, data)
@@ -68,6 +69,15 @@ export async function openLogFolder(
     }
     current = { generation, file, sizeBytes: sizeBytes + data.length }
     segments = [...segments.slice(0, -1), { generation, sizeBytes: current.sizeBytes }]
+  }
+  /** A file that can't be opened any more is left as it is: the next record begins another one. */
+  const openAgain = async (generation: number): Promise<FileHandle> => {
+    try {
+      return await open(pathOf(generation), constants.O_WRONLY | constants.O_APPEND)
+    } catch (error) {
+      current = null
+      throw error
+    }
   }
   /** What was written of a failed write is no whole record: it goes, or else nothing may come behind it. */
   const takeBack = async (file: FileHandle, sizeBytes: number): Promise<void> => {

@@ -66,6 +66,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
   let heldBytes = 0
   let lostBytes = 0
   let isLosing = false
+  let isFailing = false
   let isRunOpen = false
   let isWriteDue = false
   let writesDue = 0
@@ -111,8 +112,10 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     try {
       const opened = await openFolder()
       if (batch.length > 0) await opened.append(batch.map(({ line }) => line))
+      isFailing = false
     } catch (error) {
-      log.warn({ error, path }, 'a log could not be written; what it was to take is lost')
+      if (!isFailing) log.warn({ error, path }, 'a log can not be written; what it was to take is lost until it can')
+      isFailing = true
       lose(batch.reduce((sum, { outputBytes }) => sum + outputBytes, 0))
     }
     writesDue -= 1

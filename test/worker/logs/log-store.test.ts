@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { appendFileSync, existsSync, readdirSync, rmSync, statSync, utimesSync } from 'node:fs'
+import { appendFileSync, existsSync, lstatSync, readlinkSync, readdirSync, rmSync, statSync, utimesSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import type { LogEntry, LogPosition } from '../../../src/contract/log-protocol.ts'
@@ -169,6 +169,30 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await logs.close()
   })
 
+  test('whose files somebody deleted begins anew', async () => {
+    const clock = makeTestClock(systemClock.now())
+    const { logs: aging } = await makeTestLogs({ dir, clock })
+    const writer = aging.of(BOX)
+    writer.openRun()
+    writer.system('before')
+    await readAll(aging, BOX)
+    // Files are closed after a while, and then opened by name.
+    const openFiles = (): number =>
+      readdirSync('/proc/self/fd').filter((fd) => linkOf(fd).startsWith(join(dir, BOX))).length
+    assert.equal(openFiles(), 1)
+    await waitUntil(() => {
+      clock.advance(5_000)
+      return openFiles() === 0
+    })
+    rmSync(join(dir, BOX), { recursive: true })
+    await waitUntil(async () => {
+      writer.system('after')
+      clock.advance(1_000)
+      return textOf(await readAll(aging, BOX)).endsWith('after\n')
+    })
+    await aging.close()
+  })
+
   test('of a worker that was killed is read up to its last whole entry, and goes on behind it', async () => {
     const worker = spawn(process.execPath, [WRITER, dir, BOX], { stdio: ['ignore', 'pipe', 'inherit'] })
     await once(worker.stdout, 'data')
@@ -219,6 +243,12 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await aging.close()
   })
 })
+
+/** What a descriptor of this process is; it may be closed meanwhile. */
+function linkOf(fd: string): string {
+  const path = join('/proc/self/fd', fd)
+  return lstatSync(path, { throwIfNoEntry: false }) === undefined ? '' : readlinkSync(path)
+}
 
 function write(to: SandboxLogs, source: 'stdout' | 'stderr' | 'output', text: string): void {
   const stream = to.of(BOX).stream(source)
