@@ -1,6 +1,7 @@
 import { CborError } from './cbor.ts'
 import type { Channel, Family } from './channel.ts'
-import { failedPayload, readExecRequest, readResize, readSignal, readStdin } from './exec-payloads.ts'
+import { decodeData } from './envelope.ts'
+import { failedPayload, readExecRequest, readResize, readSignal } from './exec-payloads.ts'
 import { startExecSession } from './exec-session.ts'
 import type { ExecSession } from './exec-session.ts'
 import { ExecFailure } from './guest.ts'
@@ -58,7 +59,7 @@ export function makeExecFamily(channel: Channel, onProcess: () => () => void): F
         )
       },
       'core.exec.stdin': ({ id, payload }) => {
-        sessions.get(id)?.write(readStdin(payload))
+        sessions.get(id)?.write(decodeData(payload))
       },
       'core.exec.resize': ({ id, payload }) => {
         const { rows, cols } = readResize(payload)

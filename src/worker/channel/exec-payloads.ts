@@ -1,5 +1,5 @@
 import { CborError, decodeCbor } from './cbor.ts'
-import { asBytes, asFlag, asInteger, asList, asMap, asOptionalText, asText, asUnsigned64 } from './fields.ts'
+import { asFlag, asInteger, asList, asMap, asOptionalText, asText, asUnsigned64 } from './fields.ts'
 import { ExecFailure } from './guest.ts'
 import type { GuestExec } from './guest.ts'
 
@@ -39,12 +39,6 @@ export function readExecRequest(payload: Uint8Array): GuestExec {
     })
   }
   return request
-}
-
-/** Reads the bytes of `core.exec.stdin`; none means end of input. */
-export function readStdin(payload: Uint8Array): Buffer {
-  const data = asBytes(asMap(decodeCbor(payload))['data'])
-  return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
 }
 
 /** Reads the terminal size of `core.exec.resize`. */

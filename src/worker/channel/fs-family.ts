@@ -1,11 +1,12 @@
 import { CborError } from './cbor.ts'
 import type { Channel, Family } from './channel.ts'
+import { decodeData } from './envelope.ts'
 import { makeFsFlow } from './fs-flow.ts'
 import { makeFsHandles } from './fs-handles.ts'
 import { makeFilesOpener } from './fs-opener.ts'
 import { doOperation } from './fs-operations.ts'
 import type { FsClient } from './fs-operations.ts'
-import { errorPayload, okPayload, readFsData, readFsRequest } from './fs-payloads.ts'
+import { errorPayload, okPayload, readFsRequest } from './fs-payloads.ts'
 import type { FileRange, FsResult } from './fs-payloads.ts'
 import { sendFile } from './fs-read.ts'
 import { receiveFile } from './fs-write.ts'
@@ -72,7 +73,7 @@ export function makeFsFamily(channel: Channel): Family<FsMessages> {
         const session = writes.get(id)
         if (session === undefined) return
         try {
-          session.push(readFsData(payload))
+          session.push(decodeData(payload))
         } catch (error) {
           session.fail(error)
         }

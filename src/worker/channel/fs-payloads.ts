@@ -1,5 +1,5 @@
 import { CborError, decodeCbor } from './cbor.ts'
-import { asBytes, asFlag, asInteger, asMap, asText, asUnsigned64 } from './fields.ts'
+import { asFlag, asInteger, asMap, asText, asUnsigned64 } from './fields.ts'
 import type { FileAttrs, FileStat, OpenOptions } from './guest-files.ts'
 
 /** An operation of `core.fs.request` (section 8.1), by its name there. */
@@ -33,12 +33,6 @@ export function readFsRequest(payload: Uint8Array): FsOperation {
   const [name, fields] = variant
   if (!isOperation(name)) throw new CborError('the operation is unknown')
   return READERS[name](asMap(fields))
-}
-
-/** Reads the bytes of `core.fs.data`; none means the end. */
-export function readFsData(payload: Uint8Array): Buffer {
-  const data = asBytes(asMap(decodeCbor(payload))['data'])
-  return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
 }
 
 /** What an operation gives besides its success: a variant of `core.fs.response`, or nothing. */

@@ -1,8 +1,9 @@
 import { CborError, decodeCbor } from './cbor.ts'
 import type { Channel, Family } from './channel.ts'
+import { decodeData } from './envelope.ts'
 import { asMap } from './fields.ts'
 import type { TcpTarget } from './guest.ts'
-import { readTcpData, readTcpTarget } from './tcp-payloads.ts'
+import { readTcpTarget } from './tcp-payloads.ts'
 import { startTcpSession } from './tcp-session.ts'
 import type { TcpSession } from './tcp-session.ts'
 
@@ -57,7 +58,7 @@ export function makeTcpFamily(channel: Channel): Family<TcpMessages> {
         )
       },
       'core.tcp.data': ({ id, payload }) => {
-        const data = readTcpData(payload)
+        const data = decodeData(payload)
         const session = sessions.get(id)
         if (session === undefined) fail(id, `unknown TCP session: ${String(id)}`)
         else session.write(data)

@@ -1,5 +1,5 @@
 import { CborError, decodeCbor } from './cbor.ts'
-import { asBytes, asInteger, asMap, asText } from './fields.ts'
+import { asInteger, asMap, asText } from './fields.ts'
 import type { TcpTarget } from './guest.ts'
 
 /** The longest host name that a connection is tried to; names of the DNS have 253 characters at most (RFC 1035). */
@@ -13,10 +13,4 @@ export function readTcpTarget(payload: Uint8Array): TcpTarget {
   if (host === '' || host.length > MAX_HOST_CHARACTERS || host.includes('\0'))
     throw new CborError('the host is empty, too long or holds a NUL')
   return { host, port: asInteger(map['port'], U16) }
-}
-
-/** Reads the bytes of `core.tcp.data`. */
-export function readTcpData(payload: Uint8Array): Buffer {
-  const data = asBytes(asMap(decodeCbor(payload))['data'])
-  return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
 }

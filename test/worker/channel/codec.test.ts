@@ -2,8 +2,16 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { CborError, decodeCbor, encodeCbor } from '../../../src/worker/channel/cbor.ts'
-import { decodeEnvelope, encodeData, encodeMessage, MAX_DATA_BYTES } from '../../../src/worker/channel/envelope.ts'
-import { readExecRequest, readResize, readSignal, readStdin } from '../../../src/worker/channel/exec-payloads.ts'
+import { asBytes, asMap } from '../../../src/worker/channel/fields.ts'
+import { readUsualData, readUsualEnvelope } from '../../../src/worker/channel/usual-form.ts'
+import {
+  decodeData,
+  decodeEnvelope,
+  encodeData,
+  encodeMessage,
+  MAX_DATA_BYTES,
+} from '../../../src/worker/channel/envelope.ts'
+import { readExecRequest, readResize, readSignal } from '../../../src/worker/channel/exec-payloads.ts'
 import { FrameLengthError, makeFrameReader, MAX_FRAME_LENGTH } from '../../../src/worker/channel/frame.ts'
 import type { Frame } from '../../../src/worker/channel/frame.ts'
 import type { MessageType } from '../../../src/worker/channel/messages.ts'
@@ -120,7 +128,7 @@ test('data of any size up to the limit come back whole through frame, envelope a
     const data = Buffer.alloc(size, 7)
     const [frame] = framesOf([Buffer.concat(encodeData(9, 'core.exec.stdout', data))])
     assert.ok(frame)
-    assert.deepEqual(readStdin(decodeEnvelope(frame.body).payload), data)
+    assert.deepEqual(decodeData(decodeEnvelope(frame.body).payload), data)
   }
   assert.throws(() => encodeData(9, 'core.exec.stdout', Buffer.alloc(MAX_DATA_BYTES + 1)), CborError)
 })
@@ -142,7 +150,7 @@ test('frames come out the same however the bytes are cut', () => {
         }
         const frames = framesOf(pieces)
         assert.deepEqual(
-          frames.map((frame) => [frame.id, [...readStdin(decodeEnvelope(frame.body).payload)]]),
+          frames.map((frame) => [frame.id, [...decodeData(decodeEnvelope(frame.body).payload)]]),
           messages.map(({ id, data }) => [id, [...data]]),
         )
       },
@@ -164,7 +172,7 @@ test('a frame of exactly 4 MiB is taken and one byte more is refused', () => {
 test('random bytes never make the decoders throw anything but their own refusals', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 400 }), (bytes) => {
-      for (const read of [decodeCbor, decodeEnvelope, readExecRequest, readStdin, readResize, readSignal]) {
+      for (const read of [decodeCbor, decodeEnvelope, readExecRequest, decodeData, readResize, readSignal]) {
         try {
           read(bytes)
         } catch (error) {
@@ -202,10 +210,30 @@ test('what other encoders do is understood: any key order, indefinite lengths, w
     cols: 120,
   })
   for (const data of ['43686921', 'd84043686921', '83186818691821']) {
-    assert.equal(readStdin(hex(`a1 6464617461 ${data}`)).toString(), 'hi!')
+    assert.equal(decodeData(hex(`a1 6464617461 ${data}`)).toString(), 'hi!')
   }
   const envelope = decodeEnvelope(hex('a4 6178 f6 6170 41a0 6174 6161 6176 09'))
   assert.equal(envelope.type, 'a')
+})
+
+test('what is read in place is what the general decoder reads, and all else is left to that one', () => {
+  const [whole] = framesOf([encodeMessage(1, 'core.fs.data', { data: Buffer.from('some data') })])
+  assert.ok(whole)
+  assert.ok(readUsualEnvelope(whole.body) !== null)
+  const mangled = fc.tuple(fc.nat(whole.body.length - 1), fc.nat(255), fc.nat(3), fc.boolean())
+  fc.assert(
+    fc.property(mangled, ([at, byte, cut, isChanged]) => {
+      const body = Buffer.concat([whole.body.subarray(0, whole.body.length - cut), Buffer.alloc(isChanged ? 0 : cut)])
+      if (isChanged && at < body.length) body.writeUInt8(byte, at)
+      const usual = readUsualEnvelope(body)
+      if (usual === null) return
+      const { t: type, p: payload } = asMap(decodeCbor(body))
+      assert.deepEqual([usual.type, [...usual.payload]], [type, [...asBytes(payload)]])
+      const data = readUsualData(usual.payload)
+      if (data !== null) assert.deepEqual([...data], [...asBytes(asMap(decodeCbor(usual.payload))['data'])])
+    }),
+    { numRuns: 2000 },
+  )
 })
 
 test('absent options of a request mean their defaults, and items without an equals sign are no environment', () => {
