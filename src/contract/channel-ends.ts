@@ -25,6 +25,14 @@ export const CHANNEL_ENDS = {
 
 export type ChannelEnd = keyof typeof CHANNEL_ENDS
 
+/** The codes and their reasons in a sentence, for the contract. */
+export const CHANNEL_ENDS_TEXT = `The end of the channel says why by its close code: ${[
+  ...Map.groupBy(Object.values(CHANNEL_ENDS), ({ code }) => code),
+]
+  .toSorted(([a], [b]) => a - b)
+  .map(([code, ends]) => `${String(code)} ${ends.map(({ reason }) => reason).join(', or ')}`)
+  .join('; ')}.`
+
 /** What the end of a channel on its worker means to its client, by the code that the worker closed its stream with. */
 export function endOfWorkerCode(code: number): ChannelEnd {
   switch (code) {

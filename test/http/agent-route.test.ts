@@ -3,7 +3,12 @@ import { once } from 'node:events'
 import { connect } from 'node:net'
 import { PassThrough, duplexPair, type Duplex } from 'node:stream'
 import { test, type TestContext } from 'node:test'
+import { Registry } from 'prom-client'
 import { WebSocket } from 'ws'
+import { CHANNEL_ENDS, type ChannelEnd } from '../../src/contract/channel-ends.ts'
+import type { OpenChannel } from '../../src/control/open-channel.ts'
+import { CallerEnded } from '../../src/control/watch-caller.ts'
+import { RunEnded } from '../../src/control/watch-run.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import { assertReply } from '../support/contract.ts'
 import type { UseCases } from '../../src/http/use-cases.ts'
@@ -20,6 +25,8 @@ async function listen(t: TestContext, options: WorldOptions): Promise<number> {
   assert.ok(typeof address === 'object' && address !== null)
   return address.port
 }
+
+type Controls = { readonly end: AbortController; readonly worker: AbortController; readonly channel: OpenChannel }
 
 function withChannel(channel: Duplex): WorldOptions {
   return { useCases: { openChannel: () => channelOver(channel) } }
@@ -80,6 +87,43 @@ test('a channel that ends closes the socket with 1000, one that fails with 1011,
     assert.equal(code, expected)
     await until(() => channel.destroyed)
   }
+})
+
+test('a channel that ends from outside tells its client why, is counted by that, and gives back what it holds', async (t) => {
+  const cases: readonly (readonly [(controls: Controls) => void, ChannelEnd])[] = [
+    [({ end }) => end.abort(new CallerEnded('api_key_revoked')), 'api_key_revoked'],
+    [({ end }) => end.abort(new CallerEnded('org_suspended')), 'org_suspended'],
+    [({ end }) => end.abort(new RunEnded('sandbox_failed')), 'sandbox_failed'],
+    [({ worker }) => worker.abort(), 'worker_closing'],
+    [({ channel }) => channel.socket.terminate(), 'worker_lost'],
+  ]
+  for (const [act, why] of cases) {
+    const [end, worker, metrics] = [new AbortController(), new AbortController(), new Registry()]
+    const channel = await channelOver(new PassThrough(), { end: end.signal, worker: worker.signal })
+    let closes = 0
+    const counted = { ...channel, close: () => void (closes += 1) }
+    const port = await listen(t, {
+      useCases: { openChannel: () => Promise.resolve(counted) },
+      server: { metrics },
+    })
+    const socket = dial(port)
+    await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+    act({ end, worker, channel })
+    const [code, reason] = await once(socket, 'close', { signal: AbortSignal.timeout(5_000) })
+    assert.deepEqual({ code, reason: String(reason) }, CHANNEL_ENDS[why])
+    await until(() => closes === 1 && channel.socket.readyState === channel.socket.CLOSED)
+    assert.match(await metrics.metrics(), new RegExp(`sandyard_channel_ends_total\\{why="${why}"\\} 1`))
+  }
+})
+
+test('a message that is too large ends the channel with 1009', async (t) => {
+  const port = await listen(t, withChannel(new PassThrough()))
+  const socket = dial(port)
+  await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+  socket.on('error', () => socket.terminate())
+  socket.send(Buffer.alloc(9 * 1024 * 1024))
+  const [code] = await once(socket, 'close', { signal: AbortSignal.timeout(5_000) })
+  assert.equal(code, CHANNEL_ENDS.message_too_large.code)
 })
 
 test('a client that leaves ends its channel', async (t) => {

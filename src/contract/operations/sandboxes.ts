@@ -1,3 +1,4 @@
+import { CHANNEL_ENDS_TEXT } from '../channel-ends.ts'
 import { MessageReply } from '../common.ts'
 import { json, operation, type Operation } from '../operation.ts'
 import {
@@ -95,9 +96,15 @@ export const SANDBOX_OPERATIONS = {
     tag: 'Sandboxes',
     access: 'write',
     summary: 'Open the command channel of a running sandbox',
-    description: 'A WebSocket upgrade. Binary messages carry the bytes of the agent protocol in both directions.',
+    description: `A WebSocket upgrade. Binary messages carry the bytes of the agent protocol in both directions. ${CHANNEL_ENDS_TEXT}`,
     params: SandboxIdParams,
     reply: { kind: 'websocket', status: 101, description: 'The connection is a WebSocket from here on.' },
-    problems: ['sandbox_not_found', 'invalid_state_transition', 'rate_limited', 'orchestrator_unreachable'],
+    problems: [
+      'sandbox_not_found',
+      'invalid_state_transition',
+      'org_suspended',
+      'rate_limited',
+      'orchestrator_unreachable',
+    ],
   }),
 } as const satisfies Record<string, Operation>
