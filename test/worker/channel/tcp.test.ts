@@ -442,3 +442,32 @@ test('what a bug in a guest says of a connection is not told to the client', asy
   assert.deepEqual(payload, { error: 'connect a:1: the connection failed' })
   await client.hangUp()
 })
+
+test('whatever a sandbox puts in the place of the process that carries a connection, the connection ends', async () => {
+  const local = makeLocalGuest()
+  const scripts: readonly (readonly [script: string, last: string])[] = [
+    ['echo nonsense >&2; exit 0', 'failed'],
+    ['echo connected >&2; printf abc; exit 0', 'failed'],
+    ['echo connected >&2; printf abcdef; echo eof 3 >&2; printf ghi; sleep 0.1; exit 0', 'closed'],
+    ['echo connected >&2; echo eof -1 >&2; echo eof 1 >&2; echo eof x >&2; printf a', 'failed'],
+    ['echo connected >&2; echo eof 9999 >&2; exit 0', 'failed'],
+    ['echo connected >&2; echo connected >&2; kill -9 $$', 'failed'],
+    ['echo connected >&2; exec 0<&- 1>&-; echo failed words >&2; exit 1', 'failed'],
+    ['head -c 20000000 /dev/zero >&2; echo failed >&2; exit 1', 'failed'],
+  ]
+  const client = connectAgent({
+    ...local,
+    connect: (target, signal) => {
+      const script = scripts[target.port]?.[0] ?? ''
+      const start = (): ReturnType<Guest['exec']> =>
+        local.exec({ cmd: 'sh', args: ['-c', script], env: [], cwd: null, user: null, tty: null, rlimits: [] })
+      return connectByProcess(start, target, signal)
+    },
+  })
+  const all = scripts.map((_, port) => openTcp(client, port + 1, { host: 'a', port }))
+  for (const [at, tcp] of all.entries()) {
+    tcp.send('anything')
+    assert.equal((await tcp.last()).type, `core.tcp.${scripts[at]?.[1] ?? ''}`, scripts[at]?.[0])
+  }
+  await client.hangUp()
+})

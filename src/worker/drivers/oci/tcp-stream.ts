@@ -8,7 +8,7 @@ const SIGKILL = 9
 const READ_AHEAD_BYTES = 64 * 1024
 
 /** The longest line that the process says; what says more without an end is not ours. */
-const MAX_LINE_BYTES = 4096
+const MAX_LINE_CHARACTERS = 4096
 
 /**
  * The connection that a process of `guest/tcp.pl` carries, as one stream of its pipes. It emits `connect` once there is
@@ -31,6 +31,7 @@ export class TcpStream extends Duplex {
     this.#process = process
     const { stdin, stdout } = process
     stdout.on('data', (data: Buffer) => {
+      if (this.#receivedBytes >= this.#totalBytes) return // more than it said: the sandbox has put another in its place
       this.#receivedBytes += data.length
       if (!this.push(data)) stdout.pause()
       this.#endAtTotal()
@@ -38,9 +39,11 @@ export class TcpStream extends Duplex {
     stdin.on('drain', () => {
       this.#takeNext()
     })
-    stdin.on('error', () => {
-      this.#takeNext() // the process has ended, and has said why
-    })
+    for (const pipe of [stdin, stdout, process.stderr]) {
+      pipe?.on('error', () => {
+        this.#takeNext() // the process has ended, and has said why
+      })
+    }
     const drained = new Promise<void>((resolve) => {
       stdout.once('close', resolve)
     })
@@ -84,7 +87,7 @@ export class TcpStream extends Duplex {
   }
 
   #hear(line: string): void {
-    const [word, rest = ''] = line.split(/ (.*)/s, 2)
+    const [word, rest = ''] = line.slice(0, MAX_LINE_CHARACTERS).split(/ (.*)/s, 2)
     if (word === 'connected') this.emit('connect')
     else if (word === 'failed') this.#said = new TcpFailure(rest)
     else if (word === 'eof') {
@@ -121,7 +124,7 @@ function eachLine(stream: Readable | null, hear: (line: string) => void): Promis
     let rest = ''
     stream?.setEncoding('utf8').on('data', (text: string) => {
       const lines = `${rest}${text}`.split('\n')
-      rest = (lines.pop() ?? '').slice(0, MAX_LINE_BYTES)
+      rest = (lines.pop() ?? '').slice(0, MAX_LINE_CHARACTERS)
       for (const line of lines) hear(line)
     })
     if (stream === null || stream.closed) resolve()
