@@ -107,7 +107,7 @@ describe('logs', { skip: whyNoServer() }, () => {
   })
 
   test('a sandbox that has ended shows all of its life, what its worker said of it too', async () => {
-    const id = await run('lived', 'echo hello; exit 3')
+    const id = await run('lived', 'echo hello; sleep 2; exit 3') // `msb run` takes one that ends at once for one that never started
     await waitUntil(
       async () => (await mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })).status === 'failed',
       30_000,
