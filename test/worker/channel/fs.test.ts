@@ -242,7 +242,7 @@ test('what is written is read back, from any offset, and a length that differs i
     (await client.read(handle, { offset: MIB - 1, len: 3 * MIB })).equals(content.subarray(MIB - 1, 4 * MIB - 1)),
   )
   assert.equal((await client.read(handle, { offset: content.length })).length, 0)
-  assert.equal((await client.read(handle, { offset: 2n ** 62n, len: null })).length, 0)
+  assert.equal((await client.read(handle, { offset: 2 ** 40, len: null })).length, 0)
   assert.equal((await client.read(handle, { len: 0 })).length, 0)
   await client.write(handle, Buffer.from('XYZ'), { offset: 5 })
   assert.equal((await client.read(handle, { offset: 4, len: 5 })).toString('latin1', 1, 4), 'XYZ')
