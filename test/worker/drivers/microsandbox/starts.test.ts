@@ -1,0 +1,185 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import { after, afterEach, before, describe, test } from 'node:test'
+import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
+import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
+import {
+  findInstallation,
+  vmPaths,
+  whatMicroVmsLack,
+} from '../../../../src/worker/drivers/microsandbox/installation.ts'
+import { openKept } from '../../../../src/worker/drivers/microsandbox/kept.ts'
+import { openVmRecords, type VmRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
+import { markProcess, readBootId } from '../../../../src/worker/drivers/oci/processes.ts'
+import { makeMicroVmFixture, type MicroVmFixture } from '../../../support/microvm-driver.ts'
+import { named, wantedWithMounts } from '../../../support/mounts.ts'
+import { waitUntil } from '../../../support/wait.ts'
+import { wantedRun } from '../../../support/wanted-run.ts'
+import { find } from '../conformance.ts'
+
+/**
+ * What of the driver shows without virtualization: everything up to the first instruction of a guest, with the genuine
+ * runtime; and the adoption of what runs, which is played by a process that looks like a virtual machine of it. What a
+ * guest is needed for is in ../microsandbox.test.ts.
+ */
+const NEVER = new AbortController().signal
+const whyNot = process.getuid?.() !== 0 ? 'needs root' : findInstallation() === null ? 'npm left the runtime out' : null
+const canBoot = (await whatMicroVmsLack()).length === 0
+const opensKvm = (await whatMicroVmsLack()).every((lack) => !lack.includes('/dev/kvm'))
+
+describe('a microVM that is started', { skip: whyNot ?? false }, () => {
+  let fixture: MicroVmFixture
+  let opened: Driver[] = []
+
+  before(async () => {
+    fixture = await makeMicroVmFixture()
+  })
+  afterEach(async () => {
+    for (const driver of opened) await driver.close()
+    const last = await fixture.open()
+    for (const { run_id } of await last.list()) await last.remove(run_id)
+    for (const sandbox of await last.listStored()) await last.discard(sandbox)
+    await last.close()
+    opened = []
+    assert.deepEqual(await fixture.leftovers(), [])
+  })
+  after(async () => {
+    await fixture.remove()
+  })
+  const open = async (): Promise<Driver> => {
+    const driver = await fixture.open()
+    opened.push(driver)
+    return driver
+  }
+  const isOf = (reason: string) => (error: unknown) => error instanceof StartError && error.reason === reason
+
+  test('and does not boot fails for the runtime, and leaves no disk, no process and no image half taken in', async (t) => {
+    if (canBoot || !opensKvm) return t.skip(canBoot ? 'microVMs boot here' : '/dev/kvm does not open')
+    const driver = await open()
+    const wanted = wantedRun()
+    await assert.rejects(driver.start(wanted, NEVER), isOf('runtime'))
+    assert.deepEqual(await driver.listStored(), [])
+    assert.equal((await find(driver, wanted.run_id))?.outcome?.kind, 'start_failed')
+    await assert.rejects(driver.start(wanted, NEVER), isOf('runtime'))
+  })
+
+  test('and given up while it boots leaves nothing', async (t) => {
+    if (!opensKvm) return t.skip('/dev/kvm does not open')
+    const driver = await open()
+    const wanted = wantedRun()
+    const abort = new AbortController()
+    const started = assert.rejects(driver.start(wanted, abort.signal), isOf('cancelled'))
+    await waitUntil(async () => (await fixture.leftovers()).some((left) => left.startsWith('sandbox --name')))
+    abort.abort(new Error('test'))
+    await started
+    assert.deepEqual(await driver.listStored(), [])
+  })
+
+  test('of an image that is not there, or with a volume that it was not given, fails for that', async () => {
+    const driver = await open()
+    await assert.rejects(driver.start(wantedRun({ image: 'elsewhere/none' }), NEVER), isOf('image'))
+    const stray = { ...wantedWithMounts([named('v', '/d')]), volumes: [] }
+    await assert.rejects(driver.start({ ...stray, spec: { ...stray.spec, image: 'local/box' } }, NEVER), isOf('mount'))
+  })
+
+  test('with a patch whose file is not on the volume fails for the patch', async () => {
+    const driver = await open()
+    const patch = { type: 'copy_file', src: '/none', dst: '/x', mode: null, replace: false } as const
+    await assert.rejects(driver.start(wantedRun({ patches: [patch] }), NEVER), isOf('patch'))
+  })
+
+  test('is stopped while its image is on its way', async () => {
+    const driver = await open()
+    const wanted = wantedRun({ image: 'local/slow' })
+    const rejected = assert.rejects(driver.start(wanted, NEVER), isOf('cancelled'))
+    await waitUntil(async () => (await find(driver, wanted.run_id))?.phase === 'starting')
+    await driver.stop(wanted.run_id, 0)
+    await rejected
+  })
+
+  test('and runs on while its worker is away is adopted, and ends with what the runtime says of it', async () => {
+    const wanted = wantedRun()
+    const vm = await playVm(fixture, wanted)
+    const first = await open()
+    assert.equal((await find(first, wanted.run_id))?.phase, 'running')
+    assert.deepEqual(await first.listStored(), [wanted.sandbox_id])
+    await first.start(wanted, NEVER)
+    await first.close()
+    assert.equal(vm.exitCode, null)
+    const second = await open()
+    let calls = 0
+    second.watch(() => {
+      calls += 1
+    })
+    vm.kill('SIGKILL')
+    const ended = await waitUntil(async () => {
+      const seen = await find(second, wanted.run_id)
+      return seen?.phase === 'ended' && seen
+    })
+    assert.equal(ended.outcome?.kind, 'lost')
+    await waitUntil(() => calls > 0)
+    await second.remove(wanted.run_id)
+    await second.discard(wanted.sandbox_id)
+    assert.deepEqual(await second.listStored(), [])
+  })
+
+  test('and stopped is gone though its agent never answers', async () => {
+    const wanted = wantedRun()
+    await playVm(fixture, wanted)
+    const next = await open()
+    await next.stop(wanted.run_id, 100)
+    assert.deepEqual((await find(next, wanted.run_id))?.outcome, { kind: 'stopped' })
+    await assert.rejects(next.openChannel(wanted.run_id), /is not running/)
+    await next.remove(wanted.run_id)
+    await next.discard(wanted.sandbox_id)
+  })
+
+  test('by a worker that died meanwhile is undone by the next one', async () => {
+    const wanted = wantedRun()
+    const vm = await playVm(fixture, wanted, { started: null })
+    const next = await open()
+    await waitUntil(() => vm.signalCode !== null)
+    assert.deepEqual(await next.list(), [])
+    await next.discard(wanted.sandbox_id)
+  })
+})
+
+/** Leaves what a worker leaves of a run that lives: its record, its disk's, and a process with the runtime's command line. */
+async function playVm(
+  fixture: MicroVmFixture,
+  { run_id, sandbox_id, org_id }: WantedRun,
+  more: Partial<VmRecord> = {},
+): Promise<ReturnType<typeof spawn>> {
+  const { name } = vmPaths(fixture.home, sandbox_id)
+  const env = { MSB_HOME: fixture.home }
+  const vm = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1e6)', 'sandbox', '--name', name], {
+    env,
+    stdio: 'ignore',
+  })
+  await once(vm, 'spawn')
+  await waitUntil(() => readFileSync(`/proc/${String(vm.pid)}/cmdline`, 'utf8').includes(name))
+  const mark = await markProcess(vm.pid ?? 0)
+  if (mark === null) throw new Error('the process is gone')
+  const kept = {
+    image: { digest: 'sha256:0', config: { env: [], entrypoint: null, cmd: null, workdir: null, user: null } },
+  }
+  await (await openKept(fixture.stateDir)).write(sandbox_id, { ...kept, disk_size_mib: 512 })
+  const records = await openVmRecords(fixture.stateDir)
+  await records.write({
+    version: 1,
+    run_id,
+    sandbox_id,
+    org_id,
+    boot_id: await readBootId(),
+    idle_timeout_secs: null,
+    facts: { isolation: 'played' },
+    started: { vm: mark, watcher: null, has_workload: false },
+    is_stop_requested: false,
+    outcome: null,
+    is_released: false,
+    ...more,
+  })
+  return vm
+}
