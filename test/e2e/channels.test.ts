@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { after, before, describe, test } from 'node:test'
+import { after, before, describe, test, type TestContext } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall } from '../support/api.ts'
 import { residentMib } from '../support/process-memory.ts'
@@ -39,7 +39,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
   }
   const metrics = async (): Promise<string> => (await fetch(`${server.url}/metrics`)).text()
 
-  test('a client that stops reading blocks the process and not the memory of the server; then all arrives in order', async () => {
+  test('a client that stops reading blocks the process and not the memory of the server; then all arrives in order', async (t) => {
     const [writer, observer] = await Promise.all([openRaw(server, id), openRaw(server, id)])
     let next = 1
     let rest = ''
@@ -59,7 +59,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
     writer.socket.pause()
     const stopped = await untilStill(written)
     assert.ok(stopped > 0)
-    assert.ok(residentMib(server.pid()) - beforeMib < GROWTH_MIB, `grew to ${String(residentMib(server.pid()))} MiB`)
+    assertSmall(t, residentMib(server.pid()) - beforeMib)
     const seen = next
     writer.socket.resume()
     await waitUntil(async () => (await written()) > stopped + 16 * MIB, LIMIT_MS)
@@ -67,7 +67,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
     await hangUp([writer, observer])
   })
 
-  test('a process that does not read its input stops the client and fills no memory; then all arrives', async () => {
+  test('a process that does not read its input stops the client and fills no memory; then all arrives', async (t) => {
     const [writer, observer] = await Promise.all([openRaw(server, id), openRaw(server, id)])
     let said = ''
     const session = writer.exec('sh', ['-c', 'while [ ! -e /tmp/go ]; do sleep 0.1; done; sha256sum'], (data) => {
@@ -85,7 +85,7 @@ describe('command channels', { skip: whyNoServer() }, () => {
     writer.send(session, 'core.exec.stdin', { data: Buffer.alloc(0) })
     const unsent = await untilStill(() => Promise.resolve(writer.socket.bufferedAmount))
     assert.ok(unsent > (total * MIB) / 2, `${String(unsent)} bytes wait at the client`)
-    assert.ok(residentMib(server.pid()) - beforeMib < GROWTH_MIB, `grew to ${String(residentMib(server.pid()))} MiB`)
+    assertSmall(t, residentMib(server.pid()) - beforeMib)
     await observer.run('touch', '/tmp/go')
     assert.equal(await writer.exitOf(session, LIMIT_MS), 0)
     assert.equal(said.split(' ')[0], hash.digest('hex'))
@@ -164,6 +164,11 @@ describe('command channels', { skip: whyNoServer() }, () => {
     assert.equal(Object(event?.payload).cause, 'idle_timeout')
   })
 })
+
+function assertSmall(t: TestContext, grownMib: number): void {
+  t.diagnostic(`the server grew by ${String(grownMib)} MiB`)
+  assert.ok(grownMib < GROWTH_MIB, `${String(grownMib)} MiB`)
+}
 
 /** Resolves with a figure once it has not changed for a second. */
 async function untilStill(read: () => Promise<number>): Promise<number> {
