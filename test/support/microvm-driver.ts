@@ -1,6 +1,6 @@
 import { chownSync, existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import type { RunId, SandboxId } from '../../src/domain/ids.ts'
+import type { RunId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
@@ -19,7 +19,7 @@ import {
 import { SDK_CALL_MARK } from '../../src/worker/drivers/microsandbox/sdk-client.ts'
 import { findProcesses } from '../../src/worker/drivers/microsandbox/vm-process.ts'
 import { openVmRecords } from '../../src/worker/drivers/microsandbox/vm-records.ts'
-import { WORKLOAD_MARK } from '../../src/worker/drivers/microsandbox/workload.ts'
+import { WORKLOAD_MARK } from '../../src/worker/drivers/microsandbox/workload-order.ts'
 import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts'
 import { openImageStore } from '../../src/worker/images/store.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
@@ -138,9 +138,4 @@ function makeVolumes(dir: string): MicrosandboxDriverInput['volumes'] {
       return Promise.resolve(folder)
     },
   }
-}
-
-/** The folder of the runtime for one sandbox. */
-export function vmFolder(home: string, sandbox: SandboxId): string {
-  return join(home, 'sandboxes', vmPaths(home, sandbox).name)
 }

@@ -9,7 +9,7 @@ import { markProcess } from '../oci/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmEnvironment, vmPaths } from './installation.ts'
 import { writeWhole, type StartedVm } from './vm-records.ts'
-import { WORKLOAD_MARK, type WorkloadOrder } from './workload.ts'
+import { WORKLOAD_MARK, type WorkloadOrder } from './workload-order.ts'
 
 /** Starts the workload of a run whose virtual machine accepts commands; null when the spec asks for none. */
 export async function launchWorkload(

@@ -11,7 +11,7 @@ import { unpinSources } from './sources.ts'
 import { observeVm } from './vm-phase.ts'
 import { findProcesses, findVm, killProcesses } from './vm-process.ts'
 import type { VmRecord } from './vm-records.ts'
-import { WORKLOAD_MARK } from './workload.ts'
+import { WORKLOAD_MARK } from './workload-order.ts'
 
 /** How long a guest may take to write what it holds and to switch off; the runtime itself gives it 2 s (0.6.14). */
 const SWITCH_OFF_SECS = 10

@@ -10,30 +10,16 @@ import { asMap } from '../../channel/fields.ts'
 import { makeFrameReader, type Frame } from '../../channel/frame.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { WorkloadEnd } from './vm-records.ts'
-
-/** What it is told by a file, whose path is its first argument after the mark. */
-export type WorkloadOrder = {
-  readonly socket: string
-  readonly end_file: string
-  readonly command: readonly string[]
-  readonly env: readonly string[]
-  readonly cwd: string | null
-  readonly user: string | null
-}
-
-/** Stands in the command line, so that the process is told from any other. */
-export const WORKLOAD_MARK = 'sandyard-microvm-workload'
+import type { WorkloadOrder } from './workload-order.ts'
 
 /** Before the first frame: the range of correlation ids that this client may use (agent protocol, section 2). */
 const PROLOGUE_BYTES = 8
 const SIGTERM = 15
 
-if (process.argv[2] === WORKLOAD_MARK && process.argv[3] !== undefined) {
-  const order = JSON.parse(await readFile(process.argv[3], 'utf8')) as WorkloadOrder // written by launch-workload.ts
-  const end = await runWorkload(order)
-  writeFileSync(`${order.end_file}.tmp`, JSON.stringify(end), { mode: 0o600 })
-  renameSync(`${order.end_file}.tmp`, order.end_file)
-}
+const order = JSON.parse(await readFile(process.argv[3] ?? '', 'utf8')) as WorkloadOrder // written by launch-workload.ts
+const end = await runWorkload(order)
+writeFileSync(`${order.end_file}.tmp`, JSON.stringify(end), { mode: 0o600 })
+renameSync(`${order.end_file}.tmp`, order.end_file)
 
 async function runWorkload(order: WorkloadOrder): Promise<WorkloadEnd> {
   const socket = await connectAgent(order.socket)

@@ -10,7 +10,7 @@ import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { serveChannel } from '../../../../src/worker/channel/serve-channel.ts'
 import { followLog, markLogEnd } from '../../../../src/worker/drivers/microsandbox/follow-log.ts'
-import { WORKLOAD_MARK, type WorkloadOrder } from '../../../../src/worker/drivers/microsandbox/workload.ts'
+import { WORKLOAD_MARK, type WorkloadOrder } from '../../../../src/worker/drivers/microsandbox/workload-order.ts'
 import type { LogWriter } from '../../../../src/worker/logs/logs.ts'
 import { makeLocalGuest } from '../../../support/local-guest.ts'
 import { waitUntil } from '../../../support/wait.ts'
@@ -41,7 +41,10 @@ after(() => {
 })
 
 /** Runs the program that waits for a workload, as the driver does. */
-function runWorkload(name: string, command: readonly string[]): { readonly end: () => unknown; readonly kill: () => void } {
+function runWorkload(
+  name: string,
+  command: readonly string[],
+): { readonly end: () => unknown; readonly kill: () => void } {
   const order: WorkloadOrder = {
     socket: join(dir, 'agent.sock'),
     end_file: join(dir, `${name}.end`),
