@@ -5,7 +5,7 @@ import type { RawData, WebSocket } from 'ws'
 export const HIGH_WATER_BYTES = 1024 * 1024
 export const LOW_WATER_BYTES = 256 * 1024
 
-/** How long a WebSocket may take to answer a goodbye, in milliseconds; then it is cut. */
+/** How long a WebSocket may take to answer a goodbye, or to take more of what is before it, in milliseconds. */
 const GOODBYE_MS = 1_000
 
 /**
@@ -32,7 +32,10 @@ export function bytesOf(data: RawData): Buffer {
   return Array.isArray(data) ? Buffer.concat(data) : Buffer.from(data)
 }
 
-/** Says goodbye, and cuts the connection when the peer does not answer in time. May be repeated. */
+/**
+ * Says goodbye behind what is still unsent, and cuts the connection when the peer neither takes more nor answers in time;
+ * the library does after 30 s whatever it takes. May be repeated.
+ */
 export function closeSocket(
   socket: WebSocket,
   { code, reason }: { readonly code: number; readonly reason: string },
@@ -40,11 +43,13 @@ export function closeSocket(
   if (socket.readyState === socket.CLOSED) return
   socket.close(code, reason)
   socket.resume() // the answer must be read
-  const late = setTimeout(() => {
-    socket.terminate()
+  let unsent = socket.bufferedAmount
+  const late = setInterval(() => {
+    if (socket.bufferedAmount === 0 || socket.bufferedAmount >= unsent) socket.terminate()
+    unsent = socket.bufferedAmount
   }, GOODBYE_MS)
   socket.once('close', () => {
-    clearTimeout(late)
+    clearInterval(late)
   })
 }
 

@@ -116,6 +116,25 @@ test('a channel that ends from outside tells its client why, is counted by that,
   }
 })
 
+test('a client that reads slowly still gets what was said before the end', async (t) => {
+  const channel = new PassThrough({ highWaterMark: 4 * 1024 * 1024 })
+  const said = Buffer.alloc(16 * 1024 * 1024, 'x')
+  const port = await listen(t, withChannel(channel))
+  const socket = dial(port)
+  await once(socket, 'open', { signal: AbortSignal.timeout(5_000) })
+  socket.pause()
+  channel.end(said)
+  let arrived = 0
+  socket.on('message', (data) => {
+    arrived += Buffer.isBuffer(data) ? data.length : 0
+    socket.pause()
+    setTimeout(() => socket.resume(), 5)
+  })
+  socket.resume()
+  const [code] = await once(socket, 'close', { signal: AbortSignal.timeout(20_000) })
+  assert.deepEqual([code, arrived], [1000, said.length])
+})
+
 test('a message that is too large ends the channel with 1009', async (t) => {
   const port = await listen(t, withChannel(new PassThrough()))
   const socket = dial(port)
