@@ -132,6 +132,16 @@ describe(
       assert.deepEqual(await ask({ kind: 'build', plan: planOf({}, {}) }), await build({}))
     })
 
+    test('is made here, whatever cloud the worker itself is told of', async () => {
+      const told = { MSB_BACKEND: 'cloud', MSB_API_URL: 'http://127.0.0.1:1', MSB_API_KEY: 'key', MSB_PROFILE: 'other' }
+      Object.assign(process.env, told)
+      try {
+        await assert.rejects(ask({ kind: 'start', name: 'none' }), /sandboxNotFound/)
+      } finally {
+        for (const name of Object.keys(told)) Reflect.deleteProperty(process.env, name)
+      }
+    })
+
     test('puts the agent socket where the SDK itself looks for it', async () => {
       const { name, agentSocket } = vmPaths(home, wantedRun().sandbox_id)
       assert.equal(await ask({ kind: 'socket', name }), agentSocket)
