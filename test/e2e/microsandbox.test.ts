@@ -50,7 +50,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
     await again.stop()
     await sdk.Sandbox.remove('by-sdk')
     await assert.rejects(sdk.Sandbox.get('by-sdk'), sdk.SandboxNotFoundError)
-    assert.deepEqual(machinesOf(server.dataDir), [])
+    await waitUntil(() => machinesOf(server.dataDir).length === 0)
   })
 
   test('msb creates one, runs a command in it, stops and removes it', async () => {
