@@ -16,7 +16,7 @@ import { openKept } from './kept.ts'
 import { makeMsb } from './msb.ts'
 import { makeOutputs } from './output.ts'
 import { probeVm } from './probe.ts'
-import { endWith, settle } from './release.ts'
+import { endWith, settle, switchOff } from './release.ts'
 import { startVm } from './start.ts'
 import { endWorkload } from './stop.ts'
 import { sweep } from './sweep.ts'
@@ -109,6 +109,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
       await records.write(stopping)
       watch.poke()
       await endWorkload(context, stopping, graceMs)
+      await switchOff(context, stopping) // only then is it told to have ended
       return await endWith(context, stopping, { kind: 'stopped' })
     })
     watch.poke()

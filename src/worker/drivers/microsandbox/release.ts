@@ -44,13 +44,18 @@ async function release(context: VmContext, record: VmRecord): Promise<void> {
   const { clock, kept, msb } = context
   const { name } = vmPaths(context.home, record.sandbox_id)
   await killProcesses(await findProcesses([SDK_CALL_MARK, record.run_id]), clock)
-  const { started } = record
-  if (started !== null && (await isAlive(started.vm))) await msb.stop(name, SWITCH_OFF_SECS)
-  await killProcesses(await findVm(name), clock)
+  await switchOff(context, record)
   await killProcesses(await findProcesses([WORKLOAD_MARK, record.run_id]), clock)
   if ((await kept.read(record.sandbox_id)) === null) await msb.remove(name)
   await unpinSources(context, record.sandbox_id)
   await rm(copiesFolder(context, record.run_id), { recursive: true, force: true })
+}
+
+/** Ends a run's virtual machine: the guest writes what it holds, and what is left then is killed. */
+export async function switchOff({ clock, home, msb }: VmContext, { sandbox_id, started }: VmRecord): Promise<void> {
+  const { name } = vmPaths(home, sandbox_id)
+  if (started !== null && (await isAlive(started.vm))) await msb.stop(name, SWITCH_OFF_SECS)
+  await killProcesses(await findVm(name), clock)
 }
 
 /** Where the copies that patches bring lie until the disk is made. */
