@@ -14,6 +14,7 @@ import { withSetUpLock } from './set-up-lock.mjs'
 /** What needs a microVM and is proved nowhere else. */
 const microvmTests = ['test/worker/drivers/microsandbox.test.ts', 'test/e2e/microsandbox.test.ts']
 
+const qemu = 'qemu-system-x86_64'
 const root = fileURLToPath(new URL('..', import.meta.url))
 const cache = join(root, '.setup', 'microvm')
 
@@ -41,13 +42,15 @@ function whyNot() {
   if (process.platform !== 'linux' || process.arch !== 'x64') return 'the guest is for x64 Linux hosts only'
   if (findProgram('apt-get') === undefined) return 'there is no apt-get to fetch the guest with'
   if (process.getuid?.() !== 0) return "only root can make the guest's disk"
+  if (findProgram(qemu) === undefined && process.env.SANDYARD_SETUP === 'skip')
+    return 'QEMU is missing, and SANDYARD_SETUP=skip refuses to install it'
   return undefined
 }
 
 function ensureQemu() {
-  if (findProgram('qemu-system-x86_64') !== undefined) return
+  if (findProgram(qemu) !== undefined) return
   const install = ['install', '-y', '--no-install-recommends', 'qemu-system-x86']
-  say(`installing QEMU from the distribution (20 MB): apt-get ${install.join(' ')}`)
+  say(`installing QEMU from the distribution (20 MB): apt-get ${install.join(' ')} (SANDYARD_SETUP=skip refuses this)`)
   const failure = aptGetFresh(install)
   if (failure !== undefined) throw new SetUpFailure(`QEMU could not be installed; apt-get said:\n${failure}`)
 }

@@ -3,6 +3,7 @@
 import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { say } from '../say.mjs'
 import { run, unpackDebian } from './debian.mjs'
 
@@ -87,7 +88,7 @@ function makeInitramfs(root, release, made) {
   mkdirSync(join(tree, 'modules'))
   const busybox = join(root, 'usr/bin/busybox')
   cpSync(busybox, join(tree, 'bin/busybox'))
-  cpSync(join(import.meta.dirname, 'initramfs.sh'), join(tree, 'init'))
+  cpSync(fileURLToPath(new URL('initramfs.sh', import.meta.url)), join(tree, 'init'))
   run('chmod', ['755', join(tree, 'init')])
   const kernelModules = join(root, 'lib/modules', release)
   const known = readFileSync(join(kernelModules, 'modules.dep'), 'utf8')
