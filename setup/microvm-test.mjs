@@ -12,7 +12,11 @@ import { runMain, say, SetUpFailure } from './say.mjs'
 import { withSetUpLock } from './set-up-lock.mjs'
 
 /** What needs a microVM and is proved nowhere else. */
-const microvmTests = ['test/worker/drivers/microsandbox.test.ts', 'test/e2e/microsandbox.test.ts']
+const microvmTests = [
+  'test/worker/drivers/microsandbox.test.ts',
+  'test/worker/drivers/microsandbox/guest.test.ts',
+  'test/e2e/microsandbox.test.ts',
+]
 
 const qemu = 'qemu-system-x86_64'
 const root = fileURLToPath(new URL('..', import.meta.url))
