@@ -224,7 +224,15 @@ export const SETTINGS = {
     flag: null,
     fallback: '1024',
     unit: 'streams',
-    meaning: 'how many logs may be read or followed at once; more are answered 429',
+    meaning: 'the most logs that are read or followed at once, counted by each server process; more are answered 429',
+    parse: wholeNumber(0, 1_000_000),
+  } satisfies Setting<number>,
+  logStreamsPerOrg: {
+    variable: 'SANDYARD_LOG_STREAMS_PER_ORG',
+    flag: null,
+    fallback: '256',
+    unit: 'streams',
+    meaning: 'the most logs that one organization reads or follows at once, counted alike; more are answered 429',
     parse: wholeNumber(0, 1_000_000),
   } satisfies Setting<number>,
   channelsPerSandbox: {

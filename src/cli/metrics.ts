@@ -5,7 +5,7 @@ import * as runs from '../store/runs.ts'
 
 /** What `/metrics` tells of the process and of its work, beside the HTTP requests that the server counts itself. */
 export function makeMetrics(
-  deps: Pick<ControlDeps, 'db' | 'waits' | 'channelPlaces' | 'logStreams'> & { readonly log: Log },
+  deps: Pick<ControlDeps, 'db' | 'waits' | 'channelPlaces' | 'logPlaces'> & { readonly log: Log },
 ): Registry {
   const register = new Registry()
   collectDefaultMetrics({ register })
@@ -38,7 +38,7 @@ export function makeMetrics(
     help: 'Logs of sandboxes that are being read or followed.',
     registers: [register],
     collect() {
-      logStreams.set(deps.logStreams.taken)
+      logStreams.set(deps.logPlaces.taken)
     },
   })
   const channels = new Gauge({

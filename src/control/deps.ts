@@ -8,13 +8,14 @@ import type { Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Random } from '../lib/random.ts'
 import type { Seal } from '../lib/seal.ts'
+import type { Slots } from '../lib/slots.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import type { Admission } from '../store/admissions.ts'
 import type { Database } from '../store/database.ts'
 import type { Wake } from '../store/wake.ts'
 import type { AdmissionAnswer } from './admit-together.ts'
-import type { CallerWatch } from './watch-caller.ts'
-import type { Slots } from '../lib/slots.ts'
+import type { Places } from './places.ts'
+import type { CallerWatch, WatchOptions } from './watch-caller.ts'
 
 /** What the use cases stand on. Each asks for the part of it that it needs. */
 export type ControlDeps = {
@@ -27,8 +28,8 @@ export type ControlDeps = {
   readonly wake: Wake
   /** How many requests may wait for a sandbox at once. */
   readonly waits: Slots
-  /** How many log streams may be open at once. */
-  readonly logStreams: Slots
+  /** Places for the log streams of this process. */
+  readonly logPlaces: Places<Pick<SandboxKey, 'org_id'>>
   /** Reads one sandbox by id, together with others that are asked for at the same time. */
   readonly readSandbox: (wanted: SandboxKey) => Promise<Sandbox | null>
   /** Commits a new sandbox, together with others that arrive at the same time. */
@@ -38,7 +39,7 @@ export type ControlDeps = {
   /** The same for a command channel: its WebSocket, paused, so that what comes meanwhile is not lost. */
   readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
   /** Places for the command channels of this process. */
-  readonly channelPlaces: ChannelPlaces
+  readonly channelPlaces: Places<SandboxKey>
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
   /** Keys that were just looked up. */
@@ -60,19 +61,12 @@ export type ControlSettings = {
   readonly defaultRegistry: string
 }
 
-/** Places for command channels; `taken` counts all. */
-export type ChannelPlaces = {
-  /** Takes a place, to be given back by calling the answer. Throws `rate_limited`, naming the limit. */
-  take(of: SandboxKey): () => void
-  readonly taken: number
-}
-
 /** A key that is not revoked, with whom it stands for until its expiry, by the wall clock. */
 export type KnownKey = { readonly caller: Caller; readonly expires_at: Date | null }
 export type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
 
 /** Watches the keys that are in use by something that lasts; `keys` counts them. See `watch-caller.ts`. */
-export type CallerWatches = { watch(caller: Caller): CallerWatch; readonly keys: number }
+export type CallerWatches = { watch(caller: Caller, options?: WatchOptions): CallerWatch; readonly keys: number }
 
 /** Remembers keys by the hash of their secret for a moment. */
 export type KeyCache = {

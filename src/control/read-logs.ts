@@ -11,12 +11,13 @@ import { readLogBatches, type LogBatch } from './log-batches.ts'
 import { takeLogLease, type LogLease } from './log-lease.ts'
 import { getSandbox } from './read-sandboxes.ts'
 import { wrongState } from './start-sandbox.ts'
+import { refusalOfEnd } from './watch-caller.ts'
 
 export type { LogBatch } from './log-batches.ts'
 
 type LogDeps = Pick<
   ControlDeps,
-  'db' | 'clock' | 'log' | 'wake' | 'readSandbox' | 'openStream' | 'logStreams' | 'callerWatches'
+  'db' | 'clock' | 'log' | 'wake' | 'readSandbox' | 'openStream' | 'logPlaces' | 'callerWatches'
 >
 
 /** What of a sandbox's log is wanted. `followMs`: how long to wait for what is still to come; null: not at all. */
@@ -48,7 +49,7 @@ export async function readLogs(deps: LogDeps, caller: Caller, ask: LogAsk): Prom
     return relayLog(deps, log, await openLog(deps, log))
   } catch (error) {
     lease.release()
-    throw error
+    throw lease.signal.aborted ? refusalOfEnd(lease.signal.reason) : error
   }
 }
 

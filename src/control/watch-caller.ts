@@ -1,7 +1,7 @@
 /**
  * Authorization is decided when a request arrives; what goes on for hours afterwards (a command channel, a log that is
  * followed) has it looked at again here. A wake-up in the transaction of the change makes that prompt, and a look every
- * 30 s correct without it. All that watch one key share one look.
+ * 30 s correct without it. All that watch one key for the same share one look.
  */
 import type { Caller } from '../domain/caller.ts'
 import type { ApiKeyId, OrgId } from '../domain/ids.ts'
@@ -30,9 +30,16 @@ export type CallerWatch = {
   readonly stop: () => void
 }
 
+/** `outlastsSuspension`: what is watched may go on while the organization is suspended; the key ends it all the same. */
+export type WatchOptions = { readonly outlastsSuspension: boolean }
+
 /** Watches whether a caller's key is revoked or expires, or its organization is suspended. Never throws. */
-export function watchCaller(deps: Pick<ControlDeps, 'callerWatches'>, caller: Caller): CallerWatch {
-  return deps.callerWatches.watch(caller)
+export function watchCaller(
+  deps: Pick<ControlDeps, 'callerWatches'>,
+  caller: Caller,
+  options?: WatchOptions,
+): CallerWatch {
+  return deps.callerWatches.watch(caller, options)
 }
 
 /** What a request is refused with whose caller's right ended while it was being served; anything else as it is. */
@@ -70,11 +77,15 @@ const RETRY_MS = 1_000
 /** The most keys that one statement looks at. */
 const LOOKS_MAX = 256
 
-type Watched = { readonly stopped: AbortController; readonly watches: Set<AbortController> }
+/** All that watch one key for the same ends. */
+type Watched = WatchOptions & { readonly stopped: AbortController; readonly watches: Set<AbortController> }
 
 /** The watches of a process. */
 export function makeCallerWatches(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake' | 'log'>): CallerWatches {
-  const byKey = new Map<ApiKeyId, Watched>()
+  const lasting = new Map<ApiKeyId, Watched>()
+  const others = new Map<ApiKeyId, Watched>()
+  const alike = ({ outlastsSuspension }: WatchOptions): Map<ApiKeyId, Watched> =>
+    outlastsSuspension ? lasting : others
   const look = makeBatch<ApiKeyId, apiKeys.KeyStanding | null>({
     async run(ids) {
       const found = await deps.db.asSystem((q) => apiKeys.standings(q, ids))
@@ -97,7 +108,7 @@ export function makeCallerWatches(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake
     try {
       while (!watched.stopped.signal.aborted) {
         isWoken = false
-        const { end, pauseMs } = await see(api_key_id)
+        const { end, pauseMs } = await see(api_key_id, watched)
         if (end !== null) {
           finish(api_key_id, watched, end)
           return
@@ -112,11 +123,14 @@ export function makeCallerWatches(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake
   }
 
   /** Whether a key's right has ended, or else for how long it need not be looked at. */
-  async function see(id: ApiKeyId): Promise<{ readonly end: CallerEnd | null; readonly pauseMs: number }> {
+  async function see(
+    id: ApiKeyId,
+    options: WatchOptions,
+  ): Promise<{ readonly end: CallerEnd | null; readonly pauseMs: number }> {
     try {
       const standing = await look(id)
       const restMs = (standing?.expires_at?.getTime() ?? Number.POSITIVE_INFINITY) - deps.clock.now().getTime()
-      return { end: endOf(standing, restMs), pauseMs: Math.min(restMs, LOOK_AGAIN_MS) }
+      return { end: endOf(standing, restMs, options), pauseMs: Math.min(restMs, LOOK_AGAIN_MS) }
     } catch (error) {
       deps.log.warn({ err: error, api_key_id: id }, 'a key in use could not be looked at')
       return { end: null, pauseMs: RETRY_MS }
@@ -124,18 +138,25 @@ export function makeCallerWatches(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake
   }
 
   function finish(id: ApiKeyId, watched: Watched, why: CallerEnd): void {
-    if (byKey.get(id) === watched) byKey.delete(id)
+    forget(id, watched)
     for (const watch of watched.watches) watch.abort(new CallerEnded(why))
     watched.watches.clear()
   }
 
+  function forget(id: ApiKeyId, watched: Watched): void {
+    const byKey = alike(watched)
+    if (byKey.get(id) === watched) byKey.delete(id)
+  }
+
   return {
-    watch(caller) {
+    watch(caller, options = { outlastsSuspension: false }) {
       const id = caller.api_key_id
       const own = new AbortController()
-      const watched = byKey.get(id) ?? { stopped: new AbortController(), watches: new Set<AbortController>() }
+      const byKey = alike(options)
+      const known = byKey.get(id)
+      const watched = known ?? { ...options, stopped: new AbortController(), watches: new Set<AbortController>() }
       watched.watches.add(own)
-      if (byKey.get(id) !== watched) {
+      if (watched !== known) {
         byKey.set(id, watched)
         void follow(caller, watched) // it never rejects: a failed look is reported and repeated
       }
@@ -144,18 +165,22 @@ export function makeCallerWatches(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake
         stop() {
           if (!watched.watches.delete(own) || watched.watches.size > 0) return
           watched.stopped.abort()
-          if (byKey.get(id) === watched) byKey.delete(id)
+          forget(id, watched)
         },
       }
     },
     get keys() {
-      return byKey.size
+      return new Set([...lasting.keys(), ...others.keys()]).size
     },
   }
 }
 
-function endOf(standing: apiKeys.KeyStanding | null, restMs: number): CallerEnd | null {
+function endOf(
+  standing: apiKeys.KeyStanding | null,
+  restMs: number,
+  { outlastsSuspension }: WatchOptions,
+): CallerEnd | null {
   if (standing === null || standing.is_revoked) return 'api_key_revoked'
   if (restMs <= 0) return 'api_key_expired'
-  return standing.is_suspended ? 'org_suspended' : null
+  return standing.is_suspended && !outlastsSuspension ? 'org_suspended' : null
 }

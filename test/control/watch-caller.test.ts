@@ -73,6 +73,21 @@ test('a suspended organization ends what its keys have open', async () => {
   again.stop()
 })
 
+test('what outlasts a suspension goes on through it, and still ends with its key, whenever it began', async () => {
+  const member = await addOrg(control.deps, 'to be suspended and revoked')
+  const before = watchCaller(control.deps, member, { outlastsSuspension: true })
+  const channel = watchCaller(control.deps, member)
+  await suspendOrg(control.deps, member, null)
+  await waitUntil(() => endOf(channel) === 'org_suspended')
+  const during = watchCaller(control.deps, member, { outlastsSuspension: true })
+  const late = watchCaller(control.deps, member)
+  await waitUntil(() => endOf(late) === 'org_suspended')
+  assert.deepEqual([before.signal.aborted, during.signal.aborted], [false, false])
+  await revokeApiKey(control.deps, { org_id: member.org_id, actor: member.actor }, member.api_key_id)
+  await waitUntil(() => [before, during].every((watch) => endOf(watch) === 'api_key_revoked'))
+  assert.equal(control.deps.callerWatches.keys, 0)
+})
+
 test('a key that was revoked before it is watched ends the watch at once', async () => {
   const caller = await makeCaller()
   await revokeApiKey(control.deps, control.caller, caller.api_key_id)

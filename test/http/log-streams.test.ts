@@ -236,23 +236,40 @@ test('a key that is revoked ends what it follows, and a suspended organization m
   assert.equal((await openEvents(urlOf(theirs), key)).status, 404)
 })
 
-test('no more streams are open at once than the setting says, and each gives its place back however it ends', async () => {
-  const { logStreams } = world.control.deps
-  await waitUntil(() => logStreams.taken === 0)
+test('an organization has no more streams open than its share, all together no more than the setting says, and each gives its place back however it ends', async () => {
+  const { deps, caller } = world.control
+  const { logPlaces } = deps
+  await waitUntil(() => logPlaces.taken === 0)
   const { box } = await runOne()
   const leaving = new AbortController()
   await openEvents(urlOf(box), key, { signal: leaving.signal })
-  const places: (() => void)[] = []
-  for (let place = logStreams.take(); place !== null; place = logStreams.take()) places.push(place)
-  const reply = await openEvents(urlOf(box), key)
-  const error = await reply.refusal()
-  assert.equal(reply.status, 429)
-  assertReply('read_sandbox_logs', 429, { error })
-  assert.equal(error.code, 'rate_limited')
-  assert.ok(Number(reply.headers.get('retry-after')) > 0)
+  const places = Array.from({ length: 49 }, () => logPlaces.take(caller))
+  const refused = async (whose: Pick<Sandbox, 'id'>, by: string): Promise<unknown> => {
+    const reply = await openEvents(urlOf(whose), by)
+    const error = await reply.refusal()
+    assert.equal(reply.status, 429)
+    assertReply('read_sandbox_logs', 429, { error })
+    assert.equal(error.code, 'rate_limited')
+    assert.ok(Number(reply.headers.get('retry-after')) > 0)
+    return error.details
+  }
+  const changes = (variable: string): string =>
+    `end streams that are not read; whoever runs this installation can change it: ${variable}`
+  const share = { limit: 'log_streams_per_org', max: 50, current: 50 }
+  assert.deepEqual(await refused(box, key), { ...share, how_to_change: changes('SANDYARD_LOG_STREAMS_PER_ORG') })
+
+  const guest = await addOrg(deps, 'beside')
+  const third = await addOrg(deps, 'third')
+  const theirs = await make(guest, { start: true })
+  await untilStatus(theirs, 'running')
+  const guestKey = await addKey(deps, guest.org_id)
+  assert.equal((await readLog(urlOf(theirs, '?follow=false'), guestKey)).hasEnded, true)
+  places.push(...Array.from({ length: 50 }, (_, at) => logPlaces.take(at < 49 ? guest : third)))
+  const all = { limit: 'log_streams', max: 100, current: 100 }
+  assert.deepEqual(await refused(theirs, guestKey), { ...all, how_to_change: changes('SANDYARD_LOG_STREAM_CAPACITY') })
   for (const giveBack of places) giveBack()
   leaving.abort()
-  await waitUntil(() => logStreams.taken === 0)
+  await waitUntil(() => logPlaces.taken === 0)
 })
 
 test('a reader that does not read holds back all that is between it and the worker’s disk', async () => {

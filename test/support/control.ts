@@ -2,6 +2,7 @@ import type { ControlDeps } from '../../src/control/deps.ts'
 import { makeChannelPlaces, type ChannelLimits } from '../../src/control/channel-places.ts'
 import { makeFirstOrg } from '../../src/control/bootstrap.ts'
 import { authenticate } from '../../src/control/authenticate.ts'
+import { makeLogPlaces, type LogStreamLimits } from '../../src/control/log-places.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import type { Caller } from '../../src/domain/caller.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
@@ -26,7 +27,7 @@ export async function makeTestControl(
   options: {
     readonly clock?: Clock
     readonly waitCapacity?: number
-    readonly logStreamCapacity?: number
+    readonly logStreamLimits?: LogStreamLimits
     readonly openStream?: ControlDeps['openStream']
     readonly dialChannel?: ControlDeps['dialChannel']
     readonly channelLimits?: ChannelLimits
@@ -52,7 +53,7 @@ export async function makeTestControl(
     seal: makeSeal(systemRandom.bytes(32), systemRandom),
     wake,
     waits: makeSlots(options.waitCapacity ?? 100),
-    logStreams: makeSlots(options.logStreamCapacity ?? 100),
+    logPlaces: makeLogPlaces(options.logStreamLimits ?? { perOrg: 50, inAll: 100 }),
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
     dialChannel: options.dialChannel ?? (() => Promise.reject(new Error('this test has no workers'))),
     channelPlaces: makeChannelPlaces(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
