@@ -6,6 +6,7 @@ import type { StreamAsked } from '../contract/worker-protocol.ts'
 import { makeChannelPlaces } from '../control/channel-places.ts'
 import type { ControlDeps } from '../control/deps.ts'
 import { ticketTopic } from '../control/dial-in.ts'
+import { makeLogPlaces } from '../control/log-places.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
 import { bindUseCases } from '../http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../http/server.ts'
@@ -72,7 +73,7 @@ export async function startControl(
     seal: makeSeal(folder.sealingKey, systemRandom),
     wake,
     waits: makeSlots(config.waitCapacity),
-    logStreams: makeSlots(config.logStreamCapacity),
+    logPlaces: makeLogPlaces({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
     openStream: async ({ worker_id, asked }, signal) => {
       const socket = await relay.open(worker_id, asked, signal)
       return socket === null ? null : createWebSocketStream(socket)
