@@ -10,7 +10,7 @@ import { makeLogPlaces } from '../control/log-places.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
 import { bindUseCases } from '../http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../http/server.ts'
-import { makeStreamRoute, makeSyncRoute } from '../http/worker-routes.ts'
+import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../http/worker-routes.ts'
 import { systemClock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import { pooledRandom, systemRandom } from '../lib/random.ts'
@@ -105,7 +105,7 @@ export async function startControl(
     isReady: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
     settings: DEFAULT_SERVER_SETTINGS,
     plugins: [makeSyncRoute({ control: deps, relay })],
-    upgrades: [makeStreamRoute({ control: deps, relay })],
+    upgrades: [makeStandByRoute({ control: deps, relay }), makeStreamRoute({ control: deps, relay })],
   })
   const close = async (): Promise<void> => {
     stopping.abort(new Error('the server is shutting down'))

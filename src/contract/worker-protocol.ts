@@ -79,6 +79,15 @@ export type StreamTicket =
   | { readonly ticket: string; readonly kind: 'volume'; readonly volume: WantedVolume }
   | { readonly ticket: string; readonly kind: 'logs'; readonly sandbox_id: SandboxId; readonly query: LogQuery }
 
+/**
+ * A worker that stands by holds requests for a WebSocket at `STAND_BY_PATH`. When a stream is wanted, one is accepted, and
+ * this header of its reply says what for: a `StreamAsked` as JSON in base64url. Otherwise it is refused after a while.
+ */
+export const STAND_BY_PATH = '/worker/v1/streams'
+export const ASKED_HEADER = 'x-sandyard-asked'
+/** How long the control plane holds such a request: less than the minute after which proxies cut what says nothing. */
+export const STAND_BY_HOLD_MS = 50_000
+
 /** What a stream is asked for; its ticket is made by who waits for it. */
 export type StreamAsked = StreamTicket extends infer One
   ? One extends StreamTicket

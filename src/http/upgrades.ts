@@ -32,7 +32,7 @@ export type Upgrade = {
   /** Aborted when the server closes. A WebSocket that is still open a moment later is closed by the server itself. */
   readonly closing: AbortSignal
   /** Answers 101, with a paused WebSocket. To be called once, when nothing can be refused any more. */
-  readonly accept: () => Promise<WebSocket>
+  readonly accept: (headers?: Readonly<Record<string, string>>) => Promise<WebSocket>
 }
 
 type UpgradeDeps = {
@@ -53,6 +53,10 @@ const UNDER_WAY_LIMIT = 2_048
 /** Serves upgrades on the server's own port; `app.close()` ends them. */
 export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   const sockets = new WebSocketServer({ noServer: true, perMessageDeflate: false, maxPayload: MESSAGE_LIMIT_BYTES })
+  const extraHeaders = new WeakMap<IncomingMessage, Readonly<Record<string, string>>>()
+  sockets.on('headers', (lines, request) => {
+    for (const [name, value] of Object.entries(extraHeaders.get(request) ?? {})) lines.push(`${name}: ${value}`)
+  })
   // Upgrades that nobody has answered yet; the ones that were are the WebSocketServer's.
   const pending = new Set<Duplex>()
   // Counted for each route: workers that answer must not be held up by the clients that wait for them.
@@ -110,8 +114,9 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
         requestId,
         signal: gone.signal,
         closing: closing.signal,
-        accept: async () => {
+        accept: async (headers = {}) => {
           pending.delete(socket)
+          extraHeaders.set(request, headers)
           const webSocket = await accept(sockets, request, { socket, head, signal: gone.signal })
           giveBack()
           webSocket.on('error', (error) => {

@@ -1,13 +1,21 @@
 import type { FastifyPluginAsync } from 'fastify'
 import type { WebSocket } from 'ws'
 import { SyncInput } from '../contract/sync-input.ts'
-import { WORKER_PROTOCOL_VERSION, type StreamAsked, type SyncRequest } from '../contract/worker-protocol.ts'
+import {
+  ASKED_HEADER,
+  STAND_BY_HOLD_MS,
+  STAND_BY_PATH,
+  WORKER_PROTOCOL_VERSION,
+  type StreamAsked,
+  type SyncRequest,
+} from '../contract/worker-protocol.ts'
 import type { ControlDeps } from '../control/deps.ts'
 import { holdSync } from '../control/hold-sync.ts'
 import { authenticateWorker } from '../control/worker-join.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
+import { interruptibleSleep } from '../lib/clock.ts'
 import type { Relay } from '../relay/relay.ts'
 import { clientGone } from './client-gone.ts'
 import { JSON_TYPE } from './problem-reply.ts'
@@ -61,6 +69,31 @@ export function makeSyncRoute({ control, relay }: WorkerRouteDeps): FastifyPlugi
       return Promise.resolve()
     })
     return Promise.resolve()
+  }
+}
+
+/** The route on which a worker stands by: a request is accepted once a stream is wanted of the worker. */
+export function makeStandByRoute({ control, relay }: WorkerRouteDeps): UpgradeRoute {
+  return {
+    path: STAND_BY_PATH,
+    handle: async (upgrade) => {
+      const worker = await workerOf(control, upgrade.headers.authorization)
+      const begun = new AbortController()
+      const withdraw = relay.standBy(worker, async (asked) => {
+        begun.abort()
+        try {
+          const text = Buffer.from(JSON.stringify(asked)).toString('base64url')
+          return await upgrade.accept({ [ASKED_HEADER]: text })
+        } catch (error) {
+          control.log.debug({ err: error }, 'a worker that stood by was gone')
+          return null
+        }
+      })
+      await interruptibleSleep(control.clock, STAND_BY_HOLD_MS, AbortSignal.any([upgrade.signal, begun.signal]))
+      withdraw()
+      if (!begun.signal.aborted)
+        throw new Problem('unavailable', { message: 'nothing was wanted', retryAfterSeconds: 1 })
+    },
   }
 }
 

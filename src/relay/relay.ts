@@ -1,17 +1,24 @@
 /**
- * Pairs a client with its worker. The control plane cannot dial a worker, so it leaves a ticket for it; the worker
- * sees it in the answer to its sync and dials in with it, once. A ticket is shown until it is used: answers get lost.
+ * Pairs a client with its worker. The control plane cannot dial a worker, so workers stand by on a few connections each,
+ * and where none is left it leaves a ticket: the worker sees it in the answer to its sync and dials in with it, once. A
+ * ticket is shown until it is used: answers get lost.
  */
+
 /** What a worker is to dial in for: `Asked` says what, `ticket` with what right. */
 export type Ticket<Asked> = Asked & { readonly ticket: string }
 
 /** `Stream` is what a worker dials in with: what carries the bytes is not the relay's business. */
 export type Relay<Asked, Stream> = {
   /**
-   * Leaves a ticket for a worker and resolves with the stream that the worker dials in with, or with null at once when
+   * Takes a connection on which a worker stands by, or else leaves a ticket for it, and resolves with the stream that the worker dials in with, or with null at once when
    * too many wait already. Rejects with the signal's reason when it is aborted.
    */
   open(workerId: string, asked: Asked, signal: AbortSignal): Promise<Stream | null>
+  /**
+   * Keeps a connection that a worker opened ahead of need. `begin` is called at most once, with what is wanted; it answers
+   * null when the connection is gone. What is returned withdraws it.
+   */
+  standBy(workerId: string, begin: Begin<Asked, Stream>): () => void
   /** All open tickets of a worker. */
   showTickets(workerId: string): readonly Ticket<Asked>[]
   /** Whether a worker may dial in with a ticket. */
@@ -20,10 +27,14 @@ export type Relay<Asked, Stream> = {
   accept(workerId: string, ticket: string, stream: Stream): boolean
   /** How many tickets are open. */
   readonly waiting: number
+  /** On how many connections workers stand by. */
+  readonly standingBy: number
 }
 
 /** The most tickets that may be open at once, over all workers. */
 export const TICKET_LIMIT = 10_000
+
+type Begin<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
 
 type Open<Asked, Stream> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Stream) => void }
 
@@ -33,7 +44,19 @@ export function makeRelay<Asked extends object, Stream>(options: {
   readonly onTicket: (workerId: string) => void
 }): Relay<Asked, Stream> {
   const byWorker = new Map<string, Map<string, Open<Asked, Stream>>>()
+  const spares = new Map<string, Set<Begin<Asked, Stream>>>()
   let waiting = 0
+
+  const withdraw = (workerId: string, begin: Begin<Asked, Stream>): void => {
+    const ofWorker = spares.get(workerId)
+    ofWorker?.delete(begin)
+    if (ofWorker?.size === 0) spares.delete(workerId)
+  }
+  const takeSpare = (workerId: string): Begin<Asked, Stream> | null => {
+    const [begin = null] = spares.get(workerId) ?? []
+    if (begin !== null) withdraw(workerId, begin)
+    return begin
+  }
 
   const close = (workerId: string, ticket: string): void => {
     const tickets = byWorker.get(workerId)
@@ -44,6 +67,11 @@ export function makeRelay<Asked extends object, Stream>(options: {
 
   return {
     async open(workerId, asked, signal) {
+      signal.throwIfAborted()
+      for (let begin = takeSpare(workerId); begin !== null; begin = takeSpare(workerId)) {
+        const stream = await begin(asked)
+        if (stream !== null) return stream
+      }
       signal.throwIfAborted()
       if (waiting >= TICKET_LIMIT) return null
       const ticket = options.newTicket()
@@ -63,6 +91,13 @@ export function makeRelay<Asked extends object, Stream>(options: {
         signal.removeEventListener('abort', onAbort)
       }
     },
+    standBy(workerId, begin) {
+      const ofWorker = spares.get(workerId) ?? new Set()
+      spares.set(workerId, ofWorker.add(begin))
+      return () => {
+        withdraw(workerId, begin)
+      }
+    },
     showTickets: (workerId) => [...(byWorker.get(workerId)?.values() ?? [])].map(({ ticket }) => ticket),
     isOpen: (workerId, ticket) => byWorker.get(workerId)?.has(ticket) === true,
     accept(workerId, ticket, stream) {
@@ -74,6 +109,9 @@ export function makeRelay<Asked extends object, Stream>(options: {
     },
     get waiting() {
       return waiting
+    },
+    get standingBy() {
+      return [...spares.values()].reduce((sum, ofWorker) => sum + ofWorker.size, 0)
     },
   }
 }

@@ -20,8 +20,9 @@ import type { ControlPlane } from './control-plane.ts'
 import type { Driver, Probe } from './drivers/driver.ts'
 import { perform } from './perform.ts'
 import type { SandboxLogs } from './logs/logs.ts'
+import { keepStandingBy } from './stand-by.ts'
 import { makeSteps } from './steps.ts'
-import { serveStream, type StreamDeps } from './streams.ts'
+import { beginStream, type StreamDeps, type Wish } from './streams.ts'
 import { makeVolumeDuty } from './volume-duty.ts'
 import type { VolumeKey, VolumeStorage } from './volumes/storage.ts'
 
@@ -61,7 +62,8 @@ export async function runAgent(deps: AgentDeps, signal: AbortSignal): Promise<vo
   const agent = makeAgent(deps, await deps.driver.probe(), signal)
   const unwatch = deps.driver.watch(agent.noteNews)
   try {
-    await Promise.all([agent.keepSyncing(), agent.keepProbing(), agent.keepFenced(), agent.keepMeasuring()])
+    const looks = [agent.keepSyncing(), agent.keepProbing(), agent.keepMeasuring()]
+    await Promise.all([...looks, agent.keepStandingBy(), agent.keepFenced()])
   } finally {
     unwatch()
     await agent.settle()
@@ -108,7 +110,6 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     signal,
   )
   const streamDeps: StreamDeps = {
-    controlPlane: deps.controlPlane,
     driver,
     log,
     openFiles: async (volume) => deps.filesOf(await deps.storage.open(volume)),
@@ -248,18 +249,19 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     discards = discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
   }
 
-  const dial = (stream: StreamTicket): void => {
-    if (dialled.has(stream.ticket)) return
-    dialled.add(stream.ticket)
-    serveStream(streamDeps, stream, signal).catch((error: unknown) => {
-      const { ticket: _, ...target } = stream // the ticket is a secret
-      log.warn({ error, ...target }, 'a stream could not be opened')
-    })
+  const dial = ({ ticket, ...asked }: StreamTicket): void => {
+    if (dialled.has(ticket)) return
+    dialled.add(ticket)
+    serve({ asked, connect: () => deps.controlPlane.dial(ticket, signal) })
+  }
+  const serve = (wish: Wish): void => {
+    beginStream(streamDeps, wish, signal)
   }
 
   return {
     noteNews,
     keepMeasuring: () => duty.keepMeasuring(),
+    keepStandingBy: () => keepStandingBy({ controlPlane: deps.controlPlane, clock, log, serve }, signal),
     async keepSyncing(): Promise<void> {
       while (!signal.aborted) {
         sleeper = new AbortController()

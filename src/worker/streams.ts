@@ -1,10 +1,9 @@
 import type { Duplex } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import { createWebSocketStream } from 'ws'
+import { createWebSocketStream, type WebSocket } from 'ws'
 import type { VolumeFiles } from '../contract/volume-protocol.ts'
-import type { StreamTicket, WantedVolume } from '../contract/worker-protocol.ts'
+import type { StreamAsked, WantedVolume } from '../contract/worker-protocol.ts'
 import type { Log } from '../lib/log.ts'
-import type { ControlPlane } from './control-plane.ts'
 import type { Driver } from './drivers/driver.ts'
 import { logLines } from './logs/log-lines.ts'
 import type { SandboxLogs } from './logs/logs.ts'
@@ -12,7 +11,6 @@ import { pipeChannel } from './pipe-channel.ts'
 import { serveVolume } from './volumes/serve-volume.ts'
 
 export type StreamDeps = {
-  readonly controlPlane: ControlPlane
   readonly driver: Driver
   readonly log: Log
   readonly logs: Pick<SandboxLogs, 'read'>
@@ -21,37 +19,44 @@ export type StreamDeps = {
   readonly onFilesChanged: () => void
 }
 
-type TicketOf<Kind extends StreamTicket['kind']> = Extract<StreamTicket, { readonly kind: Kind }>
+type AskedOf<Kind extends StreamAsked['kind']> = Extract<StreamAsked, { readonly kind: Kind }>
 
-/** Dials in with a ticket and serves what it asks for; resolves when either side has ended. */
-export function serveStream(deps: StreamDeps, ticket: StreamTicket, signal: AbortSignal): Promise<void> {
-  switch (ticket.kind) {
+/** What is asked for, and how the connection to serve it on is had: it is open already, or a ticket has to be dialled. */
+export type Wish<Asked = StreamAsked> = { readonly asked: Asked; readonly connect: () => Promise<WebSocket> }
+
+/** Serves what is asked for until either side has ended or the signal comes. What fails is reported, and ends it. */
+export function beginStream(deps: StreamDeps, wish: Wish, signal: AbortSignal): void {
+  serveStream(deps, wish, signal).catch((error: unknown) => {
+    deps.log.warn({ error, ...wish.asked }, 'a stream could not be opened')
+  })
+}
+
+function serveStream(deps: StreamDeps, { asked, connect }: Wish, signal: AbortSignal): Promise<void> {
+  switch (asked.kind) {
     case 'agent':
-      return joinChannel(deps, ticket, signal)
+      return joinChannel(deps, { asked, connect }, signal)
     case 'volume':
-      return serveFiles(deps, ticket, signal)
+      return serveFiles(deps, { asked, connect }, signal)
     case 'logs':
-      return sendLogs(deps, ticket, signal)
+      return sendLogs(deps, { asked, connect }, signal)
   }
 }
 
 /** Joins the stream to a run's command channel. */
 async function joinChannel(
   deps: StreamDeps,
-  { ticket, run_id }: TicketOf<'agent'>,
+  { asked, connect }: Wish<AskedOf<'agent'>>,
   signal: AbortSignal,
 ): Promise<void> {
   // Both at once: neither needs the other, and a client waits for the sum otherwise.
-  const dialling = deps.controlPlane
-    .dial(ticket, signal)
-    .then((socket) => ({ socket, destroy: () => socket.terminate() }))
-  const [{ socket }, channel] = await bothOrNone(dialling, deps.driver.openChannel(run_id))
+  const dialling = connect().then((socket) => ({ socket, destroy: () => socket.terminate() }))
+  const [{ socket }, channel] = await bothOrNone(dialling, deps.driver.openChannel(asked.run_id))
   await pipeChannel(socket, channel, signal)
 }
 
 /** A connection as a stream, for what is served request by request or line by line. */
-async function dialStream({ controlPlane }: StreamDeps, ticket: string, signal: AbortSignal): Promise<Duplex> {
-  const stream = createWebSocketStream(await controlPlane.dial(ticket, signal))
+async function dialStream(connect: Wish['connect']): Promise<Duplex> {
+  const stream = createWebSocketStream(await connect())
   // An error before the stream is joined destroys it, which whoever joins it meets; nobody else hears of it.
   stream.on('error', () => stream.destroy())
   return stream
@@ -60,11 +65,11 @@ async function dialStream({ controlPlane }: StreamDeps, ticket: string, signal: 
 /** Answers requests for the files of a volume. */
 async function serveFiles(
   deps: StreamDeps,
-  { ticket, volume }: TicketOf<'volume'>,
+  { asked, connect }: Wish<AskedOf<'volume'>>,
   signal: AbortSignal,
 ): Promise<void> {
-  const opening = deps.openFiles(volume).then((files) => ({ files, destroy: () => undefined }))
-  const [client, { files }] = await bothOrNone(dialStream(deps, ticket, signal), opening)
+  const opening = deps.openFiles(asked.volume).then((files) => ({ files, destroy: () => undefined }))
+  const [client, { files }] = await bothOrNone(dialStream(connect), opening)
   const hangUp = (): void => {
     client.destroy()
   }
@@ -83,10 +88,10 @@ async function serveFiles(
 /** Sends what a query wants of a sandbox's log, as `log-protocol.ts` says; the control plane hangs up when it has enough. */
 async function sendLogs(
   deps: StreamDeps,
-  { ticket, sandbox_id, query }: TicketOf<'logs'>,
+  { asked: { sandbox_id, query }, connect }: Wish<AskedOf<'logs'>>,
   signal: AbortSignal,
 ): Promise<void> {
-  const client = await dialStream(deps, ticket, signal)
+  const client = await dialStream(connect)
   const gone = new AbortController()
   client.once('close', () => {
     gone.abort(new Error('the reader left'))

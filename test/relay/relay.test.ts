@@ -32,6 +32,40 @@ test('a ticket is told to its worker and joins that worker’s stream with whoev
   assert.equal(relay.waiting, 0)
 })
 
+test('a worker that stands by is told at once what for, once, and needs no ticket', async () => {
+  const { relay, told } = makeTestRelay()
+  const stream = new PassThrough()
+  const asked: Asked[] = []
+  relay.standBy('w1', (wanted) => {
+    asked.push(wanted)
+    return Promise.resolve(stream)
+  })
+  assert.equal(relay.standingBy, 1)
+  assert.equal(await relay.open('w1', { run: 'run-1' }, never), stream)
+  assert.deepEqual([asked, told, relay.standingBy], [[{ run: 'run-1' }], [], 0])
+  const second = relay.open('w1', { run: 'run-2' }, never)
+  assert.deepEqual(told, ['w1'])
+  relay.accept('w1', 'ticket-1', new PassThrough())
+  await second
+  assert.equal(asked.length, 1)
+})
+
+test('a connection that broke, was withdrawn or is another worker’s is not waited for', async () => {
+  const { relay } = makeTestRelay()
+  const mistaken = (): Promise<PassThrough> => Promise.reject(new Error('this one must not be asked'))
+  relay.standBy('w2', mistaken)
+  relay.standBy('w1', mistaken)()
+  relay.standBy('w1', () => Promise.resolve(null))
+  const stream = new PassThrough()
+  relay.standBy('w1', () => Promise.resolve(stream))
+  assert.equal(await relay.open('w1', { run: 'run-1' }, never), stream)
+  relay.standBy('w1', () => Promise.resolve(null))
+  const opened = relay.open('w1', { run: 'run-2' }, never)
+  await new Promise(setImmediate)
+  assert.ok(relay.accept('w1', 'ticket-1', stream))
+  assert.equal(await opened, stream)
+})
+
 test('a ticket is of no use to another worker', async () => {
   const { relay } = makeTestRelay()
   const opened = relay.open('w1', { run: 'run-1' }, never)

@@ -9,7 +9,7 @@ import type { Sandbox } from '../../src/domain/sandbox.ts'
 import type { SandboxSpec } from '../../src/domain/spec.ts'
 import { bindUseCases } from '../../src/http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../src/http/server.ts'
-import { makeStreamRoute, makeSyncRoute } from '../../src/http/worker-routes.ts'
+import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../src/http/worker-routes.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
@@ -90,7 +90,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       isReady: () => Promise.resolve([]),
       settings: DEFAULT_SERVER_SETTINGS,
       plugins: [makeSyncRoute({ control: deps, relay })],
-      upgrades: [makeStreamRoute({ control: deps, relay })],
+      upgrades: [makeStandByRoute({ control: deps, relay }), makeStreamRoute({ control: deps, relay })],
     })
   let server = serve()
   const url = await server.listen({ host: '127.0.0.1', port: 0 })

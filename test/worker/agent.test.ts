@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { duplexPair } from 'node:stream'
+import { text } from 'node:stream/consumers'
 import { after, afterEach, before, test } from 'node:test'
 import { createWebSocketStream } from 'ws'
 import { deleteSandbox } from '../../src/control/delete-sandbox.ts'
@@ -18,6 +19,7 @@ import {
   makeSimulatedWorld,
   type SimulatedWorld,
 } from '../../src/worker/drivers/simulated.ts'
+import { neverWanted } from '../support/never-wanted.ts'
 import { NO_STORAGE } from '../support/no-storage.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -365,6 +367,7 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
     },
     {
       controlPlane: {
+        standBy: neverWanted,
         sync(request, signal) {
           syncs += 1
           return real.sync(request, signal)
@@ -394,6 +397,36 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
   close()
   await waitUntil(() => world.relay.waiting === 0)
   assert.equal(dials, 1)
+})
+
+test('a channel begins on a connection on which the worker stood by, without a ticket or a sync, and it stands by again', async () => {
+  const driver = openDriver()
+  const real = world.connect()
+  live(
+    {
+      ...driver,
+      openChannel() {
+        const [client, agent] = duplexPair()
+        agent.end('hello')
+        return Promise.resolve(client)
+      },
+    },
+    {
+      controlPlane: {
+        ...real,
+        dial: () => Promise.reject(new Error('a ticket was dialled')),
+      },
+    },
+  )
+  const { deps, caller } = world.control
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  for (let round = 0; round < 10; round++) {
+    await waitUntil(() => world.relay.standingBy === 4)
+    const { socket, close } = await openChannel(deps, caller, id, never)
+    assert.equal(await text(createWebSocketStream(socket)), 'hello')
+    close()
+  }
 })
 
 test('a worker is refused without its credential, for another’s id, and for another protocol', async () => {

@@ -18,6 +18,7 @@ import { makeSimulatedDriver, makeSimulatedWorld } from '../../src/worker/driver
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { makeVolumeFiles } from '../../src/worker/volumes/files.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
+import { neverWanted } from '../support/never-wanted.ts'
 import { socketPair } from '../support/channel.ts'
 import { makeFolderStorage, newVolume, TEST_UID_SHIFT } from '../support/volume-storage.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -81,7 +82,7 @@ function live(over: Partial<VolumeStorage> = {}): void {
       storageSampleMs: sampleMs,
       logs: makeNoLogs(),
       filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
-      controlPlane: { sync, dial },
+      controlPlane: { sync, dial, standBy: neverWanted },
       clock: systemClock,
       log: makeLog('silent'),
       fencesItself: false,
