@@ -1,5 +1,4 @@
 import { mkdir } from 'node:fs/promises'
-import { setMaxListeners } from 'node:events'
 import { join } from 'node:path'
 import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
@@ -8,6 +7,7 @@ import { StartError, type Driver } from '../driver.ts'
 import { readBootId } from '../oci/processes.ts'
 import { makeRunWatch } from '../oci/run-watch.ts'
 import { makeTurns } from '../oci/turns.ts'
+import { answerKnown, makeStarts } from '../starts.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { MicrosandboxDriverInput, VmContext } from './context.ts'
 import { makeHeartbeats } from './heartbeat.ts'
@@ -33,7 +33,9 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
   const { records, kept, msb, home, outputs, clock, log } = context
   const turns = makeTurns()
   const heartbeats = makeHeartbeats(clock)
-  const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
+  const starts = makeStarts(turns, () => {
+    watch.poke()
+  })
   await sweep(context)
 
   const list = async (): Promise<readonly SeenRun[]> => {
@@ -74,16 +76,9 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     log,
   })
 
-  /** A start in flight is told to give up, and has cleaned up when this resolves. */
-  const giveUpStart = async (run: RunId): Promise<void> => {
-    const start = starts.get(run)
-    if (start === undefined) return
-    start.abort.abort(new Error('the run was stopped'))
-    await Promise.allSettled([start.done])
-  }
   const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
     const known = await records.read(wanted.run_id)
-    if (known !== null) return await resumeKnown(known)
+    if (known !== null) return answerKnown(await observeVm(context, known, false))
     for (const other of await records.list()) {
       if (other.sandbox_id !== wanted.sandbox_id) continue
       await settleEnded(other.run_id)
@@ -92,14 +87,8 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     }
     await startVm(context, wanted, signal)
   }
-  const resumeKnown = async (record: VmRecord): Promise<void> => {
-    const seen = await observeVm(context, record, false)
-    if (seen.phase !== 'ended') return
-    if (seen.outcome.kind === 'start_failed') throw new StartError(seen.outcome.reason, seen.outcome.message)
-    throw new StartError('host', 'the run has ended')
-  }
   const end = async (run: RunId, graceMs: number): Promise<VmRecord | null> => {
-    await giveUpStart(run)
+    await starts.giveUp(run)
     const record = await turns.take(run, async () => {
       const read = await records.read(run)
       const settled = read === null ? null : await settle(context, read)
@@ -121,21 +110,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     probe: () => probeVm(context),
     list,
     listStored: () => kept.list(),
-    async start(wanted, signal) {
-      const inFlight = starts.get(wanted.run_id)
-      if (inFlight !== undefined) return await inFlight.done
-      const abort = new AbortController()
-      const either = AbortSignal.any([signal, abort.signal])
-      setMaxListeners(0, either) // every wait of the start listens to it
-      const done = turns
-        .take(wanted.run_id, () => begin(wanted, either))
-        .finally(() => {
-          starts.delete(wanted.run_id)
-          watch.poke()
-        })
-      starts.set(wanted.run_id, { done, abort })
-      await done
-    },
+    start: (wanted, signal) => starts.start(wanted.run_id, signal, (either) => begin(wanted, either)),
     async stop(run, graceMs) {
       await end(run, graceMs)
     },
@@ -162,8 +137,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     watch: (onChange) => watch.subscribe(onChange),
     async close() {
       await watch.close()
-      for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
-      await Promise.allSettled([...starts.values()].map((start) => start.done))
+      await starts.close()
       await outputs.close()
     },
   }

@@ -1,10 +1,10 @@
 import { readFile } from 'node:fs/promises'
-import { setMaxListeners } from 'node:events'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
 import { makeWhenQuiet } from '../../../lib/when-quiet.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
-import { StartError, type Driver } from '../driver.ts'
+import type { Driver } from '../driver.ts'
+import { answerKnown, makeStarts } from '../starts.ts'
 import { makeActivity } from './activity.ts'
 import { makeCaptures } from './captures.ts'
 import { openCgroups } from './cgroup.ts'
@@ -35,7 +35,9 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   const context = await openContext(input)
   const { records, disks, log } = context
   const turns = makeTurns()
-  const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
+  const starts = makeStarts(turns, () => {
+    watch.poke()
+  })
   await sweep(context)
 
   const list = async (): Promise<readonly SeenRun[]> => {
@@ -67,29 +69,16 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   const refill = makeRefill(context)
   refill.start()
 
-  /** A start in flight is told to give up, and has cleaned up when this resolves. */
-  const giveUpStart = async (run: RunId): Promise<void> => {
-    const start = starts.get(run)
-    if (start === undefined) return
-    start.abort.abort(new Error('the run was stopped'))
-    await Promise.allSettled([start.done])
-  }
   const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
     const known = await records.read(wanted.run_id)
-    if (known !== null) return await resumeKnown(known)
+    if (known !== null) return answerKnown(await observe(context, known, false))
     const holder = await disks.holderOf(wanted.sandbox_id)
     if (holder !== null && holder !== wanted.run_id) await settleEnded(holder)
     await startRun(context, wanted, signal)
     refill.ask()
   }
-  const resumeKnown = async (record: RunRecord): Promise<void> => {
-    const seen = await observe(context, record, false)
-    if (seen.phase !== 'ended') return
-    if (seen.outcome.kind === 'start_failed') throw new StartError(seen.outcome.reason, seen.outcome.message)
-    throw new StartError('host', 'the run has ended')
-  }
   const end = async (run: RunId, graceMs: number): Promise<RunRecord | null> => {
-    await giveUpStart(run)
+    await starts.giveUp(run)
     const record = await turns.take(run, async () => {
       const settled = await settleIfKnown(run)
       if (settled === null || settled.is_released) return settled
@@ -113,21 +102,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     probe: () => probeMachine(context),
     list,
     listStored: () => disks.list(),
-    async start(wanted, signal) {
-      const inFlight = starts.get(wanted.run_id)
-      if (inFlight !== undefined) return await inFlight.done
-      const abort = new AbortController()
-      const either = AbortSignal.any([signal, abort.signal])
-      setMaxListeners(0, either) // every wait of the start listens to it
-      const done = turns
-        .take(wanted.run_id, () => begin(wanted, either))
-        .finally(() => {
-          starts.delete(wanted.run_id)
-          watch.poke()
-        })
-      starts.set(wanted.run_id, { done, abort })
-      await done
-    },
+    start: (wanted, signal) => starts.start(wanted.run_id, signal, (either) => begin(wanted, either)),
     async stop(run, graceMs) {
       await end(run, graceMs)
     },
@@ -160,8 +135,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     async close() {
       await watch.close()
       await activity.close()
-      for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
-      await Promise.allSettled([...starts.values()].map((start) => start.done))
+      await starts.close()
       context.captures.close()
       await refill.close()
       await disks.drain()
