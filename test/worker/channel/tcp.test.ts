@@ -1,13 +1,17 @@
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { readdirSync, readFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import type { Socket } from 'node:net'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { describe, test } from 'node:test'
 import fc from 'fast-check'
-import type { Guest } from '../../../src/worker/channel/guest.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import type { Guest, GuestProcess } from '../../../src/worker/channel/guest.ts'
+import { startPiped } from '../../../src/worker/drivers/oci/exec-carrier.ts'
+import { makeFifoPool } from '../../../src/worker/drivers/oci/fifo-pool.ts'
 import { connectByProcess } from '../../../src/worker/drivers/oci/tcp-connect.ts'
 import { connectAgent, type AgentClient } from '../../support/agent-client.ts'
 import { makeLocalGuest } from '../../support/local-guest.ts'
@@ -470,4 +474,32 @@ test('whatever a sandbox puts in the place of the process that carries a connect
     assert.equal((await tcp.last()).type, `core.tcp.${scripts[at]?.[1] ?? ''}`, scripts[at]?.[0])
   }
   await client.hangUp()
+})
+
+test('a connection whose reader comes late ends, though the sandbox says more than it told', async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'sandyard-tcp-'))
+  t.after(() => {
+    rmSync(folder, { recursive: true })
+  })
+  const pool = makeFifoPool(folder, makeLog('silent'))
+  const bytes = 65_536 // all that is read ahead of a reader
+  const script = `echo connected >&2; head -c ${String(bytes)} /dev/zero; sleep 0.2; echo eof ${String(bytes)} >&2; printf more; cat >/dev/null`
+  const { promise: exited, resolve } = Promise.withResolvers<number>()
+  const start = async (): Promise<GuestProcess> => {
+    const carrier = await startPiped(pool, ['sh', '-c', script])
+    void carrier.ended.then(({ code }) => {
+      resolve(code ?? -1)
+    })
+    return { ...carrier, pid: carrier.cliPid, signal: (signal) => process.kill(-carrier.cliPid, signal), exited }
+  }
+  const stream = await connectByProcess(start, { host: 'a', port: 1 }, new AbortController().signal)
+  stream.end()
+  await exited
+  const closed = once(stream, 'close', { signal: AbortSignal.timeout(LIMIT_MS) })
+  let received = 0
+  stream.on('data', (piece: Buffer) => {
+    received += piece.length
+  })
+  await closed
+  assert.equal(received, bytes)
 })

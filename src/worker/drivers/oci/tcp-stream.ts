@@ -103,7 +103,10 @@ export class TcpStream extends Duplex {
   }
 
   #endAtTotal(): void {
-    if (this.#receivedBytes >= this.#totalBytes && !this.readableEnded) this.push(null)
+    if (this.#receivedBytes < this.#totalBytes || this.readableEnded) return
+    this.push(null)
+    // Nobody asks for more now, and the pipe is seen to end only once it is empty, whatever is still put into it.
+    this.#process.stdout.resume()
   }
 
   #end(): void {
