@@ -68,15 +68,15 @@ export async function exportImage(image: Image, { folder, uidShift, clock, signa
 
 /** Each layer is named by a short link, because all of them together must fit into one page of mount options. */
 async function mountLayers(merged: string, layers: readonly string[], folder: string): Promise<void> {
+  if (layers.length === 0) return
   const links = join(folder, 'layers')
   // An overlay that only reads wants two layers at least; an empty one changes nothing.
   const all = [join(folder, 'empty'), ...layers]
   await mkdir(join(folder, 'empty'))
   await mkdir(links)
   await Promise.all(all.map((layer, index) => symlink(layer, join(links, String(index)))))
-  const lower = all.length === 1 ? '0:0' : all.map((_, index) => String(index)).toReversed().join(':') // prettier-ignore
-  if (layers.length === 0) return
-  await mount(['-t', 'overlay', 'overlay', '-o', `ro,nodev,lowerdir=${lower}`, merged], links)
+  const lower = all.map((_, index) => String(index)).toReversed() // the topmost first
+  await mount(['-t', 'overlay', 'overlay', '-o', `ro,nodev,lowerdir=${lower.join(':')}`, merged], links)
 }
 
 /** Owners as the image has them: the store's shift is taken back. */

@@ -43,11 +43,14 @@ const WORDS: Readonly<Record<StartFailure, string>> = {
   cancelled: 'the start was cancelled',
 }
 
-/** The error of a start that the SDK told to have failed; the runtime's own words go to the log as its cause. */
-export async function asVmFailure(failed: Failed, paths: VmPaths): Promise<StartError> {
+/**
+ * The error of a start that the SDK told to have failed. The runtime's own words go to the log as its cause; to the owner
+ * only where they are about the spec, and name nothing beneath `dir`, the driver's folder.
+ */
+export async function asVmFailure(failed: Failed, paths: VmPaths, dir: string): Promise<StartError> {
   const stage = failed.code === 'BootStart' ? await readStage(paths) : null
   const reason = (stage === null ? KINDS[failed.code] : STAGES[stage]) ?? 'runtime'
-  const isForOwner = (reason === 'config' || reason === 'patch') && !failed.message.includes('/sandboxes/')
+  const isForOwner = (reason === 'config' || reason === 'patch') && !failed.message.includes(dir)
   const cause = new Error(`${failed.code}${stage === null ? '' : ` (${stage})`}: ${failed.message}`)
   return new StartError(reason, isForOwner ? `${WORDS[reason]}: ${failed.message}` : WORDS[reason], cause)
 }

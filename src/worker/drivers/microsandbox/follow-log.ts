@@ -1,4 +1,4 @@
-import { open, readdir, stat, type FileHandle } from 'node:fs/promises'
+import { open, readdir, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
@@ -24,8 +24,11 @@ export type Following = {
 /** A file of the captured output, which rotation renames, and how much of it was copied. */
 type Position = { readonly inode: number; readonly offset: number }
 
+/** Before every file: none has this inode. */
+const BEGINNING: Position = { inode: 0, offset: 0 }
+
 const CAPTURED = 'exec.log'
-/** Measured against a person who watches: a line is on its way within this time. */
+/** For a person who watches: a line is on its way within this time. */
 const POLL_MS = 200
 const PIECE_BYTES = 256 * 1024
 /** The longest line that is taken; the runtime writes one for each piece of output, at most 4 MiB of it (agent protocol, section 3). */
@@ -35,22 +38,26 @@ const STREAMS_LIMIT = 64
 
 /**
  * Follows the runtime's captured output: a JSON text a line, `{t, s, d, id}`, in a file that is renamed when it is full
- * (exec_log.rs and logging.rs, 0.6.14). Failures are logged and tried again. Without a position, only what comes is copied.
+ * (exec_log.rs and logging.rs, 0.6.14). A failure is logged once, and
+ * tried again. Without a position all that is there is copied.
  */
 export function followLog({ folder, positionFile, writer, clock, log }: Following): LogFollower {
   const closing = new AbortController()
   const streams = makeStreams(writer)
+  let position: Position | null = null
+  let isFailing = false
   const copy = async (): Promise<void> => {
-    const from = (await readJson<Position>(positionFile)) ?? (await begin(folder))
-    if (from === null) return
-    const next = await copyFrom(folder, from, (line) => take(line, streams))
-    if (next.inode !== from.inode || next.offset !== from.offset) await writeWhole(positionFile, next)
+    const from = position ?? (await readJson<Position>(positionFile)) ?? BEGINNING
+    position = await copyFrom(folder, from, (line) => take(line, streams))
+    if (position.inode !== from.inode || position.offset !== from.offset) await writeWhole(positionFile, position)
   }
   const guarded = async (): Promise<void> => {
     try {
       await copy()
+      isFailing = false
     } catch (error) {
-      log.warn({ err: error, folder }, "copying a sandbox's output failed")
+      if (!isFailing) log.warn({ err: error, folder }, "copying a sandbox's output failed")
+      isFailing = true
     }
   }
   const run = async (): Promise<void> => {
@@ -72,49 +79,46 @@ export function followLog({ folder, positionFile, writer, clock, log }: Followin
 
 /** Marks the end of what an earlier run captured: what comes after it is to be copied. A file that is not there begins at 0. */
 export async function markLogEnd(folder: string, positionFile: string): Promise<void> {
-  const found = await statOrNull(join(folder, CAPTURED))
-  if (found !== null) await writeWhole(positionFile, { inode: found.ino, offset: found.size } satisfies Position)
-}
-
-async function begin(folder: string): Promise<Position | null> {
-  const found = await statOrNull(join(folder, CAPTURED))
-  return found === null ? null : { inode: found.ino, offset: 0 }
+  await using handle = await openOrNull(join(folder, CAPTURED))
+  if (handle === null) return
+  const { ino: inode, size: offset } = await handle.stat()
+  await writeWhole(positionFile, { inode, offset } satisfies Position)
 }
 
 async function copyFrom(folder: string, from: Position, onLine: (line: string) => void): Promise<Position> {
-  const current = await statOrNull(join(folder, CAPTURED))
+  await using opened = new AsyncDisposableStack()
+  const openFile = async (name: string): Promise<OpenFile | null> => {
+    const handle = opened.use(await openOrNull(join(folder, name)))
+    return handle === null ? null : { handle, inode: (await handle.stat()).ino } // whatever it is called by now
+  }
+  const current = await openFile(CAPTURED)
   if (current === null) return from
-  if (current.ino === from.inode)
-    return { ...from, offset: await readLines(join(folder, CAPTURED), from.offset, onLine) }
+  if (current.inode === from.inode) return { ...from, offset: await readLines(current.handle, from.offset, onLine) }
   // It was renamed meanwhile: first the rest of it, then those that came between, then the current one.
-  const older = await rotated(folder)
-  const at = older.findIndex(({ inode }) => inode === from.inode)
-  for (const { path, inode } of at < 0 ? [] : older.slice(at))
-    await readLines(path, inode === from.inode ? from.offset : 0, onLine)
-  return { inode: current.ino, offset: await readLines(join(folder, CAPTURED), 0, onLine) }
+  const older: OpenFile[] = []
+  for (const name of await rotated(folder)) {
+    const file = await openFile(name)
+    if (file !== null && file.inode !== current.inode) older.push(file)
+  }
+  const at = older.findIndex(({ inode }) => inode === from.inode) // of one that is gone all others came behind
+  for (const { handle, inode } of older.slice(Math.max(at, 0)))
+    await readLines(handle, inode === from.inode ? from.offset : 0, onLine)
+  return { inode: current.inode, offset: await readLines(current.handle, 0, onLine) }
 }
 
+type OpenFile = { readonly handle: FileHandle; readonly inode: number }
+
 /** Files that were renamed, the oldest first: `exec.log.1` is the newest of them. */
-async function rotated(folder: string): Promise<readonly { readonly path: string; readonly inode: number }[]> {
+async function rotated(folder: string): Promise<readonly string[]> {
   const numbers = (await readdir(folder)).flatMap((name) => {
     const number = /^exec\.log\.(\d+)$/.exec(name)?.[1]
     return number === undefined ? [] : [Number(number)]
   })
-  const files = await Promise.all(
-    numbers
-      .toSorted((a, b) => b - a)
-      .map(async (number) => {
-        const path = join(folder, `${CAPTURED}.${String(number)}`)
-        const found = await statOrNull(path)
-        return found === null ? null : { path, inode: found.ino }
-      }),
-  )
-  return files.filter((file) => file !== null)
+  return numbers.toSorted((a, b) => b - a).map((number) => `${CAPTURED}.${String(number)}`)
 }
 
 /** Reads whole lines from an offset and answers where the next one begins. */
-async function readLines(path: string, offset: number, onLine: (line: string) => void): Promise<number> {
-  await using handle = await open(path, 'r')
+async function readLines(handle: FileHandle, offset: number, onLine: (line: string) => void): Promise<number> {
   let at = offset
   let held = Buffer.alloc(0)
   for (;;) {
@@ -182,9 +186,9 @@ function makeStreams(writer: LogWriter): Streams {
   }
 }
 
-async function statOrNull(path: string): Promise<{ readonly ino: number; readonly size: number } | null> {
+async function openOrNull(path: string): Promise<FileHandle | null> {
   try {
-    return await stat(path)
+    return await open(path, 'r')
   } catch (error) {
     if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return null
     throw error

@@ -129,7 +129,7 @@ type Asking = { readonly request: SdkRequest; readonly signal: AbortSignal }
 
 async function ask(context: VmContext, wanted: WantedRun, { request, signal }: Asking): Promise<void> {
   const answer = await callSdk({ home: context.home, request, label: wanted.run_id, signal })
-  if (answer.kind === 'failed') throw await asVmFailure(answer, vmPaths(context.home, wanted.sandbox_id))
+  if (answer.kind === 'failed') throw await asVmFailure(answer, vmPaths(context.home, wanted.sandbox_id), context.dir)
 }
 
 /** Copies what a run's processes write into our own log, from where it was left; may be repeated. */

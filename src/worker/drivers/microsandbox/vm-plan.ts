@@ -1,9 +1,10 @@
 import type {
+  HostPermissions,
+  Patch,
   Rlimit,
   SandboxLogLevel,
   SecurityProfile,
   StatVirtualization,
-  HostPermissions,
 } from '../../../domain/spec.ts'
 import type { VmNetwork } from './vm-network.ts'
 
@@ -62,22 +63,9 @@ export type VmMount =
     })
   | (VmMountFlags & { readonly type: 'tmpfs'; readonly size_mib: number | null })
 
-/** Paths of sources are on this machine, and hold a copy that no sandbox can change. */
+/** A patch of the spec, its source replaced by a copy on this machine that no sandbox can change. */
 export type VmPatch =
-  | {
-      readonly type: 'text'
-      readonly path: string
-      readonly content: string
-      readonly mode: number | null
-      readonly replace: boolean
-    }
-  | {
-      readonly type: 'file'
-      readonly path: string
-      readonly content: string
-      readonly mode: number | null
-      readonly replace: boolean
-    }
+  | Exclude<Patch, { readonly type: 'copy_file' | 'copy_dir' }>
   | {
       readonly type: 'copy_file'
       readonly source: string
@@ -86,7 +74,3 @@ export type VmPatch =
       readonly replace: boolean
     }
   | { readonly type: 'copy_dir'; readonly source: string; readonly dst: string; readonly replace: boolean }
-  | { readonly type: 'symlink'; readonly target: string; readonly link: string; readonly replace: boolean }
-  | { readonly type: 'mkdir'; readonly path: string; readonly mode: number | null }
-  | { readonly type: 'remove'; readonly path: string }
-  | { readonly type: 'append'; readonly path: string; readonly content: string }

@@ -147,13 +147,16 @@ test("each of the SDK's errors becomes a kind of ours, in words without paths of
   }
   const paths = vmPaths(dir, sandbox_id)
   for (const [code, reason] of Object.entries(kinds)) {
-    const failure = await asVmFailure({ kind: 'failed', code, message: `bad: ${dir}/sandboxes/x` }, paths)
-    assert.equal(failure.reason, reason)
-    assert.doesNotMatch(failure.message, /sandboxes/)
-    assert.match(String(failure.cause), /sandboxes/)
+    for (const path of ['home/sandboxes/x', 'runs/x/copies/0', 'mounts/x']) {
+      const message = `bad: ${join(dir, path)}`
+      const failure = await asVmFailure({ kind: 'failed', code, message }, paths, dir)
+      assert.equal(failure.reason, reason)
+      assert.ok(!failure.message.includes(path))
+      assert.ok(String(failure.cause).includes(path))
+    }
   }
   const workdir = { kind: 'failed', code: 'invalidConfig', message: 'workdir does not exist in guest: /x' } as const
-  assert.match((await asVmFailure(workdir, paths)).message, /workdir does not exist in guest: \/x/)
+  assert.match((await asVmFailure(workdir, paths, dir)).message, /workdir does not exist in guest: \/x/)
 })
 
 test('a machine that did not boot fails for the phase that the runtime kept in its file', async () => {
@@ -172,7 +175,7 @@ test('a machine that did not boot fails for the phase that the runtime kept in i
     // As the genuine runtime writes it (boot_error.rs, 0.6.14): without virtualization it fails in no other phase.
     const written = { t: '2026-11-21T12:00:00Z', stage, errno: null, message: 'x' }
     writeFileSync(join(paths.logs, 'boot-error.json'), JSON.stringify(written, null, 2))
-    assert.equal((await asVmFailure(failed, paths)).reason, reason)
+    assert.equal((await asVmFailure(failed, paths, dir)).reason, reason)
   }
 })
 

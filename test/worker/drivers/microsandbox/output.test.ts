@@ -147,3 +147,23 @@ test('captured output is copied once and in order, over a restart of the worker 
   await second.close()
   assert.deepEqual([text('stdout'), text('stderr')], ['one\ntwo\nthree\nfour\n', 'err\n'])
 })
+
+test('what was rotated before it was looked at is copied too, and nothing twice where the position can not be kept', async () => {
+  const folder = mkdtempSync(join(dir, 'logs-'))
+  const file = join(folder, 'exec.log')
+  const { writer, text } = makeWriter()
+  writeFileSync(`${file}.1`, line('stdout', 'one\n'))
+  writeFileSync(file, line('stdout', 'two\n'))
+  const positionFile = join(folder, 'absent', 'position')
+  const follower = followLog({ folder, positionFile, writer, clock: systemClock, log: makeLog('silent') })
+  await waitUntil(() => text('stdout') === 'one\ntwo\n')
+  // The file that was read last is gone, so all that is left came behind it.
+  writeFileSync(`${file}.2`, line('stdout', 'three\n'))
+  writeFileSync(join(folder, 'between'), line('stdout', 'four\n'))
+  renameSync(join(folder, 'between'), `${file}.1`)
+  writeFileSync(join(folder, 'next'), line('stdout', 'five\n'))
+  renameSync(join(folder, 'next'), file)
+  await waitUntil(() => text('stdout').endsWith('five\n'))
+  await follower.close()
+  assert.equal(text('stdout'), 'one\ntwo\nthree\nfour\nfive\n')
+})
