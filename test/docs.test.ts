@@ -5,6 +5,7 @@ import { test } from 'node:test'
 import { settingRows } from '../src/config.ts'
 import { EVENT_TYPES } from '../src/domain/event-types.ts'
 import { abilitiesTable } from '../src/domain/required-abilities.ts'
+import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-plan.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/probe.ts'
 
 const README = join(import.meta.dirname, '..', 'README.md')
@@ -27,11 +28,13 @@ const settings = table([
 ])
 
 const abilities = table([
-  ['field', 'here', 'what it asks'],
-  ['---', '---', '---'],
+  ['field', '`oci`', '`microsandbox`', 'what it asks'],
+  ['---', '---', '---', '---'],
   ...abilitiesTable.map(({ ability, fields, meaning }) => [
     fields,
-    ability !== null && OCI_ABILITIES.includes(ability) ? 'enforced' : '**refused**',
+    ...[OCI_ABILITIES, MICROSANDBOX_ABILITIES].map((offered) =>
+      ability !== null && offered.includes(ability) ? 'enforced' : '**refused**',
+    ),
     meaning,
   ]),
 ])
@@ -71,7 +74,7 @@ test('the README lists every setting as the program reads it', () => {
   check('settings', settings)
 })
 
-test('the README says of every ability whether it is enforced or refused', () => {
+test('the README says of every ability which driver enforces it and which refuses it', () => {
   check('abilities', abilities)
 })
 

@@ -1,9 +1,11 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../config.ts'
+import { fieldsBeyond } from '../domain/required-abilities.ts'
 import { findInstallation, isolationOf, whatMicroVmsLack } from '../worker/drivers/microsandbox/installation.ts'
+import { MICROSANDBOX_ABILITIES } from '../worker/drivers/microsandbox/make-plan.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
-import { whatIsMissing } from '../worker/drivers/oci/probe.ts'
+import { OCI_ABILITIES, whatIsMissing } from '../worker/drivers/oci/probe.ts'
 import { chooseRuntime } from './open-oci-driver.ts'
 import { microVmFolder, sandboxFolder } from './start-worker.ts'
 
@@ -18,6 +20,8 @@ export type DriverSurvey = {
   readonly isolation: string
   /** Everything that keeps it from running here, in words. */
   readonly lacks: readonly string[]
+  /** Where in a request it is asked for what it does not offer. */
+  readonly refuses: readonly string[]
   /** Whether disks of sandboxes are kept here that only it can run. */
   readonly keepsSandboxes: boolean
 }
@@ -56,6 +60,7 @@ async function surveyMicrosandbox(config: Config): Promise<DriverSurvey> {
     name: 'microsandbox',
     isolation: installation === null ? '' : isolationOf(installation.version),
     lacks: await whatMicroVmsLack(),
+    refuses: fieldsBeyond(MICROSANDBOX_ABILITIES),
     keepsSandboxes: await hasEntries(join(microVmFolder(config), 'kept')),
   }
 }
@@ -69,7 +74,7 @@ async function surveyOci(config: Config): Promise<DriverSurvey> {
     lacks.push(error instanceof Error ? error.message : String(error))
   }
   const keepsSandboxes = await hasEntries(join(sandboxFolder(config), 'disks', 'kept'))
-  return { name: 'oci', isolation, lacks, keepsSandboxes }
+  return { name: 'oci', isolation, lacks, refuses: fieldsBeyond(OCI_ABILITIES), keepsSandboxes }
 }
 
 async function hasEntries(folder: string): Promise<boolean> {

@@ -70,12 +70,15 @@ async function runDoctor({ config }: Call): Promise<number> {
   return needed.every(({ isGood }) => isGood) && (chosen?.lacks.length ?? 0) === 0 ? 0 : 1
 }
 
-/** The drivers in the order of preference, whether each can run here, and which one is taken. */
+/** The drivers in the order of preference, whether each can run here and what it refuses, and which one is taken. */
 export function driverLines(surveys: readonly DriverSurvey[], choice: DriverChoice): readonly string[] {
   const line = (name: string, told: string): string => `  ${name.padEnd(13)} ${told}\n`
-  const lines = surveys.map(({ name, isolation, lacks, keepsSandboxes }) => {
+  const lines = surveys.flatMap(({ name, isolation, lacks, refuses, keepsSandboxes }) => {
     const told = lacks.length === 0 ? `can run here: ${isolation}` : `can't run here: ${lacks.join('; ')}`
-    return line(name, keepsSandboxes ? `${told}; sandboxes of its own are kept here` : told)
+    return [
+      line(name, keepsSandboxes ? `${told}; sandboxes of its own are kept here` : told),
+      line('', `refuses: ${refuses.join(', ').replaceAll('`', '')}`), // they are written for the README
+    ]
   })
   return [
     '\ndrivers, the preferred first:\n',

@@ -150,6 +150,11 @@ export const abilitiesTable: readonly AbilityRow[] = [
   })),
 ]
 
+/** Where in a request abilities are asked for that a driver does not offer, for people. */
+export function fieldsBeyond(offered: readonly Ability[]): readonly string[] {
+  return ABILITIES.filter((ability) => !offered.includes(ability)).map((ability) => TABLE[ability].fields)
+}
+
 function given(field: string, isAsked: boolean): readonly string[] {
   return isAsked ? [field] : []
 }

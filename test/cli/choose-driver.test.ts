@@ -3,8 +3,9 @@ import { test } from 'node:test'
 import { chooseDriver, type DriverSurvey } from '../../src/cli/choose-driver.ts'
 import { driverLines } from '../../src/cli/doctor.ts'
 
-const MICROVM: DriverSurvey = { name: 'microsandbox', isolation: 'microVM', lacks: [], keepsSandboxes: false }
-const OCI: DriverSurvey = { name: 'oci', isolation: 'crun', lacks: [], keepsSandboxes: false }
+const FIT = { lacks: [], keepsSandboxes: false } as const
+const MICROVM: DriverSurvey = { ...FIT, name: 'microsandbox', isolation: 'microVM', refuses: ['`a.b`'] }
+const OCI: DriverSurvey = { ...FIT, name: 'oci', isolation: 'crun', refuses: ['`init`', '`c` of type `d`'] }
 const unable = (survey: DriverSurvey): DriverSurvey => ({ ...survey, lacks: ['no /dev/kvm', 'not root'] })
 const keeping = (survey: DriverSurvey): DriverSurvey => ({ ...survey, keepsSandboxes: true })
 
@@ -26,12 +27,14 @@ test('what the settings name is taken, whatever the machine has; the simulated o
     assert.equal(chooseDriver(name, [unable(MICROVM), unable(OCI)]).name, name)
 })
 
-test('doctor tells of each driver, the preferred first, whether it can run or all that it lacks, and which is taken and why', () => {
+test('doctor tells of each driver, the preferred first, whether it can run or all that it lacks, what it refuses, and which is taken and why', () => {
   const surveys = [unable(MICROVM), keeping(OCI)]
   assert.deepEqual(driverLines(surveys, chooseDriver('auto', surveys)), [
     '\ndrivers, the preferred first:\n',
     "  microsandbox  can't run here: no /dev/kvm; not root\n",
+    '                refuses: a.b\n',
     '  oci           can run here: crun; sandboxes of its own are kept here\n',
+    '                refuses: init, c of type d\n',
     '  simulated     runs nothing, and is taken only by name\n',
     'sandboxes run with: oci, because the disks of sandboxes that are kept here are its own\n',
   ])
