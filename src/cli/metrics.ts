@@ -25,29 +25,32 @@ export function makeMetrics(
       }
     },
   })
-  const waits = new Gauge({
+  addGauge(register, deps.waits, {
     name: 'sandyard_waiting_requests',
     help: 'Requests that wait for a sandbox to run.',
-    registers: [register],
-    collect() {
-      waits.set(deps.waits.taken)
-    },
   })
-  const logStreams = new Gauge({
+  addGauge(register, deps.logPlaces, {
     name: 'sandyard_open_log_streams',
     help: 'Logs of sandboxes that are being read or followed.',
-    registers: [register],
-    collect() {
-      logStreams.set(deps.logPlaces.taken)
-    },
   })
-  const channels = new Gauge({
+  addGauge(register, deps.channelPlaces, {
     name: 'sandyard_open_channels',
     help: 'Command channels that are open, or are being opened.',
-    registers: [register],
-    collect() {
-      channels.set(deps.channelPlaces.taken)
-    },
   })
   return register
+}
+
+/** The count of places that are taken, as it is when it is asked for. */
+function addGauge(
+  register: Registry,
+  places: { readonly taken: number },
+  words: { readonly name: string; readonly help: string },
+): void {
+  const taken = new Gauge({
+    ...words,
+    registers: [register],
+    collect() {
+      taken.set(places.taken)
+    },
+  })
 }

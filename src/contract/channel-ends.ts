@@ -1,6 +1,6 @@
 /**
  * Why a command channel ends, as its WebSocket tells it. The public client knows no code and shows none; people and
- * other clients read them in the README. Codes: RFC 6455, 7.4.1, and the IANA registry for 1012; 4000 and above are
+ * other clients read them in docs/channels.md. Codes: RFC 6455, 7.4.1, and the IANA registry for 1012; 4000 and above are
  * private (7.4.2), chosen after the HTTP status of the like refusal.
  */
 export const CHANNEL_ENDS = {
