@@ -1,42 +1,11 @@
 import { homedir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { join } from 'node:path'
 import { PUBLIC_HUB } from './domain/image-reference.ts'
 import { LOG_LEVELS, type LogLevel } from './lib/log.ts'
-
-/** One setting: its variable, its flag, and how its text is read. A flag wins over a variable, that over the default. */
-type Setting<T> = {
-  readonly variable: string
-  readonly flag: string | null
-  readonly fallback: string | null
-  readonly unit: string
-  readonly meaning: string
-  /** The value, or in words what would be accepted. */
-  readonly parse: (text: string) => { readonly value: T } | { readonly accepted: string }
-}
+import { folder, oneOf, text, wholeNumber, type Setting } from './lib/setting.ts'
 
 /** A setting whose text can't be read; the message says which, what was seen and what would be accepted. */
 export class SettingError extends Error {}
-
-/** An empty address would mean all of them, an empty folder the current one. */
-const text: Setting<string>['parse'] = (value) => (value === '' ? { accepted: 'a text that is not empty' } : { value })
-
-const folder: Setting<string>['parse'] = (seen) =>
-  seen === '' ? { accepted: 'the path of a folder' } : { value: resolve(seen) }
-
-function wholeNumber(least: number, most: number): Setting<number>['parse'] {
-  return (seen) => {
-    const value = /^\d{1,9}$/.test(seen) ? Number(seen) : Number.NaN
-    const accepted = `a whole number from ${String(least)} to ${String(most)}`
-    return value >= least && value <= most ? { value } : { accepted }
-  }
-}
-
-function oneOf<const T extends string>(words: readonly T[]): Setting<T>['parse'] {
-  return (seen) => {
-    const value = words.find((word) => word === seen)
-    return value === undefined ? { accepted: words.join(', ') } : { value }
-  }
-}
 
 function defaultDataDir(): string {
   return process.getuid?.() === 0 ? '/var/lib/sandyard' : join(homedir(), '.local/share/sandyard')
