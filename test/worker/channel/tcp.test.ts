@@ -490,7 +490,8 @@ test('a connection whose reader comes late ends, though the sandbox says more th
     void carrier.ended.then(({ code }) => {
       resolve(code ?? -1)
     })
-    return { ...carrier, pid: carrier.cliPid, signal: (signal) => process.kill(-carrier.cliPid, signal), exited }
+    const { stdin, stdout, stderr, cliPid: pid } = carrier
+    return { stdin, stdout, stderr, pid, resize: () => undefined, signal: (n) => process.kill(-pid, n), exited }
   }
   const stream = await connectByProcess(start, { host: 'a', port: 1 }, new AbortController().signal)
   stream.end()

@@ -1,23 +1,25 @@
-import { spawn } from 'node:child_process'
 import { closeSync, constants, openSync } from 'node:fs'
 import { Readable, Writable } from 'node:stream'
 import { ReadStream } from 'node:tty'
 import type { Log } from '../../../lib/log.ts'
 import { tryCommand } from '../../../lib/run-command.ts'
 import { ExecFailure } from '../../channel/guest.ts'
-import { spawnCli, watchCli } from './exec-carrier.ts'
+import { spawnCli, startPiped } from './exec-carrier.ts'
 import type { Carrier, TerminalSize } from './exec-carrier.ts'
+import type { FifoPool } from './fifo-pool.ts'
 import type { PtyBinding } from './pty-binding.ts'
 
 /**
  * A process in a container with a terminal. The runtime makes the container's own terminal and carries its bytes to one
  * out here (runtime-notes 4.6). crun 1.8 doesn't pass a new size on, so it is set on the inner one, through the
- * process's own descriptors.
+ * process's own descriptors. crun (1.8 and those after it) sets the first size beside the start of the program: on a
+ * busy machine a program that asks at once may be told 0 rows, and then gets SIGWINCH as with any new size.
  */
 
 export type TerminalDeps = {
   readonly log: Log
   readonly pty: PtyBinding | null
+  readonly pool: FifoPool
   /** Whether the command line makes no terminal within, and so needs the one out here as its own. */
   readonly isOnlyTerminal: boolean
 }
@@ -32,6 +34,15 @@ const STTY_TIMEOUT_MS = 5_000
  */
 const ON_OWN_TERMINAL = ['/bin/sh', '-c', 'exec <>"$0"; exec "$@"'] as const
 
+/**
+ * A process that ends before crun has begun to wait: its output is not carried, but put into crun's log, between colours
+ * and a time on the same terminal (1.8 and those after it; one `echo` of ten, measured 2026-11). With another child crun
+ * waits as usual, so a shell gives it one, which ends with its input.
+ */
+const WITH_COMPANION = ['/bin/sh', '-c', 'read -r _ <&3 & exec 3<&-; exec "$@"', 'sh'] as const
+/** How long after a process's start the companion stays: crun then only has to get to its first wait. */
+const COMPANION_MS = 20
+
 /** Starts a command line on a terminal. Rejects with `ExecFailure` of kind `pty_setup_failed`. */
 export async function startOnTerminal(
   deps: TerminalDeps,
@@ -39,19 +50,55 @@ export async function startOnTerminal(
   size: TerminalSize,
 ): Promise<Carrier> {
   try {
-    return deps.pty === null
-      ? await startByScript(deps, command, size)
-      : await startNatively(deps, deps.pty, { command, size })
+    return deps.isOnlyTerminal
+      ? await startOutside(deps, { command, size, more: [] })
+      : await startWithCompanion(deps, command, size)
   } catch (error) {
     deps.log.error({ err: error }, 'a terminal could not be set up')
     throw new ExecFailure('pty_setup_failed', 'a terminal could not be set up', { stage: 'openpty' })
   }
 }
 
+async function startWithCompanion(
+  deps: TerminalDeps,
+  command: readonly string[],
+  size: TerminalSize,
+): Promise<Carrier> {
+  const companion = await deps.pool.take('to-child')
+  const letGo = (): void => {
+    companion.socket.destroy()
+  }
+  try {
+    const start = { command: [...WITH_COMPANION, ...command], size, more: [companion.childFd] }
+    const carrier = await startOutside(deps, start)
+    void carrier.ended.then(letGo)
+    const noteStarted = (): void => {
+      setTimeout(letGo, COMPANION_MS)
+    }
+    return { ...carrier, noteStarted }
+  } catch (error) {
+    letGo()
+    throw error
+  } finally {
+    closeSync(companion.childFd)
+  }
+}
+
+type Start = {
+  readonly command: readonly string[]
+  readonly size: TerminalSize
+  /** What the command line has as its descriptors from 3 on. */
+  readonly more: readonly number[]
+}
+
+async function startOutside(deps: TerminalDeps, start: Start): Promise<Carrier> {
+  return deps.pty === null ? await startByScript(deps, start) : await startNatively(deps, deps.pty, start)
+}
+
 async function startNatively(
   { log, isOnlyTerminal }: TerminalDeps,
   pty: PtyBinding,
-  { command, size }: { readonly command: readonly string[]; readonly size: TerminalSize },
+  { command, size, more }: Start,
 ): Promise<Carrier> {
   const pair = pty.open(size.cols, size.rows)
   closeSync(pair.slave) // opened non-blocking, which programs don't expect; opening it again gives one that blocks
@@ -62,6 +109,7 @@ async function startNatively(
       slave,
       slave,
       slave,
+      ...more,
     ]).finally(() => {
       closeSync(slave)
     })
@@ -70,6 +118,9 @@ async function startNatively(
       stdin: writableOver(master),
       stdout: readableOver(master),
       stderr: null,
+      noteStarted: () => {
+        // nothing waits for it
+      },
       resize(pid, { rows, cols }) {
         try {
           const inner = openSync(innerTerminal(pid), constants.O_RDWR | constants.O_NOCTTY | constants.O_NONBLOCK)
@@ -89,27 +140,17 @@ async function startNatively(
   }
 }
 
-/** Without native code: script(1) of util-linux makes the outer terminal, stty(1) of coreutils sets sizes. */
-async function startByScript(
-  { log }: TerminalDeps,
-  command: readonly string[],
-  { rows, cols }: TerminalSize,
-): Promise<Carrier> {
+/**
+ * Without native code: script(1) of util-linux makes the outer terminal, stty(1) of coreutils sets sizes. Its pipes are
+ * from the pool: Node throws away what nobody reads yet of its own once their process has ended.
+ */
+async function startByScript({ log, pool }: TerminalDeps, { command, size, more }: Start): Promise<Carrier> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')
-  const child = spawn(
-    'script',
-    ['-qefc', `stty rows ${String(rows)} cols ${String(cols)}; exec ${quoted}`, '/dev/null'],
-    {
-      stdio: ['pipe', 'pipe', 'ignore'],
-      detached: true,
-      env: { PATH: process.env['PATH'], SHELL: '/bin/sh' },
-    },
-  )
-  const cli = await watchCli(child)
+  const onTerminal = `stty rows ${String(size.rows)} cols ${String(size.cols)}; exec ${quoted}`
+  const { stderr, ...carrier } = await startPiped(pool, ['script', '-qefc', onTerminal, '/dev/null'], more)
+  stderr?.resume() // script's own words
   return {
-    ...cli,
-    stdin: child.stdin,
-    stdout: child.stdout,
+    ...carrier,
     stderr: null,
     resize(pid, { rows, cols }) {
       const args = ['-F', innerTerminal(pid), 'rows', String(rows), 'cols', String(cols)]

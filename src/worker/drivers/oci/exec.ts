@@ -42,7 +42,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   const pool = makeFifoPool(container.runDir, deps.log)
   const pidFiles = makePidFiles(pool.folder)
   const isGvisor = container.runtimeName === 'runsc'
-  const terminals = { log: deps.log, pty: deps.pty, isOnlyTerminal: isGvisor }
+  const terminals = { ...deps, pool, isOnlyTerminal: isGvisor }
   let base: Promise<ProcessBase> | null = null
   let count = 0
 
@@ -66,12 +66,14 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       // gVisor's process ids are its own: the host's is that of the command line that stands for the process.
       const inner = isGvisor ? await pidFiles.wait(files.innerPid, carrier.ended) : innerPid(pid)
       if (isGvisor && inner === null) throw await explain(carrier)
+      carrier.noteStarted()
       const seen = { carrier, pid, inner: inner ?? pid }
       return isGvisor
         ? adopt(seen, makeGvisorGroup(container, seen.inner, deps.log), () => isGone(container.initPid))
         : adopt(seen, makeProcessGroup(container.initPid, { cli: carrier.cliPid, process: pid }), () => false)
     } catch (error) {
       killCli(carrier)
+      for (const stream of [carrier.stdin, carrier.stdout, carrier.stderr]) stream?.destroy()
       throw error
     } finally {
       clearTimeout(timer)
@@ -173,13 +175,11 @@ const LAST_WORDS_BYTES = 1000
 
 /** What to say when a runtime ended without having started the process, though all that can be checked was fine. */
 async function explain(carrier: Carrier): Promise<ExecFailure> {
-  carrier.stdin.destroy()
   const output = carrier.stderr ?? carrier.stdout
   const chunks: Buffer[] = []
   for await (const chunk of output) {
     if (chunk instanceof Buffer) chunks.push(chunk)
   }
-  carrier.stdout.destroy()
   const said = Buffer.concat(chunks).toString('utf8').trim().slice(-LAST_WORDS_BYTES)
   return new ExecFailure(
     'other',
