@@ -6,6 +6,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   realpathSync,
   rmSync,
@@ -263,13 +264,26 @@ function collectLog(logged: { fields: object; message: string }[]): Log {
   return log
 }
 
+/** The cgroups beneath the driver's own, in any hierarchy. Others come and go while this looks. */
 function cgroupsOf(name: string): readonly string[] {
-  const listing = execFileSync(
-    'find',
-    ['/sys/fs/cgroup', '-mindepth', '2', '-type', 'd', '-path', `*/sandyard/${name}/*`],
-    { encoding: 'utf8' },
-  )
-  return listing.split('\n').filter((line) => line !== '')
+  const top = '/sys/fs/cgroup'
+  const parents = [top, ...foldersIn(top)].map((folder) => join(folder, 'sandyard', name))
+  return parents.flatMap(foldersBelow)
+}
+
+function foldersBelow(folder: string): readonly string[] {
+  return foldersIn(folder).flatMap((inner) => [inner, ...foldersBelow(inner)])
+}
+
+/** Empty for a folder that is not there, or not any more. */
+function foldersIn(folder: string): readonly string[] {
+  try {
+    const entries = readdirSync(folder, { withFileTypes: true })
+    return entries.filter((entry) => entry.isDirectory()).map((entry) => join(folder, entry.name))
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return []
+    throw error
+  }
 }
 
 const TOOLS = [
