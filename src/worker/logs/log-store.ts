@@ -57,7 +57,8 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreInput
       const sandbox = asId<SandboxId>(name)
       if (open.has(sandbox)) continue
       const endedMs = await lastWriteMs(join(dir, name))
-      if (clock.now().getTime() - endedMs > limits.keepMs) await discard(sandbox)
+      const isOld = clock.now().getTime() - endedMs > limits.keepMs
+      if (isOld && !open.has(sandbox)) await discard(sandbox) // nobody has begun to use it meanwhile
     }
   }
   const keepOrder = async (): Promise<void> => {

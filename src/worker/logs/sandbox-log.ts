@@ -99,11 +99,19 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     } while (held.length > 0)
     isWriteDue = false
   }
-  /** One write at a time, in order. Never rejects. */
+  /** One thing is done with the files at a time, in order. What fails, fails for its caller alone. */
+  const inTurn = (work: () => Promise<void>): Promise<void> => {
+    const done = turn.then(work)
+    const goOn = (): void => {
+      // the caller is told of a failure
+    }
+    turn = done.then(goOn, goOn)
+    return done
+  }
+  /** Never rejects. */
   const flush = (): Promise<void> => {
     writesDue += 1
-    turn = turn.then(writeHeld)
-    return turn
+    return inTurn(writeHeld)
   }
   const writeHeld = async (): Promise<void> => {
     const batch = held
@@ -203,22 +211,20 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     async delete() {
       for (const stream of streams) stream.end()
       isRunOpen = false
-      turn = turn.then(async () => {
+      await inTurn(async () => {
         held = []
         heldBytes = 0
         lostBytes = 0
         await (await openFolder()).delete()
         noteChange()
       })
-      await turn
     },
     async rest() {
       if (isUsed) {
         isUsed = false
         return false
       }
-      turn = turn.then(() => folder?.letGo())
-      await turn
+      await inTurn(async () => await folder?.letGo())
       return !isRunOpen && readers === 0 && streams.size === 0 && held.length === 0 && !isLosing && !isWriteDue
     },
   }

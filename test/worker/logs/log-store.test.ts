@@ -169,6 +169,16 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await logs.close()
   })
 
+  test('whose deletion failed goes on, and is deleted the next time', async () => {
+    appendFileSync(join(dir, BOX), 'not a folder')
+    await assert.rejects(logs.discard(BOX), { code: 'ENOTDIR' })
+    rmSync(join(dir, BOX))
+    logs.of(BOX).system('still here')
+    assert.equal(textOf(await readAll(logs, BOX)), 'still here\n')
+    await logs.discard(BOX)
+    assert.equal(existsSync(join(dir, BOX)), false)
+  })
+
   test('whose files somebody deleted begins anew', async () => {
     const clock = makeTestClock(systemClock.now())
     const { logs: aging } = await makeTestLogs({ dir, clock })
