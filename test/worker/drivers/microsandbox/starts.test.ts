@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { after, afterEach, before, describe, test } from 'node:test'
 import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
@@ -63,6 +63,22 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
     assert.deepEqual(await driver.listStored(), [])
     assert.equal((await find(driver, wanted.run_id))?.outcome?.kind, 'start_failed')
     await assert.rejects(driver.start(wanted, NEVER), isOf('runtime'))
+  })
+
+  test('has no value of its environment in the command line or environment of a process', async (t) => {
+    if (!opensKvm) return t.skip('/dev/kvm does not open')
+    const driver = await open()
+    const wanted = wantedRun({ env: [{ key: 'TOKEN', value: 'kept-from-ps-9317' }] })
+    const seen: string[] = []
+    const looking = setInterval(() => {
+      seen.push(...textsOfProcesses())
+    }, 10)
+    const [start] = await Promise.allSettled([driver.start(wanted, NEVER)])
+    clearInterval(looking)
+    await driver.remove(wanted.run_id)
+    assert.equal(start.status, canBoot ? 'fulfilled' : 'rejected')
+    assert.ok(seen.some((text) => text.includes(vmPaths(fixture.home, wanted.sandbox_id).name)))
+    assert.ok(!seen.some((text) => text.includes('kept-from-ps-9317')))
   })
 
   test('and given up while it boots leaves nothing', async (t) => {
@@ -182,4 +198,18 @@ async function playVm(
     ...more,
   })
   return vm
+}
+
+/** What ps(1) shows of every process, to whom it may. */
+function textsOfProcesses(): readonly string[] {
+  const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
+  return pids.flatMap((pid) => ['cmdline', 'environ'].map((file) => readOrEmpty(`/proc/${pid}/${file}`)))
+}
+
+function readOrEmpty(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return '' // it ended meanwhile
+  }
 }
