@@ -1,12 +1,25 @@
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { chownSync, lchownSync, linkSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  chownSync,
+  lchownSync,
+  linkSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { exportImage } from '../../../../src/worker/drivers/microsandbox/export-image.ts'
+import { makeMsb } from '../../../../src/worker/drivers/microsandbox/msb.ts'
 import { lacksFolder } from '../../../../src/worker/drivers/microsandbox/sources.ts'
+import { openVmImages } from '../../../../src/worker/drivers/microsandbox/vm-images.ts'
 
 const UID_SHIFT = 200_000
 
@@ -51,6 +64,17 @@ describe('an image that is taken in', { skip: process.getuid?.() === 0 ? false :
     assert.doesNotMatch(listed, /removed|2000/)
     const document = execFileSync('cat', [listed.trim().split('\n').at(-1) ?? ''], { encoding: 'utf8' })
     assert.match(document, /"Env":\["A=1"\],"Entrypoint":\["\/e"\],"WorkingDir":"\/w","User":"7"/)
+  })
+
+  test('and was being taken in when the worker was killed is let go of, mount and all, by the next one', async () => {
+    const left = join(dir, 'driver', 'exports', 'image-x', 'merged')
+    mkdirSync(left, { recursive: true })
+    const [below = '', above = ''] = layers()
+    execFileSync('mount', ['-t', 'overlay', 'overlay', '-o', `ro,lowerdir=${above}:${below}`, left])
+    const msb = makeMsb({ msb: 'not asked', version: '0' }, dir)
+    await openVmImages({ dir: join(dir, 'driver'), uidShift: UID_SHIFT, msb, clock: systemClock })
+    assert.deepEqual(readdirSync(join(dir, 'driver', 'exports')), [])
+    assert.equal(readFileSync(join(above, 'etc/changed'), 'utf8'), 'new')
   })
 
   test('lacks a working folder only when no layer has it, or a symlink on the way', async () => {
