@@ -1,4 +1,4 @@
-import { asEntry, asList, asStat, attrsField, number32, number64, text, withLength } from './files-wire.ts'
+import { asEntry, asList, asStat, attrsField, number32, number64, STAT_BYTES, text, withLength } from './files-wire.ts'
 import { openFilesLine } from './files-line.ts'
 import { FileFailure, MAX_ITEMS, MAX_PIECE_BYTES } from './guest-files.ts'
 import type { FileStat, GuestFiles } from './guest-files.ts'
@@ -95,7 +95,6 @@ export function makeGuestFiles(process: GuestProcess): GuestFiles {
   }
 }
 
-const STAT_BYTES = 36
 const ITEM_BYTES = 1 + STAT_BYTES + 2 + MAX_NAME_BYTES
 
 function pathField(path: string, what: string): Buffer {

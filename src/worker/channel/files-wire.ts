@@ -38,6 +38,9 @@ export function text(bytes: Buffer): string {
   return bytes.toString('utf8')
 }
 
+/** What a stat takes. */
+export const STAT_BYTES = 36
+
 /** A stat. Throws `FileFailure` for anything else. */
 export function asStat(bytes: Buffer): FileStat {
   if (bytes.length < STAT_BYTES) throw notUnderstood()
@@ -71,8 +74,6 @@ export function asEntry(bytes: Buffer): { readonly item: FolderItem; readonly by
   const stat = bytes[0] === 1 ? asStat(bytes.subarray(1)) : null
   return { item: { name: text(bytes.subarray(start, end)), stat }, bytes: end }
 }
-
-const STAT_BYTES = 36
 
 function notUnderstood(): FileFailure {
   return new FileFailure('files: the helper process in the sandbox gave no sense')
