@@ -94,7 +94,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }
   }
 
-  const guest: Guest = {
+  return {
     async exec(request) {
       const tty = request.tty === null ? null : sizeOf(request.tty)
       return await start(await planProcess(container, await readBase(), { ...request, tty }), tty)
@@ -118,7 +118,6 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       return await connectByProcess(run, target, signal)
     },
   }
-  return guest
 }
 
 /** Of a sandbox that was started by an earlier version, or while the machine had no perl. */
