@@ -51,6 +51,8 @@ export interface Channel {
   whenRoom(turn: () => void): void
   /** Stops reading from the client until the function that it returns is called. Holds add up. */
   holdInput(): () => void
+  /** Counts input that a session keeps until the function that it returns is called; too much of all stops the client. */
+  countInput(bytes: number): () => void
   /** Takes an id for a new session: `live` when it has one already, `full` at the limit of sessions. */
   claim(id: number): 'claimed' | 'live' | 'full'
   /** Gives an id back after the terminal message of its session. */

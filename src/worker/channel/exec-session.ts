@@ -35,10 +35,8 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
   const write = (to: GuestProcess, data: Buffer): void => {
     const { stdin } = to
     if (stdin.destroyed || stdin.writableEnded) return
-    if (data.length > 0) {
-      stdin.write(data)
-      inbox.watch(stdin)
-    } else if (request.tty === null) {
+    if (data.length > 0) inbox.write(stdin, data)
+    else if (request.tty === null) {
       stdin.end() // a terminal has no end of input
     }
   }

@@ -1,4 +1,5 @@
 import type { Channel } from './channel.ts'
+import { makeInputCount } from './input-count.ts'
 
 /**
  * What the file sessions of one client share, so that all of them together take a bounded part of memory: permits for
@@ -29,10 +30,9 @@ const MAX_WAITING_BYTES = 8 * 1024 * 1024
 /** The flow of a client that has no file sessions yet. */
 export function makeFsFlow(channel: Channel): FsFlow {
   let free = PERMITS
-  let waitingBytes = 0
   let isClosed = false
-  let release: (() => void) | null = null
   const queue: ((permit: Permit | null) => void)[] = []
+  const waiting = makeInputCount(() => channel.holdInput(), MAX_WAITING_BYTES)
   const senders = new Set<() => void>()
 
   const issue = (): Permit => {
@@ -49,10 +49,6 @@ export function makeFsFlow(channel: Channel): FsFlow {
     if (isClosed || free === 0) return null
     free -= 1
     return issue()
-  }
-  const letGo = (): void => {
-    release?.()
-    release = null
   }
   return {
     permit() {
@@ -75,14 +71,7 @@ export function makeFsFlow(channel: Channel): FsFlow {
         })
       })
     },
-    count(bytes) {
-      waitingBytes += bytes
-      if (waitingBytes > MAX_WAITING_BYTES) release ??= channel.holdInput()
-      return () => {
-        waitingBytes -= bytes
-        if (waitingBytes <= MAX_WAITING_BYTES / 2) letGo()
-      }
-    },
+    count: (bytes) => waiting.add(bytes),
     get isClosed() {
       return isClosed
     },
@@ -91,7 +80,7 @@ export function makeFsFlow(channel: Channel): FsFlow {
       for (const resolve of queue.splice(0)) resolve(null)
       for (const resolve of senders) resolve()
       senders.clear()
-      letGo()
+      waiting.close()
     },
   }
 }

@@ -7,8 +7,8 @@ export type Inbox<T> = {
   give(bytes: number, act: (to: T) => void): void
   /** The other end is there: what waited is done. */
   open(to: T): void
-  /** Stops the client while a stream has too much to take. */
-  watch(stream: Writable): void
+  /** Writes into the other end's stream. Stops the client while that has too much to take. */
+  write(stream: Writable, data: Buffer): void
   /** Nothing is done any more, and the client isn't stopped any more. */
   close(): void
 }
@@ -18,7 +18,7 @@ const MAX_WAITING_BYTES = 8 * 1024 * 1024
 /** What a message that waits counts besides its bytes, so that empty ones add up too. */
 const MESSAGE_COST_BYTES = 1024
 
-/** An inbox of one session; the channel stops reading while it holds more than its limit. */
+/** An inbox of one session; the channel stops reading while this or all of its inboxes hold more than their limit. */
 export function makeInbox<T>(channel: Channel): Inbox<T> {
   let end: { readonly to: T } | null = null
   let isClosed = false
@@ -26,6 +26,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
   let earlyBytes = 0
   let release: (() => void) | null = null
   const watched = new WeakSet<Writable>()
+  const counted = new Set<() => void>()
 
   const hold = (): void => {
     release ??= channel.holdInput()
@@ -35,6 +36,19 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
     release = null
   }
 
+  const count = (bytes: number): (() => void) => {
+    const uncount = channel.countInput(bytes + MESSAGE_COST_BYTES)
+    const over = (): void => {
+      counted.delete(over)
+      uncount()
+    }
+    counted.add(over)
+    return over
+  }
+  const uncountAll = (): void => {
+    for (const over of counted) over()
+  }
+
   return {
     give(bytes, act) {
       if (isClosed) return
@@ -42,6 +56,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
         act(end.to)
         return
       }
+      count(bytes)
       early.push(act)
       earlyBytes += bytes + MESSAGE_COST_BYTES
       if (earlyBytes > MAX_WAITING_BYTES) hold()
@@ -49,10 +64,12 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
     open(to) {
       end = { to }
       letGo()
+      uncountAll()
       for (const act of early) act(to)
       early = []
     },
-    watch(stream) {
+    write(stream, data) {
+      stream.write(data, count(data.length))
       if (stream.writableLength <= MAX_WAITING_BYTES) return
       hold()
       if (watched.has(stream)) return
@@ -63,6 +80,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
       isClosed = true
       early = []
       letGo()
+      uncountAll()
     },
   }
 }

@@ -8,6 +8,7 @@ import { makeFsFamily } from './fs-family.ts'
 import { FrameLengthError, makeFrameReader } from './frame.ts'
 import type { Frame } from './frame.ts'
 import type { Guest } from './guest.ts'
+import { makeInputCount } from './input-count.ts'
 import { makeMaintenanceFamily } from './maintenance-family.ts'
 import { isClientMessage, MESSAGES } from './messages.ts'
 import type { AgentMessageType, ClientMessageType } from './messages.ts'
@@ -23,6 +24,8 @@ export const ID_MAX = 33_554_431
  * processes alone never gets there, so a client that is slow to read can still send a signal.
  */
 const UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
+/** The most input that all sessions of a client may keep for what is slow to take it; one alone has a limit of its own. */
+const MAX_INPUT_BYTES = 32 * 1024 * 1024
 
 /** Agent messages that are no activity (section 10); `core.ready` only says that somebody connected. */
 const IDLE_AGENT_MESSAGES: ReadonlySet<AgentMessageType> = new Set([
@@ -84,6 +87,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
         if (holds.delete(hold) && holds.size === 0) stream.resume()
       }
     },
+    countInput: (bytes) => input.add(bytes),
     claim(id) {
       if (liveIds.has(id)) return 'live'
       if (liveIds.size >= deps.limits.sessions) return 'full'
@@ -104,6 +108,8 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
       owned.add(watched)
     },
   }
+
+  const input = makeInputCount(() => channel.holdInput(), MAX_INPUT_BYTES)
 
   const maintenance = makeMaintenanceFamily(channel, deps.onActivity)
   const exec = makeExecFamily(channel, deps.onProcess)

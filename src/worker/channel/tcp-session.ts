@@ -60,9 +60,7 @@ export function startTcpSession(channel: Channel, id: number, target: TcpTarget)
     over: run(),
     write(data) {
       inbox.give(data.length, (stream) => {
-        if (stream.destroyed || stream.writableEnded) return
-        stream.write(data)
-        inbox.watch(stream)
+        if (!stream.destroyed && !stream.writableEnded) inbox.write(stream, data)
       })
     },
     end() {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Readable, Writable } from 'node:stream'
@@ -11,7 +11,7 @@ import { ExecFailure } from '../../../src/worker/channel/guest.ts'
 import type { Guest } from '../../../src/worker/channel/guest.ts'
 import { connectAgent } from '../../support/agent-client.ts'
 import { isAlive, makeLocalGuest } from '../../support/local-guest.ts'
-import { waitUntil } from '../../support/wait.ts'
+import { waitUntil, waitUntilStill } from '../../support/wait.ts'
 
 const MIB = 1024 * 1024
 const guest = makeLocalGuest()
@@ -253,6 +253,29 @@ test('a process that does not read its input stops the reading of the channel, a
   await client.next((message) => message.type === 'core.exec.started')
   assert.ok(client.stream.writableLength > 30 * MIB, 'the rest waits on the side of the client')
   assert.equal((await client.finish(id)).stdout.trim(), String(50 * MIB))
+  await client.hangUp()
+})
+
+test('processes that do not read their input together keep a bounded part of it, and get all once they read', async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'sandyard-input-'))
+  t.after(() => {
+    rmSync(folder, { recursive: true })
+  })
+  const client = connectAgent(guest)
+  const script = `until [ -e ${folder}/go ]; do sleep 0.05; done; wc -c`
+  const ids = Array.from({ length: 20 }, () => client.exec({ cmd: 'sh', args: ['-c', script] }))
+  for (const id of ids) {
+    for (let n = 0; n < 4; n++) client.send(id, 'core.exec.stdin', { data: Buffer.alloc(MIB) })
+    client.send(id, 'core.exec.stdin', { data: Buffer.alloc(0) })
+  }
+  await client.next((message) => message.type === 'core.exec.started')
+  await waitUntilStill(() => client.stream.writableLength)
+  assert.ok(
+    client.stream.writableLength > 40 * MIB,
+    `only ${String(client.stream.writableLength)} bytes of 80 MiB wait`,
+  )
+  writeFileSync(join(folder, 'go'), '')
+  for (const id of ids) assert.equal((await client.finish(id)).stdout.trim(), String(4 * MIB))
   await client.hangUp()
 })
 
