@@ -18,7 +18,11 @@ const needs = [
     debianPackage: 'btrfs-progs',
     purpose: 'mkfs.btrfs, whose file system holds the caps of volumes',
   },
-  { programs: ['perl'], debianPackage: 'perl-base', purpose: "perl, which serves the sandboxes' files" },
+  {
+    programs: ['perl'],
+    debianPackage: 'perl-base',
+    purpose: "perl, which starts the sandboxes' programs and serves their files",
+  },
   { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
 ]
 

@@ -10,6 +10,7 @@ import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { makeOciDriver } from '../worker/drivers/oci/driver.ts'
 import { makeContainerGuests } from '../worker/drivers/oci/guests.ts'
 import { findRuntime, type FoundRuntime } from '../worker/drivers/oci/runtime.ts'
+import { makeLauncher } from '../worker/drivers/oci/launcher.ts'
 import { loadPtyBinding } from '../worker/drivers/oci/pty-binding.ts'
 import { makeNetworks } from '../worker/network/make-networks.ts'
 import { readHostResolvers } from '../worker/network/resolv-conf.ts'
@@ -43,10 +44,12 @@ export async function openOciDriver(config: Config, { folder, storage, logs, log
     log,
   })
   const images = await openImages(config, log)
-  const guests = makeContainerGuests({ log, pty: loadPtyBinding() })
+  const launcher = makeLauncher(log)
+  const guests = makeContainerGuests({ log, launcher, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: sandboxFolder(config),
     runtime,
+    launcher,
     images,
     networks,
     clock: systemClock,
@@ -82,6 +85,7 @@ export async function openOciDriver(config: Config, { folder, storage, logs, log
     async close() {
       await driver.close()
       await networks.close()
+      launcher.close()
     },
   }
 }

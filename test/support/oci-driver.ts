@@ -27,6 +27,7 @@ import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_OCI_SETTINGS, type Images, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
 import { READY_PREFIX } from '../../src/worker/drivers/oci/disk.ts'
+import { makeLauncher } from '../../src/worker/drivers/oci/launcher.ts'
 import { makeOciDriver } from '../../src/worker/drivers/oci/driver.ts'
 import { parentName } from '../../src/worker/drivers/oci/leftovers.ts'
 import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
@@ -137,6 +138,7 @@ export async function makeOciFixture(
         images: makeImages(layer, image),
         networks: makeNetworks(prefix),
         clock: systemClock,
+        launcher: makeLauncher(collectLog(logged)),
         log: collectLog(logged),
         random: systemRandom,
         volumes: volumes ?? makeVolumes(join(dir, 'volumes')),

@@ -11,6 +11,7 @@ import fc from 'fast-check'
 import { makeLog } from '../../../src/lib/log.ts'
 import type { Guest, GuestProcess } from '../../../src/worker/channel/guest.ts'
 import { startPiped } from '../../../src/worker/drivers/oci/exec-carrier.ts'
+import { makeLauncher } from '../../../src/worker/drivers/oci/launcher.ts'
 import { makeFifoPool } from '../../../src/worker/drivers/oci/fifo-pool.ts'
 import { connectByProcess } from '../../../src/worker/drivers/oci/tcp-connect.ts'
 import { connectAgent, type AgentClient } from '../../support/agent-client.ts'
@@ -482,15 +483,19 @@ test('a connection whose reader comes late ends, though the sandbox says more th
     rmSync(folder, { recursive: true })
   })
   const pool = makeFifoPool(folder, makeLog('silent'))
+  const launcher = makeLauncher(makeLog('silent'))
+  t.after(() => {
+    launcher.close()
+  })
   const bytes = 65_536 // all that is read ahead of a reader
   const script = `echo connected >&2; head -c ${String(bytes)} /dev/zero; sleep 0.2; echo eof ${String(bytes)} >&2; printf more; cat >/dev/null`
   const { promise: exited, resolve } = Promise.withResolvers<number>()
   const start = async (): Promise<GuestProcess> => {
-    const carrier = await startPiped(pool, ['sh', '-c', script])
+    const carrier = await startPiped({ pool, launcher }, ['sh', '-c', script])
     void carrier.ended.then(({ code }) => {
       resolve(code ?? -1)
     })
-    const { stdin, stdout, stderr, cliPid: pid } = carrier
+    const { stdin, stdout, stderr, pid } = carrier
     return { stdin, stdout, stderr, pid, resize: () => undefined, signal: (n) => process.kill(-pid, n), exited }
   }
   const stream = await connectByProcess(start, { host: 'a', port: 1 }, new AbortController().signal)

@@ -7,6 +7,7 @@ import type { TestContext } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
 import type { Guest } from '../../../src/worker/channel/guest.ts'
 import { makeContainerGuest } from '../../../src/worker/drivers/oci/exec.ts'
+import { makeLauncher } from '../../../src/worker/drivers/oci/launcher.ts'
 import { loadPtyBinding } from '../../../src/worker/drivers/oci/pty-binding.ts'
 import { connectAgent } from '../../support/agent-client.ts'
 import type { AgentClient, ExecOptions, Finished } from '../../support/agent-client.ts'
@@ -20,6 +21,7 @@ const isGvisor = testRuntime() === 'runsc'
 const missing = whyNoContainer()
 const skip = missing === null ? false : `no real container here: ${missing}`
 const log = makeLog('silent')
+const launcher = makeLauncher(log)
 const MIB = 1024 * 1024
 
 let box: TestContainer
@@ -34,7 +36,7 @@ before(async () => {
       ],
     },
   })
-  guest = makeContainerGuest(box.container, { log, pty: loadPtyBinding() })
+  guest = makeContainerGuest(box.container, { log, launcher, pty: loadPtyBinding() })
 })
 after(() => {
   if (missing === null) box.remove()
@@ -141,11 +143,11 @@ test('without a request’s word the sandbox’s user and folder hold, then the 
   const runtime = { ...box.container.spec.runtime, user: 'alice', workdir: '/home/alice' }
   const fromSpec = makeContainerGuest(
     { ...box.container, spec: { ...box.container.spec, runtime } },
-    { log, pty: null },
+    { log, launcher, pty: null },
   )
   const fromImage = makeContainerGuest(
     { ...box.container, image: { ...box.container.image, user: '1000', workdir: '/tmp' } },
-    { log, pty: null },
+    { log, launcher, pty: null },
   )
   for (const [one, expected] of [
     [fromSpec, '1000 /home/alice\n'],
@@ -323,7 +325,7 @@ for (const { name, pty } of terminals) {
   const skipTerminal =
     skip !== false ? skip : name === 'native' && pty === null ? '@lydell/node-pty has no binary here' : false
   const connectTerminal = (t: TestContext): AgentClient => {
-    const client = connectAgent(makeContainerGuest(box.container, { log, pty }))
+    const client = connectAgent(makeContainerGuest(box.container, { log, launcher, pty }))
     t.after(() => client.hangUp())
     return client
   }
@@ -404,7 +406,7 @@ test('a process whose sandbox dies ends with -1, and nothing can be started afte
   t.after(() => {
     other.remove()
   })
-  const client = connectAgent(makeContainerGuest(other.container, { log, pty: loadPtyBinding() }))
+  const client = connectAgent(makeContainerGuest(other.container, { log, launcher, pty: loadPtyBinding() }))
   t.after(() => client.hangUp())
   const ids = [client.exec(sh('echo up; sleep 1000')), client.exec(sh('echo up; sleep 1000', { tty: true }))]
   await waitUntil(() => ids.every((id) => client.text(id).includes('up')))

@@ -7,6 +7,7 @@ import type { TestContext } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
 import type { Guest } from '../../../src/worker/channel/guest.ts'
 import { makeContainerGuest } from '../../../src/worker/drivers/oci/exec.ts'
+import { makeLauncher } from '../../../src/worker/drivers/oci/launcher.ts'
 import { toolCommand } from '../../../src/worker/drivers/oci/toolbox.ts'
 import { connectAgent } from '../../support/agent-client.ts'
 import type { AgentClient } from '../../support/agent-client.ts'
@@ -31,7 +32,11 @@ before(async () => {
     // What would make a program of ours load files of the sandbox, or speak another language.
     spec: { env: [{ key: 'PERL5OPT', value: '-Mno_such_module' }, { key: 'LD_PRELOAD', value: '/no/such.so' }, { key: 'LC_ALL', value: 'de_DE.UTF-8' }] }, // prettier-ignore
   })
-  guest = makeContainerGuest(box.container, { log: makeLog('silent'), pty: null })
+  guest = makeContainerGuest(box.container, {
+    log: makeLog('silent'),
+    launcher: makeLauncher(makeLog('silent')),
+    pty: null,
+  })
 })
 after(() => {
   if (missing === null) box.remove()

@@ -12,6 +12,7 @@ import type { Captures } from './captures.ts'
 import type { Cgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { Disks } from './disk.ts'
+import type { Launcher } from './launcher.ts'
 import type { HardLimits } from './rlimits.ts'
 import type { RunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
@@ -62,6 +63,7 @@ export type OciDriverInput = {
   /** The driver's own folder; nobody else writes there. */
   readonly dir: string
   readonly runtime: Runtime
+  readonly launcher: Launcher
   readonly images: Images
   readonly networks: SandboxNetworks
   readonly clock: Clock

@@ -1,11 +1,9 @@
-import { spawn } from 'node:child_process'
-import { closeSync } from 'node:fs'
 import type { Readable, Writable } from 'node:stream'
-import type { RuntimeExit } from './exec-status.ts'
 import type { FifoPool } from './fifo-pool.ts'
+import type { Launched, Launcher } from './launcher.ts'
 
 /** A runtime's `exec` command line while it carries one process, with the process's streams. */
-export type Carrier = Cli & {
+export type Carrier = Launched & {
   readonly stdin: Writable
   readonly stdout: Readable
   /** null when there is a terminal: all output is `stdout` then. */
@@ -18,20 +16,21 @@ export type Carrier = Cli & {
 
 export type TerminalSize = { readonly rows: number; readonly cols: number }
 
+export type CarrierDeps = { readonly pool: FifoPool; readonly launcher: Launcher }
+
 /** Starts a command line whose process gets a pipe for each of its streams, and `more` as its descriptors from 3 on. */
 export async function startPiped(
-  pool: FifoPool,
+  { pool, launcher }: CarrierDeps,
   command: readonly string[],
-  more: readonly number[] = [],
+  more: readonly string[] = [],
 ): Promise<Carrier> {
   const stdin = await pool.take('to-child')
   const stdout = await pool.take('from-child')
   const stderr = await pool.take('from-child')
   const pipes = [stdin, stdout, stderr]
   try {
-    const cli = await spawnCli(command, [stdin.childFd, stdout.childFd, stderr.childFd, ...more])
     return {
-      ...cli,
+      ...(await launcher.start(command, [stdin.path, stdout.path, stderr.path, ...more])),
       stdin: stdin.socket,
       stdout: stdout.socket,
       stderr: stderr.socket,
@@ -46,30 +45,6 @@ export async function startPiped(
     for (const pipe of pipes) pipe.socket.destroy()
     throw error
   } finally {
-    for (const pipe of pipes) closeSync(pipe.childFd)
+    for (const pipe of pipes) pipe.settle()
   }
-}
-
-/** A command line that runs. */
-export type Cli = {
-  /** Also the number of its session and process group. */
-  readonly cliPid: number
-  isRunning(): boolean
-  readonly ended: Promise<RuntimeExit>
-}
-
-/** Starts a command line in a session of its own, so that signals for this process don't reach it. Rejects when it can't be. */
-export async function spawnCli(command: readonly string[], stdio: readonly number[]): Promise<Cli> {
-  const [file = '', ...args] = command
-  const child = spawn(file, args, { stdio: [...stdio], detached: true, env: { PATH: process.env['PATH'] } })
-  const ended = new Promise<RuntimeExit>((resolve) => {
-    child.once('exit', (code) => {
-      resolve({ code })
-    })
-  })
-  if (child.pid === undefined) {
-    const cause = await new Promise<Error>((resolve) => child.once('error', resolve))
-    throw new Error(`${child.spawnfile} could not be started`, { cause })
-  }
-  return { cliPid: child.pid, ended, isRunning: () => child.exitCode === null && child.signalCode === null }
 }

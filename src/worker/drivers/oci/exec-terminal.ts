@@ -4,9 +4,8 @@ import { ReadStream } from 'node:tty'
 import type { Log } from '../../../lib/log.ts'
 import { tryCommand } from '../../../lib/run-command.ts'
 import { ExecFailure } from '../../channel/guest.ts'
-import { spawnCli, startPiped } from './exec-carrier.ts'
-import type { Carrier, TerminalSize } from './exec-carrier.ts'
-import type { FifoPool } from './fifo-pool.ts'
+import { startPiped } from './exec-carrier.ts'
+import type { Carrier, CarrierDeps, TerminalSize } from './exec-carrier.ts'
 import type { PtyBinding } from './pty-binding.ts'
 
 /**
@@ -16,10 +15,9 @@ import type { PtyBinding } from './pty-binding.ts'
  * busy machine a program that asks at once may be told 0 rows, and then gets SIGWINCH as with any new size.
  */
 
-export type TerminalDeps = {
+export type TerminalDeps = CarrierDeps & {
   readonly log: Log
   readonly pty: PtyBinding | null
-  readonly pool: FifoPool
   /** Whether the command line makes no terminal within, and so needs the one out here as its own. */
   readonly isOnlyTerminal: boolean
 }
@@ -69,7 +67,7 @@ async function startWithCompanion(
     companion.socket.destroy()
   }
   try {
-    const start = { command: [...WITH_COMPANION, ...command], size, more: [companion.childFd] }
+    const start = { command: [...WITH_COMPANION, ...command], size, more: [companion.path] }
     const carrier = await startOutside(deps, start)
     void carrier.ended.then(letGo)
     const noteStarted = (): void => {
@@ -80,7 +78,7 @@ async function startWithCompanion(
     letGo()
     throw error
   } finally {
-    closeSync(companion.childFd)
+    companion.settle()
   }
 }
 
@@ -88,7 +86,7 @@ type Start = {
   readonly command: readonly string[]
   readonly size: TerminalSize
   /** What the command line has as its descriptors from 3 on. */
-  readonly more: readonly number[]
+  readonly more: readonly string[]
 }
 
 async function startOutside(deps: TerminalDeps, start: Start): Promise<Carrier> {
@@ -96,25 +94,17 @@ async function startOutside(deps: TerminalDeps, start: Start): Promise<Carrier> 
 }
 
 async function startNatively(
-  { log, isOnlyTerminal }: TerminalDeps,
+  { log, launcher, isOnlyTerminal }: TerminalDeps,
   pty: PtyBinding,
   { command, size, more }: Start,
 ): Promise<Carrier> {
   const pair = pty.open(size.cols, size.rows)
-  closeSync(pair.slave) // opened non-blocking, which programs don't expect; opening it again gives one that blocks
   const master = new ReadStream(pair.master)
   try {
-    const slave = openSync(pair.pty, constants.O_RDWR | constants.O_NOCTTY)
-    const cli = await spawnCli(isOnlyTerminal ? [...ON_OWN_TERMINAL, pair.pty, ...command] : command, [
-      slave,
-      slave,
-      slave,
-      ...more,
-    ]).finally(() => {
-      closeSync(slave)
-    })
+    const onTerminal = isOnlyTerminal ? [...ON_OWN_TERMINAL, pair.pty, ...command] : command
+    const launched = await launcher.start(onTerminal, [pair.pty, pair.pty, pair.pty, ...more])
     return {
-      ...cli,
+      ...launched,
       stdin: writableOver(master),
       stdout: readableOver(master),
       stderr: null,
@@ -137,6 +127,8 @@ async function startNatively(
   } catch (error) {
     master.destroy()
     throw error
+  } finally {
+    closeSync(pair.slave) // it kept the terminal from its end; the command line has opened one that blocks
   }
 }
 
@@ -144,10 +136,10 @@ async function startNatively(
  * Without native code: script(1) of util-linux makes the outer terminal, stty(1) of coreutils sets sizes. Its pipes are
  * from the pool: Node throws away what nobody reads yet of its own once their process has ended.
  */
-async function startByScript({ log, pool }: TerminalDeps, { command, size, more }: Start): Promise<Carrier> {
+async function startByScript(deps: TerminalDeps, { command, size, more }: Start): Promise<Carrier> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')
   const onTerminal = `stty rows ${String(size.rows)} cols ${String(size.cols)}; exec ${quoted}`
-  const { stderr, ...carrier } = await startPiped(pool, ['script', '-qefc', onTerminal, '/dev/null'], more)
+  const { stderr, ...carrier } = await startPiped(deps, ['script', '-qefc', onTerminal, '/dev/null'], more)
   stderr?.resume() // script's own words
   return {
     ...carrier,
@@ -155,7 +147,7 @@ async function startByScript({ log, pool }: TerminalDeps, { command, size, more 
     resize(pid, { rows, cols }) {
       const args = ['-F', innerTerminal(pid), 'rows', String(rows), 'cols', String(cols)]
       tryCommand('stty', args, { timeoutMs: STTY_TIMEOUT_MS }).catch((error: unknown) => {
-        log.debug({ err: error, pid }, 'a terminal could not be resized')
+        deps.log.debug({ err: error, pid }, 'a terminal could not be resized')
       })
     },
   }

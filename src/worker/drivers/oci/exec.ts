@@ -14,6 +14,7 @@ import type { ProcessBase, ProcessPlan } from './exec-plan.ts'
 import { exitCodeOf } from './exec-status.ts'
 import { startOnTerminal } from './exec-terminal.ts'
 import { makeFifoPool } from './fifo-pool.ts'
+import type { Launcher } from './launcher.ts'
 import { makePidFiles } from './pid-file.ts'
 import { makeGvisorGroup } from './gvisor-group.ts'
 import { innerPid, makeProcessGroup } from './process-group.ts'
@@ -24,6 +25,8 @@ import { toolCommand } from './toolbox.ts'
 
 export type ContainerGuestDeps = {
   readonly log: Log
+  /** Starts the runtime's command lines. */
+  readonly launcher: Launcher
   /** From `loadPtyBinding`; null makes terminals by script(1). */
   readonly pty: PtyBinding | null
 }
@@ -56,7 +59,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   const launch = async (files: ExecFiles, plan: ProcessPlan, tty: TerminalSize | null): Promise<GuestProcess> => {
     await writeFile(files.plan, JSON.stringify(plan), { mode: 0o600 })
     const command = execCommand(container, files)
-    const carrier = tty === null ? await startPiped(pool, command) : await startOnTerminal(terminals, command, tty)
+    const carrier = tty === null ? await startPiped(terminals, command) : await startOnTerminal(terminals, command, tty)
     const timer = setTimeout(() => {
       killCli(carrier)
     }, START_TIMEOUT_MS)
@@ -70,7 +73,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       const seen = { carrier, pid, inner: inner ?? pid }
       return isGvisor
         ? adopt(seen, makeGvisorGroup(container, seen.inner, deps.log), () => isGone(container.initPid))
-        : adopt(seen, makeProcessGroup(container.initPid, { cli: carrier.cliPid, process: pid }), () => false)
+        : adopt(seen, makeProcessGroup(container.initPid, { cli: carrier.pid, process: pid }), () => false)
     } catch (error) {
       killCli(carrier)
       for (const stream of [carrier.stdin, carrier.stdout, carrier.stderr]) stream?.destroy()
@@ -132,7 +135,7 @@ function execCommand({ runtime, runtimeName, id }: Container, files: ExecFiles):
 
 /** Ends a command line that has not started its process, with what it may have forked. */
 function killCli(carrier: Carrier): void {
-  if (carrier.isRunning()) process.kill(-carrier.cliPid, 'SIGKILL')
+  if (carrier.isRunning()) process.kill(-carrier.pid, 'SIGKILL')
 }
 
 function sizeOf(tty: TerminalSize): TerminalSize {

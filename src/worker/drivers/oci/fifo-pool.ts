@@ -9,13 +9,19 @@ import { runCommand } from '../../../lib/run-command.ts'
  * fails with ENXIO (runtime-notes 4.5). Node can't make FIFOs either, so `mkfifo` makes them, a batch ahead of need.
  */
 export type FifoPool = {
-  /** A pipe whose other end is in this process. The caller closes `childFd` once the child has it. */
+  /** A pipe whose other end is in this process. The caller settles it once the child has opened its end, or never will. */
   take(direction: 'to-child' | 'from-child'): Promise<Pipe>
   /** The folder of the FIFOs; only root may enter. */
   readonly folder: string
 }
 
-export type Pipe = { readonly socket: Socket; readonly childFd: number }
+export type Pipe = {
+  readonly socket: Socket
+  /** Where the child opens its end, which never waits; gone once it is settled. */
+  readonly path: string
+  /** Lets go of the name, and of what stood for the child's end. */
+  settle(): void
+}
 
 /** FIFOs made by one run of `mkfifo`, which takes 2 ms whatever their number (2026-11): enough for eight processes. */
 const BATCH = 24
@@ -68,20 +74,19 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
   }
 }
 
-/** Opens both ends and removes the name. The child's end blocks, as programs expect; ours doesn't. */
+/** Opens our end, which doesn't block, and one that stands for the child's: without it, ours would be at its end. */
 function openPipe(path: string, direction: 'to-child' | 'from-child'): Pipe {
-  if (direction === 'from-child') {
-    const ours = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
-    const childFd = openSync(path, constants.O_WRONLY)
-    unlinkSync(path)
-    const options = { fd: ours, readable: true, writable: false, readableHighWaterMark: READ_BUFFER_BYTES }
-    return { socket: new Socket(options), childFd }
+  const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
+  const writer = openSync(path, constants.O_WRONLY | constants.O_NONBLOCK)
+  const [ours, theirs] = direction === 'from-child' ? [reader, writer] : [writer, reader]
+  const isOutput = direction === 'from-child'
+  const options = { fd: ours, readable: isOutput, writable: !isOutput, readableHighWaterMark: READ_BUFFER_BYTES }
+  return {
+    socket: new Socket(options),
+    path,
+    settle() {
+      closeSync(theirs)
+      unlinkSync(path)
+    },
   }
-  // A reader must be there before a writer can open without waiting, and the other way round.
-  const opener = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
-  const ours = openSync(path, constants.O_WRONLY | constants.O_NONBLOCK)
-  const childFd = openSync(path, constants.O_RDONLY)
-  closeSync(opener)
-  unlinkSync(path)
-  return { socket: new Socket({ fd: ours, readable: false, writable: true }), childFd }
 }

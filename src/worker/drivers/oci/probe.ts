@@ -13,7 +13,7 @@ export const OCI_ABILITIES: readonly Ability[] = [
 ] // prettier-ignore
 
 /** Programs of the host that a start calls. */
-const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck'] as const
+const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck', 'perl'] as const
 
 const MIB = 1024 * 1024
 

@@ -1,5 +1,3 @@
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { RunId } from '../../../domain/ids.ts'
@@ -7,6 +5,7 @@ import type { Clock } from '../../../lib/clock.ts'
 import { tryCommand } from '../../../lib/run-command.ts'
 import { StartError } from '../driver.ts'
 import { INIT_PATH } from './environment.ts'
+import type { Launcher } from './launcher.ts'
 import { commandLineOf, markProcess, readOrNull, sendSignal, type ProcessMark } from './processes.ts'
 import type { RunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
@@ -30,6 +29,7 @@ export const SHIM_NAME = 'sandyard-shim'
 export type ShimInput = {
   readonly run: RunId
   readonly runtime: Runtime
+  readonly launcher: Launcher
   readonly records: RunRecords
   readonly bundle: object
   /** Where the workload's output goes. */
@@ -54,19 +54,10 @@ export async function launchShim(input: ShimInput): Promise<ShimResult> {
   await writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 })
   const options = ['--bundle', folder, '--pid-file', join(folder, 'pid')]
   const run = [...input.runtime.command, ...logOptions(input.runtime, folder), 'run', ...options, input.run]
-  const child = spawn('/bin/sh', ['-c', SHIM, SHIM_NAME, input.pipes.stdout, input.pipes.stderr, exit, ...run], {
-    detached: true,
-    stdio: 'ignore',
-    cwd: '/',
-    env: { PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' },
-  })
-  const { pid } = child
-  if (pid === undefined)
-    throw new StartError('host', 'the host could not start a process', (await once(child, 'error'))[0])
-  const ended = once(child, 'exit')
+  const shell = ['/bin/sh', '-c', SHIM, SHIM_NAME, input.pipes.stdout, input.pipes.stderr, exit, ...run]
+  const { pid, ended } = await input.launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'])
   try {
     const init = await waitUntilReady(input)
-    child.unref()
     return { shim: await markProcess(pid), init }
   } catch (error) {
     sendSignal(-pid, 'SIGKILL') // the shell, the runtime and what it forked are one process group

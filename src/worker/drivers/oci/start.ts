@@ -61,8 +61,8 @@ async function bringUp(context: OciContext, wanted: WantedRun, { record, signal 
   const { bundle, facts } = await furnish(context, wanted, parts)
   watch.lap('files')
   signal.throwIfAborted()
-  const { runtime, records, clock } = context
-  const shimInput = { run: wanted.run_id, bundle, pipes: parts.pipes, runtime, records, clock, signal }
+  const { runtime, launcher, records, clock } = context
+  const shimInput = { run: wanted.run_id, bundle, pipes: parts.pipes, runtime, launcher, records, clock, signal }
   const { shim, init } = await launchShim(shimInput)
   context.logs.of(wanted.sandbox_id).system(SENTENCES.started)
   context.captures.begin({ ...record, shim })

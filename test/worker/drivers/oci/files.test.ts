@@ -8,6 +8,7 @@ import { makeLog } from '../../../../src/lib/log.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec.ts'
+import { makeLauncher } from '../../../../src/worker/drivers/oci/launcher.ts'
 import { connectFiles, fieldOf, namesOf, type FsClient } from '../../../support/fs-client.ts'
 import { bind, named, tmpfs, wantedWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
@@ -229,7 +230,11 @@ async function inside(wanted: WantedRun, script: string): Promise<CommandResult>
 async function connect(wanted: WantedRun): Promise<FsClient> {
   await driver.openChannel(wanted.run_id)
   const client = connectFiles(
-    makeContainerGuest(fixture.container(wanted.run_id), { log: makeLog('silent'), pty: null }),
+    makeContainerGuest(fixture.container(wanted.run_id), {
+      log: makeLog('silent'),
+      launcher: makeLauncher(makeLog('silent')),
+      pty: null,
+    }),
   )
   clients.push(client)
   return client

@@ -12,6 +12,7 @@ import { makeLog } from '../../../../src/lib/log.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { SandboxLogs } from '../../../../src/worker/logs/logs.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec.ts'
+import { makeLauncher } from '../../../../src/worker/drivers/oci/launcher.ts'
 import { loadPtyBinding } from '../../../../src/worker/drivers/oci/pty-binding.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
 import { EVERYTHING, makeTestLogs, readAll, textOf } from '../../../support/logs.ts'
@@ -125,6 +126,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     await driver.openChannel(wanted.run_id)
     const guest = makeContainerGuest(fixture.container(wanted.run_id), {
       log: makeLog('silent'),
+      launcher: makeLauncher(makeLog('silent')),
       pty: loadPtyBinding(),
     })
     const client = connectAgent(guest, { deps: { capture: logs.of(wanted.sandbox_id) } })

@@ -1,0 +1,111 @@
+import assert from 'node:assert/strict'
+import { spawnSync, type SpawnSyncReturns } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { makeLog } from '../../../../src/lib/log.ts'
+import { makeLauncher, type Launcher } from '../../../../src/worker/drivers/oci/launcher.ts'
+import { isAlive } from '../../../support/local-guest.ts'
+import { waitUntil } from '../../../support/wait.ts'
+
+let folder: string
+let launcher: Launcher
+let files = 0
+
+before(() => {
+  folder = mkdtempSync(join(tmpdir(), 'sandyard-launcher-'))
+  launcher = makeLauncher(makeLog('silent'))
+})
+after(() => {
+  launcher.close()
+  rmSync(folder, { recursive: true })
+})
+
+/** Streams of which the second and third are one file, and what it holds. */
+function makeStreams(input = ''): { readonly streams: [string, string, string]; readonly said: () => string } {
+  const base = join(folder, String(files++))
+  writeFileSync(`${base}.in`, input)
+  writeFileSync(`${base}.out`, '')
+  return { streams: [`${base}.in`, `${base}.out`, `${base}.out`], said: () => readFileSync(`${base}.out`, 'utf8') }
+}
+
+test('a program has the streams it was given, its arguments byte by byte, and its exit code is told', async () => {
+  const { streams, said } = makeStreams('input')
+  const odd = ['', ' a  b ', 'ünï\n', '$HOME', '"']
+  const { ended } = await launcher.start(['sh', '-c', 'cat; printf "[%s]" "$@"; exit 7', 'sh', ...odd], streams)
+  assert.deepEqual(await ended, { code: 7 })
+  assert.equal(said(), `input${odd.map((text) => `[${text}]`).join('')}`)
+})
+
+test('a program leads a session of its own, blocks no signal and ignores none', async () => {
+  const { streams, said } = makeStreams()
+  const script = 'cut -d" " -f1,5,6 /proc/$$/stat; grep -E "SigBlk|SigIgn" /proc/self/status'
+  const { pid, ended } = await launcher.start(['sh', '-c', script], streams)
+  await ended
+  const [numbers = '', ...masks] = said().trim().split('\n')
+  assert.deepEqual(numbers.split(' ').map(Number), [pid, pid, pid])
+  assert.deepEqual(
+    masks.map((mask) => Number(mask.split('\t')[1])),
+    [0, 0],
+  )
+})
+
+test('what a signal ended has no code, and runs until then', async () => {
+  const launched = await launcher.start(['sleep', '100'], makeStreams().streams)
+  assert.equal(launched.isRunning(), true)
+  process.kill(launched.pid, 'SIGKILL')
+  assert.deepEqual(await launched.ended, { code: null })
+  assert.equal(launched.isRunning(), false)
+})
+
+test('what can’t be started is refused in the words of the system', async () => {
+  const { streams } = makeStreams()
+  await assert.rejects(launcher.start(['no-such-program'], streams), /no-such-program: No such file or directory/)
+  await assert.rejects(launcher.start([folder], streams), /Permission denied/)
+  await assert.rejects(launcher.start(['true'], ['/none/a', '/dev/null', '/dev/null']), /\/none\/a: No such file/)
+})
+
+test('hundreds at once start and end, each with its own code', async () => {
+  const { streams } = makeStreams()
+  const codes = Array.from({ length: 300 }, (_, index) => index % 200)
+  const launched = await Promise.all(codes.map((code) => launcher.start(['sh', '-c', `exit ${String(code)}`], streams)))
+  assert.deepEqual(await Promise.all(launched.map(({ ended }) => ended)), codes.map((code) => ({ code }))) // prettier-ignore
+})
+
+test('a launcher that is killed tells the end of what it started, and the next program has a new one', async () => {
+  const { streams, said } = makeStreams()
+  const parent = await launcher.start(['sh', '-c', 'echo $PPID; sleep 100'], streams)
+  await waitUntil(() => said() !== '')
+  process.kill(Number(said()), 'SIGKILL')
+  assert.deepEqual(await parent.ended, { code: null })
+  assert.ok(isAlive(parent.pid))
+  process.kill(-parent.pid, 'SIGKILL')
+  const next = await launcher.start(['true'], makeStreams().streams)
+  assert.deepEqual(await next.ended, { code: 0 })
+})
+
+test('what a worker asked for as it died is not started', async () => {
+  const script = join(import.meta.dirname, '../../../../src/worker/drivers/oci/launcher.pl')
+  const mark = join(folder, 'started')
+  const command = ['/dev/null', '/dev/null', '/dev/null', 'touch', mark].map((field) => `${field}\0`).join('')
+  const request = Buffer.concat([Buffer.from([0, 0, 0, 5 + command.length, 0, 0, 0, 1, 3]), Buffer.from(command)])
+  const run = (worker: number): SpawnSyncReturns<Buffer> =>
+    spawnSync('perl', [script, process.arch, String(worker)], { input: request })
+  assert.equal(run(process.pid + 1).stdout.toString(), '')
+  assert.equal(existsSync(mark), false)
+  assert.match(run(process.pid).stdout.toString(), /^started 1 \d+\n/)
+  await waitUntil(() => existsSync(mark))
+})
+
+test('what was started goes on when the launcher is closed', async () => {
+  const closing = makeLauncher(makeLog('silent'))
+  const { streams, said } = makeStreams()
+  const { pid } = await closing.start(['sh', '-c', 'echo up; sleep 100'], streams)
+  await waitUntil(() => said() === 'up\n')
+  closing.close()
+  const own = await launcher.start(['true'], makeStreams().streams)
+  await own.ended
+  assert.ok(isAlive(pid))
+  process.kill(-pid, 'SIGKILL')
+})
