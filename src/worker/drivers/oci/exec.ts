@@ -15,6 +15,7 @@ import { exitCodeOf } from './exec-status.ts'
 import { startOnTerminal } from './exec-terminal.ts'
 import { makeFifoPool } from './fifo-pool.ts'
 import type { Launcher } from './launcher.ts'
+import { hideFolders } from './hide-folders.ts'
 import { makePidFiles } from './pid-file.ts'
 import { makeGvisorGroup } from './gvisor-group.ts'
 import { innerPid, makeProcessGroup } from './process-group.ts'
@@ -65,10 +66,10 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }, START_TIMEOUT_MS)
     try {
       const pid = await pidFiles.wait(files.pid, carrier.ended)
-      if (pid === null) throw await explain(carrier)
+      if (pid === null) throw await explain(carrier, container)
       // gVisor's process ids are its own: the host's is that of the command line that stands for the process.
       const inner = isGvisor ? await pidFiles.wait(files.innerPid, carrier.ended) : innerPid(pid)
-      if (isGvisor && inner === null) throw await explain(carrier)
+      if (isGvisor && inner === null) throw await explain(carrier, container)
       carrier.noteStarted()
       const seen = { carrier, pid, inner: inner ?? pid }
       return isGvisor
@@ -176,13 +177,13 @@ function isGone(pid: number): boolean {
 const LAST_WORDS_BYTES = 1000
 
 /** What to say when a runtime ended without having started the process, though all that can be checked was fine. */
-async function explain(carrier: Carrier): Promise<ExecFailure> {
+async function explain(carrier: Carrier, { runDir, rootPath }: Container): Promise<ExecFailure> {
   const output = carrier.stderr ?? carrier.stdout
   const chunks: Buffer[] = []
   for await (const chunk of output) {
     if (chunk instanceof Buffer) chunks.push(chunk)
   }
-  const said = Buffer.concat(chunks).toString('utf8').trim().slice(-LAST_WORDS_BYTES)
+  const said = hideFolders(Buffer.concat(chunks).toString('utf8'), [runDir, rootPath]).trim().slice(-LAST_WORDS_BYTES)
   return new ExecFailure(
     'other',
     `the runtime could not start the process: ${said === '' ? 'it did not say why' : said}`,

@@ -5,6 +5,7 @@ import type { Clock } from '../../../lib/clock.ts'
 import { tryCommand } from '../../../lib/run-command.ts'
 import { StartError } from '../driver.ts'
 import { INIT_PATH } from './environment.ts'
+import { hideFolders } from './hide-folders.ts'
 import type { Launcher } from './launcher.ts'
 import { commandLineOf, markProcess, readOrNull, sendSignal, type ProcessMark } from './processes.ts'
 import type { RunRecords } from './run-records.ts'
@@ -32,6 +33,8 @@ export type ShimInput = {
   readonly launcher: Launcher
   readonly records: RunRecords
   readonly bundle: object
+  /** Where the run's file systems are mounted. */
+  readonly rootBase: string
   /** Where the workload's output goes. */
   readonly pipes: WorkloadPipes
   readonly clock: Clock
@@ -67,7 +70,7 @@ export async function launchShim(input: ShimInput): Promise<ShimResult> {
 }
 
 /** What the runtime itself had to say, its last words. */
-export async function runtimeWords(folder: string): Promise<string> {
+async function runtimeWords(folder: string): Promise<string> {
   return ((await readOrNull(join(folder, 'runtime.log'))) ?? '').trim().slice(-RUNTIME_WORDS_LIMIT)
 }
 const RUNTIME_WORDS_LIMIT = 500
@@ -80,8 +83,7 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
     if (pid !== null && (await isReady(input, pid))) return await markProcess(pid)
     if ((await input.records.readExit(input.run)) !== null) {
       const words = await runtimeWords(folder)
-      if (pid === null || words !== '')
-        throw new StartError('runtime', `${input.runtime.name} could not start the sandbox: ${words}`)
+      if (pid === null || words !== '') throw couldNotStart(input, words)
       return null // it ran and is over already
     }
     await input.clock.sleep(READY_POLL_MS, input.signal)
@@ -90,6 +92,12 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
     'runtime',
     `${input.runtime.name} did not start the sandbox within ${String(READY_TIMEOUT_MS)} ms`,
   )
+}
+
+/** The owner is told where the sandbox has it, and the log where the worker does. */
+function couldNotStart({ records, run, rootBase, runtime }: ShimInput, words: string): StartError {
+  const said = hideFolders(words, [records.folderOf(run), rootBase])
+  return new StartError('runtime', `${runtime.name} could not start the sandbox: ${said}`, new Error(words))
 }
 
 /** A container's own process becomes the init at the moment it starts; of a kernel in user space one has to ask. */

@@ -62,7 +62,18 @@ async function bringUp(context: OciContext, wanted: WantedRun, { record, signal 
   watch.lap('files')
   signal.throwIfAborted()
   const { runtime, launcher, records, clock } = context
-  const shimInput = { run: wanted.run_id, bundle, pipes: parts.pipes, runtime, launcher, records, clock, signal }
+  const rootBase = parts.paths.base
+  const shimInput = {
+    run: wanted.run_id,
+    bundle,
+    rootBase,
+    pipes: parts.pipes,
+    runtime,
+    launcher,
+    records,
+    clock,
+    signal,
+  }
   const { shim, init } = await launchShim(shimInput)
   context.logs.of(wanted.sandbox_id).system(SENTENCES.started)
   context.captures.begin({ ...record, shim })
