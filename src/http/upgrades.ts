@@ -47,8 +47,8 @@ const MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 /** How long open WebSockets may take to say goodbye when the server closes, in milliseconds. */
 const GOODBYE_MS = 1_000
 const GOING_AWAY = 1001
-/** The most upgrades of one route that may be under way at once; each holds a socket for up to some 8 s. */
-const UNDER_WAY_LIMIT = 2_048
+/** The most upgrades of one route that may be under way at once, several times one organization's share of channels. */
+const UNDER_WAY_LIMIT = 8_192
 
 /** Serves upgrades on the server's own port; `app.close()` ends them. */
 export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
