@@ -9,6 +9,7 @@ use warnings;
 use Fcntl;
 use POSIX qw(:signal_h :sys_wait_h setsid _exit);
 
+use constant OPEN_LIMIT_SECS => 5;
 use constant SFD_CLOEXEC => 0x80000;
 use constant SIGNAL_SET_BYTES => 8;
 my %SIGNALFD4 = (x64 => 289, arm64 => 74);
@@ -87,6 +88,7 @@ sub begin {
 sub become {
     my ($files, $command) = @_;
     setsid() > 0 or return "setsid: $!";
+    alarm OPEN_LIMIT_SECS; # a file that does not open would keep the launcher from all others
     for my $fd (0 .. $#$files) {
         my $path = $files->[$fd];
         my $mode = -c $path ? O_RDWR : $fd == 1 || $fd == 2 ? O_WRONLY : O_RDONLY;
@@ -95,6 +97,7 @@ sub become {
         POSIX::dup2($opened, $fd) // return "dup2: $!";
         POSIX::close($opened);
     }
+    alarm 0;
     sigprocmask(SIG_SETMASK, $none);
     { no warnings 'exec'; exec { $command->[0] } @$command }
     return "$command->[0]: $!";

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { spawnSync, type SpawnSyncReturns } from 'node:child_process'
+import { execFileSync, spawnSync, type SpawnSyncReturns } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -96,6 +96,15 @@ test('what a worker asked for as it died is not started', async () => {
   assert.equal(existsSync(mark), false)
   assert.match(run(process.pid).stdout.toString(), /^started 1 \d+\n/)
   await waitUntil(() => existsSync(mark))
+})
+
+test('a file that does not open ends its own program alone', async () => {
+  const fifo = join(folder, 'fifo')
+  execFileSync('mkfifo', [fifo])
+  const launched = await launcher.start(['true'], [fifo, '/dev/null', '/dev/null'])
+  assert.deepEqual(await launched.ended, { code: null })
+  const next = await launcher.start(['true'], makeStreams().streams)
+  assert.deepEqual(await next.ended, { code: 0 })
 })
 
 test('what was started goes on when the launcher is closed', async () => {
