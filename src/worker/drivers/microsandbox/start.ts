@@ -3,8 +3,8 @@ import { join } from 'node:path'
 import type { WantedRun } from '../../../contract/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
+import { attemptStart } from '../attempt-start.ts'
 import { StartError } from '../driver.ts'
-import { asStartError } from '../oci/start-failure.ts'
 import { isScriptName } from '../oci/system-files.ts'
 import type { VmContext } from './context.ts'
 import { asVmFailure } from './failures.ts'
@@ -38,30 +38,18 @@ export async function startVm(context: VmContext, wanted: WantedRun, signal: Abo
   }
   await context.records.write(record)
   context.logs.of(wanted.sandbox_id).openRun()
-  try {
-    await bringUp(context, wanted, { record, signal })
-  } catch (error) {
-    const failure = signal.aborted
-      ? new StartError('cancelled', 'the start was cancelled', error)
-      : asStartError('host', error)
-    context.log.warn({ run_id: wanted.run_id, reason: failure.reason, err: failure }, 'start failed')
-    await cleanUp(context, record, failure)
-    throw failure
-  }
+  await attemptStart({
+    run: wanted.run_id,
+    log: context.log,
+    signal,
+    bringUp: () => bringUp(context, wanted, { record, signal }),
+    endWith: (outcome) => endWith(context, record, outcome),
+  })
 }
 
-/** What can't be let go of now stays on record as not released, and is tried again with every look at the runs. */
-async function cleanUp(context: VmContext, record: VmRecord, failure: StartError): Promise<void> {
-  try {
-    await endWith(context, record, { kind: 'start_failed', reason: failure.reason, message: failure.message })
-  } catch (error) {
-    context.log.error({ run_id: record.run_id, err: error }, 'cleaning up after a failed start failed')
-  }
-}
+type BringUp = { readonly record: VmRecord; readonly signal: AbortSignal }
 
-type Attempt = { readonly record: VmRecord; readonly signal: AbortSignal }
-
-async function bringUp(context: VmContext, wanted: WantedRun, { record, signal }: Attempt): Promise<void> {
+async function bringUp(context: VmContext, wanted: WantedRun, { record, signal }: BringUp): Promise<void> {
   const { home, kept, records, installation } = context
   const paths = vmPaths(home, wanted.sandbox_id)
   const known = await kept.read(wanted.sandbox_id)

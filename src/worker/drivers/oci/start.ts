@@ -1,5 +1,6 @@
 import type { WantedRun } from '../../../contract/worker-protocol.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
+import { attemptStart } from '../attempt-start.ts'
 import { StartError } from '../driver.ts'
 import type { OciContext } from './context.ts'
 import { furnish } from './furnish.ts'
@@ -7,7 +8,6 @@ import { gatherParts } from './gather.ts'
 import { endWith } from './release.ts'
 import type { RunRecord } from './run-records.ts'
 import { launchShim } from './shim.ts'
-import { asStartError } from './start-failure.ts'
 import { isScriptName } from './system-files.ts'
 
 /**
@@ -31,30 +31,18 @@ export async function startRun(context: OciContext, wanted: WantedRun, signal: A
   }
   await context.records.write(record)
   context.logs.of(wanted.sandbox_id).openRun()
-  try {
-    refuseUnusable(wanted)
-    await bringUp(context, wanted, { record, signal })
-  } catch (error) {
-    const failure = signal.aborted
-      ? new StartError('cancelled', 'the start was cancelled', error)
-      : asStartError('host', error)
-    context.log.warn({ run_id: wanted.run_id, reason: failure.reason, err: failure }, 'start failed')
-    await cleanUp(context, record, failure)
-    throw failure
-  }
+  await attemptStart({
+    run: wanted.run_id,
+    log: context.log,
+    signal,
+    bringUp: () => bringUp(context, wanted, { record, signal }),
+    endWith: (outcome) => endWith(context, record, outcome),
+  })
 }
 
-/** What can't be let go of now stays on record as not released, and is tried again with every look at the runs. */
-async function cleanUp(context: OciContext, record: RunRecord, failure: StartError): Promise<void> {
-  try {
-    await endWith(context, record, { kind: 'start_failed', reason: failure.reason, message: failure.message })
-  } catch (error) {
-    context.log.error({ run_id: record.run_id, err: error }, 'cleaning up after a failed start failed')
-  }
-}
-
-type Attempt = { readonly record: RunRecord; readonly signal: AbortSignal }
-async function bringUp(context: OciContext, wanted: WantedRun, { record, signal }: Attempt): Promise<void> {
+type BringUp = { readonly record: RunRecord; readonly signal: AbortSignal }
+async function bringUp(context: OciContext, wanted: WantedRun, { record, signal }: BringUp): Promise<void> {
+  refuseUnusable(wanted)
   const watch = makeStopwatch(context)
   const parts = await gatherParts(context, wanted, signal)
   watch.lap('parts')
