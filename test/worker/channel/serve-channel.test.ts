@@ -262,6 +262,7 @@ test('processes that do not read their input together keep a bounded part of it,
     rmSync(folder, { recursive: true })
   })
   const client = connectAgent(guest)
+  t.after(() => client.hangUp())
   const script = `until [ -e ${folder}/go ]; do sleep 0.05; done; wc -c`
   const ids = Array.from({ length: 20 }, () => client.exec({ cmd: 'sh', args: ['-c', script] }))
   for (const id of ids) {
@@ -276,7 +277,6 @@ test('processes that do not read their input together keep a bounded part of it,
   )
   writeFileSync(join(folder, 'go'), '')
   for (const id of ids) assert.equal((await client.finish(id)).stdout.trim(), String(4 * MIB))
-  await client.hangUp()
 })
 
 test('ping and touch are answered; only the touch counts as activity, and an exec counts', async () => {
