@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { LogStream, LogWriter } from '../../logs/logs.ts'
-import { readJson, writeWhole } from './vm-records.ts'
+import { readJson, writeWhole } from '../json-file.ts'
 
 /** What the runtime captured of one sandbox, on its way into our own log. */
 export type LogFollower = {

@@ -8,7 +8,8 @@ import { workloadOf } from '../oci/environment.ts'
 import { markProcess } from '../oci/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmEnvironment, vmPaths } from './installation.ts'
-import { writeWhole, type StartedVm } from './vm-records.ts'
+import { writeWhole } from '../json-file.ts'
+import type { StartedVm } from './vm-records.ts'
 import { WORKLOAD_MARK, type WorkloadOrder } from './workload-order.ts'
 
 /** Starts the workload of a run whose virtual machine accepts commands; null when the spec asks for none. */

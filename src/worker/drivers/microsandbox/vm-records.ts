@@ -1,8 +1,8 @@
-import { mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
 import type { Outcome } from '../../../contract/worker-protocol.ts'
-import { asId, type OrgId, type RunId, type SandboxId } from '../../../domain/ids.ts'
-import { readOrNull, type ProcessMark } from '../oci/processes.ts'
+import type { OrgId, RunId, SandboxId } from '../../../domain/ids.ts'
+import { readJson } from '../json-file.ts'
+import type { ProcessMark } from '../oci/processes.ts'
+import { openRunFiles, type RunFiles } from '../run-files.ts'
 
 /**
  * What is kept of a run on disk, so that a worker which was killed finds it again. A record is written before anything
@@ -42,67 +42,12 @@ export type WorkloadEnd =
   | { readonly kind: 'failed'; readonly message: string }
   | { readonly kind: 'lost' }
 
-export type VmRecords = {
-  /** A run's own folder, for root alone. */
-  folderOf(run: RunId): string
-  endFileOf(run: RunId): string
-  /** Changes whenever a workload has ended. */
-  readonly endsFolder: string
-  list(): Promise<readonly VmRecord[]>
-  read(run: RunId): Promise<VmRecord | null>
+export type VmRecords = RunFiles<VmRecord> & {
   readEnd(run: RunId): Promise<WorkloadEnd | null>
-  /** Writes a record whole; a reader sees the one before or this one. */
-  write(record: VmRecord): Promise<void>
-  delete(run: RunId): Promise<void>
 }
 
 /** Opens the folder of records, making it when missing. */
 export async function openVmRecords(dir: string): Promise<VmRecords> {
-  const runs = join(dir, 'runs')
-  const endsFolder = join(dir, 'ends')
-  for (const folder of [runs, endsFolder]) await mkdir(folder, { recursive: true, mode: 0o700 })
-  const folderOf = (run: RunId): string => join(runs, run)
-  const endFileOf = (run: RunId): string => join(endsFolder, run)
-  const read = async (run: RunId): Promise<VmRecord | null> => {
-    const record = await readJson<VmRecord>(join(folderOf(run), 'state.json'))
-    return record?.version === 1 ? record : null
-  }
-  return {
-    folderOf,
-    endFileOf,
-    endsFolder,
-    async list() {
-      const records = await Promise.all((await readdir(runs)).map((name) => read(asId<RunId>(name))))
-      return records.filter((record) => record !== null)
-    },
-    read,
-    readEnd: (run) => readJson<WorkloadEnd>(endFileOf(run)),
-    async write(record) {
-      const folder = folderOf(record.run_id)
-      await mkdir(folder, { recursive: true, mode: 0o700 })
-      await writeWhole(join(folder, 'state.json'), record)
-    },
-    async delete(run) {
-      await rm(endFileOf(run), { force: true })
-      await rm(folderOf(run), { recursive: true, force: true })
-    },
-  }
-}
-
-/** Writes a file whole: a reader sees the one before or this one. */
-export async function writeWhole(path: string, value: object): Promise<void> {
-  await writeFile(`${path}.tmp`, JSON.stringify(value), { mode: 0o600 })
-  await rename(`${path}.tmp`, path)
-}
-
-/** Null for a file that is not there or was cut short by a crash of the machine. */
-export async function readJson<T>(path: string): Promise<T | null> {
-  const text = await readOrNull(path)
-  if (text === null) return null
-  try {
-    return JSON.parse(text) as T // written by `writeWhole` in a folder for root alone
-  } catch (error) {
-    if (error instanceof SyntaxError) return null
-    throw error
-  }
+  const files = await openRunFiles<VmRecord>(dir, 'ends')
+  return { ...files, readEnd: (run) => readJson<WorkloadEnd>(files.endFileOf(run)) }
 }

@@ -62,7 +62,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       if (record !== null) await settle(context, record)
     })
   }
-  const watch = makeRunWatch({ list, settleEnded, exitsFolder: records.exitsFolder, clock: input.clock, log })
+  const watch = makeRunWatch({ list, settleEnded, exitsFolder: records.endsFolder, clock: input.clock, log })
   const activity = makeActivity(input.clock, () => {
     watch.tell()
   })

@@ -53,7 +53,7 @@ const READY_POLL_MS = 2
  */
 export async function launchShim(input: ShimInput): Promise<ShimResult> {
   const folder = input.records.folderOf(input.run)
-  const exit = input.records.exitFileOf(input.run)
+  const exit = input.records.endFileOf(input.run)
   await writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 })
   const options = ['--bundle', folder, '--pid-file', join(folder, 'pid')]
   const run = [...input.runtime.command, ...logOptions(input.runtime, folder), 'run', ...options, input.run]
