@@ -6,6 +6,7 @@ import { startExecSession } from './exec-session.ts'
 import type { ExecSession } from './exec-session.ts'
 import { ExecFailure } from './guest.ts'
 import type { GuestExec } from './guest.ts'
+import { makeSessions } from './sessions.ts'
 
 type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize' | 'core.exec.signal'
 
@@ -14,7 +15,7 @@ type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize'
  * them while the end of its session is still on the way (section 7.2).
  */
 export function makeExecFamily(channel: Channel, onProcess: () => () => void): Family<ExecMessages> {
-  const sessions = new Map<number, ExecSession>()
+  const sessions = makeSessions<ExecSession>(channel)
 
   const fail = (id: number, error: unknown): void => {
     channel.send(id, 'core.exec.failed', failedPayload(error))
@@ -33,30 +34,17 @@ export function makeExecFamily(channel: Channel, onProcess: () => () => void): F
   return {
     handlers: {
       'core.exec.request': ({ id, payload }) => {
-        const claim = channel.claim(id)
-        if (claim === 'live') {
-          channel.sendError(id, 'invalid_session', { message: 'this id has a session', type: 'core.exec.request' })
-          return
+        const begin = (): ExecSession | null => {
+          const request = read(id, payload)
+          if (request === null) return null
+          const endUse = onProcess()
+          const session = startExecSession(channel, id, request)
+          return { ...session, over: session.over.finally(endUse) }
         }
-        if (claim === 'full') {
+        const refuse = (): void => {
           fail(id, new ExecFailure('other', 'too many open sessions', { errno: 11, errnoName: 'EAGAIN' }))
-          return
         }
-        const request = read(id, payload)
-        if (request === null) {
-          channel.release(id)
-          return
-        }
-        const endUse = onProcess()
-        const session = startExecSession(channel, id, request)
-        sessions.set(id, session)
-        channel.own(
-          session.over.finally(() => {
-            endUse()
-            sessions.delete(id)
-            channel.release(id)
-          }),
-        )
+        sessions.open({ id, type: 'core.exec.request' }, { begin, refuse })
       },
       'core.exec.stdin': ({ id, payload }) => {
         sessions.get(id)?.write(decodeData(payload))
@@ -70,7 +58,7 @@ export function makeExecFamily(channel: Channel, onProcess: () => () => void): F
       },
     },
     close() {
-      for (const session of sessions.values()) session.kill()
+      for (const session of sessions.all()) session.kill()
     },
   }
 }

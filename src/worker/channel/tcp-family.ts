@@ -3,6 +3,7 @@ import type { Channel, Family } from './channel.ts'
 import { decodeData } from './envelope.ts'
 import { asMap } from './fields.ts'
 import type { TcpTarget } from './guest.ts'
+import { makeSessions } from './sessions.ts'
 import { readTcpTarget } from './tcp-payloads.ts'
 import { startTcpSession } from './tcp-session.ts'
 import type { TcpSession } from './tcp-session.ts'
@@ -15,7 +16,7 @@ type TcpMessages = 'core.tcp.connect' | 'core.tcp.data' | 'core.tcp.eof' | 'core
  * message is still on its way.
  */
 export function makeTcpFamily(channel: Channel): Family<TcpMessages> {
-  const sessions = new Map<number, TcpSession>()
+  const sessions = makeSessions<TcpSession>(channel)
 
   const fail = (id: number, error: string): void => {
     channel.send(id, 'core.tcp.failed', { error })
@@ -34,28 +35,14 @@ export function makeTcpFamily(channel: Channel): Family<TcpMessages> {
   return {
     handlers: {
       'core.tcp.connect': ({ id, payload }) => {
-        const claim = channel.claim(id)
-        if (claim === 'live') {
-          channel.sendError(id, 'invalid_session', { message: 'this id has a session', type: 'core.tcp.connect' })
-          return
+        const begin = (): TcpSession | null => {
+          const target = read(id, payload)
+          return target === null ? null : startTcpSession(channel, id, target)
         }
-        if (claim === 'full') {
+        const refuse = (): void => {
           fail(id, 'connect: too many open sessions: Resource temporarily unavailable (os error 11)')
-          return
         }
-        const target = read(id, payload)
-        if (target === null) {
-          channel.release(id)
-          return
-        }
-        const session = startTcpSession(channel, id, target)
-        sessions.set(id, session)
-        channel.own(
-          session.over.finally(() => {
-            sessions.delete(id)
-            channel.release(id)
-          }),
-        )
+        sessions.open({ id, type: 'core.tcp.connect' }, { begin, refuse })
       },
       'core.tcp.data': ({ id, payload }) => {
         const data = decodeData(payload)
@@ -73,7 +60,7 @@ export function makeTcpFamily(channel: Channel): Family<TcpMessages> {
       },
     },
     close() {
-      for (const session of sessions.values()) session.cut()
+      for (const session of sessions.all()) session.cut()
     },
   }
 }
