@@ -7,6 +7,7 @@ import { StartError, type Driver } from '../driver.ts'
 import { readBootId } from '../oci/processes.ts'
 import { makeRunWatch } from '../oci/run-watch.ts'
 import { makeTurns } from '../oci/turns.ts'
+import { makeHeldRuns } from '../held-runs.ts'
 import { answerKnown, makeStarts } from '../starts.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { MicrosandboxDriverInput, VmContext } from './context.ts'
@@ -38,27 +39,16 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
   })
   await sweep(context)
 
-  const list = async (): Promise<readonly SeenRun[]> => {
-    const seen = await Promise.all((await records.list()).map((record) => see(record)))
-    return seen.filter((run) => run !== null)
-  }
-  const see = async (read: VmRecord): Promise<SeenRun | null> => {
-    // A start that came to its end since this was read has written how: the old record would look like one cut short.
-    const record = read.started === null && !starts.has(read.run_id) ? await records.read(read.run_id) : read
-    if (record === null) return null
-    const phase = await observeVm(context, record, starts.has(record.run_id))
+  const see = async (record: VmRecord, isBeingStarted: boolean): Promise<SeenRun> => {
+    const phase = await observeVm(context, record, isBeingStarted)
     const { run_id, sandbox_id, facts, idle_timeout_secs: timeoutSecs } = record
     const { runtime } = vmPaths(home, sandbox_id)
     const isIdle =
       phase.phase === 'running' && timeoutSecs !== null && (await heartbeats.isIdle(run_id, runtime, timeoutSecs))
     return { run_id, sandbox_id, ...phase, facts, ...(isIdle ? { is_idle_expired: true } : {}) }
   }
-  const settleEnded = async (run: RunId): Promise<void> => {
-    await turns.take(run, async () => {
-      const record = starts.has(run) ? null : await records.read(run)
-      if (record !== null) await settle(context, record)
-    })
-  }
+  const settleOne = (record: VmRecord): Promise<VmRecord> => settle(context, record)
+  const { list, settleEnded } = makeHeldRuns<VmRecord>({ records, starts, turns, see, settle: settleOne })
   let told = ''
   const watch = makeRunWatch({
     list: async () => {
@@ -91,7 +81,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     await starts.giveUp(run)
     const record = await turns.take(run, async () => {
       const read = await records.read(run)
-      const settled = read === null ? null : await settle(context, read)
+      const settled = read === null ? null : await settleOne(read)
       if (settled === null || settled.is_released) return settled
       if (!settled.is_stop_requested) context.logs.of(settled.sandbox_id).system(SENTENCES.stopRequested)
       const stopping: VmRecord = { ...settled, is_stop_requested: true }

@@ -4,6 +4,7 @@ import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
 import { makeWhenQuiet } from '../../../lib/when-quiet.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import type { Driver } from '../driver.ts'
+import { makeHeldRuns } from '../held-runs.ts'
 import { answerKnown, makeStarts } from '../starts.ts'
 import { makeActivity } from './activity.ts'
 import { makeCaptures } from './captures.ts'
@@ -40,15 +41,8 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   })
   await sweep(context)
 
-  const list = async (): Promise<readonly SeenRun[]> => {
-    const seen = await Promise.all((await records.list()).map((record) => see(record)))
-    return seen.filter((run) => run !== null)
-  }
-  const see = async (read: RunRecord): Promise<SeenRun | null> => {
-    // A start that came to its end since this was read has written how: the old record would look like one cut short.
-    const record = read.started === null && !starts.has(read.run_id) ? await records.read(read.run_id) : read
-    if (record === null) return null
-    const phase = await observe(context, record, starts.has(record.run_id))
+  const see = async (record: RunRecord, isBeingStarted: boolean): Promise<SeenRun> => {
+    const phase = await observe(context, record, isBeingStarted)
     if (phase.phase === 'ended') await context.captures.finish(record) // the end is told behind the last output
     const { idle_timeout_secs } = record.spec.lifecycle
     const { run_id, sandbox_id, facts } = record
@@ -56,12 +50,8 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     activity.follow(run_id, idle_timeout_secs)
     return { run_id, sandbox_id, ...phase, facts, ...(activity.isIdle(run_id) ? { is_idle_expired: true } : {}) }
   }
-  const settleEnded = async (run: RunId): Promise<void> => {
-    await turns.take(run, async () => {
-      const record = starts.has(run) ? null : await records.read(run)
-      if (record !== null) await settle(context, record)
-    })
-  }
+  const settleOne = (record: RunRecord): Promise<RunRecord> => settle(context, record)
+  const { list, settleEnded } = makeHeldRuns<RunRecord>({ records, starts, turns, see, settle: settleOne })
   const watch = makeRunWatch({ list, settleEnded, exitsFolder: records.endsFolder, clock: input.clock, log })
   const activity = makeActivity(input.clock, () => {
     watch.tell()
@@ -94,7 +84,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   }
   const settleIfKnown = async (run: RunId): Promise<RunRecord | null> => {
     const record = await records.read(run)
-    return record === null ? null : await settle(context, record)
+    return record === null ? null : await settleOne(record)
   }
 
   return {
