@@ -1,5 +1,6 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isMissing } from '../lib/is-missing.ts'
 import type { Config } from '../config.ts'
 import { fieldsBeyond } from '../domain/required-abilities.ts'
 import { findInstallation, isolationOf, whatMicroVmsLack } from '../worker/drivers/microsandbox/installation.ts'
@@ -81,7 +82,7 @@ async function hasEntries(folder: string): Promise<boolean> {
   try {
     return (await readdir(folder)).length > 0
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    if (isMissing(error)) return false
     throw error
   }
 }

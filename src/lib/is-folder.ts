@@ -1,11 +1,12 @@
 import { stat } from 'node:fs/promises'
+import { isMissing } from './is-missing.ts'
 
 /** Whether there is a folder at a path; a symlink is followed. */
 export async function isFolder(path: string): Promise<boolean> {
   try {
     return (await stat(path)).isDirectory()
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    if (isMissing(error)) return false
     throw error
   }
 }

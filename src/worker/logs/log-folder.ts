@@ -1,6 +1,7 @@
 import { constants } from 'node:fs'
 import { mkdir, open, readdir, rm, stat, unlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isMissing } from '../../lib/is-missing.ts'
 import type { Clock } from '../../lib/clock.ts'
 
 /**
@@ -171,9 +172,4 @@ async function unlinkIfThere(path: string): Promise<void> {
 
 function sizeOf(segments: readonly Segment[]): number {
   return segments.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0)
-}
-
-/** Whether an error says that a file is not there. */
-export function isMissing(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === 'ENOENT'
 }

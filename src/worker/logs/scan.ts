@@ -1,6 +1,7 @@
 import { open, type FileHandle } from 'node:fs/promises'
 import type { LogEntry, LogPosition } from '../../contract/log-protocol.ts'
-import { isMissing, type Segment } from './log-folder.ts'
+import { isMissing } from '../../lib/is-missing.ts'
+import type { Segment } from './log-folder.ts'
 import { comparePositions } from './position.ts'
 import { asEntry, parseRecord } from './record.ts'
 import type { ReadableLog } from './sandbox-log.ts'

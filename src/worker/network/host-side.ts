@@ -10,7 +10,8 @@ import { formatCidr4, type Cidr } from '../../domain/cidr.ts'
 import { SLOT_PREFIX, type Installation } from './installation.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './pool.ts'
-import { deviceNames, isMissing, listSet, nft } from './system.ts'
+import { isMissing } from '../../lib/is-missing.ts'
+import { deviceNames, listSet, nft } from './system.ts'
 
 /** Puts the host's part in force, and opens devices that came since. May be repeated. */
 export async function openHost(

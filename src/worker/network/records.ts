@@ -9,7 +9,7 @@ import { Type, type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { netnsPath } from './installation.ts'
-import { isMissing } from './system.ts'
+import { isMissing } from '../../lib/is-missing.ts'
 
 const RunRecordSchema = Type.Object({
   slot: Type.Integer({ minimum: 1 }),

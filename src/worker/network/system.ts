@@ -1,4 +1,5 @@
 import { readdir } from 'node:fs/promises'
+import { isMissing } from '../../lib/is-missing.ts'
 import { runCommand, tryCommand, type CommandResult } from '../../lib/run-command.ts'
 import { NETNS_DIR, netnsPath } from './installation.ts'
 
@@ -80,9 +81,4 @@ export async function namespaceNames(): Promise<readonly string[]> {
     if (isMissing(error)) return [] // none was ever made
     throw error
   }
-}
-
-/** Whether a file operation failed because the file is not there. */
-export function isMissing(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === 'ENOENT'
 }

@@ -5,6 +5,7 @@
  */
 import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isMissing } from '../../lib/is-missing.ts'
 import type { StorageReport, WantedVolume } from '../../contract/worker-protocol.ts'
 import { makeTurns } from '../network/turns.ts'
 import { makeBtrfs, type Btrfs, type Group } from './btrfs-commands.ts'
@@ -135,7 +136,7 @@ async function isThere(path: string): Promise<boolean> {
     await stat(path)
     return true
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    if (isMissing(error)) return false
     throw error
   }
 }

@@ -1,5 +1,6 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isMissing } from '../../../lib/is-missing.ts'
 import type { Outcome, SeenPhase } from '../../../contract/worker-protocol.ts'
 import { isAlive } from '../oci/processes.ts'
 import type { VmContext } from './context.ts'
@@ -92,7 +93,7 @@ async function saysOutOfMemory(path: string): Promise<boolean> {
     const text = buffer.toString('latin1', 0, bytesRead)
     return /Out of memory: Killed process|oom-kill:/.test(text.slice(Math.max(0, text.lastIndexOf('Linux version '))))
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    if (isMissing(error)) return false
     throw error
   }
 }

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isMissing } from '../../../lib/is-missing.ts'
 import { readOrNull } from './processes.ts'
 
 /**
@@ -159,7 +160,7 @@ async function removeTree(dir: string): Promise<void> {
   try {
     await rmdir(dir)
   } catch (error) {
-    if (!(error instanceof Error && 'code' in error && error.code === 'ENOENT')) throw error
+    if (!isMissing(error)) throw error
   }
 }
 
