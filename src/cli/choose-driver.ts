@@ -7,7 +7,7 @@ import { findInstallation, isolationOf, whatMicroVmsLack } from '../worker/drive
 import { MICROSANDBOX_ABILITIES } from '../worker/drivers/microsandbox/make-plan.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { OCI_ABILITIES, whatIsMissing } from '../worker/drivers/oci/probe.ts'
-import { chooseRuntime } from './open-oci-driver.ts'
+import type { FoundRuntime } from '../worker/drivers/oci/runtime.ts'
 import { microVmFolder, sandboxFolder } from './start-worker.ts'
 
 /** Drivers that run sandboxes, in the order of preference: the strongest isolation first. */
@@ -30,8 +30,11 @@ export type DriverSurvey = {
 export type DriverChoice = { readonly name: RealDriver | 'simulated'; readonly why: string }
 
 /** How each driver stands on this machine, in the order of preference. */
-export async function surveyDrivers(config: Config): Promise<readonly DriverSurvey[]> {
-  return await Promise.all([surveyMicrosandbox(config), surveyOci(config)])
+export async function surveyDrivers(
+  config: Config,
+  getRuntime: () => Promise<FoundRuntime>,
+): Promise<readonly DriverSurvey[]> {
+  return await Promise.all([surveyMicrosandbox(config), surveyOci(config, getRuntime)])
 }
 
 /**
@@ -66,11 +69,11 @@ async function surveyMicrosandbox(config: Config): Promise<DriverSurvey> {
   }
 }
 
-async function surveyOci(config: Config): Promise<DriverSurvey> {
+async function surveyOci(config: Config, getRuntime: () => Promise<FoundRuntime>): Promise<DriverSurvey> {
   const lacks = [...whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)]
   let isolation = ''
   try {
-    isolation = (await chooseRuntime(config)).isolation
+    isolation = (await getRuntime()).isolation
   } catch (error) {
     lacks.push(error instanceof Error ? error.message : String(error))
   }

@@ -1,4 +1,5 @@
 import { access, constants } from 'node:fs/promises'
+import { once } from '../lib/once.ts'
 import { systemRandom } from '../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { whatIsMissing, whatToolboxLacks } from '../worker/drivers/oci/probe.ts'
@@ -23,7 +24,8 @@ const WELCOME = ['data folder', 'volumes', 'files']
 const OF_OCI = ['OCI runtime', 'programs', 'network']
 
 async function runDoctor({ config }: Call): Promise<number> {
-  const surveys = await surveyDrivers(config)
+  const getRuntime = once(() => chooseRuntime(config))
+  const surveys = await surveyDrivers(config, getRuntime)
   const choice = chooseDriver(config.driver, surveys)
   const findings: Finding[] = [
     { what: 'node', isGood: Number(process.versions.node.split('.')[0]) >= 24, told: process.version },
@@ -37,7 +39,7 @@ async function runDoctor({ config }: Call): Promise<number> {
       return config.dataDir
     }),
     await find('OCI runtime', async () => {
-      const { isolation, passedOver } = await chooseRuntime(config)
+      const { isolation, passedOver } = await getRuntime()
       return [isolation, ...passedOver.map((flaw) => `passed over: ${flaw}`)].join('; ')
     }),
     await find('programs', () => {

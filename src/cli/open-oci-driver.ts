@@ -28,8 +28,11 @@ export function chooseRuntime(config: Config): Promise<FoundRuntime> {
 }
 
 /** Opens the driver for OCI runtimes. Rejects, in words, with what the machine lacks for it. */
-export async function openOciDriver(config: Config, { folder, storage, logs, log }: DriverDeps): Promise<Driver> {
-  const runtime = await chooseRuntime(config)
+export async function openOciDriver(
+  config: Config,
+  { folder, storage, logs, log, getRuntime }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
+): Promise<Driver> {
+  const runtime = await getRuntime()
   for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
   const networks = await makeNetworks({
     dir: join(config.dataDir, 'network'),

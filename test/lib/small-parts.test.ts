@@ -4,6 +4,7 @@ import fc from 'fast-check'
 import { interruptibleSleep, systemClock } from '../../src/lib/clock.ts'
 import { systemRandom, randomBelow } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
+import { once } from '../../src/lib/once.ts'
 import { makeSlots } from '../../src/lib/slots.ts'
 import { firstUuidOf, isUuid, makeUuids } from '../../src/lib/uuid.ts'
 
@@ -85,4 +86,11 @@ test('a sleep ends with its signal, before it begins and while it lasts, and tak
   const fromMs = systemClock.monotonicMs()
   await interruptibleSleep(systemClock, 20, new AbortController().signal)
   assert.ok(systemClock.monotonicMs() - fromMs >= 19)
+})
+
+test('what is done once is done when it is first asked for, and answers the same ever after', () => {
+  let times = 0
+  const count = once(() => (times += 1))
+  assert.equal(times, 0)
+  assert.deepEqual([count(), count(), times], [1, 1, 1])
 })
