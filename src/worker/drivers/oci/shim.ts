@@ -79,9 +79,11 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
   const folder = input.records.folderOf(input.run)
   const deadlineMs = input.clock.monotonicMs() + READY_TIMEOUT_MS
   while (input.clock.monotonicMs() < deadlineMs) {
+    // Looked at in this order: a run that is over has had its process, however short it was.
+    const isOver = (await input.records.readExit(input.run)) !== null
     const pid = await readPid(join(folder, 'pid'))
     if (pid !== null && (await isReady(input, pid))) return await markProcess(pid)
-    if ((await input.records.readExit(input.run)) !== null) {
+    if (isOver) {
       const words = await runtimeWords(folder)
       if (pid === null || words !== '') throw couldNotStart(input, words)
       return null // it ran and is over already
