@@ -12,7 +12,8 @@ const maxLines = 300
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   lib: [],
   domain: [],
-  config: ['lib', 'domain'],
+  config: ['lib', 'domain', 'settings'],
+  settings: ['lib', 'domain'],
   contract: ['domain'],
   store: ['domain', 'lib'],
   control: ['domain', 'contract', 'store', 'lib'],

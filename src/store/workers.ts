@@ -21,7 +21,7 @@ export async function register(
 ): Promise<WorkerId> {
   const { rows } = await q.query<{ readonly id: WorkerId }>({
     text: `INSERT INTO workers (id, name, credential_sha256, created_at) VALUES ($1, $2, $3, $4)
-           ON CONFLICT (name) DO UPDATE SET credential_sha256 = excluded.credential_sha256 RETURNING id`,
+           ON CONFLICT (name) WHERE removed_at IS NULL DO UPDATE SET credential_sha256 = excluded.credential_sha256 RETURNING id`,
     values: [worker.id, worker.name, worker.credentialSha256, worker.now],
   })
   const [row] = rows

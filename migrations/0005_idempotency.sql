@@ -1,0 +1,2 @@
+-- Replies that are remembered by their Idempotency-Key.
+SELECT 1;

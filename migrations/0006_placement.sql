@@ -1,0 +1,2 @@
+-- What placement reads.
+SELECT 1;

@@ -1,0 +1,2 @@
+-- What many requests at once need.
+SELECT 1;

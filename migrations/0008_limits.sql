@@ -1,0 +1,2 @@
+-- Limits on requests.
+SELECT 1;

@@ -1,0 +1,100 @@
+import { interruptibleSleep, systemClock } from '../lib/clock.ts'
+import type { Config } from '../config.ts'
+import type { WorkerId } from '../domain/ids.ts'
+import type { Log } from '../lib/log.ts'
+import { systemRandom } from '../lib/random.ts'
+import { runAgent } from '../worker/agent.ts'
+import type { ControlPlane } from '../worker/control-plane.ts'
+import type { Driver } from '../worker/drivers/driver.ts'
+import { ensureDemoImage } from '../worker/images/demo.ts'
+import type { SandboxLogs } from '../worker/logs/logs.ts'
+import { makeFilesOf } from '../worker/volumes/files-of.ts'
+import type { VolumeStorage } from '../worker/volumes/storage.ts'
+import type { DataFolder } from './data-folder.ts'
+import { openDriver } from './open-driver.ts'
+import { say } from './say.ts'
+import { openImages, openLogs, openStorage, UID_SHIFT } from './start-worker.ts'
+
+/** What runs sandboxes on this machine, and what keeps their volumes and logs. */
+export type Machine = { readonly driver: Driver; readonly storage: VolumeStorage; readonly logs: SandboxLogs }
+
+/** What a machine is opened with. */
+export type MachineDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
+
+/** Opens the driver, the volumes and the logs of this machine, and says what they are. Rejects when no driver works here. */
+export async function openMachine(deps: MachineDeps): Promise<Machine> {
+  await using opened = new AsyncDisposableStack()
+  const storage = opened.adopt(await openStorage(deps.config, deps.log), (one) => one.close())
+  say(`volumes: ${storage.report.how}`)
+  const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
+  const { driver, why } = await openDriver(deps.config, { ...deps, storage, logs })
+  const { report } = await driver.probe()
+  say(`sandboxes run with the driver ${report.name} (${why}): ${report.isolation}`)
+  opened.move()
+  return { driver, storage, logs }
+}
+
+/** Who a worker is, and how it reaches its control plane. */
+export type Identity = {
+  readonly worker_id: WorkerId
+  /** A UUID that no earlier life of this worker had. */
+  readonly life: string
+  readonly controlPlane: ControlPlane
+  /** Off only where control plane and worker are one process: see `AgentDeps`. */
+  readonly fencesItself: boolean
+  readonly onSynced?: () => void
+}
+
+/** Lives as a worker until the signal; rejects when the driver can't work on this machine. Sandboxes go on running. */
+export function liveAsWorker(
+  { config, log }: Omit<MachineDeps, 'folder'>,
+  { machine, identity }: { readonly machine: Machine; readonly identity: Identity },
+  signal: AbortSignal,
+): Promise<void> {
+  return runAgent(
+    {
+      ...identity,
+      ...machine,
+      storageSampleMs: config.storageSampleSecs * 1_000,
+      filesOf: makeFilesOf({ uidShift: UID_SHIFT, random: systemRandom, log }),
+      clock: systemClock,
+      log,
+    },
+    signal,
+  )
+}
+
+/** Makes the demo image where sandboxes can run. May be repeated. */
+export async function keepDemoImage({ config, log }: Omit<MachineDeps, 'folder'>, machine: Machine): Promise<void> {
+  if (machine.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
+}
+
+/** Ends what runs where the settings say so, says what goes on running otherwise, and lets go of the machine. */
+export async function leaveMachine(config: Config, { driver, storage, logs }: Machine): Promise<void> {
+  if (config.shutdown === 'stop') await stopAll(driver, config.stopGraceMs)
+  const live = (await driver.list()).filter(({ phase }) => phase === 'running')
+  if (live.length > 0) {
+    say(
+      `${String(live.length)} sandboxes go on running; the next start takes them over (SANDYARD_SHUTDOWN=stop ends them)`,
+    )
+  }
+  await driver.close()
+  await logs.close()
+  await storage.close()
+}
+
+async function stopAll(driver: Driver, graceMs: number): Promise<void> {
+  const live = (await driver.list()).filter(({ phase }) => phase !== 'ended')
+  if (live.length > 0) say(`stopping ${String(live.length)} sandboxes`)
+  await Promise.all(live.map(({ run_id }) => driver.stop(run_id, graceMs)))
+}
+
+/** How long the first sync may take before the address is told all the same, in milliseconds. */
+const FIRST_SYNC_MS = 10_000
+
+/** Before the worker's first sync, what ran is told as it was, and what needs an ability of the worker is refused. */
+export async function untilSynced(synced: Promise<void>, signal: AbortSignal): Promise<void> {
+  const over = new AbortController()
+  await Promise.race([synced, interruptibleSleep(systemClock, FIRST_SYNC_MS, AbortSignal.any([signal, over.signal]))])
+  over.abort()
+}

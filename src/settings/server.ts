@@ -1,0 +1,83 @@
+import { PUBLIC_HUB } from '../domain/image-reference.ts'
+import { LOG_LEVELS, type LogLevel } from '../lib/log.ts'
+import { folder, oneOf, text, wholeNumber, type Setting } from '../lib/setting.ts'
+
+/** The settings of the program and of the control plane. */
+export const SERVER_SETTINGS = {
+  host: {
+    variable: 'SANDYARD_HOST',
+    flag: 'host',
+    fallback: '127.0.0.1',
+    unit: 'address',
+    meaning: 'where the API listens',
+    parse: text,
+  } satisfies Setting<string>,
+  port: {
+    variable: 'SANDYARD_PORT',
+    flag: 'port',
+    fallback: '8080',
+    unit: 'port',
+    meaning: 'where the API listens; 0 picks a free one',
+    parse: wholeNumber(0, 65_535),
+  } satisfies Setting<number>,
+  dataDir: {
+    variable: 'SANDYARD_DATA_DIR',
+    flag: 'data-dir',
+    fallback: null,
+    unit: 'folder',
+    meaning:
+      'everything that lasts: database, images, disks, keys (default: /var/lib/sandyard for root, else ~/.local/share/sandyard)',
+    parse: folder,
+  } satisfies Setting<string>,
+  apiKey: {
+    variable: 'SANDYARD_API_KEY',
+    flag: null,
+    fallback: null,
+    unit: 'text',
+    meaning: 'at the first start: the first API key, in place of a made one (at least 8 characters)',
+    parse: (seen) =>
+      seen.length >= 8 && !/\s/.test(seen)
+        ? { value: seen }
+        : { accepted: 'at least 8 characters, none of them blank' },
+  } satisfies Setting<string>,
+  databaseUrl: {
+    variable: 'DATABASE_URL',
+    flag: null,
+    fallback: null,
+    unit: 'URL',
+    meaning: 'your own PostgreSQL 15 or newer, in place of the embedded one',
+    parse: text,
+  } satisfies Setting<string>,
+  secretKey: {
+    variable: 'SANDYARD_SECRET_KEY',
+    flag: null,
+    fallback: null,
+    unit: 'base64, 32 bytes',
+    meaning: 'seals stored registry passwords (default: a key made in the data folder)',
+    parse: (seen) => (Buffer.from(seen, 'base64').length === 32 ? { value: seen } : { accepted: '32 bytes in base64' }),
+  } satisfies Setting<string>,
+  logLevel: {
+    variable: 'SANDYARD_LOG_LEVEL',
+    flag: 'log-level',
+    fallback: 'warn',
+    unit: LOG_LEVELS.join(', '),
+    meaning: 'what is logged, as JSON lines on standard error',
+    parse: oneOf<LogLevel>(LOG_LEVELS),
+  } satisfies Setting<LogLevel>,
+  defaultRegistry: {
+    variable: 'SANDYARD_DEFAULT_REGISTRY',
+    flag: null,
+    fallback: PUBLIC_HUB,
+    unit: 'host',
+    meaning: 'the registry of image references without a host',
+    parse: text,
+  } satisfies Setting<string>,
+  stopGraceMs: {
+    variable: 'SANDYARD_STOP_GRACE_MS',
+    flag: null,
+    fallback: '5000',
+    unit: 'ms',
+    meaning: 'from SIGTERM to SIGKILL when a sandbox is stopped',
+    parse: wholeNumber(0, 9_000),
+  } satisfies Setting<number>,
+} as const
