@@ -35,6 +35,11 @@ export type TransitionDeps = {
   readonly clock: Clock
   readonly uuids: Uuids
   readonly wake: Wake
+  /**
+   * Called first in each transaction of `transition` and `transitionEach`; its rejection rolls that back and is the
+   * rejection of the call. By it one who leads the loops moves nothing any more once another leads.
+   */
+  readonly fence?: (tx: Queryable) => Promise<void>
 }
 
 /** Why a transition happens: who asked, in one word why, and in words what failed if something did. */
@@ -66,8 +71,9 @@ export type TransitionAnswer =
 /** Moves a sandbox in a transaction of its own and wakes whoever waits for it. May be repeated: the second is stale. */
 export async function transition(deps: TransitionDeps, request: Transition): Promise<TransitionAnswer> {
   const topics: string[] = []
-  const answer = await deps.db.transaction('system', (tx) => {
+  const answer = await deps.db.transaction('system', async (tx) => {
     topics.length = 0
+    await deps.fence?.(tx)
     return transitionIn(deps, { tx, topics }, request)
   })
   deps.wake.publish(topics)
