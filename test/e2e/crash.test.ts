@@ -5,6 +5,7 @@ import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call, listAll, type SandboxBody } from '../support/api.ts'
 import { containersOf } from '../support/leftovers.ts'
 import { msb } from '../support/msb.ts'
+import { noteFault } from '../support/reliability.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readRows } from '../support/server-database.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
@@ -78,6 +79,15 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
       execs.map(({ code, stderr }) => `${String(code)}${stderr}`),
       execs.map(() => '0'),
     )
+    noteFault({
+      area: 'postgresql',
+      fault:
+        'kill -9 of `sandyard up` and of its PostgreSQL at once, as a power cut would, under load with real sandboxes',
+      injected: ROUNDS,
+      checked:
+        'after each: every acknowledged sandbox is listed once; in the end each is in a status that its client expects, and containers are the open runs',
+      found: `${String(known.flat().length)} acknowledged sandboxes, none lost or doubled; ${String(wantedRuns.length)} ran on, no container left over`,
+    })
   })
 })
 
