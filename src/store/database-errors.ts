@@ -40,28 +40,47 @@ export function isStalePlan(error: unknown): boolean {
   return refusal?.code === '0A000' && refusal.routine === 'RevalidateCachedQuery'
 }
 
-/** Whether the server closes the connection after this error (operator intervention, idle limits); the socket shows it only later. */
+/**
+ * Whether the connection is of no use after this error: the server closes it (operator intervention, time limits; the socket
+ * shows it only later), or it leads to a server that takes no writes, where a new one may find the one that does.
+ */
 export function endsConnection(error: unknown): boolean {
   const code = databaseErrorIn(error)?.code
-  return code !== undefined && (code.startsWith('57P') || code === '25P03')
+  return code !== undefined && (code.startsWith('57P') || ENDING_CODES.has(code))
 }
+
+/** Whether the server refused a connection because all that it has are taken. */
+export function isOutOfConnections(error: unknown): boolean {
+  return databaseErrorIn(error)?.code === '53300'
+}
+
+/** Whether an error is the server's answer to a statement, after which the connection can be used. */
+export function isAnswer(error: unknown): boolean {
+  return error instanceof DatabaseError && !endsConnection(error)
+}
+
+const READ_ONLY = '25006' // read_only_sql_transaction: a standby, in the middle of a failover
+
+const ENDING_CODES: ReadonlySet<string> = new Set([
+  '25P03', // idle_in_transaction_session_timeout
+  '25P04', // transaction_timeout
+  READ_ONLY,
+])
 
 /** SQLSTATE class 23, integrity constraint violation (PostgreSQL documentation, appendix A). */
 const INTEGRITY_CLASS = '23'
 
-/** Connection exception, insufficient resources (too many connections, disk full, memory), system error. */
-const UNAVAILABLE_CLASSES: ReadonlySet<string> = new Set(['08', '53', '58'])
+/**
+ * Connection exception; insufficient resources (connections, disk, memory); operator intervention (shutdown, crash, starting
+ * up, the statement timeout); system error; internal error (broken files among them).
+ */
+const UNAVAILABLE_CLASSES: ReadonlySet<string> = new Set(['08', '53', '57', '58', 'XX'])
 
 const UNAVAILABLE_CODES: ReadonlySet<string> = new Set([
-  '57P01', // admin_shutdown
-  '57P02', // crash_shutdown
-  '57P03', // cannot_connect_now: starting or stopping
-  '57P05', // idle_session_timeout
-  '57014', // query_canceled: the statement timeout
+  ...ENDING_CODES,
   '55P03', // lock_not_available: the lock timeout
-  '25P03', // idle_in_transaction_session_timeout
-  '25006', // read_only_sql_transaction: a standby, in the middle of a failover
   '40001', // serialization_failure, after the tries that a transaction has
+  '40003', // statement_completion_unknown
   '40P01', // deadlock_detected, likewise
 ])
 

@@ -1,11 +1,13 @@
-import { Pool, type PoolConfig, type QueryResultRow } from 'pg'
+import type { QueryResultRow } from 'pg'
 import type { OrgId } from '../domain/ids.ts'
 import type { Log } from '../lib/log.ts'
 import { isUuid } from '../lib/uuid.ts'
 import { holdLock, type HeldLock } from './advisory-lock.ts'
 import { columnTypes } from './column-types.ts'
+import { makeConnectionPool, type ConnectionPool, type PoolOptions } from './connection-pool.ts'
+import { CONNECT_TIMEOUT_MS } from './connection.ts'
 import { DatabaseUnavailable, mayRepeatTransaction } from './database-errors.ts'
-import { makeSessions, type Answer, type Queryable, type Session, type Statement } from './session.ts'
+import { lend, type Answer, type Queryable, type Session, type Statement } from './session.ts'
 import { refuseUnsuitable } from './suitability.ts'
 
 export { constraintOf, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
@@ -51,11 +53,11 @@ export type DatabaseOptions = {
 /** How often a transaction is tried in all. */
 export const TRANSACTION_TRIES = 4
 
-/** How long a request waits for a connection, new or given back, before it is answered 503. */
-const CONNECT_TIMEOUT_MS = 5_000
-
-/** How long an unused connection stays open. */
-const IDLE_CONNECTION_MS = 60_000
+/**
+ * How long a statement waits for a lock: less than a request waits for a connection, so that a table which somebody else has
+ * locked is never taken for a server that is away.
+ */
+const LOCK_TIMEOUT_MS = 4_000
 
 /** The setting's value that row-level security lets see every organization. */
 const EVERY_ORG = '*'
@@ -65,17 +67,26 @@ const EVERY_ORG = '*'
  * security, with `DatabaseUnavailable` when it can't be reached. The schema must be there already: see `migrate.ts`.
  */
 export async function openDatabase(options: DatabaseOptions): Promise<Database> {
-  const sessions = makeSessions(options)
-  const tenantPool = new Pool(poolConfig(options, options.tenantPoolSize))
-  const systemPool = new Pool(poolConfig(options, options.systemPoolSize))
+  const tenantPool: ConnectionPool = makePool(options, {
+    name: 'tenants',
+    max: options.tenantPoolSize,
+    onCrowded: () => {
+      systemPool.spareOne()
+    },
+  })
+  const systemPool: ConnectionPool = makePool(options, {
+    name: 'system',
+    max: options.systemPoolSize,
+    onCrowded: () => {
+      tenantPool.spareOne()
+    },
+  })
   const locks = new Set<HeldLock>()
-  sessions.watch(tenantPool)
-  sessions.watch(systemPool)
 
-  function lend<T>(scope: OrgId | 'system', use: (session: Session) => Promise<T>): Promise<T> {
-    if (scope === 'system') return sessions.lend(systemPool, EVERY_ORG, use)
+  const lendOf = async <T>(scope: OrgId | 'system', use: (session: Session) => Promise<T>): Promise<T> => {
+    if (scope === 'system') return lend({ ...options, pool: systemPool, scope: EVERY_ORG }, use)
     if (!isUuid(scope)) throw new Error('an organization id that is no UUID must never reach the database')
-    return sessions.lend(tenantPool, scope, use)
+    return lend({ ...options, pool: tenantPool, scope }, use)
   }
 
   async function tryAgain<T>(work: () => Promise<T>): Promise<T> {
@@ -92,15 +103,15 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
   let closing: Promise<void> | null = null
   async function closeAll(): Promise<void> {
     await Promise.all([...locks].map((lock) => lock[Symbol.asyncDispose]()))
-    await Promise.all([tenantPool.end(), systemPool.end()])
+    await Promise.all([tenantPool.close(), systemPool.close()])
   }
 
   const database: Database = {
-    asOrg: async (org, fn) => lend(org, fn),
-    asSystem: async (fn) => lend('system', fn),
-    transaction: (scope, fn) => tryAgain(() => lend(scope, (session) => runTransaction(session, fn, options.log))),
+    asOrg: (org, fn) => lendOf(org, fn),
+    asSystem: (fn) => lendOf('system', fn),
+    transaction: (scope, fn) => tryAgain(() => lendOf(scope, (session) => runTransaction(session, fn, options.log))),
     commit: <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) =>
-      tryAgain(() => lend(scope, (session) => session.query<Row>(statement))),
+      tryAgain(() => lendOf(scope, (session) => session.query<Row>(statement))),
     async tryLock(name) {
       if (closing !== null) throw new DatabaseUnavailable('the database is closed')
       const lock = await holdLock(
@@ -117,7 +128,7 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
   }
 
   try {
-    await sessions.lend(systemPool, EVERY_ORG, refuseUnsuitable)
+    await lendOf('system', refuseUnsuitable)
   } catch (error) {
     await database.close()
     throw error
@@ -150,16 +161,17 @@ async function rollBack(session: Session, log: Log): Promise<void> {
   }
 }
 
-function poolConfig(options: DatabaseOptions, size: number): PoolConfig {
-  return {
-    connectionString: options.connectionString,
-    application_name: 'sandyard',
-    max: size,
-    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
-    idleTimeoutMillis: IDLE_CONNECTION_MS,
-    statement_timeout: options.statementTimeoutMs,
-    idle_in_transaction_session_timeout: options.statementTimeoutMs,
-    keepAlive: true,
-    types: columnTypes,
-  }
+function makePool(options: DatabaseOptions, own: Pick<PoolOptions, 'name' | 'max' | 'onCrowded'>): ConnectionPool {
+  return makeConnectionPool({
+    ...own,
+    log: options.log,
+    connection: {
+      connectionString: options.connectionString,
+      application_name: 'sandyard',
+      statement_timeout: options.statementTimeoutMs,
+      lock_timeout: LOCK_TIMEOUT_MS,
+      idle_in_transaction_session_timeout: options.statementTimeoutMs,
+      types: columnTypes,
+    },
+  })
 }

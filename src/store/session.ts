@@ -1,7 +1,8 @@
 import { setTimeout as setTimer, clearTimeout as clearTimer } from 'node:timers'
-import type { ClientBase, Pool, PoolClient, QueryResultRow } from 'pg'
+import type { ClientBase, QueryResultRow } from 'pg'
 import type { Log } from '../lib/log.ts'
-import { DatabaseUnavailable, endsConnection, isStalePlan } from './database-errors.ts'
+import type { ConnectionPool } from './connection-pool.ts'
+import { DatabaseUnavailable, endsConnection, isAnswer, isStalePlan } from './database-errors.ts'
 
 /** One statement. A `name` makes it a prepared statement of its connection: the same name is always the same text. */
 export type Statement = { readonly name?: string; readonly text: string; readonly values?: readonly unknown[] }
@@ -14,7 +15,7 @@ export interface Queryable {
   query<Row extends QueryResultRow = Record<string, unknown>>(statement: Statement): Promise<Answer<Row>>
 }
 
-/** What the pools' connections share. */
+/** What all connections of pools share. */
 export type SessionOptions = {
   /** How long the server lets a statement run. */
   readonly statementTimeoutMs: number
@@ -28,98 +29,70 @@ export interface Session extends Queryable {
   discard(): void
 }
 
-/** Keeps what is known of each connection of a pool, and lends them out one function at a time. */
-export interface Sessions {
-  /** Runs `use` on a connection whose setting `sandyard.org` is `scope`. Rejects with `DatabaseUnavailable` when none can be had. */
-  lend<T>(pool: Pool, scope: string, use: (session: Session) => Promise<T>): Promise<T>
-  /** Must be called once for each pool, before its first use. */
-  watch(pool: Pool): void
-}
-
-type ConnectionState = { scope: string | null; isBroken: boolean }
-
 /**
  * How long after the server's own limit the client gives a connection up, in ms: only a server that is frozen or out of
  * reach gets there.
  */
-const SILENCE_GRACE_MS = 5_000
+const SILENCE_GRACE_MS = 2_000
 
-/** See `Sessions`. */
-export function makeSessions(options: SessionOptions): Sessions {
-  const states = new WeakMap<PoolClient, ConnectionState>()
+/**
+ * Runs `use` on a connection of a pool whose setting `sandyard.org` is `scope`. Rejects with `DatabaseUnavailable` when none
+ * can be had, or when it breaks.
+ */
+export async function lend<T>(
+  options: SessionOptions & { readonly pool: ConnectionPool; readonly scope: string },
+  use: (session: Session) => Promise<T>,
+): Promise<T> {
+  const { pool, scope } = options
+  const connection = await pool.take()
+  let isLent = true
 
-  function stateOf(client: PoolClient): ConnectionState {
-    const known = states.get(client)
-    if (known !== undefined) return known
-    const fresh: ConnectionState = { scope: null, isBroken: false }
-    states.set(client, fresh)
-    return fresh
-  }
-
-  async function lend<T>(pool: Pool, scope: string, use: (session: Session) => Promise<T>): Promise<T> {
-    const client = await checkOut(pool)
-    const state = stateOf(client)
-    let isLent = true
-
-    async function run<Row extends QueryResultRow>(statement: Statement) {
-      if (!isLent) throw new Error('a statement came after its connection was given back')
-      const timer = setTimer(() => {
-        state.isBroken = true
-        client.end().catch((error: unknown) => {
-          options.log.warn({ error }, 'a silent database connection could not be closed')
-        })
-      }, options.statementTimeoutMs + SILENCE_GRACE_MS)
-      try {
-        const { name, text, values } = statement
-        return await client.query<Row>({ ...(name === undefined ? {} : { name }), text, values: [...(values ?? [])] })
-      } catch (error) {
-        if (isStalePlan(error) || endsConnection(error)) state.isBroken = true
-        else if (state.isBroken)
-          throw new DatabaseUnavailable('the connection to the database was lost', { cause: error })
-        throw error
-      } finally {
-        clearTimer(timer)
-      }
-    }
-
-    const session: Session = {
-      async query<Row extends QueryResultRow>(statement: Statement) {
-        const result = await run<Row>(statement)
-        return { rows: result.rows, rowCount: result.rowCount ?? 0 }
-      },
-      async command(text) {
-        return (await run({ text })).command
-      },
-      discard() {
-        state.isBroken = true
-      },
-    }
-
+  async function run<Row extends QueryResultRow>({ name, text, values }: Statement) {
+    if (!isLent) throw new Error('a statement came after its connection was given back')
+    const limit = setTimer(() => {
+      options.log.warn({ statement: name ?? null }, 'a database connection fell silent and is cut')
+      connection.cut()
+      pool.noteSilence()
+    }, options.statementTimeoutMs + SILENCE_GRACE_MS)
     try {
-      if (state.scope !== scope) {
-        state.scope = null
-        await session.query({ text: `select set_config('sandyard.org', $1, false)`, values: [scope] })
-        state.scope = scope
-      }
-      return await use(session)
+      const statement = { ...(name === undefined ? {} : { name }), text, values: [...(values ?? [])] }
+      const result = await connection.client.query<Row>(statement)
+      pool.noteAnswer()
+      return result
+    } catch (error) {
+      if (isAnswer(error)) pool.noteAnswer()
+      if (isStalePlan(error) || endsConnection(error)) connection.isBroken = true
+      else if (connection.isBroken)
+        throw new DatabaseUnavailable('the connection to the database was lost', { cause: error })
+      throw error
     } finally {
-      isLent = false
-      client.release(state.isBroken)
+      clearTimer(limit)
     }
   }
 
-  return {
-    lend,
-    watch(pool) {
-      pool.on('connect', (client) => {
-        client.on('error', () => {
-          stateOf(client).isBroken = true // the statement under way, or the next one, reports it
-        })
-      })
-      pool.on('error', (error) => {
-        options.log.warn({ error }, 'an idle database connection was lost')
-      })
+  const session: Session = {
+    async query<Row extends QueryResultRow>(statement: Statement) {
+      const result = await run<Row>(statement)
+      return { rows: result.rows, rowCount: result.rowCount ?? 0 }
     },
+    async command(text) {
+      return (await run({ text })).command
+    },
+    discard() {
+      connection.isBroken = true
+    },
+  }
+
+  try {
+    if (connection.scope !== scope) {
+      connection.scope = null
+      await session.query({ text: `select set_config('sandyard.org', $1, false)`, values: [scope] })
+      connection.scope = scope
+    }
+    return await use(session)
+  } finally {
+    isLent = false
+    pool.giveBack(connection)
   }
 }
 
@@ -134,13 +107,5 @@ export function queryableOn(client: ClientBase): Queryable {
       })
       return { rows: result.rows, rowCount: result.rowCount ?? 0 }
     },
-  }
-}
-
-async function checkOut(pool: Pool): Promise<PoolClient> {
-  try {
-    return await pool.connect()
-  } catch (cause) {
-    throw new DatabaseUnavailable('no connection to the database could be had', { cause })
   }
 }

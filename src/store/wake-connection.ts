@@ -1,4 +1,4 @@
-import { Client } from 'pg'
+import { openConnection } from './connection.ts'
 import type { Queryable } from './session.ts'
 
 /** A connection that listens for the wake-ups of other processes and sends ours. */
@@ -24,7 +24,6 @@ const EVERYTHING = '*'
 /** A payload must be shorter than 8000 bytes (PostgreSQL documentation, NOTIFY). */
 const PAYLOAD_LIMIT_BYTES = 7_900
 
-const CONNECT_TIMEOUT_MS = 5_000
 const QUERY_TIMEOUT_MS = 5_000
 
 /**
@@ -37,17 +36,17 @@ export async function connectWake(options: WakeConnectionOptions): Promise<WakeC
     isLost = true
     options.onLost()
   }
-  const client = new Client({
-    connectionString: options.connectionString,
-    application_name: 'sandyard wake',
-    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
-    query_timeout: QUERY_TIMEOUT_MS,
-    keepAlive: true,
-  })
-  client.on('error', lose)
+  const connection = await openConnection(
+    {
+      connectionString: options.connectionString,
+      application_name: 'sandyard wake',
+      query_timeout: QUERY_TIMEOUT_MS,
+    },
+    lose,
+  )
+  const { client } = connection
   client.on('end', lose)
   try {
-    await client.connect()
     const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid')
     const ownPid = rows[0]?.pid
     client.on('notification', ({ channel, payload, processId }) => {
@@ -55,7 +54,7 @@ export async function connectWake(options: WakeConnectionOptions): Promise<WakeC
     })
     await client.query(`listen ${CHANNEL}`)
   } catch (error) {
-    await client.end()
+    await connection.close()
     throw error
   }
   options.onTopics('everything')
@@ -65,7 +64,7 @@ export async function connectWake(options: WakeConnectionOptions): Promise<WakeC
       else await client.query({ text: 'select pg_notify($1, $2)', values: [CHANNEL, toPayload(topics)] })
     },
     isLost: () => isLost,
-    close: () => client.end(),
+    close: () => connection.close(),
   }
 }
 
