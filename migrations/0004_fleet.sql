@@ -1,9 +1,10 @@
 -- Several server processes on one database, and workers that come and go.
 
--- The server processes that serve; one that was not seen for a while is gone.
+-- The server processes that serve. seen_at changes while one lives: whoever sees the same one for a while, by its own
+-- clock, takes it for gone. url: how workers reach it; null: only by the address that they were given.
 CREATE TABLE replicas (
   id uuid NOT NULL,
-  url text NOT NULL,
+  url text,
   version text NOT NULL,
   schema_version integer NOT NULL,
   started_at timestamptz NOT NULL,
@@ -15,18 +16,32 @@ ALTER TABLE replicas FORCE ROW LEVEL SECURITY;
 CREATE POLICY system ON replicas USING (sandyard_is_system());
 
 -- Who runs the loops. epoch: the fencing token, one more for each holder. beats: counted up by the holder; who wants the
--- lead takes it after it saw the same beats for the length of a lease by its own clock.
+-- lead takes it after it saw the same beats for the length of a lease by its own clock. That epoch is part of a key makes
+-- taking the lead, and not a beat, wait for the transactions that hold the row FOR KEY SHARE.
 CREATE TABLE leads (
   name text NOT NULL,
   holder uuid,
   epoch bigint NOT NULL,
   beats bigint NOT NULL,
   CONSTRAINT leads_pkey PRIMARY KEY (name),
+  CONSTRAINT leads_epoch_key UNIQUE (name, epoch),
   CONSTRAINT leads_counts_positive CHECK (epoch >= 0 AND beats >= 0)
 );
 ALTER TABLE leads ENABLE ROW LEVEL SECURITY;
 ALTER TABLE leads FORCE ROW LEVEL SECURITY;
 CREATE POLICY system ON leads USING (sandyard_is_system());
+
+-- One row: by which key what is sealed was sealed, as an HMAC that tells nothing of the key.
+CREATE TABLE sealing_key (
+  is_the_one boolean NOT NULL,
+  fingerprint bytea NOT NULL,
+  CONSTRAINT sealing_key_pkey PRIMARY KEY (is_the_one),
+  CONSTRAINT sealing_key_one_row CHECK (is_the_one),
+  CONSTRAINT sealing_key_fingerprint_length CHECK (octet_length(fingerprint) = 32)
+);
+ALTER TABLE sealing_key ENABLE ROW LEVEL SECURITY;
+ALTER TABLE sealing_key FORCE ROW LEVEL SECURITY;
+CREATE POLICY system ON sealing_key USING (sandyard_is_system());
 
 -- Streams that a server process waits for, where the worker does not stand by at it. Lost with a crash of the database: so
 -- are the clients' connections to whoever waits.
@@ -48,6 +63,8 @@ CREATE POLICY system ON stream_tickets USING (sandyard_is_system());
 -- whose answer was lost.
 CREATE TABLE worker_tokens (
   id uuid NOT NULL,
+  -- The name that the worker gets by it; null: its own choice.
+  name text,
   secret_sha256 bytea NOT NULL,
   created_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
@@ -71,3 +88,9 @@ ALTER TABLE workers ADD COLUMN removed_at timestamptz;
 ALTER TABLE workers ADD CONSTRAINT workers_deadline_while_draining CHECK (drain_deadline_at IS NULL OR draining_since IS NOT NULL);
 ALTER TABLE workers DROP CONSTRAINT workers_name_key;
 CREATE UNIQUE INDEX workers_name_key ON workers (name) WHERE removed_at IS NULL;
+ALTER TABLE workers DROP CONSTRAINT workers_credential_key;
+CREATE UNIQUE INDEX workers_credential_key ON workers (credential_sha256) WHERE removed_at IS NULL;
+CREATE INDEX workers_removed_credential ON workers (credential_sha256) WHERE removed_at IS NOT NULL;
+-- What a removed worker had, and what a drain that is over asks to stop, are found by these.
+CREATE INDEX workers_draining ON workers (drain_deadline_at) WHERE drain_deadline_at IS NOT NULL;
+CREATE INDEX sandboxes_of_home ON sandboxes (home_worker_id) WHERE home_worker_id IS NOT NULL;

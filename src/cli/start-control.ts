@@ -8,6 +8,7 @@ import type { ControlDeps } from '../control/deps.ts'
 import { ticketTopic } from '../control/dial-in.ts'
 import { makeLogPlaces } from '../control/log-places.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
+import type { TransitionDeps } from '../control/transition.ts'
 import { bindUseCases } from '../http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../http/server.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../http/worker-routes.ts'
@@ -20,12 +21,12 @@ import { makeUuids } from '../lib/uuid.ts'
 import { detectLostWorkers } from '../loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../loops/enforce-deadlines.ts'
 import { enforcePools } from '../loops/enforce-pools.ts'
-import { runLoops } from '../loops/loop.ts'
+import { makeLead } from '../loops/lead.ts'
+import { runLoops, type Loop } from '../loops/loop.ts'
 import { placePending } from '../loops/place-pending.ts'
 import { reapVolumes } from '../loops/reap-volumes.ts'
 import { rollUpUsage } from '../loops/roll-up-usage.ts'
 import { makeRelay } from '../relay/relay.ts'
-import type { HeldLock } from '../store/database.ts'
 import { openWake } from '../store/wake.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
@@ -85,15 +86,8 @@ export async function startControl(
 
   const stopping = new AbortController()
   const loops = runLoops(
-    { clock: systemClock, log, wake, lead: (signal) => lead(store, signal) },
-    [
-      placePending(deps),
-      enforceDeadlines(deps),
-      enforcePools(deps),
-      detectLostWorkers(deps),
-      reapVolumes(deps),
-      rollUpUsage(deps),
-    ],
+    { clock: systemClock, log, wake, lead: makeLead({ ...deps, holder: uuids.next() }, 'loops') },
+    ({ fence }) => loopsOf({ ...deps, fence }),
     stopping.signal,
   )
   const checks: (() => Promise<string | null>)[] = [() => canReach(store)]
@@ -136,16 +130,16 @@ function whyNotListening(error: unknown, { host, port }: Config): Error {
   return new Error(`the API can't listen on ${where}`, { cause: error })
 }
 
-/** How often a replica that does not run the loops asks whether it may. */
-const LEAD_RETRY_MS = 1_000
-
-async function lead(store: Store, signal: AbortSignal): Promise<HeldLock> {
-  for (;;) {
-    signal.throwIfAborted()
-    const lock = await store.db.tryLock('loops')
-    if (lock !== null) return lock
-    await systemClock.sleep(LEAD_RETRY_MS, signal)
-  }
+/** What only the leader does. Each transaction that moves a sandbox or takes a volume away passes the fence first. */
+function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): readonly Loop[] {
+  return [
+    placePending(deps),
+    enforceDeadlines(deps),
+    enforcePools(deps),
+    detectLostWorkers(deps),
+    reapVolumes(deps),
+    rollUpUsage(deps), // it locks what it adds up: two at once add nothing twice
+  ]
 }
 
 async function canReach(store: Store): Promise<string | null> {

@@ -15,7 +15,8 @@ const ABSENCE_MS = WORKER_LEASE_MS / 2
 /**
  * Calls the runs of a worker lost whose lease ended: by then the worker has destroyed them itself. A control plane
  * that was away has renewed no lease meanwhile, be it that it was not started, that its machine slept, or that its
- * database was out of reach; so nobody is called lost before it has listened for one lease's time without a break.
+ * database was out of reach; so nobody is called lost before it has listened for one lease's time without a break. The
+ * same holds for a process that has just come to lead: the loop is made anew with each lead.
  */
 export function detectLostWorkers(deps: LostDeps): Loop {
   let listeningSinceMs = deps.clock.monotonicMs()
@@ -47,7 +48,8 @@ async function callLost(
 ): Promise<void> {
   for (const worker of lost) {
     const open = await deps.db.asSystem((q) => runs.ofWorker(q, worker.id))
-    const message = `worker lost: '${worker.name}' did not answer for ${String(WORKER_LEASE_MS / 1000)} s`
+    const why = worker.is_removed ? 'was removed' : `did not answer for ${String(WORKER_LEASE_MS / 1000)} s`
+    const message = `worker lost: '${worker.name}' ${why}`
     const end = {
       event: 'worker_lost',
       outcome: { kind: 'lost', message },

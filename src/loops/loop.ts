@@ -1,5 +1,6 @@
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
+import type { Leadership } from './lead.ts'
 
 /** A piece of work that makes the world agree with the database. It takes no input but the database, so that a missed
  * wake-up costs time and nothing else. */
@@ -17,8 +18,8 @@ export type LoopDeps = {
   readonly clock: Clock
   readonly log: Log
   readonly wake: { subscribe(topic: string, callback: () => void): () => void }
-  /** Waits until this process is the one that runs the loops; the answer's `lost` says when it no longer is. */
-  readonly lead: (signal: AbortSignal) => Promise<{ readonly lost: AbortSignal } & AsyncDisposable>
+  /** Waits until this process is the one that runs the loops. */
+  readonly lead: (signal: AbortSignal) => Promise<Leadership>
 }
 
 /** How long after a lead that could not be had or was lost the next is asked for. */
@@ -26,14 +27,19 @@ const LEAD_RETRY_MS = 1_000
 
 /**
  * Runs loops until `signal`, each one pass at a time, on every replica but in one at a time: one lead is for all of
- * them. A pass that fails is logged and tried again after the loop's period.
+ * them. They are made anew for each lead, so that none remembers what it saw before another process led. A pass that
+ * fails is logged and tried again after the loop's period.
  */
-export async function runLoops(deps: LoopDeps, loops: readonly Loop[], signal: AbortSignal): Promise<void> {
+export async function runLoops(
+  deps: LoopDeps,
+  loopsOf: (leadership: Leadership) => readonly Loop[],
+  signal: AbortSignal,
+): Promise<void> {
   while (!signal.aborted) {
     try {
       await using leadership = await deps.lead(signal)
       const leading = AbortSignal.any([signal, leadership.lost])
-      await Promise.all(loops.map((loop) => runLoop(deps, loop, leading)))
+      await Promise.all(loopsOf(leadership).map((loop) => runLoop(deps, loop, leading)))
     } catch (error) {
       if (!signal.aborted) deps.log.warn({ error }, 'the lead of the loops could not be had; it is asked for again')
     }

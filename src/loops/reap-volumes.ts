@@ -4,7 +4,7 @@ import { REAP_TOPIC } from '../control/volume-topics.ts'
 import * as volumeReports from '../store/volume-reports.ts'
 import type { Loop } from './loop.ts'
 
-type ReapDeps = Pick<TransitionDeps, 'db' | 'clock' | 'uuids'>
+type ReapDeps = Pick<TransitionDeps, 'db' | 'clock' | 'uuids' | 'fence'>
 
 /** How many volumes one transaction takes off the table. */
 const BATCH = 100
@@ -18,6 +18,7 @@ async function pass(deps: ReapDeps, signal: AbortSignal): Promise<null> {
   for (let reaped = BATCH; reaped === BATCH;) {
     signal.throwIfAborted()
     reaped = await deps.db.transaction('system', async (tx) => {
+      await deps.fence?.(tx)
       const gone = await volumeReports.reap(tx, BATCH)
       for (const { id, org_id, name } of gone)
         await tell(deps, tx, {

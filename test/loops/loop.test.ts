@@ -43,6 +43,7 @@ function makeWorld(): World {
         holder = mine
         return Promise.resolve({
           lost: mine.signal,
+          fence: () => Promise.resolve(),
           [Symbol.asyncDispose]: () => {
             if (holder === mine) holder = null
             return Promise.resolve()
@@ -62,7 +63,7 @@ test('a pass runs at once, then after each period, and sooner when the pass says
   const ending = new AbortController()
   let passes = 0
   const loop = makeLoop(() => Promise.resolve(++passes === 2 ? 500 : null))
-  const running = runLoops(deps, [loop], ending.signal)
+  const running = runLoops(deps, () => [loop], ending.signal)
   await waitUntil(() => passes === 1 && clock.sleepers === 1)
   clock.advance(9_999)
   clock.advance(1)
@@ -86,7 +87,7 @@ test('no pass begins while one is under way, and a wake-up during it brings anot
     atOnce -= 1
     return null
   })
-  const running = runLoops(deps, [loop], ending.signal)
+  const running = runLoops(deps, () => [loop], ending.signal)
   await waitUntil(() => passes === 1)
   wake()
   wake()
@@ -106,7 +107,7 @@ test('a pass that fails is tried again after the period, and keeps the lead and 
   let [passes, others] = [0, 0]
   const failing = makeLoop(() => (++passes === 1 ? Promise.reject(new Error('broken')) : Promise.resolve(null)))
   const other = makeLoop(() => Promise.resolve(++others && null))
-  const running = runLoops(deps, [failing, other], ending.signal)
+  const running = runLoops(deps, () => [failing, other], ending.signal)
   await waitUntil(() => passes === 1 && clock.sleepers === 2)
   clock.advance(10_000)
   await waitUntil(() => passes === 2 && others === 2)
@@ -119,7 +120,7 @@ test('of two replicas one runs the loops, and the other takes over when the lead
   const ending = new AbortController()
   const passes = { a: 0, b: 0 }
   const loopOf = (name: 'a' | 'b'): Loop => makeLoop(() => Promise.resolve(++passes[name] && null), 1_000_000)
-  const running = [runLoops(deps, [loopOf('a')], ending.signal), runLoops(deps, [loopOf('b')], ending.signal)]
+  const running = (['a', 'b'] as const).map((name) => runLoops(deps, () => [loopOf(name)], ending.signal))
   await waitUntil(() => passes.a === 1 && clock.sleepers === 2)
   assert.equal(passes.b, 0)
   loseLead()
@@ -140,7 +141,7 @@ test('a lost lead ends the pass that is under way, and nothing runs after the en
     await new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
     return null
   })
-  const running = runLoops(deps, [loop], ending.signal)
+  const running = runLoops(deps, () => [loop], ending.signal)
   const first = await waitUntil<AbortSignal>(() => seen ?? false)
   loseLead()
   await waitUntil(() => first.aborted)

@@ -75,10 +75,11 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
   const { deps, caller } = control
   const worker_id = await registerWorker(deps, { name: 'w1', credential: CREDENTIAL })
   const stopping = new AbortController()
-  const lead = () => Promise.resolve({ lost: stopping.signal, [Symbol.asyncDispose]: () => Promise.resolve() })
+  const nothing = (): Promise<void> => Promise.resolve()
+  const lead = () => Promise.resolve({ lost: stopping.signal, fence: nothing, [Symbol.asyncDispose]: nothing })
   const loops = runLoops(
     { clock: systemClock, log: deps.log, wake: deps.wake, lead },
-    [placePending(deps)],
+    () => [placePending(deps)],
     stopping.signal,
   )
   const serve = () =>

@@ -1,0 +1,133 @@
+import { interruptibleSleep, type Clock } from '../lib/clock.ts'
+import type { Log } from '../lib/log.ts'
+import type { Database, Queryable } from '../store/database.ts'
+import * as leads from '../store/leads.ts'
+import type { Wake } from '../store/wake.ts'
+
+/** The lead of the loops in the hands of this process. Dispose of it to give it up. */
+export interface Leadership extends AsyncDisposable {
+  /** Aborted when the lead is lost or given up: what must run once stops then. */
+  readonly lost: AbortSignal
+  /**
+   * Rejects with `LeadLost` unless the lead is still this one's, and keeps it so until the transaction ends: a process
+   * that stood still in the middle of a pass writes nothing by what it saw before.
+   */
+  fence(tx: Queryable): Promise<void>
+}
+
+/** Another process leads; what this one wanted to do is the other one's now. */
+export class LeadLost extends Error {}
+
+export type LeadDeps = {
+  readonly db: Database
+  readonly clock: Clock
+  readonly log: Log
+  readonly wake: Pick<Wake, 'publish' | 'subscribe'>
+  /** A UUID of this process. */
+  readonly holder: string
+}
+
+/** How long the same beats are seen before their holder is taken for gone, in milliseconds. */
+export const LEAD_LEASE_MS = 10_000
+/** When a holder that could not beat stops by itself, counted from the last beat that it sent: before another may begin. */
+export const LEAD_STOP_MS = 6_000
+const BEAT_EVERY_MS = 2_000
+/** How often who wants the lead looks; a lead that is given up is told at once. */
+const LOOK_EVERY_MS = 1_000
+
+/** Makes what waits for the lead of this name, and rejects when the database can't be asked or the signal comes. */
+export function makeLead(deps: LeadDeps, name: string): (signal: AbortSignal) => Promise<Leadership> {
+  return async (signal) => {
+    const challenge = makeChallenge(deps.clock)
+    for (;;) {
+      signal.throwIfAborted()
+      using rest = makeRest(deps, topicOf(name), signal)
+      const sentAtMs = deps.clock.monotonicMs()
+      const seen = await deps.db.asSystem((q) => leads.look(q, name))
+      if (challenge(seen, sentAtMs)) {
+        const takenAtMs = deps.clock.monotonicMs()
+        const epoch = await deps.db.asSystem((q) => leads.take(q, { name, holder: deps.holder, seen }))
+        if (epoch !== null) return lead(deps, { name, holder: deps.holder, epoch }, takenAtMs)
+      }
+      await rest.sleep(LOOK_EVERY_MS)
+    }
+  }
+}
+
+function topicOf(name: string): string {
+  return `lead:${name}`
+}
+
+/** Answers whether the lead may be taken: nobody has it, or its holder stood still for a lease of this clock. */
+function makeChallenge(clock: Clock): (seen: leads.Lead | null, sentAtMs: number) => boolean {
+  let known: leads.Lead | null = null
+  let sinceMs = 0
+  return (seen, sentAtMs) => {
+    if (seen === null || seen.holder === null) return true
+    if (known?.epoch === seen.epoch && known.beats === seen.beats) return sentAtMs - sinceMs >= LEAD_LEASE_MS
+    known = seen
+    sinceMs = clock.monotonicMs()
+    return false
+  }
+}
+
+/** A pause that a wake-up ends, also one that came before it began. */
+function makeRest({ clock, wake }: Pick<LeadDeps, 'clock' | 'wake'>, topic: string, signal: AbortSignal) {
+  const woken = new AbortController()
+  const unsubscribe = wake.subscribe(topic, () => woken.abort(new Error('woken')))
+  return {
+    sleep: (ms: number) => interruptibleSleep(clock, ms, AbortSignal.any([woken.signal, signal])),
+    [Symbol.dispose]: unsubscribe,
+  }
+}
+
+function lead(deps: LeadDeps, mandate: leads.Mandate, takenAtMs: number): Leadership {
+  const { db, clock, log, wake } = deps
+  const lost = new AbortController()
+  let beatAtMs = takenAtMs
+  const lose = (reason: string): void => {
+    if (lost.signal.aborted) return
+    log.warn({ lead: mandate.name, epoch: mandate.epoch }, reason)
+    lost.abort(new LeadLost(reason))
+  }
+
+  async function keepBeating(): Promise<void> {
+    while (!lost.signal.aborted) {
+      await interruptibleSleep(clock, BEAT_EVERY_MS, lost.signal)
+      if (lost.signal.aborted) return
+      const sentAtMs = clock.monotonicMs()
+      try {
+        if (await db.asSystem((q) => leads.beat(q, mandate))) beatAtMs = sentAtMs
+        else lose('another process has taken the lead')
+      } catch (error) {
+        log.warn({ error, lead: mandate.name }, 'the holder of a lead could not beat')
+      }
+    }
+  }
+
+  /** Apart from the beats: one that hangs must not keep the holder from seeing that its time is over. */
+  async function keepWatching(): Promise<void> {
+    while (!lost.signal.aborted) {
+      const restMs = beatAtMs + LEAD_STOP_MS - clock.monotonicMs()
+      if (restMs <= 0) lose('the lead was left: it could not be said for too long that its holder lives')
+      else await interruptibleSleep(clock, restMs, lost.signal)
+    }
+  }
+
+  const keeping = Promise.all([keepBeating(), keepWatching()])
+  return {
+    lost: lost.signal,
+    async fence(tx) {
+      lost.signal.throwIfAborted()
+      if (await leads.holds(tx, mandate)) return
+      lose('another process has taken the lead')
+      throw new LeadLost('another process has taken the lead')
+    },
+    async [Symbol.asyncDispose]() {
+      if (!lost.signal.aborted) lost.abort(new LeadLost('the lead was given up'))
+      await keeping
+      await db.asSystem((q) => leads.giveUp(q, mandate))
+      wake.publish([topicOf(mandate.name)])
+    },
+  }
+}

@@ -1,0 +1,188 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { makeLog } from '../../src/lib/log.ts'
+import { LEAD_LEASE_MS, LEAD_STOP_MS, LeadLost, makeLead, type Leadership } from '../../src/loops/lead.ts'
+import { openDatabase, type Database } from '../../src/store/database.ts'
+import * as leads from '../../src/store/leads.ts'
+import { makeTestDatabase, type TestDatabase } from '../support/postgres.ts'
+import { makeTestClock, type TestClock } from '../support/test-clock.ts'
+import { waitUntil } from '../support/wait.ts'
+
+const log = makeLog('silent')
+const STEP_MS = 500
+
+let home: TestDatabase
+let db: Database
+before(async () => {
+  home = await makeTestDatabase()
+  db = await openDatabase({
+    connectionString: home.url,
+    tenantPoolSize: 1,
+    systemPoolSize: 8,
+    statementTimeoutMs: 10_000,
+    log,
+  })
+})
+after(async () => {
+  await db.close()
+  await home.close()
+})
+
+/** A process that wants the lead, with a clock of its own. */
+type Process = {
+  readonly clock: TestClock
+  readonly ending: AbortController
+  readonly topics: string[]
+  leadership: Leadership | null
+  /** Whether its database answers. */
+  isCut: boolean
+}
+
+let made = 0
+function start(name: string): Process {
+  const clock = makeTestClock()
+  const ending = new AbortController()
+  const process: Process = { clock, ending, topics: [], leadership: null, isCut: false }
+  const own: Database = {
+    ...db,
+    asSystem: (fn) => (process.isCut ? Promise.reject(new Error('cut off')) : db.asSystem(fn)),
+  }
+  const wake = {
+    publish: (topics: readonly string[]) => void process.topics.push(...topics),
+    subscribe: () => () => undefined,
+  }
+  const holder = `00000000-0000-7000-8000-${String(++made).padStart(12, '0')}`
+  const wait = makeLead({ db: own, clock, log, wake, holder }, name)
+  void wait(ending.signal).then(
+    (leadership) => {
+      process.leadership = leadership
+    },
+    () => undefined, // the test ends it
+  )
+  return process
+}
+
+async function end(...processes: readonly Process[]): Promise<void> {
+  for (const one of processes) {
+    one.ending.abort(new Error('over'))
+    one.isCut = false
+    await one.leadership?.[Symbol.asyncDispose]()
+  }
+}
+
+/** Lets time pass for a process, a step at a time, and what it does at each step happen. */
+async function live(ms: number, ...processes: readonly Process[]): Promise<void> {
+  for (let passed = 0; passed < ms; passed += STEP_MS) {
+    for (const { clock } of processes) clock.advance(STEP_MS)
+    await db.asSystem((q) => q.query({ text: 'SELECT 1' }))
+    await new Promise((resolve) => setTimeout(resolve, 5))
+  }
+}
+
+async function write(leadership: Leadership): Promise<void> {
+  await db.transaction('system', (tx) => leadership.fence(tx))
+}
+
+async function leadOf(name: string): Promise<leads.Lead | null> {
+  return db.asSystem((q) => leads.look(q, name))
+}
+
+test('a holder that beats keeps the lead however long others wait for it', async () => {
+  const first = start('kept')
+  await waitUntil(() => first.leadership !== null)
+  const second = start('kept')
+  await live(5 * LEAD_LEASE_MS, first, second)
+  assert.equal(second.leadership, null)
+  assert.equal(first.leadership?.lost.aborted, false)
+  await end(first, second)
+})
+
+test('a holder that stands still loses the lead after a lease of the challenger’s clock, and writes nothing more', async () => {
+  const first = start('paused')
+  const old = await waitUntil(() => first.leadership ?? false)
+  const second = start('paused')
+  await live(LEAD_LEASE_MS - 2 * STEP_MS, second) // no step of the first one's clock: it is stopped
+  assert.equal(second.leadership, null)
+  await write(old)
+  await live(5 * STEP_MS, second)
+  const fresh = await waitUntil(() => second.leadership ?? false)
+  await assert.rejects(write(old), LeadLost)
+  assert.ok(old.lost.aborted)
+  await write(fresh)
+  assert.equal((await leadOf('paused'))?.epoch, 2)
+  await old[Symbol.asyncDispose]() // what it gives up late is no longer its own
+  assert.equal((await leadOf('paused'))?.epoch, 2)
+  await end(second)
+})
+
+test('a holder that is cut off stops by itself before another may begin', async () => {
+  const first = start('cut')
+  const old = await waitUntil(() => first.leadership ?? false)
+  const second = start('cut')
+  await live(4 * STEP_MS, first, second)
+  first.isCut = true
+  await live(LEAD_STOP_MS + STEP_MS, first, second)
+  assert.ok(old.lost.aborted)
+  assert.equal(second.leadership, null)
+  await live(LEAD_LEASE_MS, second)
+  await waitUntil(() => second.leadership !== null)
+  await end(first, second)
+})
+
+test('a lead that is given up is free at once, and others are told', async () => {
+  const first = start('given')
+  await waitUntil(() => first.leadership !== null)
+  const second = start('given')
+  await live(2 * STEP_MS, second)
+  assert.equal(second.leadership, null)
+  await end(first)
+  assert.deepEqual(first.topics, ['lead:given'])
+  await live(2 * STEP_MS, second)
+  await waitUntil(() => second.leadership !== null)
+  await end(second)
+})
+
+test('of many who see a lead without a holder one takes it', async () => {
+  const all = Array.from({ length: 8 }, () => start('raced'))
+  await waitUntil(() => all.some(({ leadership }) => leadership !== null))
+  await live(3 * STEP_MS, ...all)
+  assert.equal(all.filter(({ leadership }) => leadership !== null).length, 1)
+  await end(...all)
+})
+
+test('the next holder begins after the transactions that the fence let through, and a beat waits for none of them', async () => {
+  const first = start('fenced')
+  const old = await waitUntil(() => first.leadership ?? false)
+  const seen = await leadOf('fenced')
+  assert.ok(seen?.holder)
+  const mandate = { name: 'fenced', holder: seen.holder, epoch: seen.epoch }
+  const { promise: mayCommit, resolve: commit } = Promise.withResolvers<void>()
+  const { promise: isFenced, resolve: noteFenced } = Promise.withResolvers<void>()
+  const order: string[] = []
+  const writing = db.transaction('system', async (tx) => {
+    await old.fence(tx)
+    noteFenced()
+    await mayCommit
+    order.push('written')
+  })
+  await isFenced
+  const taking = (async () => {
+    const epoch = await db.asSystem(async (q) => {
+      const now = await leads.look(q, 'fenced')
+      return leads.take(q, { name: 'fenced', holder: mandate.holder, seen: now })
+    })
+    order.push('taken')
+    return epoch
+  })()
+  const waiting = `SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+  await waitUntil(async () => (await db.asSystem((q) => q.query({ text: waiting }))).rowCount > 0)
+  commit()
+  await writing
+  assert.equal(await taking, 2)
+  assert.deepEqual(order, ['written', 'taken'])
+  await db.transaction('system', async (tx) => {
+    assert.ok(await leads.holds(tx, { ...mandate, epoch: 2 }))
+    assert.ok(await db.asSystem((q) => leads.beat(q, { ...mandate, epoch: 2 }))) // on another connection, at once
+  })
+  await end(first)
+})
