@@ -18,8 +18,8 @@ export type Store = { readonly db: Database; readonly connectionString: string }
 /** Connections for requests and for the program's own work: a page of a busy list takes one for some milliseconds. */
 const TENANT_POOL = 12
 const SYSTEM_POOL = 8
-/** No statement of ours takes a tenth of this; one that does is stuck behind something. */
-const STATEMENT_TIMEOUT_MS = 15_000
+/** No statement of ours takes a tenth of this; one that does is stuck behind something. What waits for it is answered 503. */
+const STATEMENT_TIMEOUT_MS = 8_000
 
 /** Where the embedded server's address stands while it runs, for the program's own commands; only root reads it. */
 const ADDRESS_FILE = 'database.url'

@@ -1,5 +1,7 @@
 import { makeFirstOrg } from '../control/bootstrap.ts'
 import { registerWorker } from '../control/worker-join.ts'
+import { makeCalmLog } from '../lib/calm-log.ts'
+import { systemClock } from '../lib/clock.ts'
 import { makeLog } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
 import { makeControlPlane } from '../worker/control-plane.ts'
@@ -22,7 +24,7 @@ export const up: Command = {
 }
 
 async function runUp({ config }: Call): Promise<number> {
-  const log = makeLog(config.logLevel)
+  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
   const signal = stopSignal()
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   say(`data folder: ${config.dataDir}`)

@@ -1,3 +1,4 @@
+import { refusalOfOutage } from '../control/database-outage.ts'
 import { codeOnWire, Problem, PROBLEMS } from '../domain/problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 
@@ -33,8 +34,9 @@ export function renderProblem(problem: Problem, requestId: string): ProblemReply
 
 export const JSON_TYPE = 'application/json; charset=utf-8'
 
-/** What was thrown, as a problem: itself, what the framework's error means, or `internal_error` with it as cause. */
-export function problemOf(error: unknown, bodyLimitBytes: number): Problem {
+/** What was thrown, as a problem: itself, what an outage or the framework's error means, or `internal_error` with it as cause. */
+export function problemOf(thrown: unknown, bodyLimitBytes: number): Problem {
+  const error = refusalOfOutage(thrown)
   if (error instanceof Problem) return error
   const code =
     typeof error === 'object' && error !== null && 'code' in error && typeof error.code === 'string' ? error.code : ''

@@ -203,7 +203,8 @@ function answer(deps: ServerDeps, error: unknown, { request, reply }: Exchange):
       { request_id: request.id, method: request.method, route: request.routeOptions.url, err: problem.cause },
       'request failed',
     )
-  }
+  } else if (problem.code === 'unavailable' && problem.cause !== undefined)
+    deps.log.warn({ request_id: request.id, err: problem.cause }, 'request refused: the database is away')
   const { status, headers, body } = renderProblem(problem, request.id)
   return reply.code(status).headers(headers).send(body)
 }

@@ -33,7 +33,7 @@ export type EmbeddedOptions = {
 
 /** The pause before a server that died is started again: doubled after each failure, from the first to the last. */
 const FIRST_RESTART_PAUSE_MS = 100
-const LAST_RESTART_PAUSE_MS = 10_000
+const LAST_RESTART_PAUSE_MS = 5_000
 
 /** A server that lived this long had started well: its next death begins with the first pause. */
 const STEADY_AFTER_MS = 60_000

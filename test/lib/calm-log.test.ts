@@ -1,0 +1,25 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { makeCalmLog } from '../../src/lib/calm-log.ts'
+import type { Log } from '../../src/lib/log.ts'
+import { makeTestClock } from '../support/test-clock.ts'
+
+test('a failure that comes a thousand times a second leaves a few lines, which say how many were left out', () => {
+  const lines: { readonly message: string; readonly fields: object }[] = []
+  const clock = makeTestClock()
+  const log = makeCalmLog(collecting(lines), clock)
+  for (let i = 0; i < 1_000; i++) log.warn({ i }, 'refused')
+  log.error({}, 'something else')
+  assert.equal(lines.length, 6)
+  clock.advance(10_000)
+  log.child({ part: 'of it' }).warn({ i: -1 }, 'refused')
+  assert.deepEqual(lines.at(-1), { message: 'refused', fields: { i: -1, omitted: 995 } })
+})
+
+function collecting(lines: { readonly message: string; readonly fields: object }[]): Log {
+  const note = (fields: object, message: string): void => {
+    lines.push({ message, fields })
+  }
+  const log: Log = { debug: note, info: note, warn: note, error: note, child: () => log }
+  return log
+}
