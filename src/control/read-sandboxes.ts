@@ -1,10 +1,12 @@
 import type { Caller } from '../domain/caller.ts'
+import { decodeCursor, encodeCursor } from '../domain/cursor.ts'
 import { asId, type SandboxId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
+import { page } from '../store/sandbox-pages.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import type { ControlDeps } from './deps.ts'
-import { readPage, type Page, type PageInput } from './page.ts'
+import type { Page, PageInput } from './page.ts'
 
 /** How a request names a sandbox. */
 export type SandboxRef = { readonly id: SandboxId } | { readonly name: string }
@@ -23,18 +25,19 @@ export async function getSandbox(deps: ReadDeps, caller: Caller, ref: SandboxRef
 }
 
 /**
- * A page of the organization's sandboxes, the newest first, all labels matching. Throws `invalid_request` for a bad
- * cursor.
+ * A page of the organization's sandboxes, the newest first, all labels matching. It may hold fewer than `limit` and still
+ * have a next one. Throws `invalid_request` for a bad cursor.
  */
 export async function listSandboxes(
   deps: ReadDeps,
   caller: Caller,
-  input: PageInput & { readonly labels: Readonly<Record<string, string>> },
+  { cursor, limit, labels }: PageInput & { readonly labels: Readonly<Record<string, string>> },
 ): Promise<Page<Sandbox>> {
-  const labels = Object.entries(input.labels)
-  const { org_id } = caller
-  return readPage('sandboxes', input, (after, count) => {
-    const before = after === null ? null : asId<SandboxId>(after)
-    return deps.db.asOrg(org_id, (q) => sandboxes.page(q, org_id, { labels, before }, count))
-  })
+  const org = caller.org_id
+  const before = cursor === null ? null : asId<SandboxId>(decodeCursor('sandboxes', cursor))
+  const filter = { labels: Object.entries(labels), before }
+  const { rows, goOnBefore } = await deps.db.asOrg(org, (q) => page(q, org, filter, limit + 1))
+  const items = rows.slice(0, limit)
+  const last = rows.length > limit ? (items.at(-1)?.id ?? null) : goOnBefore
+  return { items, nextCursor: last === null ? null : encodeCursor('sandboxes', last) }
 }

@@ -6,7 +6,8 @@ import type { OrgId, SandboxId, WorkerId } from '../domain/ids.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import type { Queryable } from './database.ts'
 
-const COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
+/** What is read of a sandbox, as a `Sandbox`. */
+export const COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
   started_at, status_reason, stopped_at, spec_projection::text AS spec_json`
 
 /** Those of the ids that are an organization's and can be read at `now`, in no order. */
@@ -43,70 +44,6 @@ export async function findByName(q: Queryable, org: OrgId, name: string, now: Da
 function withoutRank(row: Sandbox & { readonly rank?: number }): Sandbox {
   const { rank: _, ...sandbox } = row
   return sandbox
-}
-
-/** A page of an organization's sandboxes, the newest first, all of `labels` matching; `before` is exclusive. */
-export async function page(
-  q: Queryable,
-  org: OrgId,
-  filter: { readonly labels: readonly (readonly [string, string])[]; readonly before: SandboxId | null },
-  limit: number,
-): Promise<readonly Sandbox[]> {
-  const [first, ...others] = await rarestFirst(q, org, filter.labels)
-  if (first === undefined) return pageOfAll(q, org, filter.before, limit)
-  const values: unknown[] = [org, filter.before ?? 'ffffffff-ffff-ffff-ffff-ffffffffffff', limit, ...first]
-  const also = others.map((label) => {
-    values.push(...label)
-    const [key, value] = [values.length - 1, values.length]
-    return `AND EXISTS (SELECT 1 FROM sandbox_labels l${String(key)} WHERE l${String(key)}.org_id = $1
-      AND l${String(key)}.key = $${String(key)} AND l${String(key)}.value = $${String(value)} AND l${String(key)}.sandbox_id = l.sandbox_id)`
-  })
-  const { rows } = await q.query<Sandbox>({
-    name: `sandboxes.pageByLabels.${String(1 + others.length)}`,
-    text: `SELECT ${COLUMNS} FROM (
-             SELECT l.sandbox_id AS labelled_id FROM sandbox_labels l
-             WHERE l.org_id = $1 AND l.key = $4 AND l.value = $5 AND l.sandbox_id < $2 ${also.join(' ')}
-             ORDER BY l.sandbox_id DESC LIMIT $3) p
-           JOIN sandboxes s ON s.id = p.labelled_id WHERE s.visible_until IS NULL ORDER BY s.id DESC`,
-    values,
-  })
-  return rows
-}
-
-async function pageOfAll(
-  q: Queryable,
-  org: OrgId,
-  before: SandboxId | null,
-  limit: number,
-): Promise<readonly Sandbox[]> {
-  const { rows } = await q.query<Sandbox>({
-    name: 'sandboxes.pageOfAll',
-    text: `SELECT ${COLUMNS} FROM sandboxes WHERE org_id = $1 AND visible_until IS NULL AND id < $2
-           ORDER BY id DESC LIMIT $3`,
-    values: [org, before ?? 'ffffffff-ffff-ffff-ffff-ffffffffffff', limit],
-  })
-  return rows
-}
-
-/** How many rows of a label are counted at most to find the rarest of several. */
-const LABEL_COUNT_LIMIT = 1000
-
-/** Walking the rarest label keeps a page cheap when another one is carried by many. */
-async function rarestFirst(
-  q: Queryable,
-  org: OrgId,
-  labels: readonly (readonly [string, string])[],
-): Promise<readonly (readonly [string, string])[]> {
-  if (labels.length < 2) return labels
-  const { rows } = await q.query<{ readonly key: string; readonly value: string }>({
-    name: 'sandboxes.rarestFirst',
-    text: `SELECT key, value FROM unnest($2::text[], $3::text[]) AS w(key, value),
-             LATERAL (SELECT count(*) AS many FROM (SELECT 1 FROM sandbox_labels l
-               WHERE l.org_id = $1 AND l.key = w.key AND l.value = w.value LIMIT ${String(LABEL_COUNT_LIMIT)}) counted) c
-           ORDER BY many`,
-    values: [org, labels.map(([key]) => key), labels.map(([, value]) => value)],
-  })
-  return rows.map(({ key, value }) => [key, value] as const)
 }
 
 /** Whether a name is taken in an organization now. */

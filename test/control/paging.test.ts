@@ -7,6 +7,7 @@ import { listEvents } from '../../src/control/read-events.ts'
 import { listSandboxes } from '../../src/control/read-sandboxes.ts'
 import type { SandboxId } from '../../src/domain/ids.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
+import { onServer } from '../support/postgres.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 
 let control: TestControl
@@ -92,6 +93,74 @@ test('every label that is asked for must match, in any number', async () => {
   assert.deepEqual(await idsOf({ a: '1', b: '2', c: '3', d: '4' }), [id])
   assert.deepEqual(await idsOf({ a: '1', b: '3' }), [])
   assert.deepEqual(await idsOf({ a: '2' }), [])
+})
+
+test('a page by any labels, of sandboxes with any number of labels, is what looking at each of them gives', async () => {
+  const { deps, caller } = control
+  const there: { readonly id: SandboxId; readonly labels: Readonly<Record<string, string>> }[] = []
+  for (let index = 0; index < 60; index++) {
+    const many = index % 5 === 0 ? Array.from({ length: 17 }, (_, n) => [`more${String(n)}`, '']) : []
+    const few = [3, 4, 5, 7].map((factor) => [`by${String(factor)}`, String(index % factor === 0)])
+    const labels = Object.fromEntries([...many, ...few])
+    there.push({ id: await create(labels), labels })
+  }
+  const key = fc.constantFrom('by3', 'by4', 'by5', 'by7', 'more0', 'more16')
+  const filters = fc.dictionary(key, fc.constantFrom('true', 'false', ''), { minKeys: 1, maxKeys: 4 })
+  await fc.assert(
+    fc.asyncProperty(filters, fc.integer({ min: 1, max: 9 }), async (wanted, limit) => {
+      const seen: string[] = []
+      let cursor: string | null = null
+      do {
+        const page = await listSandboxes(deps, caller, { cursor, limit, labels: wanted })
+        seen.push(...page.items.map(({ id }) => id))
+        cursor = page.nextCursor
+      } while (cursor !== null)
+      const matches = there.filter(({ labels }) =>
+        Object.entries(wanted).every(([name, value]) => labels[name] === value),
+      )
+      assert.deepEqual(
+        seen,
+        matches.map(({ id }) => id).reverse(), // the newest first
+      )
+    }),
+    { numRuns: 100 },
+  )
+  for (const { id } of there) await deleteSandbox(deps, caller, { id })
+  const { rows } = await deps.db.asSystem((q) =>
+    q.query({
+      text: 'SELECT count(*) FROM sandbox_label_pairs WHERE sandbox_id = ANY($1)',
+      values: [there.map(({ id }) => id)],
+    }),
+  )
+  assert.deepEqual(rows, [{ count: 0 }], 'what is derived from labels goes with them')
+})
+
+test('labels that many sandboxes have two of, and few all three, are walked piece by piece, and every match is found', async () => {
+  const { deps, caller, databaseUrl } = control
+  const first = await create({ a3: '1', b3: '1', c3: '1' })
+  await onServer(databaseUrl, async (q) => {
+    await q.query(`SELECT set_config('sandyard.org', $1, false)`, [caller.org_id])
+    await q.query(
+      `WITH n AS (INSERT INTO sandboxes (id, org_id, name, slug, status, ephemeral, created_at, vcpus, memory_mib, abilities, spec, spec_projection, registry)
+         SELECT uuidv7(), org_id, 'copy-' || n, 'copy-' || n, status, ephemeral, now(), vcpus, memory_mib, abilities, spec, spec_projection, registry
+         FROM sandboxes, generate_series(1, 20000) n WHERE id = $1 RETURNING id, org_id, substr(name, 6)::int AS n)
+       INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)
+       SELECT org_id, key, '1', id FROM n, unnest('{a3,b3,c3}'::text[]) WITH ORDINALITY AS k(key, i) WHERE n % 3 <> i - 1`,
+      [first],
+    )
+  })
+  let pages = 0
+  const seen: string[] = []
+  let cursor: string | null = null
+  do {
+    const input = { cursor, limit: 5, labels: { a3: '1', b3: '1', c3: '1' } }
+    const page = await listSandboxes(deps, caller, input)
+    seen.push(...page.items.map(({ id }) => id))
+    cursor = page.nextCursor
+    pages += 1
+  } while (cursor !== null)
+  assert.deepEqual(seen, [first])
+  assert.ok(pages > 1, 'one request does not walk them all')
 })
 
 test('paging neither repeats nor misses an event while others are written', async () => {
