@@ -9,8 +9,10 @@ import { ticketTopic } from '../control/dial-in.ts'
 import { makeLogPlaces } from '../control/log-places.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
 import type { TransitionDeps } from '../control/transition.ts'
+import { asId, type OrgId } from '../domain/ids.ts'
 import { bindUseCases } from '../http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../http/server.ts'
+import { makeJoinRoute } from '../http/join-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../http/worker-routes.ts'
 import { systemClock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
@@ -25,8 +27,10 @@ import { makeLead } from '../loops/lead.ts'
 import { runLoops, type Loop } from '../loops/loop.ts'
 import { placePending } from '../loops/place-pending.ts'
 import { reapVolumes } from '../loops/reap-volumes.ts'
+import { retireWorkers } from '../loops/retire-workers.ts'
 import { rollUpUsage } from '../loops/roll-up-usage.ts'
 import { makeRelay } from '../relay/relay.ts'
+import type { Queryable } from '../store/database.ts'
 import { openWake } from '../store/wake.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
@@ -98,7 +102,7 @@ export async function startControl(
     metrics: makeMetrics({ ...deps, log }),
     isReady: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
     settings: DEFAULT_SERVER_SETTINGS,
-    plugins: [makeSyncRoute({ control: deps, relay })],
+    plugins: [makeSyncRoute({ control: deps, relay }), makeJoinRoute(deps)],
     upgrades: [makeStandByRoute({ control: deps, relay }), makeStreamRoute({ control: deps, relay })],
   })
   const close = async (): Promise<void> => {
@@ -142,9 +146,14 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
   ]
 }
 
-async function canReach(store: Store): Promise<string | null> {
+/** An organization that there is not. */
+const NO_ORG = asId<OrgId>('00000000-0000-0000-0000-000000000000')
+
+/** Why the database can't be used: requests and the program's own work have connections of their own, and need both. */
+async function canReach({ db }: Store): Promise<string | null> {
+  const ask = (q: Queryable) => q.query({ text: 'SELECT 1 AS alive' })
   try {
-    await store.db.asSystem((q) => q.query({ text: 'SELECT 1 AS alive' }))
+    await Promise.all([db.asSystem(ask), db.asOrg(NO_ORG, ask)])
     return null
   } catch (error) {
     return error instanceof Error ? error.message : 'not reachable'

@@ -2,6 +2,7 @@ import { makeFirstOrg } from '../control/bootstrap.ts'
 import { registerWorker } from '../control/worker-join.ts'
 import { makeCalmLog } from '../lib/calm-log.ts'
 import { systemClock } from '../lib/clock.ts'
+import { LOCAL_WORKER } from '../domain/names.ts'
 import { makeLog } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
 import { makeControlPlane } from '../worker/control-plane.ts'
@@ -13,9 +14,6 @@ import { say } from './say.ts'
 import { startControl, type RunningControl } from './start-control.ts'
 import { tellHowToUse } from './tell-how-to-use.ts'
 import { stopSignal, untilAborted } from './until-stopped.ts'
-
-/** The worker that runs inside `up`. */
-const LOCAL_WORKER = 'local'
 
 export const up: Command = {
   usage: 'up',

@@ -12,6 +12,24 @@ export type { Capacity, DriverReport, Outcome, StartFailure, StorageReport } fro
  */
 export const WORKER_PROTOCOL_VERSION = 2
 
+/**
+ * Where a machine becomes a worker: it makes a credential, keeps it, and sends its SHA-256 with a join token. The same
+ * request may be repeated until it is answered.
+ */
+export const JOIN_PATH = '/worker/v1/join'
+
+export type JoinRequest = {
+  readonly protocol: number
+  readonly token: string
+  /** In hexadecimal digits. */
+  readonly credential_sha256: string
+  /** The name that the operator chose; null: the token's, or else `fallback_name`. */
+  readonly name: string | null
+  readonly fallback_name: string
+}
+
+export type JoinAnswer = { readonly worker_id: WorkerId; readonly name: string }
+
 /** How long the control plane holds a sync that has nothing new to say. */
 export const SYNC_HOLD_MS = 8_000
 
@@ -68,6 +86,8 @@ export type SyncAnswer = {
   readonly volumes: readonly WantedVolume[] | null
   /** Volumes that are to be deleted here. */
   readonly discard_volumes: readonly Pick<WantedVolume, 'org_id' | 'volume_id'>[]
+  /** Present while the worker gets no new runs; `deadline_at`: when what it runs is asked to stop (RFC 3339), or null. */
+  readonly drain?: { readonly deadline_at: string | null }
 }
 
 /**

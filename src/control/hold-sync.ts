@@ -38,11 +38,12 @@ export async function holdSync(
     deps.wake.subscribe(ticketTopic(worker), noteTicket),
   ]
   try {
-    if (!(await takeReport(deps, worker, report))) return emptyAnswer(deps.tickets, worker, report)
+    const taken = await takeReport(deps, worker, report)
+    if (taken === null) return emptyAnswer(deps.tickets, worker, report)
     for (;;) {
       isWoken = false
       hasTicket = false
-      const answer = await makeAnswer(deps, deps.tickets, worker, report)
+      const answer = { ...(await makeAnswer(deps, deps.tickets, worker, report)), ...taken }
       const restMs = endMs - deps.clock.monotonicMs()
       if (isNews(answer, report) || restMs <= 0) return answer
       if (!isWoken && !hasTicket) {
@@ -51,7 +52,7 @@ export async function holdSync(
       }
       if (signal.aborted) return answer
       if (hasTicket && !isWoken) {
-        const streams = emptyAnswer(deps.tickets, worker, report)
+        const streams = { ...emptyAnswer(deps.tickets, worker, report), ...taken }
         if (isNews(streams, report)) return streams
       }
     }

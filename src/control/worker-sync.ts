@@ -36,9 +36,9 @@ export type Tickets = {
 
 /**
  * Takes in what a worker sees: prolongs its lease and moves the sandboxes that its runs tell of. A report that a later
- * one has overtaken moves nothing: false. A sandbox that can't be moved does not keep the others from it.
+ * one has overtaken moves nothing: null. A sandbox that can't be moved does not keep the others from it.
  */
-export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<boolean> {
+export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<Taken | null> {
   const now = deps.clock.now()
   const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
   const { capacity, driver, storage, life, seq } = report
@@ -49,7 +49,7 @@ export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncR
     const hasEmptied = await takeVolumes(tx, worker, { report, now })
     return { ...renewed, hasEmptied, open: await runs.ofWorker(tx, worker) }
   })
-  if (taken === null) return false
+  if (taken === null) return null
   deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.hasEmptied ? [REAP_TOPIC] : [])])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))
   const moves = taken.open.flatMap((run) => {
@@ -57,8 +57,12 @@ export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncR
     return move === null ? [] : [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move }]
   })
   await transitionEach(deps, moves)
-  return true
+  const { draining_since, drain_deadline_at } = taken
+  return draining_since === null ? {} : { drain: { deadline_at: drain_deadline_at?.toISOString() ?? null } }
 }
+
+/** What the worker is told of itself with the answer to its report. */
+export type Taken = Pick<SyncAnswer, 'drain'>
 
 type Move = Omit<Transition, 'sandbox_id' | 'run_id'>
 

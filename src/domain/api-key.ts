@@ -13,7 +13,28 @@ const CHECKSUM_DIGITS = 6
  * it let scanners of leaked secrets know one when they see it.
  */
 export function formatApiKey(bits: Buffer): string {
-  const body = `msb_live_${base62(BigInt(`0x${bits.toString('hex')}`), SECRET_DIGITS)}`
+  return formatSecret('msb_live_', bits)
+}
+
+const WORKER_TOKEN_PREFIX = 'syw_'
+
+/** The text of a worker's join token from 256 random bits, made as an API key is. */
+export function formatWorkerToken(bits: Buffer): string {
+  return formatSecret(WORKER_TOKEN_PREFIX, bits)
+}
+
+/** Whether a text was copied whole from a join token: its form and its checksum are right. */
+export function isWorkerToken(text: string): boolean {
+  const body = text.slice(0, -CHECKSUM_DIGITS)
+  return (
+    body.length === WORKER_TOKEN_PREFIX.length + SECRET_DIGITS &&
+    body.startsWith(WORKER_TOKEN_PREFIX) &&
+    text === body + checksum(body)
+  )
+}
+
+function formatSecret(prefix: string, bits: Buffer): string {
+  const body = prefix + base62(BigInt(`0x${bits.toString('hex')}`), SECRET_DIGITS)
   return body + checksum(body)
 }
 

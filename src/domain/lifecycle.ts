@@ -32,6 +32,7 @@ export type CauseCode =
   | 'max_uptime'
   | 'pool_exhausted'
   | 'suspended'
+  | 'drained'
   | 'worker_lost'
 
 export function isTerminal(status: SandboxStatus): boolean {

@@ -4,6 +4,8 @@ export const PROBLEMS = {
   invalid_sandbox_config: { status: 400, message: 'invalid sandbox config' },
   invalid_volume_path: { status: 400, message: 'invalid volume path' },
   invalid_api_key: { status: 401, message: 'unauthorized' },
+  invalid_join_token: { status: 401, message: 'invalid join token' },
+  worker_removed: { status: 401, message: 'this worker was removed' },
   forbidden: { status: 403, message: 'forbidden' },
   quota_exceeded: { status: 403, message: 'quota exceeded' },
   org_suspended: { status: 403, message: 'organization suspended' },
@@ -18,6 +20,7 @@ export const PROBLEMS = {
   invalid_state_transition: { status: 409, message: 'invalid state transition' },
   volume_in_use: { status: 409, message: 'volume in use' },
   volume_file_conflict: { status: 409, message: 'not possible with what is there' },
+  worker_in_use: { status: 409, message: 'worker in use' },
   name_already_exists: { status: 409, message: "'name' already exists" },
   // The one refusal whose code stands with another status elsewhere (contract decisions, "`invalid_request`").
   host_volume_stays: { status: 409, message: 'the host volume cannot be deleted', code: 'invalid_request' },

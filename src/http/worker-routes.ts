@@ -5,7 +5,6 @@ import {
   ASKED_HEADER,
   STAND_BY_HOLD_MS,
   STAND_BY_PATH,
-  WORKER_PROTOCOL_VERSION,
   type StreamAsked,
   type SyncRequest,
 } from '../contract/worker-protocol.ts'
@@ -18,6 +17,7 @@ import { refusalProblem } from '../domain/refusal.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import type { Relay } from '../relay/relay.ts'
 import { clientGone } from './client-gone.ts'
+import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from './problem-reply.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import { makeParserMaker } from './validate.ts'
@@ -131,10 +131,7 @@ type ParsedSync = Omit<SyncRequest, 'worker_id' | 'seen' | 'stored' | 'volumes'>
 }
 
 function reportOf(parsed: ParsedSync, worker: WorkerId): SyncRequest {
-  if (parsed.protocol !== WORKER_PROTOCOL_VERSION) {
-    const accepted = `version ${String(WORKER_PROTOCOL_VERSION)}: give worker and control plane the same release`
-    throw refusalProblem({ code: 'invalid_request', field: 'protocol', seen: String(parsed.protocol), accepted })
-  }
+  refuseProtocol(parsed.protocol)
   if (parsed.worker_id !== worker) {
     throw refusalProblem({
       code: 'invalid_request',

@@ -33,7 +33,7 @@ export async function register(
 export async function findByCredential(q: Queryable, credentialSha256: Buffer): Promise<WorkerId | null> {
   const { rows } = await q.query<{ readonly id: WorkerId }>({
     name: 'workers.findByCredential',
-    text: 'SELECT id FROM workers WHERE credential_sha256 = $1',
+    text: 'SELECT id FROM workers WHERE credential_sha256 = $1 AND removed_at IS NULL',
     values: [credentialSha256],
   })
   return rows[0]?.id ?? null
@@ -51,24 +51,29 @@ export type WorkerReport = {
   readonly leaseExpiresAt: Date
 }
 
+/** What became of a worker's report. */
+export type Renewal = {
+  /** Whether it may make room for what waits. */
+  readonly makes_room: boolean
+  /** Since when it gets no new runs, or null, and when what it runs is asked to stop. */
+  readonly draining_since: Date | null
+  readonly drain_deadline_at: Date | null
+}
+
 /**
  * Writes what a worker says of itself and prolongs its lease; null, and nothing is written, when a later report of the
- * same life was taken in already. `makes_room`: whether that may make room for what waits. Its row stays locked until
- * the transaction ends, so that what is read after it belongs to this report.
+ * same life was taken in already, or the worker was removed. Its row stays locked until the transaction ends, so that what
+ * is read after it belongs to this report.
  */
-export async function renew(
-  tx: Queryable,
-  id: WorkerId,
-  report: WorkerReport,
-): Promise<{ readonly makes_room: boolean } | null> {
+export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): Promise<Renewal | null> {
   const { vcpus, memory_mib, disk_mib } = report.capacity
-  const { rows } = await tx.query<{ readonly makes_room: boolean }>({
+  const { rows } = await tx.query<Renewal>({
     name: 'workers.renew',
     text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib, storage FROM workers WHERE id = $1)
            UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
              life = $8, report_seq = $9, storage = $10
-           FROM old WHERE w.id = $1 AND (w.life IS DISTINCT FROM $8 OR w.report_seq < $9)
-           RETURNING old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
+           FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND (w.life IS DISTINCT FROM $8 OR w.report_seq < $9)
+           RETURNING w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
              OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS makes_room`,
     values: [
       id,
@@ -101,14 +106,14 @@ export async function live(q: Queryable, now: Date): Promise<readonly WorkerRow[
   return rows
 }
 
+/** A worker that is lost; one that was removed is so by its operator's will. */
+export type LostWorker = { readonly id: WorkerId; readonly name: string; readonly is_removed: boolean }
+
 /** Workers that hold open runs and whose lease ended before `deadline`. */
-export async function lost(
-  q: Queryable,
-  deadline: Date,
-): Promise<readonly { readonly id: WorkerId; readonly name: string }[]> {
-  const { rows } = await q.query<{ readonly id: WorkerId; readonly name: string }>({
+export async function lost(q: Queryable, deadline: Date): Promise<readonly LostWorker[]> {
+  const { rows } = await q.query<LostWorker>({
     name: 'workers.lost',
-    text: `SELECT w.id, w.name FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
+    text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
            AND EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`,
     values: [deadline],
   })
@@ -121,7 +126,7 @@ export async function storages(
 ): Promise<readonly { readonly id: WorkerId; readonly storage: StorageReport }[]> {
   const { rows } = await q.query<{ readonly id: WorkerId; readonly storage: StorageReport }>({
     name: 'workers.storages',
-    text: 'SELECT id, storage FROM workers WHERE storage IS NOT NULL ORDER BY id',
+    text: 'SELECT id, storage FROM workers WHERE storage IS NOT NULL AND removed_at IS NULL ORDER BY id',
   })
   return rows
 }
@@ -130,7 +135,7 @@ export async function storages(
 export async function abilitiesOffered(q: Queryable): Promise<readonly (readonly string[])[]> {
   const { rows } = await q.query<{ readonly abilities: readonly string[] }>({
     name: 'workers.abilitiesOffered',
-    text: `SELECT DISTINCT driver -> 'abilities' AS abilities FROM workers WHERE driver IS NOT NULL`,
+    text: `SELECT DISTINCT driver -> 'abilities' AS abilities FROM workers WHERE driver IS NOT NULL AND removed_at IS NULL`,
   })
   return rows.map(({ abilities }) => abilities)
 }

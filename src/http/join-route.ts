@@ -1,0 +1,31 @@
+import type { FastifyPluginAsync } from 'fastify'
+import { JoinInput } from '../contract/join-input.ts'
+import { JOIN_PATH, WORKER_PROTOCOL_VERSION, type JoinAnswer } from '../contract/worker-protocol.ts'
+import { joinWorker } from '../control/worker-join.ts'
+import type { ControlDeps } from '../control/deps.ts'
+import { refusalProblem } from '../domain/refusal.ts'
+import { makeParserMaker } from './validate.ts'
+
+/** The largest request to join, in bytes. */
+const JOIN_LIMIT_BYTES = 8 * 1024
+
+/** The route by which a machine becomes a worker. Its join token is all that it needs. */
+export function makeJoinRoute(control: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>): FastifyPluginAsync {
+  const parse = makeParserMaker()(JoinInput, 'body')
+  return (app) => {
+    app.post(JOIN_PATH, { bodyLimit: JOIN_LIMIT_BYTES }, async (request): Promise<JoinAnswer> => {
+      const { protocol, token, credential_sha256, name, fallback_name } = parse(request.body)
+      refuseProtocol(protocol)
+      const credentialSha256 = Buffer.from(credential_sha256, 'hex')
+      return joinWorker(control, { token, credentialSha256, name, fallbackName: fallback_name })
+    })
+    return Promise.resolve()
+  }
+}
+
+/** Throws `invalid_request` for a worker of a release whose protocol is another. */
+export function refuseProtocol(protocol: number): void {
+  if (protocol === WORKER_PROTOCOL_VERSION) return
+  const accepted = `version ${String(WORKER_PROTOCOL_VERSION)}: give worker and control plane the same release`
+  throw refusalProblem({ code: 'invalid_request', field: 'protocol', seen: String(protocol), accepted })
+}

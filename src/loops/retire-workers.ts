@@ -1,0 +1,47 @@
+import { transitionEach } from '../control/transition-each.ts'
+import { SYSTEM, type TransitionDeps } from '../control/transition.ts'
+import { REAP_TOPIC } from '../control/volume-topics.ts'
+import type { Log } from '../lib/log.ts'
+import * as fleet from '../store/fleet.ts'
+import * as volumeReports from '../store/volume-reports.ts'
+import type { Loop } from './loop.ts'
+
+type RetireDeps = TransitionDeps & { readonly log: Log }
+
+/** How many runs one pass stops, and how many sandboxes or volumes one transaction frees. */
+const BATCH = 500
+
+/**
+ * Does what is left to do about workers that leave: asks to stop what still runs on one whose drain is over, and has
+ * sandboxes and volumes begin anew that lay on a removed one only, once its lease is over and its runs are ended: before, it
+ * may still run them.
+ */
+export function retireWorkers(deps: RetireDeps): Loop {
+  return { name: 'retire-workers', periodMs: 2_000, topics: [], run: (signal) => pass(deps, signal) }
+}
+
+async function pass(deps: RetireDeps, signal: AbortSignal): Promise<null> {
+  const now = deps.clock.now()
+  const late = await deps.db.asSystem((q) => fleet.overstaying(q, now, BATCH))
+  const cause = { actor: SYSTEM, code: 'drained', message: 'its worker drains, and the deadline is over' } as const
+  const stops = late.map((run) => ({ ...run, event: 'stop_requested', cause }) as const)
+  await transitionEach(deps, stops, signal)
+  await freeAll(deps, now, signal)
+  return null
+}
+
+async function freeAll(deps: RetireDeps, now: Date, signal: AbortSignal): Promise<void> {
+  for (let freed = BATCH; freed === BATCH;) {
+    signal.throwIfAborted()
+    const { sandboxes, volumes } = await deps.db.transaction('system', async (tx) => {
+      await deps.fence?.(tx)
+      const homeless = await fleet.lockHomeless(tx, now, BATCH)
+      await volumeReports.accrue(tx, homeless, now) // what they held until now is paid for
+      await fleet.freeVolumes(tx, homeless)
+      return { sandboxes: await fleet.freeSandboxes(tx, now, BATCH), volumes: homeless.length }
+    })
+    freed = Math.max(sandboxes, volumes)
+    if (freed > 0) deps.log.info({ sandboxes, volumes }, 'what lay on a removed worker begins anew')
+    deps.wake.publish([...(sandboxes + volumes > 0 ? ['pending'] : []), ...(volumes > 0 ? [REAP_TOPIC] : [])])
+  }
+}
