@@ -13,11 +13,13 @@ import {
 } from '../contract/worker-protocol.ts'
 import { decide } from '../domain/decide.ts'
 import type { SandboxId, WorkerId } from '../domain/ids.ts'
-import { SELF_FENCE_MS } from '../domain/lease.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
 import type { Driver, Probe } from './drivers/driver.ts'
+import { makeFence } from './fence.ts'
+import { makeLease, type Lease } from './lease.ts'
+import { keepProbing } from './keep-probing.ts'
 import { perform } from './perform.ts'
 import type { SandboxLogs } from './logs/logs.ts'
 import { keepStandingBy } from './stand-by.ts'
@@ -42,29 +44,35 @@ export type AgentDeps = {
   readonly log: Log
   /** Whether a worker that can't sync destroys its runs. Off only where control plane and worker are one process. */
   readonly fencesItself: boolean
-  /** Called after each sync that was answered: from the first on, the control plane knows what runs here. */
-  readonly onSynced?: () => void
+  /** How long that is; without one, only this process knows of it. */
+  readonly lease?: Lease
+  /** Called after each sync that was answered, with its answer: from the first on, the control plane knows what runs here. */
+  readonly onSynced?: (answer: SyncAnswer) => void
 }
 
 /** How long after a failed sync the next is tried. */
 const RETRY_MS = 500
-/** How often the machine's capacity and the driver's abilities are looked at anew. */
-const PROBE_MS = 15_000
-/** How often the worker asks whether it must fence itself. */
-const FENCE_CHECK_MS = 1_000
+/** How long a sync that has nothing to say may wait for one that is held. */
+const IDLE_MS = 15_000
 /** How long a shutdown waits for steps that are under way. */
 const SETTLE_MS = 3_000
 /** One that is held and one with fresh news. */
 const SYNCS_AT_ONCE = 2
 
-/** Runs until `signal`; rejects when the driver can't work on this machine. Sandboxes go on running afterwards. */
-export async function runAgent(deps: AgentDeps, signal: AbortSignal): Promise<void> {
+/**
+ * Runs until `signal`, and sandboxes go on running afterwards. Rejects when the driver can't work on this machine, and with
+ * `WorkerRemoved` once the worker was removed and its runs are destroyed.
+ */
+export async function runAgent(deps: AgentDeps, stop: AbortSignal): Promise<void> {
+  const failed = new AbortController()
+  const signal = AbortSignal.any([stop, failed.signal])
   const agent = makeAgent(deps, await deps.driver.probe(), signal)
   const unwatch = deps.driver.watch(agent.noteNews)
   try {
     const looks = [agent.keepSyncing(), agent.keepProbing(), agent.keepMeasuring()]
     await Promise.all([...looks, agent.keepStandingBy(), agent.keepFenced()])
   } finally {
+    failed.abort(new Error('the worker ends'))
     unwatch()
     await agent.settle()
   }
@@ -80,8 +88,8 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   let wanted: readonly WantedRun[] | null = null
   let wantedVersion: string | null = null
   let discards: readonly SandboxId[] = []
-  /** When the last sync that was answered set out: the lease has held at least since then. */
-  let leasedAtMs = clock.monotonicMs()
+  const lease = deps.lease ?? makeLease(clock)
+  const fence = makeFence({ ...deps, lease })
   let sleeper = new AbortController()
   let isActing = false
   let mustAct = false
@@ -159,13 +167,14 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   }
 
   const exchange = async (request: SyncRequest, either: AbortSignal): Promise<void> => {
-    const sentAtMs = clock.monotonicMs()
+    const sentAtMs = lease.nowMs()
     try {
       const answer = await deps.controlPlane.sync(request, either)
-      leasedAtMs = Math.max(leasedAtMs, sentAtMs)
+      await lease.renew(sentAtMs)
       if (request.seq > appliedSeq) await apply(request, answer)
-      deps.onSynced?.()
+      deps.onSynced?.(answer)
     } catch (error) {
+      fence.noteFailure(error)
       if (request.seq > appliedSeq) await pauseAfter(error)
     } finally {
       inFlight.delete(request.seq)
@@ -235,11 +244,27 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     }
     for (const action of decide(wanted, held)) {
       const { kind, run_id } = action
+      if (kind === 'start' && fence.isUp()) continue // an answer that comes late wants what was called lost meanwhile
       const order = orders.get(run_id)
       if (kind !== 'start') steps.cancelStart(run_id)
       const starting: SeenRun | null =
         kind === 'start' && order !== undefined ? { run_id, sandbox_id: order.sandbox_id, phase: 'starting' } : null
       steps.begin({ id: run_id, starting, work: (abort) => perform(driver, action, order, abort) })
+    }
+  }
+
+  const destroyAll = async (): Promise<number> => {
+    wanted = []
+    wantedVersion = null
+    appliedSeq = seq // what was told of runs that are being destroyed must not have them begun anew
+    try {
+      await act()
+      return (await look()).length
+    } catch (error) {
+      reportBlindness(error)
+      return Number.POSITIVE_INFINITY
+    } finally {
+      appliedSeq = seq
     }
   }
 
@@ -254,9 +279,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     dialled.add(ticket)
     serve({ asked, connect: () => deps.controlPlane.dial(ticket, signal) })
   }
-  const serve = (wish: Wish): void => {
-    beginStream(streamDeps, wish, signal)
-  }
+  const serve = (wish: Wish): void => beginStream(streamDeps, wish, signal)
 
   return {
     noteNews,
@@ -266,31 +289,11 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
       while (!signal.aborted) {
         sleeper = new AbortController()
         if (inFlight.size === 0 || (hasNews && inFlight.size < SYNCS_AT_ONCE)) await beginSync()
-        else await interruptibleSleep(clock, PROBE_MS, AbortSignal.any([sleeper.signal, signal]))
+        else await interruptibleSleep(clock, IDLE_MS, AbortSignal.any([sleeper.signal, signal]))
       }
     },
-    async keepProbing(): Promise<void> {
-      while (!signal.aborted) {
-        await interruptibleSleep(clock, PROBE_MS, signal)
-        if (signal.aborted) return
-        try {
-          probe = await driver.probe()
-        } catch (error) {
-          log.warn({ error }, 'the driver can no longer work on this machine')
-        }
-      }
-    },
-    async keepFenced(): Promise<void> {
-      while (!signal.aborted && deps.fencesItself) {
-        await interruptibleSleep(clock, FENCE_CHECK_MS, signal)
-        if (signal.aborted || clock.monotonicMs() - leasedAtMs < SELF_FENCE_MS) continue
-        if (wanted === null || wanted.length > 0)
-          log.error({}, 'no sync for too long: this worker destroys its runs before they are called lost')
-        wanted = []
-        wantedVersion = null
-        await act().catch(reportBlindness)
-      }
-    },
+    keepProbing: () => keepProbing(deps, (found) => (probe = found), signal),
+    keepFenced: () => fence.keep(destroyAll, signal),
     /** Lets what is under way come to its end; a start that takes longer is begun again by the next life. */
     settle: () => steps.settle(SETTLE_MS),
   }

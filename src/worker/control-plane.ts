@@ -9,6 +9,7 @@ import {
   type SyncAnswer,
   type SyncRequest,
 } from '../contract/worker-protocol.ts'
+import { problemIn } from './problem-in.ts'
 
 /** The worker's way to its control plane: HTTP and WebSocket, always dialled from here. */
 export interface ControlPlane {
@@ -25,6 +26,9 @@ export interface ControlPlane {
    */
   standBy(signal: AbortSignal): Promise<{ readonly asked: StreamAsked; readonly socket: WebSocket }>
 }
+
+/** The control plane removed this worker for good: what it runs was given away, and it may not come back as the same one. */
+export class WorkerRemoved extends Error {}
 
 /** How long a sync may take beyond the time that the control plane holds it. */
 const SYNC_SLACK_MS = 7_000
@@ -48,8 +52,7 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         signal: AbortSignal.any([signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
       })
       const text = await response.text()
-      if (!response.ok)
-        throw new Error(`the control plane refused a sync: ${String(response.status)} ${text.slice(0, 300)}`)
+      if (!response.ok) throw refusalOf(response.status, text)
       return JSON.parse(text) as SyncAnswer // the control plane is this program too, of the same protocol version
     },
     async dial(ticket, signal) {
@@ -64,6 +67,12 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       return { asked: JSON.parse(text) as StreamAsked, socket } // this program wrote it, of the same protocol version
     },
   }
+}
+
+function refusalOf(status: number, text: string): Error {
+  const { code, message } = problemIn(text)
+  if (status === 401 && code === 'worker_removed') return new WorkerRemoved(message)
+  return new Error(`the control plane refused a sync: ${String(status)} ${message}`)
 }
 
 type Opening = { readonly authorization: string; readonly limitMs: number; readonly signal: AbortSignal }
