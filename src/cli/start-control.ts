@@ -142,6 +142,7 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
     enforcePools(deps),
     detectLostWorkers(deps),
     reapVolumes(deps),
+    retireWorkers(deps),
     rollUpUsage(deps), // it locks what it adds up: two at once add nothing twice
   ]
 }
