@@ -2,16 +2,13 @@ import type { QueryResultRow } from 'pg'
 import type { OrgId } from '../domain/ids.ts'
 import type { Log } from '../lib/log.ts'
 import { isUuid } from '../lib/uuid.ts'
-import { holdLock, type HeldLock } from './advisory-lock.ts'
 import { columnTypes } from './column-types.ts'
 import { makeConnectionPool, type ConnectionPool, type PoolOptions } from './connection-pool.ts'
-import { CONNECT_TIMEOUT_MS } from './connection.ts'
-import { DatabaseUnavailable, mayRepeatTransaction } from './database-errors.ts'
+import { mayRepeatTransaction } from './database-errors.ts'
 import { lend, type Answer, type Queryable, type Session, type Statement } from './session.ts'
 import { refuseUnsuitable } from './suitability.ts'
 
 export { constraintOf, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
-export type { HeldLock } from './advisory-lock.ts'
 export type { Answer, Queryable, Statement } from './session.ts'
 
 /**
@@ -33,9 +30,7 @@ export interface Database {
   transaction<T>(scope: OrgId | 'system', fn: (tx: Queryable) => Promise<T>): Promise<T>
   /** Runs one statement as a transaction of its own, tried again as `transaction` is: one round trip in place of three. */
   commit<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<Answer<Row>>
-  /** Takes the lock of this name for the whole cluster of replicas, or resolves to null when somebody has it. */
-  tryLock(name: string): Promise<HeldLock | null>
-  /** Gives up the locks, waits for what runs (the statement timeout bounds it) and closes every connection. */
+  /** Waits for what runs (the statement timeout bounds it) and closes every connection. */
   close(): Promise<void>
 }
 
@@ -81,7 +76,6 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
       tenantPool.spareOne()
     },
   })
-  const locks = new Set<HeldLock>()
 
   const lendOf = async <T>(scope: OrgId | 'system', use: (session: Session) => Promise<T>): Promise<T> => {
     if (scope === 'system') return lend({ ...options, pool: systemPool, scope: EVERY_ORG }, use)
@@ -102,7 +96,6 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
 
   let closing: Promise<void> | null = null
   async function closeAll(): Promise<void> {
-    await Promise.all([...locks].map((lock) => lock[Symbol.asyncDispose]()))
     await Promise.all([tenantPool.close(), systemPool.close()])
   }
 
@@ -112,18 +105,6 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
     transaction: (scope, fn) => tryAgain(() => lendOf(scope, (session) => runTransaction(session, fn, options.log))),
     commit: <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) =>
       tryAgain(() => lendOf(scope, (session) => session.query<Row>(statement))),
-    async tryLock(name) {
-      if (closing !== null) throw new DatabaseUnavailable('the database is closed')
-      const lock = await holdLock(
-        { connectionString: options.connectionString, connectTimeoutMs: CONNECT_TIMEOUT_MS, log: options.log },
-        name,
-      )
-      if (lock !== null) {
-        locks.add(lock)
-        lock.lost.addEventListener('abort', () => locks.delete(lock), { once: true })
-      }
-      return lock
-    },
     close: () => (closing ??= closeAll()),
   }
 

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, beforeEach, describe, test } from 'node:test'
 import { asId, type OrgId } from '../../src/domain/ids.ts'
-import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import {
   constraintOf,
@@ -200,32 +199,6 @@ describe('the database', () => {
 
   test('a server that nobody can reach reads as unavailable', async () => {
     await assert.rejects(open('postgresql://a:b@127.0.0.1:1/none'), isUnavailable)
-  })
-
-  test('one holder at a time has a lock, and giving it up frees it', async () => {
-    const other = await open(home.url)
-    const held = await db.tryLock('place-pending')
-    assert.equal(held?.isHeld, true)
-    assert.equal(await other.tryLock('place-pending'), null)
-    await held?.[Symbol.asyncDispose]()
-    assert.equal(held?.lost.aborted, true)
-    const next = await other.tryLock('place-pending')
-    assert.equal(next?.isHeld, true)
-    await other.close()
-    assert.equal(next?.isHeld, false)
-  })
-
-  test('a lock whose connection dies says so to its holder', async () => {
-    const held = await db.tryLock('prune')
-    assert.ok(held)
-    const lost = new Promise((resolve) => held.lost.addEventListener('abort', resolve, { once: true }))
-    await onServer(home.adminUrl, (admin) =>
-      admin.query(
-        `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sandyard lock prune'`,
-      ),
-    )
-    await Promise.race([lost, systemClock.sleep(5_000).then(() => assert.fail('nobody was told'))])
-    assert.equal(held.isHeld, false)
   })
 
   async function countNotes(): Promise<number> {

@@ -4,12 +4,15 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { Client } from 'pg'
+import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { UnsuitableDatabase } from '../../src/store/database.ts'
 import { migrate, readMigrations } from '../../src/store/migrate.ts'
 import { dumpSchema } from '../../src/store/schema-dump.ts'
+import { holdSchema, type SchemaHold } from '../../src/store/schema-hold.ts'
 import { queryableOn } from '../../src/store/session.ts'
 import { makeEmptyDatabase, makeTestDatabase, onServer, type TestDatabase } from '../support/postgres.ts'
+import { waitUntil } from '../support/wait.ts'
 
 const log = makeLog('silent')
 const OURS = join(import.meta.dirname, '..', '..', 'migrations')
@@ -61,10 +64,87 @@ describe('migrations', () => {
     await assert.rejects(migrate(home.url, dir, log), (error) => error instanceof UnsuitableDatabase && error.message.includes('0002_rows')) // prettier-ignore
   })
 
-  test('a schema that is newer than the program is refused', async () => {
+  test('an older program goes on with a schema that a newer one added to', async () => {
     await migrate(home.url, dir, log)
     await rm(join(dir, '0003_copy.sql'))
-    await assert.rejects(migrate(home.url, dir, log), (error) => error instanceof UnsuitableDatabase && error.message.includes('newer')) // prettier-ignore
+    assert.deepEqual(await migrate(home.url, dir, log), { applied: [], version: 2 })
+    await using hold = await holdIt()
+    assert.equal(hold.isHeld, true)
+  })
+
+  test('an older program is refused by a schema that a newer one changed under it', async () => {
+    await write('0004_split', '-- breaking: notes become two tables\ncreate table other_notes ();')
+    await migrate(home.url, dir, log)
+    await rm(join(dir, '0004_split.sql'))
+    const isRefused = (error: unknown) =>
+      error instanceof UnsuitableDatabase &&
+      /newer than this program.*0004_split \(notes become two/.test(error.message)
+    await assert.rejects(migrate(home.url, dir, log), isRefused)
+    await assert.rejects(holdIt, isRefused)
+  })
+
+  test('a breaking migration is refused while a process uses the schema, an additive one is not, and both run once it ended', async () => {
+    await migrate(home.url, dir, log)
+    const hold = await holdIt()
+    await write('0004_more', 'create table more ();')
+    assert.deepEqual((await migrate(home.url, dir, log)).applied, ['0004_more'])
+    await write('0005_split', '-- breaking: notes become two tables\ncreate table other_notes ();')
+    const isRefused = (error: unknown) =>
+      error instanceof UnsuitableDatabase && /0005_split must run alone \(notes become two/.test(error.message)
+    await assert.rejects(migrate(home.url, dir, log), isRefused)
+    assert.equal(await hasTable('other_notes'), false)
+    await hold[Symbol.asyncDispose]()
+    assert.deepEqual((await migrate(home.url, dir, log)).applied, ['0005_split'])
+  })
+
+  test('who is refused by processes that run is told which they are', async () => {
+    await write(
+      '0004_replicas',
+      `create table replicas (id text, url text, version text, started_at timestamptz);
+      insert into replicas values ('r1', 'http://10.0.0.1:8080', '0.1.0', now());`,
+    )
+    await migrate(home.url, dir, log)
+    await using _hold = await holdIt()
+    await write('0005_split', '-- breaking: notes become two tables\nselect 1;')
+    await assert.rejects(migrate(home.url, dir, log), /database: http:\/\/10\.0\.0\.1:8080 \(release 0\.1\.0\)/)
+  })
+
+  test('of many starters at once one runs a breaking migration, and all of them serve', async () => {
+    await write('0004_split', '-- breaking: notes become two tables\ncreate table other_notes ();')
+    const runs = await Promise.all(
+      Array.from({ length: 8 }, async () => {
+        const result = await migrate(home.url, dir, log)
+        return { result, hold: await holdIt() }
+      }),
+    )
+    assert.equal(runs.filter(({ result }) => result.applied.includes('0004_split')).length, 1)
+    assert.ok(runs.every(({ hold }) => hold.isHeld))
+    await Promise.all(runs.map(({ hold }) => hold[Symbol.asyncDispose]()))
+  })
+
+  test('a process that lost its hold takes it again, and ends when the schema was changed under it meanwhile', async () => {
+    await migrate(home.url, dir, log)
+    await using hold = await holdIt()
+    await cutHolds()
+    await waitUntil(() => !hold.isHeld)
+    await waitUntil(() => hold.isHeld)
+    assert.equal(hold.outgrown.aborted, false)
+    await onServer(home.adminUrl, (admin) =>
+      admin.query(
+        `insert into sandyard_migrations (id, name, sha256, breaking) values (4, '0004_split', '', 'two tables')`,
+      ),
+    )
+    await cutHolds()
+    await waitUntil(() => hold.outgrown.aborted)
+    assert.ok(hold.outgrown.reason instanceof UnsuitableDatabase)
+    assert.equal(hold.isHeld, false)
+  })
+
+  test('a database of a release without breaking migrations gets the column for them', async () => {
+    await migrate(home.url, dir, log)
+    await onServer(home.adminUrl, (admin) => admin.query('alter table sandyard_migrations drop column breaking'))
+    await write('0004_split', '-- breaking: notes become two tables\nselect 1;')
+    assert.deepEqual((await migrate(home.url, dir, log)).applied, ['0004_split'])
   })
 
   test('a superuser changes nothing and is refused', async () => {
@@ -84,6 +164,26 @@ describe('migrations', () => {
     await write('0004_Name with spaces', 'select 1')
     await assert.rejects(readMigrations(dir), /NNNN_name/)
   })
+
+  async function holdIt(): Promise<SchemaHold> {
+    return holdSchema({ connectionString: home.url, migrations: await readMigrations(dir), clock: systemClock, log })
+  }
+
+  async function cutHolds(): Promise<void> {
+    await onServer(home.adminUrl, (admin) =>
+      admin.query(
+        `select pg_terminate_backend(pid) from pg_stat_activity
+          where application_name = 'sandyard schema' and datname = current_database()`,
+      ),
+    )
+  }
+
+  function hasTable(name: string): Promise<boolean> {
+    return onServer(home.adminUrl, async (admin) => {
+      const { rows } = await admin.query<{ found: string | null }>('select to_regclass($1)::text as found', [name])
+      return rows[0]?.found !== null
+    })
+  }
 
   function write(name: string, sql: string): Promise<void> {
     return writeFile(join(dir, `${name}.sql`), sql)
