@@ -85,7 +85,7 @@ export async function startControl(
     },
     dialChannel: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
     channelPlaces: makeChannelPlaces({ perSandbox: config.channelsPerSandbox, perOrg: config.channelsPerOrg }),
-    settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry },
+    settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry, placement: config.placement },
   })
 
   const stopping = new AbortController()

@@ -3,6 +3,7 @@ import type { WebSocket } from 'ws'
 import type { StreamAsked } from '../contract/worker-protocol.ts'
 import type { Caller } from '../domain/caller.ts'
 import type { ApiKeyId, OrgId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { PlacementPolicy } from '../domain/placement.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
@@ -59,6 +60,7 @@ export type ControlSettings = {
   readonly stopGraceMs: number
   /** The registry that an image reference without a host means. */
   readonly defaultRegistry: string
+  readonly placement: PlacementPolicy
 }
 
 /** A key that is not revoked, with whom it stands for until its expiry, by the wall clock. */

@@ -22,6 +22,7 @@ import type { Database, Queryable } from '../store/database.ts'
 import type { NewEvent } from '../store/events.ts'
 import * as orgs from '../store/orgs.ts'
 import * as quotas from '../store/quotas.ts'
+import * as rooms from '../store/rooms.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import * as standings from '../store/standings.ts'
 import * as volumeMounts from '../store/volume-mounts.ts'
@@ -98,6 +99,7 @@ export async function transitionIn(
   const now = deps.clock.now()
   const step: Step = { request, row, status, now }
   let run_id = row.run_id
+  if (request.event === 'placed' && !(await hasRoom(tx, request, step))) return stale
   if (row.mounts_volumes) {
     const refused = await refuseVolumes(tx, request, stale)
     if (refused !== null) return refused
@@ -122,6 +124,14 @@ export async function transitionIn(
   const worker = request.worker?.id ?? row.worker_id
   if (worker !== null) topics.push(`worker:${worker}`)
   return { kind: 'moved', status, run_id }
+}
+
+/** A placement was chosen by a picture of the fleet; whether the worker has that room is settled in its own transaction. */
+async function hasRoom(tx: Queryable, { worker }: Transition, { row, now }: Step): Promise<boolean> {
+  if (worker === undefined) return true
+  const { vcpus, memory_mib } = row
+  const [fits] = await rooms.reserve(tx, [{ worker_id: worker.id, vcpus, memory_mib }], now)
+  return fits === true
 }
 
 /** A start needs its volumes active, a placement needs them on that worker; either is settled in its own transaction. */
@@ -163,6 +173,7 @@ async function openRun(
 function runChange({ request, row, status, now }: Step): standings.RunChange {
   if (request.event === 'placed' && request.worker !== undefined)
     return { worker_id: request.worker.id, placed_at: now }
+  if (request.event === 'no_capacity') return { waits_since: now }
   if (status === 'running') {
     const limit = longestRunSecs(row)
     return {

@@ -1,9 +1,8 @@
 import type { WorkerId } from './ids.ts'
 import type { StorageReport } from './run.ts'
 
-/** A run that needs a place. */
-export type PlacementRequest<Id> = {
-  readonly id: Id
+/** What a run asks of the worker that it is given to. */
+export type PlacementRequest = {
   readonly vcpus: number
   readonly memory_mib: number
   readonly abilities: readonly string[]
@@ -11,6 +10,8 @@ export type PlacementRequest<Id> = {
   readonly home_worker_id: WorkerId | null
   /** What its volumes ask of the worker; null: it mounts none. */
   readonly volumes: VolumeNeeds | null
+  /** Its image in canonical spelling: of the workers that fit, those that hold it come first. Null: none is preferred. */
+  readonly image: string | null
 }
 
 /** What the volumes of a run ask of its worker. */
@@ -23,73 +24,55 @@ export type VolumeNeeds = {
   readonly needs_caps: boolean
 }
 
+/** What a worker offers beside room; many workers may offer the same. */
+export type WorkerOffer = {
+  readonly abilities: readonly string[]
+  readonly storage: Pick<StorageReport, 'is_shared' | 'enforces_caps'> | null
+  /** The images that need no pull there, in canonical spelling. */
+  readonly images: readonly string[]
+}
+
 /** A worker with what is free on it. */
-export type PlacementWorker = {
+export type PlacementWorker = WorkerOffer & {
   readonly id: WorkerId
   readonly free_vcpus: number
   readonly free_memory_mib: number
-  readonly abilities: readonly string[]
-  readonly storage: Pick<StorageReport, 'is_shared' | 'enforces_caps'> | null
 }
 
-export type Placement<Id> = {
-  readonly placed: readonly { readonly id: Id; readonly worker_id: WorkerId }[]
-  /** Those that no worker has room for now, in the order they came. */
-  readonly waiting: readonly Id[]
-}
-
-/**
- * Gives runs to workers, the oldest request first: among the workers that can run it, the one that is left with the
- * least free memory (best fit), so that large requests keep finding room. A worker never gets more than it has.
- */
-export function place<Id>(
-  requests: readonly PlacementRequest<Id>[],
-  workers: readonly PlacementWorker[],
-): Placement<Id> {
-  const free = workers.map(({ id, free_vcpus, free_memory_mib, abilities, storage }) => ({
-    id,
-    storage,
-    free_vcpus,
-    free_memory_mib,
-    abilities: new Set(abilities),
-  }))
-  const placed: { id: Id; worker_id: WorkerId }[] = []
-  const waiting: Id[] = []
-  for (const request of requests) {
-    let best: (typeof free)[number] | null = null
-    for (const worker of free) {
-      if (request.home_worker_id !== null && worker.id !== request.home_worker_id) continue
-      if (worker.free_vcpus < request.vcpus || worker.free_memory_mib < request.memory_mib) continue
-      if (!request.abilities.every((ability) => worker.abilities.has(ability))) continue
-      if (request.volumes !== null && !canHold(worker, request.volumes)) continue
-      if (best === null || worker.free_memory_mib < best.free_memory_mib) best = worker
-    }
-    if (best === null) {
-      waiting.push(request.id)
-      continue
-    }
-    best.free_vcpus -= request.vcpus
-    best.free_memory_mib -= request.memory_mib
-    placed.push({ id: request.id, worker_id: best.id })
-  }
-  return { placed, waiting }
-}
+/** `pack` fills workers one after the other, so that large requests keep finding room; `spread` evens them out. */
+export const PLACEMENT_POLICIES = ['pack', 'spread'] as const
+export type PlacementPolicy = (typeof PLACEMENT_POLICIES)[number]
 
 /** Whether volumes can be reached from a worker, with their caps in force. */
-export function canHold({ id, storage }: Pick<PlacementWorker, 'id' | 'storage'>, needs: VolumeNeeds): boolean {
+export function canHold(
+  { id, storage }: { readonly id: WorkerId; readonly storage: WorkerOffer['storage'] },
+  needs: VolumeNeeds,
+): boolean {
+  return canKeep(storage, needs) && needs.homes.every((home) => home === id)
+}
+
+/** The part of `canHold` that is the same for all workers with such a storage. */
+export function canKeep(
+  storage: WorkerOffer['storage'],
+  needs: Pick<VolumeNeeds, 'needs_shared' | 'needs_caps'>,
+): boolean {
   if (storage === null) return false
   if (needs.needs_caps && !storage.enforces_caps) return false
-  return (storage.is_shared || !needs.needs_shared) && needs.homes.every((home) => home === id)
+  return storage.is_shared || !needs.needs_shared
+}
+
+/** The one worker where a run can run, because its disk or its volumes lie there; null: any. One that is torn has several. */
+export function homesOf({
+  home_worker_id,
+  volumes,
+}: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): ReadonlySet<WorkerId> {
+  return new Set([...(volumes?.homes ?? []), ...(home_worker_id === null ? [] : [home_worker_id])])
 }
 
 /**
  * Whether a run can be placed nowhere, whatever room there is: its volumes, or its volumes and its writable layer, lie on
  * different workers.
  */
-export function isTorn({
-  home_worker_id,
-  volumes,
-}: Pick<PlacementRequest<unknown>, 'home_worker_id' | 'volumes'>): boolean {
-  const homes = new Set([...(volumes?.homes ?? []), ...(home_worker_id === null ? [] : [home_worker_id])])
-  return homes.size > 1
+export function isTorn(request: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): boolean {
+  return homesOf(request).size > 1
 }

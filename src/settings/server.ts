@@ -1,4 +1,5 @@
 import { PUBLIC_HUB } from '../domain/image-reference.ts'
+import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/placement.ts'
 import { LOG_LEVELS, type LogLevel } from '../lib/log.ts'
 import { folder, oneOf, text, wholeNumber, type Setting } from '../lib/setting.ts'
 
@@ -72,6 +73,14 @@ export const SERVER_SETTINGS = {
     meaning: 'the registry of image references without a host',
     parse: text,
   } satisfies Setting<string>,
+  placement: {
+    variable: 'SANDYARD_PLACEMENT',
+    flag: 'placement',
+    fallback: 'pack',
+    unit: PLACEMENT_POLICIES.join(', '),
+    meaning: 'whether workers are filled one after the other, so that large sandboxes keep finding room, or evenly',
+    parse: oneOf<PlacementPolicy>(PLACEMENT_POLICIES),
+  } satisfies Setting<PlacementPolicy>,
   stopGraceMs: {
     variable: 'SANDYARD_STOP_GRACE_MS',
     flag: null,

@@ -1,43 +1,8 @@
 /** Runs as the loops and workers read them. They are written in `standings.ts`. */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import type { CauseCode, SandboxStatus } from '../domain/lifecycle.ts'
-import type { VolumeNeeds } from '../domain/placement.ts'
 import type { RegistrySelection, SandboxSpec } from '../domain/spec.ts'
 import type { Queryable } from './database.ts'
-import { NEEDS_OF_VOLUMES } from './volume-mounts.ts'
-
-/** A run that waits for a worker. */
-export type PendingRun = {
-  readonly run_id: RunId
-  readonly sandbox_id: SandboxId
-  readonly opened_at: Date
-  readonly vcpus: number
-  readonly memory_mib: number
-  readonly abilities: readonly string[]
-  /** Its writable layer lies there, so it can run nowhere else. */
-  readonly home_worker_id: WorkerId | null
-  readonly status_reason: string | null
-  /** What its volumes ask; null: it mounts none. */
-  readonly volumes: VolumeNeeds | null
-}
-
-/** The oldest runs without a worker, after a given one. */
-export async function pending(
-  q: Queryable,
-  after: Pick<PendingRun, 'opened_at' | 'run_id'> | null,
-  limit: number,
-): Promise<readonly PendingRun[]> {
-  const { rows } = await q.query<PendingRun>({
-    name: 'runs.pending',
-    text: `SELECT r.id AS run_id, r.sandbox_id, r.opened_at, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
-             s.status_reason, n.needs AS volumes
-           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id CROSS JOIN LATERAL (${NEEDS_OF_VOLUMES}) n
-           WHERE r.ended_at IS NULL AND r.worker_id IS NULL AND (r.opened_at, r.id) > ($1::timestamptz, $2::uuid)
-           ORDER BY r.opened_at, r.id LIMIT $3`,
-    values: [after?.opened_at ?? '-infinity', after?.run_id ?? '00000000-0000-0000-0000-000000000000', limit],
-  })
-  return rows
-}
 
 /** An open run of a worker, as far as comparing it with what the worker sees needs. */
 export type WorkerRun = {

@@ -151,6 +151,8 @@ const SIZES_FIT = withinSizes({
 export type RunChange = {
   readonly worker_id?: WorkerId
   readonly placed_at?: Date
+  /** Since when it is known that no worker has room. */
+  readonly waits_since?: Date
   readonly started_at?: Date
   readonly deadline_at?: Date
   readonly disk_mib?: number

@@ -32,7 +32,10 @@ before(async () => {
   worker = await registerWorker(control.deps, { name: 'w1', credential: 'a credential of a test' })
   const driver = { name: 'test', isolation: 'none', abilities: ['disk_size'], images: [] }
   await control.deps.db.asSystem((q) =>
-    q.query({ text: 'UPDATE workers SET driver = $2 WHERE id = $1', values: [worker, JSON.stringify(driver)] }),
+    q.query({
+      text: `UPDATE workers SET driver = $2, vcpus = 1000, memory_mib = 1000000, lease_expires_at = 'infinity' WHERE id = $1`,
+      values: [worker, JSON.stringify(driver)],
+    }),
   )
 })
 after(() => control.close())

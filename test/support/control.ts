@@ -57,7 +57,7 @@ export async function makeTestControl(
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
     dialChannel: options.dialChannel ?? (() => Promise.reject(new Error('this test has no workers'))),
     channelPlaces: makeChannelPlaces(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
-    settings: { stopGraceMs: 500, defaultRegistry: 'registry.example' },
+    settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
   const first = await makeFirstOrg(deps, null)
   const caller = first === null ? null : await authenticate(deps, first.key)
