@@ -83,7 +83,7 @@ async function startOne(cloud: Cloud, name: string): Promise<number> {
 }
 
 /** The demo image is made while the server is ready already; the first start may fail for the lack of it. */
-async function untilDemoImage(cloud: Cloud): Promise<void> {
+export async function untilDemoImage(cloud: Cloud): Promise<void> {
   for (let tries = 1; ; tries++) {
     const { body } = await cloud.call('POST', '/v1/sandboxes?start=true&wait_for=running', {
       name: `bench-first-${String(tries)}`,

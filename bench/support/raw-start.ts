@@ -28,7 +28,12 @@ export type RawSteps = {
   readonly total: number
 }
 
-export type RawStarter = { start(): Promise<RawSteps> } & AsyncDisposable
+export type RawStarter = {
+  /** Makes all of one, starts it, and removes it again. */
+  start(): Promise<RawSteps>
+  /** Makes all that so many need but the containers themselves; each answer starts one. All are removed in the end. */
+  prepare(count: number): Promise<readonly (() => Promise<void>)[]>
+} & AsyncDisposable
 
 /** Uses the image and the runtime of an installation; what it makes is its own and is removed after each start. */
 export async function makeRawStarter(dataDir: string, body: Readonly<Record<string, unknown>>): Promise<RawStarter> {
@@ -43,11 +48,30 @@ export async function makeRawStarter(dataDir: string, body: Readonly<Record<stri
   await chmod(base, 0o711)
   const runtime = await chooseRuntime({ ...config, dataDir: base })
   let made = 0
+  const prepared: { readonly dir: string; readonly name: string; readonly runtime: Runtime }[] = []
+  const nextPlace = async () => {
+    const name = `syraw${String(++made)}`
+    const dir = join(base, name)
+    await mkdir(dir, { mode: 0o711 })
+    return { dir, name }
+  }
   return {
+    async prepare(count) {
+      for (let n = 0; n < count; n++) {
+        const { dir, name } = await nextPlace()
+        prepared.push({ dir, name, runtime })
+        await makeDisk(dir, config.diskMib)
+        await mountAll(dir, image.layers)
+        await makeNetwork(name)
+      }
+      return prepared.slice(-count).map(
+        ({ dir, name }) =>
+          () =>
+            runContainer({ dir, name, spec, runtime }),
+      )
+    },
     async start() {
-      const name = `syraw${String(++made)}`
-      const dir = join(base, name)
-      await mkdir(dir, { mode: 0o711 })
+      const { dir, name } = await nextPlace()
       try {
         const at = [performance.now()]
         const lap = (): number => at.push(performance.now())
@@ -65,7 +89,10 @@ export async function makeRawStarter(dataDir: string, body: Readonly<Record<stri
         await cleanUp({ dir, name, runtime })
       }
     },
-    [Symbol.asyncDispose]: () => rm(base, { recursive: true, force: true }),
+    async [Symbol.asyncDispose]() {
+      for (const one of prepared) await cleanUp(one)
+      await rm(base, { recursive: true, force: true })
+    },
   }
 }
 

@@ -1,0 +1,82 @@
+import { untilDemoImage } from './start.ts'
+import { startCloud, type Cloud } from './support/cloud.ts'
+import { median, short } from './support/numbers.ts'
+import { whyNoOci } from './support/oci.ts'
+import { pause } from './support/pause.ts'
+import { makeRawStarter } from './support/raw-start.ts'
+import type { Row } from './support/report.ts'
+
+const ROUNDS = 3
+/** Sandboxes of a round, and how many of them are started at a time: two cores are busy with fewer. */
+const COUNT = 40
+const AT_ONCE = 8
+/** Between rounds: what was deleted is gone. */
+const SETTLE_MS = 3_000
+
+const BODY = {
+  image: { type: 'oci', reference: 'localhost/demo' },
+  resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 },
+}
+
+/**
+ * Starts of real sandboxes per second, from nothing until `running` over HTTP, against the runtime alone: its create and
+ * start of as many containers, as many at a time, whose disks, mounts and networks were made before the clock runs.
+ */
+export async function benchStarts(): Promise<readonly Row[]> {
+  const reason = whyNoOci()
+  if (reason !== null) throw new Error(`no real sandbox can be started here: ${reason}`)
+  await using cloud = await startCloud({ SANDYARD_VCPU_OVERCOMMIT: '1000' })
+  await untilDemoImage(cloud)
+  const rounds: { ours: number; runtime: number }[] = []
+  for (let round = 0; round < ROUNDS; round++) {
+    const runtime = await rateOfRuntime(cloud)
+    await pause(SETTLE_MS)
+    const ours = await rateOfCloud(cloud, round)
+    await pause(SETTLE_MS)
+    rounds.push({ ours, runtime })
+  }
+  const ratio = median(rounds.map(({ ours, runtime }) => ours / runtime))
+  return [
+    {
+      benchmark: 'starts',
+      what: `real sandboxes started, ${String(AT_ONCE)} at a time`,
+      measured: `${short(median(rounds.map(({ ours }) => ours)))} /s`,
+      limit: `runtime alone ${short(median(rounds.map(({ runtime }) => runtime)))} /s`,
+      ratio,
+      goal: '>= 0.8',
+      isMet: ratio >= 0.8,
+      samples: rounds,
+    },
+  ]
+}
+
+async function rateOfRuntime(cloud: Cloud): Promise<number> {
+  await using raw = await makeRawStarter(cloud.dataDir, { name: 'raw', ...BODY })
+  return await rateOf(await raw.prepare(COUNT))
+}
+
+async function rateOfCloud(cloud: Cloud, round: number): Promise<number> {
+  const ids: string[] = []
+  const start = async (n: number): Promise<void> => {
+    const name = `bench-starts-${String(round)}-${String(n)}`
+    const { body } = await cloud.call('POST', '/v1/sandboxes?start=true&wait_for=running', { name, ...BODY })
+    if (body['status'] !== 'running') throw new Error(`a start failed: ${JSON.stringify(body)}`)
+    ids.push(String(body['id']))
+  }
+  try {
+    return await rateOf(Array.from({ length: COUNT }, (_, n) => () => start(n)))
+  } finally {
+    await Promise.all(ids.map((id) => cloud.call('DELETE', `/v1/sandboxes/${id}`)))
+  }
+}
+
+/** How many pieces of work are done in a second, so many at a time. */
+async function rateOf(work: readonly (() => Promise<void>)[]): Promise<number> {
+  const left = [...work]
+  const fromMs = performance.now()
+  const one = async (): Promise<void> => {
+    for (let next = left.pop(); next !== undefined; next = left.pop()) await next()
+  }
+  await Promise.all(Array.from({ length: AT_ONCE }, one))
+  return work.length / ((performance.now() - fromMs) / 1000)
+}
