@@ -1,0 +1,88 @@
+import { makeFirstOrg } from '../../src/control/bootstrap.ts'
+import { authenticate } from '../../src/control/authenticate.ts'
+import { makeChannelPlaces } from '../../src/control/channel-places.ts'
+import { makeLogPlaces } from '../../src/control/log-places.ts'
+import { makeControlDeps } from '../../src/control/make-deps.ts'
+import { registerWorker } from '../../src/control/worker-join.ts'
+import type { Caller } from '../../src/domain/caller.ts'
+import type { WorkerId } from '../../src/domain/ids.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { makeSeal } from '../../src/lib/seal.ts'
+import { makeSlots } from '../../src/lib/slots.ts'
+import { makeUuids } from '../../src/lib/uuid.ts'
+import { makeTestDatabase } from '../support/postgres.ts'
+import { addOrg } from '../support/orgs.ts'
+import { makeTestClock } from '../support/test-clock.ts'
+import { makeSeeded } from './seeded.ts'
+import { directDatabase, openStore, type Store } from './sim-database.ts'
+
+/** A database of its own, on which one schedule after another runs. */
+export type Lane = {
+  readonly store: Store
+  /** Without limits. */
+  readonly free: Caller
+  /** With `LIMITS`. */
+  readonly limited: Caller
+  readonly workers: readonly WorkerId[]
+  close(): Promise<void>
+}
+
+/** What the limited organization may have at once. */
+export const LIMITS = { sandboxes: 4, running: 2 }
+
+/** Makes a lane: what it begins with is the same in every lane, to the last identifier. */
+export async function openLane(): Promise<Lane> {
+  const database = await makeTestDatabase()
+  const store = await openStore(database.url)
+  await store.begin()
+  const { random } = makeSeeded(0)
+  const clock = makeTestClock(new Date('2026-11-21T11:00:00Z'))
+  const refuse = (): Promise<never> => Promise.reject(new Error('no streams in a schedule'))
+  const deps = makeControlDeps({
+    db: directDatabase(store),
+    clock,
+    random,
+    uuids: makeUuids(clock, random),
+    log: makeLog('error'),
+    seal: makeSeal(Buffer.alloc(32, 7), random),
+    wake: {
+      publish: () => undefined,
+      subscribe: () => () => undefined,
+      [Symbol.asyncDispose]: () => Promise.resolve(),
+    },
+    waits: makeSlots(1),
+    logPlaces: makeLogPlaces({ perOrg: 1, inAll: 1 }),
+    openStream: refuse,
+    dialChannel: refuse,
+    channelPlaces: makeChannelPlaces({ perSandbox: 1, perOrg: 1 }),
+    settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
+  })
+  const first = await makeFirstOrg(deps, null)
+  const free = first === null ? null : await authenticate(deps, first.key)
+  if (free === null) throw new Error('the first organization has no usable key')
+  const limited = await addOrg(deps, 'limited')
+  await deps.db.asSystem((q) =>
+    q.query({
+      text: 'UPDATE orgs SET quota_overrides = $2 WHERE id = $1',
+      values: [
+        limited.org_id,
+        JSON.stringify({ max_sandboxes: LIMITS.sandboxes, max_concurrent_persistent_running: LIMITS.running }),
+      ],
+    }),
+  )
+  const workers = [
+    await registerWorker(deps, { name: 'w1', credential: 'the-credential-of-worker-1' }),
+    await registerWorker(deps, { name: 'w2', credential: 'the-credential-of-worker-2' }),
+  ]
+  await store.keep()
+  return {
+    store,
+    free,
+    limited,
+    workers,
+    async close() {
+      await store.close()
+      await database.close()
+    },
+  }
+}

@@ -1,0 +1,141 @@
+/**
+ * A real PostgreSQL under one schedule. The whole schedule is one transaction of one connection, and each transaction of
+ * the code under test is a savepoint in it: what a schedule wrote is gone with one statement, and nothing waits for a
+ * disk. Two transactions never overlap here, which is what other tests are about (`test/control/*-races.test.ts`).
+ */
+import { Client } from 'pg'
+import type { OrgId } from '../../src/domain/ids.ts'
+import { columnTypes } from '../../src/store/column-types.ts'
+import type { Answer, Database, Queryable, Statement } from '../../src/store/database.ts'
+import { DatabaseUnavailable } from '../../src/store/database-errors.ts'
+import type { Ending, Gates, Life } from './gates.ts'
+
+type Row = Record<string, unknown>
+
+/** A connection with one schedule's data. */
+export type Store = {
+  /** Begins a schedule: all that was written since is undone by `rollback`. */
+  begin(): Promise<void>
+  rollback(): Promise<void>
+  /** Does `work` as a transaction that sees one organization, or all: undone when it rejects. */
+  atomically<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T>
+  /** Runs one statement that only reads, seeing everything. */
+  look<R extends Row>(statement: Statement): Promise<Answer<R>>
+  /** Keeps what was written since `begin`: every later schedule begins with it. */
+  keep(): Promise<void>
+  /** How many messages went to the server so far. */
+  readonly roundTrips: number
+  close(): Promise<void>
+}
+
+/** Opens a store on a database that has the schema and whatever every schedule begins with. */
+export async function openStore(connectionString: string): Promise<Store> {
+  const client = new Client({ connectionString, types: columnTypes })
+  await client.connect()
+  await client.query('SET synchronous_commit = off')
+  let roundTrips = 0
+  let scope: string | null = null
+  let hasSavepoint = false
+  const command = (text: string): Promise<unknown> => {
+    roundTrips += 1
+    return client.query(text)
+  }
+  const queryable: Queryable = {
+    async query<R extends Row = Row>({ name, text, values }: Statement): Promise<Answer<R>> {
+      roundTrips += 1
+      const result = await client.query<R>({
+        ...(name === undefined ? {} : { name }),
+        text,
+        values: [...(values ?? [])],
+      })
+      return { rows: result.rows, rowCount: result.rowCount ?? 0 }
+    },
+  }
+  return {
+    async begin() {
+      scope = null
+      hasSavepoint = false
+      await command('BEGIN')
+    },
+    async rollback() {
+      await command('ROLLBACK')
+    },
+    async atomically(org, work) {
+      const wanted = org === 'system' ? '*' : org
+      const parts = [
+        ...(hasSavepoint ? ['RELEASE SAVEPOINT step'] : []),
+        ...(scope === wanted ? [] : [`SET sandyard.org = '${wanted}'`]),
+        'SAVEPOINT step',
+      ]
+      await command(parts.join('; '))
+      scope = wanted
+      hasSavepoint = true
+      try {
+        return await work(queryable)
+      } catch (error) {
+        await command('ROLLBACK TO SAVEPOINT step')
+        throw error
+      }
+    },
+    async look(statement) {
+      if (scope !== '*') {
+        await command(`SET sandyard.org = '*'`)
+        scope = '*'
+      }
+      return queryable.query(statement)
+    },
+    async keep() {
+      await command('COMMIT')
+    },
+    get roundTrips() {
+      return roundTrips
+    },
+    close: () => client.end(),
+  }
+}
+
+/** The database with no gate in between. */
+export function directDatabase(store: Store): Database {
+  return {
+    asOrg: (org, fn) => store.atomically(org, fn),
+    asSystem: (fn) => store.atomically('system', fn),
+    transaction: (scope, fn) => store.atomically(scope, fn),
+    commit: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
+      store.atomically(scope, (q) => q.query<R>(statement)),
+    close: () => Promise.resolve(),
+  }
+}
+
+const READ_ENDINGS: readonly Ending[] = ['done', 'refused', 'dies_before', 'pauses_after']
+const WRITE_ENDINGS: readonly Ending[] = ['done', 'refused', 'unheard', 'dies_before', 'dies_after', 'pauses_after']
+
+/** The database as one life of a process sees it for one kind of its work: each statement that commits is a gate. */
+export function makeSimDatabase({ gates, store }: { readonly gates: Gates; readonly store: Store }) {
+  return (life: Life, work: string): Database => {
+    const refusal = (): Error => new DatabaseUnavailable('the schedule took the database away')
+    const gate = <T>(kind: 'read' | 'write', label: string, run: () => Promise<T>): Promise<T> =>
+      gates.pass(
+        life,
+        { kind, label: `${work}: ${label}`, endings: kind === 'read' ? READ_ENDINGS : WRITE_ENDINGS, refusal },
+        run,
+      )
+    const each = (scope: OrgId | 'system'): Queryable => ({
+      query: <R extends Row = Row>(statement: Statement) =>
+        gate(isRead(statement) ? 'read' : 'write', statement.name ?? 'statement', () =>
+          store.atomically(scope, (q) => q.query<R>(statement)),
+        ),
+    })
+    return {
+      asOrg: (org, fn) => fn(each(org)),
+      asSystem: (fn) => fn(each('system')),
+      transaction: (scope, fn) => gate('write', 'transaction', () => store.atomically(scope, fn)),
+      commit: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
+        gate('write', statement.name ?? 'commit', () => store.atomically(scope, (q) => q.query<R>(statement))),
+      close: () => Promise.resolve(),
+    }
+  }
+}
+
+function isRead({ text }: Statement): boolean {
+  return /^\s*\(?\s*select\b/i.test(text)
+}

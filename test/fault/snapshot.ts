@@ -1,0 +1,90 @@
+import type { RunId, SandboxId, WorkerId } from '../../src/domain/ids.ts'
+import type { SandboxStatus } from '../../src/domain/lifecycle.ts'
+import type { Store } from './sim-database.ts'
+
+/** What laws look at of a sandbox's row. Times are milliseconds since 1970. */
+export type SandboxSeen = {
+  readonly id: SandboxId
+  readonly org_id: string
+  readonly status: SandboxStatus
+  readonly status_reason: string | null
+  readonly visible_until: number | null
+  readonly home_worker_id: WorkerId | null
+  readonly name: string
+}
+
+export type RunSeen = {
+  readonly id: RunId
+  readonly sandbox_id: SandboxId
+  readonly worker_id: WorkerId | null
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly started_at: number | null
+  readonly stop_requested_at: number | null
+  readonly ended_at: number | null
+  readonly outcome: string | null
+  readonly message: string | null
+}
+
+/** The database as laws see it. */
+export type Snapshot = {
+  readonly sandboxes: ReadonlyMap<SandboxId, SandboxSeen>
+  readonly runs: ReadonlyMap<RunId, RunSeen>
+  /** How many audit events of each type each sandbox has, by `<sandbox> <type>`. */
+  readonly events: ReadonlyMap<string, number>
+}
+
+export const EMPTY: Snapshot = { sandboxes: new Map(), runs: new Map(), events: new Map() }
+
+type SandboxTuple = readonly [SandboxId, string, SandboxStatus, string | null, number | null, WorkerId | null, string]
+type RunTuple = readonly [
+  RunId,
+  SandboxId,
+  WorkerId | null,
+  number,
+  number,
+  number | null,
+  number | null,
+  number | null,
+  string | null,
+  string | null,
+]
+type Row = {
+  readonly sandboxes: readonly SandboxTuple[] | null
+  readonly runs: readonly RunTuple[] | null
+  readonly events: readonly (readonly [string, number])[] | null
+}
+
+/** Reads all of it with one statement. */
+export async function takeSnapshot(store: Store): Promise<Snapshot> {
+  const { rows } = await store.look<Row>({
+    name: 'fault.snapshot',
+    text: `SELECT
+        (SELECT json_agg(json_build_array(id, org_id, status, status_reason, sandyard_ms(visible_until), home_worker_id, name)
+           ORDER BY id) FROM sandboxes) AS sandboxes,
+        (SELECT json_agg(json_build_array(id, sandbox_id, worker_id, vcpus, memory_mib, sandyard_ms(started_at),
+           sandyard_ms(stop_requested_at), sandyard_ms(ended_at), outcome ->> 'kind', outcome ->> 'message')
+           ORDER BY opened_at, id) FROM runs) AS runs,
+        (SELECT json_agg(json_build_array(e.of_type, e.many) ORDER BY e.of_type) FROM (
+           SELECT sandbox_id || ' ' || event_type AS of_type, count(*) AS many FROM events
+           WHERE sandbox_id IS NOT NULL GROUP BY 1) e) AS events`,
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('a look at the database saw nothing')
+  return {
+    sandboxes: new Map(
+      (row.sandboxes ?? []).map(([id, org_id, status, status_reason, visible_until, home_worker_id, name]) => [
+        id,
+        { id, org_id, status, status_reason, visible_until, home_worker_id, name },
+      ]),
+    ),
+    runs: new Map((row.runs ?? []).map((tuple) => [tuple[0], runOf(tuple)])),
+    events: new Map(row.events ?? []),
+  }
+}
+
+function runOf(tuple: RunTuple): RunSeen {
+  const [id, sandbox_id, worker_id, vcpus, memory_mib, started_at, stop_requested_at, ended_at, outcome, message] =
+    tuple
+  return { id, sandbox_id, worker_id, vcpus, memory_mib, started_at, stop_requested_at, ended_at, outcome, message }
+}
