@@ -5,7 +5,10 @@ import * as runs from '../store/runs.ts'
 
 /** What `/metrics` tells of the process and of its work, beside the HTTP requests that the server counts itself. */
 export function makeMetrics(
-  deps: Pick<ControlDeps, 'db' | 'waits' | 'channelPlaces' | 'logPlaces'> & { readonly log: Log },
+  deps: Pick<ControlDeps, 'db' | 'waits' | 'channelPlaces' | 'logPlaces'> & {
+    readonly log: Log
+    readonly replicas: { readonly count: number }
+  },
 ): Registry {
   const register = new Registry()
   collectDefaultMetrics({ register })
@@ -25,32 +28,36 @@ export function makeMetrics(
       }
     },
   })
-  addGauge(register, deps.waits, {
+  addGauge(register, () => deps.replicas.count, {
+    name: 'sandyard_replicas',
+    help: 'Server processes that live on the same database, this one included.',
+  })
+  addGauge(register, () => deps.waits.taken, {
     name: 'sandyard_waiting_requests',
     help: 'Requests that wait for a sandbox to run.',
   })
-  addGauge(register, deps.logPlaces, {
+  addGauge(register, () => deps.logPlaces.taken, {
     name: 'sandyard_open_log_streams',
     help: 'Logs of sandboxes that are being read or followed.',
   })
-  addGauge(register, deps.channelPlaces, {
+  addGauge(register, () => deps.channelPlaces.taken, {
     name: 'sandyard_open_channels',
     help: 'Command channels that are open, or are being opened.',
   })
   return register
 }
 
-/** The count of places that are taken, as it is when it is asked for. */
+/** A count as it is when it is asked for. */
 function addGauge(
   register: Registry,
-  places: { readonly taken: number },
+  count: () => number,
   words: { readonly name: string; readonly help: string },
 ): void {
-  const taken = new Gauge({
+  const gauge = new Gauge({
     ...words,
     registers: [register],
     collect() {
-      taken.set(places.taken)
+      gauge.set(count())
     },
   })
 }

@@ -7,16 +7,23 @@ import { systemRandom } from '../lib/random.ts'
 import { openDatabase, type Database } from '../store/database.ts'
 import { DataFolderInUse } from '../store/data-lock.ts'
 import { startEmbedded } from '../store/embedded.ts'
-import { migrate } from '../store/migrate.ts'
+import { migrate, readMigrations } from '../store/migrate.ts'
+import { holdSchema, type SchemaHold } from '../store/schema-hold.ts'
 import { ensureDataDir } from './data-folder.ts'
 
 export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', 'migrations')
 
 /** The database of an installation: the operator's own or the embedded one, migrated and open. */
-export type Store = { readonly db: Database; readonly connectionString: string } & AsyncDisposable
+export type Store = {
+  readonly db: Database
+  readonly connectionString: string
+  /** The newest migration that this program knows. */
+  readonly schemaVersion: number
+  readonly schema: SchemaHold
+} & AsyncDisposable
 
 /** Connections for requests and for the program's own work: a page of a busy list takes one for some milliseconds. */
-const TENANT_POOL = 12
+export const TENANT_POOL = 12
 const SYSTEM_POOL = 8
 /** No statement of ours takes a tenth of this; one that does is stuck behind something. What waits for it is answered 503. */
 const STATEMENT_TIMEOUT_MS = 8_000
@@ -65,6 +72,9 @@ export async function borrowStore(config: Config, log: Log): Promise<Store> {
 async function openAt(connectionString: string, log: Log, stop: () => Promise<void>): Promise<Store> {
   try {
     await migrate(connectionString, MIGRATIONS_DIR, log)
+    const migrations = await readMigrations(MIGRATIONS_DIR)
+    await using opened = new AsyncDisposableStack()
+    const schema = opened.use(await holdSchema({ connectionString, migrations, clock: systemClock, log }))
     const db = await openDatabase({
       connectionString,
       tenantPoolSize: TENANT_POOL,
@@ -72,11 +82,15 @@ async function openAt(connectionString: string, log: Log, stop: () => Promise<vo
       statementTimeoutMs: STATEMENT_TIMEOUT_MS,
       log,
     })
+    const parts = opened.move()
     return {
       db,
       connectionString,
+      schemaVersion: migrations.length,
+      schema,
       async [Symbol.asyncDispose]() {
         await db.close()
+        await parts.disposeAsync()
         await stop()
       },
     }

@@ -5,19 +5,22 @@ import type { Config } from '../config.ts'
 import type { StreamAsked } from '../contract/worker-protocol.ts'
 import { makeChannelPlaces } from '../control/channel-places.ts'
 import type { ControlDeps } from '../control/deps.ts'
-import { ticketTopic } from '../control/dial-in.ts'
 import { makeLogPlaces } from '../control/log-places.ts'
 import { makeControlDeps } from '../control/make-deps.ts'
+import { shareDatabase } from '../control/share-database.ts'
+import { makeReplicas } from '../control/replicas.ts'
+import { requireSealingKey } from '../control/sealing-key.ts'
+import { makeStreamTickets } from '../control/stream-tickets.ts'
 import type { TransitionDeps } from '../control/transition.ts'
 import { asId, type OrgId } from '../domain/ids.ts'
 import { bindUseCases } from '../http/use-cases.ts'
-import { DEFAULT_SERVER_SETTINGS, makeServer } from '../http/server.ts'
+import { makeServer } from '../http/server.ts'
 import { makeJoinRoute } from '../http/join-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../http/worker-routes.ts'
 import { systemClock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import { pooledRandom, systemRandom } from '../lib/random.ts'
-import { makeSeal } from '../lib/seal.ts'
+import { fingerprintOf, makeSeal } from '../lib/seal.ts'
 import { makeSlots } from '../lib/slots.ts'
 import { makeUuids } from '../lib/uuid.ts'
 import { detectLostWorkers } from '../loops/detect-lost-workers.ts'
@@ -29,12 +32,16 @@ import { placePending } from '../loops/place-pending.ts'
 import { reapVolumes } from '../loops/reap-volumes.ts'
 import { retireWorkers } from '../loops/retire-workers.ts'
 import { rollUpUsage } from '../loops/roll-up-usage.ts'
+import { sweepTickets } from '../loops/sweep-tickets.ts'
 import { makeRelay } from '../relay/relay.ts'
 import type { Queryable } from '../store/database.ts'
 import { openWake } from '../store/wake.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
-import type { Store } from './open-store.ts'
+import { limitsOf } from './limits-of.ts'
+import { TENANT_POOL, type Store } from './open-store.ts'
+import { say } from './say.ts'
+import { VERSION } from './version.ts'
 
 /** A control plane that serves. */
 export type RunningControl = {
@@ -48,35 +55,42 @@ export type RunningControl = {
 /** NOTIFY at most once in this time: see `store/wake.ts`. */
 const WAKE_WINDOW_MS = 5
 
-/** Starts the API and the loops over an open database. */
+/** Starts the API and the loops over an open database, beside all others on it. */
 export async function startControl(
   config: Config,
   folder: DataFolder,
   store: Store,
   log: Log,
 ): Promise<RunningControl> {
+  await requireSealingKey(store.db, fingerprintOf(folder.sealingKey))
   const wake = await openWake({
     connectionString: store.connectionString,
     clock: systemClock,
     log,
     windowMs: WAKE_WINDOW_MS,
   })
-  const relay = makeRelay<StreamAsked, WebSocket>({
-    newTicket: () => systemRandom.bytes(24).toString('base64url'),
-    onTicket: (worker) => {
-      wake.publish([ticketTopic(worker)])
-    },
-  })
   const random = pooledRandom(systemRandom)
   const uuids = makeUuids(systemClock, random)
+  const replica_id = uuids.next()
+  const basis = { db: store.db, clock: systemClock, log, wake }
+  const replicas = makeReplicas(basis, {
+    id: replica_id,
+    version: VERSION,
+    schema_version: store.schemaVersion,
+    started_at: systemClock.now(),
+  })
+  const relay = makeRelay<StreamAsked, WebSocket>({
+    newTicket: () => systemRandom.bytes(24).toString('base64url'),
+    onTicket: (worker, ticket) => tickets.note(worker, ticket),
+    onOver: (ticket) => tickets.forget(ticket),
+  })
+  const tickets = makeStreamTickets({ ...basis, replicas, ownTickets: (worker) => relay.showTickets(worker) })
   const deps = makeControlDeps({
-    db: store.db,
-    clock: systemClock,
+    ...basis,
+    db: shareDatabase(store.db, { connections: TENANT_POOL, perOrg: TENANT_POOL / 2 }),
     random,
     uuids,
-    log,
     seal: makeSeal(folder.sealingKey, systemRandom),
-    wake,
     waits: makeSlots(config.waitCapacity),
     logPlaces: makeLogPlaces({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
     openStream: async ({ worker_id, asked }, signal) => {
@@ -90,25 +104,26 @@ export async function startControl(
 
   const stopping = new AbortController()
   const loops = runLoops(
-    { clock: systemClock, log, wake, lead: makeLead({ ...deps, holder: uuids.next() }, 'loops') },
+    { clock: systemClock, log, wake, lead: makeLead({ ...deps, holder: replica_id }, 'loops') },
     ({ fence }) => loopsOf({ ...deps, fence }),
     stopping.signal,
   )
-  const checks: (() => Promise<string | null>)[] = [() => canReach(store)]
+  const checks: (() => Promise<string | null>)[] = [() => canReach(store), () => Promise.resolve(whyNotHeld(store))]
   const server = makeServer({
     useCases: bindUseCases(deps),
     log,
     uuids,
-    metrics: makeMetrics({ ...deps, log }),
+    metrics: makeMetrics({ ...deps, replicas }),
     isReady: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
-    settings: DEFAULT_SERVER_SETTINGS,
-    plugins: [makeSyncRoute({ control: deps, relay }), makeJoinRoute(deps)],
+    ...limitsOf(config),
+    plugins: [makeSyncRoute({ control: deps, tickets, replicas }), makeJoinRoute(deps)],
     upgrades: [makeStandByRoute({ control: deps, relay }), makeStreamRoute({ control: deps, relay })],
   })
+  const keeping: Promise<void>[] = [loops]
   const close = async (): Promise<void> => {
     stopping.abort(new Error('the server is shutting down'))
     await server.close()
-    await loops
+    await Promise.all(keeping)
     await wake[Symbol.asyncDispose]()
   }
   try {
@@ -117,9 +132,18 @@ export async function startControl(
     await close()
     throw whyNotListening(error, config)
   }
+  const url = urlOf(config.host, server.server.address())
+  try {
+    await replicas.announce(advertised(config, url))
+  } catch (error) {
+    await close()
+    throw error
+  }
+  keeping.push(replicas.keep(stopping.signal), tickets.keep(stopping.signal))
+  if (replicas.count > 1 && replicas.ownUrl === null) say(NO_URL)
   return {
     deps,
-    url: urlOf(config.host, server.server.address()),
+    url,
     addReadiness: (check) => checks.push(check),
     [Symbol.asyncDispose]: close,
   }
@@ -144,6 +168,7 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
     reapVolumes(deps),
     retireWorkers(deps),
     rollUpUsage(deps), // it locks what it adds up: two at once add nothing twice
+    sweepTickets(deps),
   ]
 }
 
@@ -161,8 +186,23 @@ async function canReach({ db }: Store): Promise<string | null> {
   }
 }
 
+function whyNotHeld({ schema }: Store): string | null {
+  return schema.isHeld ? null : 'the schema is not held: a migration may be under way'
+}
+
+const WILDCARDS = ['0.0.0.0', '::']
+
+/** How workers reach this process, as far as it can know. */
+function advertised({ advertiseUrl, host }: Config, url: string): string | null {
+  return advertiseUrl ?? (WILDCARDS.includes(host) ? null : url)
+}
+
+const NO_URL =
+  'other server processes run on this database, and it listens on all addresses: say by SANDYARD_ADVERTISE_URL or ' +
+  '--advertise-url how workers reach this one, or streams for its clients fail where the worker syncs with another'
+
 function urlOf(host: string, address: AddressInfo | string | null): string {
   const port = typeof address === 'object' && address !== null ? address.port : 0
-  const shown = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
+  const shown = WILDCARDS.includes(host) ? '127.0.0.1' : host
   return `http://${shown.includes(':') ? `[${shown}]` : shown}:${String(port)}`
 }

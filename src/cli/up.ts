@@ -23,11 +23,12 @@ export const up: Command = {
 
 async function runUp({ config }: Call): Promise<number> {
   const log = makeCalmLog(makeLog(config.logLevel), systemClock)
-  const signal = stopSignal()
+  const stop = stopSignal()
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   say(`data folder: ${config.dataDir}`)
   say(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
+  const signal = AbortSignal.any([stop, store.schema.outgrown])
   await using control = await startControl(config, folder, store, log)
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
@@ -48,6 +49,7 @@ async function runUp({ config }: Call): Promise<number> {
   tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
   await working // a worker that can't go on ends the program, with its reason
   if (machine !== null) await leaveMachine(config, machine)
+  store.schema.outgrown.throwIfAborted()
   return 0
 }
 

@@ -10,7 +10,7 @@ export type { Capacity, DriverReport, Outcome, StartFailure, StorageReport } fro
  * that it sees; the control plane answers with all that it wants. Either side may repeat a message: both are whole
  * pictures, and every run carries its identifier as fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 2
+export const WORKER_PROTOCOL_VERSION = 3
 
 /**
  * Where a machine becomes a worker: it makes a credential, keeps it, and sends its SHA-256 with a join token. The same
@@ -30,7 +30,10 @@ export type JoinRequest = {
 
 export type JoinAnswer = { readonly worker_id: WorkerId; readonly name: string }
 
-/** How long the control plane holds a sync that has nothing new to say. */
+/**
+ * How long the control plane holds a sync that has nothing new to say. The head of its answer comes at once, as soon as the
+ * report is taken in: from then on the worker knows that its lease was prolonged, however long the rest is held.
+ */
 export const SYNC_HOLD_MS = 8_000
 
 export type SyncRequest = {
@@ -79,25 +82,30 @@ export type SyncAnswer = {
   readonly wanted: readonly WantedRun[] | null
   /** Of the `stored` ones, those whose sandbox is gone: their writable layers are to be deleted. */
   readonly discard: readonly SandboxId[]
-  /** Streams that the worker is to dial: `GET /worker/v1/streams/{ticket}` with a WebSocket upgrade. */
+  /** Streams that the worker is to dial: `GET /worker/v1/streams/{ticket}` with a WebSocket upgrade, at the ticket's URL. */
   readonly streams: readonly StreamTicket[]
   readonly volumes_version: string
   /** The caps of every volume whose home is this worker; null: as in `known_volumes_version`. */
   readonly volumes: readonly WantedVolume[] | null
   /** Volumes that are to be deleted here. */
   readonly discard_volumes: readonly Pick<WantedVolume, 'org_id' | 'volume_id'>[]
+  /** The URLs of the server processes that live: the worker stands by at all, and syncs with another when one fails. */
+  readonly replicas?: readonly string[]
   /** Present while the worker gets no new runs; `deadline_at`: when what it runs is asked to stop (RFC 3339), or null. */
   readonly drain?: { readonly deadline_at: string | null }
 }
+
+/** `url`: the server process that waits for the stream; without it, the one that the worker syncs with. */
+type TicketTo = { readonly ticket: string; readonly url?: string }
 
 /**
  * `agent`: the raw bytes of a run's command channel. `volume`: HTTP/1.1 as `volume-protocol.ts` says. `logs`: lines as
  * `log-protocol.ts` says.
  */
 export type StreamTicket =
-  | { readonly ticket: string; readonly kind: 'agent'; readonly run_id: RunId }
-  | { readonly ticket: string; readonly kind: 'volume'; readonly volume: WantedVolume }
-  | { readonly ticket: string; readonly kind: 'logs'; readonly sandbox_id: SandboxId; readonly query: LogQuery }
+  | (TicketTo & { readonly kind: 'agent'; readonly run_id: RunId })
+  | (TicketTo & { readonly kind: 'volume'; readonly volume: WantedVolume })
+  | (TicketTo & { readonly kind: 'logs'; readonly sandbox_id: SandboxId; readonly query: LogQuery })
 
 /**
  * A worker that stands by holds requests for a WebSocket at `STAND_BY_PATH`. When a stream is wanted, one is accepted, and
@@ -111,7 +119,7 @@ export const STAND_BY_HOLD_MS = 50_000
 /** What a stream is asked for; its ticket is made by who waits for it. */
 export type StreamAsked = StreamTicket extends infer One
   ? One extends StreamTicket
-    ? Omit<One, 'ticket'>
+    ? Omit<One, keyof TicketTo>
     : never
   : never
 

@@ -4,7 +4,7 @@ import { interruptibleSleep } from '../lib/clock.ts'
 import type { ControlDeps } from './deps.ts'
 import { ticketTopic } from './dial-in.ts'
 import { SHARED_VOLUMES_TOPIC } from './volume-topics.ts'
-import { emptyAnswer, isNews, makeAnswer, takeReport, type Tickets } from './worker-sync.ts'
+import { emptyAnswer, isNews, makeAnswer, takeReport, type Taken, type Tickets } from './worker-sync.ts'
 
 /**
  * Serves one sync: takes the report in and answers as soon as something is wanted that the worker does not hold yet,
@@ -15,12 +15,18 @@ import { emptyAnswer, isNews, makeAnswer, takeReport, type Tickets } from './wor
 export async function holdSync(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'> & {
     readonly tickets: Tickets
+    /** Called once the report is taken in: the worker's lease goes on from there. */
+    readonly onTaken?: () => void
+    /** Of a report that was taken in as one that says nothing new: when its hold ends, and what the worker is told of itself. */
+    readonly begun?: { readonly endMs: number; readonly told: Taken }
+    /** Called once it is known whether the report moved nothing and nothing was wanted. */
+    readonly onFirstLook?: (look: { readonly isQuiet: boolean; readonly told: Taken }) => void
   },
   worker: WorkerId,
   report: SyncRequest,
   signal: AbortSignal,
 ): Promise<SyncAnswer> {
-  const endMs = deps.clock.monotonicMs() + SYNC_HOLD_MS
+  const endMs = deps.begun?.endMs ?? deps.clock.monotonicMs() + SYNC_HOLD_MS
   let isWoken = false
   let hasTicket = false
   let sleeper = new AbortController()
@@ -38,13 +44,16 @@ export async function holdSync(
     deps.wake.subscribe(ticketTopic(worker), noteTicket),
   ]
   try {
-    const taken = await takeReport(deps, worker, report)
+    const taken = deps.begun === undefined ? await takeReport(deps, worker, report) : { ...deps.begun, hasMoved: true }
+    deps.onTaken?.()
     if (taken === null) return emptyAnswer(deps.tickets, worker, report)
-    for (;;) {
+    const { told } = taken
+    for (let isFirst = true; ; isFirst = false) {
       isWoken = false
       hasTicket = false
-      const answer = { ...(await makeAnswer(deps, deps.tickets, worker, report)), ...taken }
+      const answer = { ...(await makeAnswer(deps, deps.tickets, worker, report)), ...told }
       const restMs = endMs - deps.clock.monotonicMs()
+      if (isFirst) deps.onFirstLook?.({ isQuiet: !taken.hasMoved && !isNews(answer, report), told })
       if (isNews(answer, report) || restMs <= 0) return answer
       if (!isWoken && !hasTicket) {
         sleeper = new AbortController()
@@ -52,7 +61,7 @@ export async function holdSync(
       }
       if (signal.aborted) return answer
       if (hasTicket && !isWoken) {
-        const streams = { ...emptyAnswer(deps.tickets, worker, report), ...taken }
+        const streams = { ...emptyAnswer(deps.tickets, worker, report), ...told }
         if (isNews(streams, report)) return streams
       }
     }

@@ -11,16 +11,16 @@ export type ReplicasDeps = { readonly db: Database; readonly clock: Clock; reado
 
 /** What a process knows of those that serve beside it, as of a few seconds ago. */
 export interface Replicas {
-  /** The URL by which workers reach this process, or null when it has none to give. */
+  /** The URL by which workers reach this process; null before `announce`, and when it has none to give. */
   readonly ownUrl: string | null
   /** How many processes live, this one included. */
   readonly count: number
   /** How workers reach the processes that live, this one included; in the same order everywhere, and bounded. */
   readonly urls: readonly string[]
-  /** Writes this process down and reads the others; then keeps on until the signal, and takes it off. Never rejects. */
+  /** Writes this process down, as serving at this URL, and reads the others. Rejects when the database can't be reached. */
+  announce(url: string | null): Promise<void>
+  /** Does so again and again until the signal, and takes this process off then. Never rejects. */
   keep(signal: AbortSignal): Promise<void>
-  /** The same, once. Rejects when the database can't be reached. */
-  renew(): Promise<void>
 }
 
 /** How often a process says that it lives, in milliseconds. */
@@ -34,17 +34,19 @@ const REPLICAS_LIMIT = 64
 
 type Known = { readonly row: replicas.SeenReplica; readonly sinceMs: number }
 
-/** The directory of this process. `self.url` must not be that of another one that lives. */
-export function makeReplicas(deps: ReplicasDeps, self: replicas.Replica): Replicas {
+/** The directory of a process. No two that live may announce one URL. */
+export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica, 'url'>): Replicas {
   const { db, clock, log } = deps
+  let self: replicas.Replica = { ...process, url: null }
   let known = new Map<string, Known>()
-  let live: readonly replicas.Replica[] = [self]
+  let others: readonly replicas.Replica[] = []
   let own: replicas.SeenReplica | null = null
 
   async function renew(): Promise<void> {
     const seen = { ...self, seen_at: clock.now() }
+    const { id, url } = self
     const rows = await db.asSystem(async (q) => {
-      if (own === null && self.url !== null) await replicas.removeOthersAt(q, self.url, self.id)
+      if (own === null && url !== null) await replicas.removeOthersAt(q, url, id)
       await replicas.renew(q, seen)
       return replicas.list(q, REPLICAS_LIMIT)
     })
@@ -58,29 +60,35 @@ export function makeReplicas(deps: ReplicasDeps, self: replicas.Replica): Replic
       }),
     )
     const agesMs = [...known.values()].map(({ row, sinceMs }) => ({ row, ageMs: nowMs - sinceMs }))
-    const others = agesMs.filter(({ row, ageMs }) => row.id !== self.id && ageMs < REPLICA_GONE_MS)
-    live = [self, ...others.map(({ row }) => row)].sort((a, b) => (a.id < b.id ? -1 : 1))
+    others = agesMs.filter(({ row, ageMs }) => row.id !== id && ageMs < REPLICA_GONE_MS).map(({ row }) => row)
     for (const { row, ageMs } of agesMs)
       if (ageMs >= REPLICA_GONE_MS + KEPT_AFTER_MS) await db.asSystem((q) => replicas.remove(q, row))
   }
 
   return {
-    ownUrl: self.url,
+    get ownUrl() {
+      return self.url
+    },
     get count() {
-      return live.length
+      return others.length + 1
     },
     get urls() {
+      const live = [self, ...others].sort((a, b) => (a.id < b.id ? -1 : 1)) // the longest served first
       return [...new Set(live.flatMap(({ url }) => (url === null ? [] : [url])))]
     },
-    renew,
+    async announce(url) {
+      self = { ...self, url }
+      await renew()
+    },
     async keep(signal) {
-      while (!signal.aborted) {
+      for (;;) {
+        await interruptibleSleep(clock, RENEW_EVERY_MS, signal)
+        if (signal.aborted) break
         try {
           await renew()
         } catch (error) {
           log.warn({ error }, 'this replica could not say that it lives; it is tried again')
         }
-        await interruptibleSleep(clock, RENEW_EVERY_MS, signal)
       }
       const last = own
       if (last === null) return

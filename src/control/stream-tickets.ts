@@ -26,7 +26,7 @@ export type StreamTicketsDeps = Pick<ControlDeps, 'db' | 'clock' | 'wake' | 'log
   readonly ownTickets: (worker: string) => readonly StreamTicket[]
 }
 
-/** What a process shows workers of its own tickets and of those of the others. */
+/** What a process shows workers of its own tickets and of those of the others; `showTickets` is for the answers to syncs. */
 export interface StreamTickets {
   /** Has a worker learn of a ticket for which this process waits. */
   note(worker: string, ticket: StreamTicket): void

@@ -6,23 +6,33 @@ import {
   STAND_BY_HOLD_MS,
   STAND_BY_PATH,
   type StreamAsked,
+  type SyncAnswer,
   type SyncRequest,
 } from '../contract/worker-protocol.ts'
 import type { ControlDeps } from '../control/deps.ts'
-import { holdSync } from '../control/hold-sync.ts'
+import type { Tickets } from '../control/worker-sync.ts'
 import { authenticateWorker } from '../control/worker-join.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
+import { once } from '../lib/once.ts'
 import type { Relay } from '../relay/relay.ts'
 import { clientGone } from './client-gone.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from './problem-reply.ts'
+import { readJson } from './request-body.ts'
+import { makeSyncServing, takeUnreadBodies } from './serve-sync.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import { makeParserMaker } from './validate.ts'
 
 export type WorkerRouteDeps = { readonly control: ControlDeps; readonly relay: Relay<StreamAsked, WebSocket> }
+export type SyncRouteDeps = {
+  readonly control: ControlDeps
+  readonly tickets: Tickets
+  /** What is known of the server processes that live. */
+  readonly replicas: { readonly urls: readonly string[] }
+}
 
 /** The largest sync, in bytes: some 100,000 runs. */
 const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
@@ -37,28 +47,48 @@ type Held = {
 
 /**
  * The route that workers sync by. A later sync of a worker ends the hold of an earlier one and waits for its answer, so
- * that answers are made in the order of the reports; one that was overtaken on its way is not held.
+ * that answers are made in the order of the reports; one that was overtaken on its way is not held. The head of the
+ * answer goes out as soon as the report is taken in, with a blank, which JSON allows before a value.
  */
-export function makeSyncRoute({ control, relay }: WorkerRouteDeps): FastifyPluginAsync {
+export function makeSyncRoute({ control, tickets, replicas }: SyncRouteDeps): FastifyPluginAsync {
   const parse = makeParserMaker()(SyncInput, 'body')
+  const place = makeSyncServing(control, tickets)
   const held = new Map<WorkerId, Held>()
   return (app) => {
+    takeUnreadBodies(app)
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES }, async (request, reply) => {
-      const worker = await workerOf(control, request.headers.authorization)
-      const report = reportOf(parse(request.body), worker)
+      const { authorization } = request.headers
+      const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
+      let report: SyncRequest | null = null
+      const read = async (): Promise<SyncRequest> =>
+        (report ??= reportOf(parse(readJson(request, body)), await workerOf(control, authorization)))
+      const sync = await place({ credential: credentialIn(authorization), body, read })
+      const { worker, life, seq } = sync
       const { promise: answered, resolve } = Promise.withResolvers<void>()
-      const mine = { life: report.life, seq: report.seq, release: new AbortController(), answered }
+      const mine = { life, seq, release: new AbortController(), answered }
       const earlier = held.get(worker)
       if (earlier?.life === mine.life && earlier.seq > mine.seq) mine.release.abort(new Error('overtaken'))
       else held.set(worker, mine)
+      const onTaken = once(() => {
+        reply.hijack()
+        reply.raw.writeHead(200, { 'x-request-id': request.id, 'content-type': JSON_TYPE })
+        reply.raw.write(' ')
+      })
       try {
         if (held.get(worker) === mine && earlier !== undefined) {
           earlier.release.abort(new Error('a later sync arrived'))
           await earlier.answered
         }
         const signal = AbortSignal.any([clientGone(reply.raw), mine.release.signal])
-        const answer = await holdSync({ ...control, tickets: relay }, worker, report, signal)
-        return await reply.type(JSON_TYPE).send(JSON.stringify(answer))
+        const answer = await sync.serve(onTaken, signal)
+        onTaken()
+        reply.raw.end(JSON.stringify({ ...answer, replicas: replicas.urls } satisfies SyncAnswer))
+        return reply
+      } catch (error) {
+        if (!reply.sent) throw error
+        control.log.warn({ error }, 'an answer to a sync could not be made; the worker asks again')
+        reply.raw.destroy()
+        return reply
       } finally {
         resolve()
         if (held.get(worker) === mine) held.delete(worker)
@@ -112,9 +142,13 @@ export function makeStreamRoute({ control, relay }: WorkerRouteDeps): UpgradeRou
   }
 }
 
+function credentialIn(authorization: string | undefined): string | null {
+  return /^Bearer (\S{1,512})$/.exec(authorization ?? '')?.[1] ?? null
+}
+
 async function workerOf(control: ControlDeps, authorization: string | undefined): Promise<WorkerId> {
-  const credential = /^Bearer (\S{1,512})$/.exec(authorization ?? '')?.[1]
-  const worker = credential === undefined ? null : await authenticateWorker(control, credential)
+  const credential = credentialIn(authorization)
+  const worker = credential === null ? null : await authenticateWorker(control, credential)
   if (worker === null) throw new Problem('invalid_api_key')
   return worker
 }

@@ -38,10 +38,14 @@ type Begin<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
 
 type Open<Asked, Stream> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Stream) => void }
 
-/** Makes a relay; `newTicket` gives unguessable texts, `onTicket` is called when a worker has a ticket to take. */
+/**
+ * Makes a relay; `newTicket` gives unguessable texts, `onTicket` is called when a worker has a ticket to take, `onOver` when
+ * a ticket is used or nobody waits any more.
+ */
 export function makeRelay<Asked extends object, Stream>(options: {
   readonly newTicket: () => string
-  readonly onTicket: (workerId: string) => void
+  readonly onTicket: (workerId: string, ticket: Ticket<Asked>) => void
+  readonly onOver?: (ticket: string) => void
 }): Relay<Asked, Stream> {
   const byWorker = new Map<string, Map<string, Open<Asked, Stream>>>()
   const spares = new Map<string, Set<Begin<Asked, Stream>>>()
@@ -63,6 +67,7 @@ export function makeRelay<Asked extends object, Stream>(options: {
     if (tickets?.delete(ticket) !== true) return
     waiting -= 1
     if (tickets.size === 0) byWorker.delete(workerId)
+    options.onOver?.(ticket)
   }
 
   return {
@@ -74,17 +79,17 @@ export function makeRelay<Asked extends object, Stream>(options: {
       }
       signal.throwIfAborted()
       if (waiting >= TICKET_LIMIT) return null
-      const ticket = options.newTicket()
+      const ticket = { ...asked, ticket: options.newTicket() }
       const { promise, resolve, reject } = Promise.withResolvers<Stream>()
       const onAbort = (): void => {
-        close(workerId, ticket)
+        close(workerId, ticket.ticket)
         reject(reasonOf(signal))
       }
       const tickets = byWorker.get(workerId) ?? new Map<string, Open<Asked, Stream>>()
-      byWorker.set(workerId, tickets.set(ticket, { ticket: { ...asked, ticket }, resolve }))
+      byWorker.set(workerId, tickets.set(ticket.ticket, { ticket, resolve }))
       waiting += 1
       signal.addEventListener('abort', onAbort, { once: true })
-      options.onTicket(workerId)
+      options.onTicket(workerId, ticket)
       try {
         return await promise
       } finally {

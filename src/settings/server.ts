@@ -21,6 +21,18 @@ export const SERVER_SETTINGS = {
     meaning: 'where the API listens; 0 picks a free one',
     parse: wholeNumber(0, 65_535),
   } satisfies Setting<number>,
+  advertiseUrl: {
+    variable: 'SANDYARD_ADVERTISE_URL',
+    flag: 'advertise-url',
+    fallback: null,
+    unit: 'URL',
+    meaning:
+      'how workers reach this server process, beside others on the same PostgreSQL (default: http:// with host and port)',
+    parse: (seen) =>
+      /^https?:\/\/[^/?#@]+\/?$/.test(seen) && URL.canParse(seen)
+        ? { value: new URL(seen).origin }
+        : { accepted: 'http:// or https:// with a host, and a port if it is not the usual one' },
+  } satisfies Setting<string>,
   dataDir: {
     variable: 'SANDYARD_DATA_DIR',
     flag: 'data-dir',

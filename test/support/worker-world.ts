@@ -90,7 +90,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       metrics: new Registry(),
       isReady: () => Promise.resolve([]),
       settings: DEFAULT_SERVER_SETTINGS,
-      plugins: [makeSyncRoute({ control: deps, relay })],
+      plugins: [makeSyncRoute({ control: deps, tickets: relay, replicas: { urls: [] } })],
       upgrades: [makeStandByRoute({ control: deps, relay }), makeStreamRoute({ control: deps, relay })],
     })
   let server = serve()

@@ -1,0 +1,34 @@
+import { makeFirstOrg } from '../control/bootstrap.ts'
+import { makeCalmLog } from '../lib/calm-log.ts'
+import { systemClock } from '../lib/clock.ts'
+import { makeLog } from '../lib/log.ts'
+import { systemRandom } from '../lib/random.ts'
+import type { Call, Command } from './command.ts'
+import { openDataFolder } from './data-folder.ts'
+import { openStore } from './open-store.ts'
+import { say } from './say.ts'
+import { startControl } from './start-control.ts'
+import { tellHowToUse } from './tell-how-to-use.ts'
+import { stopSignal, untilAborted } from './until-stopped.ts'
+
+export const serve: Command = {
+  usage: 'serve [--host ADDRESS] [--port PORT] [--advertise-url URL]',
+  summary: 'the control plane without a worker; any number of them on one PostgreSQL (DATABASE_URL)',
+  run: runServe,
+}
+
+async function runServe({ config }: Call): Promise<number> {
+  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
+  const stop = stopSignal()
+  const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+  say(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
+  await using store = await openStore(config, log)
+  const signal = AbortSignal.any([stop, store.schema.outgrown])
+  await using control = await startControl(config, folder, store, log)
+  const first = await makeFirstOrg(control.deps, config.apiKey)
+  say('this process runs no sandboxes: that is for workers')
+  tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
+  await untilAborted(signal)
+  store.schema.outgrown.throwIfAborted()
+  return 0
+}
