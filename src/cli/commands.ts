@@ -6,6 +6,7 @@ import type { Command } from './command.ts'
  */
 export const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   up: async () => (await import('./up.ts')).up,
+  worker: async () => (await import('./worker.ts')).worker,
   serve: async () => (await import('./serve.ts')).serve,
   doctor: async () => (await import('./doctor.ts')).doctor,
   image: async () => (await import('./image.ts')).image,

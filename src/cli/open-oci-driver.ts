@@ -8,6 +8,8 @@ import { serveChannel } from '../worker/channel/serve-channel.ts'
 import type { Driver } from '../worker/drivers/driver.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { makeOciDriver } from '../worker/drivers/oci/driver.ts'
+import { cgroupParentOf } from '../worker/drivers/oci/leftovers.ts'
+import { startWatchdog } from '../worker/drivers/oci/watchdog.ts'
 import { makeContainerGuests } from '../worker/drivers/oci/guests.ts'
 import { findRuntime, type FoundRuntime } from '../worker/drivers/oci/runtime.ts'
 import { makeLauncher } from '../worker/drivers/oci/launcher.ts'
@@ -30,7 +32,14 @@ export function chooseRuntime(config: Config): Promise<FoundRuntime> {
 /** Opens the driver for OCI runtimes. Rejects, in words, with what the machine lacks for it. */
 export async function openOciDriver(
   config: Config,
-  { folder, storage, logs, log, getRuntime }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
+  {
+    folder,
+    storage,
+    logs,
+    log,
+    leaseFile,
+    getRuntime,
+  }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
 ): Promise<Driver> {
   const runtime = await getRuntime()
   for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
@@ -47,7 +56,9 @@ export async function openOciDriver(
     log,
   })
   const images = await openImages(config, log)
-  const launcher = makeLauncher(log)
+  const launcher = makeLauncher(log, leaseFile)
+  const cgroups = cgroupParentOf(sandboxFolder(config))
+  const watchdog = leaseFile === null ? null : startWatchdog({ leaseFile, cgroups, clock: systemClock, log })
   const guests = makeContainerGuests({ log, launcher, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: sandboxFolder(config),
@@ -89,6 +100,7 @@ export async function openOciDriver(
       await driver.close()
       await networks.close()
       launcher.close()
+      await watchdog?.close()
     },
   }
 }

@@ -39,6 +39,11 @@ export function microVmFolder(config: Config): string {
   return join(config.dataDir, 'vm')
 }
 
+/** Where a worker that fences itself keeps its lease. */
+export function leaseFileOf(config: Config): string {
+  return join(config.dataDir, 'lease.json')
+}
+
 /** Where the settings keep volumes. */
 export function storagePlan(config: Config): StoragePlan {
   return { dir: join(config.dataDir, 'volumes'), sharedDir: config.sharedVolumesDir, poolGib: config.volumePoolGib }
@@ -65,4 +70,6 @@ export type DriverDeps = {
   readonly storage: VolumeStorage
   readonly logs: Pick<SandboxLogs, 'of'>
   readonly log: Log
+  /** The file of the lease that this worker runs sandboxes by; null: it needs none. */
+  readonly leaseFile: string | null
 }

@@ -56,7 +56,8 @@ async function runUp({ config }: Call): Promise<number> {
 /** Without them the API works all the same: what is there can be read, and starts say what they wait for. */
 async function tryMachine(deps: MachineDeps): Promise<Machine | null> {
   try {
-    return await openMachine(deps)
+    // One process with its control plane, so the two can't be parted: nothing else could run its sandboxes meanwhile.
+    return await openMachine(deps, { fencesItself: false })
   } catch (error) {
     deps.log.error({ error }, 'no driver')
     say(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
@@ -79,8 +80,6 @@ async function runLocally(
     worker_id,
     life: control.deps.uuids.next(),
     controlPlane: makeControlPlane({ url: control.url, credential }),
-    // One process with its control plane, so the two can't be parted: nothing else could run its sandboxes meanwhile.
-    fencesItself: false,
     onSynced,
   }
   await liveAsWorker({ config, log }, { machine, identity }, signal)

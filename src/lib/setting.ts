@@ -19,6 +19,17 @@ export const text: Setting<string>['parse'] = (value) =>
 export const folder: Setting<string>['parse'] = (seen) =>
   seen === '' ? { accepted: 'the path of a folder' } : { value: resolve(seen) }
 
+/** Takes the address of a server on the web, without a path; makes it an origin. */
+export const webAddress: Setting<string>['parse'] = (seen) => {
+  const url = URL.canParse(seen) ? new URL(seen) : null
+  const isFine =
+    url !== null &&
+    /^https?:$/.test(url.protocol) &&
+    /^\/?$/.test(url.pathname) &&
+    url.search + url.hash + url.username === ''
+  return isFine ? { value: url.origin } : { accepted: 'http:// or https:// with a host and, if need be, a port' }
+}
+
 /** Takes whole numbers within bounds, both included. */
 export function wholeNumber(least: number, most: number): Setting<number>['parse'] {
   return (seen) => {

@@ -1,7 +1,31 @@
-import { folder, oneOf, text, wholeNumber, type Setting } from '../lib/setting.ts'
+import { folder, oneOf, text, webAddress, wholeNumber, type Setting } from '../lib/setting.ts'
 
 /** The settings of what runs sandboxes on a machine. */
 export const WORKER_SETTINGS = {
+  join: {
+    variable: 'SANDYARD_JOIN',
+    flag: 'join',
+    fallback: null,
+    unit: 'URL',
+    meaning: 'with `sandyard worker`: where the control plane is; remembered from the first time on',
+    parse: webAddress,
+  } satisfies Setting<string>,
+  joinToken: {
+    variable: 'SANDYARD_JOIN_TOKEN',
+    flag: 'token',
+    fallback: null,
+    unit: 'text',
+    meaning: 'with `sandyard worker`: the join token of `sandyard worker token`; needed the first time only',
+    parse: text,
+  } satisfies Setting<string>,
+  workerName: {
+    variable: 'SANDYARD_WORKER_NAME',
+    flag: null,
+    fallback: null,
+    unit: 'text',
+    meaning: "with `sandyard worker`: the worker's name (default: the host's)",
+    parse: text,
+  } satisfies Setting<string>,
   driver: {
     variable: 'SANDYARD_DRIVER',
     flag: 'driver',

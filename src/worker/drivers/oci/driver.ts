@@ -12,7 +12,7 @@ import { openCgroups } from './cgroup.ts'
 import type { Container } from './container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
 import { openDisks } from './disk.ts'
-import { makeMountDir, mountFolderOf, parentName, removeIfUnused, sweep } from './leftovers.ts'
+import { cgroupParentOf, makeMountDir, mountFolderOf, removeIfUnused, sweep } from './leftovers.ts'
 import { observe } from './observe.ts'
 import { probeMachine, refuseUnfit } from './probe.ts'
 import { readBootId } from './processes.ts'
@@ -146,7 +146,7 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
       mountAhead: (name, path) => mountDisk(rootfsPaths(mountFolder, name), path, input.settings.uidShift),
       unmountAhead: (name) => removeMounts({ mountDir: mountFolder, clock: input.clock }, name),
     }),
-    openCgroups(`sandyard/${parentName(input.dir)}`),
+    openCgroups(cgroupParentOf(input.dir)),
     makeMountDir(input.dir),
     readBootId(),
     readFile('/proc/self/limits', 'utf8'),

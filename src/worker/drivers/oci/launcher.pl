@@ -3,7 +3,8 @@
 # A request on standard input: length of what follows (u32, big-endian), its number (u32), how many descriptors the program
 # gets (u8), then, each ended by a NUL, their paths from descriptor 0 on, and its command line. A reply is a line: `started N PID`, `failed N TEXT`, and
 # `ended N CODE`, where CODE is `-` when a signal ended it. At the end of input it leaves; what it started goes on. What a
-# worker still asked for as it died is not started: the next one may have put in order already what that would change.
+# worker still asked for as it died is not started: the next one may have put in order already what that would change. Nor is
+# what a worker asks for whose lease is over: it may run elsewhere already.
 use strict;
 use warnings;
 use Fcntl;
@@ -13,7 +14,8 @@ use constant OPEN_LIMIT_SECS => 5;
 use constant SFD_CLOEXEC => 0x80000;
 use constant SIGNAL_SET_BYTES => 8;
 my %SIGNALFD4 = (x64 => 289, arm64 => 74);
-my ($architecture, $worker) = @ARGV;
+require(__FILE__ =~ s{[^/]+$}{lease.pl}r);
+my ($architecture, $worker, $lease) = @ARGV; # without the file of a lease there is none
 
 # What the worker had open, such as others' terminals, would stay open as long as this process.
 opendir my $inherited, '/proc/self/fd' or die "/proc/self/fd: $!\n";
@@ -60,6 +62,7 @@ sub say_line {
 sub begin {
     exit 0 if getppid != $worker;
     my ($number, $count, $fields) = unpack 'N C a*', $_[0];
+    return say_line("failed $number the lease of this worker is over") if defined $lease && is_lease_over($lease);
     my @command = split /\0/, $fields, -1;
     pop @command; # behind the last NUL
     my @files = splice @command, 0, $count;

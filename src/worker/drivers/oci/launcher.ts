@@ -39,8 +39,11 @@ type Waiting = {
 const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 const SCRIPT = join(import.meta.dirname, 'launcher.pl')
 
-/** Makes a launcher. Its process starts with the first program, and anew after it was killed. */
-export function makeLauncher(log: Log): Launcher {
+/**
+ * Makes a launcher. Its process starts with the first program, and anew after it was killed. With the file of a lease, it
+ * starts nothing once the lease is over.
+ */
+export function makeLauncher(log: Log, leaseFile: string | null = null): Launcher {
   const waiting = new Map<number, Waiting>()
   let helper: Helper | null = null
   let count = 0
@@ -58,12 +61,16 @@ export function makeLauncher(log: Log): Launcher {
     if (word !== 'started') forget(Number(number))
   }
   const begin = (): Helper => {
-    const begun = spawn('perl', [SCRIPT, process.arch, String(process.pid)], {
-      stdio: ['pipe', 'pipe', 'inherit'],
-      detached: true,
-      cwd: '/',
-      env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
-    })
+    const begun = spawn(
+      'perl',
+      [SCRIPT, process.arch, String(process.pid), ...(leaseFile === null ? [] : [leaseFile])],
+      {
+        stdio: ['pipe', 'pipe', 'inherit'],
+        detached: true,
+        cwd: '/',
+        env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
+      },
+    )
     const onEnd = (error?: Error): void => {
       if (helper === begun) helper = null
       for (const one of waiting.values()) {

@@ -17,6 +17,11 @@ export function parentName(dir: string): string {
   return createHash('sha256').update(dir).digest('hex').slice(0, 12)
 }
 
+/** Beneath which cgroup the driver of a folder has those of its runs. */
+export function cgroupParentOf(dir: string): string {
+  return `sandyard/${parentName(dir)}`
+}
+
 /** Where the driver of a folder mounts its sandboxes. */
 export function mountFolderOf(dir: string): string {
   return join('/run/sandyard', parentName(dir))

@@ -1,0 +1,124 @@
+import { text } from 'node:stream/consumers'
+import type { Config } from '../config.ts'
+import type { SyncAnswer } from '../contract/worker-protocol.ts'
+import { systemClock } from '../lib/clock.ts'
+import { makeLog } from '../lib/log.ts'
+import { systemRandom } from '../lib/random.ts'
+import { makeUuids } from '../lib/uuid.ts'
+import { lockDataFolder } from '../store/data-lock.ts'
+import { makeControlPlane, WorkerRemoved } from '../worker/control-plane.ts'
+import { UsageError, type Call } from './command.ts'
+import { ensureDataDir, openDataFolder } from './data-folder.ts'
+import { joinFleet, type JoinWish } from './join-fleet.ts'
+import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, type Machine } from './machine.ts'
+import { say } from './say.ts'
+import { stopSignal } from './until-stopped.ts'
+import { forgetIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
+
+/** What the process ends with when its worker was removed: to start it again changes nothing then. */
+export const REMOVED_EXIT_CODE = 3
+
+/** Joins a control plane unless that was done before, and runs sandboxes for it until SIGTERM. */
+export async function runWorker(call: Call): Promise<number> {
+  const { config } = call
+  const log = makeLog(config.logLevel)
+  const token = await readToken(call)
+  const signal = stopSignal()
+  await ensureDataDir(config.dataDir)
+  using _lock = lockDataFolder(config.dataDir)
+  const origin = await originOf(call, token)
+  const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+  say(`data folder: ${config.dataDir}`)
+  // Before it joins: a machine that can run nothing must not use the token up.
+  const machine = await openMachine({ config, folder, log }, { fencesItself: true })
+  try {
+    const joined = origin.kind === 'joined' ? origin : await joinFleet(config.dataDir, origin.wish, signal)
+    if (joined !== null) await live(config, { machine, joined }, signal)
+    return 0
+  } catch (error) {
+    if (!(error instanceof WorkerRemoved)) throw error
+    await forgetIdentity(config.dataDir)
+    say(`${error.message}: its sandboxes are destroyed. With a new join token this machine can join as a new worker`)
+    return REMOVED_EXIT_CODE
+  } finally {
+    await leaveMachine(config, machine)
+  }
+}
+
+/** A token among the words of a command line can be read by every user of the machine: it is taken off there. */
+async function readToken({ config, switches }: Call): Promise<string | null> {
+  process.title = 'sandyard worker'
+  if (!switches.has('token-stdin')) return config.joinToken
+  const token = (await text(process.stdin)).trim()
+  if (token === '') throw new UsageError('the join token is read from standard input, and there was none')
+  return token
+}
+
+type Origin = ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly wish: JoinWish }
+
+/** Who this machine is already, with the address that it is given now; or how it is to join. */
+async function originOf({ config, texts }: Call, token: string | null): Promise<Origin> {
+  const known = await readIdentity(config.dataDir)
+  const name = texts['name'] ?? config.workerName
+  if (known?.joined === null || known === null) {
+    if (config.join === null) throw new UsageError('--join URL (or SANDYARD_JOIN) says where the control plane is')
+    if (token === null)
+      throw new UsageError(
+        'a join token is needed, in SANDYARD_JOIN_TOKEN or by --token-stdin: `sandyard worker token` makes one',
+      )
+    return { kind: 'new', wish: { url: config.join, token, name } }
+  }
+  const joined = { ...known.joined, url: config.join ?? known.joined.url }
+  if (name !== null && name !== joined.name)
+    throw new UsageError(
+      `this machine has joined as '${joined.name}' already; for another name, remove that worker first`,
+    )
+  if (token !== null) say(`this machine has joined as '${joined.name}' already: the join token is not used`)
+  if (joined.url !== known.joined.url) await writeIdentity(config.dataDir, { ...known, joined })
+  return { kind: 'joined', credential: known.credential, joined }
+}
+
+type Life = { readonly machine: Machine; readonly joined: JoinedIdentity }
+
+async function live(
+  config: Config,
+  { machine, joined: { credential, joined } }: Life,
+  signal: AbortSignal,
+): Promise<void> {
+  const log = makeLog(config.logLevel)
+  const { url, worker_id, name } = joined
+  warnOfPlainText(url)
+  say(`worker '${name}' (${worker_id}) of ${url}`)
+  await keepDemoImage({ config, log }, machine)
+  const life = makeUuids(systemClock, systemRandom).next()
+  const controlPlane = makeControlPlane({ url, credential })
+  await liveAsWorker(
+    { config, log },
+    { machine, identity: { worker_id, life, controlPlane, onSynced: tellStanding() } },
+    signal,
+  )
+}
+
+/** Says when the control plane was reached first, and whenever it begins or ends a drain. */
+function tellStanding(): (answer: SyncAnswer) => void {
+  let told: string | null = null
+  return ({ drain }) => {
+    const until = drain?.deadline_at ?? null
+    const standing =
+      drain === undefined
+        ? 'ready: the control plane gives it sandboxes to run'
+        : `draining: it gets no new sandboxes, and those that run go on ${until === null ? 'to their end' : `until ${until}`}`
+    if (standing !== told) say(standing)
+    told = standing
+  }
+}
+
+const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
+
+function warnOfPlainText(url: string): void {
+  const { protocol, hostname } = new URL(url)
+  if (protocol === 'https:' || LOOPBACK.test(hostname)) return
+  say(
+    `WARNING: ${url} is not encrypted: whoever sees the network between here and there reads credentials and secrets. Use https`,
+  )
+}
