@@ -38,7 +38,7 @@ export type Tickets = {
  * Takes in what a worker sees: prolongs its lease and moves the sandboxes that its runs tell of. A report that a later
  * one has overtaken moves nothing: null. A sandbox that can't be moved does not keep the others from it.
  */
-export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<Taken | null> {
+export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<TakenReport | null> {
   const now = deps.clock.now()
   const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
   const { capacity, driver, storage, life, seq } = report
@@ -58,8 +58,12 @@ export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncR
   })
   await transitionEach(deps, moves)
   const { draining_since, drain_deadline_at } = taken
-  return draining_since === null ? {} : { drain: { deadline_at: drain_deadline_at?.toISOString() ?? null } }
+  const told = draining_since === null ? {} : { drain: { deadline_at: drain_deadline_at?.toISOString() ?? null } }
+  return { told, hasMoved: moves.length > 0 || taken.hasEmptied }
 }
+
+/** A report that was taken in; `hasMoved`: whether that changed anything beside the lease. */
+export type TakenReport = { readonly told: Taken; readonly hasMoved: boolean }
 
 /** What the worker is told of itself with the answer to its report. */
 export type Taken = Pick<SyncAnswer, 'drain'>
@@ -120,8 +124,11 @@ export async function makeAnswer(
   return { wanted_version: versionOf(orders), wanted, discard, streams, ...volumes } // the version of what is sent, not of the look
 }
 
+/** What the worker said that it knows already. */
+export type KnownToWorker = Pick<SyncRequest, 'known_version' | 'known_volumes_version' | 'dialled'>
+
 /** The answer to a report that was overtaken: nothing is wanted anew. */
-export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: SyncRequest): SyncAnswer {
+export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: KnownToWorker): SyncAnswer {
   const { known_version, known_volumes_version } = report
   return {
     wanted_version: known_version ?? '',
@@ -135,7 +142,7 @@ export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: SyncRequ
 }
 
 /** Whether an answer tells the worker something that its report does not say already. */
-export function isNews(answer: SyncAnswer, report: SyncRequest): boolean {
+export function isNews(answer: SyncAnswer, report: Pick<KnownToWorker, 'dialled'>): boolean {
   const isDialled = new Set(report.dialled)
   return (
     answer.wanted !== null ||

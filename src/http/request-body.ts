@@ -22,7 +22,8 @@ export function takeJsonBodies(app: FastifyInstance): void {
   })
 }
 
-function readJson({ headers }: FastifyRequest, body: Buffer): unknown {
+/** The value of a body that is strict JSON. Throws what is answered when it is not, or is said to be something else. */
+export function readJson({ headers }: Pick<FastifyRequest, 'headers'>, body: Buffer): unknown {
   const charset = /;\s*charset="?([^;"\s]+)/i.exec(headers['content-type'] ?? '')?.[1]?.toLowerCase() ?? 'utf-8'
   if (charset !== 'utf-8' && charset !== 'utf8' && charset !== 'us-ascii')
     throw unsupportedMediaType(`the charset ${charset}`)

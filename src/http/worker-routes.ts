@@ -60,8 +60,12 @@ export function makeSyncRoute({ control, tickets, replicas }: SyncRouteDeps): Fa
       const { authorization } = request.headers
       const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
       let report: SyncRequest | null = null
-      const read = async (): Promise<SyncRequest> =>
-        (report ??= reportOf(parse(readJson(request, body)), await workerOf(control, authorization)))
+      const read = async (): Promise<SyncRequest> => {
+        if (report !== null) return report
+        const worker = await workerOf(control, authorization)
+        report = reportOf(parse(readJson(request, body)), worker)
+        return report
+      }
       const sync = await place({ credential: credentialIn(authorization), body, read })
       const { worker, life, seq } = sync
       const { promise: answered, resolve } = Promise.withResolvers<void>()

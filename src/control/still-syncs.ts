@@ -1,0 +1,136 @@
+/**
+ * Syncs that say nothing new, which most of them do: a fleet of 10,000 workers makes a thousand of them a second. One costs
+ * a comparison here and a row of a statement that many share, in which the database compares all that an answer would be
+ * made of. Nothing is believed from memory: what is remembered here only says what to compare with.
+ */
+import type { SyncRequest } from '../contract/worker-protocol.ts'
+import { hashSecret } from '../domain/api-key.ts'
+import type { SandboxId, WorkerId } from '../domain/ids.ts'
+import { WORKER_LEASE_MS } from '../domain/lease.ts'
+import { makeBatch } from '../lib/batch.ts'
+import * as stillWorkers from '../store/still-workers.ts'
+import type { ControlDeps } from './deps.ts'
+import type { KnownToWorker, Taken } from './worker-sync.ts'
+
+/** A report as far as it can be compared without reading it. */
+export type ReportMark = {
+  readonly worker_id: string
+  readonly life: string
+  readonly seq: number
+  /** Of all of the report but for its place in its life. */
+  readonly digest: string
+}
+
+/** A sync whose report is the same as the one before, as far as this process saw it. */
+export type StillSync = {
+  readonly worker: WorkerId
+  /** What the report before said that the worker knows, and what the worker was told of itself then. */
+  readonly report: KnownToWorker
+  readonly told: Taken
+  /**
+   * Takes the report in by prolonging the lease, if nothing has changed in the database either. False: it must be taken in
+   * as any other.
+   */
+  renew(): Promise<boolean>
+}
+
+export interface StillSyncs {
+  /** The sync of a report that says nothing new under this credential; null: it must be read. */
+  find(credential: string, mark: ReportMark): StillSync | null
+  /**
+   * Notes what a report that was taken in said, and answers what is to be told when its answer was made: whether it moved
+   * nothing and wanted nothing. Only a second such one in a row is remembered with what the database says: a worker in
+   * use pays nothing for it.
+   */
+  note(credential: string, mark: ReportMark, report: SyncRequest): Promise<(look: FirstLook) => void>
+}
+
+/** What came of a report that was taken in, and what the worker is told of itself. */
+export type FirstLook = { readonly isQuiet: boolean; readonly told: Taken }
+
+type Known = {
+  readonly worker: WorkerId
+  readonly credentialSha256: Buffer
+  readonly mark: ReportMark
+  readonly report: KnownToWorker
+  readonly told: Taken
+  readonly resting: readonly SandboxId[]
+  /** null: not asked for yet. */
+  readonly print: string | null
+}
+
+/** The most workers that are remembered; a fleet beyond it is served, at a higher cost. */
+const KNOWN_MAX = 100_000
+/** More sandboxes at rest than this are not compared again and again. */
+const RESTING_MAX = 1_000
+/** One batch at a time, so that what comes meanwhile goes together. */
+const BATCH_MAX = 1_000
+
+/** Remembers nothing yet. */
+export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): StillSyncs {
+  const known = new Map<string, Known>()
+  const renew = makeBatch<stillWorkers.StillReport, boolean>({
+    run: async (reports) => {
+      const now = clock.now()
+      const expiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
+      const { rows } = await db.commit<{ readonly id: WorkerId }>(
+        'system',
+        stillWorkers.renewal(reports, { now, expiresAt }),
+      )
+      const renewed = new Set(rows.map(({ id }) => id))
+      return reports.map(({ worker_id }) => renewed.has(worker_id))
+    },
+    groupOf: () => 'all',
+    maxItems: BATCH_MAX,
+    maxInFlight: 1,
+  })
+
+  const isSame = ({ mark, credentialSha256 }: Known, credential: string, { life, seq, digest }: ReportMark): boolean =>
+    mark.digest === digest && mark.life === life && mark.seq < seq && credentialSha256.equals(hashSecret(credential))
+
+  return {
+    find(credential, mark) {
+      const found = known.get(mark.worker_id)
+      if (found === undefined || found.print === null || !isSame(found, credential, mark)) return null
+      const { worker, report, told, credentialSha256, resting, print } = found
+      return {
+        worker,
+        report,
+        told,
+        async renew() {
+          const { life, seq } = mark
+          const last_seq = found.mark.seq
+          const isRenewed = await renew({ worker_id: worker, credentialSha256, life, last_seq, seq, resting, print })
+          if (!isRenewed) known.delete(mark.worker_id)
+          else if (known.get(mark.worker_id) === found) known.set(mark.worker_id, { ...found, mark })
+          return isRenewed
+        },
+      }
+    },
+    async note(credential, mark, report) {
+      const before = known.get(mark.worker_id)
+      known.delete(mark.worker_id)
+      const isRepeated = before !== undefined && isSame(before, credential, mark)
+      const running = new Set(report.seen.map(({ sandbox_id }) => sandbox_id))
+      const resting = report.stored.filter((sandbox) => !running.has(sandbox))
+      // Volumes that many workers share are no part of what is compared.
+      const isComparable = !report.storage.is_shared && resting.length <= RESTING_MAX
+      const print =
+        isRepeated && isComparable ? await db.asSystem((q) => stillWorkers.printOf(q, report.worker_id, resting)) : null
+      const { known_version, known_volumes_version, dialled } = report
+      return ({ isQuiet, told }) => {
+        if (!isQuiet || !isComparable) return
+        if (known.size >= KNOWN_MAX) known.clear()
+        known.set(mark.worker_id, {
+          worker: report.worker_id,
+          credentialSha256: hashSecret(credential),
+          mark,
+          report: { known_version, known_volumes_version, dialled },
+          told,
+          resting,
+          print,
+        })
+      }
+    },
+  }
+}
