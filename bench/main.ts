@@ -7,7 +7,9 @@ import { benchExec } from './exec.ts'
 import { benchGet } from './get.ts'
 import { benchList } from './list.ts'
 import { benchMemory } from './memory.ts'
+import { benchMillion } from './million.ts'
 import { benchStart } from './start.ts'
+import { benchStarts } from './starts.ts'
 import { benchStream } from './stream.ts'
 import { benchUsage } from './usage.ts'
 import { benchVolume } from './volume.ts'
@@ -20,7 +22,9 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   creates: { about: 'durable creates per second, against pgbench committing the same rows', run: benchCreates },
   get: { about: 'GET by id, against bare node:http with the same bytes', run: benchGet },
   start: { about: 'create until running, against a script of the same steps', run: benchStart },
+  starts: { about: 'real sandboxes started per second, against the runtime alone', run: benchStarts },
   list: { about: 'a page by label among 100,000 sandboxes', run: benchList },
+  million: { about: 'get, create and pages among a million sandboxes, against 10,000', run: benchMillion },
   usage: { about: 'usage reports on a million runs, against bare queries for the same rows', run: benchUsage },
   events: { about: 'a page of events among a million, against one event by its id', run: benchEvents },
   volume: { about: 'a file into a volume and out of it, against a plain copy', run: benchVolume },

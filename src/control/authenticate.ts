@@ -10,11 +10,19 @@ const LAST_USE_MS = 60_000
 
 /**
  * Who a key belongs to, or null for a key that is unknown, revoked or expired. A key that was just looked up is
- * trusted for a second, so that a client's burst costs one look-up; it is not trusted beyond its expiry.
+ * trusted for a second, so that a client's burst costs one look-up; it is not trusted beyond its expiry. `onStranger` is
+ * called before a key is looked up that was not found before, and may throw.
  */
-export async function authenticate(deps: AuthenticateDeps, key: string): Promise<Caller | null> {
+export async function authenticate(
+  deps: AuthenticateDeps,
+  key: string,
+  onStranger: () => void = () => undefined,
+): Promise<Caller | null> {
   const hash = hashSecret(key)
-  const known = await deps.keyCache.find(hash, deps.clock.monotonicMs(), () => lookUp(deps, hash))
+  const known = await deps.keyCache.find(hash, deps.clock.monotonicMs(), async ({ wasKnown }) => {
+    if (!wasKnown) onStranger()
+    return lookUp(deps, hash)
+  })
   if (known === null) return null
   const { caller, expires_at } = known
   return expires_at === null || deps.clock.now() < expires_at ? caller : null

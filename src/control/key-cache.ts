@@ -13,7 +13,7 @@ export function makeKeyCache(): KeyCache {
       const entry = entries.get(nameOf(hash))
       if (entry !== undefined && nowMs < entry.untilMs) return entry.known
       if (entries.size >= KEY_CACHE_LIMIT) entries.clear()
-      const made = { known: lookUp(), untilMs: nowMs + KEY_TRUST_MS }
+      const made = { known: lookUp({ wasKnown: entry !== undefined }), untilMs: nowMs + KEY_TRUST_MS }
       entries.set(nameOf(hash), made)
       return keepingOnlyKnown(made.known, () => {
         if (entries.get(nameOf(hash)) === made) entries.delete(nameOf(hash))

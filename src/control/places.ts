@@ -2,8 +2,11 @@ import { Problem } from '../domain/problem.ts'
 
 /** Places for something that lasts, counted by this process; `taken` counts all. */
 export type Places<Of> = {
-  /** Takes a place, to be given back by calling the answer, which may be repeated. Throws `rate_limited`, naming the limit. */
-  take(of: Of): () => void
+  /**
+   * Takes a place, or as many as `weight` says, to be given back by calling the answer, which may be repeated. Throws
+   * `rate_limited`, naming the limit.
+   */
+  take(of: Of, weight?: number): () => void
   readonly taken: number
 }
 
@@ -22,10 +25,10 @@ export function makePlaces<Of>(limits: readonly PlaceLimit<Of>[], advice: string
   const counted = limits.map((limit) => ({ limit, counts: new Map<string, number>() }))
   let taken = 0
   return {
-    take(of) {
+    take(of, weight = 1) {
       const shares = counted.map(({ limit, counts }) => ({ limit, counts, key: limit.keyOf(of) }))
-      for (const { limit, counts, key } of shares) refuseFull(limit, counts.get(key) ?? 0, advice)
-      const change = (by: 1 | -1): void => {
+      for (const { limit, counts, key } of shares) refuseFull(limit, { current: counts.get(key) ?? 0, weight }, advice)
+      const change = (by: number): void => {
         taken += by
         for (const { counts, key } of shares) {
           const count = (counts.get(key) ?? 0) + by
@@ -33,10 +36,10 @@ export function makePlaces<Of>(limits: readonly PlaceLimit<Of>[], advice: string
           else counts.set(key, count)
         }
       }
-      change(1)
+      change(weight)
       let isHeld = true
       return () => {
-        if (isHeld) change(-1)
+        if (isHeld) change(-weight)
         isHeld = false
       }
     },
@@ -51,11 +54,15 @@ const RETRY_AFTER_SECS = 1
 
 type Named = Pick<PlaceLimit<unknown>, 'name' | 'variable' | 'max'>
 
-function refuseFull({ name, variable, max }: Named, current: number, advice: string): void {
-  if (current < max) return
+function refuseFull(
+  { name, variable, max }: Named,
+  { current, weight }: { readonly current: number; readonly weight: number },
+  advice: string,
+): void {
+  if (current + weight <= max) return
   const how_to_change = `${advice}; whoever runs this installation can change it: ${variable}`
   throw new Problem('rate_limited', {
-    message: `too many requests: ${name} is ${String(max)} and ${String(current)} are open; ${how_to_change}`,
+    message: `too many requests: ${name} is ${String(max)} and ${String(current)} are taken; ${how_to_change}`,
     details: { limit: name, max, current, how_to_change },
     retryAfterSeconds: RETRY_AFTER_SECS,
   })

@@ -8,6 +8,7 @@ import type { Log } from '../lib/log.ts'
 import { authenticateRequest, requireScope } from './authenticate-request.ts'
 import { joinChannel } from './join-channel.ts'
 import { parseQuery } from './query.ts'
+import { rateHeaders, type RequestLimits } from './request-limits.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import type { UseCases } from './use-cases.ts'
 import type { ParserMaker } from './validate.ts'
@@ -22,6 +23,7 @@ export function agentRoute(deps: {
   readonly metrics: Registry
   readonly makeParser: ParserMaker
   readonly settings: { readonly pingMs: number }
+  readonly limits?: RequestLimits
 }): UpgradeRoute {
   const { useCases, log, makeParser, settings } = deps
   const { path, params, query, access } = OPERATIONS.open_agent
@@ -36,14 +38,21 @@ export function agentRoute(deps: {
   return {
     path,
     handle: async (upgrade) => {
-      const caller = await authenticateRequest(useCases, upgrade.headers.authorization)
+      const { address, headers } = upgrade
+      const caller = await authenticateRequest(deps, { address, authorization: headers.authorization })
+      const counted = deps.limits?.rates.count(caller, 1)
+      if (counted?.refusal) throw counted.refusal
       requireScope(caller, access)
       const { sandbox_id } = parseParams(upgrade.params)
       parseQuery(upgrade.url, query, parseOfQuery)
       const channel = await useCases.openChannel(caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)
       try {
         const signal = AbortSignal.any([channel.signal, upgrade.closing])
-        const why = await joinChannel(await upgrade.accept(), channel.socket, { ...settings, signal, endOf })
+        const why = await joinChannel(
+          await upgrade.accept(counted?.note ? rateHeaders(counted.note) : {}),
+          channel.socket,
+          { ...settings, signal, endOf },
+        )
         ends.inc({ why })
         log.debug({ request_id: upgrade.requestId, sandbox_id, why }, 'a command channel ended')
       } finally {

@@ -1,19 +1,33 @@
 import { includesScope, type Caller, type Scope } from '../domain/caller.ts'
 import { Problem } from '../domain/problem.ts'
+import { countedAddress } from '../lib/remote-address.ts'
+import type { RequestLimits } from './request-limits.ts'
 import type { UseCases } from './use-cases.ts'
 
 /** RFC 6750, 2.1. The bound is far above the length of a key. */
 const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
 
-/** Who sent a request, by its `authorization` header. Throws `invalid_api_key` for a header that names nobody. */
-export async function authenticateRequest(
-  useCases: Pick<UseCases, 'authenticate'>,
-  header: string | undefined,
-): Promise<Caller> {
-  const key = BEARER.exec(header ?? '')?.[1]
-  const caller = key === undefined ? null : await useCases.authenticate(key)
-  if (caller === null) throw new Problem('invalid_api_key')
-  return caller
+export type AuthenticateDeps = {
+  readonly useCases: Pick<UseCases, 'authenticate'>
+  /** Without them nothing is counted. */
+  readonly limits?: Pick<RequestLimits, 'rates'>
+}
+
+/** Where a request came from, and what it says of who sent it. */
+export type Sender = { readonly authorization: string | undefined; readonly address: string | undefined }
+
+/**
+ * Who sent a request. Throws `invalid_api_key` for a header that names nobody, and `rate_limited` for a key that is not
+ * known, from an address that had too many refused: then it is not looked up, so that guessing costs the others nothing.
+ */
+export async function authenticateRequest({ useCases, limits }: AuthenticateDeps, sender: Sender): Promise<Caller> {
+  const key = BEARER.exec(sender.authorization ?? '')?.[1]
+  const address = countedAddress(sender.address)
+  const caller =
+    key === undefined ? null : await useCases.authenticate(key, () => limits?.rates.refuseStranger(address))
+  if (caller !== null) return caller
+  limits?.rates.noteStranger(address)
+  throw new Problem('invalid_api_key')
 }
 
 /** Refuses a caller whose key lacks the scope that an operation needs: `forbidden`, naming it. */

@@ -7,7 +7,8 @@ import { Problem } from '../domain/problem.ts'
 import type { Log } from '../lib/log.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import { agentRoute } from './agent-route.ts'
-import { authenticateRequest, requireScope } from './authenticate-request.ts'
+import { authenticateRequest, requireScope, type Sender } from './authenticate-request.ts'
+import { boundConnections, type ConnectionLimits } from './bound-connections.ts'
 import { makeByteBodies, takeByteBodies, type ByteBodies } from './byte-bodies.ts'
 import { clientGone } from './client-gone.ts'
 import { endOnClose } from './end-on-close.ts'
@@ -17,7 +18,9 @@ import { makeHandlers } from './handlers.ts'
 import { addProbes } from './probes.ts'
 import { JSON_TYPE, problemOf, renderProblem } from './problem-reply.ts'
 import { refuseMalformed } from './refuse-malformed.ts'
+import { refuseOddRequests } from './refuse-odd-requests.ts'
 import { makeRequestIds } from './request-ids.ts'
+import { limitRequest, type RequestLimits } from './request-limits.ts'
 import { takeJsonBodies } from './request-body.ts'
 import { makeRouteTable, type RouteTable } from './routes-of-path.ts'
 import { attachUpgrades, type UpgradeRoute } from './upgrades.ts'
@@ -32,6 +35,8 @@ export type ServerDeps = {
   /** What keeps the process from serving, in words; empty when it can. */
   readonly isReady: () => Promise<readonly string[]>
   readonly settings: ServerSettings
+  /** What its callers may do at once, and how fast; without it, anything. */
+  readonly limits?: RequestLimits
   /** Routes beside the API's, such as the workers'; they authenticate for themselves. */
   readonly plugins?: readonly FastifyPluginAsync[]
   /** WebSocket routes beside the API's; they authenticate for themselves. */
@@ -43,6 +48,9 @@ export type ServerSettings = {
   readonly bodyLimitBytes: number
   /** A whole request must have arrived after this, in milliseconds; a stream of bytes need only move. */
   readonly requestTimeoutMs: number
+  /** The head of a request must have arrived after this, in milliseconds; a connection on which none comes is closed. */
+  readonly headTimeoutMs: number
+  readonly connections: ConnectionLimits
   /** How often a WebSocket is pinged, in milliseconds; one that misses a whole period is dropped. */
   readonly pingMs: number
   /** How long a stream of events says nothing at most, in milliseconds. */
@@ -52,9 +60,17 @@ export type ServerSettings = {
 export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
   bodyLimitBytes: 4 * 1024 * 1024,
   requestTimeoutMs: 60_000,
+  headTimeoutMs: 20_000,
+  connections: { capacity: 32_768, perAddress: 16_384 },
   pingMs: 20_000,
   keepAliveMs: 10_000,
 }
+
+/**
+ * How long a connection is silent before its peer is asked whether it is there, in milliseconds: one that vanished without a
+ * word is noticed ten seconds later.
+ */
+const KEEP_ALIVE_MS = 60_000
 
 /** The longest parameter of a path: a name of 128 bytes, each percent-encoded, is 384 characters. */
 const PARAM_MAX_CHARS = 1024
@@ -78,27 +94,32 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     routerOptions: { maxParamLength: PARAM_MAX_CHARS, querystringParser: () => ({}) },
     http: {
       shouldUpgradeCallback: ({ headers }) => headers.upgrade?.toLowerCase() === 'websocket',
-      connectionsCheckingInterval: settings.requestTimeoutMs / 2,
+      headersTimeout: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs),
+      connectionsCheckingInterval: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs) / 4,
+      keepAlive: true,
+      keepAliveInitialDelay: KEEP_ALIVE_MS,
+      requireHostHeader: false, // refused in the error envelope
     },
     clientErrorHandler: refuseMalformed(requestIds, byteBodies),
     frameworkErrors: (error, request, reply) => {
       answer(deps, error, { request, reply })
     },
   })
+  boundConnections(app, settings.connections, requestIds)
   const closing = endOnClose(app)
   const table = makeRouteTable()
   takeJsonBodies(app)
   observe(app, deps, table)
+  refuseOddRequests(app, { ids: requestIds, refuseUnrouted: (exchange) => refuseUnrouted(deps, table, exchange) })
   app.setErrorHandler((error, request, reply) => answer(deps, error, { request, reply }))
-  app.setNotFoundHandler((request, reply) => refuseUnrouted(deps, table, { request, reply }))
 
   const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
   const common = { closing, byteBodies, settings }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
-    if (handler !== undefined) addRoute(app, useCases, { operation, handler, ...common })
+    if (handler !== undefined) addRoute(app, deps, { operation, handler, ...common })
   }
-  addRoute(app, useCases, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, ...common })
+  addRoute(app, deps, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, ...common })
   addProbes(app, deps)
   for (const plugin of deps.plugins ?? []) app.register(plugin)
   attachUpgrades(app, {
@@ -120,18 +141,19 @@ type Route = {
 type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
 
 /** Who asks is settled before the body is read: a stranger costs little and learns nothing. */
-function addRoute(app: FastifyInstance, useCases: UseCases, route: Route): void {
+function addRoute(app: FastifyInstance, deps: ServerDeps, route: Route): void {
   if (route.operation.takes === 'bytes') {
     app.register((scope) => {
       takeByteBodies(scope)
-      addRouteTo(scope, useCases, route)
+      addRouteTo(scope, deps, route)
       return Promise.resolve()
     })
-  } else addRouteTo(app, useCases, route)
+  } else addRouteTo(app, deps, route)
 }
 
-function addRouteTo(app: FastifyInstance, useCases: UseCases, route: Route): void {
+function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void {
   const { operation, byteBodies } = route
+  const takesJson = operation.takes !== 'bytes'
   const isStream = operation.takes === 'bytes' || operation.reply.kind === 'bytes' || operation.reply.kind === 'events'
   const callers = new WeakMap<FastifyRequest, Caller>()
   app.route({
@@ -139,7 +161,8 @@ function addRouteTo(app: FastifyInstance, useCases: UseCases, route: Route): voi
     url: operation.path.replaceAll(/\{(\w+)\}/g, ':$1'),
     exposeHeadRoute: operation.method === 'GET' && !isStream,
     onRequest: async (request, reply) => {
-      const caller = await authenticateRequest(useCases, request.headers.authorization)
+      const caller = await authenticateRequest(deps, senderOf(request))
+      if (deps.limits !== undefined) limitRequest(deps.limits, caller, { request, reply, takesJson })
       requireScope(caller, operation.access)
       callers.set(request, caller)
       if (isStream) byteBodies.begin(request, reply)
@@ -159,6 +182,10 @@ function send(reply: FastifyReply, answer: Answer, settings: ServerSettings): Fa
   if ('events' in answer) return reply.headers(EVENT_STREAM_HEADERS).send(openEventStream(answer.events, settings))
   const { content, sizeBytes } = answer
   return reply.headers({ 'content-type': BYTES_TYPE, 'content-length': sizeBytes }).send(content)
+}
+
+function senderOf({ headers, raw }: FastifyRequest): Sender {
+  return { authorization: headers.authorization, address: raw.socket.remoteAddress }
 }
 
 const BYTES_TYPE = 'application/octet-stream'
@@ -216,7 +243,7 @@ async function refuseUnrouted(
   { request, reply }: Exchange,
 ): Promise<FastifyReply> {
   const path = request.url.split('?', 1)[0] ?? ''
-  if (path.startsWith('/v1/')) await authenticateRequest(deps.useCases, request.headers.authorization)
+  if (path.startsWith('/v1/')) await authenticateRequest(deps, senderOf(request))
   const methods = table.methodsOf(path)
   if (methods.length === 0)
     throw new Problem('not_found', {

@@ -24,6 +24,8 @@ export type UpgradeRoute = {
 export type Upgrade = {
   readonly url: string
   readonly headers: IncomingHttpHeaders
+  /** Where it came from. */
+  readonly address: string | undefined
   /** Percent-decoded. */
   readonly params: Readonly<Record<string, string>>
   readonly requestId: string
@@ -110,6 +112,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       await found.route.handle({
         url,
         headers: request.headers,
+        address: request.socket.remoteAddress,
         params: decodeAll(found.params),
         requestId,
         signal: gone.signal,

@@ -1,6 +1,6 @@
 import { wholeNumber, type Setting } from '../lib/setting.ts'
 
-/** How much a server process lets go on at once. */
+/** How much a server process lets go on at once, and how fast. */
 export const LIMIT_SETTINGS = {
   waitCapacity: {
     variable: 'SANDYARD_WAIT_CAPACITY',
@@ -42,6 +42,97 @@ export const LIMIT_SETTINGS = {
     unit: 'channels',
     meaning:
       'the most command channels that one organization has open at once, counted by each server process; more are answered 429',
+    parse: wholeNumber(1, 1_000_000),
+  } satisfies Setting<number>,
+  keyRequestsPerSec: {
+    variable: 'SANDYARD_KEY_REQUESTS_PER_SEC',
+    flag: null,
+    fallback: '1000',
+    unit: 'requests per s',
+    meaning:
+      'how many requests a second one API key may send on average, counted by each server process; 0 is no limit, more are answered 429',
+    parse: wholeNumber(0, 1_000_000),
+  } satisfies Setting<number>,
+  keyRequestBurst: {
+    variable: 'SANDYARD_KEY_REQUEST_BURST',
+    flag: null,
+    fallback: '10000',
+    unit: 'requests',
+    meaning: 'how many requests one API key may send at once',
+    parse: wholeNumber(1, 10_000_000),
+  } satisfies Setting<number>,
+  orgRequestsPerSec: {
+    variable: 'SANDYARD_ORG_REQUESTS_PER_SEC',
+    flag: null,
+    fallback: '2000',
+    unit: 'requests per s',
+    meaning: 'the same for all keys of one organization together',
+    parse: wholeNumber(0, 1_000_000),
+  } satisfies Setting<number>,
+  orgRequestBurst: {
+    variable: 'SANDYARD_ORG_REQUEST_BURST',
+    flag: null,
+    fallback: '20000',
+    unit: 'requests',
+    meaning: 'how many requests one organization may send at once',
+    parse: wholeNumber(1, 10_000_000),
+  } satisfies Setting<number>,
+  refusedKeysPerSec: {
+    variable: 'SANDYARD_REFUSED_KEYS_PER_SEC',
+    flag: null,
+    fallback: '10',
+    unit: 'requests per s',
+    meaning:
+      'how many requests a second with a key that nobody has are looked up for one address; 0 is no limit, more are answered 429',
+    parse: wholeNumber(0, 1_000_000),
+  } satisfies Setting<number>,
+  refusedKeyBurst: {
+    variable: 'SANDYARD_REFUSED_KEY_BURST',
+    flag: null,
+    fallback: '200',
+    unit: 'requests',
+    meaning: 'how many of those one address may send at once',
+    parse: wholeNumber(1, 10_000_000),
+  } satisfies Setting<number>,
+  orgRequestsInFlight: {
+    variable: 'SANDYARD_ORG_REQUESTS_IN_FLIGHT',
+    flag: null,
+    fallback: '2048',
+    unit: 'requests',
+    meaning:
+      'the most requests of one organization that are being answered at once, those that wait included; more are answered 429',
+    parse: wholeNumber(1, 1_000_000),
+  } satisfies Setting<number>,
+  orgBodiesMib: {
+    variable: 'SANDYARD_ORG_BODIES_MIB',
+    flag: null,
+    fallback: '64',
+    unit: 'MiB',
+    meaning: "the most that the JSON bodies of one organization's requests take at once; more are answered 429",
+    parse: wholeNumber(4, 65_536),
+  } satisfies Setting<number>,
+  bodiesMib: {
+    variable: 'SANDYARD_BODIES_MIB',
+    flag: null,
+    fallback: '256',
+    unit: 'MiB',
+    meaning: 'the same for all organizations together',
+    parse: wholeNumber(4, 65_536),
+  } satisfies Setting<number>,
+  connectionCapacity: {
+    variable: 'SANDYARD_CONNECTION_CAPACITY',
+    flag: null,
+    fallback: '32768',
+    unit: 'connections',
+    meaning: "the most connections that are open at once, workers' included; more are answered 429 and closed",
+    parse: wholeNumber(1, 1_000_000),
+  } satisfies Setting<number>,
+  connectionsPerAddress: {
+    variable: 'SANDYARD_CONNECTIONS_PER_ADDRESS',
+    flag: null,
+    fallback: '16384',
+    unit: 'connections',
+    meaning: 'the most connections of one address; behind a proxy all clients have its address',
     parse: wholeNumber(1, 1_000_000),
   } satisfies Setting<number>,
 } as const

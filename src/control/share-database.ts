@@ -1,0 +1,49 @@
+import type { OrgId } from '../domain/ids.ts'
+import { Problem } from '../domain/problem.ts'
+import { makeFairSlots } from '../lib/fair-slots.ts'
+import type { Database } from '../store/database.ts'
+
+/** How the connections for organizations are shared. */
+export type DatabaseShare = {
+  readonly connections: number
+  /** The most that one organization has at once; the others stay free for the others. */
+  readonly perOrg: number
+}
+
+/** The most requests of one organization that wait for their turn; some thousands are served in a second. */
+const WAITING_PER_ORG = 1_024
+
+/**
+ * The same database, for whose connections organizations take turns: one that asks slow questions, or many, waits for
+ * itself. Throws `rate_limited` when too many of one organization wait. The program's own work takes no turns.
+ */
+export function shareDatabase(db: Database, { connections, perOrg }: DatabaseShare): Database {
+  const turns = makeFairSlots({ slots: connections, perKey: perOrg, waitingPerKey: WAITING_PER_ORG })
+
+  async function inTurn<T>(scope: OrgId | 'system', work: () => Promise<T>): Promise<T> {
+    if (scope === 'system') return work()
+    const turn = turns.take(scope)
+    if (turn === null) throw tooManyWait()
+    const giveBack = await turn
+    try {
+      return await work()
+    } finally {
+      giveBack()
+    }
+  }
+
+  return {
+    ...db,
+    asOrg: (org, fn) => inTurn(org, () => db.asOrg(org, fn)),
+    transaction: (scope, fn) => inTurn(scope, () => db.transaction(scope, fn)),
+    commit: (scope, statement) => inTurn(scope, () => db.commit(scope, statement)),
+  }
+}
+
+function tooManyWait(): Problem {
+  const how_to_change = 'send fewer requests at once'
+  return new Problem('rate_limited', {
+    message: `too many requests: ${String(WAITING_PER_ORG)} of this organization wait for the database; ${how_to_change}`,
+    details: { limit: 'org_requests_waiting', max: WAITING_PER_ORG, current: WAITING_PER_ORG, how_to_change },
+  })
+}
