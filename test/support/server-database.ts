@@ -25,7 +25,8 @@ export async function dumpTables(server: RealServer): Promise<string> {
   return dumps.join('\n')
 }
 
-function superuserUrl({ dataDir }: RealServer): string {
+/** How its superuser reaches the embedded PostgreSQL of a running server. */
+export function superuserUrl({ dataDir }: Pick<RealServer, 'dataDir'>): string {
   const url = new URL(readFileSync(join(dataDir, 'database.url'), 'utf8'))
   const passwords: { readonly admin: string } = JSON.parse(
     readFileSync(join(dataDir, 'database/postgres-passwords.json'), 'utf8'),

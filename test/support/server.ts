@@ -158,7 +158,8 @@ async function endProcess(child: ChildProcess, signal: NodeJS.Signals): Promise<
   await waitUntil(() => child.exitCode !== null || child.signalCode !== null, STOP_LIMIT_MS)
 }
 
-function readPostmasterPid(dataDir: string): number | null {
+/** The first process of the embedded PostgreSQL on a data folder, or null. */
+export function readPostmasterPid(dataDir: string): number | null {
   const path = join(dataDir, 'database/postgres/data/postmaster.pid')
   return existsSync(path) ? Number(readFileSync(path, 'utf8').split('\n')[0]) : null
 }

@@ -1,0 +1,92 @@
+import { after, before, describe, test } from 'node:test'
+import { systemClock } from '../../src/lib/clock.ts'
+import { childrenOf, sessionsOf, tell } from '../support/external-postgres.ts'
+import { noteSurvival, survive, type Survival } from '../support/fault-laws.ts'
+import { onServer } from '../support/postgres.ts'
+import { readPostmasterPid, startServer, type RealServer } from '../support/server.ts'
+import { superuserUrl } from '../support/server-database.ts'
+import { waitUntil } from '../support/wait.ts'
+
+// The embedded PostgreSQL dies, or stands still, under a server that has clients.
+
+/** How often each death comes. */
+const ROUNDS = 2
+const FREEZE_MS = 30_000
+
+describe('the embedded PostgreSQL', () => {
+  let server: RealServer
+  let adminUrl = ''
+
+  before(async () => {
+    server = await startServer({ SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn' })
+    adminUrl = superuserUrl(server)
+  })
+  after(() => server.close())
+
+  const deaths = [
+    { signal: 'SIGINT', fault: 'fast shutdown of the embedded PostgreSQL' },
+    { signal: 'SIGQUIT', fault: 'immediate shutdown of the embedded PostgreSQL' },
+    { signal: 'SIGKILL', fault: 'kill -9 of the postmaster' },
+  ] as const
+  for (const { signal, fault } of deaths) {
+    test(`${fault}: requests are refused and not lost, and all goes on once it was started again`, async () => {
+      const survivals: Survival[] = []
+      for (let round = 0; round < ROUNDS; round++) {
+        survivals.push(
+          await survive(server, adminUrl, async () => {
+            const dead = postmasterOf(server)
+            tell(dead, signal)
+            await waitUntil(() => ![0, dead].includes(postmasterOf(server)), 60_000)
+          }),
+        )
+      }
+      noteSurvival(fault, survivals, ROUNDS)
+    })
+  }
+
+  test('kill -9 of one session, after which PostgreSQL cuts all of them: requests are refused and not lost, and all goes on', async () => {
+    const survivals: Survival[] = []
+    for (let round = 0; round < ROUNDS; round++) {
+      survivals.push(
+        await survive(server, adminUrl, async () => {
+          const [session] = sessionsOf(postmasterOf(server))
+          if (session === undefined) throw new Error('no session serves a client')
+          tell(session, 'SIGKILL')
+          await waitUntil(() => !sessionsOf(postmasterOf(server)).includes(session))
+        }),
+      )
+    }
+    noteSurvival('kill -9 of one session of PostgreSQL', survivals, ROUNDS)
+  })
+
+  test('sessions that are ended one by one cost some requests a 503 and nothing else', async () => {
+    let ended = 0
+    const survival = await survive(server, adminUrl, async () => {
+      const pids = sessionsOf(postmasterOf(server))
+      for (const pid of pids) {
+        await onServer(adminUrl, (admin) => admin.query('select pg_terminate_backend($1)', [pid]))
+        ended += 1
+        await systemClock.sleep(50)
+      }
+    })
+    noteSurvival('pg_terminate_backend of each session, one by one', [survival], ended)
+  })
+
+  test(`a server that stands still for ${String(FREEZE_MS / 1000)} s: requests end in 503 within their bound, and all goes on when it moves`, async () => {
+    const survival = await survive(server, adminUrl, async () => {
+      const postmaster = postmasterOf(server)
+      const frozen = [postmaster, ...childrenOf(postmaster)]
+      for (const pid of frozen) tell(pid, 'SIGSTOP')
+      try {
+        await systemClock.sleep(FREEZE_MS)
+      } finally {
+        for (const pid of frozen) tell(pid, 'SIGCONT')
+      }
+    })
+    noteSurvival('SIGSTOP of all of PostgreSQL for 30 s', [survival], 1)
+  })
+})
+
+function postmasterOf({ dataDir }: RealServer): number {
+  return readPostmasterPid(dataDir) ?? 0
+}

@@ -1,0 +1,130 @@
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { systemClock } from '../../src/lib/clock.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { call, listAll } from '../support/api.ts'
+import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
+import { noteSurvival, survive } from '../support/fault-laws.ts'
+import { startFaultProxy, type FaultProxy } from '../support/fault-proxy.ts'
+import { onServer } from '../support/postgres.ts'
+import { noteFault } from '../support/reliability.ts'
+import { DEMO_IMAGE } from '../support/sdk.ts'
+import { startServer, type RealServer } from '../support/server.ts'
+
+// The network between a server and the operator's own PostgreSQL does what networks do.
+
+const DELAY_MS = 200
+const BLACK_HOLE_MS = 20_000
+const LOCK_MS = 20_000
+const RESETS = 10
+const LOST_CREATES = 5
+
+describe('an external PostgreSQL behind a bad network', () => {
+  let external: ExternalPostgres
+  let proxy: FaultProxy
+  let server: RealServer
+
+  before(async () => {
+    external = await startExternalPostgres()
+    proxy = await startFaultProxy(external.port)
+    server = await startServer({
+      SANDYARD_DRIVER: 'simulated',
+      SANDYARD_LOG_LEVEL: 'warn',
+      DATABASE_URL: external.url.replace(String(external.port), String(proxy.port)),
+    })
+  })
+  after(async () => {
+    await server.close()
+    await proxy.close()
+    await external.close()
+  })
+
+  test(`${String(DELAY_MS)} ms of delay each way: requests are slow and right, and none is refused for it`, async () => {
+    const survival = await survive(server, external.adminUrl, async () => {
+      proxy.setDelay(DELAY_MS)
+      await systemClock.sleep(10_000)
+      proxy.setDelay(0)
+    })
+    assert.equal(survival.refused, 0)
+    noteSurvival('200 ms of delay each way to the database for 10 s', [survival], 1)
+  })
+
+  test('connections that are reset in the middle of statements cost some requests a 503 and nothing else', async () => {
+    let reset = 0
+    const survival = await survive(server, external.adminUrl, async () => {
+      for (let round = 0; round < RESETS; round++) {
+        reset += proxy.resetAll()
+        await systemClock.sleep(300)
+      }
+    })
+    assert.ok(reset >= RESETS)
+    noteSurvival('reset of every connection to the database, ten times', [survival], reset)
+  })
+
+  test(`a network that swallows everything for ${String(BLACK_HOLE_MS / 1000)} s: requests end in 503 within their bound, most of them at once`, async () => {
+    const survival = await survive(server, external.adminUrl, async (load) => {
+      proxy.setMode('swallow')
+      await systemClock.sleep(BLACK_HOLE_MS)
+      const before = load.answers.get(503) ?? 0
+      await systemClock.sleep(2_000)
+      assert.ok(
+        (load.answers.get(503) ?? 0) - before > 20,
+        'requests still wait for a database that is known to be away',
+      )
+      proxy.setMode('pass')
+      proxy.resetAll() // what was swallowed never comes: connections of before are of no use to anybody
+    })
+    noteSurvival('a network that swallows all bytes for 22 s, without a FIN', [survival], 1)
+  })
+
+  test(`a lock that another session holds on a hot table for ${String(LOCK_MS / 1000)} s: what needs it is answered 503, the rest is served`, async () => {
+    const survival = await survive(server, external.adminUrl, async (load) => {
+      await onServer(external.adminUrl, async (admin) => {
+        await admin.query('BEGIN')
+        await admin.query('LOCK TABLE runs IN ACCESS EXCLUSIVE MODE')
+        const before = load.answers.get(200) ?? 0
+        await systemClock.sleep(LOCK_MS)
+        assert.equal((await call(server, 'get_org')).status, 200, 'what needs no lock is served')
+        assert.ok((load.answers.get(200) ?? 0) >= before)
+        await admin.query('COMMIT')
+      })
+    })
+    assert.ok(survival.refused > 0)
+    noteSurvival('another session locks the table of runs for 20 s', [survival], 1)
+  })
+
+  test('a create whose commit was made and whose answer was lost is refused by its name when it is repeated, and is there once', async () => {
+    for (let round = 0; round < LOST_CREATES; round++) {
+      const name = `unsure-${systemRandom.bytes(6).toString('hex')}`
+      const body = { name, image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }
+      const lostBefore = proxy.lost
+      proxy.loseAnswersTo(name)
+      const first = await call(server, 'create_sandbox', { query: { start: 'true' }, body })
+      proxy.loseAnswersTo(null)
+      assert.equal(proxy.lost, lostBefore + 1)
+      assert.equal(first.status, 503, first.text)
+      const second = await call(server, 'create_sandbox', { query: { start: 'true' }, body })
+      assert.equal(second.status, 409, second.text)
+      assert.equal((await listAll(server)).filter((sandbox) => sandbox.name === name).length, 1)
+    }
+    noteFault({
+      area: 'postgresql',
+      fault: 'the answer to the commit of a create is lost',
+      injected: LOST_CREATES,
+      checked: 'the create is answered 503, its repetition 409, and the sandbox is there once',
+      found: `${String(LOST_CREATES)} of ${String(LOST_CREATES)} as said`,
+    })
+  })
+
+  test('the answers to commits of transitions are lost under load: each transition is there once', async () => {
+    const lostBefore = proxy.lost
+    const survival = await survive(server, external.adminUrl, async () => {
+      proxy.loseAnswersTo('commit\0')
+      await systemClock.sleep(5_000)
+      proxy.loseAnswersTo(null)
+    })
+    const lost = proxy.lost - lostBefore
+    assert.ok(lost > 0)
+    noteSurvival('the answer to each commit of 5 s is lost', [survival], lost)
+  })
+})

@@ -1,0 +1,140 @@
+import { existsSync, readFileSync } from 'node:fs'
+import { mkdir, mkdtemp, rm } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import { systemClock } from '../../src/lib/clock.ts'
+import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import {
+  APP_NAME,
+  keepPasswords,
+  makeAppDatabase,
+  makeCluster,
+  makeDirectories,
+} from '../../src/store/embedded-cluster.ts'
+import { locateBinaries } from '../../src/store/embedded-binaries.ts'
+import { findServerUser } from '../../src/store/embedded-user.ts'
+import { startPostmaster, type Postmaster } from '../../src/store/postmaster.ts'
+
+/** A PostgreSQL of an operator's own: it listens on TCP, syncs to its disk, and nobody starts it again but the test. */
+export type ExternalPostgres = {
+  /** As `DATABASE_URL` names it; the role is bound by row-level security. */
+  readonly url: string
+  /** The superuser's, of the same database. */
+  readonly adminUrl: string
+  readonly port: number
+  pid(): number
+  start(settings?: Readonly<Record<string, string>>): Promise<void>
+  /** Ends it: SIGTERM waits for clients, SIGINT cuts them (fast), SIGQUIT writes nothing (immediate), SIGKILL asks nobody. */
+  end(signal: 'SIGTERM' | 'SIGINT' | 'SIGQUIT' | 'SIGKILL'): Promise<void>
+  close(): Promise<void>
+}
+
+export type ExternalOptions = {
+  readonly settings?: Readonly<Record<string, string>>
+  /** Where the cluster is made; a folder of its own in /tmp, on this machine's disk, unless it is named. */
+  readonly dataDir?: string
+}
+
+/** Makes a cluster by the embedded server's binaries and starts it. Close it, whatever happens. */
+export async function startExternalPostgres(options: ExternalOptions = {}): Promise<ExternalPostgres> {
+  const dataDir = options.dataDir ?? (await mkdtemp('/tmp/sandyard-external-'))
+  await mkdir(dataDir, { recursive: true })
+  const log = makeLog('silent')
+  const user = await findServerUser()
+  const paths = await makeDirectories(dataDir, user)
+  const binaries = await locateBinaries(user, join(dataDir, 'postgres'), log)
+  const passwords = await keepPasswords(dataDir, systemRandom)
+  await makeCluster(paths, binaries, { user, passwords })
+  const port = await freePort()
+  const urlOf = (role: string, password: string, database: string): string =>
+    `postgresql://${role}:${password}@127.0.0.1:${String(port)}/${database}`
+  let running: Postmaster | null = null
+  const external: ExternalPostgres = {
+    url: urlOf(APP_NAME, passwords.app, APP_NAME),
+    adminUrl: urlOf('postgres', passwords.admin, APP_NAME),
+    port,
+    pid: () => running?.pid ?? 0,
+    async start(settings = {}) {
+      running = await startPostmaster({
+        postgres: binaries.postgres,
+        clusterDir: paths.clusterDir,
+        settings: {
+          port: String(port),
+          listen_addresses: '127.0.0.1',
+          unix_socket_directories: paths.socketDir,
+          ...options.settings,
+          ...settings,
+        },
+        logDir: paths.logDir,
+        socketDir: paths.socketDir,
+        user,
+        clock: systemClock,
+        log,
+      })
+    },
+    async end(signal) {
+      if (running === null) return
+      const ended = running
+      const sessions = childrenOf(ended.pid)
+      tell(ended.pid, signal)
+      await ended.exited
+      for (const pid of sessions) while (isAlive(pid)) await systemClock.sleep(10) // orphans end when they notice
+      running = null
+    },
+    async close() {
+      if (running !== null) {
+        for (const pid of [running.pid, ...childrenOf(running.pid)]) tell(pid, 'SIGCONT')
+        await external.end('SIGQUIT')
+      }
+      await rm(options.dataDir === undefined ? dataDir : join(dataDir, 'postgres'), { recursive: true, force: true })
+    },
+  }
+  try {
+    await external.start()
+    await makeAppDatabase(urlOf('postgres', passwords.admin, 'postgres'), passwords.app)
+    return external
+  } catch (error) {
+    await external.close()
+    throw error
+  }
+}
+
+/** The processes of a server beside its first: sessions and helpers. */
+export function childrenOf(pid: number): readonly number[] {
+  const path = `/proc/${String(pid)}/task/${String(pid)}/children`
+  if (!existsSync(path)) return []
+  return readFileSync(path, 'utf8').trim().split(' ').filter((child) => child !== '').map(Number) // prettier-ignore
+}
+
+/** The sessions of a server that serve clients, by the title that PostgreSQL gives its processes. */
+export function sessionsOf(pid: number): readonly number[] {
+  return childrenOf(pid).filter((child) => titleOf(child).includes(`postgres: ${APP_NAME} `))
+}
+
+/** Sends a signal to a process, unless it ended in the meantime. */
+export function tell(pid: number, signal: NodeJS.Signals): void {
+  if (isAlive(pid)) process.kill(pid, signal)
+}
+
+function isAlive(pid: number): boolean {
+  const path = `/proc/${String(pid)}/stat`
+  return existsSync(path) && !/\) [ZX] /.test(readFileSync(path, 'utf8'))
+}
+
+function titleOf(pid: number): string {
+  const path = `/proc/${String(pid)}/cmdline`
+  return existsSync(path) ? readFileSync(path, 'utf8') : ''
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer()
+  const port = await new Promise<number>((resolve) => {
+    server.listen(0, '127.0.0.1', () => {
+      const address = server.address()
+      resolve(typeof address === 'object' && address !== null ? address.port : 0)
+    })
+  })
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}

@@ -1,0 +1,157 @@
+/** What must be so after PostgreSQL failed, and how soon. */
+import assert from 'node:assert/strict'
+import { systemClock } from '../../src/lib/clock.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { call, listAll, type SandboxBody } from './api.ts'
+import { createNamed, startLoad, stateOf, type Load, type State } from './fault-load.ts'
+import { PACE } from './pace.ts'
+import { onServer } from './postgres.ts'
+import { noteFault } from './reliability.ts'
+import { DEMO_IMAGE } from './sdk.ts'
+import type { RealServer } from './server.ts'
+import { waitUntil } from './wait.ts'
+
+type Api = Pick<RealServer, 'url' | 'key'>
+
+/** All goes on within this, in milliseconds, once the database is back. Measured in 2026-11: 0.1 to 3 s. */
+export const RECOVERY_LIMIT_MS = 15_000
+const SETTLE_LIMIT_MS = 30_000
+const STEP_MS = 20
+
+/** How a server comes through a fault of its database: see `recover` and `settle`. */
+export type Survival = Recovery & Settled & { readonly load: Load; readonly refused: number }
+
+/**
+ * Has clients work, injects a fault, waits until all goes on and lets it, and asserts the laws. `inject` resolves when the
+ * database is as it was.
+ */
+export async function survive(server: Api, adminUrl: string, inject: (load: Load) => Promise<void>): Promise<Survival> {
+  const load = startLoad(server)
+  try {
+    await untilServed(load, 50)
+    await inject(load)
+    const recovery = await recover(server)
+    await untilServed(load, 50)
+    const settled = await settle(server, load, adminUrl)
+    return { ...recovery, ...settled, load, refused: load.answers.get(503) ?? 0 }
+  } finally {
+    await load.stop()
+  }
+}
+
+/** Until so many more requests were served. */
+export async function untilServed(load: Load, count: number): Promise<void> {
+  const served = (): number => [200, 201, 202, 204].reduce((sum, status) => sum + (load.answers.get(status) ?? 0), 0)
+  const from = served()
+  await waitUntil(() => load.hasFailed || served() - from >= count, SETTLE_LIMIT_MS)
+}
+
+/** What it took after the database's return, in milliseconds. */
+export type Recovery = { readonly firstAnswerMs: number; readonly readyMs: number; readonly runningMs: number }
+
+/** Waits until requests, readyz, and with them loops, waits and workers go on: a sandbox is created, placed, started and waited for. */
+export async function recover(server: Api, limitMs = RECOVERY_LIMIT_MS): Promise<Recovery> {
+  const fromMs = systemClock.monotonicMs()
+  const since = (): number => Math.round(systemClock.monotonicMs() - fromMs)
+  const until = async (what: string, isSo: () => Promise<boolean>): Promise<number> => {
+    while (!(await isSo())) {
+      assert.ok(since() < limitMs * PACE, `${what}: not within ${String(since())} ms of the database's return`)
+      await systemClock.sleep(STEP_MS)
+    }
+    return since()
+  }
+  const firstAnswerMs = await until('a list', async () => (await call(server, 'list_sandboxes')).status === 200)
+  const ready = until('readyz', async () => {
+    const { status, body } = await fetch(`${server.url}/readyz`)
+    await body?.cancel()
+    return status === 200
+  })
+  const runningMs = await until('a sandbox that runs', () => runsOne(server))
+  return { firstAnswerMs, readyMs: await ready, runningMs }
+}
+
+async function runsOne(server: Api): Promise<boolean> {
+  const body = { name: `probe-${systemRandom.bytes(6).toString('hex')}`, image: DEMO_IMAGE, resources: SMALL }
+  const query = { start: 'true', wait_for: 'running', wait_timeout: '10' }
+  const made = await call(server, 'create_sandbox', { query, body })
+  if (made.isRefusal) return false
+  const isRunning = made.body.status === 'running'
+  await call(server, 'delete_sandbox', { params: { sandbox_id: made.body.id } })
+  return isRunning
+}
+
+const SMALL = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
+
+/** What is looked at after each fault: counts for the report. */
+export type Settled = { readonly sandboxes: number; readonly unsure: number; readonly running: number }
+
+/**
+ * Ends the load and asserts that all came to rest as it was acknowledged: nothing lost, nothing doubled, each run opened,
+ * moved and ended once. What nobody can be sure of is asked for again by its name, and is there once then.
+ */
+export async function settle(server: Api, load: Load, adminUrl: string): Promise<Settled> {
+  await load.stop()
+  const unsure = load.known.filter(({ id, possible }) => id === null && possible.size > 1)
+  for (const one of unsure) await createNamed(server, call, one)
+  const resting = await untilResting(server)
+  assert.equal(new Set(resting.map(({ name }) => name)).size, resting.length, 'a name is listed twice')
+  const byName = new Map(resting.map((sandbox) => [sandbox.name, sandbox]))
+  for (const { name, possible } of load.known) {
+    const found = byName.get(name)
+    const told = `${name} is ${stateOf(found)} (${String(found?.last_failure_message)}); its client expects ${[...possible].join(' or ')}`
+    assert.ok(isOneOf(stateOf(found), possible), told)
+  }
+  assert.deepEqual(await doubledEvents(adminUrl), [], 'a change was written twice')
+  const running = resting.filter(({ status }) => status === 'running').length
+  for (const { id } of resting) await call(server, 'delete_sandbox', { params: { sandbox_id: id } }) // room for what comes next
+  return { sandboxes: load.known.length, unsure: unsure.length, running }
+}
+
+async function untilResting(server: Api): Promise<readonly SandboxBody[]> {
+  const fromMs = systemClock.monotonicMs()
+  for (;;) {
+    const all = await listAll(server)
+    const moving = all.filter(({ status }) => status === 'starting' || status === 'stopping')
+    if (moving.length === 0) return all
+    const tookMs = systemClock.monotonicMs() - fromMs
+    assert.ok(tookMs < SETTLE_LIMIT_MS * PACE, `never came to rest: ${JSON.stringify(moving.slice(0, 3))}`)
+    await systemClock.sleep(STEP_MS)
+  }
+}
+
+function isOneOf(seen: string, possible: ReadonlySet<State>): boolean {
+  for (const state of possible) if (state === seen) return true
+  return false
+}
+
+/** Events that are there more than once of one run, and creations that are there more than once of one sandbox. */
+async function doubledEvents(adminUrl: string): Promise<readonly object[]> {
+  const { rows } = await onServer(adminUrl, (admin) =>
+    admin.query<{ event_type: string; of: string; times: string }>(
+      `SELECT event_type, payload ->> 'run_id' AS of, count(*) AS times FROM events WHERE payload ->> 'run_id' IS NOT NULL GROUP BY 1, 2
+       HAVING count(*) > 1
+       UNION ALL
+       SELECT event_type, payload ->> 'sandbox_id', count(*) FROM events WHERE event_type = 'sandbox_created' GROUP BY 1, 2
+       HAVING count(*) > 1`,
+    ),
+  )
+  return rows
+}
+
+/** Notes for the report how a server came through a fault that was injected so often. */
+export function noteSurvival(fault: string, survivals: readonly Survival[], injected: number): void {
+  const most = (of: (one: Survival) => number): string => String(Math.round(Math.max(...survivals.map(of))))
+  const sum = (of: (one: Survival) => number): string => String(survivals.reduce((all, one) => all + of(one), 0))
+  noteFault({
+    area: 'postgresql',
+    fault,
+    injected,
+    checked:
+      'acknowledged sandboxes are there once and as acknowledged, no event twice; requests get their answer or 503 with ' +
+      'Retry-After; all goes on within 15 s of the return',
+    found:
+      `${sum(({ refused }) => refused)} refused, 0 lost of ${sum(({ sandboxes }) => sandboxes)} sandboxes; ` +
+      `first answer after ${most(({ firstAnswerMs }) => firstAnswerMs)} ms, ` +
+      `a sandbox runs after ${most(({ runningMs }) => runningMs)} ms, slowest request ${most(({ load }) => load.slowestMs)} ms`,
+  })
+}

@@ -1,0 +1,173 @@
+/** Clients of a server whose database fails: they note what was acknowledged, and what may have been done. */
+import assert from 'node:assert/strict'
+import { systemClock } from '../../src/lib/clock.ts'
+import { randomBelow, systemRandom } from '../../src/lib/random.ts'
+import { call, type SandboxBody } from './api.ts'
+import { PACE } from './pace.ts'
+import { DEMO_IMAGE } from './sdk.ts'
+import type { RealServer } from './server.ts'
+
+/** What a sandbox may be as far as its client knows: one state, or several after an answer that says nothing of it. */
+export type State = 'absent' | 'created' | 'running' | 'stopped'
+export type Known = { readonly name: string; id: string | null; possible: ReadonlySet<State> }
+
+export type Load = {
+  readonly known: readonly Known[]
+  /** How many requests were answered, by status. */
+  readonly answers: ReadonlyMap<number, number>
+  /** The longest that a request took, in milliseconds, its own wait for a sandbox left out. */
+  readonly slowestMs: number
+  /** Whether a client met what none should: `stop` tells it. */
+  readonly hasFailed: boolean
+  /** Lets each client end the request that it is in, and rejects with the first answer that no client should get. */
+  stop(): Promise<void>
+}
+
+/**
+ * What a request may take whatever the database does, in milliseconds: 5 s for a connection, 10 s for a statement that nobody
+ * answers, and as much for a busy machine.
+ */
+const REQUEST_LIMIT_MS = 30_000 * PACE
+const WAIT_SECS = 2
+/** How many live sandboxes one client keeps at most. */
+const LIVE_MOST = 6
+/** After a refusal a client rests a little: it does as `Retry-After` says, in a hurry. */
+const REST_MS = 20
+
+/** Starts clients that create, start with and without waiting, stop, delete, get and list until they are told to end. */
+export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6): Load {
+  const known: Known[] = []
+  const answers = new Map<number, number>()
+  const ended = new AbortController()
+  let slowestMs = 0
+
+  const ask: typeof call = async (to, id, asking) => {
+    const fromMs = systemClock.monotonicMs()
+    const answer = await call(to, id, asking)
+    const tookMs =
+      systemClock.monotonicMs() - fromMs - (asking?.query?.['wait_for'] === undefined ? 0 : WAIT_SECS * 1000)
+    slowestMs = Math.max(slowestMs, tookMs)
+    answers.set(answer.status, (answers.get(answer.status) ?? 0) + 1)
+    assert.ok(tookMs < REQUEST_LIMIT_MS, `${id} took ${String(Math.round(tookMs))} ms: ${answer.text}`)
+    if (answer.isRefusal) await meetRefusal(id, answer)
+    return answer
+  }
+
+  const live = async (): Promise<void> => {
+    const own: Known[] = []
+    while (!ended.signal.aborted) await ACTS[randomBelow(systemRandom, ACTS.length)]?.({ server, ask, own, known })
+  }
+  const lives = Promise.all(Array.from({ length: clients }, live))
+  let hasFailed = false
+  lives.catch(() => {
+    hasFailed = true
+    ended.abort() // the first wrong answer ends all
+  })
+  return {
+    known,
+    answers,
+    get slowestMs() {
+      return slowestMs
+    },
+    get hasFailed() {
+      return hasFailed
+    },
+    async stop() {
+      ended.abort()
+      await lives
+    },
+  }
+}
+
+/** 503 with its code and its header, and 409 where a client's own earlier request may have been done; nothing else. */
+async function meetRefusal(id: string, answer: Awaited<ReturnType<typeof call>>): Promise<void> {
+  const told = `${id} was answered ${String(answer.status)} ${answer.text}`
+  if (answer.status === 503) {
+    assert.match(answer.text, /"code":"unavailable"/, told)
+    assert.match(answer.headers.get('retry-after') ?? '', /^\d+$/, told)
+    await systemClock.sleep(REST_MS)
+  } else assert.ok(answer.status === 409 || answer.status === 404, told)
+}
+
+type Act = (client: {
+  readonly server: Pick<RealServer, 'url' | 'key'>
+  readonly ask: typeof call
+  readonly own: Known[]
+  readonly known: Known[]
+}) => Promise<void>
+
+const create: Act = async ({ server, ask, own, known }) => {
+  if (own.filter(({ possible }) => !isOnly(possible, 'absent')).length >= LIVE_MOST) return
+  const one: Known = { name: `load-${systemRandom.bytes(6).toString('hex')}`, id: null, possible: new Set(['absent']) }
+  own.push(one)
+  known.push(one)
+  await createNamed(server, ask, one)
+}
+
+/** Creates a sandbox by its name; one that may be there already meets itself. */
+export async function createNamed(
+  server: Pick<RealServer, 'url' | 'key'>,
+  ask: typeof call,
+  one: Known,
+): Promise<void> {
+  const kind = randomBelow(systemRandom, 3)
+  const wanted: State = kind === 0 ? 'created' : 'running'
+  const query: Record<string, string> = kind === 0 ? {} : { start: 'true', ...(kind === 1 ? WAITING : {}) }
+  const body = { name: one.name, image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }
+  const before = one.possible
+  one.possible = new Set([...before, wanted])
+  const answer = await ask(server, 'create_sandbox', { query, body })
+  if (!answer.isRefusal) {
+    assert.ok(before.has('absent'), `${one.name} was there and was created again`)
+    one.id = answer.body.id
+    one.possible = new Set([wanted])
+  } else if (answer.status === 409) {
+    assert.ok(
+      [...before].some((state) => state !== 'absent'),
+      `${one.name} was never asked for and is there: ${answer.text}`,
+    )
+    one.possible = new Set([...before].filter((state) => state !== 'absent'))
+  } else assert.equal(answer.status, 503, answer.text)
+}
+
+const WAITING = { wait_for: 'running', wait_timeout: String(WAIT_SECS) } as const
+
+const CHANGES = { start_sandbox: 'running', stop_sandbox: 'stopped', delete_sandbox: 'absent' } as const
+
+const change: Act = async ({ server, ask, own }) => {
+  const live = own.filter(({ id, possible }) => id !== null && !isOnly(possible, 'absent'))
+  const one = live[randomBelow(systemRandom, Math.max(1, live.length))]
+  if (one?.id === undefined || one.id === null) return
+  const id =
+    (['start_sandbox', 'stop_sandbox', 'delete_sandbox'] as const)[randomBelow(systemRandom, 3)] ?? 'stop_sandbox'
+  const before = one.possible
+  one.possible = new Set([...before, CHANGES[id]])
+  const query: Record<string, string> = id === 'start_sandbox' && randomBelow(systemRandom, 2) === 0 ? WAITING : {}
+  const answer = await ask(server, id, { params: { sandbox_id: one.id }, query })
+  if (!answer.isRefusal) one.possible = new Set([CHANGES[id]])
+  else if (answer.status === 404) {
+    assert.ok(before.has('absent'), `${one.name} is acknowledged and was answered 404`)
+    one.possible = new Set(['absent'])
+  } else if (answer.status === 409) one.possible = before
+}
+
+const get: Act = async ({ server, ask, own }) => {
+  const one = own[randomBelow(systemRandom, Math.max(1, own.length))]
+  if (one?.id === undefined || one.id === null) return
+  const answer = await ask(server, 'get_sandbox', { params: { sandbox_id: one.id } })
+  if (answer.status === 404) assert.ok(one.possible.has('absent'), `${one.name} is acknowledged and was answered 404`)
+}
+
+const list: Act = async ({ server, ask }) => void (await ask(server, 'list_sandboxes', { query: { limit: '50' } }))
+
+const ACTS: readonly Act[] = [create, create, change, change, get, get, list]
+
+/** Whether a state is all that a sandbox can be in. */
+export function isOnly(possible: ReadonlySet<State>, state: State): boolean {
+  return possible.size === 1 && possible.has(state)
+}
+
+/** What a settled sandbox is, in a client's words. */
+export function stateOf(found: SandboxBody | undefined): string {
+  return found?.status ?? 'absent'
+}

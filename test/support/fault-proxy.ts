@@ -1,0 +1,102 @@
+import { connect, createServer, type Socket } from 'node:net'
+
+/** What happens to bytes between a client and a server. `swallow`: they are lost, and nobody hears of it. */
+export type ProxyMode = 'pass' | 'swallow'
+
+/** A TCP proxy on loopback between a program and its database, which does what networks do. */
+export type FaultProxy = {
+  readonly port: number
+  /** For new bytes on all connections, and for new connections. */
+  setMode(mode: ProxyMode): void
+  /** Each direction takes so much longer. */
+  setDelay(delayMs: number): void
+  /** Ends all connections by a reset; answers how many. */
+  resetAll(): number
+  /**
+   * The answer to the next bytes of a client with this text in them is lost together with its connection: it is reset once
+   * the server has answered. `lost` counts how often.
+   */
+  loseAnswersTo(text: string | null): void
+  readonly lost: number
+  close(): Promise<void>
+}
+
+type Link = { readonly client: Socket; readonly server: Socket; isAnswerLost: boolean }
+
+/** Starts one in front of `targetPort`. */
+export async function startFaultProxy(targetPort: number): Promise<FaultProxy> {
+  const links = new Set<Link>()
+  let mode: ProxyMode = 'pass'
+  let delayMs = 0
+  let pattern: string | null = null
+  let lost = 0
+
+  const reset = (link: Link): void => {
+    links.delete(link)
+    link.client.resetAndDestroy()
+    link.server.resetAndDestroy()
+  }
+
+  /** Gives bytes on, late; in their order, for timers of the same length keep it. */
+  const give = (to: Socket, bytes: Buffer): void => {
+    const write = (): void => {
+      if (mode === 'pass' && to.writable) to.write(bytes)
+    }
+    if (delayMs === 0) write()
+    else setTimeout(write, delayMs)
+  }
+
+  const listener = createServer({ noDelay: true }, (client) => {
+    const server = connect({ port: targetPort, host: '127.0.0.1', noDelay: true })
+    const link: Link = { client, server, isAnswerLost: false }
+    links.add(link)
+    client.on('data', (bytes) => {
+      if (pattern !== null && bytes.includes(pattern)) link.isAnswerLost = true
+      give(server, bytes)
+    })
+    server.on('data', (bytes) => {
+      if (!link.isAnswerLost) return give(client, bytes)
+      lost += 1
+      reset(link)
+    })
+    for (const [from, to] of [
+      [client, server],
+      [server, client],
+    ] as const) {
+      from.on('error', () => to.destroy()) // a reset on one side is the end of the other
+      from.on('close', () => {
+        if (mode === 'pass') to.destroy()
+        links.delete(link)
+      })
+    }
+  })
+  await new Promise<void>((resolve) => {
+    listener.listen(0, '127.0.0.1', resolve)
+  })
+  const address = listener.address()
+  if (typeof address !== 'object' || address === null) throw new Error('the proxy listens nowhere')
+  return {
+    port: address.port,
+    setMode(next) {
+      mode = next
+    },
+    setDelay(next) {
+      delayMs = next
+    },
+    resetAll() {
+      const count = links.size
+      for (const link of links) reset(link)
+      return count
+    },
+    loseAnswersTo(text) {
+      pattern = text
+    },
+    get lost() {
+      return lost
+    },
+    async close() {
+      for (const link of links) reset(link)
+      await new Promise((resolve) => listener.close(resolve))
+    },
+  }
+}
