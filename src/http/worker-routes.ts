@@ -1,4 +1,5 @@
-import type { FastifyPluginAsync } from 'fastify'
+import type { IncomingHttpHeaders } from 'node:http'
+import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { WebSocket } from 'ws'
 import { SyncInput } from '../contract/sync-input.ts'
 import {
@@ -37,6 +38,9 @@ export type SyncRouteDeps = {
 /** The largest sync, in bytes: some 100,000 runs. */
 const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
 
+/** A sync that may be larger is read only once it is known that a worker sent it, in bytes. */
+const STRANGER_LIMIT_BYTES = 16 * 1024
+
 /** A sync that is being served. */
 type Held = {
   readonly life: string
@@ -56,7 +60,11 @@ export function makeSyncRoute({ control, tickets, replicas }: SyncRouteDeps): Fa
   const held = new Map<WorkerId, Held>()
   return (app) => {
     takeUnreadBodies(app)
-    app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES }, async (request, reply) => {
+    const onRequest = async ({ headers }: FastifyRequest): Promise<void> => {
+      // Most syncs are small, and who sent them is found out together with what they say.
+      if (!isSmall(headers)) await workerOf(control, headers.authorization)
+    }
+    app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
       const { authorization } = request.headers
       const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
       let report: SyncRequest | null = null
@@ -148,6 +156,10 @@ export function makeStreamRoute({ control, relay }: WorkerRouteDeps): UpgradeRou
 
 function credentialIn(authorization: string | undefined): string | null {
   return /^Bearer (\S{1,512})$/.exec(authorization ?? '')?.[1] ?? null
+}
+
+function isSmall({ authorization, 'content-length': length }: IncomingHttpHeaders): boolean {
+  return authorization !== undefined && length !== undefined && Number(length) <= STRANGER_LIMIT_BYTES
 }
 
 async function workerOf(control: ControlDeps, authorization: string | undefined): Promise<WorkerId> {
