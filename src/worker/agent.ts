@@ -169,7 +169,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   const exchange = async (request: SyncRequest, either: AbortSignal): Promise<void> => {
     const sentAtMs = lease.nowMs()
     try {
-      const answer = await deps.controlPlane.sync(request, either)
+      const answer = await deps.controlPlane.sync(request, either, () => lease.renew(sentAtMs))
       await lease.renew(sentAtMs)
       if (request.seq > appliedSeq) await apply(request, answer)
       deps.onSynced?.(answer)
@@ -274,10 +274,10 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     discards = discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
   }
 
-  const dial = ({ ticket, ...asked }: StreamTicket): void => {
+  const dial = ({ ticket, url, ...asked }: StreamTicket): void => {
     if (dialled.has(ticket)) return
     dialled.add(ticket)
-    serve({ asked, connect: () => deps.controlPlane.dial(ticket, signal) })
+    serve({ asked, connect: () => deps.controlPlane.dial({ ticket, url }, signal) })
   }
   const serve = (wish: Wish): void => beginStream(streamDeps, wish, signal)
 
