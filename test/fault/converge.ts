@@ -31,7 +31,7 @@ export async function converge(world: World): Promise<void> {
     if (round > 0) await passTime(world, round < 4 ? 1_000 : 5_000)
     const seat = seats.find(({ replica }) => replica.leads())
     for (const loop of LOOPS_OF_A_ROUND)
-      if (seat !== undefined && (loop === 'place' || loop === 'lost' || round % 4 === 0))
+      if (seat !== undefined && (loop === 'place' || loop === 'lost' || round === 0))
         await world.act(`${seat.name} begins a pass of ${loop}`, () => seat.replica.beginPass(loop))
   }
 }

@@ -109,6 +109,14 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     passing.delete(loop)
   }
 
+  const beginPass = (name: LoopName): void => {
+    const loop = loops?.[name]
+    if (loop === undefined || !leads() || passing.has(loop)) return
+    passing.add(loop)
+    void pass(loop, leading)
+  }
+  base.wake.subscribe('pending', () => beginPass('place'))
+
   type Held = { readonly report: SyncRequest; readonly release: AbortController; readonly answered: Promise<void> }
   const held = new Map<WorkerId, Held>()
 
@@ -116,12 +124,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     life,
     deps: base,
     leads,
-    beginPass(name) {
-      const loop = loops?.[name]
-      if (loop === undefined || !leads() || passing.has(loop)) return
-      passing.add(loop)
-      void pass(loop, leading)
-    },
+    beginPass,
     async sync(report, signal) {
       const worker = report.worker_id
       const { promise: answered, resolve } = Promise.withResolvers<void>()

@@ -19,8 +19,8 @@ export type Store = {
   rollback(): Promise<void>
   /** Does `work` as a transaction that sees one organization, or all: undone when it rejects. */
   atomically<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T>
-  /** Runs one statement that only reads, seeing everything. */
-  look<R extends Row>(statement: Statement): Promise<Answer<R>>
+  /** Runs one statement that only reads, which can't fail but by a mistake. */
+  look<R extends Row>(scope: OrgId | 'system', statement: Statement): Promise<Answer<R>>
   /** Keeps what was written since `begin`: every later schedule begins with it. */
   keep(): Promise<void>
   /** How many messages went to the server so far. */
@@ -30,7 +30,7 @@ export type Store = {
 
 /** Opens a store on a database that has the schema and whatever every schedule begins with. */
 export async function openStore(connectionString: string): Promise<Store> {
-  const client = new Client({ connectionString, types: columnTypes })
+  const client = new Client({ connectionString, types: columnTypes, pipeline: true })
   await client.connect()
   await client.query('SET synchronous_commit = off')
   let roundTrips = 0
@@ -62,27 +62,29 @@ export async function openStore(connectionString: string): Promise<Store> {
     },
     async atomically(org, work) {
       const wanted = org === 'system' ? '*' : org
-      const parts = [
+      const begin = [
         ...(hasSavepoint ? ['RELEASE SAVEPOINT step'] : []),
         ...(scope === wanted ? [] : [`SET sandyard.org = '${wanted}'`]),
         'SAVEPOINT step',
       ]
-      await command(parts.join('; '))
+      // Not waited for: it goes to the server together with the first statement.
+      const begun = command(begin.join('; '))
       scope = wanted
       hasSavepoint = true
       try {
-        return await work(queryable)
+        const [, result] = await Promise.all([begun, work(queryable)])
+        return result
       } catch (error) {
         await command('ROLLBACK TO SAVEPOINT step')
         throw error
       }
     },
-    async look(statement) {
-      if (scope !== '*') {
-        await command(`SET sandyard.org = '*'`)
-        scope = '*'
-      }
-      return queryable.query(statement)
+    async look<R extends Row>(org: OrgId | 'system', statement: Statement) {
+      const wanted = org === 'system' ? '*' : org
+      const seen = scope === wanted ? null : command(`SET sandyard.org = '${wanted}'`)
+      scope = wanted
+      const [, answer] = await Promise.all([seen, queryable.query<R>(statement)])
+      return answer
     },
     async keep() {
       await command('COMMIT')
@@ -121,9 +123,9 @@ export function makeSimDatabase({ gates, store }: { readonly gates: Gates; reado
       )
     const each = (scope: OrgId | 'system'): Queryable => ({
       query: <R extends Row = Row>(statement: Statement) =>
-        gate(isRead(statement) ? 'read' : 'write', statement.name ?? 'statement', () =>
-          store.atomically(scope, (q) => q.query<R>(statement)),
-        ),
+        isRead(statement)
+          ? gate('read', statement.name ?? 'read', () => store.look<R>(scope, statement))
+          : gate('write', statement.name ?? 'write', () => store.atomically(scope, (q) => q.query<R>(statement))),
     })
     return {
       asOrg: (org, fn) => fn(each(org)),

@@ -132,6 +132,9 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       world.end(wanted.run_id, { kind: 'start_failed', reason, message })
       throw failure
     }
+    // What ended while it started, by itself or by whoever ended it, stays so.
+    if (world.runs.get(wanted.run_id)?.seen.phase !== 'starting')
+      throw new StartError('host', 'the run ended while it started')
     world.stored.add(wanted.sandbox_id)
     logs.of(wanted.sandbox_id).system(SENTENCES.started)
     put(wanted.run_id, { ...run, startedAtMs: clock.monotonicMs(), seen: { ...seen, phase: 'running' } })
