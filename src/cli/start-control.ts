@@ -31,6 +31,7 @@ import { runLoops, type Loop } from '../loops/loop.ts'
 import { placePending } from '../loops/place-pending.ts'
 import { reapVolumes } from '../loops/reap-volumes.ts'
 import { retireWorkers } from '../loops/retire-workers.ts'
+import { pruneKeys } from '../loops/prune-keys.ts'
 import { rollUpUsage } from '../loops/roll-up-usage.ts'
 import { sweepTickets } from '../loops/sweep-tickets.ts'
 import { makeRelay } from '../relay/relay.ts'
@@ -169,6 +170,7 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
     retireWorkers(deps),
     rollUpUsage(deps), // it locks what it adds up: two at once add nothing twice
     sweepTickets(deps),
+    pruneKeys(deps),
   ]
 }
 

@@ -1,6 +1,7 @@
 import type { TSchema } from 'typebox'
 import { PROBLEMS, type ProblemCode } from '../domain/problem.ts'
 import { ErrorReply } from './common.ts'
+import { conditionsOf, CONDITION_HEADERS, headersOf, HEADERS, isTagged, NOT_MODIFIED } from './openapi-conditions.ts'
 import { problemsOf, type Operation } from './operation.ts'
 import { OPERATIONS } from './operations.ts'
 
@@ -38,6 +39,7 @@ export function renderDocument(): object {
       },
       headers: {
         RequestId: { description: 'Names this request in the logs.', schema: { type: 'string' } },
+        ...CONDITION_HEADERS,
         RetryAfter: { description: 'Seconds to wait before another try.', schema: { type: 'integer' } },
       },
       schemas: Object.fromEntries([...components].toSorted(([a], [b]) => (a < b ? -1 : 1))),
@@ -65,6 +67,7 @@ function renderOperation(operation: Operation, components: Components): object {
       ...renderParameters(params, 'path', components),
       ...renderParameters(query, 'query', components),
       ...(headers === undefined ? [] : renderParameters(headers, 'header', components)),
+      ...conditionsOf(operation),
     ],
     ...(hasBody
       ? {
@@ -78,7 +81,7 @@ function renderOperation(operation: Operation, components: Components): object {
     responses: {
       [reply.status]: {
         description: reply.description,
-        headers: HEADERS,
+        headers: headersOf(operation),
         ...(reply.kind === 'json'
           ? { content: { 'application/json': { schema: render(reply.schema, components) } } }
           : {}),
@@ -86,12 +89,12 @@ function renderOperation(operation: Operation, components: Components): object {
         ...(reply.kind === 'events' ? { content: renderEvents(reply.schema, components) } : {}),
         ...(reply.kind === 'text' ? { content: { 'text/plain': { schema: { type: 'string' } } } } : {}),
       },
+      ...(isTagged(operation) && operation.method === 'GET' ? NOT_MODIFIED : {}),
       ...renderProblems(operation, components),
     },
   }
 }
 
-const HEADERS = { 'x-request-id': { $ref: '#/components/headers/RequestId' } }
 const BYTES = { 'application/octet-stream': { schema: {} } }
 const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } }
 
@@ -130,7 +133,7 @@ function renderProblems(operation: Operation, components: Components): object {
         status,
         {
           description: codes.map((code) => `\`${code}\``).join(', '),
-          headers: status === 429 || status === 503 ? { ...HEADERS, ...RETRY_AFTER } : HEADERS,
+          headers: status === 429 || status === 503 || codes.includes('idempotency_key_in_use') ? { ...HEADERS, ...RETRY_AFTER } : HEADERS,
           content: { 'application/json': { schema: render(ErrorReply, components) } },
         },
       ]),

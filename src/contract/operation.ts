@@ -30,16 +30,32 @@ export type Operation<
   readonly headers?: TSchema
   /** `bytes`: the body is any bytes, streamed, whatever its content type says; `body` is then unused. */
   readonly takes?: 'bytes'
+  /** Whether `If-Match` is looked at, within the transaction of the change; elsewhere it is refused. */
+  readonly matches?: true
+  /**
+   * Of a POST: whether a request under an Idempotency-Key whose first try ended without a reply is served again, because its
+   * use case then finds what was done. One that isn't is refused: `idempotency_reply_lost`.
+   */
+  readonly resumes?: true
 }
 
 /** What an operation answers when all is well. */
 export type Reply =
-  | { readonly kind: 'json'; readonly status: 200; readonly schema: TSchema; readonly description: string }
+  | JsonReply
   | { readonly kind: 'bytes'; readonly status: 200; readonly description: string }
   /** Server-Sent Events; `schema`: the data of those that have any. */
   | { readonly kind: 'events'; readonly status: 200; readonly schema: TSchema; readonly description: string }
   | { readonly kind: 'text'; readonly status: 200; readonly description: string }
   | { readonly kind: 'websocket'; readonly status: 101; readonly description: string }
+
+/** `tagged`: one object, with its `ETag`; `If-None-Match` is looked at. */
+export type JsonReply = {
+  readonly kind: 'json'
+  readonly status: 200
+  readonly schema: TSchema
+  readonly description: string
+  readonly tagged?: true
+}
 
 /** A request whose parts were checked against their schemas. */
 export type RequestOf<Of extends Operation> = {
@@ -74,11 +90,19 @@ export function json(schema: TSchema, description: string): Reply {
   return { kind: 'json', status: 200, schema, description }
 }
 
+/** A reply of one object, with its `ETag`. */
+export function object(schema: TSchema, description: string): Reply {
+  return { kind: 'json', status: 200, schema, description, tagged: true }
+}
+
 /** Every refusal that an operation may answer with. */
 export function problemsOf(operation: Operation): readonly ProblemCode[] {
   if (operation.access === 'none') return operation.problems
   const takesBody = operation.method === 'GET' ? [] : (['payload_too_large', 'unsupported_media_type'] as const)
-  return [...new Set([...COMMON, ...takesBody, ...operation.problems])]
+  const keyed = operation.method === 'POST' ? KEYED : []
+  const matched = operation.matches === true ? (['precondition_failed'] as const) : []
+  return [...new Set([...COMMON, ...takesBody, ...keyed, ...matched, ...operation.problems])]
 }
 
+const KEYED = ['idempotency_key_reused', 'idempotency_key_in_use', 'idempotency_reply_lost', 'rate_limited'] as const
 const COMMON = ['invalid_request', 'invalid_api_key', 'forbidden', 'internal_error', 'unavailable'] as const

@@ -7,6 +7,9 @@ import { SandboxSpecReply } from './spec-output.ts'
 
 /** Sandboxes in replies and in the parameters of their routes. Source: service description 2.2 and 4.1 to 4.5. */
 
+/** The words for what a wait is for. */
+const WAITABLE = [...SANDBOX_STATUSES, 'terminal'] as const
+
 const SandboxStatus = oneOf(SANDBOX_STATUSES, {
   title: 'SandboxStatus',
   description: 'Where a sandbox stands in its life.',
@@ -27,6 +30,9 @@ export const SandboxReply = Type.Object(
       orNull(oneOf(STATUS_REASONS, { description: 'Why a starting sandbox does not run yet.' })),
     ),
     stopped_at: Type.Optional(orNull(DateTime)),
+    run_id: Type.Optional(
+      orNull(Type.String({ format: 'uuid', description: 'The latest start, open or over; null before the first.' })),
+    ),
     spec: Type.Optional(componentOrNull(SandboxSpecReply)),
   },
   { title: 'Sandbox', description: 'A sandbox.' },
@@ -68,6 +74,24 @@ export const waitQuery = {
     }),
   ),
 }
+
+/** What a wait may be for; `terminal` is `stopped` and `failed`. */
+export const WaitQuery = input({
+  for: Type.Optional(
+    Type.String({
+      pattern: `^(?:${WAITABLE.join('|')})(?:,(?:${WAITABLE.join('|')}))*$`,
+      maxLength: 200,
+      default: 'terminal',
+      description: 'The statuses that end the wait, with commas between them; `terminal` is `stopped,failed`.',
+    }),
+  ),
+  timeout: Type.Optional(
+    int64({ maximum: WAIT_MAX_SECS, default: WAIT_DEFAULT_SECS, description: 'The longest wait in seconds.' }),
+  ),
+  run: Type.Optional(
+    Type.String({ format: 'uuid', description: 'The `run_id` that is waited for: another one ends the wait.' }),
+  ),
+})
 
 export const CreateQuery = input({
   start: Type.Optional(Type.Boolean({ default: false, description: 'Whether to start the sandbox as well.' })),

@@ -1,5 +1,6 @@
 import { formatApiKey, hashSecret } from '../domain/api-key.ts'
 import { SCOPES, type Acting, type Scope } from '../domain/caller.ts'
+import { requireMatch, tagOf, type IfMatch } from '../domain/etag.ts'
 import { asId, type ApiKeyId } from '../domain/ids.ts'
 import { isName, NAME_RULE } from '../domain/names.ts'
 import { Problem } from '../domain/problem.ts'
@@ -9,6 +10,7 @@ import type { Queryable } from '../store/database.ts'
 import { wakeAtCommit } from '../store/wake-connection.ts'
 import type { ControlDeps } from './deps.ts'
 import { readPage, type Page, type PageInput } from './page.ts'
+import type { Once } from './once.ts'
 import { tell } from './tell.ts'
 import { apiKeyTopic } from './watch-caller.ts'
 
@@ -22,6 +24,7 @@ export type NewKey = {
   /** At least one. */
   readonly scopes: readonly Scope[]
   readonly expires_at: Date | null
+  readonly once?: Once | null
 }
 
 /**
@@ -33,12 +36,18 @@ export async function createApiKey(
   acting: Acting,
   input: NewKey,
 ): Promise<ApiKey & { readonly key: string }> {
+  const { once = null } = input
+  if (once !== null && once.noted !== null) {
+    const [id = '', key = ''] = once.noted.split(' ')
+    return { ...(await getApiKey(deps, acting, asId<ApiKeyId>(id))), key }
+  }
   refuseUnfit(input, deps.clock.now())
   const key = formatApiKey(deps.random.bytes(32))
-  return deps.db.transaction(acting.org_id, async (tx) => ({
-    ...(await saveKey(deps, tx, acting, { ...input, key })),
-    key,
-  }))
+  return deps.db.transaction(acting.org_id, async (tx) => {
+    const saved = await saveKey(deps, tx, acting, { ...input, key })
+    await once?.note(tx, `${saved.id} ${key}`) // sealed, as the reply is
+    return { ...saved, key }
+  })
 }
 
 /** Saves a key of a given text, with its event, in a transaction that makes more. */
@@ -75,14 +84,15 @@ export async function getApiKey(deps: Pick<ControlDeps, 'db'>, { org_id }: InOrg
 
 /**
  * Ends a key: refused from now on in this process, and within a second in others. Revoking a revoked key succeeds and
- * changes nothing. Throws `api_key_not_found`.
+ * changes nothing. Throws `api_key_not_found`, `precondition_failed`.
  */
 export async function revokeApiKey(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'keyCache'>,
   acting: Acting,
   id: ApiKeyId,
+  ifMatch: IfMatch | null = null,
 ): Promise<void> {
-  const hash = await deps.db.transaction(acting.org_id, (tx) => revokeIn(deps, tx, acting, id))
+  const hash = await deps.db.transaction(acting.org_id, (tx) => revokeIn(deps, tx, acting, { id, ifMatch }))
   deps.keyCache.forget(hash)
 }
 
@@ -90,10 +100,11 @@ async function revokeIn(
   deps: Pick<ControlDeps, 'clock' | 'uuids'>,
   tx: Queryable,
   acting: Acting,
-  id: ApiKeyId,
+  { id, ifMatch }: { readonly id: ApiKeyId; readonly ifMatch: IfMatch | null },
 ): Promise<Buffer> {
   const found = await apiKeys.lock(tx, acting.org_id, id)
   if (found === null) throw new Problem('api_key_not_found')
+  if (ifMatch !== null) requireMatch(ifMatch, tagOf(JSON.stringify(await apiKeys.find(tx, acting.org_id, id))))
   if (found.revoked_at !== null) return found.secret_sha256
   await apiKeys.revoke(tx, acting.org_id, id, deps.clock.now())
   const payload = { api_key_id: id, name: found.name }

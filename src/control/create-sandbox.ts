@@ -14,6 +14,7 @@ import * as credentials from '../store/credentials.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import { requireAbilities } from './abilities.ts'
 import type { ControlDeps } from './deps.ts'
+import { replyLost, type Once } from './once.ts'
 import { registryHostOf, registrySealContext } from './registry-auth.ts'
 import { requireVolumes } from './require-volumes.ts'
 import { takeWait, waitWhileStarting } from './wait-for-run.ts'
@@ -29,6 +30,8 @@ export type CreateInput = {
   /** With `start`: how long to wait for the sandbox to run; null answers at once. */
   readonly waitMs: number | null
   readonly signal: AbortSignal
+  /** With an Idempotency-Key: the sandbox gets its id, so that no try makes another. */
+  readonly once?: Once | null
 }
 
 /** How often a made slug that is taken is made anew. */
@@ -39,17 +42,29 @@ const SLUG_TRIES = 8
  * `invalid_sandbox_config` for what no worker can enforce, `name_already_exists`, `quota_exceeded`, `org_suspended`, `rate_limited`.
  */
 export async function createSandbox(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<Sandbox> {
-  const needed = await requireAbilities(deps, input.spec)
-  await requireCredential(deps, caller, input)
+  const made = input.once?.isRetry === true ? await madeBefore(deps, caller, input.once) : null
+  const needed = made === null ? await requireAbilities(deps, input.spec) : []
+  if (made === null) await requireCredential(deps, caller, input)
   const giveBack = input.start && input.waitMs !== null ? takeWait(deps) : null
   try {
-    const sandbox = await admit(deps, caller, input, needed)
+    const sandbox = made ?? (await admit(deps, caller, input, needed))
     if (input.start) deps.wake.publish(['pending'])
     if (!input.start || input.waitMs === null) return sandbox
     return await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
   } finally {
     giveBack?.()
   }
+}
+
+/** What an earlier try made, as it is now, or null. Throws `idempotency_reply_lost` when it is gone since. */
+async function madeBefore(deps: ControlDeps, caller: Caller, once: Once): Promise<Sandbox | null> {
+  const { org_id } = caller
+  const id = asId<SandboxId>(once.id)
+  const found = await deps.readSandbox({ org_id, id })
+  if (found !== null) return found
+  if (await deps.db.asOrg(org_id, (q) => sandboxes.wasMade(q, org_id, id)))
+    throw replyLost('the sandbox was made, and is gone since')
+  return null
 }
 
 async function admit(
@@ -66,6 +81,8 @@ async function admit(
     const answer = await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
     if (answer.kind === 'admitted') return asSeen(sandbox)
     if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
+    const made = input.once === undefined || input.once === null ? null : await madeBefore(deps, caller, input.once)
+    if (made !== null) return made // by a try that was taken for dead
     await refuseConflict(deps, caller, input)
     if (tried === SLUG_TRIES)
       throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })
@@ -119,7 +136,7 @@ function newSandbox(
   abilities: readonly string[],
 ): Omit<NewSandbox, 'volume_ids'> {
   const { spec, registry, start } = input
-  const id = asId<SandboxId>(deps.uuids.next())
+  const id = asId<SandboxId>(input.once?.id ?? deps.uuids.next())
   const isInline = registry.mode === 'inline'
   return {
     id,
@@ -158,6 +175,7 @@ function asSeen(sandbox: NewSandbox): Sandbox {
     started_at: null,
     status_reason,
     stopped_at: null,
+    run_id: sandbox.run_id === null ? null : asId<RunId>(sandbox.run_id),
     spec_json: sandbox.projection_json,
   }
 }

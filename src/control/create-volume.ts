@@ -5,6 +5,7 @@ import { VOLUMES_MAX, type Volume } from '../domain/volume.ts'
 import { constraintOf } from '../store/database.ts'
 import * as volumes from '../store/volumes.ts'
 import type { ControlDeps } from './deps.ts'
+import { replyLost, type Once } from './once.ts'
 import { tell } from './tell.ts'
 import { requireCap } from './volume-caps.ts'
 
@@ -12,6 +13,7 @@ export type NewVolume = {
   readonly name: string
   readonly labels: Readonly<Record<string, string>>
   readonly capacity_gib: number | null
+  readonly once?: Once | null
 }
 
 /**
@@ -23,8 +25,9 @@ export async function createVolume(
   caller: Caller,
   input: NewVolume,
 ): Promise<Volume> {
-  const { name, labels, capacity_gib } = input
+  const { name, labels, capacity_gib, once = null } = input
   const { org_id, actor } = caller
+  if (once !== null && once.noted !== null) return await madeBefore(deps, caller, asId<VolumeId>(once.noted))
   if (capacity_gib !== null) {
     await requireCap(deps, org_id, { capacity_gib, home: { home_worker_id: null, is_shared: false } })
   }
@@ -35,6 +38,7 @@ export async function createVolume(
   const payload = { volume_id: id, kind: 'managed', name, ...(capacity_gib === null ? {} : { capacity_gib }) }
   try {
     await deps.db.transaction(org_id, async (tx) => {
+      await once?.note(tx, id)
       if (!(await volumes.insert(tx, volume))) throw tooMany()
       await tell(deps, tx, { org_id, actor, event_type: 'volume_created', payload })
     })
@@ -43,6 +47,13 @@ export async function createVolume(
     throw error
   }
   return { ...volume, used_bytes: null }
+}
+
+/** The volume that an earlier try of the request made, as it is now. */
+async function madeBefore(deps: Pick<ControlDeps, 'db'>, { org_id }: Caller, id: VolumeId): Promise<Volume> {
+  const found = await deps.db.asOrg(org_id, (q) => volumes.find(q, org_id, id))
+  if (found === null) throw replyLost('the volume was made, and is gone since')
+  return found
 }
 
 async function nameTaken(deps: Pick<ControlDeps, 'db'>, caller: Caller, name: string): Promise<Problem> {

@@ -1,20 +1,29 @@
 import type { Caller } from '../domain/caller.ts'
+import type { IfMatch } from '../domain/etag.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import type { ControlDeps } from './deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import { holdIfMatch } from './require-match.ts'
 import { tell } from './tell.ts'
 import { transitionIn } from './transition.ts'
 
 /**
  * Removes a sandbox: its name and slug are free and no route shows it as soon as this resolves; one that runs is
- * asked to stop, which is not waited for. Deleting it twice at once succeeds. Throws `sandbox_not_found`.
+ * asked to stop, which is not waited for. Deleting it twice at once succeeds. Throws `sandbox_not_found`
+ * and `precondition_failed`.
  */
-export async function deleteSandbox(deps: ControlDeps, caller: Caller, ref: SandboxRef): Promise<void> {
+export async function deleteSandbox(
+  deps: ControlDeps,
+  caller: Caller,
+  ref: SandboxRef,
+  ifMatch: IfMatch | null = null,
+): Promise<void> {
   const sandbox = await getSandbox(deps, caller, ref)
   const now = deps.clock.now()
   const topics: string[] = []
   await deps.db.transaction('system', async (tx) => {
     topics.length = 0
+    await holdIfMatch(tx, sandbox, ifMatch)
     const hidden = await sandboxes.hide(tx, sandbox.id, now)
     if (hidden === null) {
       await sandboxes.hideAtOnce(tx, sandbox.id, now)

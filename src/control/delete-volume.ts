@@ -1,6 +1,8 @@
 import type { Caller } from '../domain/caller.ts'
+import { requireMatch, tagOf, type IfMatch } from '../domain/etag.ts'
 import type { VolumeId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
+import { renderVolume } from '../domain/volume.ts'
 import * as volumeReports from '../store/volume-reports.ts'
 import * as volumes from '../store/volumes.ts'
 import type { ControlDeps } from './deps.ts'
@@ -12,18 +14,21 @@ const NAMED_USERS_MAX = 20
 
 /**
  * Schedules a volume for deletion: once this resolves nothing can mount it, and its worker deletes its files. Repeating it
- * succeeds. Throws `sandbox_not_found` (service description 4.9), `host_volume_stays`, and `volume_in_use` while a sandbox
+ * succeeds. Throws `sandbox_not_found` (service description 4.9), `host_volume_stays`,
+ * `precondition_failed`, and `volume_in_use` while a sandbox
  * that is not terminal mounts it.
  */
 export async function deleteVolume(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake'>,
   caller: Caller,
   id: VolumeId,
+  ifMatch: IfMatch | null = null,
 ): Promise<void> {
   const { org_id, actor } = caller
   const home = await deps.db.transaction(org_id, async (tx) => {
     const volume = await volumes.lock(tx, org_id, id)
     if (volume === null) throw new Problem('sandbox_not_found')
+    requireMatch(ifMatch, tagOf(renderVolume(volume)))
     if (volume.kind === 'host' || volume.name === null) throw new Problem('host_volume_stays')
     if (volume.status === 'deleting') return volume
     const users = await volumes.usersOf(tx, id, NAMED_USERS_MAX)

@@ -15,7 +15,9 @@ import type { Admission } from '../store/admissions.ts'
 import type { Database } from '../store/database.ts'
 import type { Wake } from '../store/wake.ts'
 import type { AdmissionAnswer } from './admit-together.ts'
+import type { Claims } from './claims.ts'
 import type { Places } from './places.ts'
+import type { WaitHub } from './wait-hub.ts'
 import type { CallerWatch, WatchOptions } from './watch-caller.ts'
 
 /** What the use cases stand on. Each asks for the part of it that it needs. */
@@ -29,6 +31,10 @@ export type ControlDeps = {
   readonly wake: Wake
   /** How many requests may wait for a sandbox at once. */
   readonly waits: Slots
+  /** Where they wait. */
+  readonly waitHub: WaitHub
+  /** The Idempotency-Keys whose requests this process serves. */
+  readonly claims: Claims
   /** Places for the log streams of this process. */
   readonly logPlaces: Places<Pick<SandboxKey, 'org_id'>>
   /** Reads one sandbox by id, together with others that are asked for at the same time. */
@@ -70,10 +76,15 @@ export type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
 /** Watches the keys that are in use by something that lasts; `keys` counts them. See `watch-caller.ts`. */
 export type CallerWatches = { watch(caller: Caller, options?: WatchOptions): CallerWatch; readonly keys: number }
 
+export type KeyLookUp = (about: { readonly wasKnown: boolean }) => Promise<KnownKey | null>
+
 /** Remembers keys by the hash of their secret for a moment. */
 export type KeyCache = {
-  /** The key that is remembered, or else what `lookUp` says; who asks for the same key meanwhile gets the same answer. */
-  find(hash: Buffer, nowMs: number, lookUp: () => Promise<KnownKey | null>): Promise<KnownKey | null>
+  /**
+   * The key that is remembered, or else what `lookUp` says; who asks for the same key meanwhile gets the same answer.
+   * `wasKnown`: the key was found before, not too long ago.
+   */
+  find(hash: Buffer, nowMs: number, lookUp: KeyLookUp): Promise<KnownKey | null>
   /** Has the next `find` look the key up. */
   forget(hash: Buffer): void
 }

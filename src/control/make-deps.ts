@@ -5,23 +5,31 @@ import type { Database } from '../store/database.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import * as workers from '../store/workers.ts'
 import { admitTogether, type AdmissionAnswer } from './admit-together.ts'
+import { makeClaims } from './claims.ts'
 import type { ControlDeps, SandboxKey } from './deps.ts'
 import { makeKeyCache } from './key-cache.ts'
 import { makeKeyUses } from './key-uses.ts'
+import { makeWaitHub } from './wait-hub.ts'
 import { makeCallerWatches } from './watch-caller.ts'
 
 /** Adds to what the use cases are given the parts that work on many requests together. */
 export function makeControlDeps(
-  base: Omit<ControlDeps, 'readSandbox' | 'admit' | 'offers' | 'keyCache' | 'noteKeyUse' | 'callerWatches'>,
+  base: Omit<
+    ControlDeps,
+    'readSandbox' | 'admit' | 'offers' | 'keyCache' | 'noteKeyUse' | 'callerWatches' | 'waitHub' | 'claims'
+  >,
 ): ControlDeps {
+  const readSandbox = makeBatch<SandboxKey, Sandbox | null>({
+    run: (wanted) => readTogether(base.db, wanted, base.clock.now()),
+    groupOf: ({ org_id }) => org_id,
+    maxItems: 128,
+    maxInFlight: 4,
+  })
   return {
     ...base,
-    readSandbox: makeBatch<SandboxKey, Sandbox | null>({
-      run: (wanted) => readTogether(base.db, wanted, base.clock.now()),
-      groupOf: ({ org_id }) => org_id,
-      maxItems: 128,
-      maxInFlight: 4,
-    }),
+    readSandbox,
+    waitHub: makeWaitHub({ ...base, readSandbox, met: (wishes) => base.db.asSystem((q) => sandboxes.met(q, wishes)) }),
+    claims: makeClaims(base),
     // Two batches of up to 256: measured as the knee of the curve (measurements.md, "Store").
     admit: makeBatch<Admission, AdmissionAnswer>({
       run: (wanted) => admitTogether(base, wanted),

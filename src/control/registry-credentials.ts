@@ -1,5 +1,6 @@
 import type { Acting } from '../domain/caller.ts'
-import { asId, type CredentialId } from '../domain/ids.ts'
+import { requireMatch, tagOf, type IfMatch } from '../domain/etag.ts'
+import { asId, type CredentialId, type OrgId } from '../domain/ids.ts'
 import { byteLength, isPlainText } from '../domain/names.ts'
 import { Problem } from '../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../domain/refusal.ts'
@@ -8,6 +9,7 @@ import * as credentials from '../store/credentials.ts'
 import type { ControlDeps } from './deps.ts'
 import { readPage, type Page, type PageInput } from './page.ts'
 import { credentialSealContext } from './registry-auth.ts'
+import { replyLost, type Once } from './once.ts'
 import { tell } from './tell.ts'
 
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
@@ -15,7 +17,12 @@ type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 /** A credential without its password, which never leaves the control plane but to a worker that pulls with it. */
 export type Credential = credentials.CredentialRow
 
-export type NewCredential = { readonly host: string; readonly username: string; readonly password: string }
+export type NewCredential = {
+  readonly host: string
+  readonly username: string
+  readonly password: string
+  readonly once?: Once | null
+}
 
 const USERNAME_MAX_BYTES = 256
 /** Registries' tokens are passwords too, and some are signed documents of a few KiB. */
@@ -34,18 +41,27 @@ export async function saveCredential(
   acting: Acting,
   input: NewCredential,
 ): Promise<Credential> {
-  refuseUnfit(input)
   const { org_id } = acting
-  const { host, username } = input
+  const { host, username, once = null } = input
+  if (once !== null && once.noted !== null) return await savedBefore(deps, org_id, asId<CredentialId>(once.noted))
+  refuseUnfit(input)
   const password_sealed = deps.seal.seal(input.password, credentialSealContext(org_id, host))
   return deps.db.transaction(org_id, async (tx) => {
     const id = asId<CredentialId>(deps.uuids.next())
     const now = deps.clock.now()
     const saved = await credentials.save(tx, { id, org_id, host, username, password_sealed, now })
+    await once?.note(tx, saved.id)
     const payload = { credential_id: saved.id, host, username }
     await tell(deps, tx, { ...acting, event_type: 'registry_credential_saved', payload })
     return saved
   })
+}
+
+/** The credential that an earlier try of the request saved, as it is now. */
+async function savedBefore(deps: Pick<ControlDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
+  const found = await deps.db.asOrg(org, (q) => credentials.get(q, org, id))
+  if (found === null) throw replyLost('the credential was saved, and is gone since')
+  return found
 }
 
 /** A page of the organization's credentials, the newest first. Throws `invalid_request` for a bad cursor. */
@@ -59,15 +75,18 @@ export function listCredentials(
   )
 }
 
-/** Deletes a credential, named by its id or its host. Throws `registry_credential_not_found`. */
+/** Deletes a credential, named by its id or its host. Throws `registry_credential_not_found`,
+ * `precondition_failed`. */
 export async function deleteCredential(
   deps: WriteDeps,
   acting: Acting,
   which: { readonly id: CredentialId } | { readonly host: string },
+  ifMatch: IfMatch | null = null,
 ): Promise<void> {
   await deps.db.transaction(acting.org_id, async (tx) => {
     const removed = await credentials.remove(tx, acting.org_id, which)
     if (removed === null) throw new Problem('registry_credential_not_found')
+    requireMatch(ifMatch, tagOf(JSON.stringify(removed))) // what it throws takes the deletion back
     const payload = { credential_id: removed.id, host: removed.host, username: removed.username }
     await tell(deps, tx, { ...acting, event_type: 'registry_credential_deleted', payload })
   })

@@ -1,29 +1,37 @@
 import type { Caller } from '../domain/caller.ts'
+import { requireMatch, tagOf, type IfMatch } from '../domain/etag.ts'
 import { Problem } from '../domain/problem.ts'
-import type { Sandbox } from '../domain/sandbox.ts'
+import { renderSandbox, type Sandbox } from '../domain/sandbox.ts'
 import { constraintOf } from '../store/database.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import { nameTaken } from './create-sandbox.ts'
 import type { ControlDeps } from './deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import { holdIfMatch } from './require-match.ts'
 import { tell } from './tell.ts'
 
 /**
- * Changes a sandbox's name, slug or both; what is absent stays. Throws `sandbox_not_found`, `name_already_exists`.
+ * Changes a sandbox's name, slug or both; what is absent stays. Throws `sandbox_not_found`, `name_already_exists`,
+ * `precondition_failed`.
  * Repeating it changes nothing more.
  */
 export async function renameSandbox(
   deps: ControlDeps,
   caller: Caller,
   ref: SandboxRef,
-  to: { readonly name?: string; readonly slug?: string },
+  to: { readonly name?: string; readonly slug?: string; readonly ifMatch?: IfMatch | null },
 ): Promise<Sandbox> {
   const sandbox = await getSandbox(deps, caller, ref)
   const name = to.name ?? null
   const slug = to.slug ?? null
-  if (name === null && slug === null) return sandbox
+  const ifMatch = to.ifMatch ?? null
+  if (name === null && slug === null) {
+    requireMatch(ifMatch, tagOf(renderSandbox(sandbox)))
+    return sandbox
+  }
   const isThere = await refusingTaken({ name, slug }, () =>
     deps.db.transaction(caller.org_id, async (tx) => {
+      await holdIfMatch(tx, sandbox, ifMatch)
       if (!(await sandboxes.rename(tx, caller.org_id, sandbox.id, { name, slug }))) return false
       const { org_id, actor } = caller
       const payload = {

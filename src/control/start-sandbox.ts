@@ -1,43 +1,71 @@
 import type { Caller } from '../domain/caller.ts'
+import type { IfMatch } from '../domain/etag.ts'
+import { asId, type RunId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import { quotaProblem } from '../domain/quota-problem.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
+import * as runs from '../store/runs.ts'
 import type { ControlDeps } from './deps.ts'
+import type { Once } from './once.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import { ifAsDemanded } from './require-match.ts'
 import { transition } from './transition.ts'
 import { takeWait, waitWhileStarting } from './wait-for-run.ts'
 
+export type StartOptions = {
+  /** null answers at once. */
+  readonly waitMs: number | null
+  readonly signal: AbortSignal
+  /** With an Idempotency-Key: the run gets its id, so that no try starts another. */
+  readonly once?: Once | null
+  readonly ifMatch?: IfMatch | null
+}
+
 /**
  * Admits a start and optionally waits until the sandbox runs or the budget is over. Starting one that is starting
- * joins that start. Throws `sandbox_not_found`, `invalid_state_transition`, `quota_exceeded`, `org_suspended`, `rate_limited`.
+ * joins that start; a retry joins what its first try started, over or not. Throws `sandbox_not_found`,
+ * `invalid_state_transition`, `precondition_failed`, `quota_exceeded`, `org_suspended`, `rate_limited`.
  */
 export async function startSandbox(
   deps: ControlDeps,
   caller: Caller,
   ref: SandboxRef,
-  options: { readonly waitMs: number | null; readonly signal: AbortSignal },
+  options: StartOptions,
 ): Promise<Sandbox> {
   const giveBack = options.waitMs === null ? null : takeWait(deps)
   try {
     const sandbox = await getSandbox(deps, caller, ref)
-    const answer = await transition(deps, {
-      sandbox_id: sandbox.id,
-      run_id: null,
-      event: 'start_admitted',
-      cause: { actor: caller.actor, code: 'requested' },
-    })
-    if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
-    if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
-    if (answer.kind === 'volumes_gone') throw volumesGone(answer.names)
-    if (answer.kind === 'stale' && answer.status !== 'starting') {
-      throw wrongState(answer.status, ['created', 'stopped', 'failed', 'starting'])
-    }
+    await admitStart(deps, caller, sandbox, options)
     const id = { id: sandbox.id }
     if (options.waitMs === null) return await getSandbox(deps, caller, id)
     return await waitWhileStarting(deps, caller, sandbox, { waitMs: options.waitMs, signal: options.signal })
   } finally {
     giveBack?.()
   }
+}
+
+async function admitStart(
+  deps: ControlDeps,
+  caller: Caller,
+  sandbox: Sandbox,
+  { once = null, ifMatch = null }: StartOptions,
+): Promise<void> {
+  const opens = once === null ? null : asId<RunId>(once.id)
+  const isDone = async (): Promise<boolean> =>
+    opens !== null && (await deps.db.asOrg(caller.org_id, (q) => runs.wasOpened(q, sandbox.id, opens)))
+  if (once?.isRetry === true && (await isDone())) return
+  const answer = await transition(ifAsDemanded(deps, sandbox, ifMatch), {
+    sandbox_id: sandbox.id,
+    run_id: null,
+    event: 'start_admitted',
+    cause: { actor: caller.actor, code: 'requested' },
+    ...(opens === null ? {} : { opens }),
+  })
+  if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
+  if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
+  if (answer.kind === 'volumes_gone') throw volumesGone(answer.names)
+  if (answer.kind === 'stale' && answer.status !== 'starting' && !(await isDone()))
+    throw wrongState(answer.status, ['created', 'stopped', 'failed', 'starting'])
 }
 
 function volumesGone(names: readonly string[]): Problem {

@@ -1,26 +1,50 @@
 import type { Caller } from '../domain/caller.ts'
+import type { IfMatch } from '../domain/etag.ts'
+import { asId, type RunId } from '../domain/ids.ts'
+import { isActive } from '../domain/lifecycle.ts'
 import { Problem } from '../domain/problem.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import type { ControlDeps } from './deps.ts'
+import type { Once } from './once.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import { ifAsDemanded } from './require-match.ts'
 import { wrongState } from './start-sandbox.ts'
 import { transition } from './transition.ts'
 
+export type StopOptions = {
+  /** With an Idempotency-Key: the run that the first try was about is stopped, and no later one. */
+  readonly once?: Once | null
+  readonly ifMatch?: IfMatch | null
+}
+
 /**
  * Asks for a sandbox's stop and answers at once, `stopping` as a rule. Stopping one that is stopping succeeds.
- * Throws `sandbox_not_found` and, for one that does not run, `invalid_state_transition`.
+ * Throws `sandbox_not_found`, `precondition_failed` and, for one that does not run, `invalid_state_transition`.
  */
-export async function stopSandbox(deps: ControlDeps, caller: Caller, ref: SandboxRef): Promise<Sandbox> {
+export async function stopSandbox(
+  deps: ControlDeps,
+  caller: Caller,
+  ref: SandboxRef,
+  { once = null, ifMatch = null }: StopOptions = {},
+): Promise<Sandbox> {
   const sandbox = await getSandbox(deps, caller, ref)
-  const answer = await transition(deps, {
+  const noted = once?.noted ?? null
+  if (once !== null && noted === null && sandbox.run_id !== null && isActive(sandbox.status))
+    await noteRun(deps, caller, once, sandbox.run_id)
+  const answer = await transition(ifAsDemanded(deps, sandbox, noted === null ? ifMatch : null), {
     sandbox_id: sandbox.id,
-    run_id: null,
+    run_id: noted !== null ? asId<RunId>(noted) : once === null ? null : sandbox.run_id,
     event: 'stop_requested',
     cause: { actor: caller.actor, code: 'requested' },
   })
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
-  if (answer.kind === 'stale' && answer.status !== 'stopping') {
+  // The run that the first try was about is over, or on its way: that is what was asked for.
+  if (answer.kind === 'stale' && answer.status !== 'stopping' && noted === null) {
     throw wrongState(answer.status, ['starting', 'running', 'stopping'])
   }
   return getSandbox(deps, caller, { id: sandbox.id })
+}
+
+async function noteRun(deps: ControlDeps, caller: Caller, once: Once, run: RunId): Promise<void> {
+  await deps.db.asOrg(caller.org_id, (q) => once.note(q, run))
 }

@@ -53,6 +53,8 @@ export type Transition = {
   readonly run_id: RunId | null
   readonly event: TransitionEvent
   readonly cause: Cause
+  /** With `start_admitted`: the id of the run that it opens, which no run may have; without it, one is made. */
+  readonly opens?: RunId
   /** With `placed`: where. */
   readonly worker?: { readonly id: WorkerId; readonly name: string }
   /** With an event that ends a run: how the worker says it ended. */
@@ -99,18 +101,20 @@ export async function transitionIn(
   const now = deps.clock.now()
   const step: Step = { request, row, status, now }
   let run_id = row.run_id
+  let opened: Pick<standings.SandboxChange, 'run_id'> = {}
   if (request.event === 'placed' && !(await hasRoom(tx, request, step))) return stale
   if (row.mounts_volumes) {
     const refused = await refuseVolumes(tx, request, stale)
     if (refused !== null) return refused
   }
   if (request.event === 'start_admitted') {
-    run_id = asId<RunId>(deps.uuids.next())
+    run_id = request.opens ?? asId<RunId>(deps.uuids.next())
+    opened = { run_id }
     const refused = await openRun(tx, row, { id: run_id, sandbox_id: request.sandbox_id, opened_at: now })
     if (refused !== null) return refused
   }
   await standings.write(tx, {
-    sandbox: { id: request.sandbox_id, change: sandboxChange(step) },
+    sandbox: { id: request.sandbox_id, change: { ...sandboxChange(step), ...opened } },
     run: run_id === null ? null : { id: run_id, change: runChange(step) },
     event: eventOf(deps, step, run_id),
   })

@@ -1,7 +1,8 @@
 import type { Caller } from '../domain/caller.ts'
+import { requireMatch, tagOf, type IfMatch } from '../domain/etag.ts'
 import { Problem } from '../domain/problem.ts'
 import type { VolumeId } from '../domain/ids.ts'
-import type { Volume } from '../domain/volume.ts'
+import { renderVolume, type Volume } from '../domain/volume.ts'
 import type { Queryable } from '../store/database.ts'
 import * as volumes from '../store/volumes.ts'
 import type { ControlDeps } from './deps.ts'
@@ -14,12 +15,14 @@ export type VolumeChange = {
   readonly capacity_gib?: number | null
   /** Replaces all labels. */
   readonly labels?: Readonly<Record<string, string>>
+  readonly ifMatch?: IfMatch | null
 }
 
 /**
  * Changes the cap or the labels of a volume; its worker puts a new cap in force at once. Repeating it changes nothing more.
  * Throws `sandbox_not_found` (the contract's code for a volume that is not there, see openapi.json), `host_volume_stays`
- * for a cap on the host volume, `invalid_state_transition` for one that is being deleted, and what `requireCap` throws.
+ * for a cap on the host volume, `invalid_state_transition` for one that is being deleted, `precondition_failed`, and what
+ * `requireCap` throws.
  */
 export async function updateVolume(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake'>,
@@ -48,6 +51,7 @@ async function write(
   const { org_id, actor } = caller
   const locked = await volumes.lock(tx, org_id, id)
   if (locked === null) throw new Problem('sandbox_not_found')
+  requireMatch(change.ifMatch ?? null, tagOf(renderVolume(locked)))
   if (locked.status !== 'active') {
     const details = { field: 'status', seen: locked.status, accepted: ['active'] }
     throw new Problem('invalid_state_transition', { details })

@@ -1,4 +1,4 @@
-import type { OrgId, SandboxId } from './ids.ts'
+import type { OrgId, RunId, SandboxId } from './ids.ts'
 import type { SandboxStatus, StatusReason } from './lifecycle.ts'
 
 /** A sandbox as clients see it (service description 2.2). */
@@ -14,6 +14,8 @@ export type Sandbox = {
   readonly started_at: Date | null
   readonly status_reason: StatusReason | null
   readonly stopped_at: Date | null
+  /** The latest start, open or over; null before the first. */
+  readonly run_id: RunId | null
   /** The spec's response projection as JSON text: it never changes, so it is rendered once, at creation. */
   readonly spec_json: string
 }
@@ -27,8 +29,9 @@ export function renderSandbox(sandbox: Sandbox): string {
   const name = JSON.stringify(sandbox.name)
   const failure = JSON.stringify(sandbox.last_failure_message)
   const reason = status_reason === null ? 'null' : `"${status_reason}"`
+  const runId = sandbox.run_id === null ? 'null' : `"${sandbox.run_id}"`
   const times = `"created_at":${time(sandbox.created_at)},"started_at":${time(sandbox.started_at)},"stopped_at":${time(sandbox.stopped_at)}`
-  return `{"id":"${id}","org_id":"${org_id}","name":${name},"slug":"${slug}","status":"${status}","status_reason":${reason},"ephemeral":${String(ephemeral)},"last_failure_message":${failure},${times},"spec":${sandbox.spec_json}}`
+  return `{"id":"${id}","org_id":"${org_id}","name":${name},"slug":"${slug}","status":"${status}","status_reason":${reason},"ephemeral":${String(ephemeral)},"run_id":${runId},"last_failure_message":${failure},${times},"spec":${sandbox.spec_json}}`
 }
 
 function time(instant: Date | null): string {

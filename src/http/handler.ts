@@ -2,7 +2,10 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Readable } from 'node:stream'
 import type { TSchema } from 'typebox'
 import { NoBody, type Operation, type RequestOf } from '../contract/operation.ts'
+import type { KeptReply } from '../control/idempotency.ts'
+import type { Once } from '../control/once.ts'
 import type { Caller } from '../domain/caller.ts'
+import { tagOf, type IfMatch } from '../domain/etag.ts'
 import { invalidRequest } from '../domain/refusal.ts'
 import { parseQuery } from './query.ts'
 import type { ParserMaker } from './validate.ts'
@@ -19,6 +22,12 @@ export type RawRequest = {
   readonly body: unknown
   /** Aborted when the client leaves. A function, because most requests never ask. */
   readonly signal: () => AbortSignal
+  /** Of a request under an Idempotency-Key. */
+  readonly once: Once | null
+  /** What the request demands of the object that it changes. */
+  readonly ifMatch: IfMatch | null
+  /** Says that the request may wait for long from here on. */
+  readonly lasts: () => void
 }
 
 /** A reply of bytes. */
@@ -27,8 +36,19 @@ export type ByteReply = { readonly content: Readable; readonly sizeBytes: number
 /** A reply of Server-Sent Events: whole ones in each text. It ends by itself when the request's signal is aborted. */
 export type EventReply = { readonly events: AsyncIterable<string> }
 
-/** JSON text, bytes, or events. */
-export type Answer = string | ByteReply | EventReply
+/** A reply of one object as JSON text, with its tag. */
+export type TaggedReply = { readonly json: string; readonly tag: string }
+
+/** A reply that was given before. */
+export type ReplayedReply = { readonly kept: KeptReply }
+
+/** JSON text, an object, bytes, events, or what was answered before. */
+export type Answer = string | TaggedReply | ByteReply | EventReply | ReplayedReply
+
+/** An object as it is shown, with the tag of that. */
+export function tagged(json: string): TaggedReply {
+  return { json, tag: tagOf(json) }
+}
 
 /** One operation ready to serve: checks the request by the operation's schemas, and answers. */
 export type Handler = (request: RawRequest) => Promise<Answer>

@@ -1,20 +1,27 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { parseJsonBody } from './json-body.ts'
+import { makeLargeBodies } from './large-bodies.ts'
 import { unsupportedMediaType } from './problem-reply.ts'
 
 /**
  * Takes bodies as strict JSON and nothing else. No body at all is undefined, whatever its content type says: the
- * operation's schema decides whether it needs one.
+ * operation's schema decides whether it needs one. `onKeyed` gets the bytes of those that come with an Idempotency-Key.
  */
-export function takeJsonBodies(app: FastifyInstance): void {
+export function takeJsonBodies(
+  app: FastifyInstance,
+  onKeyed: (request: FastifyRequest, bytes: Buffer) => void = () => undefined,
+): void {
+  const largeBodies = makeLargeBodies()
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
-    try {
-      const bytes = typeof body === 'string' ? Buffer.from(body) : body
-      done(null, bytes.length === 0 ? undefined : readJson(request, bytes))
-    } catch (error) {
-      done(error instanceof Error ? error : new Error('a body could not be read', { cause: error }))
-    }
+    const bytes = typeof body === 'string' ? Buffer.from(body) : body
+    if (request.headers['idempotency-key'] !== undefined) onKeyed(request, bytes)
+    const from = request.headers.authorization ?? ''
+    largeBodies.read(
+      { from, bytes: bytes.length },
+      () => (bytes.length === 0 ? undefined : readJson(request, bytes)),
+      done,
+    )
   })
   app.addContentTypeParser('*', (request, _payload, done) => {
     if (request.headers['content-length'] === '0') done(null, undefined)

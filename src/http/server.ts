@@ -1,3 +1,4 @@
+import type { ServerResponse } from 'node:http'
 import { fastify, type FastifyInstance, type FastifyPluginAsync, type FastifyReply, type FastifyRequest } from 'fastify'
 import { Histogram, type Registry } from 'prom-client'
 import type { Operation } from '../contract/operation.ts'
@@ -10,19 +11,22 @@ import { agentRoute } from './agent-route.ts'
 import { authenticateRequest, requireScope, type Sender } from './authenticate-request.ts'
 import { boundConnections, type ConnectionLimits } from './bound-connections.ts'
 import { makeByteBodies, takeByteBodies, type ByteBodies } from './byte-bodies.ts'
-import { clientGone } from './client-gone.ts'
+import { makeRequestSignals } from './client-gone.ts'
+import { ifMatchOf } from './conditions.ts'
 import { endOnClose } from './end-on-close.ts'
-import { EVENT_STREAM_HEADERS, openEventStream } from './event-stream.ts'
-import type { Answer, Handler } from './handler.ts'
+import type { Handler, RawRequest } from './handler.ts'
 import { makeHandlers } from './handlers.ts'
+import { serveOnce, type KeyedDeps } from './idempotency-key.ts'
 import { addProbes } from './probes.ts'
-import { JSON_TYPE, problemOf, renderProblem } from './problem-reply.ts'
+import { problemOf, renderProblem } from './problem-reply.ts'
+import { makeLongWaits, type LongWaits } from './release-parser.ts'
 import { refuseMalformed } from './refuse-malformed.ts'
 import { refuseOddRequests } from './refuse-odd-requests.ts'
 import { makeRequestIds } from './request-ids.ts'
 import { limitRequest, type RequestLimits } from './request-limits.ts'
 import { takeJsonBodies } from './request-body.ts'
 import { makeRouteTable, type RouteTable } from './routes-of-path.ts'
+import { sendAnswer } from './send-answer.ts'
 import { attachUpgrades, type UpgradeRoute } from './upgrades.ts'
 import type { UseCases } from './use-cases.ts'
 import { makeParserMaker } from './validate.ts'
@@ -108,13 +112,20 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   boundConnections(app, settings.connections, requestIds)
   const closing = endOnClose(app)
   const table = makeRouteTable()
-  takeJsonBodies(app)
+  const bodies = new WeakMap<FastifyRequest, Buffer>()
+  takeJsonBodies(app, (request, bytes) => bodies.set(request, bytes))
   observe(app, deps, table)
   refuseOddRequests(app, { ids: requestIds, refuseUnrouted: (exchange) => refuseUnrouted(deps, table, exchange) })
   app.setErrorHandler((error, request, reply) => answer(deps, error, { request, reply }))
 
   const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
-  const common = { closing, byteBodies, settings }
+  const keyed = {
+    useCases,
+    bodyLimitBytes: settings.bodyLimitBytes,
+    bytesOf: (request: FastifyRequest) => bodies.get(request),
+  }
+  const longWaits = makeLongWaits(() => performance.now())
+  const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, longWaits }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, deps, { operation, handler, ...common })
@@ -133,9 +144,11 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
 type Route = {
   readonly operation: Operation
   readonly handler: Handler
-  readonly closing: AbortSignal
+  readonly signalOf: (response: ServerResponse) => AbortSignal
   readonly byteBodies: ByteBodies
   readonly settings: ServerSettings
+  readonly keyed: KeyedDeps
+  readonly longWaits: LongWaits
 }
 
 type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
@@ -171,24 +184,26 @@ function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void 
       const caller = callers.get(request)
       if (caller === undefined) throw new Error('a request without a caller reached its handler')
       const { url, headers, params, body } = request
-      const signal = (): AbortSignal => AbortSignal.any([clientGone(reply.raw), route.closing])
-      return send(reply, await route.handler({ caller, url, headers, params, body, signal }), route.settings)
+      const raw: RawRequest = {
+        caller,
+        url,
+        headers,
+        params,
+        body,
+        once: null,
+        ifMatch: ifMatchOf(operation, headers),
+        signal: () => route.signalOf(reply.raw),
+        lasts: () => route.longWaits.add(request.raw, reply.raw),
+      }
+      const answer = await serveOnce(route.keyed, { operation, handler: route.handler, request }, raw)
+      return sendAnswer({ request, reply, operation }, answer, route.settings)
     },
   })
-}
-
-function send(reply: FastifyReply, answer: Answer, settings: ServerSettings): FastifyReply {
-  if (typeof answer === 'string') return reply.header('content-type', JSON_TYPE).send(answer)
-  if ('events' in answer) return reply.headers(EVENT_STREAM_HEADERS).send(openEventStream(answer.events, settings))
-  const { content, sizeBytes } = answer
-  return reply.headers({ 'content-type': BYTES_TYPE, 'content-length': sizeBytes }).send(content)
 }
 
 function senderOf({ headers, raw }: FastifyRequest): Sender {
   return { authorization: headers.authorization, address: raw.socket.remoteAddress }
 }
-
-const BYTES_TYPE = 'application/octet-stream'
 
 function refusePlainAgentRequest(): Promise<string> {
   const details = { field: 'upgrade', seen: 'no WebSocket upgrade', accepted: 'upgrade: websocket' }

@@ -5,6 +5,7 @@ import { createVolume } from '../control/create-volume.ts'
 import { deleteSandbox } from '../control/delete-sandbox.ts'
 import { deleteVolume } from '../control/delete-volume.ts'
 import type { ControlDeps } from '../control/deps.ts'
+import { takeTurn } from '../control/idempotency.ts'
 import { listMembers } from '../control/members.ts'
 import { openChannel } from '../control/open-channel.ts'
 import { getQuotas } from '../control/quotas.ts'
@@ -18,6 +19,7 @@ import { deleteCredential, listCredentials, saveCredential } from '../control/re
 import { renameSandbox } from '../control/rename-sandbox.ts'
 import { startSandbox } from '../control/start-sandbox.ts'
 import { stopSandbox } from '../control/stop-sandbox.ts'
+import { waitForSandbox } from '../control/wait-for-run.ts'
 import { updateVolume } from '../control/update-volume.ts'
 import * as volumeFiles from '../control/volume-files.ts'
 
@@ -38,6 +40,8 @@ export function bindUseCases(deps: ControlDeps) {
     createSandbox: on(createSandbox),
     getSandbox: on(getSandbox),
     listSandboxes: on(listSandboxes),
+    waitForSandbox: on(waitForSandbox),
+    takeTurn: on(takeTurn),
     startSandbox: on(startSandbox),
     stopSandbox: on(stopSandbox),
     renameSandbox: on(renameSandbox),

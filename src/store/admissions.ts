@@ -69,10 +69,10 @@ export function insertMany(
            ${isMounting ? `${HELD_VOLUMES},` : ''}
            s AS (
              INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
-               disk_size_mib, max_duration_secs, abilities, spec, spec_projection, registry, registry_sealed)
+               disk_size_mib, max_duration_secs, abilities, spec, spec_projection, registry, registry_sealed, run_id)
              SELECT id, $1, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, disk_size_mib,
                max_duration_secs, string_to_array(abilities, ','), ${pooled('spec')}, ${pooled('projection')},
-               ${pooled('registry')}, registry_sealed
+               ${pooled('registry')}, registry_sealed, run_id
              FROM input WHERE is_free ${isMounting ? `AND ${VOLUMES_ARE_HELD}` : ''} ON CONFLICT DO NOTHING RETURNING id),
            l AS (
              INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)

@@ -33,6 +33,16 @@ export async function find(q: Queryable, org: OrgId, id: CredentialId): Promise<
   return rows[0] ?? null
 }
 
+/** One of an organization's credentials as the organization sees it, or null. */
+export async function get(q: Queryable, org: OrgId, id: CredentialId): Promise<CredentialRow | null> {
+  const { rows } = await q.query<CredentialRow>({
+    name: 'credentials.get',
+    text: 'SELECT id, host, username, created_at FROM registry_credentials WHERE org_id = $1 AND id = $2',
+    values: [org, id],
+  })
+  return rows[0] ?? null
+}
+
 /** Saves a credential for a host, in place of an earlier one of the same host, whose id and age it keeps. */
 export async function save(
   q: Queryable,

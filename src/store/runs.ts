@@ -78,6 +78,16 @@ export async function nextDeadline(q: Queryable): Promise<Date | null> {
   return rows[0]?.at ?? null
 }
 
+/** Whether a sandbox ever had a run of this id. */
+export async function wasOpened(q: Queryable, sandbox: SandboxId, run: RunId): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'runs.wasOpened',
+    text: 'SELECT 1 AS opened FROM runs WHERE id = $2 AND sandbox_id = $1',
+    values: [sandbox, run],
+  })
+  return rowCount > 0
+}
+
 /** A run that is a worker's. */
 export type PlacedRun = { readonly run_id: RunId; readonly worker_id: WorkerId }
 

@@ -2,13 +2,14 @@
  * Sandboxes as clients read them. A sandbox is a client's while `visible_until` is null; after that its name and slug
  * are free, and it can be read by id and name until that time. Status is written in `standings.ts` alone.
  */
-import type { OrgId, SandboxId, WorkerId } from '../domain/ids.ts'
+import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
+import { SANDBOX_STATUSES } from '../domain/lifecycle.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import type { Queryable } from './database.ts'
 
 /** What is read of a sandbox, as a `Sandbox`. */
 export const COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
-  started_at, status_reason, stopped_at, spec_projection::text AS spec_json`
+  started_at, status_reason, stopped_at, run_id, spec_projection::text AS spec_json`
 
 /** Those of the ids that are an organization's and can be read at `now`, in no order. */
 export async function findMany(
@@ -24,6 +25,26 @@ export async function findMany(
     values: [org, ids, now],
   })
   return rows
+}
+
+/** Whether a sandbox of this id was ever made in an organization. */
+export async function wasMade(q: Queryable, org: OrgId, id: SandboxId): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'sandboxes.wasMade',
+    text: 'SELECT 1 AS made FROM sandboxes WHERE org_id = $1 AND id = $2',
+    values: [org, id],
+  })
+  return rowCount > 0
+}
+
+/** A sandbox that is a client's, locked until the transaction ends, as it is once the lock was had; null: there is none. */
+export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sandbox | null> {
+  const { rows } = await tx.query<Sandbox>({
+    name: 'sandboxes.lock',
+    text: `SELECT ${COLUMNS} FROM sandboxes WHERE org_id = $1 AND id = $2 AND visible_until IS NULL FOR UPDATE`,
+    values: [org, id],
+  })
+  return rows[0] ?? null
 }
 
 /** The sandbox that holds a name, or the one that held it last while it can still be read, or null. */
@@ -118,6 +139,32 @@ export async function gone(q: Queryable, ids: readonly SandboxId[]): Promise<rea
            WHERE s.visible_until IS NOT NULL
              AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.sandbox_id = w.id AND r.ended_at IS NULL)`,
     values: [ids],
+  })
+  return rows.map(({ id }) => id)
+}
+
+/** What somebody waits for: `mask` has a bit for each status, in the order of `SANDBOX_STATUSES`. */
+export type WaitWish = {
+  readonly id: SandboxId
+  readonly mask: number
+  /** A run that must still be the sandbox's latest; null: whichever. */
+  readonly run_id: RunId | null
+}
+
+/** The sandboxes that are as somebody waits for them to be, have another run, or are no client's any more. */
+export async function met(q: Queryable, wishes: readonly WaitWish[]): Promise<readonly SandboxId[]> {
+  const { rows } = await q.query<{ readonly id: SandboxId }>({
+    name: 'sandboxes.met',
+    text: `SELECT DISTINCT w.id FROM unnest($1::uuid[], $2::integer[], $3::uuid[]) AS w(id, mask, run_id)
+           LEFT JOIN sandboxes s ON s.id = w.id
+           WHERE s.id IS NULL OR s.visible_until IS NOT NULL OR s.run_id <> w.run_id
+             OR (w.mask >> array_position($4::text[], s.status) - 1) & 1 = 1`,
+    values: [
+      wishes.map(({ id }) => id),
+      wishes.map(({ mask }) => mask),
+      wishes.map(({ run_id }) => run_id),
+      SANDBOX_STATUSES,
+    ],
   })
   return rows.map(({ id }) => id)
 }

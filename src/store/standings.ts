@@ -59,6 +59,8 @@ export type SandboxChange = {
   readonly started_at?: Date
   readonly stopped_at?: Date | null
   readonly home_worker_id?: WorkerId
+  /** The run that a start opens. */
+  readonly run_id?: RunId
   /** True forgets the sealed registry credential: it was for one create-and-start only. */
   readonly forget_registry_secret?: boolean
 }

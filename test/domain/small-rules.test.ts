@@ -12,7 +12,7 @@ import { abilitiesTable } from '../../src/domain/required-abilities.ts'
 import { renderSandbox, type Sandbox } from '../../src/domain/sandbox.ts'
 import { makeSlug } from '../../src/domain/slugs.ts'
 import { RLIMIT_RESOURCES } from '../../src/domain/spec.ts'
-import { asId } from '../../src/domain/ids.ts'
+import { asId, type RunId } from '../../src/domain/ids.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../src/domain/lifecycle.ts'
 
 test('every made slug is a slug, and made from other numbers it is another one', () => {
@@ -98,6 +98,7 @@ test('a rendered sandbox is JSON of the same sandbox, whatever its name and its 
     started_at: fc.option(date),
     status_reason: fc.option(fc.constantFrom(...STATUS_REASONS)),
     stopped_at: fc.option(date),
+    run_id: fc.option(fc.constant(asId<RunId>('r'))),
     spec_json: fc.constant('{"image":"a"}'),
   })
   fc.assert(

@@ -63,6 +63,8 @@ export const EXAMPLES: Readonly<Record<KeyedOperation, Example>> = {
   list_sandboxes: reads(),
   get_sandbox: reads(onIdle),
   get_sandbox_by_name: reads(onIdleName),
+  wait_for_sandbox: reads((things) => ({ ...onRunning(things), query: { for: 'running' } })),
+  wait_for_sandbox_by_name: reads((things) => ({ ...onRunningName(things), query: { for: 'running' } })),
   update_sandbox: changes(['sandbox_renamed'], (things) => ({
     ...onIdle(things),
     body: { name: `renamed-${things.mark}` },

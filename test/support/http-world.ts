@@ -59,6 +59,7 @@ export const theSandbox: Sandbox = {
   started_at: new Date('2026-11-21T10:00:01Z'),
   status_reason: null,
   stopped_at: null,
+  run_id: null,
   spec_json: JSON.stringify(projectSpec(DEFAULT_SPEC_FOR_TESTS)),
 }
 
@@ -102,6 +103,7 @@ function oneSandbox(): Partial<UseCases> {
     getSandbox: async (_caller, ref) => find(ref),
     listSandboxes: () => Promise.resolve({ items: [theSandbox], nextCursor: null }),
     startSandbox: async (_caller, ref) => find(ref),
+    waitForSandbox: async (_caller, ref) => find(ref),
     stopSandbox: async (_caller, ref) => find(ref),
     renameSandbox: async (_caller, ref, change) => ({ ...find(ref), ...change }),
     deleteSandbox: async (_caller, ref) => {

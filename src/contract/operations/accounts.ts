@@ -1,7 +1,7 @@
 import { ApiKeyIdParams, ApiKeyPage, ApiKeyReply, CreateApiKeyInput, CreatedApiKeyReply, ListApiKeysQuery } from '../api-keys.ts' // prettier-ignore
 import { MessageReply } from '../common.ts'
 import { ListMembersQuery, MemberPage } from '../members.ts'
-import { json, operation, type Operation } from '../operation.ts'
+import { json, object, operation, type Operation } from '../operation.ts'
 import {
   ListRegistryCredentialsQuery, RegistryCredentialIdParams, RegistryCredentialPage, RegistryCredentialReply, SaveCredentialInput,
 } from '../registry-credentials.ts' // prettier-ignore
@@ -30,12 +30,13 @@ export const ACCOUNT_OPERATIONS = {
   create_api_key: operation({
     id: 'create_api_key',
     method: 'POST',
+    resumes: true,
     path: '/v1/api-keys',
     tag: 'API keys',
     access: 'admin',
     summary: 'Make an API key',
     body: CreateApiKeyInput,
-    reply: json(CreatedApiKeyReply, 'The key; its secret is shown this once.'),
+    reply: object(CreatedApiKeyReply, 'The key; its secret is shown this once.'),
   }),
   get_api_key: operation({
     id: 'get_api_key',
@@ -45,12 +46,13 @@ export const ACCOUNT_OPERATIONS = {
     access: 'admin',
     summary: 'Get an API key',
     params: ApiKeyIdParams,
-    reply: json(ApiKeyReply, 'The key, without its secret.'),
+    reply: object(ApiKeyReply, 'The key, without its secret.'),
     problems: ['api_key_not_found'],
   }),
   revoke_api_key: operation({
     id: 'revoke_api_key',
     method: 'DELETE',
+    matches: true,
     path: '/v1/api-keys/{api_key_id}',
     tag: 'API keys',
     access: 'admin',
@@ -73,16 +75,18 @@ export const ACCOUNT_OPERATIONS = {
   save_registry_credential: operation({
     id: 'save_registry_credential',
     method: 'POST',
+    resumes: true,
     path: '/v1/registry-credentials',
     tag: 'Registry credentials',
     access: 'admin',
     summary: 'Save the credential for an image registry, in place of an earlier one for it',
     body: SaveCredentialInput,
-    reply: json(RegistryCredentialReply, 'The credential, without its password.'),
+    reply: object(RegistryCredentialReply, 'The credential, without its password.'),
   }),
   delete_registry_credential: operation({
     id: 'delete_registry_credential',
     method: 'DELETE',
+    matches: true,
     path: '/v1/registry-credentials/{credential_id}',
     tag: 'Registry credentials',
     access: 'admin',

@@ -1,5 +1,5 @@
 import { EventIdParams, EventPage, EventReply, ListEventsQuery } from '../events.ts'
-import { json, operation, type Operation } from '../operation.ts'
+import { json, object, operation, type Operation } from '../operation.ts'
 
 /** Audit events. Source: service description 4.6. */
 export const EVENT_OPERATIONS = {
@@ -19,7 +19,7 @@ export const EVENT_OPERATIONS = {
     tag: 'Events',
     summary: 'Get an audit event',
     params: EventIdParams,
-    reply: json(EventReply, 'The event.'),
+    reply: object(EventReply, 'The event.'),
     problems: ['event_not_found'],
   }),
 } as const satisfies Record<string, Operation>

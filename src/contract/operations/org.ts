@@ -1,4 +1,4 @@
-import { json, operation, type Operation } from '../operation.ts'
+import { object, operation, type Operation } from '../operation.ts'
 import { OrgReply } from '../org.ts'
 
 /** The organization of the caller. */
@@ -9,6 +9,6 @@ export const ORG_OPERATIONS = {
     path: '/v1/me/org',
     tag: 'Organization',
     summary: 'Get the organization that the API key belongs to',
-    reply: json(OrgReply, 'The organization and what the caller may do in it.'),
+    reply: object(OrgReply, 'The organization and what the caller may do in it.'),
   }),
 } as const satisfies Record<string, Operation>

@@ -2,11 +2,11 @@ import { CHANNEL_ENDS_TEXT } from '../channel-ends.ts'
 import { MessageReply } from '../common.ts'
 import { json, operation, type Operation } from '../operation.ts'
 import {
-  CreateQuery, ListSandboxesQuery, SandboxIdParams, SandboxPage, SandboxPatch, StartQuery,
+  CreateQuery, ListSandboxesQuery, SandboxIdParams, SandboxPage, SandboxPatch, StartQuery, WaitQuery,
 } from '../sandboxes.ts' // prettier-ignore
 import { CreateSandboxInput } from '../spec-input.ts'
 import {
-  DELETE_DESCRIPTION, RENAME_PROBLEMS, SANDBOX, START_DESCRIPTION, START_PROBLEMS, STOP_DESCRIPTION, STOP_PROBLEMS,
+  DELETE_DESCRIPTION, RENAME_PROBLEMS, SANDBOX, START_DESCRIPTION, START_PROBLEMS, STOP_DESCRIPTION, STOP_PROBLEMS, WAIT_DESCRIPTION, WAIT_PROBLEMS,
 } from './sandbox-words.ts' // prettier-ignore
 
 /** Sandboxes by their id. Source: service description 4.1 to 4.5. */
@@ -14,6 +14,7 @@ export const SANDBOX_OPERATIONS = {
   create_sandbox: operation({
     id: 'create_sandbox',
     method: 'POST',
+    resumes: true,
     path: '/v1/sandboxes',
     tag: 'Sandboxes',
     summary: 'Create a sandbox, and start it if asked to',
@@ -44,9 +45,22 @@ export const SANDBOX_OPERATIONS = {
     reply: SANDBOX,
     problems: ['sandbox_not_found'],
   }),
+  wait_for_sandbox: operation({
+    id: 'wait_for_sandbox',
+    method: 'GET',
+    path: '/v1/sandboxes/{sandbox_id}/wait',
+    tag: 'Sandboxes',
+    summary: 'Wait until a sandbox has a status',
+    description: WAIT_DESCRIPTION,
+    params: SandboxIdParams,
+    query: WaitQuery,
+    reply: SANDBOX,
+    problems: WAIT_PROBLEMS,
+  }),
   update_sandbox: operation({
     id: 'update_sandbox',
     method: 'PATCH',
+    matches: true,
     path: '/v1/sandboxes/{sandbox_id}',
     tag: 'Sandboxes',
     summary: 'Change the name or the slug of a sandbox',
@@ -58,6 +72,7 @@ export const SANDBOX_OPERATIONS = {
   delete_sandbox: operation({
     id: 'delete_sandbox',
     method: 'DELETE',
+    matches: true,
     path: '/v1/sandboxes/{sandbox_id}',
     tag: 'Sandboxes',
     summary: 'Delete a sandbox',
@@ -69,6 +84,8 @@ export const SANDBOX_OPERATIONS = {
   start_sandbox: operation({
     id: 'start_sandbox',
     method: 'POST',
+    matches: true,
+    resumes: true,
     path: '/v1/sandboxes/{sandbox_id}/start',
     tag: 'Sandboxes',
     summary: 'Start a sandbox',
@@ -81,6 +98,8 @@ export const SANDBOX_OPERATIONS = {
   stop_sandbox: operation({
     id: 'stop_sandbox',
     method: 'POST',
+    matches: true,
+    resumes: true,
     path: '/v1/sandboxes/{sandbox_id}/stop',
     tag: 'Sandboxes',
     summary: 'Stop a sandbox',

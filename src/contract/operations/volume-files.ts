@@ -69,6 +69,7 @@ export const VOLUME_FILE_OPERATIONS = {
     ...common,
     id: 'make_volume_folder',
     method: 'POST',
+    resumes: true, // making it again changes nothing
     path: `${FILES}/mkdir`,
     summary: 'Make a folder in a volume, and those above it',
     body: MkdirInput,

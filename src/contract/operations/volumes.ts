@@ -1,8 +1,8 @@
 import { MessageReply } from '../common.ts'
-import { json, operation, type Operation } from '../operation.ts'
+import { json, object, operation, type Operation } from '../operation.ts'
 import { CreateVolumeInput, UpdateVolumeInput, VolumeIdParams, VolumeList, VolumeReply } from '../volumes.ts'
 
-const VOLUME = json(VolumeReply, 'The volume as it is now.')
+const VOLUME = object(VolumeReply, 'The volume as it is now.')
 
 /** Volumes. Source: service description 4.9; openapi.json; client traffic, section 2. */
 export const VOLUME_OPERATIONS = {
@@ -17,6 +17,7 @@ export const VOLUME_OPERATIONS = {
   create_volume: operation({
     id: 'create_volume',
     method: 'POST',
+    resumes: true,
     path: '/v1/volumes',
     tag: 'Volumes',
     summary: 'Create a named volume',
@@ -46,6 +47,7 @@ export const VOLUME_OPERATIONS = {
   update_volume: operation({
     id: 'update_volume',
     method: 'PATCH',
+    matches: true,
     path: '/v1/volumes/{id}',
     tag: 'Volumes',
     summary: "Set or clear a volume's cap, or replace its labels",
@@ -58,6 +60,7 @@ export const VOLUME_OPERATIONS = {
   delete_volume: operation({
     id: 'delete_volume',
     method: 'DELETE',
+    matches: true,
     path: '/v1/volumes/{id}',
     tag: 'Volumes',
     summary: 'Schedule a volume for deletion',

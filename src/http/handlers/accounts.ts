@@ -2,9 +2,10 @@ import { OPERATIONS } from '../../contract/operations.ts'
 import type { ACCOUNT_OPERATIONS } from '../../contract/operations/accounts.ts'
 import type { PageInput } from '../../control/page.ts'
 import { SCOPES } from '../../domain/caller.ts'
+import { tagOf } from '../../domain/etag.ts'
 import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
 import { PAGE_DEFAULT } from '../../domain/limits.ts'
-import { instant, renderPage, type Handler, type HandlerMaker } from '../handler.ts'
+import { instant, renderPage, tagged, type Handler, type HandlerMaker } from '../handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = keyof typeof ACCOUNT_OPERATIONS
@@ -18,28 +19,33 @@ export function makeAccountHandlers(useCases: UseCases, handler: HandlerMaker): 
     list_api_keys: handler(OPERATIONS.list_api_keys, async ({ query }, { caller }) =>
       renderPage(await useCases.listApiKeys(caller, pageOf(query)), (key) => JSON.stringify(key)),
     ),
-    create_api_key: handler(OPERATIONS.create_api_key, async ({ body }, { caller }) => {
+    create_api_key: handler(OPERATIONS.create_api_key, async ({ body }, { caller, once }) => {
       const { name, scopes = SCOPES } = body
       const expires_at = instant(body.expires_at ?? undefined)
-      return JSON.stringify(await useCases.createApiKey(caller, { name, scopes, expires_at }))
+      const { key, ...shown } = await useCases.createApiKey(caller, { name, scopes, expires_at, once })
+      return { json: JSON.stringify({ ...shown, key }), tag: tagOf(JSON.stringify(shown)) }
     }),
     get_api_key: handler(OPERATIONS.get_api_key, async ({ params }, { caller }) =>
-      JSON.stringify(await useCases.getApiKey(caller, keyIdOf(params))),
+      tagged(JSON.stringify(await useCases.getApiKey(caller, keyIdOf(params)))),
     ),
-    revoke_api_key: handler(OPERATIONS.revoke_api_key, async ({ params }, { caller }) => {
-      await useCases.revokeApiKey(caller, keyIdOf(params))
+    revoke_api_key: handler(OPERATIONS.revoke_api_key, async ({ params }, { caller, ifMatch }) => {
+      await useCases.revokeApiKey(caller, keyIdOf(params), ifMatch)
       return '{"message":"API key revoked"}'
     }),
     list_registry_credentials: handler(OPERATIONS.list_registry_credentials, async ({ query }, { caller }) =>
       renderPage(await useCases.listCredentials(caller, pageOf(query)), (credential) => JSON.stringify(credential)),
     ),
-    save_registry_credential: handler(OPERATIONS.save_registry_credential, async ({ body }, { caller }) =>
-      JSON.stringify(await useCases.saveCredential(caller, body)),
+    save_registry_credential: handler(OPERATIONS.save_registry_credential, async ({ body }, { caller, once }) =>
+      tagged(JSON.stringify(await useCases.saveCredential(caller, { ...body, once }))),
     ),
-    delete_registry_credential: handler(OPERATIONS.delete_registry_credential, async ({ params }, { caller }) => {
-      await useCases.deleteCredential(caller, { id: asId<CredentialId>(params.credential_id.toLowerCase()) })
-      return '{"message":"registry credential deleted"}'
-    }),
+    delete_registry_credential: handler(
+      OPERATIONS.delete_registry_credential,
+      async ({ params }, { caller, ifMatch }) => {
+        const id = asId<CredentialId>(params.credential_id.toLowerCase())
+        await useCases.deleteCredential(caller, { id }, ifMatch)
+        return '{"message":"registry credential deleted"}'
+      },
+    ),
   }
 }
 

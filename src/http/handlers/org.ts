@@ -3,7 +3,7 @@ import type { EVENT_OPERATIONS } from '../../contract/operations/events.ts'
 import type { ORG_OPERATIONS } from '../../contract/operations/org.ts'
 import { asId, type EventId } from '../../domain/ids.ts'
 import { PAGE_DEFAULT } from '../../domain/limits.ts'
-import { instant, renderPage, type Handler, type HandlerMaker } from '../handler.ts'
+import { instant, renderPage, tagged, type Handler, type HandlerMaker } from '../handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = keyof typeof ORG_OPERATIONS | keyof typeof EVENT_OPERATIONS
@@ -11,14 +11,16 @@ type Handled = keyof typeof ORG_OPERATIONS | keyof typeof EVENT_OPERATIONS
 /** What the operations on the organization and its events ask of the use cases. */
 export function makeOrgHandlers(useCases: UseCases, handler: HandlerMaker): Record<Handled, Handler> {
   return {
-    get_org: handler(OPERATIONS.get_org, async (_request, { caller }) => JSON.stringify(await useCases.getOrg(caller))),
+    get_org: handler(OPERATIONS.get_org, async (_request, { caller }) =>
+      tagged(JSON.stringify(await useCases.getOrg(caller))),
+    ),
     list_events: handler(OPERATIONS.list_events, async ({ query }, { caller }) => {
       const { event_type = null, cursor = null, limit = PAGE_DEFAULT } = query
       const input = { event_type, since: instant(query.since), until: instant(query.until), cursor, limit }
       return renderPage(await useCases.listEvents(caller, input), (event) => JSON.stringify(event))
     }),
     get_event: handler(OPERATIONS.get_event, async ({ params }, { caller }) =>
-      JSON.stringify(await useCases.getEvent(caller, asId<EventId>(params.event_id.toLowerCase()))),
+      tagged(JSON.stringify(await useCases.getEvent(caller, asId<EventId>(params.event_id.toLowerCase())))),
     ),
   }
 }

@@ -2,7 +2,10 @@ import { OPERATIONS } from '../../contract/operations.ts'
 import type { SANDBOX_BY_NAME_OPERATIONS } from '../../contract/operations/sandboxes-by-name.ts'
 import type { SANDBOX_OPERATIONS } from '../../contract/operations/sandboxes.ts'
 import type { SandboxRef } from '../../control/read-sandboxes.ts'
-import { asId, type SandboxId } from '../../domain/ids.ts'
+import type { StartOptions } from '../../control/start-sandbox.ts'
+import type { WaitFor } from '../../control/wait-for-run.ts'
+import { asId, type RunId, type SandboxId } from '../../domain/ids.ts'
+import { isTerminal, SANDBOX_STATUSES, type SandboxStatus } from '../../domain/lifecycle.ts'
 import { parseLabelFilter } from '../../domain/labels.ts'
 import { PAGE_DEFAULT, WAIT_DEFAULT_SECS } from '../../domain/limits.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
@@ -10,7 +13,9 @@ import { normalizeSpec } from '../../domain/normalize-spec.ts'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandbox.ts'
-import { refuse, renderPage, type Handler, type HandlerMaker } from '../handler.ts'
+import {
+  refuse, renderPage, tagged, type Handler, type HandlerMaker, type RawRequest, type TaggedReply,
+} from '../handler.ts' // prettier-ignore
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof typeof SANDBOX_BY_NAME_OPERATIONS
@@ -18,19 +23,14 @@ type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof ty
 /** What the operations on sandboxes ask of the use cases. */
 export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): Record<Handled, Handler> {
   return {
-    create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal }) => {
+    create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, once, lasts }) => {
       const result = normalizeSpec(body)
       if ('refusal' in result) throw refusalProblem(result.refusal)
       const start = query.start ?? false
       if (!start && query.wait_for !== undefined) refuse('query.wait_for', query.wait_for, 'start=true beside wait_for')
-      return renderSandbox(
-        await useCases.createSandbox(caller, {
-          ...result.normalized,
-          start,
-          waitMs: waitMsOf(query),
-          signal: signal(),
-        }),
-      )
+      const waitMs = waitMsOf(query)
+      if (waitMs !== null) lasts()
+      return rendered(useCases.createSandbox(caller, { ...result.normalized, start, waitMs, signal: signal(), once }))
     }),
     list_sandboxes: handler(OPERATIONS.list_sandboxes, async ({ query }, { caller }) => {
       const filter = parseLabelFilter(query.labels ?? '{}')
@@ -44,29 +44,35 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): 
     get_sandbox_by_name: handler(OPERATIONS.get_sandbox_by_name, ({ params }, { caller }) =>
       rendered(useCases.getSandbox(caller, byName(params))),
     ),
-    update_sandbox: handler(OPERATIONS.update_sandbox, ({ params, body }, { caller }) =>
-      rendered(useCases.renameSandbox(caller, byId(params), changeOf(body))),
+    wait_for_sandbox: handler(OPERATIONS.wait_for_sandbox, ({ params, query }, raw) =>
+      rendered(useCases.waitForSandbox(raw.caller, byId(params), waitOf(query, raw))),
     ),
-    update_sandbox_by_name: handler(OPERATIONS.update_sandbox_by_name, ({ params, body }, { caller }) =>
-      rendered(useCases.renameSandbox(caller, byName(params), changeOf(body))),
+    wait_for_sandbox_by_name: handler(OPERATIONS.wait_for_sandbox_by_name, ({ params, query }, raw) =>
+      rendered(useCases.waitForSandbox(raw.caller, byName(params), waitOf(query, raw))),
     ),
-    delete_sandbox: handler(OPERATIONS.delete_sandbox, ({ params }, { caller }) =>
-      deleted(useCases.deleteSandbox(caller, byId(params))),
+    update_sandbox: handler(OPERATIONS.update_sandbox, ({ params, body }, { caller, ifMatch }) =>
+      rendered(useCases.renameSandbox(caller, byId(params), { ...changeOf(body), ifMatch })),
     ),
-    delete_sandbox_by_name: handler(OPERATIONS.delete_sandbox_by_name, ({ params }, { caller }) =>
-      deleted(useCases.deleteSandbox(caller, byName(params))),
+    update_sandbox_by_name: handler(OPERATIONS.update_sandbox_by_name, ({ params, body }, { caller, ifMatch }) =>
+      rendered(useCases.renameSandbox(caller, byName(params), { ...changeOf(body), ifMatch })),
     ),
-    start_sandbox: handler(OPERATIONS.start_sandbox, ({ params, query }, { caller, signal }) =>
-      rendered(useCases.startSandbox(caller, byId(params), { waitMs: waitMsOf(query), signal: signal() })),
+    delete_sandbox: handler(OPERATIONS.delete_sandbox, ({ params }, { caller, ifMatch }) =>
+      deleted(useCases.deleteSandbox(caller, byId(params), ifMatch)),
     ),
-    start_sandbox_by_name: handler(OPERATIONS.start_sandbox_by_name, ({ params, query }, { caller, signal }) =>
-      rendered(useCases.startSandbox(caller, byName(params), { waitMs: waitMsOf(query), signal: signal() })),
+    delete_sandbox_by_name: handler(OPERATIONS.delete_sandbox_by_name, ({ params }, { caller, ifMatch }) =>
+      deleted(useCases.deleteSandbox(caller, byName(params), ifMatch)),
     ),
-    stop_sandbox: handler(OPERATIONS.stop_sandbox, ({ params }, { caller }) =>
-      rendered(useCases.stopSandbox(caller, byId(params))),
+    start_sandbox: handler(OPERATIONS.start_sandbox, ({ params, query }, raw) =>
+      rendered(useCases.startSandbox(raw.caller, byId(params), startOf(query, raw))),
     ),
-    stop_sandbox_by_name: handler(OPERATIONS.stop_sandbox_by_name, ({ params }, { caller }) =>
-      rendered(useCases.stopSandbox(caller, byName(params))),
+    start_sandbox_by_name: handler(OPERATIONS.start_sandbox_by_name, ({ params, query }, raw) =>
+      rendered(useCases.startSandbox(raw.caller, byName(params), startOf(query, raw))),
+    ),
+    stop_sandbox: handler(OPERATIONS.stop_sandbox, ({ params }, { caller, once, ifMatch }) =>
+      rendered(useCases.stopSandbox(caller, byId(params), { once, ifMatch })),
+    ),
+    stop_sandbox_by_name: handler(OPERATIONS.stop_sandbox_by_name, ({ params }, { caller, once, ifMatch }) =>
+      rendered(useCases.stopSandbox(caller, byName(params), { once, ifMatch })),
     ),
   }
 }
@@ -100,8 +106,29 @@ function waitMsOf(query: { readonly wait_for?: 'running'; readonly wait_timeout?
   return null
 }
 
-async function rendered(sandbox: Promise<Sandbox>): Promise<string> {
-  return renderSandbox(await sandbox)
+function startOf(query: Parameters<typeof waitMsOf>[0], { signal, lasts, once, ifMatch }: RawRequest): StartOptions {
+  const waitMs = waitMsOf(query)
+  if (waitMs !== null) lasts()
+  return { waitMs, signal: signal(), once, ifMatch }
+}
+
+type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }
+
+function waitOf(query: WaitQuery, { signal, lasts }: RawRequest): WaitFor {
+  const words = (query.for ?? 'terminal').split(',')
+  const isWanted = (status: SandboxStatus): boolean =>
+    words.includes(status) || (isTerminal(status) && words.includes('terminal'))
+  lasts()
+  return {
+    statuses: SANDBOX_STATUSES.filter(isWanted),
+    run_id: query.run === undefined ? null : asId<RunId>(query.run.toLowerCase()),
+    waitMs: (query.timeout ?? WAIT_DEFAULT_SECS) * 1000,
+    signal: signal(),
+  }
+}
+
+async function rendered(sandbox: Promise<Sandbox>): Promise<TaggedReply> {
+  return tagged(renderSandbox(await sandbox))
 }
 
 async function deleted(deletion: Promise<void>): Promise<string> {

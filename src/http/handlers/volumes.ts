@@ -4,7 +4,7 @@ import { asId, type VolumeId } from '../../domain/ids.ts'
 import { refuseLabels } from '../../domain/labels.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import { isVolumeName, renderVolume, VOLUME_NAME_RULE } from '../../domain/volume.ts'
-import { refuse, type Handler, type HandlerMaker } from '../handler.ts'
+import { refuse, tagged, type Handler, type HandlerMaker } from '../handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on volumes ask of the use cases. */
@@ -17,28 +17,29 @@ export function makeVolumeHandlers(
       const volumes = await useCases.listVolumes(caller)
       return `[${volumes.map(renderVolume).join(',')}]`
     }),
-    create_volume: handler(OPERATIONS.create_volume, async ({ body }, { caller }) => {
+    create_volume: handler(OPERATIONS.create_volume, async ({ body }, { caller, once }) => {
       const { name, capacity_gib = null } = body
       if (!isVolumeName(name)) refuse('name', name, VOLUME_NAME_RULE)
       const labels = checked(body.labels ?? {})
-      return renderVolume(await useCases.createVolume(caller, { name, labels, capacity_gib }))
+      return tagged(renderVolume(await useCases.createVolume(caller, { name, labels, capacity_gib, once })))
     }),
     get_default_volume: handler(OPERATIONS.get_default_volume, async (_request, { caller }) =>
-      renderVolume(await useCases.getVolume(caller, 'host')),
+      tagged(renderVolume(await useCases.getVolume(caller, 'host'))),
     ),
     get_volume: handler(OPERATIONS.get_volume, async ({ params }, { caller }) =>
-      renderVolume(await useCases.getVolume(caller, { id: idOf(params) })),
+      tagged(renderVolume(await useCases.getVolume(caller, { id: idOf(params) }))),
     ),
-    update_volume: handler(OPERATIONS.update_volume, async ({ params, body }, { caller }) => {
+    update_volume: handler(OPERATIONS.update_volume, async ({ params, body }, { caller, ifMatch }) => {
       const { capacity_gib, labels } = body
       const change = {
+        ifMatch,
         ...(capacity_gib === undefined ? {} : { capacity_gib }),
         ...(labels === undefined || labels === null ? {} : { labels: checked(labels) }),
       }
-      return renderVolume(await useCases.updateVolume(caller, idOf(params), change))
+      return tagged(renderVolume(await useCases.updateVolume(caller, idOf(params), change)))
     }),
-    delete_volume: handler(OPERATIONS.delete_volume, async ({ params }, { caller }) => {
-      await useCases.deleteVolume(caller, idOf(params))
+    delete_volume: handler(OPERATIONS.delete_volume, async ({ params }, { caller, ifMatch }) => {
+      await useCases.deleteVolume(caller, idOf(params), ifMatch)
       return '{"message":"volume scheduled for deletion"}'
     }),
   }

@@ -1,0 +1,194 @@
+import type { SandboxId } from '../domain/ids.ts'
+import { SANDBOX_STATUSES, type SandboxStatus } from '../domain/lifecycle.ts'
+import type { Sandbox } from '../domain/sandbox.ts'
+import { interruptibleSleep } from '../lib/clock.ts'
+import type { WaitWish } from '../store/sandboxes.ts'
+import type { ControlDeps, SandboxKey } from './deps.ts'
+
+/**
+ * All waits of this process. A wake-up has the sandbox read, together with others that were woken; nothing is read for a
+ * wait that nobody wakes but once in `LOOK_AT_ALL_MS`, by one statement for all. What is kept for a wait is small, because
+ * there may be tens of thousands.
+ */
+export type WaitHub = {
+  /**
+   * Resolves with the sandbox as it is once `isMet` holds or `waitMs` are over, null when it can't be read any more, and
+   * `left` when `signal` is aborted. Rejects when it can't be read at the start or at the end.
+   */
+  wait(wish: Wish, how: { readonly waitMs: number; readonly signal: AbortSignal }): Promise<Sandbox | null | 'left'>
+}
+
+/** The statuses, or a run that is not the sandbox's latest any more, that end a wait. */
+export type Wish = SandboxKey & Pick<WaitWish, 'run_id'> & { readonly statuses: readonly SandboxStatus[] }
+
+/** A lost wake-up costs a wait this much at most, in milliseconds. */
+export const LOOK_AT_ALL_MS = 5_000
+/** A wait ends this much after its budget at most: so many that end one by one cost one look at the list each. */
+const TICK_MS = 20
+/** From so many woken at once on, one statement asks which of them are over. */
+const MANY = 256
+/** The most waits that one statement asks about. */
+const ASKED_TOGETHER = 10_000
+
+type Waiting = {
+  readonly key: SandboxKey
+  readonly asked: WaitWish
+  /** Infinity once it is being ended. */
+  deadlineMs: number
+  readonly resolve: (answer: Sandbox | null | 'left') => void
+  readonly reject: (cause: unknown) => void
+  isOver: boolean
+}
+
+/** The waits for one sandbox. */
+type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isRead: boolean; isWoken: boolean }
+
+type Deps = Pick<ControlDeps, 'clock' | 'wake' | 'log' | 'readSandbox'> & {
+  /** Which of these sandboxes are as somebody waits for them to be, or gone. */
+  readonly met: (wishes: readonly WaitWish[]) => Promise<readonly SandboxId[]>
+}
+
+/** Makes the hub. It works only while somebody waits. */
+export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitHub {
+  const groups = new Map<SandboxId, Group>()
+  let woken = new Set<SandboxId>()
+  let isFlushing = false
+  let sleeper: { readonly untilMs: number; readonly interrupt: AbortController } | null = null
+
+  function add(waiting: Waiting): void {
+    const { id } = waiting.key
+    const group = groups.get(id)
+    if (group !== undefined) {
+      group.waits.push(waiting)
+      return
+    }
+    const unsubscribe = wake.subscribe(`sandbox:${id}`, () => {
+      woken.add(id)
+      if (!isFlushing) setImmediate(flush)
+      isFlushing = true
+    })
+    groups.set(id, { waits: [waiting], unsubscribe, isRead: false, isWoken: false })
+  }
+
+  function end(waiting: Waiting, settle: () => void): void {
+    if (waiting.isOver) return
+    waiting.isOver = true
+    const { id } = waiting.key
+    const group = groups.get(id)
+    if (group !== undefined) {
+      group.waits.splice(group.waits.indexOf(waiting), 1)
+      if (group.waits.length === 0) {
+        group.unsubscribe()
+        groups.delete(id)
+      }
+    }
+    if (groups.size === 0) sleeper?.interrupt.abort(new Error('nobody waits'))
+    settle()
+  }
+
+  function flush(): void {
+    isFlushing = false
+    const ids = [...woken]
+    woken = new Set()
+    if (ids.length <= MANY) for (const id of ids) look(id)
+    else void lookAmong(ids) // it never rejects: its failures are logged
+  }
+
+  function look(id: SandboxId): void {
+    const group = groups.get(id)
+    if (group === undefined) return
+    group.isWoken = true
+    if (!group.isRead) void lookWhileWoken(group) // it never rejects: its failures are logged
+  }
+
+  async function lookWhileWoken(group: Group): Promise<void> {
+    group.isRead = true
+    try {
+      for (let first = group.waits[0]; group.isWoken && first !== undefined; first = group.waits[0]) {
+        group.isWoken = false
+        const sandbox = await readSandbox(first.key)
+        for (const waiting of [...group.waits]) {
+          if (isMet(waiting.asked, sandbox)) end(waiting, () => waiting.resolve(sandbox))
+        }
+      }
+    } catch (error) {
+      log.debug({ error }, 'a sandbox that is waited for could not be read; it is looked at again')
+    } finally {
+      group.isRead = false
+    }
+  }
+
+  async function lookAmong(ids: Iterable<SandboxId>): Promise<void> {
+    const wishes = [...ids].flatMap((id) => groups.get(id)?.waits.map(({ asked }) => asked) ?? [])
+    try {
+      for (let from = 0; from < wishes.length; from += ASKED_TOGETHER) {
+        for (const id of await met(wishes.slice(from, from + ASKED_TOGETHER))) look(id)
+      }
+    } catch (error) {
+      log.debug({ error }, 'what is waited for could not be looked at; it is tried again')
+    }
+  }
+
+  async function expire(waiting: Waiting): Promise<void> {
+    waiting.deadlineMs = Number.POSITIVE_INFINITY
+    try {
+      const sandbox = await readSandbox(waiting.key)
+      end(waiting, () => waiting.resolve(sandbox))
+    } catch (error) {
+      end(waiting, () => waiting.reject(error))
+    }
+  }
+
+  /** Ends the waits whose budget is over, and looks at all from time to time, until nobody waits. */
+  async function keepTime(): Promise<void> {
+    let lookAtMs = clock.monotonicMs() + LOOK_AT_ALL_MS
+    while (groups.size > 0) {
+      const nowMs = clock.monotonicMs()
+      let nextMs = lookAtMs
+      for (const { waits } of groups.values()) for (const { deadlineMs } of waits) nextMs = Math.min(nextMs, deadlineMs)
+      sleeper = { untilMs: nextMs, interrupt: new AbortController() }
+      await interruptibleSleep(clock, Math.max(TICK_MS, nextMs - nowMs), sleeper.interrupt.signal)
+      const passedMs = clock.monotonicMs()
+      const over = [...groups.values()].flatMap(({ waits }) => waits.filter(({ deadlineMs }) => deadlineMs <= passedMs))
+      for (const waiting of over) void expire(waiting) // it never rejects
+      if (passedMs < lookAtMs) continue
+      await lookAmong(groups.keys())
+      lookAtMs = clock.monotonicMs() + LOOK_AT_ALL_MS
+    }
+    sleeper = null
+  }
+
+  return {
+    async wait({ org_id, id, statuses, run_id }, { waitMs, signal }) {
+      const { promise, resolve, reject } = Promise.withResolvers<Sandbox | null | 'left'>()
+      const asked = { id, mask: maskOf(statuses), run_id }
+      const deadlineMs = clock.monotonicMs() + waitMs
+      const waiting: Waiting = { key: { org_id, id }, asked, deadlineMs, resolve, reject, isOver: false }
+      add(waiting)
+      try {
+        const sandbox = await readSandbox(waiting.key) // after the subscription, so that no change falls between
+        if (isMet(asked, sandbox) || waitMs <= 0) end(waiting, () => resolve(sandbox))
+      } catch (error) {
+        end(waiting, () => reject(error))
+      }
+      if (waiting.isOver) return await promise
+      const leave = (): void => end(waiting, () => resolve('left'))
+      if (signal.aborted) leave()
+      else signal.addEventListener('abort', leave, { once: true })
+      if (sleeper === null && groups.size > 0)
+        void keepTime() // it never rejects: what it does is caught
+      else if (sleeper !== null && deadlineMs < sleeper.untilMs) sleeper.interrupt.abort(new Error('an earlier end'))
+      return await promise
+    },
+  }
+}
+
+/** A bit for each status, in the order of the lifecycle's list. */
+function maskOf(statuses: readonly SandboxStatus[]): number {
+  return statuses.reduce((mask, status) => mask | (1 << SANDBOX_STATUSES.indexOf(status)), 0)
+}
+
+function isMet({ mask, run_id }: WaitWish, sandbox: Sandbox | null): boolean {
+  if (sandbox === null || (run_id !== null && sandbox.run_id !== run_id)) return true
+  return (mask & (1 << SANDBOX_STATUSES.indexOf(sandbox.status))) !== 0
+}
