@@ -1,11 +1,14 @@
 /** The deepest nesting of lists and objects in a body; the contract's own shapes stay below 10. */
 export const DEPTH_MAX = 32
 
+/** The most keys of one object; the largest of the contract has 256. Each costs a look into a set, however short it is. */
+export const KEYS_MAX = 4096
+
 export type BadStructure = { readonly field: string; readonly seen: string; readonly accepted: string }
 
 /**
- * The first thing about a JSON text that `JSON.parse` would let pass: nesting that is too deep, a key that stands twice
- * in one object (the parser keeps the last without a word), or `__proto__`. Null for a text without them. A text that is not
+ * The first thing about a JSON text that `JSON.parse` would let pass: nesting that is too deep, an object of too many
+ * keys, a key that stands twice in one object (the parser keeps the last without a word), or `__proto__`. Null for a text without them. A text that is not
  * JSON gives any answer; the parser refuses it.
  */
 export function findBadStructure(text: string): BadStructure | null {
@@ -72,7 +75,9 @@ function addKey(keys: Set<string>, quoted: string): BadStructure | null {
   if (key === '__proto__') return { field: key, seen: 'a reserved key', accepted: 'other keys' }
   if (keys.has(key)) return { field: key, seen: 'a second value for one key', accepted: 'each key once' }
   keys.add(key)
-  return null
+  if (keys.size <= KEYS_MAX) return null
+  const most = String(KEYS_MAX)
+  return { field: 'body', seen: `an object of more than ${most} keys`, accepted: `at most ${most} keys in an object` }
 }
 
 function unescape(quoted: string): string {

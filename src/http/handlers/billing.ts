@@ -1,7 +1,11 @@
+import { setImmediate } from 'node:timers/promises'
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { BILLING_OPERATIONS } from '../../contract/operations/billing.ts'
 import { midnightOf } from '../../control/read-usage.ts'
 import { decimalSeconds } from '../../domain/metering.ts'
+import type { OrgId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { makeFairSlots } from '../../lib/fair-slots.ts'
 import { instant, type Handler, type HandlerMaker } from '../handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
@@ -10,18 +14,58 @@ export function makeBillingHandlers(
   useCases: UseCases,
   handler: HandlerMaker,
 ): Record<keyof typeof BILLING_OPERATIONS, Handler> {
+  const turns = makeFairSlots(REPORTS)
+  const inTurn = async (org: OrgId, work: () => Promise<string>): Promise<string> => {
+    const turn = turns.take(org)
+    if (turn === null) throw tooManyReports()
+    const giveBack = await turn
+    try {
+      return await work()
+    } finally {
+      giveBack()
+    }
+  }
   return {
     get_usage: handler(OPERATIONS.get_usage, async ({ query }, { caller }) =>
       JSON.stringify(await useCases.getUsage(caller, rangeOf(query))),
     ),
-    get_sandbox_breakdown: handler(OPERATIONS.get_sandbox_breakdown, async ({ query }, { caller }) => {
-      const { rows, sandboxes } = await useCases.getSandboxBreakdown(caller, rangeOf(query))
-      return `{"rows":[${rows.map(renderRow).join(',')}],"sandboxes":${JSON.stringify(sandboxes)}}`
-    }),
-    get_storage_breakdown: handler(OPERATIONS.get_storage_breakdown, async ({ query }, { caller }) =>
-      JSON.stringify(await useCases.getStorageBreakdown(caller, rangeOf(query))),
+    get_sandbox_breakdown: handler(OPERATIONS.get_sandbox_breakdown, ({ query }, { caller }) =>
+      inTurn(caller.org_id, async () => {
+        const { rows, sandboxes } = await useCases.getSandboxBreakdown(caller, rangeOf(query))
+        const texts: string[] = []
+        for (let from = 0; from < rows.length; from += RENDERED_AT_ONCE) {
+          texts.push(
+            rows
+              .slice(from, from + RENDERED_AT_ONCE)
+              .map(renderRow)
+              .join(','),
+          )
+          await setImmediate()
+        }
+        return `{"rows":[${texts.join(',')}],"sandboxes":${JSON.stringify(sandboxes)}}`
+      }),
+    ),
+    get_storage_breakdown: handler(OPERATIONS.get_storage_breakdown, ({ query }, { caller }) =>
+      inTurn(caller.org_id, async () => JSON.stringify(await useCases.getStorageBreakdown(caller, rangeOf(query)))),
     ),
   }
+}
+
+/**
+ * A breakdown may have hundreds of thousands of rows, which take some 100 MB while they are read and rendered: two are made at
+ * once, and one of an organization.
+ */
+const REPORTS = { slots: 2, perKey: 1, waitingPerKey: 8 } as const
+/** Rows that are rendered before others' requests are served: some milliseconds. */
+const RENDERED_AT_ONCE = 2_000
+
+function tooManyReports(): Problem {
+  const max = REPORTS.waitingPerKey
+  const how_to_change = 'ask for one report after the other'
+  return new Problem('rate_limited', {
+    message: `too many requests: ${String(max)} reports of this organization wait to be made; ${how_to_change}`,
+    details: { limit: 'org_reports_waiting', max, current: max, how_to_change },
+  })
 }
 
 type Row = Awaited<ReturnType<UseCases['getSandboxBreakdown']>>['rows'][number]
