@@ -1,8 +1,9 @@
 import { text } from 'node:stream/consumers'
 import { deleteCredential, listCredentials, saveCredential } from '../control/registry-credentials.ts'
+import { requireSealingKey } from '../control/sealing-key.ts'
 import type { Acting } from '../domain/caller.ts'
 import { systemRandom } from '../lib/random.ts'
-import { makeSeal } from '../lib/seal.ts'
+import { fingerprintOf, makeSeal } from '../lib/seal.ts'
 import { actOnOrg, type Act } from './act-on-org.ts'
 import type { BorrowedControl } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
@@ -33,6 +34,7 @@ async function loggingIn({ config }: Call, input: { readonly host: string; reado
   const { sealingKey } = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   const seal = makeSeal(sealingKey, systemRandom)
   return async (control, acting) => {
+    await requireSealingKey(control.db, fingerprintOf(sealingKey))
     const { id, host } = await saveCredential({ ...control, seal }, acting, { ...input, password })
     process.stdout.write(`saved for ${host}: credential ${id}\n`)
   }
