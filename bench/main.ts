@@ -4,6 +4,7 @@ import { benchChannels } from './channels.ts'
 import { benchCreates } from './creates.ts'
 import { benchEvents } from './events.ts'
 import { benchExec } from './exec.ts'
+import { benchFleet } from './fleet.ts'
 import { benchGet } from './get.ts'
 import { benchList } from './list.ts'
 import { benchMemory } from './memory.ts'
@@ -13,6 +14,7 @@ import { benchStarts } from './starts.ts'
 import { benchStream } from './stream.ts'
 import { benchUsage } from './usage.ts'
 import { benchVolume } from './volume.ts'
+import { benchWaits } from './waits.ts'
 import { describeMachine } from './support/machine.ts'
 import { renderTable, verdictOf, type Row } from './support/report.ts'
 
@@ -25,12 +27,14 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   starts: { about: 'real sandboxes started per second, against the runtime alone', run: benchStarts },
   list: { about: 'a page by label among 100,000 sandboxes', run: benchList },
   million: { about: 'get, create and pages among a million sandboxes, against 10,000', run: benchMillion },
+  fleet: { about: '10,000 workers and 100,000 runs: placement, and the load while nothing changes', run: benchFleet },
   usage: { about: 'usage reports on a million runs, against bare queries for the same rows', run: benchUsage },
   events: { about: 'a page of events among a million, against one event by its id', run: benchEvents },
   volume: { about: 'a file into a volume and out of it, against a plain copy', run: benchVolume },
   memory: { about: 'the memory of the idle server', run: benchMemory },
   exec: { about: "a command in a sandbox, against the runtime's own exec", run: benchExec },
   stream: { about: 'output and files through the command channel, against a bare WebSocket echo', run: benchStream },
+  waits: { about: '10,000 requests that wait at once, and how soon they are answered', run: benchWaits },
   channels: { about: '200 channels at once, and the memory of an idle one', run: benchChannels },
 }
 

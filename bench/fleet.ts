@@ -1,0 +1,178 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import type { Client } from 'pg'
+import { connectAdmin } from './support/admin.ts'
+import { startCloud, type Cloud } from './support/cloud.ts'
+import { countRuns, endRuns, fillPending, fillWorkers, runPlaced, type PlayedWorker } from './support/fleet-tables.ts'
+import { perSecond, short } from './support/numbers.ts'
+import { pause } from './support/pause.ts'
+import { cpuSecondsOf } from './support/process-cpu.ts'
+import { descendantsOf } from './support/process-memory.ts'
+import type { Row } from './support/report.ts'
+import { createBody } from './support/spec.ts'
+
+const WORKERS = Number(process.env['FLEET_WORKERS'] ?? 10_000)
+const RUNS = Number(process.env['FLEET_RUNS'] ?? 100_000)
+/** So many are placed beside those that are open. */
+const MORE_RUNS = RUNS / 5
+const PLACED_LIMIT_MS = 300_000
+/** How long the workers take to come, all together, and how long until nothing new is told any more. */
+const RAMP_MS = Number(process.env['FLEET_RAMP_MS'] ?? 60_000)
+const SETTLE_MS = Number(process.env['FLEET_SETTLE_MS'] ?? 45_000)
+const STEADY_MS = Number(process.env['FLEET_STEADY_MS'] ?? 40_000)
+
+/**
+ * A fleet of simulated workers with their runs, kept in the tables of a real server: how fast runs are placed, from the
+ * database into the database, and what the server and its PostgreSQL use while every worker syncs and nothing changes. The
+ * workers are played by one process of their own.
+ */
+export async function benchFleet(): Promise<readonly Row[]> {
+  await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
+  const client = await connectAdmin(cloud)
+  try {
+    const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-template'))
+    if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)
+    const workers = await fillWorkers(client, WORKERS)
+    await client.query('VACUUM ANALYZE')
+    const first = await measurePlacement(client, 'fleet-', RUNS)
+    const second = await measurePlacement(client, 'more-', MORE_RUNS)
+    await endRuns(client, 'more-')
+    await runPlaced(client)
+    await client.query('VACUUM ANALYZE')
+    const steady = await measureSteady(cloud, client, workers)
+    return [...placementRows(first, second), ...steadyRows(steady)]
+  } finally {
+    await client.end()
+  }
+}
+
+type Placed = { readonly rate: number; readonly openBefore: number; readonly count: number }
+
+/** Runs a second, from the moment at which they are committed until the last is placed and committed. */
+async function measurePlacement(client: Client, prefix: string, count: number): Promise<Placed> {
+  const before = await countRuns(client)
+  await fillPending(client, prefix, count)
+  const fromMs = performance.now()
+  for (;;) {
+    await pause(100)
+    const { open, placed } = await countRuns(client)
+    const elapsedMs = performance.now() - fromMs
+    if (placed === open) return { rate: (count / elapsedMs) * 1_000, openBefore: before.open, count }
+    if (elapsedMs > PLACED_LIMIT_MS)
+      throw new Error(`${String(open - placed)} of ${String(open)} runs have no place after ${String(elapsedMs)} ms`)
+  }
+}
+
+function placementRows(...measured: readonly Placed[]): readonly Row[] {
+  return measured.map(({ rate, openBefore, count }) => ({
+    benchmark: 'fleet',
+    what: `placement of ${String(count)} runs on ${String(WORKERS)} workers with ${String(openBefore)} open runs`,
+    measured: perSecond(rate),
+    limit: '',
+    ratio: null,
+    goal: '>= 5,000 /s',
+    isMet: rate >= 5_000,
+  }))
+}
+
+type Steady = {
+  readonly serverCores: number
+  readonly postgresCores: number
+  readonly playerCores: number
+  readonly syncsPerSecond: number
+  readonly failed: number
+  readonly slowestHeadMs: number
+  readonly rampSlowestHeadMs: number
+  readonly leased: number
+}
+
+async function measureSteady(cloud: Cloud, client: Client, workers: readonly PlayedWorker[]): Promise<Steady> {
+  const player = startPlayer(cloud, workers)
+  try {
+    await pause(RAMP_MS + SETTLE_MS)
+    const rampSlowestHeadMs = player.takeSlowestHeadMs()
+    const at = await usageOf(cloud, player.child)
+    const from = player.told()
+    await pause(STEADY_MS)
+    const then = await usageOf(cloud, player.child)
+    const to = player.told()
+    const seconds = (then.atMs - at.atMs) / 1_000
+    const { rows } = await client.query<{ leased: string }>(
+      `SELECT count(*) AS leased FROM workers WHERE name LIKE 'bench-%' AND lease_expires_at BETWEEN now() AND now() + interval '31 s'`,
+    )
+    return {
+      serverCores: (then.server - at.server) / seconds,
+      postgresCores: (then.postgres - at.postgres) / seconds,
+      playerCores: (then.player - at.player) / seconds,
+      syncsPerSecond: (to.syncs - from.syncs) / seconds,
+      failed: to.failed - from.failed,
+      slowestHeadMs: player.takeSlowestHeadMs(),
+      rampSlowestHeadMs,
+      leased: Number(rows[0]?.leased),
+    }
+  } finally {
+    player.child.kill('SIGKILL')
+  }
+}
+
+type Told = {
+  readonly syncs: number
+  readonly wanted: number
+  readonly failed: number
+  readonly connected: number
+  readonly slowestHeadMs: number
+}
+
+function startPlayer(cloud: Cloud, workers: readonly PlayedWorker[]) {
+  const args = [cloud.host, String(cloud.port), String(workers.length), String(RAMP_MS)]
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'support/fleet-player.ts'), ...args], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
+  process.once('exit', () => child.kill('SIGKILL'))
+  child.stdin.end(workers.map(({ id, credential }) => `${id} ${credential}`).join('\n'))
+  let told: Told = { syncs: 0, wanted: 0, failed: 0, connected: 0, slowestHeadMs: 0 }
+  let slowestHeadMs = 0
+  createInterface({ input: child.stdout }).on('line', (line) => {
+    told = JSON.parse(line)
+    slowestHeadMs = Math.max(slowestHeadMs, told.slowestHeadMs)
+    if (process.env['FLEET_VERBOSE'] !== undefined) process.stderr.write(`${line}\n`)
+  })
+  return {
+    child,
+    told: () => told,
+    takeSlowestHeadMs: () => {
+      const taken = slowestHeadMs
+      slowestHeadMs = 0
+      return taken
+    },
+  }
+}
+
+async function usageOf(cloud: Cloud, player: ChildProcess) {
+  const postgres = await descendantsOf(cloud.pid)
+  return {
+    atMs: performance.now(),
+    server: await cpuSecondsOf([cloud.pid]),
+    postgres: await cpuSecondsOf(postgres),
+    player: await cpuSecondsOf([player.pid ?? 0]),
+  }
+}
+
+function steadyRows(steady: Steady): readonly Row[] {
+  const { serverCores, postgresCores, syncsPerSecond, failed, leased } = steady
+  const cores = serverCores + postgresCores
+  const isWhole = failed === 0 && leased === WORKERS
+  return [
+    {
+      benchmark: 'fleet',
+      what: `steady load of ${String(WORKERS)} workers with ${String(RUNS)} runs, ${perSecond(syncsPerSecond)} syncs${isWhole ? '' : ` (${String(failed)} failed, ${String(leased)} leases hold)`}`,
+      measured: `${short(cores)} cores: server ${short(serverCores)}, PostgreSQL ${short(postgresCores)}`,
+      limit: '',
+      ratio: null,
+      goal: '< 0.5 cores',
+      isMet: isWhole && cores < 0.5,
+      samples: steady,
+    },
+  ]
+}

@@ -1,0 +1,65 @@
+import { createHash } from 'node:crypto'
+import type { Client } from 'pg'
+
+/** A worker of a benchmark, as its player needs it. */
+export type PlayedWorker = { readonly id: string; readonly credential: string }
+
+/** Writes workers down as if they had joined and synced a moment ago. */
+export async function fillWorkers(client: Client, count: number): Promise<readonly PlayedWorker[]> {
+  const played = Array.from({ length: count }, (_, index) => ({
+    credential: `credential-of-the-benchmark-worker-${String(index)}`,
+  }))
+  const hashes = played.map(({ credential }) => createHash('sha256').update(credential).digest('hex'))
+  const { rows } = await client.query<{ id: string }>(
+    `WITH made AS (
+       INSERT INTO workers (id, name, credential_sha256, created_at, vcpus, memory_mib, disk_mib, driver, storage, lease_expires_at)
+       SELECT uuidv7(), 'bench-' || n, decode(hash, 'hex'), now(), 32, 65536, 1000000, driver, storage, now() + interval '1 hour'
+       FROM unnest($1::text[]) WITH ORDINALITY AS w(hash, n),
+         (SELECT driver, storage FROM workers WHERE driver IS NOT NULL LIMIT 1) own
+       RETURNING id, name)
+     SELECT id FROM made ORDER BY substr(name, 7)::integer`,
+    [hashes],
+  )
+  return played.map(({ credential }, index) => ({ credential, id: rows[index]?.id ?? '' }))
+}
+
+/** Writes sandboxes down as copies of the one that is there, each with a run that was just admitted. */
+export async function fillPending(client: Client, prefix: string, count: number): Promise<void> {
+  await client.query(
+    `WITH made AS (
+       INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, abilities,
+         spec, spec_projection, registry)
+       SELECT uuidv7(), org_id, $1::text || n, $1::text || n, 'starting', 'scheduling', false, now(), 1, 512, abilities, spec,
+         spec_projection, registry
+       FROM (SELECT * FROM sandboxes WHERE name = 'bench-template') t, generate_series(1, $2::integer) n
+       RETURNING id, org_id)
+     INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at)
+     SELECT uuidv7(), org_id, id, 1, 512, now() FROM made`,
+    [prefix, count],
+  )
+}
+
+/** How many runs are open, and how many of them have a worker. */
+export async function countRuns(client: Client): Promise<{ readonly open: number; readonly placed: number }> {
+  const { rows } = await client.query<{ open: string; placed: string }>(
+    `SELECT count(*) AS open, count(worker_id) AS placed FROM runs WHERE ended_at IS NULL`,
+  )
+  return { open: Number(rows[0]?.open), placed: Number(rows[0]?.placed) }
+}
+
+/** Ends the runs of sandboxes whose name begins so. */
+export async function endRuns(client: Client, prefix: string): Promise<void> {
+  await client.query(
+    `WITH ended AS (UPDATE sandboxes SET status = 'stopped', status_reason = NULL WHERE starts_with(name, $1) RETURNING id)
+     UPDATE runs SET ended_at = now() WHERE ended_at IS NULL AND sandbox_id IN (SELECT id FROM ended)`,
+    [prefix],
+  )
+}
+
+/** Has every placed run be one that its worker said to run. */
+export async function runPlaced(client: Client): Promise<void> {
+  await client.query(
+    `WITH going AS (UPDATE runs SET started_at = now() WHERE ended_at IS NULL AND worker_id IS NOT NULL RETURNING sandbox_id)
+     UPDATE sandboxes SET status = 'running', status_reason = NULL, started_at = now() WHERE id IN (SELECT sandbox_id FROM going)`,
+  )
+}
