@@ -99,7 +99,7 @@ export async function transitionIn(
   if (request.event === 'no_capacity' && row.status_reason === 'insufficient_capacity') return stale
 
   const now = deps.clock.now()
-  const step: Step = { request, row, status, now }
+  const step: Step = { request, row, status, now, at: notBefore(now, row.latest_at) }
   let run_id = row.run_id
   let opened: Pick<standings.SandboxChange, 'run_id'> = {}
   if (request.event === 'placed' && !(await hasRoom(tx, request, step))) return stale
@@ -110,7 +110,7 @@ export async function transitionIn(
   if (request.event === 'start_admitted') {
     run_id = request.opens ?? asId<RunId>(deps.uuids.next())
     opened = { run_id }
-    const refused = await openRun(tx, row, { id: run_id, sandbox_id: request.sandbox_id, opened_at: now })
+    const refused = await openRun(tx, row, { id: run_id, sandbox_id: request.sandbox_id, opened_at: step.at })
     if (refused !== null) return refused
   }
   await standings.write(tx, {
@@ -155,6 +155,8 @@ type Step = {
   readonly row: standings.StandingRow
   readonly status: SandboxStatus
   readonly now: Date
+  /** What is written of the run and of its sandbox. */
+  readonly at: Date
 }
 
 /** Opens a run, or says why the organization may not. The sandbox is locked; its organization is, if it must count. */
@@ -174,24 +176,23 @@ async function openRun(
   return null
 }
 
-function runChange({ request, row, status, now }: Step): standings.RunChange {
-  if (request.event === 'placed' && request.worker !== undefined)
-    return { worker_id: request.worker.id, placed_at: now }
-  if (request.event === 'no_capacity') return { waits_since: now }
+function runChange({ request, row, status, at }: Step): standings.RunChange {
+  if (request.event === 'placed' && request.worker !== undefined) return { worker_id: request.worker.id, placed_at: at }
+  if (request.event === 'no_capacity') return { waits_since: at }
   if (status === 'running') {
     const limit = longestRunSecs(row)
     return {
-      started_at: now,
-      ...(limit === null ? {} : { deadline_at: new Date(now.getTime() + limit * 1000) }),
+      started_at: at,
+      ...(limit === null ? {} : { deadline_at: new Date(at.getTime() + limit * 1000) }),
       ...(row.disk_size_mib === null ? diskOf(request.facts) : {}),
     }
   }
-  if (status === 'stopping') return { stop_requested_at: now, stop_cause: request.cause.code }
+  if (status === 'stopping') return { stop_requested_at: at, stop_cause: request.cause.code }
   if (!isTerminal(status)) return {}
   return {
-    ended_at: notBefore(now, row.run_started_at),
+    ended_at: at,
     outcome: request.outcome ?? { kind: request.event },
-    ...(request.event === 'stop_requested' ? { stop_requested_at: now, stop_cause: request.cause.code } : {}),
+    ...(request.event === 'stop_requested' ? { stop_requested_at: at, stop_cause: request.cause.code } : {}),
   }
 }
 
@@ -208,14 +209,14 @@ function diskOf(facts: Transition['facts']): Pick<standings.RunChange, 'disk_mib
   return Number.isInteger(told) && told > 0 && told <= INT32_MAX ? { disk_mib: told } : {}
 }
 
-function sandboxChange({ request, row, status, now }: Step): standings.SandboxChange {
+function sandboxChange({ request, status, at }: Step): standings.SandboxChange {
   return {
     status,
     status_reason: REASON_AFTER[request.event] ?? null,
     ...(status === 'failed' ? { last_failure_message: request.cause.message ?? 'failed' } : {}),
-    ...(status === 'running' ? { started_at: now } : {}),
+    ...(status === 'running' ? { started_at: at } : {}),
     ...(request.event === 'start_admitted' ? { stopped_at: null } : {}),
-    ...(isTerminal(status) ? { stopped_at: notBefore(now, row.run_started_at) } : {}),
+    ...(isTerminal(status) ? { stopped_at: at } : {}),
     ...(request.event === 'placed' && request.worker !== undefined ? { home_worker_id: request.worker.id } : {}),
     ...(status === 'running' || isTerminal(status) ? { forget_registry_secret: true } : {}),
   }
@@ -227,7 +228,7 @@ const REASON_AFTER: Partial<Record<TransitionEvent, StatusReason>> = {
   no_capacity: 'insufficient_capacity',
 }
 
-/** A wall clock may step back; an interval may not. */
+/** A wall clock may step back, and those of two replicas differ; what is metered of a sandbox's runs may not overlap. */
 function notBefore(now: Date, start: Date | null): Date {
   return start !== null && start > now ? start : now
 }

@@ -28,7 +28,8 @@ export type StandingRow = {
   readonly max_uptime_minutes: number | null
   readonly run_id: RunId | null
   readonly worker_id: WorkerId | null
-  readonly run_started_at: Date | null
+  /** The latest time that is written of its last runs. */
+  readonly latest_at: Date | null
   readonly mounts_volumes: boolean
 }
 
@@ -43,7 +44,8 @@ export async function lock(tx: Queryable, id: SandboxId): Promise<StandingRow | 
              s.vcpus, s.memory_mib, (s.spec #>> '{lifecycle,max_duration_secs}')::bigint AS max_duration_secs,
              (s.spec #>> '{resources,disk_size_mib}')::integer AS disk_size_mib,
              (SELECT l.max_uptime_minutes_per_sandbox FROM org_limits l WHERE l.org_id = s.org_id) AS max_uptime_minutes,
-             r.id AS run_id, r.worker_id, r.started_at AS run_started_at,
+             r.id AS run_id, r.worker_id,
+             greatest(s.stopped_at, r.started_at, (SELECT o.opened_at FROM runs o WHERE o.id = r.id)) AS latest_at,
              EXISTS (SELECT 1 FROM sandbox_volumes v WHERE v.sandbox_id = s.id) AS mounts_volumes
            FROM (SELECT * FROM sandboxes WHERE id = $1 FOR UPDATE) s LEFT JOIN LATERAL sandyard_open_run(s.id) r ON true`,
     values: [id],
