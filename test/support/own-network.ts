@@ -3,7 +3,7 @@ import { test } from 'node:test'
 
 const MARK = 'SANDYARD_TEST_OWN_NETWORK'
 
-/** The most that a test file may take in its own network, in milliseconds. */
+/** The most that a test file that says nothing else may take in its own network, in milliseconds. */
 const LIMIT_MS = 120_000
 
 /**
@@ -11,7 +11,7 @@ const LIMIT_MS = 120_000
  * runs the test file again in such a place, with its results as this process's results, and answers false: the file
  * then declares no tests. All that is made in there goes with its processes. Where that can't be, the tests are skipped.
  */
-export function isInOwnNetwork(file: string): boolean {
+export function isInOwnNetwork(file: string, limitMs = LIMIT_MS): boolean {
   if (process.env[MARK] === '1') return true
   const lacking = whatLacks()
   if (lacking !== null) {
@@ -25,7 +25,7 @@ export function isInOwnNetwork(file: string): boolean {
   const { status, error } = spawnSync('unshare', [...unshare, process.execPath, ...process.execArgv, file], {
     stdio: 'inherit',
     env: { ...process.env, [MARK]: '1' },
-    timeout: LIMIT_MS,
+    timeout: limitMs,
     killSignal: 'SIGKILL',
   })
   if (error !== undefined) throw error

@@ -134,10 +134,23 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
   }
 }
 
-/** Starts the program with these settings; it gets SIGTERM when this test process ends before it, in whatever way. */
-export function spawnProgram(args: readonly string[], settings: Readonly<Record<string, string>>): ChildProcess {
+/**
+ * Starts the program with these settings, in a network namespace if that is named; it gets SIGTERM when this test process
+ * ends before it, in whatever way.
+ */
+export function spawnProgram(
+  args: readonly string[],
+  settings: Readonly<Record<string, string>>,
+  netns: string | null = null,
+): ChildProcess {
+  const [file = '', ...words] = [
+    ...(netns === null ? [] : ['nsenter', `--net=/run/netns/${netns}`]), // which becomes the program: its id is the program's
+    process.execPath,
+    PROGRAM,
+    ...args,
+  ]
   const own = Object.entries(process.env).filter(([name]) => !/^(SANDYARD_|MSB_|DATABASE_URL)/.test(name))
-  const child = spawn(process.execPath, [PROGRAM, ...args], {
+  const child = spawn(file, words, {
     stdio: ['pipe', 'pipe', 'pipe'],
     env: { ...Object.fromEntries(own), ...settings },
   })

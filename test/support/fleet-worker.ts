@@ -1,0 +1,157 @@
+import assert from 'node:assert/strict'
+import type { ChildProcess } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { runCommand } from '../../src/lib/run-command.ts'
+import { readJson } from '../../src/worker/drivers/json-file.ts'
+import { cgroupParentOf } from '../../src/worker/drivers/oci/leftovers.ts'
+import type { RunRecord } from '../../src/worker/drivers/oci/run-records.ts'
+import { leftoversOf } from './leftovers.ts'
+import { spawnProgram } from './server.ts'
+import { waitUntil } from './wait.ts'
+
+const COMMAND = { timeoutMs: 20_000 }
+const READY_LIMIT_MS = 120_000
+const STOP_LIMIT_MS = 60_000
+
+/** A worker as a process of its own, and its network. */
+export type FleetWorker = {
+  readonly name: string
+  readonly dataDir: string
+  output(): string
+  pid(): number
+  /** Starts it again without a token, and waits until it has reached its control plane. */
+  start(): Promise<void>
+  signal(name: NodeJS.Signals): void
+  kill9(): Promise<void>
+  /** Its exit code, once it has ended. */
+  ended(): Promise<number | null>
+  /** `both`: the link is down; otherwise what comes from that side is dropped. */
+  cut(which: 'both' | 'from-control' | 'from-worker'): Promise<void>
+  heal(): Promise<void>
+  /** The sandboxes whose processes really run on this worker, read from the machine: each with its run. */
+  running(): Promise<readonly RunningSandbox[]>
+}
+
+/** `init`: when its first process began, in ticks since the machine's start. */
+export type RunningSandbox = { readonly sandbox: string; readonly run: string; readonly init: number }
+
+export type ClosableWorker = FleetWorker & {
+  start(more?: Readonly<Record<string, string>>): Promise<void>
+  close(): Promise<void>
+}
+
+type WorkerInput = {
+  readonly name: string
+  readonly address: string
+  readonly dataDir: string
+  readonly env: Readonly<Record<string, string>>
+}
+
+export function makeFleetWorker({ name, address, dataDir, env }: WorkerInput): ClosableWorker {
+  let child: ChildProcess | null = null
+  let said = ''
+  const settings = {
+    SANDYARD_DATA_DIR: dataDir,
+    SANDYARD_DRIVER: 'oci',
+    SANDYARD_READY_AHEAD: '0',
+    SANDYARD_VOLUME_POOL_GIB: '1',
+    SANDYARD_VCPU_OVERCOMMIT: '1',
+    SANDYARD_SHUTDOWN: 'stop',
+    SANDYARD_LOG_LEVEL: 'info',
+    ...env,
+  }
+  const end = async (signal: NodeJS.Signals): Promise<void> => {
+    if (child === null || hasEnded(child)) return
+    child.kill('SIGCONT')
+    child.kill(signal)
+    await exitOf(child)
+  }
+  const start = async (more: Readonly<Record<string, string>> = {}): Promise<void> => {
+    const from = said.length
+    const started = spawnProgram(['worker'], { ...settings, ...more }, name)
+    child = started
+    for (const stream of [started.stdout, started.stderr]) {
+      stream?.setEncoding('utf8').on('data', (text: string) => {
+        said += text
+      })
+    }
+    await waitUntil(() => {
+      assert.ok(!hasEnded(started), `the worker ${name} ended:\n${said.slice(from)}`)
+      return /ready: the control plane|draining: it gets/.test(said.slice(from))
+    }, READY_LIMIT_MS)
+  }
+  return {
+    name,
+    dataDir,
+    output: () => said,
+    pid: () => child?.pid ?? 0,
+    start,
+    signal(signal: NodeJS.Signals) {
+      child?.kill(signal)
+    },
+    kill9: () => end('SIGKILL'),
+    async ended() {
+      assert.ok(child !== null)
+      await exitOf(child)
+      return child.exitCode
+    },
+    async cut(which: 'both' | 'from-control' | 'from-worker') {
+      if (which === 'both') await runCommand('ip', ['link', 'set', `v-${name}`, 'down'], COMMAND)
+      if (which === 'from-control')
+        await runCommand('nft', [`add rule ip cuts output ip daddr ${address} drop`], COMMAND)
+      if (which === 'from-worker') await runCommand('nft', [`add rule ip cuts input ip saddr ${address} drop`], COMMAND)
+    },
+    async heal() {
+      await runCommand('ip', ['link', 'set', `v-${name}`, 'up'], COMMAND)
+      const { stdout } = await runCommand('nft', ['-a', 'list', 'table', 'ip', 'cuts'], COMMAND)
+      let chain = ''
+      for (const line of stdout.split('\n')) {
+        chain = /chain (\w+)/.exec(line)?.[1] ?? chain
+        const handle = line.includes(` ${address} drop`) ? /handle (\d+)/.exec(line)?.[1] : undefined
+        if (handle !== undefined) await runCommand('nft', [`delete rule ip cuts ${chain} handle ${handle}`], COMMAND)
+      }
+    },
+    running: () => runningIn(dataDir),
+    async close() {
+      if (child === null) return
+      if (hasEnded(child) && existsSync(join(dataDir, 'worker.json'))) await start().catch(() => null) // to clean up
+      await end('SIGTERM')
+      const left = existsSync(join(dataDir, 'name-prefix')) ? await leftoversOf(dataDir) : []
+      assert.deepEqual(left, [], `the worker ${name} left something behind; it said:\n${said.slice(-4000)}`)
+    },
+  }
+}
+
+function hasEnded(child: ChildProcess): boolean {
+  return child.exitCode !== null || child.signalCode !== null
+}
+
+async function exitOf(child: ChildProcess): Promise<void> {
+  await waitUntil(() => hasEnded(child), STOP_LIMIT_MS)
+}
+
+/** The runs whose cgroups have processes in them: what a record says counts for nothing. */
+async function runningIn(dataDir: string): Promise<readonly RunningSandbox[]> {
+  const mountPoint = '/sys/fs/cgroup'
+  const hierarchy = existsSync(join(mountPoint, 'cgroup.controllers')) ? '' : 'pids'
+  const base = join(mountPoint, hierarchy, cgroupParentOf(join(dataDir, 'sandboxes')))
+  const runs = existsSync(base) ? readdirSync(base) : []
+  const live = runs.filter((run) => [run, join(run, 'c')].some((group) => hasProcesses(join(base, group))))
+  const records = live.map((run) =>
+    readJson<Pick<RunRecord, 'sandbox_id' | 'started'>>(join(dataDir, 'sandboxes/runs', run, 'state.json')),
+  )
+  return (await Promise.all(records)).flatMap((record, at) =>
+    record === null
+      ? []
+      : [{ run: live[at] ?? '', sandbox: record.sandbox_id, init: record.started?.init?.startTicks ?? 0 }],
+  )
+}
+
+function hasProcesses(group: string): boolean {
+  try {
+    return readFileSync(join(group, 'cgroup.procs'), 'utf8') !== ''
+  } catch {
+    return false // it went since the folder was read
+  }
+}
