@@ -1,0 +1,119 @@
+import assert from 'node:assert/strict'
+import { afterEach, describe, test } from 'node:test'
+import { systemClock } from '../../src/lib/clock.ts'
+import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
+import type { Load } from '../support/fault-load.ts'
+import { noteSurvival, survive } from '../support/fault-laws.ts'
+import { onServer } from '../support/postgres.ts'
+import { readPostmasterPid, startServer, type RealServer } from '../support/server.ts'
+import { superuserUrl } from '../support/server-database.ts'
+import { mountSmallDisk, whyNoSmallDisk, type SmallDisk } from '../support/small-disk.ts'
+import { waitUntil } from '../support/wait.ts'
+
+// The disk of PostgreSQL is full, first of its tables, then of its log; then there is room again.
+
+const DISK_MIB = 320
+/** The log has few segments made ahead, so that it soon needs a new one. */
+const SMALL_LOG = { min_wal_size: '32MB', max_wal_size: '48MB' }
+const FULL_MS = 10_000
+
+describe('a full disk', { skip: whyNoSmallDisk() }, () => {
+  const opened: (() => void | Promise<void>)[] = []
+  afterEach(async () => {
+    for (const close of opened.splice(0).reverse()) await close()
+  })
+
+  test('of an external PostgreSQL: writes are refused while it lasts, also when it can’t write its log and dies; all goes on when there is room', async () => {
+    const disk = openDisk()
+    const external = await startExternalPostgres({ dataDir: disk.folder, settings: SMALL_LOG })
+    opened.push(() => external.close())
+    const server = await startServer({ ...SIMULATED, DATABASE_URL: external.url })
+    opened.push(() => server.close())
+    const tables = await survive(server, external.adminUrl, async (load) => {
+      await whileFull(disk, load)
+    })
+    noteSurvival('the disk of an external PostgreSQL is full for 10 s', [tables], 1)
+    const log = await survive(server, external.adminUrl, async (load) => {
+      await whileFull(disk, load, () => exhaustLog(external.adminUrl))
+      await startAgain(external)
+    })
+    noteSurvival('an external PostgreSQL dies for want of room for its log', [log], 1)
+  })
+
+  test('of the embedded PostgreSQL: writes are refused while it lasts, also when it can’t write its log and dies; all goes on when there is room', async () => {
+    const disk = openDisk()
+    const server = await startOn(disk)
+    opened.push(() => server.close())
+    const adminUrl = superuserUrl(server)
+    for (const [name, value] of Object.entries(SMALL_LOG))
+      await onServer(adminUrl, (admin) => admin.query(`ALTER SYSTEM SET ${name} = '${value}'`))
+    const survival = await survive(server, adminUrl, async (load) => {
+      await whileFull(disk, load, () => exhaustLog(adminUrl))
+      await waitUntil(() => readPostmasterPid(server.dataDir) !== null, 30_000)
+    })
+    assert.match(server.output(), /PostgreSQL ended; it is started again|terminating connection because of crash/)
+    noteSurvival('the disk of the embedded PostgreSQL is full, of its log as well', [survival], 1)
+  })
+
+  function openDisk(): SmallDisk {
+    const disk = mountSmallDisk(DISK_MIB)
+    opened.push(() => {
+      disk.remove()
+    })
+    return disk
+  }
+})
+
+const SIMULATED = { SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn' }
+
+/** Fills the disk, has what is asked for happen, sees that requests are refused, and gives the room back. */
+async function whileFull(
+  disk: SmallDisk,
+  load: Load,
+  then: () => Promise<void> = () => Promise.resolve(),
+): Promise<void> {
+  try {
+    assert.ok(disk.fill() > 0)
+    const before = load.answers.get(503) ?? 0
+    await then()
+    await waitUntil(() => {
+      disk.fill() // what the server gave back meanwhile
+      return load.hasFailed || (load.answers.get(503) ?? 0) > before + 10
+    }, 60_000)
+    await systemClock.sleep(FULL_MS)
+  } finally {
+    disk.free()
+  }
+}
+
+/** Has the server need new segments of its log until it dies of it. */
+async function exhaustLog(adminUrl: string): Promise<void> {
+  for (let isUp = true; isUp;) {
+    try {
+      await onServer(adminUrl, async (admin) => {
+        admin.on('error', (error) => void error) // its death is what is wanted
+        await admin.query(`SELECT pg_logical_emit_message(true, 'fill', repeat('x', 1000000)), pg_switch_wal()`)
+      })
+    } catch {
+      isUp = false
+    }
+  }
+}
+
+/** As an operator's service manager does. */
+async function startAgain(external: ExternalPostgres): Promise<void> {
+  await external.end('SIGQUIT')
+  await external.start()
+}
+
+/** A server whose data folder, database and all, lies on this disk. */
+async function startOn(disk: SmallDisk): Promise<RealServer> {
+  const before = process.env['TMPDIR']
+  process.env['TMPDIR'] = disk.folder
+  try {
+    return await startServer(SIMULATED)
+  } finally {
+    if (before === undefined) delete process.env['TMPDIR']
+    else process.env['TMPDIR'] = before
+  }
+}

@@ -1,0 +1,71 @@
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { systemClock } from '../../src/lib/clock.ts'
+import { call } from '../support/api.ts'
+import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
+import { noteSurvival, survive, type Survival } from '../support/fault-laws.ts'
+import { onServer } from '../support/postgres.ts'
+import { startServer, type RealServer } from '../support/server.ts'
+
+// The operator's own PostgreSQL is restarted, or takes no writes; only its operator starts it again.
+
+const ROUNDS = 2
+const AWAY_MS = 3_000
+const READ_ONLY_MS = 5_000
+
+describe('an external PostgreSQL', () => {
+  let external: ExternalPostgres
+  let server: RealServer
+
+  before(async () => {
+    external = await startExternalPostgres()
+    server = await startServer({ SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn', DATABASE_URL: external.url })
+  })
+  after(async () => {
+    await server.close()
+    await external.close()
+  })
+
+  for (const [signal, words] of [
+    ['SIGINT', 'fast restart'],
+    ['SIGQUIT', 'immediate restart'],
+    ['SIGKILL', 'kill -9'],
+  ] as const) {
+    test(`${words}: requests are refused at once while it is away, and all goes on when it is back`, async () => {
+      const survivals: Survival[] = []
+      for (let round = 0; round < ROUNDS; round++) {
+        survivals.push(
+          await survive(server, external.adminUrl, async () => {
+            await external.end(signal)
+            await systemClock.sleep(AWAY_MS)
+            const fromMs = systemClock.monotonicMs()
+            const [api, ready] = await Promise.all([call(server, 'list_sandboxes'), fetch(`${server.url}/readyz`)])
+            assert.deepEqual([api.status, ready.status], [503, 503])
+            assert.ok(systemClock.monotonicMs() - fromMs < 5_000, 'a database that is known to be away was waited for')
+            await external.start()
+          }),
+        )
+      }
+      noteSurvival(`${words} of an external PostgreSQL that is away for 3 s`, survivals, ROUNDS)
+    })
+  }
+
+  test('it takes no writes for a while, as in a failover: reads are served, writes are refused, and all goes on', async () => {
+    const setReadOnly = (value: 'on' | 'off') =>
+      onServer(external.adminUrl, async (admin) => {
+        await admin.query('SET default_transaction_read_only = off')
+        await admin.query(`ALTER SYSTEM SET default_transaction_read_only = ${value}`)
+        await admin.query('SELECT pg_reload_conf()')
+      })
+    const survival = await survive(server, external.adminUrl, async (load) => {
+      await setReadOnly('on')
+      await systemClock.sleep(500)
+      const before = load.answers.get(200) ?? 0
+      await systemClock.sleep(READ_ONLY_MS)
+      assert.ok((load.answers.get(200) ?? 0) > before, 'reads are served')
+      await setReadOnly('off')
+    })
+    assert.ok(survival.refused > 0)
+    noteSurvival('an external PostgreSQL takes no writes for 5 s', [survival], 1)
+  })
+})

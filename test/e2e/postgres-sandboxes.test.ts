@@ -1,0 +1,95 @@
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { call, mustCall } from '../support/api.ts'
+import { childrenOf, tell } from '../support/external-postgres.ts'
+import { recover } from '../support/fault-laws.ts'
+import { containersOf } from '../support/leftovers.ts'
+import { msb } from '../support/msb.ts'
+import { noteFault } from '../support/reliability.ts'
+import { DEMO_IMAGE } from '../support/sdk.ts'
+import { readPostmasterPid, startServer, whyNoServer, type RealServer } from '../support/server.ts'
+import { waitUntil } from '../support/wait.ts'
+
+// Real sandboxes know nothing of PostgreSQL: they run while it stands still and when it dies.
+
+const SANDBOXES = 2
+/** Longer than a worker is believed that says nothing. */
+const FREEZE_MS = WORKER_LEASE_MS + 5_000
+const COMMAND_SECS = FREEZE_MS / 1000 + 5
+
+describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }, () => {
+  let server: RealServer
+
+  before(async () => {
+    server = await startServer({ SANDYARD_STOP_GRACE_MS: '500' })
+  })
+  after(() => server.close())
+
+  test(`PostgreSQL stands still for ${String(FREEZE_MS / 1000)} s and is killed: sandboxes, their files, processes and commands go on`, async () => {
+    const names = Array.from({ length: SANDBOXES }, (_, index) => `steady-${String(index)}`)
+    for (const name of names) {
+      const body = { name, image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }
+      await mustCall(server, 'create_sandbox', { query: { start: 'true', wait_for: 'running' }, body })
+      await inside(server, name, 'echo here > /root/file; setsid sleep 98765 > /dev/null 2>&1 < /dev/null &')
+    }
+    const before = await Promise.all(names.map((name) => look(server, name)))
+    const containers = containersOf(server.dataDir).toSorted()
+    const count = `for i in $(seq ${String(COMMAND_SECS)}); do echo $i; sleep 1; done`
+    const commands = names.map((name) => inside(server, name, count))
+
+    await systemClock.sleep(1_000) // the commands run
+    await freeze(server)
+    const frozen = await recover(server)
+    const dead = readPostmasterPid(server.dataDir) ?? 0
+    tell(dead, 'SIGKILL')
+    await waitUntil(() => ![0, dead].includes(readPostmasterPid(server.dataDir) ?? 0), 60_000)
+    const killed = await recover(server)
+
+    const ended = await Promise.all(commands)
+    for (const { code, stdout, stderr } of ended) {
+      assert.equal(code, 0, stderr)
+      assert.equal(stdout.trim().split('\n').length, COMMAND_SECS)
+    }
+    assert.deepEqual(await Promise.all(names.map((name) => look(server, name))), before)
+    assert.deepEqual(containers.filter((id) => !containersOf(server.dataDir).includes(id)), []) // prettier-ignore
+    noteFault({
+      area: 'postgresql',
+      fault: 'PostgreSQL stands still for longer than a lease, then kill -9, under real sandboxes',
+      injected: 2,
+      checked:
+        'sandboxes, their files and processes are the same; a command that ran meanwhile misses no line of output',
+      found:
+        `${String(SANDBOXES)} of ${String(SANDBOXES)} the same; a new sandbox runs after ` +
+        `${String(frozen.runningMs)} and ${String(killed.runningMs)} ms`,
+    })
+  })
+})
+
+/** What of a sandbox would change if it were another one. */
+async function look(server: RealServer, name: string): Promise<string> {
+  const answer = await call(server, 'get_sandbox_by_name', { params: { name } })
+  assert.ok(!answer.isRefusal, answer.text)
+  const seen = await inside(
+    server,
+    name,
+    'cat /root/file; pgrep -f "^sleep 98765"; stat -c %Z /proc/1; cut -d" " -f22 /proc/1/stat',
+  )
+  return `${answer.body.status} ${String(answer.body.started_at)} ${seen.stdout}`
+}
+
+function inside(server: RealServer, name: string, script: string): ReturnType<typeof msb> {
+  return msb(server, ['exec', name, '--', 'sh', '-c', script])
+}
+
+async function freeze(server: RealServer): Promise<void> {
+  const postmaster = readPostmasterPid(server.dataDir) ?? 0
+  const frozen = [postmaster, ...childrenOf(postmaster)]
+  for (const pid of frozen) tell(pid, 'SIGSTOP')
+  try {
+    await systemClock.sleep(FREEZE_MS)
+  } finally {
+    for (const pid of frozen) tell(pid, 'SIGCONT')
+  }
+}

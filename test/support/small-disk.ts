@@ -1,0 +1,73 @@
+import { execFileSync } from 'node:child_process'
+import { closeSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** A file system with an end, ext4 in a file: what is synced to it is on this machine's disk. */
+export type SmallDisk = {
+  readonly folder: string
+  /** Takes all that is free; may be repeated. Answers how many bytes that was. */
+  fill(): number
+  /** Gives it back. */
+  free(): void
+  /** Ends all that uses it before: what has a file open keeps it mounted. */
+  remove(): void
+}
+
+const BALLAST_STEPS_BYTES = [1024 * 1024, 4096] as const
+
+/** Why no file system can be made here, or false when one can. For `{ skip }`. */
+export function whyNoSmallDisk(): string | false {
+  try {
+    mountSmallDisk(16).remove()
+    return false
+  } catch (error) {
+    return `no file system in a file can be mounted here: ${error instanceof Error ? error.message : String(error)}`
+  }
+}
+
+/** Makes and mounts one. Remove it, whatever happens. */
+export function mountSmallDisk(sizeMib: number): SmallDisk {
+  const dir = mkdtempSync('/tmp/sandyard-small-')
+  const [image, folder] = [join(dir, 'image'), join(dir, 'mounted')]
+  try {
+    execFileSync('chmod', ['711', dir])
+    execFileSync('truncate', ['-s', `${String(sizeMib)}M`, image])
+    execFileSync('mkfs.ext4', ['-q', '-m', '0', image], { stdio: ['ignore', 'ignore', 'pipe'] })
+    execFileSync('mkdir', [folder])
+    execFileSync('mount', ['-o', 'loop', image, folder], { stdio: ['ignore', 'ignore', 'pipe'] })
+  } catch (error) {
+    rmSync(dir, { recursive: true, force: true })
+    throw error
+  }
+  const ballast = join(folder, 'ballast')
+  return {
+    folder,
+    fill() {
+      const file = openSync(ballast, 'a')
+      try {
+        return BALLAST_STEPS_BYTES.reduce((all, step) => all + writeUntilFull(file, step), 0)
+      } finally {
+        closeSync(file)
+      }
+    },
+    free() {
+      rmSync(ballast, { force: true })
+    },
+    remove() {
+      execFileSync('umount', [folder])
+      rmSync(dir, { recursive: true, force: true })
+    },
+  }
+}
+
+function writeUntilFull(file: number, stepBytes: number): number {
+  const bytes = Buffer.alloc(stepBytes)
+  for (let written = 0; ;) {
+    try {
+      written += writeSync(file, bytes)
+    } catch (error) {
+      if (error instanceof Error && 'code' in error && error.code === 'ENOSPC') return written
+      throw error
+    }
+  }
+}
