@@ -202,10 +202,10 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     discards = answer.discard
     duty.take(request, answer)
     await act().catch(reportBlindness)
-    await removeVolumes(answer.discard_volumes)
+    const rest = answer.discard.length > 0 ? interruptibleSleep(clock, RETRY_MS, signal) : null
+    await Promise.all([removeVolumes(answer.discard_volumes), rest])
   }
-
-  /** While this lasts, every answer asks for the same: waiting for it keeps the worker from asking over and over. */
+  /** While these last, every answer asks for the same: waiting for them keeps the worker from asking over and over. */
   const removeVolumes = async (volumes: readonly VolumeKey[]): Promise<void> => {
     const removals = volumes.map(
       (volume) =>
