@@ -10,7 +10,11 @@ export function limitsOf(config: Config): { readonly settings: ServerSettings; r
     org: { perSec: config.orgRequestsPerSec, burst: config.orgRequestBurst },
     strangers: { perSec: config.refusedKeysPerSec, burst: config.refusedKeyBurst },
   }
-  const connections = { capacity: config.connectionCapacity, perAddress: config.connectionsPerAddress }
+  const connections = {
+    ...DEFAULT_SERVER_SETTINGS.connections,
+    capacity: config.connectionCapacity,
+    perAddress: config.connectionsPerAddress,
+  }
   return {
     settings: { ...DEFAULT_SERVER_SETTINGS, connections },
     limits: makeRequestLimits({ ...config, rates }, systemClock),

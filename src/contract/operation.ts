@@ -104,5 +104,12 @@ export function problemsOf(operation: Operation): readonly ProblemCode[] {
   return [...new Set([...COMMON, ...takesBody, ...keyed, ...matched, ...operation.problems])]
 }
 
-const KEYED = ['idempotency_key_reused', 'idempotency_key_in_use', 'idempotency_reply_lost', 'rate_limited'] as const
-const COMMON = ['invalid_request', 'invalid_api_key', 'forbidden', 'internal_error', 'unavailable'] as const
+const KEYED = ['idempotency_key_reused', 'idempotency_key_in_use', 'idempotency_reply_lost'] as const
+const COMMON = [
+  'invalid_request',
+  'invalid_api_key',
+  'forbidden',
+  'rate_limited',
+  'internal_error',
+  'unavailable',
+] as const

@@ -7,10 +7,13 @@ import { problemOf, renderProblem } from './problem-reply.ts'
 import { rawReply } from './refuse-malformed.ts'
 
 /** How many connections a server process has open at once. */
-export type ConnectionLimits = { readonly capacity: number; readonly perAddress: number }
+export type ConnectionLimits = {
+  readonly capacity: number
+  readonly perAddress: number
+  /** How often it is looked whether clients take what they are sent, in milliseconds. */
+  readonly lookMs: number
+}
 
-/** How often it is looked whether clients take what they are sent, in milliseconds. */
-const LOOK_MS = 10_000
 /** One that took nothing for so many looks in a row is gone, or holds what it is sent on purpose. */
 const LOOKS_WITHOUT_A_BYTE = 3
 
@@ -49,7 +52,7 @@ export function boundConnections(app: FastifyInstance, limits: ConnectionLimits,
       if (now.looks < LOOKS_WITHOUT_A_BYTE) open.set(socket, now)
       else socket.destroy()
     }
-  }, LOOK_MS).unref()
+  }, limits.lookMs).unref()
   app.server.once('close', () => {
     clearInterval(looking)
   })

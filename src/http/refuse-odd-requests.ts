@@ -4,7 +4,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { refusalProblem } from '../domain/refusal.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import { renderProblem } from './problem-reply.ts'
-import { rawReply } from './refuse-malformed.ts'
+import { endWith } from './refuse-malformed.ts'
 
 export type OddRequestDeps = {
   readonly ids: Uuids
@@ -37,7 +37,7 @@ export function refuseOddRequests(app: FastifyInstance, { ids, refuseUnrouted }:
   })
   app.server.on('connect', (_request: IncomingMessage, socket: Duplex) => {
     socket.on('error', () => socket.destroy())
-    socket.end(rawReply(renderProblem(odd('method', 'CONNECT', 'a method of /openapi.json'), ids.next())))
+    endWith(socket, renderProblem(odd('method', 'CONNECT', 'a method of /openapi.json'), ids.next()))
   })
 }
 

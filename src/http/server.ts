@@ -65,7 +65,7 @@ export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
   bodyLimitBytes: 4 * 1024 * 1024,
   requestTimeoutMs: 60_000,
   headTimeoutMs: 20_000,
-  connections: { capacity: 32_768, perAddress: 16_384 },
+  connections: { capacity: 32_768, perAddress: 16_384, lookMs: 10_000 },
   pingMs: 20_000,
   keepAliveMs: 10_000,
 }
@@ -258,7 +258,10 @@ async function refuseUnrouted(
   { request, reply }: Exchange,
 ): Promise<FastifyReply> {
   const path = request.url.split('?', 1)[0] ?? ''
-  if (path.startsWith('/v1/')) await authenticateRequest(deps, senderOf(request))
+  if (path.startsWith('/v1/')) {
+    const caller = await authenticateRequest(deps, senderOf(request))
+    if (deps.limits !== undefined) limitRequest(deps.limits, caller, { request, reply, takesJson: false })
+  }
   const methods = table.methodsOf(path)
   if (methods.length === 0)
     throw new Problem('not_found', {
