@@ -5,11 +5,13 @@ import { systemClock } from '../lib/clock.ts'
 import { systemRandom } from '../lib/random.ts'
 import { DEFAULT_CHANNEL_LIMITS } from '../worker/channel/channel.ts'
 import { serveChannel } from '../worker/channel/serve-channel.ts'
+import { makeCommandHelper } from '../worker/command-helper.ts'
 import type { Driver } from '../worker/drivers/driver.ts'
 import { DEFAULT_OCI_SETTINGS } from '../worker/drivers/oci/context.ts'
 import { makeOciDriver } from '../worker/drivers/oci/driver.ts'
+import { cgroupFolderOf } from '../worker/drivers/oci/cgroup.ts'
 import { cgroupParentOf } from '../worker/drivers/oci/leftovers.ts'
-import { startWatchdog } from '../worker/drivers/oci/watchdog.ts'
+import { startWatchdog } from '../worker/drivers/watchdog.ts'
 import { makeContainerGuests } from '../worker/drivers/oci/guests.ts'
 import { findRuntime, type FoundRuntime } from '../worker/drivers/oci/runtime.ts'
 import { makeLauncher } from '../worker/drivers/oci/launcher.ts'
@@ -43,6 +45,7 @@ export async function openOciDriver(
 ): Promise<Driver> {
   const runtime = await getRuntime()
   for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
+  const helper = makeCommandHelper(log)
   const networks = await makeNetworks({
     dir: join(config.dataDir, 'network'),
     pool: config.networkPool,
@@ -51,19 +54,21 @@ export async function openOciDriver(
     hardDeny: [],
     hasRebindProtection: true,
     readyAhead: config.readyAhead,
+    commands: helper.commands,
     clock: systemClock,
     random: systemRandom,
     log,
   })
   const images = await openImages(config, log)
   const launcher = makeLauncher(log, leaseFile)
-  const cgroups = cgroupParentOf(sandboxFolder(config))
-  const watchdog = leaseFile === null ? null : startWatchdog({ leaseFile, cgroups, clock: systemClock, log })
+  const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(sandboxFolder(config)))}` as const
+  const watchdog = leaseFile === null ? null : startWatchdog({ leaseFile, runs, clock: systemClock, log })
   const guests = makeContainerGuests({ log, launcher, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
     dir: sandboxFolder(config),
     runtime,
     launcher,
+    commands: helper.commands,
     images,
     networks,
     clock: systemClock,
@@ -100,6 +105,7 @@ export async function openOciDriver(
       await driver.close()
       await networks.close()
       launcher.close()
+      helper.close()
       await watchdog?.close()
     },
   }

@@ -36,9 +36,7 @@ export async function runCommand(
   args: readonly string[],
   options: CommandOptions,
 ): Promise<CommandResult> {
-  const result = await tryCommand(file, args, options)
-  if (result.code !== 0) throw new CommandError(file, args, result)
-  return result
+  return await ownCommands.run(file, args, options)
 }
 
 /** Like `runCommand`, but a bad exit is a result; rejects only when the command can't be run or takes too long. */
@@ -68,6 +66,29 @@ export function tryCommand(file: string, args: readonly string[], options: Comma
     child.stdin.end(options.input)
   })
 }
+
+/** Runs commands; by which process is its maker's business. */
+export type Commands = {
+  /** As `runCommand` does. */
+  readonly run: typeof runCommand
+  /** As `tryCommand` does. */
+  readonly attempt: typeof tryCommand
+}
+
+/** Commands of a process that starts them in its own way. */
+export function makeCommands(attempt: typeof tryCommand): Commands {
+  return {
+    attempt,
+    async run(file, args, options) {
+      const result = await attempt(file, args, options)
+      if (result.code !== 0) throw new CommandError(file, args, result)
+      return result
+    },
+  }
+}
+
+/** Commands that this process starts itself. */
+export const ownCommands: Commands = makeCommands(tryCommand)
 
 function collect(stream: NodeJS.ReadableStream): () => string {
   const chunks: Buffer[] = []

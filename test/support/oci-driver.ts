@@ -22,11 +22,12 @@ import type { SandboxSpec } from '../../src/domain/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import type { Log } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
-import { runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
+import { ownCommands, runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_OCI_SETTINGS, type Images, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
 import { READY_PREFIX } from '../../src/worker/drivers/oci/disk.ts'
+import { makeCommandHelper } from '../../src/worker/command-helper.ts'
 import { makeLauncher } from '../../src/worker/drivers/oci/launcher.ts'
 import { makeOciDriver } from '../../src/worker/drivers/oci/driver.ts'
 import { parentName } from '../../src/worker/drivers/oci/leftovers.ts'
@@ -139,6 +140,7 @@ export async function makeOciFixture(
         networks: makeNetworks(prefix),
         clock: systemClock,
         launcher: makeLauncher(collectLog(logged)),
+        commands: makeCommandHelper(collectLog(logged)).commands,
         log: collectLog(logged),
         random: systemRandom,
         volumes: volumes ?? makeVolumes(join(dir, 'volumes')),
@@ -236,7 +238,7 @@ function makeNetworks(prefix: string): SandboxNetworks {
     async attach(run) {
       if (!existsSync(`/run/netns/${nameOf(run)}`))
         await runCommand('ip', ['netns', 'add', nameOf(run)], { timeoutMs: 10_000 })
-      await openPorts(`/run/netns/${nameOf(run)}`)
+      await openPorts(ownCommands, `/run/netns/${nameOf(run)}`)
       return { netnsPath: `/run/netns/${nameOf(run)}`, ipv4: null, resolvers: [] }
     },
     async detach(run) {

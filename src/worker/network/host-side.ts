@@ -20,7 +20,7 @@ export async function openHost(
 ): Promise<void> {
   const opened = await devicesToOpen(names)
   // the table before the forwarding that it guards; `closeHost` goes the other way
-  await nft(hostRules(names, { ...options, opened }))
+  await nft(names.commands, hostRules(names, { ...options, opened }))
   for (const device of [names.uplink, ...opened]) await setForwarding(device, '1')
 }
 
@@ -28,7 +28,7 @@ export async function openHost(
 export async function closeHost(names: Installation): Promise<void> {
   const opened = await openedDevices(names)
   if (!(await hasOtherInstallation(names))) for (const device of opened) await setForwarding(device, '0')
-  await nft([`add table inet ${names.hostTable}`, `delete table inet ${names.hostTable}`])
+  await nft(names.commands, [`add table inet ${names.hostTable}`, `delete table inet ${names.hostTable}`])
 }
 
 /**
@@ -47,7 +47,7 @@ async function devicesToOpen(names: Installation): Promise<readonly string[]> {
 
 /** The devices that we opened, as the table itself tells: it lives exactly as long as their setting does. */
 async function openedDevices(names: Installation): Promise<readonly string[]> {
-  const listing = await listSet(`inet ${names.hostTable} ${OPENED}`)
+  const listing = await listSet(names.commands, `inet ${names.hostTable} ${OPENED}`)
   if (listing === null) return []
   const { nftables } = Value.Parse(SetListing, listing)
   return nftables.flatMap((entry) => entry.set?.elem ?? [])
@@ -103,7 +103,7 @@ function isUplink(device: string): boolean {
 }
 
 async function hasOtherInstallation(names: Installation): Promise<boolean> {
-  return (await deviceNames()).some((device) => isUplink(device) && device !== names.uplink)
+  return (await deviceNames(names.commands)).some((device) => isUplink(device) && device !== names.uplink)
 }
 
 function forwardingFile(device: string): string {

@@ -1,7 +1,12 @@
 import { formatAddress4, type Cidr } from '../../domain/cidr.ts'
+import type { Commands } from '../../lib/run-command.ts'
 
-/** The names that one installation uses on a machine; they carry its prefix, so that installations never meet. */
+/**
+ * The names that one installation uses on a machine, which carry its prefix so that installations never meet, and what runs
+ * its commands there.
+ */
 export type Installation = {
+  readonly commands: Commands
   readonly router: string
   /** The host's end of the cable to the router. */
   readonly uplink: string
@@ -13,10 +18,11 @@ export type Installation = {
 }
 
 /** Names for a prefix of 1 to 6 small letters and digits: a device's name has at most 15 characters. */
-export function installation(prefix: string): Installation {
+export function installation(prefix: string, commands: Commands): Installation {
   if (!/^[a-z0-9]{1,6}$/.test(prefix)) throw new Error(`a name prefix is 1 to 6 of a-z and 0-9, not ${prefix}`)
   const base = `sy-${prefix}-`
   return {
+    commands,
     router: `${base}router`,
     uplink: `sy${prefix}-up`,
     hostTable: `sandyard_${prefix}`,

@@ -5,6 +5,7 @@ import type { NetworkSpec } from '../../domain/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
+import { ownCommands, type Commands } from '../../lib/run-command.ts'
 import { closeHost, openHost } from './host-side.ts'
 import { installation, netnsPath, slotAddresses, UPLINK_SLOT, type Installation } from './installation.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
@@ -32,6 +33,7 @@ export type NetworksOptions = {
   readonly hasRebindProtection: boolean
   /** How many namespaces are kept made before they are asked for. */
   readonly readyAhead: number
+  readonly commands: Commands
   readonly clock: Clock
   readonly random: Random
   readonly log: Log
@@ -42,14 +44,14 @@ export type NetworksOptions = {
  * `probeNetwork` tells before. `close` takes everything back when no run is left; otherwise the next start adopts.
  */
 export async function makeNetworks(options: NetworksOptions): Promise<SandboxNetworks> {
-  const names = installation(options.namePrefix)
+  const names = installation(options.namePrefix, options.commands)
   const records = await makeRecords(options.dir)
   const pool = await ensureRouter(names, records, options)
   const hardDeny = [pool, ...options.hardDeny.map(cidr)]
   const address = slotAddresses(pool, UPLINK_SLOT).gateway
   const forwarder = await startDnsForwarder({ ...options, address, resolvers: options.hostResolvers })
   const dns = { address, port: forwarder.port }
-  await nft(sharedRules(dns), names.router)
+  await nft(names.commands, sharedRules(dns), names.router)
 
   let openedAtMs = Number.NEGATIVE_INFINITY
   async function openForwarding(): Promise<void> {
@@ -104,7 +106,7 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
       egress,
       maxConnections: spec.max_connections,
     })
-    await nft(rules, names.router)
+    await nft(names.commands, rules, names.router)
     return { netnsPath: path, ipv4: sandbox, resolvers: [gateway] }
   }
 
@@ -113,7 +115,7 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
     if (seen !== null && (seen.network !== null) === spec.enabled && (await isAlive(seen))) {
       if (seen.network === null || seen.network.policy === policyText(spec)) return apply(spec, seen)
       const changed = { ...seen, network: { mark: newMark(options.random), policy: policyText(spec) } }
-      await nft(cutRules(seen.slot, seen.network.mark), names.router)
+      await nft(names.commands, cutRules(seen.slot, seen.network.mark), names.router)
       await records.writeRun(run, changed)
       return apply(spec, changed)
     }
@@ -147,7 +149,7 @@ const REOPEN_AFTER_MS = 10_000
 
 /** Removes all that an installation has on this machine, the networks of runs included. May be repeated. */
 export async function removeNetworks(options: { readonly dir: string; readonly namePrefix: string }): Promise<void> {
-  await takeBack(installation(options.namePrefix), await makeRecords(options.dir))
+  await takeBack(installation(options.namePrefix, ownCommands), await makeRecords(options.dir))
 }
 
 async function takeBack(names: Installation, records: Records): Promise<void> {
@@ -159,7 +161,8 @@ async function takeBack(names: Installation, records: Records): Promise<void> {
 /** The pool in use; makes the router unless a whole one is there. */
 async function ensureRouter(names: Installation, records: Records, options: { readonly pool: string }): Promise<Cidr> {
   const record = await records.readInstallation()
-  const hasRouter = (await namespaceNames()).includes(names.router) && (await deviceNames()).includes(names.uplink)
+  const hasRouter =
+    (await namespaceNames()).includes(names.router) && (await deviceNames(names.commands)).includes(names.uplink)
   if (record !== null && hasRouter) return cidr(record.pool)
   // half of a router, or one whose records are lost: no run's network can be trusted, and starting anew is safe
   await closeHost(names)
@@ -200,7 +203,7 @@ async function removeStrangers(names: Installation, live: ReadonlySet<number>): 
 async function release(names: Installation, record: RunRecord): Promise<void> {
   const { slot, network } = record
   await Promise.all([
-    network === null ? null : nft(detachRules(slot, network.mark), names.router),
+    network === null ? null : nft(names.commands, detachRules(slot, network.mark), names.router),
     removeSandboxes(names, [slot]),
   ])
 }

@@ -9,21 +9,29 @@ const IDLE_CONNECTION_SECS = 7440
 /** Makes the router's namespace and its cable to the host; nothing passes before the packet filter says so. */
 export async function createRouter(names: Installation, pool: Cidr): Promise<void> {
   const cable = slotAddresses(pool, UPLINK_SLOT)
-  await ipBatch([`netns add ${names.router}`])
+  await ipBatch(names.commands, [`netns add ${names.router}`])
   // before any device: what is forwarded from the first packet on is what the (still empty) filter knows
-  await runInNamespace(['sh', '-c', ROUTER_SETTINGS], { namespace: names.router })
-  await ipBatch([
+  await runInNamespace(names.commands, ['sh', '-c', ROUTER_SETTINGS], { namespace: names.router })
+  await ipBatch(names.commands, [
     `link add ${names.uplink} type veth peer name up0 netns ${names.router}`,
     ...deviceUp(names.uplink, cable.gateway),
   ])
-  await ipBatch([...deviceUp('up0', cable.sandbox), `route add default via ${cable.gateway}`], names.router)
+  await ipBatch(
+    names.commands,
+    [...deviceUp('up0', cable.sandbox), `route add default via ${cable.gateway}`],
+    names.router,
+  )
 }
 
 /** Makes the namespaces of slots, each with addresses and a cable to the router, which refuses all they send. */
 export async function createSandboxes(names: Installation, pool: Cidr, slots: readonly number[]): Promise<void> {
   if (slots.length === 0) return
-  await ipBatch(slots.map((slot) => `netns add ${names.sandbox(slot)}`))
   await ipBatch(
+    names.commands,
+    slots.map((slot) => `netns add ${names.sandbox(slot)}`),
+  )
+  await ipBatch(
+    names.commands,
     slots.flatMap((slot) => [
       `link add ${slotDevice(slot)} type veth peer name eth0 netns ${names.sandbox(slot)}`,
       ...deviceUp(slotDevice(slot), slotAddresses(pool, slot).gateway),
@@ -33,16 +41,16 @@ export async function createSandboxes(names: Installation, pool: Cidr, slots: re
   for (const slot of slots) {
     const { gateway, sandbox } = slotAddresses(pool, slot)
     const lines = ['link set lo up', ...deviceUp('eth0', sandbox), `route add default via ${gateway}`]
-    await ipBatch(lines, names.sandbox(slot))
-    await openPorts(netnsPath(names.sandbox(slot)))
+    await ipBatch(names.commands, lines, names.sandbox(slot))
+    await openPorts(names.commands, netnsPath(names.sandbox(slot)))
   }
 }
 
 /** Makes a slot's namespace with nothing but a loopback device. */
 export async function createIsolated(names: Installation, slot: number): Promise<void> {
-  await ipBatch([`netns add ${names.sandbox(slot)}`])
-  await ipBatch(['link set lo up'], names.sandbox(slot))
-  await openPorts(netnsPath(names.sandbox(slot)))
+  await ipBatch(names.commands, [`netns add ${names.sandbox(slot)}`])
+  await ipBatch(names.commands, ['link set lo up'], names.sandbox(slot))
+  await openPorts(names.commands, netnsPath(names.sandbox(slot)))
 }
 
 /** Removes the namespaces and cables of slots, whichever are there. */
@@ -51,26 +59,30 @@ export async function removeSandboxes(names: Installation, slots: readonly numbe
   const removals = await Promise.allSettled([
     // the cables too: the kernel would remove them later by itself, under the feet of the slots' next users
     ipBatch(
+      names.commands,
       slots.map((slot) => `link del ${slotDevice(slot)}`),
       names.router,
     ),
-    ipBatch(slots.map((slot) => `netns del ${names.sandbox(slot)}`)),
+    ipBatch(
+      names.commands,
+      slots.map((slot) => `netns del ${names.sandbox(slot)}`),
+    ),
   ])
   if (removals.every(({ status }) => status === 'fulfilled')) return
   const existing = await namespaceNames()
   for (const slot of slots) {
-    if (existing.includes(names.router)) await deleteLink(slotDevice(slot), names.router)
-    if (existing.includes(names.sandbox(slot))) await deleteNamespace(names.sandbox(slot))
+    if (existing.includes(names.router)) await deleteLink(names.commands, slotDevice(slot), names.router)
+    if (existing.includes(names.sandbox(slot))) await deleteNamespace(names.commands, names.sandbox(slot))
   }
 }
 
 /** Removes every namespace and device of an installation, whichever are there. */
 export async function removeAll(names: Installation): Promise<void> {
-  await deleteLink(names.uplink)
+  await deleteLink(names.commands, names.uplink)
   for (const namespace of await namespaceNames()) {
-    if (names.slotOf(namespace) !== null) await deleteNamespace(namespace)
+    if (names.slotOf(namespace) !== null) await deleteNamespace(names.commands, namespace)
   }
-  await deleteNamespace(names.router)
+  await deleteNamespace(names.commands, names.router)
 }
 
 /** IPv4 only: `addrgenmode none` keeps the kernel from giving the device an IPv6 address. */

@@ -3,7 +3,7 @@ import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { Random } from '../../../lib/random.ts'
-import { runCommand, tryCommand } from '../../../lib/run-command.ts'
+import type { Commands } from '../../../lib/run-command.ts'
 import type { Image } from '../../images/image.ts'
 import { pinImage, pinnedImage } from './pinned-image.ts'
 import { readOrNull } from './processes.ts'
@@ -48,6 +48,7 @@ export type DisksInput = {
   readonly defaultSizeMib: number
   /** How many disks of the default size are kept formatted ahead. */
   readonly poolSize: number
+  readonly commands: Commands
   readonly random: Random
   /** Mounts a disk that is made ahead under a name of its own, and the other way round. */
   readonly mountAhead: (name: string, path: string) => Promise<void>
@@ -98,13 +99,13 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
     async prepare(sandbox, sizeMib) {
       const path = join(folderOf(sandbox), IMAGE)
       if (isReady(sandbox)) {
-        if (!(await isClean(path))) await repair(path)
+        if (!(await isClean(path))) await repair(input.commands, path)
         return { path, isNew: false, sizeMib, mountedAs: null }
       }
       await rm(folderOf(sandbox), { recursive: true, force: true })
       await mkdir(folderOf(sandbox), { mode: 0o700 })
       const mountedAs = sizeMib === input.defaultSizeMib ? await takeReady(path) : null
-      if (mountedAs === null) await format(path, sizeMib)
+      if (mountedAs === null) await format(input.commands, path, sizeMib)
       return { path, isNew: true, sizeMib, mountedAs }
     },
     async markReady(sandbox, image) {
@@ -122,7 +123,7 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
     async refill() {
       while (!isDraining && ready.length < input.poolSize) {
         const name = `${READY_PREFIX}${input.random.bytes(8).toString('hex')}`
-        await format(imageOf(name), input.defaultSizeMib)
+        await format(input.commands, imageOf(name), input.defaultSizeMib)
         await input.mountAhead(name, imageOf(name))
         ready.push(name)
       }
@@ -138,7 +139,7 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
 }
 
 /** Without a journal, which a disk that is checked after a crash can do without: 8 ms to make (measured 2026-11). */
-async function format(path: string, sizeMib: number): Promise<void> {
+async function format(commands: Commands, path: string, sizeMib: number): Promise<void> {
   const handle = await open(path, 'w', 0o600)
   try {
     await handle.truncate(sizeMib * 1024 * 1024)
@@ -146,7 +147,7 @@ async function format(path: string, sizeMib: number): Promise<void> {
     await handle.close()
   }
   const features = ['-O', '^has_journal', '-E', 'lazy_itable_init=1,nodiscard', '-m', '0']
-  await runCommand('mkfs.ext4', ['-q', '-F', ...features, path], { timeoutMs: FORMAT_TIMEOUT_MS })
+  await commands.run('mkfs.ext4', ['-q', '-F', ...features, path], { timeoutMs: FORMAT_TIMEOUT_MS })
 }
 
 /** Whether a file system was unmounted in order: bit 0 of `s_state` and no error bit (ext4 on-disk format, superblock). */
@@ -161,8 +162,8 @@ async function isClean(path: string): Promise<boolean> {
   }
 }
 
-async function repair(path: string): Promise<void> {
-  const result = await tryCommand('e2fsck', ['-f', '-y', path], { timeoutMs: CHECK_TIMEOUT_MS })
+async function repair(commands: Commands, path: string): Promise<void> {
+  const result = await commands.attempt('e2fsck', ['-f', '-y', path], { timeoutMs: CHECK_TIMEOUT_MS })
   const isRepaired = result.code !== null && (result.code & ~3) === 0 // 1 and 2 say "errors corrected" (e2fsck(8))
   if (!isRepaired) throw new Error(`the sandbox's disk is damaged beyond repair: e2fsck exit ${String(result.code)}`)
 }

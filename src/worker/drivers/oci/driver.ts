@@ -129,7 +129,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       context.captures.close()
       await refill.close()
       await disks.drain()
-      await removeIfUnused(context, input.clock)
+      await removeIfUnused(context)
     },
   }
 }
@@ -143,8 +143,9 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
       defaultSizeMib: input.settings.defaultDiskMib,
       poolSize: input.settings.diskPool,
       random: input.random,
-      mountAhead: (name, path) => mountDisk(rootfsPaths(mountFolder, name), path, input.settings.uidShift),
-      unmountAhead: (name) => removeMounts({ mountDir: mountFolder, clock: input.clock }, name),
+      commands: input.commands,
+      mountAhead: (name, path) => mountDisk(input, rootfsPaths(mountFolder, name), path),
+      unmountAhead: (name) => removeMounts({ ...input, mountDir: mountFolder }, name),
     }),
     openCgroups(cgroupParentOf(input.dir)),
     makeMountDir(input.dir),

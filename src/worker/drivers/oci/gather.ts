@@ -42,15 +42,17 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
     context.networks.attach(wanted.run_id, spec.network),
   ).catch(endOthers)
   const disk = makeDisk(context, wanted, paths).catch(endOthers)
-  const root = makeRoot({ image, disk, paths }).catch(endOthers)
+  const root = makeRoot(context, { image, disk, paths }).catch(endOthers)
   const volumes = openRunVolumes(context.volumes, wanted)
   // A run's folder comes into being with its disk.
   const mounts = disk.then(() => pinMounts(context, wanted, { volumes, paths })).catch(endOthers)
   const cgroup = failAs('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(endOthers)
   const pipes = workloadPipes(context.records.folderOf(wanted.run_id))
-  const output = failAs('host', "the sandbox's output could not be made ready", makeWorkloadPipes(pipes)).catch(
-    endOthers,
-  )
+  const output = failAs(
+    'host',
+    "the sandbox's output could not be made ready",
+    makeWorkloadPipes(context.commands, pipes),
+  ).catch(endOthers)
   // All of them have come to rest before the first failure is passed on: cleaning up must not race with them.
   await Promise.allSettled([image, network, disk, root, mounts, cgroup, output])
   if (abort.signal.aborted) throw abort.signal.reason
@@ -82,9 +84,9 @@ async function resolveImage(context: OciContext, wanted: WantedRun, signal: Abor
 type RootParts = { readonly image: Promise<Image>; readonly disk: Promise<Disk>; readonly paths: RootfsPaths }
 
 /** The root needs the image and the disk, and does not wait for the network. */
-async function makeRoot({ image, disk, paths }: RootParts): Promise<void> {
+async function makeRoot({ commands }: OciContext, { image, disk, paths }: RootParts): Promise<void> {
   const [{ layers }] = await Promise.all([image, disk])
-  await failAs('disk', "the sandbox's file system could not be mounted", mountRoot(paths, layers))
+  await failAs('disk', "the sandbox's file system could not be mounted", mountRoot(commands, paths, layers))
 }
 
 async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPaths): Promise<Disk> {
@@ -97,7 +99,7 @@ async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPat
     await disks.hold(wanted.sandbox_id, wanted.run_id)
     // A folder moves with what is mounted in it: the disk that was mounted ahead is the run's from here on.
     if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
-    else await mountDisk(paths, disk.path, context.settings.uidShift)
+    else await mountDisk(context, paths, disk.path)
     return disk
   }
   return await failAs('disk', "the sandbox's disk could not be made ready", prepare())

@@ -3,8 +3,8 @@ import { createHash } from 'node:crypto'
 import { chmod, mkdir, readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../domain/ids.ts'
-import type { Clock } from '../../../lib/clock.ts'
 import type { OciContext } from './context.ts'
+import { ownCommands } from '../../../lib/run-command.ts'
 import { mount, mountPointsBelow, unmountBelow } from './mounts.ts'
 import { commandLineOf, sendSignal } from './processes.ts'
 import { endWith, forget, killAll, removeMounts, settle } from './release.ts'
@@ -36,17 +36,17 @@ export async function makeMountDir(dir: string): Promise<string> {
   const path = mountFolderOf(dir)
   await mkdir(path, { recursive: true, mode: 0o711 })
   for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
-  if (!(await mountPointsBelow(path)).includes(path)) await mount(['--bind', '--make-shared', path, path])
+  if (!(await mountPointsBelow(path)).includes(path)) await mount(ownCommands, ['--bind', '--make-shared', path, path])
   return path
 }
 
 /** Takes back the folder for mounts and the parent of cgroups when no run is left in them. */
-export async function removeIfUnused({ mountDir, cgroups }: OciContext, clock: Clock): Promise<void> {
+export async function removeIfUnused({ mountDir, cgroups, clock, commands }: OciContext): Promise<void> {
   if (!existsSync(mountDir)) return
   const names = await readdir(mountDir)
   const toolboxes = names.filter(isToolbox)
   if (names.length > toolboxes.length || (await cgroups.list()).length > 0) return
-  await unmountBelow(mountDir, clock)
+  await unmountBelow(mountDir, { clock, commands })
   for (const name of toolboxes) await rmdir(join(mountDir, name))
   await rmdir(mountDir)
   await cgroups.close()
@@ -91,7 +91,7 @@ function adopt({ logs, captures }: OciContext, record: RunRecord, started: Start
 async function erase(context: OciContext, run: RunId): Promise<void> {
   await killShim(run)
   await killAll(context, run)
-  await forget(context.runtime, run)
+  await forget(context, context.runtime, run)
   await Promise.all([context.networks.detach(run), context.cgroups.remove(run), removeMounts(context, run)])
   await context.records.delete(run)
 }

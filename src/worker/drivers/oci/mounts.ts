@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import type { Clock } from '../../../lib/clock.ts'
-import { CommandError, runCommand } from '../../../lib/run-command.ts'
+import { CommandError, type Commands } from '../../../lib/run-command.ts'
 import { parseMountinfo } from '../../mountinfo.ts'
 
 const MOUNT_TIMEOUT_MS = 20_000
@@ -9,8 +9,8 @@ const BUSY_TRIES = 40
 const BUSY_PAUSE_MS = 10
 
 /** Mounts; `cwd` is where relative paths in the options start. */
-export async function mount(args: readonly string[], cwd = '/'): Promise<void> {
-  await runCommand('mount', args, { timeoutMs: MOUNT_TIMEOUT_MS, cwd })
+export async function mount(commands: Commands, args: readonly string[], cwd = '/'): Promise<void> {
+  await commands.run('mount', args, { timeoutMs: MOUNT_TIMEOUT_MS, cwd })
 }
 
 /** Every mount point in or beneath a folder, the innermost first. */
@@ -19,18 +19,20 @@ export async function mountPointsBelow(folder: string): Promise<readonly string[
   return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
 }
 
+export type UnmountDeps = { readonly clock: Clock; readonly commands: Commands }
+
 /**
  * Unmounts all in or beneath a folder. What stays busy is detached from the tree, so that its holder's end frees it.
  * A folder without mounts succeeds.
  */
-export async function unmountBelow(folder: string, clock: Clock): Promise<void> {
-  for (const point of await mountPointsBelow(folder)) await unmount(point, clock)
+export async function unmountBelow(folder: string, deps: UnmountDeps): Promise<void> {
+  for (const point of await mountPointsBelow(folder)) await unmount(point, deps)
 }
 
-async function unmount(point: string, clock: Clock): Promise<void> {
+async function unmount(point: string, { clock, commands }: UnmountDeps): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {
-      await runCommand('umount', tries < BUSY_TRIES ? [point] : ['-l', point], { timeoutMs: MOUNT_TIMEOUT_MS })
+      await commands.run('umount', tries < BUSY_TRIES ? [point] : ['-l', point], { timeoutMs: MOUNT_TIMEOUT_MS })
       return
     } catch (error) {
       if (!(error instanceof CommandError)) throw error

@@ -3,6 +3,7 @@ import { chown, lstat, mkdir, readdir, rmdir, unlink, writeFile, type FileHandle
 import { join } from 'node:path'
 import type { WantedRun } from '../../../contract/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec.ts'
+import type { Commands } from '../../../lib/run-command.ts'
 import { holdRoot } from '../../volumes/descriptors.ts'
 import { withBindSource } from './bind-source.ts'
 import { mount } from './mounts.ts'
@@ -22,7 +23,7 @@ export type PinnedMount =
 
 /** Pins every mount of a run beneath `paths.pins`. Rejects with `StartError` of kind mount, which names the mount. */
 export async function pinMounts(
-  { settings }: { readonly settings: { readonly uidShift: number } },
+  { settings, commands }: { readonly settings: { readonly uidShift: number }; readonly commands: Commands },
   { spec }: WantedRun,
   { volumes, paths }: { readonly volumes: RunVolumes; readonly paths: RootfsPaths },
 ): Promise<readonly PinnedMount[]> {
@@ -31,7 +32,7 @@ export async function pinMounts(
   const pinned: PinnedMount[] = []
   for (const [index, one] of spec.mounts.entries()) {
     const at = { pin: join(paths.pins, String(index)), hasCompany: spec.mounts.length > 1 }
-    pinned.push(await nameMount(one, pinMount(one, at, { volumes, owner: settings.uidShift })))
+    pinned.push(await nameMount(one, pinMount(one, at, { volumes, owner: settings.uidShift, commands })))
   }
   return pinned
 }
@@ -66,42 +67,45 @@ async function makePinsFolder(path: string, owner: number): Promise<void> {
 }
 
 type Place = { readonly pin: string; readonly hasCompany: boolean }
-type Source = { readonly volumes: RunVolumes; readonly owner: number }
+type Source = { readonly volumes: RunVolumes; readonly owner: number; readonly commands: Commands }
 
-async function pinMount(spec: Mount, { pin, hasCompany }: Place, { volumes, owner }: Source): Promise<PinnedMount> {
+async function pinMount(spec: Mount, { pin, hasCompany }: Place, source: Source): Promise<PinnedMount> {
+  const { volumes, owner, commands } = source
   switch (spec.type) {
     case 'named':
-      return await pinVolume(spec, pin, await volumes.named(spec.name))
+      return await pinVolume(spec, { pin, commands }, await volumes.named(spec.name))
     case 'bind':
       return await withBindSource({ root: await volumes.host(), uidShift: owner }, spec.host, (held) =>
-        pinHeld(spec, pin, held),
+        pinHeld(spec, { pin, commands }, held),
       )
     case 'tmpfs':
       if (!hasCompany) return { spec, pin: null, kind: 'folder' }
       await mkdir(pin, { mode: 0o755 })
-      await mount(['-t', 'tmpfs', '-o', 'nosuid,nodev,noexec,mode=755,size=1m', 'tmpfs', pin])
+      await mount(commands, ['-t', 'tmpfs', '-o', 'nosuid,nodev,noexec,mode=755,size=1m', 'tmpfs', pin])
       return { spec, pin, kind: 'folder' }
     case 'disk_image':
       throw new InTheWay('disk images are not offered here')
   }
 }
 
-async function pinVolume(spec: NamedMount, pin: string, folder: string): Promise<PinnedMount> {
+type Where = { readonly pin: string; readonly commands: Commands }
+
+async function pinVolume(spec: NamedMount, where: Where, folder: string): Promise<PinnedMount> {
   const held = await holdRoot(folder)
   try {
-    return await pinHeld(spec, pin, held)
+    return await pinHeld(spec, where, held)
   } finally {
     await held.close()
   }
 }
 
-async function pinHeld(spec: BindMount | NamedMount, pin: string, held: FileHandle): Promise<PinnedMount> {
+async function pinHeld(spec: BindMount | NamedMount, { pin, commands }: Where, held: FileHandle): Promise<PinnedMount> {
   const kind = (await held.stat()).isDirectory() ? 'folder' : 'file'
   await (kind === 'folder' ? mkdir(pin, { mode: 0o700 }) : writeFile(pin, '', { flag: 'wx', mode: 0o600 }))
   const options = ['bind', ...mountFlags(spec.options)].join(',')
   // The program follows the descriptor of this process, and not the name behind it, to what was opened.
   const source = `/proc/${String(process.pid)}/fd/${String(held.fd)}`
-  await mount(['--no-canonicalize', '-o', options, source, pin])
+  await mount(commands, ['--no-canonicalize', '-o', options, source, pin])
   return { spec, pin, kind }
 }
 

@@ -3,7 +3,6 @@ import { rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Outcome } from '../../../contract/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
-import { tryCommand } from '../../../lib/run-command.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import type { OciContext } from './context.ts'
 import { unmountBelow } from './mounts.ts'
@@ -51,7 +50,7 @@ async function release(context: OciContext, record: RunRecord): Promise<void> {
   // The runtime forgets a container whose end it saw; only one that died under it has to be forgotten by hand.
   const hasRuntimeState =
     (await context.records.readExit(run)) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
-  if (hasRuntimeState) await forget(record.started?.runtime ?? context.runtime, run)
+  if (hasRuntimeState) await forget(context, record.started?.runtime ?? context.runtime, run)
   await Promise.all([context.networks.detach(run), context.cgroups.remove(run), releaseMounts(context, record)])
 }
 
@@ -64,10 +63,13 @@ async function releaseMounts(context: OciContext, record: RunRecord): Promise<vo
 }
 
 /** Unmounts a run's file systems and removes their folders; folders alone, so that no content can be deleted. */
-export async function removeMounts(context: Pick<OciContext, 'mountDir' | 'clock'>, run: string): Promise<void> {
+export async function removeMounts(
+  context: Pick<OciContext, 'mountDir' | 'clock' | 'commands'>,
+  run: string,
+): Promise<void> {
   const paths = rootfsPaths(context.mountDir, run)
   if (!existsSync(paths.base)) return
-  await unmountBelow(paths.base, context.clock)
+  await unmountBelow(paths.base, context)
   await rm(join(paths.base, 'layers'), { recursive: true, force: true })
   await removePins(paths.pins)
   for (const folder of [paths.root, paths.disk, paths.base]) {
@@ -89,7 +91,7 @@ export async function killAll(context: OciContext, run: RunId): Promise<void> {
 }
 
 /** Makes a runtime forget a container, killing what is left of it; one that it doesn't know is no error. */
-export async function forget(runtime: Runtime, run: RunId): Promise<void> {
+export async function forget({ commands }: Pick<OciContext, 'commands'>, runtime: Runtime, run: RunId): Promise<void> {
   const [file = '', ...args] = [...runtime.command, 'delete', '--force', run]
-  await tryCommand(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
+  await commands.attempt(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
 }

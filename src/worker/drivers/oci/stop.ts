@@ -1,4 +1,3 @@
-import { tryCommand } from '../../../lib/run-command.ts'
 import type { OciContext } from './context.ts'
 import { workloadOf } from './environment.ts'
 import { isAlive, sendSignal } from './processes.ts'
@@ -40,7 +39,7 @@ async function endContainer(context: OciContext, record: RunRecord, { started, g
 async function endByRuntime(context: OciContext, record: RunRecord, { started, graceMs }: Ending): Promise<void> {
   const kill = async (signal: string): Promise<void> => {
     const [file = '', ...args] = [...started.runtime.command, 'kill', '--all', record.run_id, signal]
-    await tryCommand(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
+    await context.commands.attempt(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
   }
   await kill('TERM')
   await waitFor(context, graceMs, () => isOver(context, record, started))

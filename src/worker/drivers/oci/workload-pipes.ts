@@ -2,7 +2,7 @@ import { constants, openSync } from 'node:fs'
 import { chown, rm } from 'node:fs/promises'
 import { Socket } from 'node:net'
 import { join } from 'node:path'
-import { runCommand } from '../../../lib/run-command.ts'
+import type { Commands } from '../../../lib/run-command.ts'
 
 /**
  * The two named pipes that a workload writes to. The shim holds them open for reading and writing, so that a workload
@@ -19,10 +19,10 @@ export function workloadPipes(folder: string): WorkloadPipes {
 }
 
 /** Makes them, in place of those of an attempt that was cut short. */
-export async function makeWorkloadPipes({ stdout, stderr }: WorkloadPipes): Promise<void> {
+export async function makeWorkloadPipes(commands: Commands, { stdout, stderr }: WorkloadPipes): Promise<void> {
   await Promise.all([stdout, stderr].map((path) => rm(path, { force: true })))
   // As in fifo-pool.ts: whatever user a process becomes, it must be able to reopen its /dev/stdout.
-  await runCommand('mkfifo', ['-m', '666', stdout, stderr], { timeoutMs: MKFIFO_TIMEOUT_MS })
+  await commands.run('mkfifo', ['-m', '666', stdout, stderr], { timeoutMs: MKFIFO_TIMEOUT_MS })
 }
 
 /** Gives them to the workload's user: images `chown` their /dev/stdout, which only an owner whom they know may. */

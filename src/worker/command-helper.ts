@@ -1,0 +1,147 @@
+import { spawn, type ChildProcessByStdio } from 'node:child_process'
+import { Socket } from 'node:net'
+import { join } from 'node:path'
+import type { Readable, Writable } from 'node:stream'
+import type { Log } from '../lib/log.ts'
+import { CommandError, makeCommands, tryCommand, type CommandResult, type Commands } from '../lib/run-command.ts'
+
+/** Commands that are run by a small process of its own. */
+export type CommandHelper = {
+  readonly commands: Commands
+  /** Lets go of the small process; commands that run go on to their end, untold. */
+  close(): void
+}
+
+type Helper = ChildProcessByStdio<Writable, Readable, null>
+type Waiting = {
+  readonly started: (pid: number) => void
+  readonly failed: (error: Error) => void
+  readonly ended: (result: CommandResult) => void
+}
+
+const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+const SCRIPT = join(import.meta.dirname, 'command-helper.pl')
+/** What a pipe holds at least (pipe(7)), with some room: the helper never waits for a command to read. */
+const INPUT_LIMIT_BYTES = 60_000
+
+/**
+ * Makes a helper. Node forks itself to start a command and stands still meanwhile, 3.4 ms with 200 MiB in memory: of a
+ * worker that starts and removes one sandbox after another that was half of all its time (2026-11, 2 cores). Commands
+ * with an environment, user or signal of their own, and those with much to read, are Node's to start all the same.
+ */
+export function makeCommandHelper(log: Log): CommandHelper {
+  const waiting = new Map<number, Waiting>()
+  let helper: Helper | null = null
+  let count = 0
+
+  const takeLine = (line: string): void => {
+    const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) (.*)$/s.exec(line) ?? []
+    const one = waiting.get(Number(number))
+    if (word === 'started') one?.started(Number(rest))
+    else waiting.delete(Number(number))
+    if (word === 'failed') one?.failed(new Error(rest))
+    if (word === 'ended') one?.ended(resultOf(rest))
+    if (waiting.size === 0) hold(helper, false)
+  }
+  const begin = (): Helper => {
+    const begun = spawn('perl', [SCRIPT, process.arch, String(process.pid)], {
+      stdio: ['pipe', 'pipe', 'inherit'],
+      detached: true,
+      cwd: '/',
+      env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
+    })
+    const onEnd = (error?: Error): void => {
+      if (helper === begun) helper = null
+      for (const one of waiting.values()) one.failed(new Error('the helper for commands has ended', { cause: error }))
+      waiting.clear()
+    }
+    begun.once('error', onEnd)
+    begun.once('close', () => {
+      onEnd()
+    })
+    begun.stdin.on('error', (error) => {
+      log.debug({ err: error }, 'the helper for commands takes nothing') // its end is told by `close`
+    })
+    onLines(begun.stdout, takeLine)
+    begun.unref()
+    return begun
+  }
+
+  const attempt: typeof tryCommand = (file, args, options) => {
+    const { timeoutMs, input = '', cwd = process.cwd() } = options
+    const isPlain = options.env === undefined && options.uid === undefined && options.gid === undefined
+    if (!isPlain || options.signal !== undefined || Buffer.byteLength(input) > INPUT_LIMIT_BYTES)
+      return tryCommand(file, args, options)
+    const number = ++count
+    return new Promise((resolve, reject) => {
+      let pid: number | null = null
+      const late = setTimeout(() => {
+        if (pid !== null) kill(pid)
+      }, timeoutMs)
+      waiting.set(number, {
+        started: (begun) => {
+          pid = begun
+        },
+        failed: (error) => {
+          clearTimeout(late)
+          reject(new CommandError(file, args, null, error))
+        },
+        ended: (result) => {
+          clearTimeout(late)
+          resolve(result)
+        },
+      })
+      helper ??= begin()
+      hold(helper, true)
+      helper.stdin.write(encodeRequest(number, [cwd, String(input), file, ...args]))
+    })
+  }
+  return {
+    commands: makeCommands(attempt),
+    close() {
+      helper?.stdin.end()
+      helper = null
+    },
+  }
+}
+
+/** Kills a command that takes too long, with what it started. */
+function kill(pid: number): void {
+  try {
+    process.kill(-pid, 'SIGKILL')
+  } catch (error) {
+    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error // it ended meanwhile
+  }
+}
+
+function resultOf(rest: string): CommandResult {
+  const [code = '-', stdout = '', stderr = ''] = rest.split(' ')
+  const text = (hex: string): string => Buffer.from(hex, 'hex').toString('utf8')
+  return { code: code === '-' ? null : Number(code), stdout: text(stdout), stderr: text(stderr) }
+}
+
+/** Keeps this process alive for the helper's sake only while something is waited for. */
+function hold(helper: Helper | null, isHeld: boolean): void {
+  for (const stream of [helper?.stdin, helper?.stdout]) {
+    if (!(stream instanceof Socket)) continue
+    if (isHeld) stream.ref()
+    else stream.unref()
+  }
+}
+
+function encodeRequest(number: number, fields: readonly string[]): Buffer {
+  const text = Buffer.from(fields.map((field) => `${field}\0`).join(''))
+  const head = Buffer.alloc(8)
+  head.writeUInt32BE(4 + text.length, 0)
+  head.writeUInt32BE(number, 4)
+  return Buffer.concat([head, text])
+}
+
+function onLines(stream: Readable, take: (line: string) => void): void {
+  let rest = ''
+  stream.setEncoding('latin1').on('data', (text: string) => {
+    const lines = (rest + text).split('\n')
+    rest = lines.pop() ?? ''
+    for (const line of lines) take(line)
+  })
+}

@@ -1,0 +1,83 @@
+import assert from 'node:assert/strict'
+import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { after, test } from 'node:test'
+import { makeLog } from '../../src/lib/log.ts'
+import { CommandError } from '../../src/lib/run-command.ts'
+import { makeCommandHelper } from '../../src/worker/command-helper.ts'
+import { waitUntil } from '../support/wait.ts'
+
+// A command that the helper runs must be told of as one that this process runs itself.
+
+const helper = makeCommandHelper(makeLog('silent'))
+const { run, attempt } = helper.commands
+const folder = realpathSync(mkdtempSync(`${tmpdir()}/sandyard-commands-`))
+const LIMIT = { timeoutMs: 10_000 }
+after(() => {
+  helper.close()
+  rmSync(folder, { recursive: true })
+})
+
+test('what a command reads, writes and ends with arrives whole, whatever bytes it says', async () => {
+  const script = 'cat; printf "a b\\n\\377" >&2; pwd; exit 7'
+  assert.deepEqual(await attempt('sh', ['-c', script], { ...LIMIT, input: 'in\nput ü\n', cwd: folder }), {
+    code: 7,
+    stdout: `in\nput ü\n${folder}\n`,
+    stderr: 'a b\n\uFFFD',
+  })
+  const { stdout } = await run('sh', ['-c', 'head -c 300000 /dev/zero | tr "\\0" x'], LIMIT)
+  assert.equal(stdout, 'x'.repeat(300_000))
+  const words = ['', ' ', "it's", '"', 'ü', '\n', '\\']
+  assert.deepEqual((await run('printf', ['[%s]', ...words], LIMIT)).stdout, words.map((word) => `[${word}]`).join(''))
+})
+
+test('a command that reads nothing or much of its input is no reason to wait', async () => {
+  assert.equal((await attempt('true', [], { ...LIMIT, input: 'x'.repeat(50_000) })).code, 0)
+  assert.equal((await run('wc', ['-c'], { ...LIMIT, input: 'x'.repeat(500_000) })).stdout.trim(), '500000')
+})
+
+test('a command that is not there, or a folder that is not, is said in words, and others go on', async () => {
+  await assert.rejects(run('no-such-command', [], LIMIT), (error) => {
+    return error instanceof CommandError && String(error.cause).includes('No such file')
+  })
+  await assert.rejects(run('true', [], { ...LIMIT, cwd: '/no/such/folder' }), CommandError)
+  await assert.rejects(run('false', [], LIMIT), /false: exit 1/)
+  assert.equal((await run('echo', ['on'], LIMIT)).stdout, 'on\n')
+})
+
+test('many at once are each told their own end', async () => {
+  const numbers = Array.from({ length: 60 }, (_, n) => n)
+  const results = await Promise.all(
+    numbers.map((n) => attempt('sh', ['-c', `sleep 0.0${String(n % 7)}; echo ${String(n)}; exit ${String(n)}`], LIMIT)),
+  )
+  assert.deepEqual(
+    results.map(({ code, stdout }) => [code, stdout]),
+    numbers.map((n) => [n, `${String(n)}\n`]),
+  )
+})
+
+test('a command that takes too long is killed with all that it started', async () => {
+  const { code, stdout } = await attempt('sh', ['-c', 'sleep 1000 & echo $!; wait'], { timeoutMs: 300 })
+  assert.equal(code, null)
+  await waitUntil(() => commandLineOf(stdout.trim()) === '')
+})
+
+/** Empty once it has ended, reaped or not. */
+function commandLineOf(pid: string): string {
+  const path = `/proc/${pid}/cmdline`
+  return existsSync(path) ? readFileSync(path, 'utf8') : ''
+}
+
+test('commands get none of the descriptors and no signal mask of who asked for them', async () => {
+  const { stdout } = await run('sh', ['-c', 'ls /proc/self/fd; grep SigBlk /proc/self/status'], LIMIT)
+  assert.match(stdout, /^0\n1\n2\n3\nSigBlk:\s0000000000000000\n$/)
+})
+
+test('a helper that was killed fails what it ran, and the next command has a new one', async () => {
+  const { stdout: parent } = await run('sh', ['-c', 'echo $PPID'], LIMIT)
+  const long = run('sleep', ['1000'], LIMIT)
+  process.kill(Number(parent), 'SIGKILL')
+  await assert.rejects(long, /could not be run/)
+  assert.equal((await run('echo', ['again'], LIMIT)).stdout, 'again\n')
+  await attempt('pkill', ['-x', '-f', 'sleep 1000'], LIMIT)
+})
