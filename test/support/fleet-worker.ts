@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { readJson } from '../../src/worker/drivers/json-file.ts'
+import { cgroupFolderOf } from '../../src/worker/drivers/oci/cgroup.ts'
 import { cgroupParentOf } from '../../src/worker/drivers/oci/leftovers.ts'
 import type { RunRecord } from '../../src/worker/drivers/oci/run-records.ts'
 import { leftoversOf } from './leftovers.ts'
@@ -133,9 +134,7 @@ async function exitOf(child: ChildProcess): Promise<void> {
 
 /** The runs whose cgroups have processes in them: what a record says counts for nothing. */
 async function runningIn(dataDir: string): Promise<readonly RunningSandbox[]> {
-  const mountPoint = '/sys/fs/cgroup'
-  const hierarchy = existsSync(join(mountPoint, 'cgroup.controllers')) ? '' : 'pids'
-  const base = join(mountPoint, hierarchy, cgroupParentOf(join(dataDir, 'sandboxes')))
+  const base = cgroupFolderOf(cgroupParentOf(join(dataDir, 'sandboxes')))
   const runs = existsSync(base) ? readdirSync(base) : []
   const live = runs.filter((run) => [run, join(run, 'c')].some((group) => hasProcesses(join(base, group))))
   const records = live.map((run) =>

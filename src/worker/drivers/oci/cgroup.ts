@@ -56,6 +56,11 @@ export async function openCgroups(parent: string, mountPoint = '/sys/fs/cgroup')
     : await openV1(parent, mountPoint)
 }
 
+/** A folder beneath which every process of the cgroups of `/<parent>` is found, in subfolders by their names. */
+export function cgroupFolderOf(parent: string, mountPoint = '/sys/fs/cgroup'): string {
+  return join(mountPoint, existsSync(join(mountPoint, 'cgroup.controllers')) ? '' : 'pids', parent)
+}
+
 async function openV2(parent: string, mountPoint: string): Promise<Cgroups> {
   const base = join(mountPoint, parent)
   await mkdir(base, { recursive: true })

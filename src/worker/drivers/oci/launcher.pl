@@ -14,7 +14,7 @@ use constant OPEN_LIMIT_SECS => 5;
 use constant SFD_CLOEXEC => 0x80000;
 use constant SIGNAL_SET_BYTES => 8;
 my %SIGNALFD4 = (x64 => 289, arm64 => 74);
-require(__FILE__ =~ s{[^/]+$}{lease.pl}r);
+require(__FILE__ =~ s{[^/]+/[^/]+$}{lease.pl}r);
 my ($architecture, $worker, $lease) = @ARGV; # without the file of a lease there is none
 
 # What the worker had open, such as others' terminals, would stay open as long as this process.

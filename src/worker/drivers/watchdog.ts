@@ -1,8 +1,7 @@
 import { spawn, type ChildProcess } from 'node:child_process'
-import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
-import type { Log } from '../../../lib/log.ts'
+import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
 
 /**
  * A process of its own that kills the sandboxes of this worker when its lease is over, also while the worker is stopped, stuck
@@ -16,8 +15,8 @@ export type Watchdog = {
 export type WatchdogInput = {
   /** The file of the lease. */
   readonly leaseFile: string
-  /** The driver's cgroups, whose subfolders are those of its runs. */
-  readonly cgroups: string
+  /** Where the runs are found, as `watchdog.pl` takes it. */
+  readonly runs: `cgroups:${string}` | `vms:${string}`
   readonly clock: Clock
   readonly log: Log
 }
@@ -30,13 +29,13 @@ const LEAVE_MS = 1_000
 
 /** Starts the process, and anew whenever it ends. */
 export function startWatchdog(input: WatchdogInput): Watchdog {
-  const { leaseFile, cgroups, clock, log } = input
+  const { leaseFile, runs, clock, log } = input
   const closing = new AbortController()
   let child: ChildProcess | null = null
 
   const live = (): Promise<void> =>
     new Promise((resolve) => {
-      const begun = spawn('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, ...cgroupFolders(cgroups)], {
+      const begun = spawn('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, runs], {
         stdio: ['pipe', 'ignore', 'inherit'],
         detached: true,
         cwd: '/',
@@ -71,9 +70,4 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
       waited.abort()
     },
   }
-}
-
-/** Where the runs' cgroups are found: one hierarchy is enough, as a process is in all of them. */
-function cgroupFolders(parent: string, mountPoint = '/sys/fs/cgroup'): readonly string[] {
-  return [join(mountPoint, existsSync(join(mountPoint, 'cgroup.controllers')) ? '' : 'pids', parent)]
 }
