@@ -4,7 +4,15 @@ import { createInterface } from 'node:readline'
 import type { Client } from 'pg'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { countRuns, endRuns, fillPending, fillWorkers, runPlaced, type PlayedWorker } from './support/fleet-tables.ts'
+import {
+  countRuns,
+  endRuns,
+  fillPending,
+  fillWorkers,
+  runPlaced,
+  withRuns,
+  type PlayedWorker,
+} from './support/fleet-tables.ts'
 import { perSecond, short } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
 import { cpuSecondsOf } from './support/process-cpu.ts'
@@ -40,7 +48,7 @@ export async function benchFleet(): Promise<readonly Row[]> {
     await endRuns(client, 'more-')
     await runPlaced(client)
     await client.query('VACUUM ANALYZE')
-    const steady = await measureSteady(cloud, client, workers)
+    const steady = await measureSteady(cloud, client, await withRuns(client, workers))
     return [...placementRows(first, second), ...steadyRows(steady)]
   } finally {
     await client.end()
@@ -130,7 +138,7 @@ function startPlayer(cloud: Cloud, workers: readonly PlayedWorker[]) {
     stdio: ['pipe', 'pipe', 'inherit'],
   })
   process.once('exit', () => child.kill('SIGKILL'))
-  child.stdin.end(workers.map(({ id, credential }) => `${id} ${credential}`).join('\n'))
+  child.stdin.end(workers.map((worker) => JSON.stringify(worker)).join('\n'))
   let told: Told = { syncs: 0, wanted: 0, failed: 0, connected: 0, slowestHeadMs: 0 }
   let slowestHeadMs = 0
   createInterface({ input: child.stdout }).on('line', (line) => {

@@ -2,13 +2,14 @@
  * Plays workers, all in this process: each keeps one connection, syncs over and over as the protocol says, and says that
  * it runs whatever is wanted of it. Prints a line of JSON about what it did every second.
  *
- *   node fleet-player.ts HOST PORT WORKERS RAMP_MS    and the ids and credentials on standard input, a line for each
+ *   node fleet-player.ts HOST PORT WORKERS RAMP_MS    and a PlayedWorker as JSON in each line of standard input
  */
 import { randomUUID } from 'node:crypto'
 import { connect, type Socket } from 'node:net'
 import { createInterface } from 'node:readline'
 import { WORKER_PROTOCOL_VERSION, type SyncAnswer } from '../../src/contract/worker-protocol.ts'
 import { ABILITIES } from '../../src/domain/abilities.ts'
+import type { PlayedWorker } from './fleet-tables.ts'
 import { pause } from './pause.ts'
 
 const [host = '', port = '', count = '', rampMs = ''] = process.argv.slice(2)
@@ -19,13 +20,12 @@ const STORAGE = { is_shared: false, enforces_caps: false, how: 'a benchmark' }
 
 const done = { syncs: 0, wanted: 0, failed: 0, connected: 0, slowestHeadMs: 0 }
 
-type Player = { readonly worker_id: string; readonly credential: string; readonly life: string; seq: number }
-
-async function play({ worker_id, credential, life }: Player): Promise<void> {
+async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<void> {
+  const life = randomUUID()
   let seq = 0
   let known_version: string | null = null
   let known_volumes_version: string | null = null
-  let seen: readonly { readonly run_id: string; readonly sandbox_id: string; readonly phase: 'running' }[] = []
+  let seen = runs.map((run) => ({ ...run, phase: 'running' }))
   for (;;) {
     const socket = connect(Number(port), host)
     socket.setNoDelay(true)
@@ -118,7 +118,6 @@ setInterval(() => {
   done.slowestHeadMs = 0
 }, 1_000)
 for (const [index, line] of lines.entries()) {
-  const [worker_id = '', credential = ''] = line.split(' ')
-  void play({ worker_id, credential, life: randomUUID(), seq: 0 }) // it never ends; the process is killed
+  void play(JSON.parse(line)) // it never ends; the process is killed
   if (index % 10 === 9) await pause((Number(rampMs) * 10) / Number(count))
 }

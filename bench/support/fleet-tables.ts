@@ -2,7 +2,12 @@ import { createHash } from 'node:crypto'
 import type { Client } from 'pg'
 
 /** A worker of a benchmark, as its player needs it. */
-export type PlayedWorker = { readonly id: string; readonly credential: string }
+export type PlayedWorker = {
+  readonly id: string
+  readonly credential: string
+  /** What it runs from the beginning, as one that was restarted does. */
+  readonly runs: readonly { readonly run_id: string; readonly sandbox_id: string }[]
+}
 
 /** Writes workers down as if they had joined and synced a moment ago. */
 export async function fillWorkers(client: Client, count: number): Promise<readonly PlayedWorker[]> {
@@ -20,7 +25,7 @@ export async function fillWorkers(client: Client, count: number): Promise<readon
      SELECT id FROM made ORDER BY substr(name, 7)::integer`,
     [hashes],
   )
-  return played.map(({ credential }, index) => ({ credential, id: rows[index]?.id ?? '' }))
+  return played.map(({ credential }, index) => ({ credential, id: rows[index]?.id ?? '', runs: [] }))
 }
 
 /** Writes sandboxes down as copies of the one that is there, each with a run that was just admitted. */
@@ -62,4 +67,16 @@ export async function runPlaced(client: Client): Promise<void> {
     `WITH going AS (UPDATE runs SET started_at = now() WHERE ended_at IS NULL AND worker_id IS NOT NULL RETURNING sandbox_id)
      UPDATE sandboxes SET status = 'running', status_reason = NULL, started_at = now() WHERE id IN (SELECT sandbox_id FROM going)`,
   )
+}
+
+/** Workers with the runs that were placed on them. */
+export async function withRuns(client: Client, workers: readonly PlayedWorker[]): Promise<readonly PlayedWorker[]> {
+  const { rows } = await client.query<{ worker_id: string; run_id: string; sandbox_id: string }>(
+    `SELECT worker_id, id AS run_id, sandbox_id FROM runs WHERE ended_at IS NULL AND worker_id IS NOT NULL`,
+  )
+  const byWorker = Map.groupBy(rows, ({ worker_id }) => worker_id)
+  return workers.map((worker) => ({
+    ...worker,
+    runs: (byWorker.get(worker.id) ?? []).map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id })),
+  }))
 }

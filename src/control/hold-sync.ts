@@ -3,6 +3,7 @@ import type { WorkerId } from '../domain/ids.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import type { ControlDeps } from './deps.ts'
 import { ticketTopic } from './dial-in.ts'
+import type { StillNote } from './still-syncs.ts'
 import { SHARED_VOLUMES_TOPIC } from './volume-topics.ts'
 import { emptyAnswer, isNews, makeAnswer, takeReport, type Taken, type Tickets } from './worker-sync.ts'
 
@@ -19,8 +20,8 @@ export async function holdSync(
     readonly onTaken?: () => void
     /** Of a report that was taken in as one that says nothing new: when its hold ends, and what the worker is told of itself. */
     readonly begun?: { readonly endMs: number; readonly told: Taken }
-    /** Called once it is known whether the report moved nothing and nothing was wanted. */
-    readonly onFirstLook?: (look: { readonly isQuiet: boolean; readonly told: Taken }) => void
+    /** Remembers a report that moved nothing, if nothing is wanted either. */
+    readonly note?: StillNote
   },
   worker: WorkerId,
   report: SyncRequest,
@@ -47,13 +48,14 @@ export async function holdSync(
     const taken = deps.begun === undefined ? await takeReport(deps, worker, report) : { ...deps.begun, hasMoved: true }
     deps.onTaken?.()
     if (taken === null) return emptyAnswer(deps.tickets, worker, report)
-    const { told } = taken
+    const { told, hasMoved } = taken
+    if (!hasMoved) await deps.note?.ask()
     for (let isFirst = true; ; isFirst = false) {
       isWoken = false
       hasTicket = false
       const answer = { ...(await makeAnswer(deps, deps.tickets, worker, report)), ...told }
       const restMs = endMs - deps.clock.monotonicMs()
-      if (isFirst) deps.onFirstLook?.({ isQuiet: !taken.hasMoved && !isNews(answer, report), told })
+      if (isFirst && !hasMoved) deps.note?.settle({ isQuiet: !isNews(answer, report), told })
       if (isNews(answer, report) || restMs <= 0) return answer
       if (!isWoken && !hasTicket) {
         sleeper = new AbortController()

@@ -37,12 +37,16 @@ export type StillSync = {
 export interface StillSyncs {
   /** The sync of a report that says nothing new under this credential; null: it must be read. */
   find(credential: string, mark: ReportMark): StillSync | null
-  /**
-   * Notes what a report that was taken in said, and answers what is to be told when its answer was made: whether it moved
-   * nothing and wanted nothing. Only a second such one in a row is remembered with what the database says: a worker in
-   * use pays nothing for it.
-   */
-  note(credential: string, mark: ReportMark, report: SyncRequest): Promise<(look: FirstLook) => void>
+  /** Gets ready to remember a report that was read. */
+  note(credential: string, mark: ReportMark, report: SyncRequest): StillNote
+}
+
+/** What is remembered of a report that was read. */
+export type StillNote = {
+  /** Asks the database what to compare with, once the report was taken in and before an answer to it is made. */
+  ask(): Promise<void>
+  /** Has the report remembered if it moved nothing and nothing was wanted. */
+  settle(look: FirstLook): void
 }
 
 /** What came of a report that was taken in, and what the worker is told of itself. */
@@ -55,8 +59,7 @@ type Known = {
   readonly report: KnownToWorker
   readonly told: Taken
   readonly resting: readonly SandboxId[]
-  /** null: not asked for yet. */
-  readonly print: string | null
+  readonly print: string
 }
 
 /** The most workers that are remembered; a fleet beyond it is served, at a higher cost. */
@@ -91,7 +94,7 @@ export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>)
   return {
     find(credential, mark) {
       const found = known.get(mark.worker_id)
-      if (found === undefined || found.print === null || !isSame(found, credential, mark)) return null
+      if (found === undefined || !isSame(found, credential, mark)) return null
       const { worker, report, told, credentialSha256, resting, print } = found
       return {
         worker,
@@ -107,29 +110,25 @@ export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>)
         },
       }
     },
-    async note(credential, mark, report) {
-      const before = known.get(mark.worker_id)
+    note(credential, mark, report) {
       known.delete(mark.worker_id)
-      const isRepeated = before !== undefined && isSame(before, credential, mark)
+      const { worker_id: worker, known_version, known_volumes_version, dialled } = report
       const running = new Set(report.seen.map(({ sandbox_id }) => sandbox_id))
       const resting = report.stored.filter((sandbox) => !running.has(sandbox))
       // Volumes that many workers share are no part of what is compared.
       const isComparable = !report.storage.is_shared && resting.length <= RESTING_MAX
-      const print =
-        isRepeated && isComparable ? await db.asSystem((q) => stillWorkers.printOf(q, report.worker_id, resting)) : null
-      const { known_version, known_volumes_version, dialled } = report
-      return ({ isQuiet, told }) => {
-        if (!isQuiet || !isComparable) return
-        if (known.size >= KNOWN_MAX) known.clear()
-        known.set(mark.worker_id, {
-          worker: report.worker_id,
-          credentialSha256: hashSecret(credential),
-          mark,
-          report: { known_version, known_volumes_version, dialled },
-          told,
-          resting,
-          print,
-        })
+      let print: string | null = null
+      return {
+        async ask() {
+          if (isComparable) print = await db.asSystem((q) => stillWorkers.printOf(q, worker, resting))
+        },
+        settle({ isQuiet, told }) {
+          if (!isQuiet || print === null) return
+          if (known.size >= KNOWN_MAX) known.clear()
+          const credentialSha256 = hashSecret(credential)
+          const knows = { known_version, known_volumes_version, dialled }
+          known.set(mark.worker_id, { worker, credentialSha256, mark, report: knows, told, resting, print })
+        },
       }
     },
   }

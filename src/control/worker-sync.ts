@@ -19,6 +19,7 @@ import type { Outcome } from '../domain/run.ts'
 import { isUnavailable } from '../store/database.ts'
 import * as runs from '../store/runs.ts'
 import * as sandboxes from '../store/sandboxes.ts'
+import * as workerReports from '../store/worker-reports.ts'
 import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
 import { registryAuthOf } from './registry-auth.ts'
@@ -42,15 +43,18 @@ export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncR
   const now = deps.clock.now()
   const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
   const { capacity, driver, storage, life, seq } = report
-  // One transaction: what is open is read while no other report of this worker can be taken in.
-  const taken = await deps.db.transaction('system', async (tx) => {
-    const renewed = await workers.renew(tx, worker, { life, seq, capacity, driver, storage, now, leaseExpiresAt })
-    if (renewed === null) return null
-    const hasEmptied = await takeVolumes(tx, worker, { report, now })
-    return { ...renewed, hasEmptied, open: await runs.ofWorker(tx, worker) }
-  })
+  const said = { life, seq, capacity, driver, storage, now, leaseExpiresAt }
+  const taken =
+    report.volumes === null
+      ? await workerReports.takeWithoutVolumes(deps.db, worker, said)
+      : await deps.db.transaction('system', async (tx) => {
+          const renewed = await workers.renew(tx, worker, said)
+          if (renewed === null) return null
+          const has_emptied = await takeVolumes(tx, worker, { report, now })
+          return { ...renewed, has_emptied, open: await runs.ofWorker(tx, worker) }
+        })
   if (taken === null) return null
-  deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.hasEmptied ? [REAP_TOPIC] : [])])
+  deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.has_emptied ? [REAP_TOPIC] : [])])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))
   const moves = taken.open.flatMap((run) => {
     const move = moveOf(run, seen.get(run.run_id))
@@ -59,7 +63,7 @@ export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncR
   await transitionEach(deps, moves)
   const { draining_since, drain_deadline_at } = taken
   const told = draining_since === null ? {} : { drain: { deadline_at: drain_deadline_at?.toISOString() ?? null } }
-  return { told, hasMoved: moves.length > 0 || taken.hasEmptied }
+  return { told, hasMoved: moves.length > 0 || taken.has_emptied }
 }
 
 /** A report that was taken in; `hasMoved`: whether that changed anything beside the lease. */

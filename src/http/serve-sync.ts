@@ -44,9 +44,8 @@ export function makeSyncServing(control: ControlDeps, tickets: Tickets): (sync: 
 
     const serveRead = async (onTaken: () => void, signal: AbortSignal): Promise<SyncAnswer> => {
       const report = await read()
-      const onFirstLook = credential === null || mark === null ? null : await stills.note(credential, mark, report)
-      const deps = { ...control, tickets, onTaken, ...(onFirstLook === null ? {} : { onFirstLook }) }
-      return holdSync(deps, worker_id, report, signal)
+      const note = credential === null || mark === null ? {} : { note: stills.note(credential, mark, report) }
+      return holdSync({ ...control, tickets, onTaken, ...note }, worker_id, report, signal)
     }
     const serveStill = async (known: StillSync, onTaken: () => void, signal: AbortSignal): Promise<SyncAnswer> => {
       const answer = await holdStill({ clock: control.clock, wake: control.wake, tickets, onTaken }, known, signal)
