@@ -36,7 +36,7 @@ const HEARTBEAT_EVERY_MS = 10_000
 const TOPICS_LIMIT = 2_000
 
 const FIRST_RECONNECT_PAUSE_MS = 100
-const LAST_RECONNECT_PAUSE_MS = 5_000
+const LAST_RECONNECT_PAUSE_MS = 1_000
 
 /** Resolves when this process listens; rejects when the first connection fails. Later it connects again by itself. */
 export async function openWake(options: WakeOptions): Promise<Wake> {

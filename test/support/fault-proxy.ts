@@ -46,8 +46,8 @@ export async function startFaultProxy(targetPort: number): Promise<FaultProxy> {
     else setTimeout(write, delayMs)
   }
 
-  const listener = createServer({ noDelay: true }, (client) => {
-    const server = connect({ port: targetPort, host: '127.0.0.1', noDelay: true })
+  const listener = createServer({ noDelay: true, allowHalfOpen: true }, (client) => {
+    const server = connect({ port: targetPort, host: '127.0.0.1', noDelay: true, allowHalfOpen: true })
     const link: Link = { client, server, isAnswerLost: false }
     links.add(link)
     client.on('data', (bytes) => {
@@ -64,6 +64,9 @@ export async function startFaultProxy(targetPort: number): Promise<FaultProxy> {
       [server, client],
     ] as const) {
       from.on('error', () => to.destroy()) // a reset on one side is the end of the other
+      from.on('end', () => {
+        if (mode === 'pass') to.end()
+      })
       from.on('close', () => {
         if (mode === 'pass') to.destroy()
         links.delete(link)
