@@ -97,7 +97,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
         assert.ok(home !== undefined)
         return home
       }
-      const watch = watchAll(fleet)
+      await using watch = watchAll(fleet)
 
       const of = (name: string): FleetWorker => on(name).worker
       await of('restarted').kill9()
@@ -265,12 +265,16 @@ function watchAll(workers: readonly FleetWorker[]) {
     }
   }
   const kept = keep()
+  const end = async () => {
+    over.abort()
+    await kept
+    return { looks, doubles }
+  }
   return {
     lastSeen,
-    async end() {
-      over.abort()
-      await kept
-      return { looks, doubles }
+    end,
+    async [Symbol.asyncDispose]() {
+      await end()
     },
   }
 }
