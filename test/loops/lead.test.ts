@@ -129,6 +129,23 @@ test('a holder that is cut off stops by itself before another may begin', async 
   await end(first, second)
 })
 
+test('a holder whose database was away leads again as soon as it is back, and what it did before is over', async () => {
+  const first = start('away')
+  const old = await waitUntil(() => first.leadership ?? false)
+  const before = await leadOf('away')
+  first.isCut = true
+  await live(LEAD_STOP_MS + STEP_MS, first)
+  assert.ok(old.lost.aborted)
+  first.isCut = false
+  const wake = { publish: () => undefined, subscribe: () => () => undefined }
+  const ask = makeLead({ db, clock: first.clock, log, wake, holder: before?.holder ?? '' }, 'away')
+  const fresh = await ask(first.ending.signal) // no time passes on its clock
+  await write(fresh)
+  await assert.rejects(write(old), LeadLost)
+  assert.equal((await leadOf('away'))?.epoch, 2)
+  await fresh[Symbol.asyncDispose]()
+})
+
 test('a lead that is given up is free at once, and others are told', async () => {
   const first = start('given')
   await waitUntil(() => first.leadership !== null)
