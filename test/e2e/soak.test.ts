@@ -1,0 +1,111 @@
+import assert from 'node:assert/strict'
+import { describe, test } from 'node:test'
+import { interruptibleSleep, systemClock } from '../../src/lib/clock.ts'
+import { noteFault } from '../support/reliability.ts'
+import { makeAsker } from '../support/soak/ask.ts'
+import { beHostile, liveLives, readPages, turnFiles, turnKeys } from '../support/soak/clients.ts'
+import { openCluster, type Cluster } from '../support/soak/cluster.ts'
+import { watchMemory, type MemoryWatch } from '../support/soak/memory.ts'
+import { COUNTED, makeTally, type Tally } from '../support/soak/tally.ts'
+
+// Everything at once: server processes, workers and PostgreSQL are killed and frozen while clients of every kind work.
+
+/** How long; `npm run reliability` sets 30 minutes. */
+const SECONDS = Number(process.env['SANDYARD_SOAK_SECS'] ?? '45')
+const LIVES_AT_ONCE = 4
+const SAMPLE_MS = 2_000
+/** From here on a trend of memory says something. */
+const TREND_FROM_SECS = 600
+/** What a process may hold more in the last quarter than in the second, as a part of it, and beside it in MiB. */
+const GROWTH = 0.1
+const GROWTH_MIB = 24
+
+describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
+  test('nothing acknowledged is lost, every answer is one that the contract allows, and memory stays flat', async (t) => {
+    await using cluster = await openCluster()
+    if (!cluster.areReal) t.diagnostic(`the sandboxes are simulated: ${cluster.why}`)
+    const tally = makeTally()
+    const over = new AbortController()
+    const asker = makeAsker(cluster.urls, cluster.key, tally)
+    const deps = { asker, tally, areReal: cluster.areReal, signal: over.signal }
+    const watches = cluster.steady.map(({ name, program }) => watchMemory(name, program))
+    const clients = [
+      ...Array.from({ length: LIVES_AT_ONCE }, () => liveLives(deps)),
+      readPages(deps),
+      turnKeys(deps),
+      turnFiles(deps),
+      beHostile(deps),
+    ]
+    const injected = new Map<string, number>()
+    const working = Promise.all([
+      ...clients,
+      sampleAll(watches, over.signal),
+      injectFaults(cluster, injected, over.signal),
+    ])
+    working.catch(() => over.abort()) // met below: one client that fails ends the soak
+    await interruptibleSleep(systemClock, SECONDS * 1_000, over.signal)
+    over.abort()
+    await working
+    await cluster.settle()
+
+    for (const what of COUNTED) t.diagnostic(`${what}: ${String(tally.counts[what])}`)
+    for (const [fault, count] of injected) t.diagnostic(`injected: ${fault}: ${String(count)}`)
+    assert.deepEqual(tally.breaches, [])
+    assert.ok(tally.counts['whole lives of sandboxes'] > 0, `no sandbox lived:\n${cluster.output()}`)
+    assert.deepEqual(await cluster.leftovers(), [])
+    const memory = watches.map((watch) => judge(watch))
+    for (const line of memory) t.diagnostic(line)
+    note({ injected, tally, memory })
+  })
+})
+
+async function sampleAll(watches: readonly MemoryWatch[], signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    for (const watch of watches) watch.sample()
+    await interruptibleSleep(systemClock, SAMPLE_MS, signal)
+  }
+}
+
+/** One fault after another, each over before the next: what dies is up again. */
+async function injectFaults(cluster: Cluster, injected: Map<string, number>, signal: AbortSignal): Promise<void> {
+  for (let n = 0; !signal.aborted; n++) {
+    await interruptibleSleep(systemClock, Math.min(10_000, SECONDS * 100), signal)
+    const fault = cluster.faults[n % cluster.faults.length]
+    if (signal.aborted || fault === undefined) return
+    await fault.inject()
+    injected.set(fault.name, (injected.get(fault.name) ?? 0) + 1)
+  }
+}
+
+function judge(watch: MemoryWatch): string {
+  const { earlierMib, laterMib, samples } = watch.trend()
+  const line = `${watch.name}: ${String(earlierMib)} MiB in the second quarter, ${String(laterMib)} in the last`
+  if (SECONDS >= TREND_FROM_SECS && samples > 100)
+    assert.ok(laterMib <= earlierMib * (1 + GROWTH) + GROWTH_MIB, `memory grows: ${line}`)
+  return line
+}
+
+function note(seen: {
+  readonly injected: ReadonlyMap<string, number>
+  readonly tally: Tally
+  readonly memory: readonly string[]
+}): void {
+  const { counts } = seen.tally
+  const work = COUNTED.map((what) => `${counts[what].toLocaleString('en-US')} ${what}`).join(', ')
+  for (const [fault, injected] of seen.injected)
+    noteFault({
+      area: 'soak',
+      fault: `${fault}, while everything else goes on`,
+      injected,
+      checked:
+        'every reply, every acknowledged sandbox, key and file; in the end no open run, container, mount or process is left',
+      found: 'no breach',
+    })
+  noteFault({
+    area: 'soak',
+    fault: `all of it for ${String(SECONDS)} s`,
+    injected: [...seen.injected.values()].reduce((sum, count) => sum + count, 0),
+    checked: `memory of the processes that live through it: at most ${String(GROWTH * 100)} % and ${String(GROWTH_MIB)} MiB more in the last quarter than in the second (from ${String(TREND_FROM_SECS)} s on)`,
+    found: `${work}; ${seen.memory.join('; ')}`,
+  })
+}

@@ -1,0 +1,68 @@
+import assert from 'node:assert/strict'
+import type { ChildProcess } from 'node:child_process'
+import { PACE } from './pace.ts'
+import { spawnProgram } from './server.ts'
+import { waitUntil } from './wait.ts'
+
+/** The program as a process that a test ends, freezes and starts again. */
+export type Program = {
+  /** Of the process now; 0 when there is none. */
+  pid(): number
+  /** All that it printed and logged, over all its starts. */
+  output(): string
+  /** Starts it and waits until it printed what `isReady` asks for; the answer is the match. */
+  start(): Promise<RegExpExecArray>
+  /** Ends it in order. */
+  stop(): Promise<void>
+  kill9(): Promise<void>
+  /** Stops it as a debugger would, until `thaw`. */
+  freeze(): void
+  thaw(): void
+}
+
+const READY_LIMIT_MS = 60_000
+const STOP_LIMIT_MS = 40_000
+
+/** Describes a process; it is not started. */
+export function makeProgram(
+  args: readonly string[],
+  settings: Readonly<Record<string, string>>,
+  isReady: RegExp,
+): Program {
+  let child: ChildProcess | null = null
+  let said = ''
+  const hasEnded = (one: ChildProcess): boolean => one.exitCode !== null || one.signalCode !== null
+  const signal = (name: NodeJS.Signals): void => {
+    if (child !== null && !hasEnded(child)) child.kill(name)
+  }
+  const end = async (name: NodeJS.Signals): Promise<void> => {
+    const ending = child
+    if (ending === null) return
+    signal(name)
+    if (name === 'SIGTERM') signal('SIGCONT')
+    await waitUntil(() => hasEnded(ending), STOP_LIMIT_MS)
+    child = null
+  }
+  return {
+    pid: () => child?.pid ?? 0,
+    output: () => said,
+    async start() {
+      const from = said.length
+      const started = spawnProgram(args, settings)
+      child = started
+      for (const stream of [started.stdout, started.stderr]) {
+        stream?.setEncoding('utf8').on('data', (text: string) => {
+          said += text
+        })
+      }
+      return await waitUntil(() => {
+        assert.ok(!hasEnded(started), `\`sandyard ${args.join(' ')}\` ended:\n${said.slice(from)}`)
+        return isReady.exec(said.slice(from)) ?? undefined
+      }, READY_LIMIT_MS * PACE)
+    },
+    stop: () => end('SIGTERM'),
+    kill9: () => end('SIGKILL'),
+    freeze: () => signal('SIGSTOP'),
+    thaw: () => signal('SIGCONT'),
+  }
+}

@@ -1,0 +1,45 @@
+/** What the clients of a soak met, counted. */
+export type Tally = {
+  /** Adds one to a count. */
+  count(what: Counted): void
+  /** Notes what must never be; the soak fails with it. */
+  breach(text: string): void
+  readonly counts: Readonly<Record<Counted, number>>
+  readonly breaches: readonly string[]
+}
+
+export const COUNTED = [
+  'requests',
+  'refused while something was away',
+  'connections that broke',
+  'whole lives of sandboxes',
+  'creates repeated with their key',
+  'commands run in sandboxes',
+  'files written and read back',
+  'keys made, used and revoked',
+  'pages read',
+  'hostile connections',
+] as const
+type Counted = (typeof COUNTED)[number]
+
+/** The most breaches that are kept: the first say why. */
+const BREACHES_KEPT = 20
+
+/** An empty tally. */
+export function makeTally(): Tally {
+  const counts: Record<Counted, number> = Object.assign(
+    Object.create(null),
+    Object.fromEntries(COUNTED.map((what) => [what, 0])),
+  )
+  const breaches: string[] = []
+  return {
+    count(what) {
+      counts[what] += 1
+    },
+    breach(text) {
+      if (breaches.length < BREACHES_KEPT) breaches.push(text)
+    },
+    counts,
+    breaches,
+  }
+}
