@@ -120,7 +120,7 @@ export async function openCluster(): Promise<Cluster> {
     faults: [
       { name: 'kill -9 and restart of a server process', inject: () => again(server.program) },
       { name: 'kill -9 and restart of a worker', inject: () => again(worker.program) },
-      { name: 'kill -9 of PostgreSQL', inject: () => killDatabase(database.pid) },
+      { name: 'kill -9 of PostgreSQL', inject: () => killDatabase(() => database.pid()) },
       { name: `SIGSTOP of a server process for ${String(FROZEN_MS / 1000)} s`, inject: () => freeze(server.program) },
     ],
     async settle() {
