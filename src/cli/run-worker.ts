@@ -1,6 +1,7 @@
 import { text } from 'node:stream/consumers'
 import type { Config } from '../config.ts'
 import type { SyncAnswer } from '../contract/worker-protocol.ts'
+import { makeCalmLog } from '../lib/calm-log.ts'
 import { systemClock } from '../lib/clock.ts'
 import { makeLog } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
@@ -21,7 +22,7 @@ export const REMOVED_EXIT_CODE = 3
 /** Joins a control plane unless that was done before, and runs sandboxes for it until SIGTERM. */
 export async function runWorker(call: Call): Promise<number> {
   const { config } = call
-  const log = makeLog(config.logLevel)
+  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
   const token = await readToken(call)
   const signal = stopSignal()
   await ensureDataDir(config.dataDir)
@@ -85,7 +86,7 @@ async function live(
   { machine, joined: { credential, joined } }: Life,
   signal: AbortSignal,
 ): Promise<void> {
-  const log = makeLog(config.logLevel)
+  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
   const { url, worker_id, name } = joined
   warnOfPlainText(url)
   say(`worker '${name}' (${worker_id}) of ${url}`)
