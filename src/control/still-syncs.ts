@@ -68,6 +68,8 @@ const KNOWN_MAX = 100_000
 const RESTING_MAX = 1_000
 /** One batch at a time, so that what comes meanwhile goes together. */
 const BATCH_MAX = 1_000
+/** From one batch to the next: a lease of 30 s does not feel it, and the database commits 10 times a second at most. */
+const GATHER_MS = 100
 
 /** Remembers nothing yet. */
 export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): StillSyncs {
@@ -86,6 +88,7 @@ export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>)
     groupOf: () => 'all',
     maxItems: BATCH_MAX,
     maxInFlight: 1,
+    rest: () => clock.sleep(GATHER_MS),
   })
 
   const isSame = ({ mark, credentialSha256 }: Known, credential: string, { life, seq, digest }: ReportMark): boolean =>

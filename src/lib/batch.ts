@@ -6,6 +6,8 @@ export type BatchOptions<Item, Result> = {
   readonly groupOf: (item: Item) => string
   readonly maxItems: number
   readonly maxInFlight: number
+  /** Awaited after each batch, whose items have their results by then, before another takes its place: more come together. */
+  readonly rest?: () => Promise<void>
 }
 
 type Waiting<Item, Result> = {
@@ -31,7 +33,7 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
       const batch = waiting.slice(0, options.maxItems)
       waiting = waiting.slice(options.maxItems)
       inFlight += 1
-      void runBatch(batch) // it never rejects: every failure is given to the items
+      void runBatch(batch) // it rejects only if `rest` does: every failure is given to the items
       schedule()
     })
   }
@@ -39,8 +41,12 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
   const runBatch = async (batch: readonly Waiting<Item, Result>[]): Promise<void> => {
     const groups = Map.groupBy(batch, ({ item }) => options.groupOf(item))
     await Promise.all([...groups.values()].map((group) => runGroup(options.run, group)))
-    inFlight -= 1
-    schedule()
+    try {
+      await options.rest?.()
+    } finally {
+      inFlight -= 1
+      schedule()
+    }
   }
 
   return (item) =>
