@@ -49,8 +49,6 @@ const MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 /** How long open WebSockets may take to say goodbye when the server closes, in milliseconds. */
 const GOODBYE_MS = 1_000
 const GOING_AWAY = 1001
-/** Above so many unsent bytes a client that still sends pings, each to be answered, is cut: it takes nothing of what it asks for. */
-const UNSENT_LIMIT_BYTES = 4 * MESSAGE_LIMIT_BYTES
 /** The most upgrades of one route that may be under way at once, several times one organization's share of channels. */
 const UNDER_WAY_LIMIT = 8_192
 
@@ -124,9 +122,6 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
           extraHeaders.set(request, headers)
           const webSocket = await accept(sockets, request, { socket, head, signal: gone.signal })
           giveBack()
-          webSocket.on('ping', () => {
-            if (webSocket.bufferedAmount > UNSENT_LIMIT_BYTES) webSocket.terminate()
-          })
           webSocket.on('error', (error) => {
             deps.log.debug({ request_id: requestId, err: error }, 'a WebSocket broke')
           })
