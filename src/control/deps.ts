@@ -16,7 +16,9 @@ import type { Database } from '../store/database.ts'
 import type { Wake } from '../store/wake.ts'
 import type { AdmissionAnswer } from './admit-together.ts'
 import type { Claims } from './claims.ts'
+import type { Removal, Removed } from './delete-together.ts'
 import type { Places } from './places.ts'
+import type { Settled, Transition } from './transition.ts'
 import type { WaitHub } from './wait-hub.ts'
 import type { CallerWatch, WatchOptions } from './watch-caller.ts'
 
@@ -41,6 +43,10 @@ export type ControlDeps = {
   readonly readSandbox: (wanted: SandboxKey) => Promise<Sandbox | null>
   /** Commits a new sandbox, together with others that arrive at the same time. */
   readonly admit: (admission: Admission) => Promise<AdmissionAnswer>
+  /** Moves a sandbox, together with others that are asked for at the same time. */
+  readonly together: (request: Transition) => Promise<Settled>
+  /** Deletes a sandbox, likewise. */
+  readonly remove: (removal: Removal) => Promise<Removed>
   /** Asks a worker for a stream and resolves when the worker has dialled in; null when too many wait already. */
   readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex | null>
   /** The same for a command channel: its WebSocket, paused, so that what comes meanwhile is not lost. */

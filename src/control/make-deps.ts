@@ -7,8 +7,10 @@ import * as workers from '../store/workers.ts'
 import { admitTogether, type AdmissionAnswer } from './admit-together.ts'
 import { makeClaims } from './claims.ts'
 import type { ControlDeps, SandboxKey } from './deps.ts'
+import { deleteTogether, type Removal, type Removed } from './delete-together.ts'
 import { makeKeyCache } from './key-cache.ts'
 import { makeKeyUses } from './key-uses.ts'
+import { moveTogether, type Settled, type Transition } from './transition.ts'
 import { makeWaitHub } from './wait-hub.ts'
 import { makeCallerWatches } from './watch-caller.ts'
 
@@ -16,7 +18,16 @@ import { makeCallerWatches } from './watch-caller.ts'
 export function makeControlDeps(
   base: Omit<
     ControlDeps,
-    'readSandbox' | 'admit' | 'offers' | 'keyCache' | 'noteKeyUse' | 'callerWatches' | 'waitHub' | 'claims'
+    | 'readSandbox'
+    | 'admit'
+    | 'together'
+    | 'remove'
+    | 'offers'
+    | 'keyCache'
+    | 'noteKeyUse'
+    | 'callerWatches'
+    | 'waitHub'
+    | 'claims'
   >,
 ): ControlDeps {
   const readSandbox = makeBatch<SandboxKey, Sandbox | null>({
@@ -35,6 +46,18 @@ export function makeControlDeps(
       run: (wanted) => admitTogether(base, wanted),
       groupOf: ({ sandbox }) => sandbox.org_id,
       maxItems: 256,
+      maxInFlight: 2,
+    }),
+    together: makeBatch<Transition, Settled>({
+      run: (wanted) => moveTogether(base, wanted),
+      groupOf: () => '',
+      maxItems: 128,
+      maxInFlight: 2,
+    }),
+    remove: makeBatch<Removal, Removed>({
+      run: (wanted) => deleteTogether(base, wanted),
+      groupOf: () => '',
+      maxItems: 128,
       maxInFlight: 2,
     }),
     offers: makeOffers(base),

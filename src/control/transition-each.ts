@@ -1,9 +1,11 @@
 import type { Log } from '../lib/log.ts'
-import { isUnavailable, type Queryable } from '../store/database.ts'
-import { transition, type Transition, type TransitionDeps } from './transition.ts'
+import { moveTogether, type Transition, type TransitionDeps } from './transition.ts'
+
+/** What moves in one transaction at most: its sandboxes are locked as long as it takes. */
+const TOGETHER_MOST = 128
 
 /**
- * Moves many sandboxes, one after another. One that can't be moved is logged and does not keep the others from it:
+ * Moves many sandboxes, many in a transaction. One that can't be moved is logged and does not keep the others from it:
  * otherwise a single broken row would stop every loop that meets it. Answers how many could not. Rejects when the
  * database can't be reached, with the signal's reason when it is aborted, and with what `deps.fence` rejects with.
  */
@@ -13,23 +15,17 @@ export async function transitionEach(
   signal?: AbortSignal,
 ): Promise<number> {
   let failed = 0
-  let isFenced = false
-  const { fence } = deps
-  const fenced = async (tx: Queryable): Promise<void> => {
-    isFenced = true
-    await fence?.(tx)
-    isFenced = false
-  }
-  for (const request of requests) {
+  for (let from = 0; from < requests.length; from += TOGETHER_MOST) {
     signal?.throwIfAborted()
-    try {
-      await transition({ ...deps, fence: fenced }, request)
-    } catch (error) {
-      if (isFenced || isUnavailable(error)) throw error
+    const some = requests.slice(from, from + TOGETHER_MOST)
+    const settled = await moveTogether(deps, some)
+    settled.forEach((one, index) => {
+      if (!('error' in one)) return
       failed += 1
-      const { sandbox_id, event } = request
+      const { error } = one
+      const { sandbox_id, event } = some[index] ?? {}
       deps.log.error({ error, sandbox_id, event }, 'a sandbox could not be moved; it is tried again')
-    }
+    })
   }
   return failed
 }

@@ -1,32 +1,25 @@
 /**
  * The one writer of sandbox status. Every change of it goes through the lifecycle table, names its cause, and writes
- * status, run and audit event in one transaction.
+ * status, run and audit event in one transaction. Many transitions share one: see docs/decisions/0021.
+ *
+ * Locks are taken in this order, each kind in the order of its ids: sandboxes, workers, volumes, organizations.
  */
 import type { Actor } from '../domain/caller.ts'
 import type { RunId, SandboxId, WorkerId } from '../domain/ids.ts'
-import { asId } from '../domain/ids.ts'
-import {
-  isTerminal,
-  nextStatus,
-  type CauseCode,
-  type SandboxStatus,
-  type StatusReason,
-  type TransitionEvent,
-} from '../domain/lifecycle.ts'
-import { INT32_MAX } from '../domain/limits.ts'
-import { judge, type QuotaRefusal } from '../domain/quota.ts'
+import { isTerminal, type CauseCode, type SandboxStatus, type TransitionEvent } from '../domain/lifecycle.ts'
+import { judge, withAdmitted, type QuotaRefusal, type QuotaStanding } from '../domain/quota.ts'
 import type { Outcome } from '../domain/run.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Uuids } from '../lib/uuid.ts'
-import type { Database, Queryable } from '../store/database.ts'
-import type { NewEvent } from '../store/events.ts'
+import { isUnavailable, type Database, type Queryable } from '../store/database.ts'
 import * as orgs from '../store/orgs.ts'
 import * as quotas from '../store/quotas.ts'
-import * as rooms from '../store/rooms.ts'
 import * as sandboxes from '../store/sandboxes.ts'
+import type { NewRun } from '../store/standing-rows.ts'
 import * as standings from '../store/standings.ts'
-import * as volumeMounts from '../store/volume-mounts.ts'
 import type { Wake } from '../store/wake.ts'
+import { needsVolumes, settleRoom, settleVolumes, type Refused } from './transition-places.ts'
+import { stepOf, topicsOf, writtenOf, type Step } from './transition-writes.ts'
 
 /** How long an ephemeral sandbox that ended can still be read, so that a client's poll meets its last status. */
 export const EPHEMERAL_LINGER_MS = 5_000
@@ -41,7 +34,12 @@ export type TransitionDeps = {
    * rejection of the call. By it one who leads the loops moves nothing any more once another leads.
    */
   readonly fence?: (tx: Queryable) => Promise<void>
+  /** Where `transition` hands its requests to, unless it is fenced: they move with others that arrive at the same time. */
+  readonly together?: (request: Transition) => Promise<Settled>
 }
+
+/** How a transition that moved with others ended: its answer, or what it alone was rejected with. */
+export type Settled = { readonly answer: TransitionAnswer } | { readonly error: unknown }
 
 /** Why a transition happens: who asked, in one word why, and in words what failed if something did. */
 export type Cause = { readonly actor: Actor; readonly code: CauseCode; readonly message?: string | null }
@@ -71,8 +69,18 @@ export type TransitionAnswer =
   | { readonly kind: 'volumes_gone'; readonly names: readonly string[] }
   | { readonly kind: 'absent' }
 
-/** Moves a sandbox in a transaction of its own and wakes whoever waits for it. May be repeated: the second is stale. */
+/**
+ * Moves a sandbox, in a transaction of its own or with others, and wakes whoever waits for it. May be repeated: the second
+ * is stale.
+ */
 export async function transition(deps: TransitionDeps, request: Transition): Promise<TransitionAnswer> {
+  if (deps.together === undefined || deps.fence !== undefined) return moveAlone(deps, request)
+  const settled = await deps.together(request)
+  if ('error' in settled) throw settled.error
+  return settled.answer
+}
+
+async function moveAlone(deps: TransitionDeps, request: Transition): Promise<TransitionAnswer> {
   const topics: string[] = []
   const answer = await deps.db.transaction('system', async (tx) => {
     topics.length = 0
@@ -83,197 +91,164 @@ export async function transition(deps: TransitionDeps, request: Transition): Pro
   return answer
 }
 
+type Scope = { readonly tx: Queryable; readonly topics: string[] }
+type MoveDeps = Pick<TransitionDeps, 'clock' | 'uuids'>
+type Answers = Map<Transition, TransitionAnswer>
+
 /** The same within a transaction that does more; the caller publishes `topics` after the commit. */
-export async function transitionIn(
-  deps: Pick<TransitionDeps, 'clock' | 'uuids'>,
-  scope: { readonly tx: Queryable; readonly topics: string[] },
-  request: Transition,
-): Promise<TransitionAnswer> {
-  const { tx, topics } = scope
-  const row = await standings.lock(tx, request.sandbox_id)
-  if (row === null || (row.is_hidden && request.event === 'start_admitted')) return { kind: 'absent' }
-  const stale: TransitionAnswer = { kind: 'stale', status: row.status, run_id: row.run_id }
-  if (request.run_id !== null && request.run_id !== row.run_id) return stale
-  const status = nextStatus({ status: row.status, isPlaced: row.worker_id !== null }, request.event)
-  if (status === null) return stale
-  if (request.event === 'no_capacity' && row.status_reason === 'insufficient_capacity') return stale
+export async function transitionIn(deps: MoveDeps, scope: Scope, request: Transition): Promise<TransitionAnswer> {
+  const answer = (await transitionsIn(deps, scope, [request])).get(request)
+  if (answer === undefined) throw new Error('a transition got no answer')
+  return answer
+}
 
-  const now = deps.clock.now()
-  const step: Step = { request, row, status, now, at: notBefore(now, row.latest_at) }
-  let run_id = row.run_id
-  let opened: Pick<standings.SandboxChange, 'run_id'> = {}
-  if (request.event === 'placed' && !(await hasRoom(tx, request, step))) return stale
-  if (row.mounts_volumes) {
-    const refused = await refuseVolumes(tx, request, stale)
-    if (refused !== null) return refused
+/**
+ * Moves many sandboxes in one transaction, as `transition` does each; those of one sandbox one after another, in their
+ * order. What fails with others is moved alone, so that a broken row keeps no other from moving; so is what needs volumes,
+ * whose locks would be taken out of order. Rejects when the database can't be reached, and with what `deps.fence` rejects
+ * with.
+ */
+export async function moveTogether(deps: TransitionDeps, requests: readonly Transition[]): Promise<readonly Settled[]> {
+  const settled = new Map<Transition, Settled>()
+  let isFencing = false
+  const fence = async (tx: Queryable): Promise<void> => {
+    isFencing = true
+    await deps.fence?.(tx)
+    isFencing = false
   }
-  if (request.event === 'start_admitted') {
-    run_id = request.opens ?? asId<RunId>(deps.uuids.next())
-    opened = { run_id }
-    const refused = await openRun(tx, row, { id: run_id, sandbox_id: request.sandbox_id, opened_at: step.at })
-    if (refused !== null) return refused
-  }
-  await standings.write(tx, {
-    sandbox: { id: request.sandbox_id, change: { ...sandboxChange(step), ...opened } },
-    run: run_id === null ? null : { id: run_id, change: runChange(step) },
-    event: eventOf(deps, step, run_id),
-  })
-  if (isTerminal(status) && row.ephemeral && !row.is_hidden) {
-    await sandboxes.hide(tx, request.sandbox_id, new Date(now.getTime() + EPHEMERAL_LINGER_MS))
-  }
-
-  topics.push(`sandbox:${request.sandbox_id}`)
-  if (request.event === 'start_admitted') topics.push('pending')
-  if (isTerminal(status)) topics.push('pending') // room came free
-  const worker = request.worker?.id ?? row.worker_id
-  if (worker !== null) topics.push(`worker:${worker}`)
-  return { kind: 'moved', status, run_id }
-}
-
-/** A placement was chosen by a picture of the fleet; whether the worker has that room is settled in its own transaction. */
-async function hasRoom(tx: Queryable, { worker }: Transition, { row, now }: Step): Promise<boolean> {
-  if (worker === undefined) return true
-  const { vcpus, memory_mib } = row
-  const [fits] = await rooms.reserve(tx, [{ worker_id: worker.id, vcpus, memory_mib }], now)
-  return fits === true
-}
-
-/** A start needs its volumes active, a placement needs them on that worker; either is settled in its own transaction. */
-async function refuseVolumes(
-  tx: Queryable,
-  { event, sandbox_id, worker }: Transition,
-  stale: TransitionAnswer,
-): Promise<TransitionAnswer | null> {
-  if (event === 'start_admitted' && (await volumeMounts.hold(tx, sandbox_id)).length > 0)
-    return { kind: 'volumes_gone', names: await volumeMounts.lostNames(tx, sandbox_id) }
-  if (event !== 'placed' || worker === undefined) return null
-  return (await volumeMounts.settleAll(tx, sandbox_id, worker.id)) ? null : stale
-}
-
-type Step = {
-  readonly request: Transition
-  readonly row: standings.StandingRow
-  readonly status: SandboxStatus
-  readonly now: Date
-  /** What is written of the run and of its sandbox. */
-  readonly at: Date
-}
-
-/** Opens a run, or says why the organization may not. The sandbox is locked; its organization is, if it must count. */
-async function openRun(
-  tx: Queryable,
-  row: standings.StandingRow,
-  run: Pick<standings.NewRun, 'id' | 'sandbox_id' | 'opened_at'>,
-): Promise<TransitionAnswer | null> {
-  const { org_id, vcpus, memory_mib, disk_size_mib, ephemeral } = row
-  const opened = { ...run, org_id, vcpus, memory_mib, disk_size_mib, ephemeral }
-  if (await standings.openRun(tx, opened, { isJudged: false })) return null
-  await orgs.lock(tx, org_id)
-  const standing = await quotas.standing(tx, org_id, { now: run.opened_at, counts: 'decisive' })
-  const verdict = judge(standing, { ...opened, creates: false, starts: true, max_duration_secs: null })
-  if (verdict !== null) return { kind: 'refused', refusal: verdict, slug: standing.slug }
-  await standings.openRun(tx, opened, { isJudged: true })
-  return null
-}
-
-function runChange({ request, row, status, at }: Step): standings.RunChange {
-  if (request.event === 'placed' && request.worker !== undefined) return { worker_id: request.worker.id, placed_at: at }
-  if (request.event === 'no_capacity') return { waits_since: at }
-  if (status === 'running') {
-    const limit = longestRunSecs(row)
-    return {
-      started_at: at,
-      ...(limit === null ? {} : { deadline_at: new Date(at.getTime() + limit * 1000) }),
-      ...(row.disk_size_mib === null ? diskOf(request.facts) : {}),
+  const isForAll = (error: unknown): boolean => isFencing || isUnavailable(error)
+  for (let left = requests; left.length > 0;) {
+    const bySandbox = [...Map.groupBy(left, ({ sandbox_id }) => sandbox_id).values()]
+    const firsts = bySandbox.flatMap((ofOne) => ofOne.slice(0, 1))
+    const answers = await moveAtOnce({ ...deps, fence }, firsts, isForAll)
+    for (const request of firsts) {
+      const answer = answers.get(request)
+      settled.set(request, answer === undefined ? await settle({ ...deps, fence }, request, isForAll) : { answer })
     }
+    left = bySandbox.flatMap((ofOne) => ofOne.slice(1))
   }
-  if (status === 'stopping') return { stop_requested_at: at, stop_cause: request.cause.code }
-  if (!isTerminal(status)) return {}
-  return {
-    ended_at: at,
-    outcome: request.outcome ?? { kind: request.event },
-    ...(request.event === 'stop_requested' ? { stop_requested_at: at, stop_cause: request.cause.code } : {}),
-  }
+  return requests.map((request) => settled.get(request) ?? { error: new Error('a transition got no answer') })
 }
 
-/** How long a run may last: what the sandbox asks for or what its organization allows, whichever ends first. */
-function longestRunSecs({ max_duration_secs, max_uptime_minutes }: standings.StandingRow): number | null {
-  const uptimeSecs = max_uptime_minutes === null ? null : max_uptime_minutes * 60
-  if (max_duration_secs === null || uptimeSecs === null) return max_duration_secs ?? uptimeSecs
-  return Math.min(max_duration_secs, uptimeSecs)
-}
-
-/** The size of the disk that the worker chose; it is metered. */
-function diskOf(facts: Transition['facts']): Pick<standings.RunChange, 'disk_mib'> {
-  const told = Number(facts?.['disk_size_mib'])
-  return Number.isInteger(told) && told > 0 && told <= INT32_MAX ? { disk_mib: told } : {}
-}
-
-function sandboxChange({ request, status, at }: Step): standings.SandboxChange {
-  return {
-    status,
-    status_reason: REASON_AFTER[request.event] ?? null,
-    ...(status === 'failed' ? { last_failure_message: request.cause.message ?? 'failed' } : {}),
-    ...(status === 'running' ? { started_at: at } : {}),
-    ...(request.event === 'start_admitted' ? { stopped_at: null } : {}),
-    ...(isTerminal(status) ? { stopped_at: at } : {}),
-    ...(request.event === 'placed' && request.worker !== undefined ? { home_worker_id: request.worker.id } : {}),
-    ...(status === 'running' || isTerminal(status) ? { forget_registry_secret: true } : {}),
+/** The answers of one transaction around requests for different sandboxes; without those that are to move alone. */
+async function moveAtOnce(
+  deps: TransitionDeps,
+  requests: readonly Transition[],
+  isForAll: (error: unknown) => boolean,
+): Promise<Answers> {
+  if (requests.length === 1) return new Map()
+  const topics: string[] = []
+  try {
+    const answers = await deps.db.transaction('system', async (tx) => {
+      topics.length = 0
+      await deps.fence?.(tx)
+      return transitionsIn(deps, { tx, topics }, requests)
+    })
+    deps.wake.publish([...new Set(topics)])
+    return answers
+  } catch (error) {
+    if (isForAll(error)) throw error
+    return new Map() // each alone says which it was
   }
 }
 
-/** Why a sandbox still waits for a place; a placed one waits for none. */
-const REASON_AFTER: Partial<Record<TransitionEvent, StatusReason>> = {
-  start_admitted: 'scheduling',
-  no_capacity: 'insufficient_capacity',
-}
-
-/** A wall clock may step back, and those of two replicas differ; what is metered of a sandbox's runs may not overlap. */
-function notBefore(now: Date, start: Date | null): Date {
-  return start !== null && start > now ? start : now
-}
-
-/** The audit event of a transition: each leaves one. */
-function eventOf(
-  deps: Pick<TransitionDeps, 'uuids'>,
-  { request, row, status, now }: Step,
-  run_id: RunId | null,
-): NewEvent {
-  const event_type = eventTypeOf(request.event, status)
-  const { cause, worker, facts } = request
-  return {
-    id: deps.uuids.next(),
-    org_id: row.org_id,
-    timestamp: now,
-    event_type,
-    sandbox_id: request.sandbox_id,
-    actor: cause.actor,
-    payload: {
-      sandbox_id: request.sandbox_id,
-      name: row.name,
-      cause: cause.code,
-      ...(run_id === null ? {} : { run_id }),
-      ...(cause.message === undefined || cause.message === null ? {} : { message: cause.message }),
-      ...(worker === undefined ? {} : { worker: worker.name }),
-      ...(facts === undefined ? {} : { facts }),
-    },
+async function settle(
+  deps: TransitionDeps,
+  request: Transition,
+  isForAll: (error: unknown) => boolean,
+): Promise<Settled> {
+  try {
+    return { answer: await moveAlone(deps, request) }
+  } catch (error) {
+    if (isForAll(error)) throw error
+    return { error }
   }
 }
 
-function eventTypeOf(event: TransitionEvent, status: SandboxStatus): TransitionEventType {
-  if (event === 'placed') return 'sandbox_placed'
-  if (event === 'no_capacity') return 'sandbox_waiting'
-  return EVENT_OF_STATUS[status]
+/**
+ * Moves sandboxes, each of which is in one request, within a transaction that does more; the caller publishes `topics` after
+ * the commit. Of several requests, those that need volumes get no answer.
+ */
+export async function transitionsIn(deps: MoveDeps, scope: Scope, requests: readonly Transition[]): Promise<Answers> {
+  const { tx, topics } = scope
+  const now = deps.clock.now()
+  const answers: Answers = new Map()
+  const rows = await standings.lock(
+    tx,
+    requests.map(({ sandbox_id }) => sandbox_id),
+  )
+  const rowOf = new Map(rows.map((row) => [row.id, row]))
+  let steps: readonly Step[] = requests.flatMap((request) => {
+    const step = stepOf(deps, { request, row: rowOf.get(request.sandbox_id), now })
+    if (!('kind' in step)) return [step]
+    answers.set(request, step)
+    return []
+  })
+  if (requests.length > 1) steps = steps.filter((step) => !needsVolumes(step))
+  for (const settleSome of [settleRoom, settleVolumes, settleRuns]) {
+    const refused = await settleSome(tx, steps, now)
+    for (const [{ request }, answer] of refused) answers.set(request, answer)
+    steps = steps.filter((step) => !refused.has(step))
+  }
+  if (steps.length > 0)
+    await standings.write(
+      tx,
+      steps.map((step) => writtenOf(deps, step)),
+    )
+  const ended = steps.filter(({ row, status }) => isTerminal(status) && row.ephemeral && !row.is_hidden)
+  const visibleUntil = new Date(now.getTime() + EPHEMERAL_LINGER_MS)
+  if (ended.length > 0)
+    await sandboxes.hide(
+      tx,
+      ended.map(({ row }) => row.id),
+      visibleUntil,
+    )
+  for (const step of steps) {
+    topics.push(...topicsOf(step))
+    answers.set(step.request, { kind: 'moved', status: step.status, run_id: step.run_id })
+  }
+  return answers
 }
 
-type TransitionEventType = 'sandbox_placed' | 'sandbox_waiting' | (typeof EVENT_OF_STATUS)[SandboxStatus]
+/** Opens the runs of starts, or says why an organization may not. It is locked if it must count. */
+async function settleRuns(tx: Queryable, steps: readonly Step[], now: Date): Promise<Refused> {
+  const refused = new Map<Step, TransitionAnswer>()
+  const starts = steps.flatMap((step) => {
+    const run = runOpenedBy(step)
+    return run === null ? [] : [{ step, run }]
+  })
+  if (starts.length === 0) return refused
+  const free = await standings.openRuns(
+    tx,
+    starts.map(({ run }) => run),
+    { isJudged: false },
+  )
+  const counted = Map.groupBy(
+    starts.filter(({ run }) => !free.has(run.id)),
+    ({ run }) => run.org_id,
+  )
+  for (const [org, unjudged] of [...counted].toSorted(([one], [other]) => (one < other ? -1 : 1))) {
+    await orgs.lock(tx, org)
+    const from = await quotas.standing(tx, org, { now: now, counts: 'decisive' })
+    let standing: QuotaStanding = from
+    const fitting: NewRun[] = []
+    for (const { step, run } of unjudged) {
+      const asked = { ...run, creates: false, starts: true, max_duration_secs: null }
+      const verdict = judge(standing, asked)
+      if (verdict !== null) {
+        refused.set(step, { kind: 'refused', refusal: verdict, slug: from.slug })
+        continue
+      }
+      fitting.push(run)
+      standing = withAdmitted(standing, asked)
+    }
+    if (fitting.length > 0) await standings.openRuns(tx, fitting, { isJudged: true })
+  }
+  return refused
+}
 
-/** No transition leads to `created`. */
-const EVENT_OF_STATUS = {
-  created: 'sandbox_starting',
-  starting: 'sandbox_starting',
-  running: 'sandbox_running',
-  stopping: 'sandbox_stopping',
-  stopped: 'sandbox_stopped',
-  failed: 'sandbox_failed',
-} as const satisfies Record<SandboxStatus, string>
+function runOpenedBy({ request, row, run_id, at }: Step): NewRun | null {
+  if (request.event !== 'start_admitted' || run_id === null) return null
+  const { id: sandbox_id, org_id, vcpus, memory_mib, disk_size_mib, ephemeral } = row
+  return { id: run_id, sandbox_id, org_id, vcpus, memory_mib, disk_size_mib, ephemeral, opened_at: at }
+}

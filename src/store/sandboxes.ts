@@ -5,6 +5,7 @@
 import type { OrgId, RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import { SANDBOX_STATUSES } from '../domain/lifecycle.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
+import * as arrays from './binary-array.ts'
 import type { Queryable } from './database.ts'
 
 /** What is read of a sandbox, as a `Sandbox`. */
@@ -20,9 +21,10 @@ export async function findMany(
 ): Promise<readonly Sandbox[]> {
   const { rows } = await q.query<Sandbox>({
     name: 'sandboxes.findMany',
-    text: `SELECT ${COLUMNS} FROM sandboxes
-           WHERE id = ANY($2::uuid[]) AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3)`,
-    values: [org, ids, now],
+    text: `SELECT s.* FROM unnest($2::uuid[]) AS w(id), LATERAL (
+             SELECT ${COLUMNS} FROM sandboxes
+             WHERE id = w.id AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3) LIMIT 1) s`,
+    values: [org, arrays.uuids(ids), now],
   })
   return rows
 }
@@ -103,28 +105,34 @@ export async function rename(
   return rowCount === 1
 }
 
-/** Where the writable layer of a sandbox lies; null before its first placement. */
-export type Hidden = { readonly home_worker_id: WorkerId | null }
+/** A sandbox that was a client's until now, and where its writable layer lies; null before its first placement. */
+export type Hidden = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
 
-/** Ends a sandbox's time as a client's; name and slug are free at once. Null when it had ended before. */
-export async function hide(q: Queryable, id: SandboxId, visibleUntil: Date): Promise<Hidden | null> {
+/**
+ * Ends the time of sandboxes as a client's; names and slugs are free at once. Answers those that had not ended before.
+ * Their rows are locked in the order of their ids, as every transition does.
+ */
+export async function hide(q: Queryable, ids: readonly SandboxId[], visibleUntil: Date): Promise<readonly Hidden[]> {
   const { rows } = await q.query<Hidden>({
     name: 'sandboxes.hide',
-    text: `WITH h AS (UPDATE sandboxes SET visible_until = $2 WHERE id = $1 AND visible_until IS NULL
-             RETURNING id, home_worker_id),
+    text: `WITH w AS MATERIALIZED (
+             SELECT s.id FROM (SELECT id FROM unnest($1::uuid[]) AS u(id) ORDER BY id LIMIT $3::bigint) u,
+               LATERAL (SELECT id FROM sandboxes WHERE id = u.id FOR NO KEY UPDATE) s),
+           h AS (UPDATE sandboxes s SET visible_until = $2 FROM w WHERE s.id = w.id AND s.visible_until IS NULL
+             RETURNING s.id, s.home_worker_id),
            l AS (DELETE FROM sandbox_labels WHERE sandbox_id IN (SELECT id FROM h))
-           SELECT home_worker_id FROM h`,
-    values: [id, visibleUntil],
+           SELECT id, home_worker_id FROM h`,
+    values: [arrays.uuids(ids), visibleUntil, ids.length],
   })
-  return rows[0] ?? null
+  return rows
 }
 
-/** Makes a sandbox that was still readable after its end unreadable at once. */
-export async function hideAtOnce(q: Queryable, id: SandboxId, now: Date): Promise<void> {
+/** Makes sandboxes that were still readable after their end unreadable at once. */
+export async function hideAtOnce(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
   await q.query({
     name: 'sandboxes.hideAtOnce',
-    text: `UPDATE sandboxes SET visible_until = $2 WHERE id = $1 AND visible_until > $2`,
-    values: [id, now],
+    text: `UPDATE sandboxes SET visible_until = $2 WHERE id = ANY($1::uuid[]) AND visible_until > $2`,
+    values: [arrays.uuids(ids), now],
   })
 }
 

@@ -61,4 +61,5 @@ test('PostgreSQL reads from a binary array the very values that were written, nu
 test('a text that is no UUID is refused before it reaches the database', () => {
   assert.throws(() => arrays.uuids(['0f3c1a52-0000-7000-8000-00000000000']))
   assert.throws(() => arrays.uuids(['']))
+  assert.throws(() => arrays.uuids(['0f3c1a52-0000-7000-8000-00000000000g']))
 })
