@@ -6,6 +6,7 @@ import { stopSandbox } from '../../src/control/stop-sandbox.ts'
 import type { Caller } from '../../src/domain/caller.ts'
 import type { SandboxId } from '../../src/domain/ids.ts'
 import { Problem } from '../../src/domain/problem.ts'
+import type { SandboxSpec } from '../../src/domain/spec.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import type { Acks } from './acks.ts'
 import { makeLife, type Gates } from './gates.ts'
@@ -18,6 +19,8 @@ export type Asked = {
   readonly kind: ClientOp
   readonly sandbox: SandboxId | null
   readonly at: number
+  /** With a create: whether it starts what it makes. */
+  readonly starts: boolean
   outcome: 'unknown' | 'acknowledged' | 'refused'
   /** When the answer came. */
   until: number
@@ -35,6 +38,15 @@ export type Clients = {
 }
 
 const IMAGES = ['calm', 'calm', 'calm', 'slow', 'stubborn', 'broken']
+const LASTING: SandboxSpec['lifecycle'] = PLAIN_SPEC.lifecycle
+const LIFECYCLES = [
+  LASTING,
+  LASTING,
+  LASTING,
+  { ...LASTING, ephemeral: true },
+  { ...LASTING, max_duration_secs: 5 },
+  { ...LASTING, idle_timeout_secs: 5 },
+]
 const NAMES = ['ada', 'ben', 'cyd']
 const never = new AbortController().signal
 
@@ -68,17 +80,27 @@ export function makeClients(world: {
     ask(op, { deps }, seen) {
       const sandboxes = [...seen.sandboxes.values()].map(({ id }) => id)
       const sandbox = op === 'create' || sandboxes.length === 0 ? null : seeded.pick(sandboxes)
-      const one: Asked = { kind: op, sandbox, at: ++moments, outcome: 'unknown', until: Infinity, made: null }
+      const kind = sandbox === null ? 'create' : op
+      const starts = kind === 'create' && seeded.chance(85)
+      const one: Asked = {
+        kind,
+        sandbox,
+        starts,
+        at: ++moments,
+        outcome: 'unknown',
+        until: Infinity,
+        made: null,
+      }
       asked.push(one)
       if (sandbox === null) {
         const image = seeded.pick(IMAGES)
         const name = seeded.chance(20) ? seeded.pick(NAMES) : null
         const input = {
-          spec: { ...PLAIN_SPEC, image: `registry.example/${image}:1` },
+          spec: { ...PLAIN_SPEC, image: `registry.example/${image}:1`, lifecycle: seeded.pick(LIFECYCLES) },
           name,
           slug: null,
           registry: { mode: 'auto' },
-          start: seeded.chance(85),
+          start: one.starts,
           waitMs: null,
           signal: never,
         } as const

@@ -26,7 +26,7 @@ export async function converge(world: World): Promise<void> {
   for (let round = 0; ; round++) {
     await calm(world)
     const rest = whatIsLeft(world)
-    if (rest === null) return
+    if (rest === null) return asAsked(world)
     if (gates.nowMs >= untilMs) throw new Breach(`all comes to rest as it is wanted: ${rest}`)
     if (round > 0) await passTime(world, round < 4 ? 1_000 : 5_000)
     const seat = seats.find(({ replica }) => replica.leads())
@@ -42,7 +42,7 @@ async function calm(world: World): Promise<void> {
 }
 
 /** What keeps the world from being as the database wants it; null when nothing does. */
-function whatIsLeft({ seen, machines, clients }: World): string | null {
+function whatIsLeft({ seen, machines }: World): string | null {
   const now = seen()
   const open = openBySandbox(now)
   const held = new Map(
@@ -77,5 +77,36 @@ function whatIsLeft({ seen, machines, clients }: World): string | null {
       if (sandbox !== undefined && sandbox.visible_until !== null && !open.has(id))
         return `${machine.name} still stores ${id}`
     }
-  return clients.asked.length < 0 ? 'no' : null
+  return null
 }
+
+/** What clients were told last must be so, unless something else that is known ended it. */
+function asAsked({ clients, seen }: World): void {
+  const now = seen()
+  for (const last of clients.asked) {
+    const id = last.made ?? last.sandbox
+    if (id === null || last.outcome !== 'acknowledged') continue
+    const others = clients.asked.filter(
+      (one) => one !== last && (one.made ?? one.sandbox) === id && one.kind !== 'rename',
+    )
+    const isLast = others.every((one) => one.until < last.at || (one.outcome === 'refused' && one.until < Infinity))
+    const sandbox = now.sandboxes.get(id)
+    if (!isLast || sandbox === undefined) continue
+    const runs = [...now.runs.values()].filter((run) => run.sandbox_id === id)
+    const open = runs.some((run) => run.ended_at === null)
+    if ((last.kind === 'stop' || last.kind === 'delete') && open)
+      throw new Breach(`what was asked for last comes true: ${last.kind} of ${id}, which is ${sandbox.status}`)
+    const isStart = last.kind === 'start' || (last.kind === 'create' && last.starts)
+    if (!isStart) continue
+    const ended = runs.at(-1)
+    if (ended === undefined) throw new Breach(`what was asked for last comes true: ${last.kind} of ${id} opened no run`)
+    const isExcused = ended.outcome !== 'stopped' || ENDED_BY_US.has(ended.stop_cause ?? '')
+    if (!open && !isExcused)
+      throw new Breach(
+        `what was asked for last comes true: ${id} was started and stopped for ${ended.stop_cause ?? 'nothing'}`,
+      )
+  }
+}
+
+/** What may end a run that nobody asked to stop. */
+const ENDED_BY_US = new Set(['max_duration', 'idle_timeout'])

@@ -95,7 +95,9 @@ function oneEventEach({ before, after }: Sight): string | null {
     const created = after.events.get(`${id} sandbox_created`) ?? 0
     if (created !== 1) return `${id} was created with ${String(created)} events`
     const deleted = after.events.get(`${id} sandbox_deleted`) ?? 0
-    if (deleted !== (now.visible_until === null ? 0 : 1)) return `${id} was deleted with ${String(deleted)} events`
+    const isGone = now.visible_until !== null
+    if (deleted > 1 || (deleted === 1 && !isGone) || (deleted === 0 && isGone && !now.ephemeral))
+      return `${id} was deleted with ${String(deleted)} events`
   }
   return null
 }
@@ -161,7 +163,9 @@ function beyond(capacity: Size, sizes: readonly Size[]): string | null {
 function withinLimits({ after, limits }: Sight): string | null {
   if (limits === null) return null
   const visible = [...after.sandboxes.values()].filter(({ visible_until }) => visible_until === null).length
-  const running = [...after.runs.values()].filter((run) => run.ended_at === null && run.stop_requested_at === null)
+  const running = [...after.runs.values()].filter(
+    (run) => run.ended_at === null && run.stop_requested_at === null && !run.is_ephemeral,
+  )
   if (visible > limits.sandboxes) return `${String(visible)} sandboxes`
   return running.length > limits.running ? `${String(running.length)} that start or run` : null
 }

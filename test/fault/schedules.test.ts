@@ -13,7 +13,7 @@ after(() => lane.close())
 
 function run(seed: number): Promise<Outcome> {
   return inWorld(lane, { seed, switches: EVERYTHING_ON }, async (world) => {
-    await playSteps(world, { steps: 30, faultPercent: 12 })
+    await playSteps(world)
     await converge(world)
   })
 }

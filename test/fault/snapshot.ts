@@ -11,6 +11,7 @@ export type SandboxSeen = {
   readonly visible_until: number | null
   readonly home_worker_id: WorkerId | null
   readonly name: string
+  readonly ephemeral: boolean
 }
 
 export type RunSeen = {
@@ -19,11 +20,13 @@ export type RunSeen = {
   readonly worker_id: WorkerId | null
   readonly vcpus: number
   readonly memory_mib: number
+  readonly is_ephemeral: boolean
   readonly started_at: number | null
   readonly stop_requested_at: number | null
   readonly ended_at: number | null
   readonly outcome: string | null
   readonly message: string | null
+  readonly stop_cause: string | null
 }
 
 /** The database as laws see it. */
@@ -36,16 +39,27 @@ export type Snapshot = {
 
 export const EMPTY: Snapshot = { sandboxes: new Map(), runs: new Map(), events: new Map() }
 
-type SandboxTuple = readonly [SandboxId, string, SandboxStatus, string | null, number | null, WorkerId | null, string]
+type SandboxTuple = readonly [
+  SandboxId,
+  string,
+  SandboxStatus,
+  string | null,
+  number | null,
+  WorkerId | null,
+  string,
+  boolean,
+]
 type RunTuple = readonly [
   RunId,
   SandboxId,
   WorkerId | null,
   number,
   number,
+  boolean,
   number | null,
   number | null,
   number | null,
+  string | null,
   string | null,
   string | null,
 ]
@@ -60,10 +74,10 @@ export async function takeSnapshot(store: Store): Promise<Snapshot> {
   const { rows } = await store.look<Row>('system', {
     name: 'fault.snapshot',
     text: `SELECT
-        (SELECT json_agg(json_build_array(id, org_id, status, status_reason, sandyard_ms(visible_until), home_worker_id, name)
+        (SELECT json_agg(json_build_array(id, org_id, status, status_reason, sandyard_ms(visible_until), home_worker_id, name, ephemeral)
            ORDER BY id) FROM sandboxes) AS sandboxes,
-        (SELECT json_agg(json_build_array(id, sandbox_id, worker_id, vcpus, memory_mib, sandyard_ms(started_at),
-           sandyard_ms(stop_requested_at), sandyard_ms(ended_at), outcome ->> 'kind', outcome ->> 'message')
+        (SELECT json_agg(json_build_array(id, sandbox_id, worker_id, vcpus, memory_mib, is_ephemeral, sandyard_ms(started_at),
+           sandyard_ms(stop_requested_at), sandyard_ms(ended_at), outcome ->> 'kind', outcome ->> 'message', stop_cause)
            ORDER BY opened_at, id) FROM runs) AS runs,
         (SELECT json_agg(json_build_array(e.of_type, e.many) ORDER BY e.of_type) FROM (
            SELECT sandbox_id || ' ' || event_type AS of_type, count(*) AS many FROM events
@@ -73,10 +87,12 @@ export async function takeSnapshot(store: Store): Promise<Snapshot> {
   if (row === undefined) throw new Error('a look at the database saw nothing')
   return {
     sandboxes: new Map(
-      (row.sandboxes ?? []).map(([id, org_id, status, status_reason, visible_until, home_worker_id, name]) => [
-        id,
-        { id, org_id, status, status_reason, visible_until, home_worker_id, name },
-      ]),
+      (row.sandboxes ?? []).map(
+        ([id, org_id, status, status_reason, visible_until, home_worker_id, name, ephemeral]) => [
+          id,
+          { id, org_id, status, status_reason, visible_until, home_worker_id, name, ephemeral },
+        ],
+      ),
     ),
     runs: new Map((row.runs ?? []).map((tuple) => [tuple[0], runOf(tuple)])),
     events: new Map(row.events ?? []),
@@ -84,7 +100,32 @@ export async function takeSnapshot(store: Store): Promise<Snapshot> {
 }
 
 function runOf(tuple: RunTuple): RunSeen {
-  const [id, sandbox_id, worker_id, vcpus, memory_mib, started_at, stop_requested_at, ended_at, outcome, message] =
-    tuple
-  return { id, sandbox_id, worker_id, vcpus, memory_mib, started_at, stop_requested_at, ended_at, outcome, message }
+  const [
+    id,
+    sandbox_id,
+    worker_id,
+    vcpus,
+    memory_mib,
+    is_ephemeral,
+    started_at,
+    stop_requested_at,
+    ended_at,
+    outcome,
+    message,
+    stop_cause,
+  ] = tuple
+  return {
+    id,
+    sandbox_id,
+    worker_id,
+    vcpus,
+    memory_mib,
+    is_ephemeral,
+    started_at,
+    stop_requested_at,
+    ended_at,
+    outcome,
+    message,
+    stop_cause,
+  }
 }

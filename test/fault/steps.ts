@@ -3,11 +3,26 @@ import type { Ending, Gate, GateKind } from './gates.ts'
 import { LOOPS, type LoopName, type Replica } from './replica.ts'
 import type { Seat, World } from './schedule.ts'
 
-/** How a schedule is played. */
-export type Play = {
-  readonly steps: number
-  /** In how many of a hundred openings something goes wrong. */
-  readonly faultPercent: number
+/** What goes wrong above all in a schedule: one of many kinds of fault alone comes further than a little of each. */
+const TROUBLES = ['gates', 'kills', 'pauses', 'cuts', 'jumps', 'everything', 'nothing'] as const
+type Trouble = (typeof TROUBLES)[number]
+
+/** How often each kind of fault comes, as weights beside those of the other steps. */
+type Rates = Readonly<Record<'kills' | 'pauses' | 'cuts' | 'jumps', number>> & {
+  /** In how many of a hundred openings of a gate something goes wrong. */
+  readonly gatePercent: number
+}
+
+function ratesOf(trouble: Trouble): Rates {
+  const base = trouble === 'everything' ? 3 : trouble === 'nothing' ? 0 : 1
+  const rate = (kind: Trouble, most: number): number => (trouble === kind ? most : base)
+  return {
+    kills: rate('kills', 10),
+    pauses: rate('pauses', 10),
+    cuts: rate('cuts', 8),
+    jumps: rate('jumps', 10),
+    gatePercent: trouble === 'nothing' ? 0 : rate('gates', 35) * (trouble === 'gates' ? 1 : 8),
+  }
 }
 
 const KIND_WEIGHT: Readonly<Record<GateKind, number>> = {
@@ -34,11 +49,17 @@ const LOOP_WEIGHT: Readonly<Record<LoopName, number>> = {
 /** The worker's own times are seconds, a lease is half a minute: between them a schedule lets pass either. */
 const MOST_SMALL_MS = 3_000
 const MOST_LARGE_MS = 45_000
+const LEAST_STEPS = 15
+const MORE_STEPS = 25
 
 /** Plays the steps of a seed. */
-export async function playSteps(world: World, { steps, faultPercent }: Play): Promise<void> {
+export async function playSteps(world: World): Promise<void> {
+  const { seeded } = world
+  const trouble = seeded.pick(TROUBLES)
+  const rates = ratesOf(trouble)
+  world.note(`trouble: ${trouble}`)
   await playPrelude(world)
-  for (let step = 0; step < steps; step++) await playStep(world, faultPercent)
+  for (let steps = LEAST_STEPS + seeded.below(MORE_STEPS); steps > 0; steps--) await playStep(world, rates)
 }
 
 /** Most schedules begin with sandboxes that are under way: nothing can go wrong with none. */
@@ -52,7 +73,7 @@ async function playPrelude(world: World): Promise<void> {
   await drain(world, seeded.below(60))
 }
 
-async function playStep(world: World, faultPercent: number): Promise<void> {
+async function playStep(world: World, rates: Rates): Promise<void> {
   const { seeded, seats, machines, clients } = world
   const living = seats.filter(({ replica }) => !replica.life.isDead)
   const serving = living.filter(({ replica }) => !replica.life.isPaused)
@@ -64,12 +85,12 @@ async function playStep(world: World, faultPercent: number): Promise<void> {
   const down = seats.filter(({ replica }) => replica.life.isDead)
   const alive = machines.flatMap((machine) => machine.alive().map((run) => [machine, run] as const))
   const cut = machines.filter(({ link }) => link.hearsNothing || link.saysNothing)
-  const fault = faultPercent > 0 ? 1 : 0
+  const isTroubled = rates.gatePercent > 0
   type Choice = readonly [weight: number, step: () => Promise<void>]
   const when = (holds: boolean, ...choice: Choice): readonly Choice[] => (holds ? [choice] : [])
 
   const choices: readonly Choice[] = [
-    ...when(gates.length > 0, 30, () => openOne(world, gates, faultPercent)),
+    ...when(gates.length > 0, 45, () => openOne(world, gates, rates.gatePercent)),
     ...when(gates.length > 0, 30, async () => void (await drain(world, 3 + seeded.below(14)))),
     ...when(serving.length > 0, 16, () => {
       const op = seeded.weighted([
@@ -84,19 +105,19 @@ async function playStep(world: World, faultPercent: number): Promise<void> {
     }),
     ...when(serving.length > 0, 16, () => beginPass(world, seeded.pick(serving).replica)),
     [4, () => passTime(world, 1 + seeded.below(MOST_SMALL_MS))],
-    [1 * fault, () => passTime(world, seeded.below(MOST_LARGE_MS))],
+    [isTroubled ? 2 : 0, () => passTime(world, seeded.below(MOST_LARGE_MS))],
     ...when(alive.length > 0, 2, () => {
       const [machine, run] = seeded.pick(alive)
       return world.act(`${machine.name}: ${run.run_id} exits`, () => {
         machine.world.end(run.run_id, { kind: 'exited', code: seeded.below(2) })
       })
     }),
-    ...when(up.length > 0, 3 * fault, () => {
+    ...when(up.length > 0, rates.kills, () => {
       const life = seeded.pick(up)
       count(world, 'kill -9 of a process at rest')
       return world.act(`${life.name} is killed`, () => life.die())
     }),
-    ...when(up.length > 0, 3 * fault, () => {
+    ...when(up.length > 0, rates.pauses, () => {
       const life = seeded.pick(up)
       count(world, 'pause of a process')
       return world.act(`${life.name} is paused`, () => life.pause())
@@ -110,7 +131,7 @@ async function playStep(world: World, faultPercent: number): Promise<void> {
       return world.act(`${machine.name} begins again`, () => machine.boot())
     }),
     ...when(down.length > 0, 8, () => bootSeat(world, seeded.pick(down))),
-    [2 * fault, () => cutLink(world)],
+    [rates.cuts, () => cutLink(world)],
     ...when(cut.length > 0, 5, () => {
       const { link, name } = seeded.pick(cut)
       return world.act(`the link of ${name} is whole`, () => {
@@ -118,7 +139,7 @@ async function playStep(world: World, faultPercent: number): Promise<void> {
         link.saysNothing = false
       })
     }),
-    [1 * fault, () => jump(world)],
+    [rates.jumps, () => jump(world)],
   ]
   await seeded.weighted(choices)()
 }
@@ -172,7 +193,7 @@ function cutLink(world: World): Promise<void> {
 }
 
 /** NTP steps a clock by seconds, an operator by hours. */
-const JUMPS_MS = [-3_600_000, -20_000, -2_000, 2_000, 20_000, 3_600_000]
+const JUMPS_MS = [-3_600_000, -20_000, -12_000, -2_000, 2_000, 12_000, 20_000, 3_600_000]
 
 function jump(world: World): Promise<void> {
   const { seeded, seats, machines } = world
