@@ -70,8 +70,8 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
         volumes,
         known_volumes_version: known,
       }
-      await takeReport(deps, worker, report)
-      return makeAnswer(deps, tickets, worker, report)
+      const taken = await takeReport(deps, worker, report)
+      return { ...(await makeAnswer(deps, tickets, worker, report)), ...taken?.told }
     },
     addVolume: (name, capacity_gib) =>
       createVolume(deps, caller, { name, labels: {}, capacity_gib: capacity_gib ?? null }),
