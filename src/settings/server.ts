@@ -58,7 +58,7 @@ export const SERVER_SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'URL',
-    meaning: 'your own PostgreSQL 15 or newer, in place of the embedded one; a process takes up to 21 connections',
+    meaning: 'your own PostgreSQL 15 or newer, in place of the embedded one; a process takes up to 22 connections',
     parse: text,
   } satisfies Setting<string>,
   secretKey: {

@@ -84,7 +84,8 @@ export async function holdSchema(options: SchemaHoldOptions): Promise<SchemaHold
 async function take({ connectionString, migrations }: SchemaHoldOptions): Promise<Held> {
   const lost = new AbortController()
   const lose = (): void => lost.abort(new Error('the connection was lost'))
-  const connection = await openConnection({ connectionString, application_name: 'sandyard schema' }, lose)
+  const limits = { query_timeout: WAIT_LIMIT_MS + HEARTBEAT_LIMIT_MS } // the network may swallow the answer
+  const connection = await openConnection({ connectionString, application_name: 'sandyard schema', ...limits }, lose)
   const { client } = connection
   client.on('end', lose)
   try {

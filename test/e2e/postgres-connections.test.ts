@@ -59,7 +59,7 @@ describe('an external PostgreSQL without connections', () => {
     noteSurvival('restarted without a connection for anybody for 10 s', [survival], 1)
   })
 
-  test('with 5 connections for a server that wants 21, it works', async () => {
+  test('with 5 connections for a server that wants 22, it works', async () => {
     await server.stop()
     await external.end('SIGINT')
     await external.start({ superuser_reserved_connections: String(MAX_CONNECTIONS - 5) })
@@ -74,7 +74,7 @@ describe('an external PostgreSQL without connections', () => {
     assert.ok(held <= 5, `${String(held)} are held`)
     noteFault({
       area: 'postgresql',
-      fault: '5 connections for a server that wants 21',
+      fault: '5 connections for a server that wants 22',
       injected: 1,
       checked: 'it starts and serves; acknowledged sandboxes are there once and as acknowledged',
       found: `${String(survival.refused)} refused, 0 lost of ${String(survival.sandboxes)} sandboxes, slowest request ${String(Math.round(survival.load.slowestMs))} ms`,
