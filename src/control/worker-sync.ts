@@ -76,12 +76,12 @@ type Move = Omit<Transition, 'sandbox_id' | 'run_id'>
 
 /** What the worker's sight of a run means for its sandbox; null when nothing. */
 function moveOf(run: runs.WorkerRun, seen: SeenRun | undefined): Move | null {
-  // A worker that has not begun a start says nothing of it; one that held the run and lost it must not hide that.
-  if (seen === undefined) {
-    return run.status === 'starting'
-      ? null
-      : endOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
-  }
+  // A worker that has not begun a start says nothing of it, nor of its stop until it knows that this one is wanted: then it
+  // says that the run is over. One that held the run and lost it must not hide that.
+  if (seen === undefined)
+    return run.status === 'running'
+      ? endOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
+      : null
   if (seen.phase === 'ended') {
     if (run.status === 'starting' && isCutShort(seen.outcome)) return null // the worker begins it anew
     return endOf(run, seen.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' })

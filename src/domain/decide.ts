@@ -48,6 +48,20 @@ export function decide(wanted: readonly Wanted[], held: readonly Held[]): readon
   return [...removals, ...rest]
 }
 
+/**
+ * Runs that are to be stopped and that a worker does not hold, as ended. It must say so: that it says nothing of a run may
+ * also mean that an answer which wants it started is still on its way.
+ */
+export function stopsWithoutRun(
+  wanted: readonly Wanted[],
+  held: readonly Held[],
+): readonly (Held & { readonly phase: 'ended' })[] {
+  const known = new Set(held.map(({ run_id }) => run_id))
+  return wanted
+    .filter(({ run_id, desired }) => desired === 'stopped' && !known.has(run_id))
+    .map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'ended', outcome: { kind: 'stopped' } }))
+}
+
 /** Whether an end says only that the worker gave a start up, as it does when it shuts down: no failure of the sandbox. */
 export function isCutShort(outcome: Outcome | undefined): boolean {
   return outcome?.kind === 'start_failed' && outcome.reason === 'cancelled'

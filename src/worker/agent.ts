@@ -11,7 +11,7 @@ import {
   type SyncRequest,
   type WantedRun,
 } from '../contract/worker-protocol.ts'
-import { decide } from '../domain/decide.ts'
+import { decide, stopsWithoutRun } from '../domain/decide.ts'
 import type { SandboxId, WorkerId } from '../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
@@ -128,16 +128,16 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     log.error({ error }, 'the worker could not decide its next step; the next sync does')
   }
 
-  /** All that the driver holds, and the starts that it does not list yet. */
+  /** All that the driver holds, the starts that it does not list yet, and stops of what was never begun. */
   const look = async (): Promise<readonly SeenRun[]> => {
     const listed = await driver.list()
     const known = new Set(listed.map(({ run_id }) => run_id))
-    return [...listed, ...steps.starting().filter(({ run_id }) => !known.has(run_id))]
+    const held = [...listed, ...steps.starting().filter(({ run_id }) => !known.has(run_id))]
+    return [...held, ...stopsWithoutRun(wanted ?? [], held)]
   }
 
   const report = async (): Promise<SyncRequest> => {
-    const seen = await look()
-    const stored = await driver.listStored()
+    const [seen, stored] = [await look(), await driver.listStored()]
     return {
       protocol: WORKER_PROTOCOL_VERSION,
       worker_id: deps.worker_id,
