@@ -1,0 +1,101 @@
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { SYNC_HOLD_MS } from '../../src/contract/worker-protocol.ts'
+import { SELF_FENCE_MS, WORKER_LEASE_MS } from '../../src/domain/lease.ts'
+import { systemClock } from '../../src/lib/clock.ts'
+import { call, mustCall, type SandboxBody } from '../support/api.ts'
+import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
+import { recover } from '../support/fault-laws.ts'
+import { msb } from '../support/msb.ts'
+import { TEST_SERVER_VARIABLE } from '../support/postgres.ts'
+import { noteFault } from '../support/reliability.ts'
+import { startReplicaWorld, type ReplicaProcess, type ReplicaWorld } from '../support/replica-world.ts'
+import { DEMO_IMAGE } from '../support/sdk.ts'
+import { whyNoServer } from '../support/server.ts'
+
+// Two server processes and a worker on an operator's own PostgreSQL that goes away.
+
+/** What a worker of its own stands in any case: see docs/decisions/0025-database-faults.md. */
+const SHORT_MS = (SELF_FENCE_MS - SYNC_HOLD_MS) / 2
+const LONG_MS = WORKER_LEASE_MS + 5_000
+const SANDBOXES = ['fleet-0', 'fleet-1'] as const
+
+describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
+  let external: ExternalPostgres
+  let world: ReplicaWorld
+  const serverBefore = process.env[TEST_SERVER_VARIABLE]
+
+  before(async () => {
+    external = await startExternalPostgres()
+    process.env[TEST_SERVER_VARIABLE] = external.adminUrl
+    world = await startReplicaWorld(2)
+  })
+  after(async () => {
+    if (serverBefore === undefined) delete process.env[TEST_SERVER_VARIABLE]
+    else process.env[TEST_SERVER_VARIABLE] = serverBefore
+    assert.deepEqual(await world.close(), [])
+    await external.close()
+  })
+
+  test(`for ${String(SHORT_MS / 1000)} s: the worker keeps its sandboxes, and both processes go on`, async () => {
+    const [first] = world.replicas
+    assert.ok(first !== undefined)
+    for (const name of SANDBOXES) {
+      const body = { name, image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }
+      await mustCall(first, 'create_sandbox', { query: { start: 'true', wait_for: 'running' }, body })
+    }
+    const before = await Promise.all(SANDBOXES.map((name) => look(first, name)))
+    const runningMs = await goAway(SHORT_MS)
+    assert.deepEqual(await Promise.all(SANDBOXES.map((name) => look(first, name))), before)
+    noteFault({
+      area: 'postgresql',
+      fault: `kill -9 of the PostgreSQL of two server processes and a worker, away for ${String(SHORT_MS / 1000)} s`,
+      injected: 1,
+      checked: 'the worker keeps its sandboxes; through both processes a sandbox is made, placed and runs within 15 s',
+      found: `${String(SANDBOXES.length)} of ${String(SANDBOXES.length)} the same; a sandbox runs after ${String(runningMs)} ms`,
+    })
+  })
+
+  test(`for ${String(LONG_MS / 1000)} s, longer than a lease: the worker destroys what it may not hold, says so, and what is started again runs once`, async () => {
+    const [first] = world.replicas
+    assert.ok(first !== undefined)
+    const runningMs = await goAway(LONG_MS)
+    for (const name of SANDBOXES) {
+      const found: SandboxBody = await mustCall(first, 'get_sandbox_by_name', { params: { name } })
+      assert.equal(found.status, 'failed', String(found.last_failure_message))
+      await mustCall(first, 'start_sandbox', { params: { sandbox_id: found.id }, query: { wait_for: 'running' } })
+      assert.match(await look(first, name), /^running /)
+    }
+    noteFault({
+      area: 'postgresql',
+      fault: `the same, away for ${String(LONG_MS / 1000)} s: longer than a lease`,
+      injected: 1,
+      checked: 'the worker destroyed its sandboxes and the API says so; each is started again, once',
+      found: `${String(SANDBOXES.length)} failed and started again; a new sandbox runs after ${String(runningMs)} ms`,
+    })
+  })
+
+  /** Answers what it takes, in milliseconds, until a sandbox runs through each process. */
+  async function goAway(awayMs: number): Promise<number> {
+    await external.end('SIGKILL')
+    await systemClock.sleep(awayMs)
+    await external.start()
+    const recoveries = await Promise.all(world.replicas.map((replica) => recover(replica)))
+    return Math.max(...recoveries.map(({ runningMs }) => runningMs))
+  }
+})
+
+/** What of a sandbox would change if it were another one. */
+async function look(server: ReplicaProcess, name: string): Promise<string> {
+  const answer = await call(server, 'get_sandbox_by_name', { params: { name } })
+  assert.ok(!answer.isRefusal, answer.text)
+  const { stdout } = await msb(server, [
+    'exec',
+    name,
+    '--',
+    'sh',
+    '-c',
+    'stat -c %Z /proc/1; cut -d" " -f22 /proc/1/stat',
+  ])
+  return `${answer.body.status} ${String(answer.body.started_at)} ${stdout}`
+}
