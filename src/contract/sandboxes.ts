@@ -1,7 +1,8 @@
 import { Type } from 'typebox'
-import { PAGE_DEFAULT, PAGE_MAX, WAIT_DEFAULT_SECS, WAIT_MAX_SECS } from '../domain/limits.ts'
+import { PAGE_DEFAULT, PAGE_MAX, WAIT_DEFAULT_SECS, WAIT_MAX_SECS, WAITING_COUNTED_MAX } from '../domain/limits.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../domain/lifecycle.ts'
 import { NAME_RULE, SLUG_RULE } from '../domain/names.ts'
+import { MISSING_KINDS } from '../domain/placement/explain.ts'
 import { componentOrNull, DateTime, input, int64, oneOf, orNull, page, Uuid } from './common.ts'
 import { SandboxSpecReply } from './spec-output.ts'
 
@@ -14,6 +15,35 @@ const SandboxStatus = oneOf(SANDBOX_STATUSES, {
   title: 'SandboxStatus',
   description: 'Where a sandbox stands in its life.',
 })
+
+const MissingReply = Type.Object(
+  {
+    kind: oneOf(MISSING_KINDS),
+    name: Type.String({ description: 'Such as `vcpus`, or the name of an ability.' }),
+    requested: Type.Union([int64(), Type.String()], { description: 'An amount, or in words.' }),
+    largest_free: orNull(int64({ description: 'Of an amount: what the worker that comes closest has free.' })),
+    accepted: orNull(Type.String({ description: 'Of what is no amount: what would do.' })),
+  },
+  { title: 'SandboxMissing', description: 'Something that no worker has for a sandbox now.' },
+)
+
+const WaitingDetailsReply = Type.Object(
+  {
+    position: int64({
+      description: `Its place among those that wait; 1 is the next. Counted up to ${String(WAITING_COUNTED_MAX)}.`,
+    }),
+    waiting: int64({ description: 'How many wait, counted as far.' }),
+    missing: Type.Array(MissingReply, { description: 'Empty when there is room by now.' }),
+    largest_free: Type.Object(
+      { vcpus: int64(), memory_mib: int64() },
+      { description: 'What is free on the worker that comes closest to taking it.' },
+    ),
+  },
+  {
+    title: 'SandboxWaiting',
+    description: 'Why a sandbox waits for a worker with room. In replies of one sandbox that waits, and in no list.',
+  },
+)
 
 export const SandboxReply = Type.Object(
   {
@@ -33,6 +63,7 @@ export const SandboxReply = Type.Object(
     run_id: Type.Optional(
       orNull(Type.String({ format: 'uuid', description: 'The latest start, open or over; null before the first.' })),
     ),
+    status_details: Type.Optional(componentOrNull(WaitingDetailsReply)),
     spec: Type.Optional(componentOrNull(SandboxSpecReply)),
   },
   { title: 'Sandbox', description: 'A sandbox.' },

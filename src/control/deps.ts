@@ -17,6 +17,7 @@ import type { Wake } from '../store/wake.ts'
 import type { AdmissionAnswer } from './admit-together.ts'
 import type { Claims } from './claims.ts'
 import type { Removal, Removed } from './delete-together.ts'
+import type { ExplainWaiting } from './explain-waiting.ts'
 import type { Places } from './places.ts'
 import type { Settled, Transition } from './transition.ts'
 import type { WaitHub } from './wait-hub.ts'
@@ -55,6 +56,8 @@ export type ControlDeps = {
   readonly channelPlaces: Places<SandboxKey>
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
+  /** Why a sandbox waits for a worker with room. */
+  readonly explainWaiting: ExplainWaiting
   /** Keys that were just looked up. */
   readonly keyCache: KeyCache
   /** Who is watched while what it asked for goes on. */

@@ -8,6 +8,7 @@ import { admitTogether, type AdmissionAnswer } from './admit-together.ts'
 import { makeClaims } from './claims.ts'
 import type { ControlDeps, SandboxKey } from './deps.ts'
 import { deleteTogether, type Removal, type Removed } from './delete-together.ts'
+import { makeExplainWaiting } from './explain-waiting.ts'
 import { makeKeyCache } from './key-cache.ts'
 import { makeKeyUses } from './key-uses.ts'
 import { moveTogether, type Settled, type Transition } from './transition.ts'
@@ -23,6 +24,7 @@ export function makeControlDeps(
     | 'together'
     | 'remove'
     | 'offers'
+    | 'explainWaiting'
     | 'keyCache'
     | 'noteKeyUse'
     | 'callerWatches'
@@ -61,6 +63,7 @@ export function makeControlDeps(
       maxInFlight: 2,
     }),
     offers: makeOffers(base),
+    explainWaiting: makeExplainWaiting(base),
     keyCache: makeKeyCache(),
     noteKeyUse: makeKeyUses(base),
     callerWatches: makeCallerWatches(base),

@@ -60,3 +60,6 @@ export const WAIT_MAX_SECS = 300
 export const LOG_FOLLOW_DEFAULT_SECS = 25
 export const LOG_FOLLOW_MAX_SECS = 3600
 export const LOG_TAIL_MAX = 10_000
+
+/** How many of those that wait for a worker with room are counted to say which place one has. */
+export const WAITING_COUNTED_MAX = 10_000

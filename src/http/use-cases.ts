@@ -40,6 +40,7 @@ export function bindUseCases(deps: ControlDeps) {
     createSandbox: on(createSandbox),
     getSandbox: on(getSandbox),
     listSandboxes: on(listSandboxes),
+    explainWaiting: deps.explainWaiting,
     waitForSandbox: on(waitForSandbox),
     takeTurn: on(takeTurn),
     startSandbox: on(startSandbox),

@@ -132,6 +132,9 @@ export type PendingRun = {
   readonly volumes: VolumeNeeds | null
 }
 
+const PENDING_RUN = `r.id AS run_id, r.sandbox_id, r.opened_at::text, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
+  s.spec ->> 'image' AS image, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes`
+
 /** Which runs a page is of. */
 export type PendingPage = {
   readonly after: Pick<PendingRun, 'opened_at' | 'run_id'> | null
@@ -154,8 +157,7 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
     text: `WITH due AS MATERIALIZED (
              (SELECT r.id, r.opened_at FROM runs r WHERE ${IS_NEW} AND ${isAfter} ORDER BY r.opened_at, r.id LIMIT $3)
              ${waitingUpTo === null ? '' : waiting} ORDER BY opened_at, id LIMIT $3)
-           SELECT r.id AS run_id, r.sandbox_id, r.opened_at::text, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
-             s.spec ->> 'image' AS image, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes
+           SELECT ${PENDING_RUN}
            FROM due JOIN runs r ON r.id = due.id JOIN sandboxes s ON s.id = r.sandbox_id
              CROSS JOIN LATERAL (${NEEDS_OF_VOLUMES}) n
            WHERE ${IS_PENDING} ORDER BY due.opened_at, due.id`,
@@ -167,4 +169,27 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
     ],
   })
   return rows
+}
+
+/** A run that is known to wait, and how many do. */
+export type WaitingRun = PendingRun & {
+  /** Those before it, itself included. */
+  readonly position: number
+  readonly waiting: number
+}
+
+/** The waiting run of a sandbox, or null. At most `countMost` and one more are counted. */
+export async function waitingOf(q: Queryable, sandbox: SandboxId, countMost: number): Promise<WaitingRun | null> {
+  const { rows } = await q.query<WaitingRun>({
+    name: 'rooms.waitingOf',
+    text: `WITH mine AS (SELECT r.id, r.opened_at FROM runs r WHERE r.sandbox_id = $1 AND ${IS_WAITING})
+           SELECT ${PENDING_RUN},
+             (SELECT count(*)::integer FROM (SELECT 1 FROM runs r WHERE ${IS_WAITING} LIMIT $2 + 1) w) AS waiting,
+             (SELECT count(*)::integer FROM (SELECT 1 FROM runs r, mine WHERE ${IS_WAITING}
+               AND (r.opened_at, r.id) <= (mine.opened_at, mine.id) LIMIT $2 + 1) w) AS position
+           FROM mine JOIN runs r ON r.id = mine.id JOIN sandboxes s ON s.id = r.sandbox_id
+             CROSS JOIN LATERAL (${NEEDS_OF_VOLUMES}) n`,
+    values: [sandbox, countMost],
+  })
+  return rows[0] ?? null
 }
