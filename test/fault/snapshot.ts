@@ -71,7 +71,7 @@ type Row = {
 
 /** Reads all of it with one statement. */
 export async function takeSnapshot(store: Store): Promise<Snapshot> {
-  const { rows } = await store.look<Row>('system', {
+  const { rows } = await store.once<Row>('system', {
     name: 'fault.snapshot',
     text: `SELECT
         (SELECT json_agg(json_build_array(id, org_id, status, status_reason, sandyard_ms(visible_until), home_worker_id, name, ephemeral)

@@ -88,6 +88,10 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const ends = new Set<Promise<void>>()
   const watching = new Set<() => void>()
 
+  // A start goes on in the process that began it: what an earlier one left half begun is over, and may be begun anew.
+  const cutShort: Outcome = { kind: 'start_failed', reason: 'cancelled', message: 'the worker ended during the start' }
+  for (const [id, { seen }] of world.runs) if (seen.phase === 'starting') world.end(id, cutShort)
+
   const open = new Set<RunId>()
   const tellLogs = (): void => {
     for (const [id, { wanted, seen }] of world.runs) {
