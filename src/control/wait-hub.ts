@@ -16,10 +16,18 @@ export type WaitHub = {
    * `left` when `signal` is aborted. Rejects when it can't be read at the start or at the end.
    */
   wait(wish: Wish, how: { readonly waitMs: number; readonly signal: AbortSignal }): Promise<Sandbox | null | 'left'>
+  /**
+   * The same with less memory: calls `onEnd` once, and the answer of this ends the wait early, `left`. A promise that is
+   * awaited keeps every function between its maker and its reader, several KiB of a request.
+   */
+  watch(wish: Wish, waitMs: number, onEnd: (end: WaitEnd) => void): () => void
 }
 
+/** How a wait ended: with the sandbox or its absence, early, or with what kept it from being read. */
+export type WaitEnd = { readonly found: Sandbox | null | 'left' } | { readonly failure: unknown }
+
 /** The statuses, or a run that is not the sandbox's latest any more, that end a wait. */
-export type Wish = SandboxKey & Pick<WaitWish, 'run_id'> & { readonly statuses: readonly SandboxStatus[] }
+export type Wish = SandboxKey & Pick<WaitWish, 'mask' | 'run_id'>
 
 /** A lost wake-up costs a wait this much at most, in milliseconds. */
 export const LOOK_AT_ALL_MS = 5_000
@@ -30,15 +38,14 @@ const MANY = 256
 /** The most waits that one statement asks about. */
 const ASKED_TOGETHER = 10_000
 
-type Waiting = {
-  readonly key: SandboxKey
-  readonly asked: WaitWish
-  /** Infinity once it is being ended. */
-  deadlineMs: number
-  readonly resolve: (answer: Sandbox | null | 'left') => void
-  readonly reject: (cause: unknown) => void
-  isOver: boolean
-}
+/** One object, because there are so many. */
+type Waiting = SandboxKey &
+  WaitWish & {
+    /** Infinity once it is being ended. */
+    deadlineMs: number
+    readonly onEnd: (end: WaitEnd) => void
+    isOver: boolean
+  }
 
 /** The waits for one sandbox. */
 type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isRead: boolean; isWoken: boolean }
@@ -56,7 +63,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
   let sleeper: { readonly untilMs: number; readonly interrupt: AbortController } | null = null
 
   function add(waiting: Waiting): void {
-    const { id } = waiting.key
+    const { id } = waiting
     const group = groups.get(id)
     if (group !== undefined) {
       group.waits.push(waiting)
@@ -70,10 +77,10 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
     groups.set(id, { waits: [waiting], unsubscribe, isRead: false, isWoken: false })
   }
 
-  function end(waiting: Waiting, settle: () => void): void {
+  function end(waiting: Waiting, how: WaitEnd): void {
     if (waiting.isOver) return
     waiting.isOver = true
-    const { id } = waiting.key
+    const { id } = waiting
     const group = groups.get(id)
     if (group !== undefined) {
       group.waits.splice(group.waits.indexOf(waiting), 1)
@@ -83,7 +90,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
       }
     }
     if (groups.size === 0) sleeper?.interrupt.abort(new Error('nobody waits'))
-    settle()
+    waiting.onEnd(how)
   }
 
   function flush(): void {
@@ -106,9 +113,9 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
     try {
       for (let first = group.waits[0]; group.isWoken && first !== undefined; first = group.waits[0]) {
         group.isWoken = false
-        const sandbox = await readSandbox(first.key)
+        const sandbox = await readSandbox(first)
         for (const waiting of [...group.waits]) {
-          if (isMet(waiting.asked, sandbox)) end(waiting, () => waiting.resolve(sandbox))
+          if (isMet(waiting, sandbox)) end(waiting, { found: sandbox })
         }
       }
     } catch (error) {
@@ -119,7 +126,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
   }
 
   async function lookAmong(ids: Iterable<SandboxId>): Promise<void> {
-    const wishes = [...ids].flatMap((id) => groups.get(id)?.waits.map(({ asked }) => asked) ?? [])
+    const wishes = [...ids].flatMap((id) => groups.get(id)?.waits ?? [])
     try {
       for (let from = 0; from < wishes.length; from += ASKED_TOGETHER) {
         for (const id of await met(wishes.slice(from, from + ASKED_TOGETHER))) look(id)
@@ -132,10 +139,10 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
   async function expire(waiting: Waiting): Promise<void> {
     waiting.deadlineMs = Number.POSITIVE_INFINITY
     try {
-      const sandbox = await readSandbox(waiting.key)
-      end(waiting, () => waiting.resolve(sandbox))
-    } catch (error) {
-      end(waiting, () => waiting.reject(error))
+      const sandbox = await readSandbox(waiting)
+      end(waiting, { found: sandbox })
+    } catch (failure) {
+      end(waiting, { failure })
     }
   }
 
@@ -158,37 +165,57 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
     sleeper = null
   }
 
+  /** The first look, after the subscription, so that no change falls between. */
+  async function begin(waiting: Waiting, waitMs: number): Promise<void> {
+    try {
+      const sandbox = await readSandbox(waiting)
+      if (isMet(waiting, sandbox) || waitMs <= 0) end(waiting, { found: sandbox })
+    } catch (failure) {
+      end(waiting, { failure })
+    }
+    if (waiting.isOver) return
+    if (sleeper === null)
+      void keepTime() // it never rejects: what it does is caught
+    else if (waiting.deadlineMs < sleeper.untilMs) sleeper.interrupt.abort(new Error('an earlier end'))
+  }
+
+  function watch({ org_id, id, mask, run_id }: Wish, waitMs: number, onEnd: Waiting['onEnd']): () => void {
+    const deadlineMs = clock.monotonicMs() + waitMs
+    const waiting: Waiting = { org_id, id, mask, run_id, deadlineMs, onEnd, isOver: false }
+    add(waiting)
+    void begin(waiting, waitMs) // it never rejects: a failure ends the wait
+    return () => {
+      end(waiting, { found: 'left' })
+    }
+  }
+
   return {
-    async wait({ org_id, id, statuses, run_id }, { waitMs, signal }) {
+    watch,
+    wait(wish, { waitMs, signal }) {
       const { promise, resolve, reject } = Promise.withResolvers<Sandbox | null | 'left'>()
-      const asked = { id, mask: maskOf(statuses), run_id }
-      const deadlineMs = clock.monotonicMs() + waitMs
-      const waiting: Waiting = { key: { org_id, id }, asked, deadlineMs, resolve, reject, isOver: false }
-      add(waiting)
-      try {
-        const sandbox = await readSandbox(waiting.key) // after the subscription, so that no change falls between
-        if (isMet(asked, sandbox) || waitMs <= 0) end(waiting, () => resolve(sandbox))
-      } catch (error) {
-        end(waiting, () => reject(error))
-      }
-      if (waiting.isOver) return await promise
-      const leave = (): void => end(waiting, () => resolve('left'))
+      const leave = watch(wish, waitMs, (how) => {
+        signal.removeEventListener('abort', leave)
+        if ('failure' in how) reject(how.failure)
+        else resolve(how.found)
+      })
       if (signal.aborted) leave()
       else signal.addEventListener('abort', leave, { once: true })
-      if (sleeper === null && groups.size > 0)
-        void keepTime() // it never rejects: what it does is caught
-      else if (sleeper !== null && deadlineMs < sleeper.untilMs) sleeper.interrupt.abort(new Error('an earlier end'))
-      return await promise
+      return promise
     },
   }
 }
 
 /** A bit for each status, in the order of the lifecycle's list. */
-function maskOf(statuses: readonly SandboxStatus[]): number {
+export function maskOf(statuses: readonly SandboxStatus[]): number {
   return statuses.reduce((mask, status) => mask | (1 << SANDBOX_STATUSES.indexOf(status)), 0)
 }
 
 function isMet({ mask, run_id }: WaitWish, sandbox: Sandbox | null): boolean {
   if (sandbox === null || (run_id !== null && sandbox.run_id !== run_id)) return true
-  return (mask & (1 << SANDBOX_STATUSES.indexOf(sandbox.status))) !== 0
+  return hasStatus(mask, sandbox.status)
+}
+
+/** Whether a mask has the bit of a status. */
+export function hasStatus(mask: number, status: SandboxStatus): boolean {
+  return (mask & (1 << SANDBOX_STATUSES.indexOf(status))) !== 0
 }

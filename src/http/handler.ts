@@ -42,8 +42,11 @@ export type TaggedReply = { readonly json: string; readonly tag: string }
 /** A reply that was given before. */
 export type ReplayedReply = { readonly kept: KeptReply }
 
-/** JSON text, an object, bytes, events, or what was answered before. */
-export type Answer = string | TaggedReply | ByteReply | EventReply | ReplayedReply
+/** An object that comes later: `start` calls `onEnd` once, and answers how to end the wait for it early. */
+export type LaterReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
+
+/** JSON text, an object, an object that comes later, bytes, events, or what was answered before. */
+export type Answer = string | TaggedReply | LaterReply | ByteReply | EventReply | ReplayedReply
 
 /** An object as it is shown, with the tag of that. */
 export function tagged(json: string): TaggedReply {

@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { Socket } from 'node:net'
+import { Socket } from 'node:net'
 
 /** How long a request must have waited before its connection's parser is given back, in milliseconds. */
 const LONG_MS = 1_000
@@ -50,14 +50,17 @@ function releaseParser(request: IncomingMessage, response: ServerResponse): void
   const parser = parserOf(socket)
   if (parser === null || !request.complete) return
   response.shouldKeepAlive = false
-  for (const listener of socket.listeners('data')) if (isNodes(listener)) socket.off('data', asListener(listener))
-  for (const listener of socket.listeners('end')) if (isNodes(listener)) socket.off('end', asListener(listener))
+  for (const name of ['data', 'end', 'close', 'drain', 'timeout']) dropNodes(socket, name)
   parser.unconsume()
   parser.remove()
   for (const name of ['socket', 'incoming', 'outgoing', 'onIncoming']) Reflect.set(parser, name, null)
+  // Node's own wrappers of these look after the parser.
+  for (const name of ['on', 'addListener', 'prependListener', 'setEncoding'] as const)
+    Reflect.set(socket, name, Reflect.get(Socket.prototype, name))
   Reflect.set(socket, 'parser', null)
   Reflect.set(request, 'parser', null)
   parser.close()
+  shedState(request, response)
   let after = 0
   socket.on('data', (bytes: Buffer) => {
     after += bytes.length
@@ -77,11 +80,32 @@ function isParser(parser: object): parser is Parser {
   return ['unconsume', 'remove', 'close'].every((name) => typeof Reflect.get(parser, name) === 'function')
 }
 
-/** The listeners by which Node feeds the parser; they are bound functions of its own. */
-function isNodes(listener: unknown): boolean {
-  return typeof listener === 'function' && /^bound socketOn(Data|End)$/.test(listener.name)
+/**
+ * Node's record of a connection hangs at its response, which needs it no more: it ends the socket by itself here. What came
+ * with the request is known to whoever serves it.
+ */
+function shedState(request: IncomingMessage, response: ServerResponse): void {
+  const { socket } = request
+  for (const listener of response.rawListeners('finish'))
+    if (/^bound resOnFinish$/.test(listener.name))
+      Reflect.apply(response.removeListener, response, ['finish', listener])
+  response.once('finish', endSocket)
+  Reflect.set(response, '_onPendingData', ignore)
+  request.rawHeaders = []
+  socket.setTimeout(0)
 }
 
-function asListener(listener: unknown): () => void {
-  return listener as () => void // `isNodes` saw that it is a function
+function endSocket(this: ServerResponse): void {
+  this.socket?.destroySoon()
+}
+
+function ignore(): void {
+  // nothing is pending on a connection without a parser
+}
+
+/** Takes away the listeners by which Node feeds the parser: bound functions of its own, which hold it. */
+function dropNodes(socket: Socket, event: string): void {
+  for (const listener of socket.rawListeners(event)) {
+    if (/^bound socketOn\w+$/.test(listener.name)) Reflect.apply(socket.removeListener, socket, [event, listener])
+  }
 }

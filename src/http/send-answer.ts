@@ -22,6 +22,7 @@ export function sendAnswer(
     if (isUnchanged(operation, request.headers, answer.tag)) return reply.code(304).send()
     return reply.header('content-type', JSON_TYPE).send(answer.json)
   }
+  if ('start' in answer) throw new Error('a reply that comes later is not sent but parked')
   if ('kept' in answer) {
     const { status, headers, body } = answer.kept
     return reply

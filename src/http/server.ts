@@ -10,6 +10,7 @@ import type { Uuids } from '../lib/uuid.ts'
 import { agentRoute } from './agent-route.ts'
 import { authenticateRequest, requireScope, type Sender } from './authenticate-request.ts'
 import { boundConnections, type ConnectionLimits } from './bound-connections.ts'
+import { boundPipelines } from './bound-pipelines.ts'
 import { makeByteBodies, takeByteBodies, type ByteBodies } from './byte-bodies.ts'
 import { makeRequestSignals } from './client-gone.ts'
 import { ifMatchOf } from './conditions.ts'
@@ -17,8 +18,9 @@ import { endOnClose } from './end-on-close.ts'
 import type { Handler, RawRequest } from './handler.ts'
 import { makeHandlers } from './handlers.ts'
 import { serveOnce, type KeyedDeps } from './idempotency-key.ts'
+import { makePark, type Park } from './park.ts'
 import { addProbes } from './probes.ts'
-import { problemOf, renderProblem } from './problem-reply.ts'
+import { problemOf, renderProblem, type ProblemReply } from './problem-reply.ts'
 import { makeLongWaits, type LongWaits } from './release-parser.ts'
 import { refuseMalformed } from './refuse-malformed.ts'
 import { refuseOddRequests } from './refuse-odd-requests.ts'
@@ -110,6 +112,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     },
   })
   boundConnections(app, settings.connections, requestIds)
+  boundPipelines(app.server)
   const closing = endOnClose(app)
   const table = makeRouteTable()
   const bodies = new WeakMap<FastifyRequest, Buffer>()
@@ -125,7 +128,8 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     bytesOf: (request: FastifyRequest) => bodies.get(request),
   }
   const longWaits = makeLongWaits(() => performance.now())
-  const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, longWaits }
+  const park = makePark({ closing, longWaits, renderError: (error, request_id) => told(deps, error, { request_id }) })
+  const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, longWaits, park }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, deps, { operation, handler, ...common })
@@ -149,6 +153,7 @@ type Route = {
   readonly settings: ServerSettings
   readonly keyed: KeyedDeps
   readonly longWaits: LongWaits
+  readonly park: Park
 }
 
 type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
@@ -196,6 +201,7 @@ function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void 
         lasts: () => route.longWaits.add(request.raw, reply.raw),
       }
       const answer = await serveOnce(route.keyed, { operation, handler: route.handler, request }, raw)
+      if (typeof answer === 'object' && 'start' in answer) return route.park({ request, reply, operation }, answer)
       return sendAnswer({ request, reply, operation }, answer, route.settings)
     },
   })
@@ -239,16 +245,20 @@ function observe(app: FastifyInstance, { metrics, log }: ServerDeps, table: Rout
 
 /** Answers with the problem that was thrown; what nobody expected is logged here, once. */
 function answer(deps: ServerDeps, error: unknown, { request, reply }: Exchange): FastifyReply {
+  const { id, method, routeOptions } = request
+  const { status, headers, body } = told(deps, error, { request_id: id, method, route: routeOptions.url })
+  return reply.code(status).headers(headers).send(body)
+}
+
+type About = { readonly request_id: string; readonly method?: string; readonly route?: string | undefined }
+
+function told(deps: ServerDeps, error: unknown, about: About): ProblemReply {
   const problem = problemOf(error, deps.settings.bodyLimitBytes)
   if (problem.code === 'internal_error') {
-    deps.log.error(
-      { request_id: request.id, method: request.method, route: request.routeOptions.url, err: problem.cause },
-      'request failed',
-    )
+    deps.log.error({ ...about, err: problem.cause }, 'request failed')
   } else if (problem.code === 'unavailable' && problem.cause !== undefined)
-    deps.log.warn({ request_id: request.id, err: problem.cause }, 'request refused: the database is away')
-  const { status, headers, body } = renderProblem(problem, request.id)
-  return reply.code(status).headers(headers).send(body)
+    deps.log.warn({ ...about, err: problem.cause }, 'request refused: the database is away')
+  return renderProblem(problem, about.request_id)
 }
 
 /** A path without a route is 404, one with a route for other methods 405; below /v1 only for who has a key. */

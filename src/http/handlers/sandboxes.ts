@@ -3,9 +3,9 @@ import type { SANDBOX_BY_NAME_OPERATIONS } from '../../contract/operations/sandb
 import type { SANDBOX_OPERATIONS } from '../../contract/operations/sandboxes.ts'
 import type { SandboxRef } from '../../control/read-sandboxes.ts'
 import type { StartOptions } from '../../control/start-sandbox.ts'
-import type { WaitFor } from '../../control/wait-for-run.ts'
+import type { BegunWait, WaitFor } from '../../control/wait-for-run.ts'
 import { asId, type RunId, type SandboxId } from '../../domain/ids.ts'
-import { isTerminal, SANDBOX_STATUSES, type SandboxStatus } from '../../domain/lifecycle.ts'
+import { isTerminal, SANDBOX_STATUSES, type SandboxStatus, type StatusReason } from '../../domain/lifecycle.ts'
 import { parseLabelFilter } from '../../domain/labels.ts'
 import { PAGE_DEFAULT, WAIT_DEFAULT_SECS } from '../../domain/limits.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
@@ -14,7 +14,8 @@ import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandbox.ts'
 import {
-  refuse, renderPage, tagged, type Handler, type HandlerMaker, type RawRequest, type TaggedReply,
+  refuse, renderPage, tagged, type Handler, type HandlerMaker, type LaterReply,
+  type RawRequest, type TaggedReply,
 } from '../handler.ts' // prettier-ignore
 import type { UseCases } from '../use-cases.ts'
 
@@ -30,7 +31,7 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): 
       if (!start && query.wait_for !== undefined) refuse('query.wait_for', query.wait_for, 'start=true beside wait_for')
       const waitMs = waitMsOf(query)
       if (waitMs !== null) lasts()
-      return rendered(useCases.createSandbox(caller, { ...result.normalized, start, waitMs, signal: signal(), once }))
+      return rendered(useCases, useCases.createSandbox(caller, { ...result.normalized, start, waitMs, signal: signal(), once }))
     }),
     list_sandboxes: handler(OPERATIONS.list_sandboxes, async ({ query }, { caller }) => {
       const filter = parseLabelFilter(query.labels ?? '{}')
@@ -39,22 +40,22 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): 
       return renderPage(await useCases.listSandboxes(caller, { cursor, limit, labels: filter.labels }), renderSandbox)
     }),
     get_sandbox: handler(OPERATIONS.get_sandbox, ({ params }, { caller }) =>
-      rendered(useCases.getSandbox(caller, byId(params))),
+      rendered(useCases, useCases.getSandbox(caller, byId(params))),
     ),
     get_sandbox_by_name: handler(OPERATIONS.get_sandbox_by_name, ({ params }, { caller }) =>
-      rendered(useCases.getSandbox(caller, byName(params))),
+      rendered(useCases, useCases.getSandbox(caller, byName(params))),
     ),
     wait_for_sandbox: handler(OPERATIONS.wait_for_sandbox, ({ params, query }, raw) =>
-      rendered(useCases.waitForSandbox(raw.caller, byId(params), waitOf(query, raw))),
+      later(useCases, useCases.waitForSandbox(raw.caller, byId(params), waitOf(query))),
     ),
     wait_for_sandbox_by_name: handler(OPERATIONS.wait_for_sandbox_by_name, ({ params, query }, raw) =>
-      rendered(useCases.waitForSandbox(raw.caller, byName(params), waitOf(query, raw))),
+      later(useCases, useCases.waitForSandbox(raw.caller, byName(params), waitOf(query))),
     ),
     update_sandbox: handler(OPERATIONS.update_sandbox, ({ params, body }, { caller, ifMatch }) =>
-      rendered(useCases.renameSandbox(caller, byId(params), { ...changeOf(body), ifMatch })),
+      rendered(useCases, useCases.renameSandbox(caller, byId(params), { ...changeOf(body), ifMatch })),
     ),
     update_sandbox_by_name: handler(OPERATIONS.update_sandbox_by_name, ({ params, body }, { caller, ifMatch }) =>
-      rendered(useCases.renameSandbox(caller, byName(params), { ...changeOf(body), ifMatch })),
+      rendered(useCases, useCases.renameSandbox(caller, byName(params), { ...changeOf(body), ifMatch })),
     ),
     delete_sandbox: handler(OPERATIONS.delete_sandbox, ({ params }, { caller, ifMatch }) =>
       deleted(useCases.deleteSandbox(caller, byId(params), ifMatch)),
@@ -63,16 +64,16 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): 
       deleted(useCases.deleteSandbox(caller, byName(params), ifMatch)),
     ),
     start_sandbox: handler(OPERATIONS.start_sandbox, ({ params, query }, raw) =>
-      rendered(useCases.startSandbox(raw.caller, byId(params), startOf(query, raw))),
+      rendered(useCases, useCases.startSandbox(raw.caller, byId(params), startOf(query, raw))),
     ),
     start_sandbox_by_name: handler(OPERATIONS.start_sandbox_by_name, ({ params, query }, raw) =>
-      rendered(useCases.startSandbox(raw.caller, byName(params), startOf(query, raw))),
+      rendered(useCases, useCases.startSandbox(raw.caller, byName(params), startOf(query, raw))),
     ),
     stop_sandbox: handler(OPERATIONS.stop_sandbox, ({ params }, { caller, once, ifMatch }) =>
-      rendered(useCases.stopSandbox(caller, byId(params), { once, ifMatch })),
+      rendered(useCases, useCases.stopSandbox(caller, byId(params), { once, ifMatch })),
     ),
     stop_sandbox_by_name: handler(OPERATIONS.stop_sandbox_by_name, ({ params }, { caller, once, ifMatch }) =>
-      rendered(useCases.stopSandbox(caller, byName(params), { once, ifMatch })),
+      rendered(useCases, useCases.stopSandbox(caller, byName(params), { once, ifMatch })),
     ),
   }
 }
@@ -114,21 +115,46 @@ function startOf(query: Parameters<typeof waitMsOf>[0], { signal, lasts, once, i
 
 type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }
 
-function waitOf(query: WaitQuery, { signal, lasts }: RawRequest): WaitFor {
+function waitOf(query: WaitQuery): WaitFor {
   const words = (query.for ?? 'terminal').split(',')
   const isWanted = (status: SandboxStatus): boolean =>
     words.includes(status) || (isTerminal(status) && words.includes('terminal'))
-  lasts()
   return {
     statuses: SANDBOX_STATUSES.filter(isWanted),
     run_id: query.run === undefined ? null : asId<RunId>(query.run.toLowerCase()),
     waitMs: (query.timeout ?? WAIT_DEFAULT_SECS) * 1000,
-    signal: signal(),
   }
 }
 
-async function rendered(sandbox: Promise<Sandbox>): Promise<TaggedReply> {
-  return tagged(renderSandbox(await sandbox))
+async function later(useCases: Explain, begun: Promise<BegunWait>): Promise<LaterReply> {
+  const { start } = await begun
+  return {
+    start: (onEnd) =>
+      start((end) => {
+        if (end instanceof Error || end.status_reason !== WAITS) onEnd(end instanceof Error ? end : shown(end))
+        else rendered(useCases, Promise.resolve(end)).then(onEnd, onEnd)
+      }),
+  }
+}
+
+type Explain = Pick<UseCases, 'explainWaiting'>
+const WAITS: StatusReason = 'insufficient_capacity'
+
+/** A sandbox by itself: one that waits for a worker with room is told why, which is no part of what its tag stands for. */
+async function rendered(useCases: Explain, asked: Promise<Sandbox>): Promise<TaggedReply> {
+  const sandbox = await asked
+  const reply = shown(sandbox)
+  const details = sandbox.status_reason === WAITS ? await useCases.explainWaiting(sandbox.id) : null
+  return details === null ? reply : { ...reply, json: withDetails(reply.json, details) }
+}
+
+function shown(sandbox: Sandbox): TaggedReply {
+  return tagged(renderSandbox(sandbox))
+}
+
+/** Puts what is told of a wait into the text of a sandbox, which is an object with keys. */
+function withDetails(json: string, details: object): string {
+  return `${json.slice(0, -1)},"status_details":${JSON.stringify(details)}}`
 }
 
 async function deleted(deletion: Promise<void>): Promise<string> {

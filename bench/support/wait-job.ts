@@ -1,0 +1,14 @@
+/** What the waiters are to wait for. */
+export type WaitJob = {
+  readonly host: string
+  readonly port: number
+  readonly authorization: string
+  readonly ids: readonly string[]
+  readonly status: string
+}
+
+/** When each answer came, in milliseconds of the machine's monotonic clock, and what went wrong. */
+export type WaitsEnd = {
+  readonly arrivals: readonly (readonly [id: string, atMs: number])[]
+  readonly failures: readonly string[]
+}

@@ -1,0 +1,150 @@
+import { spawn } from 'node:child_process'
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { connectAdmin } from './support/admin.ts'
+import { startCloud, type Cloud } from './support/cloud.ts'
+import { inMs, median, quantile, short } from './support/numbers.ts'
+import { pause } from './support/pause.ts'
+import { memoryOf } from './support/process-memory.ts'
+import type { Row } from './support/report.ts'
+import type { WaitJob, WaitsEnd } from './support/wait-job.ts'
+
+const WAITS = 10_000
+/** So many wait, and were answered, before anything is measured: the process has the memory of its first requests then. */
+const WARM_UP = 2_000
+/** Sandboxes that are moved while the others wait on. */
+const WOKEN = 1_000
+/** So that an answer meets what the server does for the others: 50 a second. */
+const EVERY_MS = 20
+const IDLE_MS = 10_000
+/** After this the connections of waits hold no parser any more (src/http/release-parser.ts). */
+const SETTLE_MS = 4_000
+
+/**
+ * 10,000 waits open at once, each on a connection of its own and for a sandbox of its own: what they take of the server's
+ * memory and processor, and how long after the commit of a change its wait is answered. A change is committed before the
+ * request that asks for it is answered, so the time from its sending is the most that the wait can have taken since the
+ * commit: it includes the request and the commit themselves.
+ */
+export async function benchWaits(): Promise<readonly Row[]> {
+  await using cloud = await startCloud({
+    SANDYARD_DRIVER: 'simulated',
+    SANDYARD_WAIT_CAPACITY: String(2 * WAITS),
+    SANDYARD_ORG_REQUESTS_IN_FLIGHT: String(2 * WAITS),
+  })
+  const ids = await fillSandboxes(cloud, WAITS + WARM_UP)
+  const first = await startWaiters(cloud, ids.slice(WAITS))
+  await pause(SETTLE_MS)
+  const before = await memoryOf(cloud.pid)
+  const waiters = await startWaiters(cloud, ids.slice(0, WAITS))
+  await pause(SETTLE_MS)
+  const cpuFromMs = await cpuMsOf(cloud.pid)
+  await pause(IDLE_MS)
+  const idleShare = ((await cpuMsOf(cloud.pid)) - cpuFromMs) / IDLE_MS
+  const during = await memoryOf(cloud.pid)
+  const commits = await moveSome(cloud, ids.slice(0, WOKEN))
+  const restMs = await moveRest(cloud, ids.slice(WOKEN))
+  const [{ arrivals, failures }] = await Promise.all([waiters.end, first.end])
+  if (failures.length > 0) throw new Error(`waits failed: ${failures.join('; ')}`)
+  const latencies = arrivals.flatMap(([id, atMs]) => {
+    const commit = commits.get(id)
+    return commit === undefined ? [] : [atMs - commit]
+  })
+  const p99 = quantile(latencies, 0.99)
+  const each = ((during.pssMib - before.pssMib) * 1024) / WAITS
+  const told = { benchmark: 'waits', limit: '', ratio: null, goal: '', isMet: null }
+  return [
+    {
+      ...told,
+      what: `from a commit to the answer of its wait, ${WAITS.toLocaleString('en-US')} open`,
+      measured: `median ${inMs(median(latencies))} ms, p99 ${inMs(p99)} ms`,
+      goal: '< 50 ms',
+      isMet: p99 < 50,
+      samples: latencies,
+    },
+    {
+      ...told,
+      what: 'memory of a wait in the server, its connection included (PSS)',
+      measured: `${short(each)} KiB`,
+      goal: '< 10 KiB',
+      isMet: each < 10,
+      samples: { before, during },
+    },
+    { ...told, what: 'processor while all wait', measured: `${short(idleShare * 100)} % of a core` },
+    { ...told, what: `${String(WAITS - WOKEN)} waits ended by one statement`, measured: `${short(restMs / 1000)} s` },
+  ]
+}
+
+/** Sandboxes that were never started, written straight into the table: 12,000 creates would take longer than all else. */
+async function fillSandboxes(cloud: Cloud, count: number): Promise<readonly string[]> {
+  const { body } = await cloud.call('POST', '/v1/sandboxes', { name: 'template', image: 'localhost/demo' })
+  const client = await connectAdmin(cloud)
+  try {
+    const { rows } = await client.query<{ id: string }>(
+      `INSERT INTO sandboxes (id, org_id, name, slug, status, ephemeral, created_at, vcpus, memory_mib, abilities, spec, spec_projection, registry)
+       SELECT gen_random_uuid(), org_id, 'w' || n, 'w-' || n || '-w', 'created', false, now(), vcpus, memory_mib, abilities, spec, spec_projection, registry
+       FROM sandboxes, generate_series(1, $2::integer) n WHERE id = $1 RETURNING id`,
+      [body['id'], count],
+    )
+    await client.query('ANALYZE sandboxes')
+    return rows.map(({ id }) => id)
+  } finally {
+    await client.end()
+  }
+}
+
+/** Starts sandboxes one by one over the API; when each request was sent, by the machine's monotonic clock. */
+async function moveSome(cloud: Cloud, ids: readonly string[]): Promise<ReadonlyMap<string, number>> {
+  const sent = new Map<string, number>()
+  const moving = ids.map(async (id, index) => {
+    await pause(index * EVERY_MS)
+    sent.set(id, Number(process.hrtime.bigint()) / 1e6)
+    const { status, body } = await cloud.call('POST', `/v1/sandboxes/${id}/start`)
+    if (status !== 200) throw new Error(`a start was refused: ${JSON.stringify(body)}`)
+  })
+  await Promise.all(moving)
+  return sent
+}
+
+/** Ends the other waits at once, behind the server's back: it finds out by its look at all. What that took, in milliseconds. */
+async function moveRest(cloud: Cloud, ids: readonly string[]): Promise<number> {
+  const client = await connectAdmin(cloud)
+  const fromMs = performance.now()
+  try {
+    await client.query(`UPDATE sandboxes SET status = 'starting' WHERE id = ANY($1) OR status = 'created'`, [ids])
+    await client.query(`SELECT pg_notify('sandyard_wake', '*')`)
+  } finally {
+    await client.end()
+  }
+  return performance.now() - fromMs
+}
+
+type Waiters = { readonly end: Promise<WaitsEnd> }
+
+/** Starts the waiters in a process of their own; resolves once all have asked. */
+async function startWaiters(cloud: Cloud, ids: readonly string[]): Promise<Waiters> {
+  const program = join(import.meta.dirname, 'support/waiters.ts')
+  // Node itself raises its limit of open files to the hard one.
+  const child = spawn(process.execPath, [program], { stdio: ['pipe', 'pipe', 'inherit'] })
+  process.once('exit', () => child.kill('SIGKILL'))
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+  const job: WaitJob = {
+    host: cloud.host,
+    port: cloud.port,
+    authorization: cloud.headers['authorization'] ?? '',
+    ids,
+    status: 'starting,running',
+  }
+  child.stdin.write(`${JSON.stringify(job)}\n`)
+  const asked = await lines.next()
+  if (asked.value !== 'asked') throw new Error(`the waiters ended: ${String(asked.value)}`)
+  return { end: lines.next().then(({ value }) => JSON.parse(value ?? '') as WaitsEnd) } // waiters.ts wrote it
+}
+
+/** Processor time of a process until now, in milliseconds (proc(5), `stat`: fields 14 and 15, in hundredths of a second). */
+async function cpuMsOf(pid: number): Promise<number> {
+  const stat = await readFile(`/proc/${String(pid)}/stat`, 'utf8')
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+  return (Number(fields[11]) + Number(fields[12])) * 10
+}
