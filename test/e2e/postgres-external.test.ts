@@ -12,6 +12,8 @@ import { startServer, type RealServer } from '../support/server.ts'
 const ROUNDS = 2
 const AWAY_MS = 3_000
 const READ_ONLY_MS = 5_000
+/** Of an outage of some seconds, whatever number of requests it met. */
+const LINES_MOST = 100
 
 describe('an external PostgreSQL', () => {
   let external: ExternalPostgres
@@ -36,6 +38,7 @@ describe('an external PostgreSQL', () => {
       for (let round = 0; round < ROUNDS; round++) {
         survivals.push(
           await survive(server, external.adminUrl, async () => {
+            const saidBefore = linesOf(server)
             await external.end(signal)
             await systemClock.sleep(AWAY_MS)
             const fromMs = systemClock.monotonicMs()
@@ -43,6 +46,8 @@ describe('an external PostgreSQL', () => {
             assert.deepEqual([api.status, ready.status], [503, 503])
             assert.ok(systemClock.monotonicMs() - fromMs < 5_000, 'a database that is known to be away was waited for')
             await external.start()
+            const said = linesOf(server) - saidBefore
+            assert.ok(said < LINES_MOST, `${String(said)} lines were logged of one outage`)
           }),
         )
       }
@@ -69,3 +74,7 @@ describe('an external PostgreSQL', () => {
     noteSurvival('an external PostgreSQL takes no writes for 5 s', [survival], 1)
   })
 })
+
+function linesOf(server: RealServer): number {
+  return server.output().split('\n').length
+}
