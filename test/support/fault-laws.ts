@@ -103,7 +103,9 @@ export async function settle(server: Api, load: Load, adminUrl: string): Promise
   }
   assert.deepEqual(await doubledEvents(adminUrl), [], 'a change was written twice')
   const running = resting.filter(({ status }) => status === 'running').length
-  for (const { id } of resting) await call(server, 'delete_sandbox', { params: { sandbox_id: id } }) // room for what comes next
+  const own = new Set(load.known.map(({ name }) => name))
+  for (const { id } of resting.filter(({ name }) => own.has(name)))
+    await call(server, 'delete_sandbox', { params: { sandbox_id: id } }) // room for what comes next
   return { sandboxes: load.known.length, unsure: unsure.length, running }
 }
 
@@ -124,11 +126,12 @@ function isOneOf(seen: string, possible: ReadonlySet<State>): boolean {
   return false
 }
 
-/** Events that are there more than once of one run, and creations that are there more than once of one sandbox. */
+/** Events that are there more than once of one run, channels left out, and creations that are there more than once of one sandbox. */
 async function doubledEvents(adminUrl: string): Promise<readonly object[]> {
   const { rows } = await onServer(adminUrl, (admin) =>
     admin.query<{ event_type: string; of: string; times: string }>(
-      `SELECT event_type, payload ->> 'run_id' AS of, count(*) AS times FROM events WHERE payload ->> 'run_id' IS NOT NULL GROUP BY 1, 2
+      `SELECT event_type, payload ->> 'run_id' AS of, count(*) AS times FROM events WHERE payload ->> 'run_id' IS NOT NULL
+         AND event_type NOT LIKE 'sandbox_channel_%' GROUP BY 1, 2
        HAVING count(*) > 1
        UNION ALL
        SELECT event_type, payload ->> 'sandbox_id', count(*) FROM events WHERE event_type = 'sandbox_created' GROUP BY 1, 2

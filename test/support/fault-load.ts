@@ -34,8 +34,11 @@ const LIVE_MOST = 6
 /** After a refusal a client rests a little: it does as `Retry-After` says, in a hurry. */
 const REST_MS = 20
 
-/** Starts clients that create, start with and without waiting, stop, delete, get and list until they are told to end. */
-export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6): Load {
+/**
+ * Starts clients that create, start with and without waiting, stop, delete, get and list until they are told to end. `send`
+ * sends a request; where none is given, to the server.
+ */
+export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, send: typeof call = call): Load {
   const known: Known[] = []
   const answers = new Map<number, number>()
   const ended = new AbortController()
@@ -43,7 +46,7 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6):
 
   const ask: typeof call = async (to, id, asking) => {
     const fromMs = systemClock.monotonicMs()
-    const answer = await call(to, id, asking)
+    const answer = await send(to, id, asking)
     const tookMs =
       systemClock.monotonicMs() - fromMs - (asking?.query?.['wait_for'] === undefined ? 0 : WAIT_SECS * 1000)
     slowestMs = Math.max(slowestMs, tookMs)

@@ -11,7 +11,7 @@ const LIMIT_MS = 60_000
 
 /** Runs `msb` against a server; without `input` its standard input is empty. A bad exit is a result. */
 export function msb(
-  server: RealServer,
+  server: Pick<RealServer, 'clientEnv'>,
   args: readonly string[],
   options: { readonly input?: string | Buffer; readonly env?: Readonly<Record<string, string>> } = {},
 ): Promise<CommandResult> {
@@ -33,7 +33,7 @@ export type MsbTerminal = {
 }
 
 /** Runs `msb` in a terminal of 24 rows and 80 columns. */
-export function msbInTerminal(server: RealServer, args: readonly string[]): MsbTerminal {
+export function msbInTerminal(server: Pick<RealServer, 'clientEnv'>, args: readonly string[]): MsbTerminal {
   let seen = ''
   let code: number | null = null
   const terminal = spawnTerminal(process.execPath, [MSB, ...args], {

@@ -6,6 +6,8 @@ export type Asking = {
   /** JSON, or the bytes of a body as they are to be sent. */
   readonly body?: object | Buffer
   readonly headers?: Readonly<Record<string, string>>
+  /** Gives the request up. */
+  readonly signal?: AbortSignal
 }
 
 /** A reply as it came; `code` and `message` are empty for one that is no refusal. */
@@ -21,7 +23,7 @@ export async function exchange(url: string, { id, key, asking }: Request): Promi
   const { method, path } = OPERATIONS[id]
   const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(asking.params?.[name] ?? ''))
   const query = new URLSearchParams(asking.query)
-  const { body } = asking
+  const { body, signal } = asking
   const response = await fetch(`${url}${filled}${query.size === 0 ? '' : `?${query.toString()}`}`, {
     method,
     headers: {
@@ -29,6 +31,7 @@ export async function exchange(url: string, { id, key, asking }: Request): Promi
       ...(body === undefined ? {} : { 'content-type': 'application/json' }),
       ...asking.headers,
     },
+    ...(signal === undefined ? {} : { signal }),
     ...(body === undefined ? {} : { body: Buffer.isBuffer(body) ? new Uint8Array(body) : JSON.stringify(body) }),
   })
   return { status: response.status, headers: response.headers, text: await response.text() }
