@@ -151,12 +151,12 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
   const { after, limit, waitingUpTo } = page
   const isAfter = '(r.opened_at, r.id) > ($1::timestamptz, $2::uuid)'
   const waiting = `UNION ALL (SELECT r.id, r.opened_at FROM runs r WHERE ${IS_WAITING} AND r.vcpus <= $4 AND r.memory_mib <= $5
-    AND ${isAfter} ORDER BY r.opened_at, r.id LIMIT $3)`
+    AND ${isAfter} ORDER BY r.opened_at, r.id LIMIT $3) ORDER BY opened_at, id LIMIT $3`
   const { rows } = await q.query<PendingRun>({
     name: `rooms.pending.${waitingUpTo === null ? 'new' : 'all'}`,
     text: `WITH due AS MATERIALIZED (
              (SELECT r.id, r.opened_at FROM runs r WHERE ${IS_NEW} AND ${isAfter} ORDER BY r.opened_at, r.id LIMIT $3)
-             ${waitingUpTo === null ? '' : waiting} ORDER BY opened_at, id LIMIT $3)
+             ${waitingUpTo === null ? '' : waiting})
            SELECT ${PENDING_RUN}
            FROM due JOIN runs r ON r.id = due.id JOIN sandboxes s ON s.id = r.sandbox_id
              CROSS JOIN LATERAL (${NEEDS_OF_VOLUMES}) n
