@@ -51,6 +51,8 @@ export type ReplicaWorld = {
   readonly placement: PlacementPolicy
   /** Whether other processes may lead as well: then the lead is asked for. */
   readonly hasRivals: boolean
+  /** What becomes of a report before it is served. */
+  readonly alter: (report: SyncRequest) => SyncRequest
 }
 
 const SEALING_KEY = Buffer.alloc(32, 7)
@@ -125,7 +127,8 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     deps: base,
     leads,
     beginPass,
-    async sync(report, signal) {
+    async sync(sent, signal) {
+      const report = world.alter(sent)
       const worker = report.worker_id
       const { promise: answered, resolve } = Promise.withResolvers<void>()
       const mine: Held = { report, release: new AbortController(), answered }

@@ -11,6 +11,7 @@ import { makeMachine, type Machine } from './machine.ts'
 import { makeNetwork } from './network.ts'
 import { bootReplica, type Replica, type ReplicaWorld } from './replica.ts'
 import { makeSeeded, type Seeded } from './seeded.ts'
+import { altering, forgetful } from './sabotage.ts'
 import { makeSimDatabase } from './sim-database.ts'
 import { makeWakeBus } from './sim-wake.ts'
 import { EMPTY, takeSnapshot, type Snapshot } from './snapshot.ts'
@@ -20,11 +21,23 @@ import type { WallClock } from './sim-clock.ts'
 export type Switches = {
   /** Whether workers destroy their runs before they are called lost. */
   readonly isFenced: boolean
-  /** Whether a second process of each machine does so when the worker can't. */
+  /** Whether other processes of each machine see to that when the worker can't. */
   readonly isWatched: boolean
+  /** Whether what a worker says of a run is taken for that run alone, and not for whichever run its sandbox has now. */
+  readonly knowsRuns: boolean
+  /** Whether a report that a later one overtook, or that comes twice, is known as such. */
+  readonly knowsOrder: boolean
+  /** Whether the database keeps what it says that it keeps. */
+  readonly keepsWord: boolean
 }
 
-export const EVERYTHING_ON: Switches = { isFenced: true, isWatched: true }
+export const EVERYTHING_ON: Switches = {
+  isFenced: true,
+  isWatched: true,
+  knowsRuns: true,
+  knowsOrder: true,
+  keepsWord: true,
+}
 
 /** A law that does not hold. */
 export class Breach extends Error {}
@@ -46,7 +59,7 @@ export type World = {
   open(gate: Gate, ending: Ending): Promise<void>
   /** Does something at once, waits until nothing runs, and looks at every law. */
   act(words: string, work: () => void): Promise<void>
-  /** Lets time go on, at most to `ms`, and no further than to the next thing that is due then. */
+  /** Writes into the trace. */
   note(words: string): void
 }
 
@@ -78,12 +91,13 @@ export async function inWorld(
   const names = seeded.chance(60) ? ['A', 'B'] : ['A']
   const world: ReplicaWorld = {
     gates,
-    databaseOf: makeSimDatabase({ gates, store: lane.store }),
+    databaseOf: makeSimDatabase({ gates, store: switches.keepsWord ? lane.store : forgetful(lane.store, seeded) }),
     bus: makeWakeBus(gates),
     random: seeded.random,
     log,
     placement: seeded.pick(PLACEMENT_POLICIES),
     hasRivals: names.length > 1,
+    alter: altering(switches, () => snapshot),
   }
   const seats: Seat[] = []
   for (const name of names) {

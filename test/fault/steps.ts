@@ -51,15 +51,18 @@ const MOST_SMALL_MS = 3_000
 const MOST_LARGE_MS = 45_000
 const LEAST_STEPS = 15
 const MORE_STEPS = 25
+/** As many as any schedule has. */
+export const ALL_STEPS = LEAST_STEPS + MORE_STEPS
 
 /** Plays the steps of a seed. */
-export async function playSteps(world: World): Promise<void> {
+export async function playSteps(world: World, most: number): Promise<void> {
   const { seeded } = world
   const trouble = seeded.pick(TROUBLES)
   const rates = ratesOf(trouble)
   world.note(`trouble: ${trouble}`)
   await playPrelude(world)
-  for (let steps = LEAST_STEPS + seeded.below(MORE_STEPS); steps > 0; steps--) await playStep(world, rates)
+  const steps = Math.min(most, LEAST_STEPS + seeded.below(MORE_STEPS))
+  for (let step = 0; step < steps; step++) await playStep(world, rates)
 }
 
 /** Most schedules begin with sandboxes that are under way: nothing can go wrong with none. */

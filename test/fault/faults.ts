@@ -1,0 +1,30 @@
+/** The faults of schedules as people read of them. */
+export const FAULTS = [
+  'kill -9 of a server or worker process at rest',
+  'kill -9 in the middle: before an action, or after it and before it is heard of',
+  'pause of a process, at rest or with an answer in hand',
+  'an action done, and told of as failed',
+  'an action refused: database, driver',
+  'a message or wake-up lost',
+  'a message or action that comes twice',
+  'a cut of a worker’s link, one way or both',
+  'a jump of a wall clock by 2 seconds to an hour',
+] as const
+
+type Fault = (typeof FAULTS)[number]
+
+const MESSAGES = new Set(['request', 'reply', 'wake', 'answer'])
+
+/** The fault that a count of a schedule is of, or null: it counts something else. */
+export function faultOf(counted: string): Fault | null {
+  if (counted.startsWith('kill -9')) return FAULTS[0]
+  if (counted.startsWith('pause of')) return FAULTS[2]
+  if (counted.startsWith('cut of')) return FAULTS[7]
+  if (counted.startsWith('jump of')) return FAULTS[8]
+  const [kind = '', ending = ''] = counted.split(' ')
+  if (ending.startsWith('dies_')) return FAULTS[1]
+  if (ending === 'pauses_after') return FAULTS[2]
+  if (ending === 'unheard') return FAULTS[3]
+  if (ending === 'refused') return MESSAGES.has(kind) ? FAULTS[5] : FAULTS[4]
+  return ending === 'twice' ? FAULTS[6] : null
+}
