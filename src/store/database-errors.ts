@@ -49,6 +49,11 @@ export function endsConnection(error: unknown): boolean {
   return code !== undefined && (code.startsWith('57P') || ENDING_CODES.has(code))
 }
 
+/** Whether a statement waited too long for what somebody else has locked; the rest of the database may be well. */
+export function isLocked(error: unknown): boolean {
+  return databaseErrorIn(error)?.code === '55P03'
+}
+
 /** Whether the server refused a connection because all that it has are taken. */
 export function isOutOfConnections(error: unknown): boolean {
   return databaseErrorIn(error)?.code === '53300'

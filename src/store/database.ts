@@ -8,7 +8,7 @@ import { mayRepeatTransaction } from './database-errors.ts'
 import { lend, type Answer, type Queryable, type Session, type Statement } from './session.ts'
 import { refuseUnsuitable } from './suitability.ts'
 
-export { constraintOf, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
+export { constraintOf, isLocked, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
 export type { Answer, Queryable, Statement } from './session.ts'
 
 /**
