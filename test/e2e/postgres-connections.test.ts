@@ -77,7 +77,7 @@ describe('an external PostgreSQL without connections', () => {
       fault: '5 connections for a server that wants 22',
       injected: 1,
       checked: 'it starts and serves; acknowledged sandboxes are there once and as acknowledged',
-      found: `${String(survival.refused)} refused, 0 lost of ${String(survival.sandboxes)} sandboxes, slowest request ${String(Math.round(survival.load.slowestMs))} ms`,
+      found: `${String(survival.refused)} refused, ${String(survival.asAcknowledged)} of ${String(survival.sandboxes)} sandboxes as acknowledged, slowest request ${String(Math.round(survival.load.slowestMs))} ms`,
     })
   })
 })

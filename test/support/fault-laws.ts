@@ -83,7 +83,7 @@ async function runsOne(server: Api): Promise<boolean> {
 const SMALL = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
 
 /** What is looked at after each fault: counts for the report. */
-export type Settled = { readonly sandboxes: number; readonly unsure: number; readonly running: number }
+export type Settled = { readonly sandboxes: number; readonly asAcknowledged: number; readonly unsure: number }
 
 /**
  * Ends the load and asserts that all came to rest as it was acknowledged: nothing lost, nothing doubled, each run opened,
@@ -96,17 +96,18 @@ export async function settle(server: Api, load: Load, adminUrl: string): Promise
   const resting = await untilResting(server)
   assert.equal(new Set(resting.map(({ name }) => name)).size, resting.length, 'a name is listed twice')
   const byName = new Map(resting.map((sandbox) => [sandbox.name, sandbox]))
+  let asAcknowledged = 0
   for (const { name, possible } of load.known) {
     const found = byName.get(name)
     const told = `${name} is ${stateOf(found)} (${String(found?.last_failure_message)}); its client expects ${[...possible].join(' or ')}`
     assert.ok(isOneOf(stateOf(found), possible), told)
+    asAcknowledged += 1
   }
   assert.deepEqual(await doubledEvents(adminUrl), [], 'a change was written twice')
-  const running = resting.filter(({ status }) => status === 'running').length
   const own = new Set(load.known.map(({ name }) => name))
   for (const { id } of resting.filter(({ name }) => own.has(name)))
     await call(server, 'delete_sandbox', { params: { sandbox_id: id } }) // room for what comes next
-  return { sandboxes: load.known.length, unsure: unsure.length, running }
+  return { sandboxes: load.known.length, asAcknowledged, unsure: unsure.length }
 }
 
 async function untilResting(server: Api): Promise<readonly SandboxBody[]> {
@@ -153,7 +154,8 @@ export function noteSurvival(fault: string, survivals: readonly Survival[], inje
       'acknowledged sandboxes are there once and as acknowledged, no event twice; requests get their answer or 503 with ' +
       'Retry-After; all goes on within 15 s of the return',
     found:
-      `${sum(({ refused }) => refused)} refused, 0 lost of ${sum(({ sandboxes }) => sandboxes)} sandboxes; ` +
+      `${sum(({ refused }) => refused)} requests refused; ${sum((one) => one.asAcknowledged)} of ${sum(({ sandboxes }) => sandboxes)} sandboxes as acknowledged, ` +
+      `${sum(({ unsure }) => unsure)} asked for again by name; ` +
       `first answer after ${most(({ firstAnswerMs }) => firstAnswerMs)} ms, ` +
       `a sandbox runs after ${most(({ runningMs }) => runningMs)} ms, slowest request ${most(({ load }) => load.slowestMs)} ms`,
   })
