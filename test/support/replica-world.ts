@@ -1,0 +1,113 @@
+import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { QueryResultRow } from 'pg'
+import { runCommand } from '../../src/lib/run-command.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { leftoversOf } from './leftovers.ts'
+import { makeTestDatabase, onServer } from './postgres.ts'
+import { makeProgram, type Program } from './program.ts'
+import type { RealServer } from './server.ts'
+
+/** A server process on a fixed port; its URL stays the same over its starts. */
+export type ReplicaProcess = Program & Pick<RealServer, 'url' | 'key' | 'clientEnv'>
+
+/** Server processes on one PostgreSQL, and one worker that was given the URL of the first. */
+export type ReplicaWorld = {
+  readonly replicas: readonly ReplicaProcess[]
+  readonly worker: Program
+  /** The superuser's URL of the database. */
+  readonly adminUrl: string
+  /** The one that leads the loops now, or null. */
+  leader(): Promise<ReplicaProcess | null>
+  rows<Row extends QueryResultRow>(text: string): Promise<readonly Row[]>
+  /** Ends all of it; the answer is what the worker left on this machine. */
+  close(): Promise<readonly string[]>
+}
+
+const COMMAND_LIMIT_MS = 60_000
+const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
+
+/** Starts `count` server processes and a worker that runs real sandboxes. Close it, whatever happens. */
+export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
+  const root = mkdtempSync(join(tmpdir(), 'sandyard-replicas-'))
+  chmodSync(root, 0o711) // sandboxes' users, strangers to this machine, pass through it
+  const home = join(root, 'home')
+  mkdirSync(home)
+  const database = await makeTestDatabase()
+  const key = 'test-key-of-the-first-organization'
+  const shared = {
+    DATABASE_URL: database.url,
+    SANDYARD_SECRET_KEY: systemRandom.bytes(32).toString('base64'),
+    SANDYARD_API_KEY: key,
+    SANDYARD_LOG_LEVEL: 'info',
+    SANDYARD_STOP_GRACE_MS: '500',
+  }
+  const replicas = await Promise.all(
+    Array.from({ length: count }, async (_, index): Promise<ReplicaProcess> => {
+      const port = String(await freePort())
+      const url = `http://127.0.0.1:${port}`
+      const settings = { ...shared, SANDYARD_PORT: port, SANDYARD_DATA_DIR: join(root, `r${String(index)}`) }
+      const clientEnv = { MSB_BACKEND: 'cloud', MSB_API_URL: url, MSB_API_KEY: key, HOME: home }
+      return { ...makeProgram(['serve'], settings, /ready on (\S+)/), url, key, clientEnv }
+    }),
+  )
+  const workerDir = join(root, 'worker')
+  let worker: Program | null = null
+
+  const world: Omit<ReplicaWorld, 'worker'> = {
+    replicas,
+    adminUrl: database.adminUrl,
+    async leader() {
+      const [lead] = await world.rows<{ url: string }>(
+        `SELECT r.url FROM leads l JOIN replicas r ON r.id = l.holder WHERE l.name = 'loops'`,
+      )
+      return replicas.find(({ url }) => url === lead?.url) ?? null
+    },
+    rows: async <Row extends QueryResultRow>(text: string) =>
+      (await onServer(database.adminUrl, (admin) => admin.query<Row>(text))).rows,
+    async close() {
+      if (worker !== null) await worker.stop()
+      const left = worker === null ? [] : await leftoversOf(workerDir)
+      await Promise.all(replicas.map((replica) => replica.stop()))
+      await database.close()
+      rmSync(root, { recursive: true, force: true })
+      return left
+    },
+  }
+  try {
+    await Promise.all(replicas.map((replica) => replica.start()))
+    const env = { ...process.env, ...shared, SANDYARD_DATA_DIR: join(root, 'r0') }
+    const token = await runCommand(process.execPath, [PROGRAM, 'worker', 'token'], { timeoutMs: COMMAND_LIMIT_MS, env })
+    const joined = {
+      SANDYARD_DATA_DIR: workerDir,
+      SANDYARD_JOIN: replicas[0]?.url ?? '',
+      SANDYARD_JOIN_TOKEN: token.stdout.trim(),
+      SANDYARD_DRIVER: 'oci',
+      SANDYARD_READY_AHEAD: '1',
+      SANDYARD_VOLUME_POOL_GIB: '1',
+      SANDYARD_VCPU_OVERCOMMIT: '100',
+      SANDYARD_SHUTDOWN: 'stop',
+      SANDYARD_LOG_LEVEL: 'info',
+    }
+    worker = makeProgram(['worker'], joined, /ready: the control plane/)
+    await worker.start()
+    return { ...world, worker }
+  } catch (error) {
+    await world.close()
+    throw error
+  }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer()
+  const port = await new Promise<number>((resolve) => {
+    server.listen(0, '127.0.0.1', () => {
+      const address = server.address()
+      resolve(typeof address === 'object' && address !== null ? address.port : 0)
+    })
+  })
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
