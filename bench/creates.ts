@@ -9,6 +9,8 @@ import { createBody } from './support/spec.ts'
 const ROUNDS = 3
 const SECONDS = 4
 const CONNECTIONS = 64
+/** Creates for each commit of pgbench. */
+const GOAL = 1.5
 /** pgbench's best lies between these on two cores (measurements.md, "Store"). */
 const CLIENTS: readonly number[] = [8, 64]
 
@@ -41,8 +43,8 @@ export async function benchCreates(): Promise<readonly Row[]> {
       measured: perSecond(ours),
       limit: hasLimit ? `pgbench ${perSecond(limit)}` : 'no pgbench here',
       ratio: hasLimit ? ratio : null,
-      goal: '>= 1.0',
-      isMet: hasLimit ? ratio >= 1 : null,
+      goal: `>= ${String(GOAL)}`,
+      isMet: hasLimit ? ratio >= GOAL : null,
       samples: rounds,
     },
   ]

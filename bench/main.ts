@@ -7,6 +7,7 @@ import { benchExec } from './exec.ts'
 import { benchFleet } from './fleet.ts'
 import { benchGet } from './get.ts'
 import { benchList } from './list.ts'
+import { benchLives } from './lives.ts'
 import { benchMemory } from './memory.ts'
 import { benchMillion } from './million.ts'
 import { benchStart } from './start.ts'
@@ -23,6 +24,7 @@ type Benchmark = { readonly about: string; readonly run: () => Promise<readonly 
 const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   creates: { about: 'durable creates per second, against pgbench committing the same rows', run: benchCreates },
   get: { about: 'GET by id, against bare node:http with the same bytes', run: benchGet },
+  lives: { about: 'create, running, stop, delete: whole lives of sandboxes per second', run: benchLives },
   start: { about: 'create until running, against a script of the same steps', run: benchStart },
   starts: { about: 'real sandboxes started per second, against the runtime alone', run: benchStarts },
   list: { about: 'a page by label among 100,000 sandboxes', run: benchList },

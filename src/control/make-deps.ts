@@ -88,15 +88,25 @@ async function readTogether(
 /** How long what the workers offer is believed without asking again. */
 const OFFERS_TRUST_MS = 1_000
 
-/** Without it each create asks the database once more than it must (seen in a profile of 2026-11). */
+/**
+ * Without it each create asks the database once more than it must (seen in a profile of 2026-11); who asks while another
+ * one does gets the same answer.
+ */
 function makeOffers({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): ControlDeps['offers'] {
   let known: readonly (readonly string[])[] = []
   let untilMs = Number.NEGATIVE_INFINITY
-  return async ({ isFresh }) => {
-    if (isFresh || clock.monotonicMs() >= untilMs) {
+  let asking: Promise<typeof known> | null = null
+  const ask = async (): Promise<typeof known> => {
+    try {
       known = await db.asSystem((q) => workers.abilitiesOffered(q))
       untilMs = clock.monotonicMs() + OFFERS_TRUST_MS
+      return known
+    } finally {
+      asking = null
     }
-    return known
+  }
+  return async ({ isFresh }) => {
+    if (isFresh) return ask()
+    return clock.monotonicMs() < untilMs ? known : (asking ??= ask())
   }
 }

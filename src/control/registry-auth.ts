@@ -17,13 +17,17 @@ export function credentialSealContext(org: OrgId, host: string): string {
   return `registry-credential:${org}:${host}`
 }
 
+/** Credentials that are looked up for several runs of one moment: each is asked for once. */
+export type FoundCredentials = Map<string, Promise<credentials.SealedCredential | null>>
+
 /**
  * The credential that a run's pull presents, or null for none: what the create body gave, the credential it named, or
- * with `auto` the organization's credential for the image's registry.
+ * with `auto` the organization's credential for the image's registry. `found` is shared by the runs of one moment.
  */
 export async function registryAuthOf(
   deps: Pick<ControlDeps, 'db' | 'seal' | 'settings'>,
   order: RunOrder,
+  found: FoundCredentials = new Map(),
 ): Promise<RegistryAuth | null> {
   const { registry, org_id } = order
   if (registry.mode === 'anonymous') return null
@@ -33,16 +37,21 @@ export async function registryAuthOf(
     return { username: registry.username, password }
   }
   const host = registryHostOf(order.spec.image, deps.settings.defaultRegistry)
-  const found = await deps.db.asOrg(org_id, (q) =>
-    registry.mode === 'specific'
-      ? credentials.find(q, org_id, asId<CredentialId>(registry.credential_id))
-      : credentials.findByHost(q, org_id, host),
-  )
+  const key = `${org_id} ${registry.mode === 'specific' ? registry.credential_id : host}`
+  const looking =
+    found.get(key) ??
+    deps.db.asOrg(org_id, (q) =>
+      registry.mode === 'specific'
+        ? credentials.find(q, org_id, asId<CredentialId>(registry.credential_id))
+        : credentials.findByHost(q, org_id, host),
+    )
+  found.set(key, looking)
+  const credential = await looking
   // A credential is shown to its own registry alone, whatever a request says.
-  if (found === null || found.host !== host) return null
+  if (credential === null || credential.host !== host) return null
   return {
-    username: found.username,
-    password: deps.seal.open(found.password_sealed, credentialSealContext(org_id, host)),
+    username: credential.username,
+    password: deps.seal.open(credential.password_sealed, credentialSealContext(org_id, host)),
   }
 }
 

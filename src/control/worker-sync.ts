@@ -22,7 +22,7 @@ import * as sandboxes from '../store/sandboxes.ts'
 import * as workerReports from '../store/worker-reports.ts'
 import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
-import { registryAuthOf } from './registry-auth.ts'
+import { registryAuthOf, type FoundCredentials } from './registry-auth.ts'
 import { answerVolumes, takeVolumes, volumesOfOrders } from './sync-volumes.ts'
 import { transitionEach } from './transition-each.ts'
 import { SYSTEM, type Transition } from './transition.ts'
@@ -124,7 +124,10 @@ export async function makeAnswer(
     const found = await runs.ordersOf(q, worker)
     return [found, await volumesOfOrders(q, worker, found)]
   })
-  const wanted = await Promise.all(orders.map((order) => wantedOf(deps, order, mounted.get(order.run_id) ?? [])))
+  const found: FoundCredentials = new Map()
+  const wanted = await Promise.all(
+    orders.map((order) => wantedOf(deps, order, { volumes: mounted.get(order.run_id) ?? [], found })),
+  )
   return { wanted_version: versionOf(orders), wanted, discard, streams, ...volumes } // the version of what is sent, not of the look
 }
 
@@ -166,7 +169,11 @@ function desiredOf(run: { readonly status: runs.WorkerRun['status'] }): WantedRu
   return run.status === 'stopping' ? 'stopped' : 'running'
 }
 
-async function wantedOf(deps: SyncDeps, order: runs.RunOrder, volumes: readonly RunVolume[]): Promise<WantedRun> {
+async function wantedOf(
+  deps: SyncDeps,
+  order: runs.RunOrder,
+  { volumes, found }: { readonly volumes: readonly RunVolume[]; readonly found: FoundCredentials },
+): Promise<WantedRun> {
   return {
     run_id: order.run_id,
     sandbox_id: order.sandbox_id,
@@ -178,14 +185,18 @@ async function wantedOf(deps: SyncDeps, order: runs.RunOrder, volumes: readonly 
     default_disk_max_mib: order.default_disk_max_mib,
     volumes,
     // Only a start pulls: the secret goes no further than it must.
-    registry_auth: order.status === 'starting' ? await authOrNone(deps, order) : null,
+    registry_auth: order.status === 'starting' ? await authOrNone(deps, order, found) : null,
   }
 }
 
 /** A credential that can't be opened, as after a change of the sealing key, fails its own pull and no other run. */
-async function authOrNone(deps: SyncDeps, order: runs.RunOrder): Promise<WantedRun['registry_auth']> {
+async function authOrNone(
+  deps: SyncDeps,
+  order: runs.RunOrder,
+  found: FoundCredentials,
+): Promise<WantedRun['registry_auth']> {
   try {
-    return await registryAuthOf(deps, order)
+    return await registryAuthOf(deps, order, found)
   } catch (error) {
     if (isUnavailable(error)) throw error
     deps.log.error({ error, sandbox_id: order.sandbox_id }, 'a registry credential could not be opened')

@@ -88,6 +88,8 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   let wanted: readonly WantedRun[] | null = null
   let wantedVersion: string | null = null
   let discards: readonly SandboxId[] = []
+  /** Aborted once they are discarded. */
+  let noteDiscarded = new AbortController()
   const lease = deps.lease ?? makeLease(clock)
   const fence = makeFence({ ...deps, lease })
   let sleeper = new AbortController()
@@ -199,10 +201,14 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     const open = new Set(answer.streams.map(({ ticket }) => ticket))
     for (const ticket of request.dialled) if (!open.has(ticket)) dialled.delete(ticket)
     for (const stream of answer.streams) dial(stream)
+    noteDiscarded.abort() // who waits for an earlier answer's waits no longer
+    const noted = new AbortController()
+    noteDiscarded = noted
     discards = answer.discard
     duty.take(request, answer)
     await act().catch(reportBlindness)
-    const rest = answer.discard.length > 0 ? interruptibleSleep(clock, RETRY_MS, signal) : null
+    const discarding = AbortSignal.any([noted.signal, signal])
+    const rest = answer.discard.length > 0 ? interruptibleSleep(clock, RETRY_MS, discarding) : null
     await Promise.all([removeVolumes(answer.discard_volumes), rest])
   }
   /** While these last, every answer asks for the same: waiting for them keeps the worker from asking over and over. */
@@ -272,6 +278,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     await driver.discard(sandbox)
     await deps.logs.discard(sandbox)
     discards = discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
+    if (discards.length === 0) noteDiscarded.abort()
   }
 
   const dial = ({ ticket, url, ...asked }: StreamTicket): void => {
