@@ -5,7 +5,7 @@ import { asId, type OrgId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { isUnavailable, openDatabase, type Database } from '../../src/store/database.ts'
-import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
+import { startExternalPostgres, tell, type ExternalPostgres } from '../support/external-postgres.ts'
 import { startFaultProxy, type FaultProxy } from '../support/fault-proxy.ts'
 import { onServer } from '../support/postgres.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -64,6 +64,16 @@ describe('the database while it is out of reach', () => {
     proxy.setMode('pass')
     proxy.resetAll()
     await waitUntil(answers)
+  })
+
+  test('a server that makes no new connections, and serves those that there are, is not away: requests share them', async () => {
+    await ask()
+    tell(external.pid(), 'SIGSTOP') // its sessions run on
+    try {
+      await Promise.all(Array.from({ length: 200 }, ask))
+    } finally {
+      tell(external.pid(), 'SIGCONT')
+    }
   })
 
   test('closing waits for nobody who is out of reach', async () => {
