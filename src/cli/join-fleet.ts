@@ -43,8 +43,8 @@ export async function joinFleet(dataDir: string, wish: JoinWish, signal: AbortSi
   return null
 }
 
-/** What `fetch` rejects with says why in its cause. */
-function inWords(error: unknown): string {
+/** What went wrong, for the terminal: what `fetch` rejects with says why in its cause. */
+export function inWords(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   return error.cause instanceof Error ? `${error.message}: ${error.cause.message}` : error.message
 }

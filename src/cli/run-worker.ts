@@ -2,15 +2,16 @@ import { text } from 'node:stream/consumers'
 import type { Config } from '../config.ts'
 import type { SyncAnswer } from '../contract/worker-protocol.ts'
 import { makeCalmLog } from '../lib/calm-log.ts'
+import { SELF_FENCE_MS } from '../domain/lease.ts'
 import { systemClock } from '../lib/clock.ts'
 import { makeLog } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
 import { makeUuids } from '../lib/uuid.ts'
 import { lockDataFolder } from '../store/data-lock.ts'
-import { makeControlPlane, WorkerRemoved } from '../worker/control-plane.ts'
+import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../worker/control-plane.ts'
 import { UsageError, type Call } from './command.ts'
 import { ensureDataDir, openDataFolder } from './data-folder.ts'
-import { joinFleet, type JoinWish } from './join-fleet.ts'
+import { inWords, joinFleet, type JoinWish } from './join-fleet.ts'
 import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, type Machine } from './machine.ts'
 import { say } from './say.ts'
 import { stopSignal } from './until-stopped.ts'
@@ -92,7 +93,7 @@ async function live(
   say(`worker '${name}' (${worker_id}) of ${url}`)
   await keepDemoImage({ config, log }, machine)
   const life = makeUuids(systemClock, systemRandom).next()
-  const controlPlane = makeControlPlane({ url, credential })
+  const controlPlane = tellReach(makeControlPlane({ url, credential }), url)
   await liveAsWorker(
     { config, log },
     { machine, identity: { worker_id, life, controlPlane, onSynced: tellStanding() } },
@@ -111,6 +112,29 @@ function tellStanding(): (answer: SyncAnswer) => void {
         : `draining: it gets no new sandboxes, and those that run go on ${until === null ? 'to their end' : `until ${until}`}`
     if (standing !== told) say(standing)
     told = standing
+  }
+}
+
+/** Says when the control plane is out of reach, and when it is not any more. */
+function tellReach(controlPlane: ControlPlane, url: string): ControlPlane {
+  let isAway = false
+  return {
+    ...controlPlane,
+    async sync(request, signal, onTaken) {
+      try {
+        const answer = await controlPlane.sync(request, signal, onTaken)
+        if (isAway) say(`${url} answers again`)
+        isAway = false
+        return answer
+      } catch (error) {
+        if (!isAway && !signal.aborted && !(error instanceof WorkerRemoved)) {
+          isAway = true
+          const fence = `${String(SELF_FENCE_MS / 1000)} s without an answer end the sandboxes here`
+          say(`${url} can't be reached: ${inWords(error)}; it is tried again and again. ${fence}`)
+        }
+        throw error
+      }
+    },
   }
 }
 

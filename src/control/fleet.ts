@@ -9,11 +9,9 @@ import type { ControlDeps } from './deps.ts'
 
 type FleetDeps = Pick<ControlDeps, 'db' | 'clock' | 'log'>
 
-export const WORKER_STATES = ['joined', 'live', 'silent', 'draining', 'removed'] as const
-
 /** A worker as operators see it. `joined`: it was never heard since; `silent`: its lease is over. */
 export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at'> & {
-  readonly state: (typeof WORKER_STATES)[number]
+  readonly state: 'joined' | 'live' | 'silent' | 'draining' | 'removed'
   readonly last_report_at: Date | null
 }
 

@@ -140,6 +140,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       assert.match(of('removed').output(), /the worker 'removed' was removed at .*its sandboxes are destroyed/)
       for (const name of ['cut', 'deaf', 'mute', 'stopped']) {
         await waitUntil(async () => (await stateOf(name)) === 'live', SETTLE_LIMIT_MS)
+        if (name !== 'stopped') assert.match(of(name).output(), /can't be reached: [^]*answers again/)
         await start(on(name).sandbox)
       }
       await waitUntil(async () => (await homeOf(on('removed').sandbox)) === null, SETTLE_LIMIT_MS)
