@@ -6,6 +6,7 @@ import { benchEvents } from './events.ts'
 import { benchExec } from './exec.ts'
 import { benchFleet } from './fleet.ts'
 import { benchGet } from './get.ts'
+import { benchHostile } from './hostile.ts'
 import { benchList } from './list.ts'
 import { benchLives } from './lives.ts'
 import { benchMemory } from './memory.ts'
@@ -28,6 +29,10 @@ const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   start: { about: 'create until running, against a script of the same steps', run: benchStart },
   starts: { about: 'real sandboxes started per second, against the runtime alone', run: benchStarts },
   list: { about: 'a page by label among 100,000 sandboxes', run: benchList },
+  hostile: {
+    about: 'what one organization meets while another client does its worst, against a quiet moment',
+    run: benchHostile,
+  },
   million: { about: 'get, create and pages among a million sandboxes, against 10,000', run: benchMillion },
   fleet: { about: '10,000 workers and 100,000 runs: placement, and the load while nothing changes', run: benchFleet },
   usage: { about: 'usage reports on a million runs, against bare queries for the same rows', run: benchUsage },

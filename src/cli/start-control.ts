@@ -88,7 +88,7 @@ export async function startControl(
   const tickets = makeStreamTickets({ ...basis, replicas, ownTickets: (worker) => relay.showTickets(worker) })
   const deps = makeControlDeps({
     ...basis,
-    db: shareDatabase(store.db, { connections: TENANT_POOL, perOrg: TENANT_POOL / 2 }),
+    db: shareDatabase(store.db, { connections: TENANT_POOL, perOrg: TENANT_POOL / 3 }),
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),

@@ -14,7 +14,7 @@ export type ProbeDeps = {
 
 /** The routes for those who operate the service. They need no key and tell nothing of any organization. */
 export function addProbes(app: FastifyInstance, deps: ProbeDeps): void {
-  const document = renderDocumentText()
+  const document = Buffer.from(renderDocumentText()) // bytes, so that many replies on their way share them
   // Who asks has no key and is not counted: however many ask, the database is asked once at a time.
   const isReady = shareWork(() => deps.isReady())
   const metrics = shareWork(() => deps.metrics.metrics())

@@ -40,7 +40,7 @@ export function bindUseCases(deps: ControlDeps) {
     createSandbox: on(createSandbox),
     getSandbox: on(getSandbox),
     listSandboxes: on(listSandboxes),
-    explainWaiting: deps.explainWaiting,
+    explainWaiting: (...asked: Parameters<ControlDeps['explainWaiting']>) => deps.explainWaiting(...asked),
     waitForSandbox: on(waitForSandbox),
     takeTurn: on(takeTurn),
     startSandbox: on(startSandbox),

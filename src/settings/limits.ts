@@ -56,7 +56,7 @@ export const LIMIT_SETTINGS = {
   keyRequestBurst: {
     variable: 'SANDYARD_KEY_REQUEST_BURST',
     flag: null,
-    fallback: '10000',
+    fallback: '2000',
     unit: 'requests',
     meaning: 'how many requests one API key may send at once',
     parse: wholeNumber(1, 10_000_000),
@@ -72,7 +72,7 @@ export const LIMIT_SETTINGS = {
   orgRequestBurst: {
     variable: 'SANDYARD_ORG_REQUEST_BURST',
     flag: null,
-    fallback: '20000',
+    fallback: '4000',
     unit: 'requests',
     meaning: 'how many requests one organization may send at once',
     parse: wholeNumber(1, 10_000_000),

@@ -1,0 +1,118 @@
+import { spawn } from 'node:child_process'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { ATTACKS, type Attack, type Target, type Tried } from '../test/support/attacks.ts'
+import { useModestly, type Seen } from '../test/support/good-client.ts'
+import { makeSecondOrg } from '../test/support/second-org.ts'
+import { connectAdmin } from './support/admin.ts'
+import { startCloud, type Cloud } from './support/cloud.ts'
+import { inMs, median, quantile } from './support/numbers.ts'
+import { pause } from './support/pause.ts'
+import { memoryOf } from './support/process-memory.ts'
+import type { Row } from './support/report.ts'
+
+const ATTACK_MS = 5_000
+/** What an attack left to do is done before the next round is measured, in milliseconds. */
+const REST_MS = 2_000
+/** Sandboxes of the hostile organization, so that its questions are expensive. */
+const SANDBOXES = 50_000
+const ADDRESS = '127.0.0.66'
+
+/** The limits as they are by default: the other benchmarks raise them. */
+const BY_DEFAULT = {
+  SANDYARD_KEY_REQUESTS_PER_SEC: '',
+  SANDYARD_KEY_REQUEST_BURST: '',
+  SANDYARD_ORG_REQUESTS_PER_SEC: '',
+  SANDYARD_ORG_REQUEST_BURST: '',
+  SANDYARD_ORG_REQUESTS_IN_FLIGHT: '',
+}
+
+/** What reads and creates of one organization take while another client does its worst, against a quiet moment just before. */
+export async function benchHostile(): Promise<readonly Row[]> {
+  await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated', ...BY_DEFAULT })
+  const key = await makeSecondOrg(cloud.dataDir, 'hostile')
+  const asHostile = { headers: { authorization: `Bearer ${key}` } }
+  const url = `http://${cloud.host}:${String(cloud.port)}`
+  const volume: { readonly id: string } = JSON.parse(await (await fetch(`${url}/v1/volumes/default`, asHostile)).text())
+  await fill(cloud)
+  const rows: Row[] = []
+  for (const [nth, attack] of ATTACKS.entries()) {
+    const quiet = await watch(cloud, `quiet-${String(nth)}`)
+    const target = { port: cloud.port, key: attack.hasKey ? key : '', address: ADDRESS, volume: volume.id }
+    const attacker = startAttack(attack, target)
+    const seen = await watch(cloud, `attacked-${String(nth)}`)
+    const tried = await attacker.stop()
+    await pause(REST_MS)
+    const { rssMib } = await memoryOf(cloud.pid)
+    rows.push(rowOf({ attack, tried, quiet, seen, rssMib }))
+  }
+  return rows
+}
+
+type Round = {
+  readonly attack: Attack
+  readonly tried: Tried
+  readonly quiet: Seen
+  readonly seen: Seen
+  readonly rssMib: number
+}
+
+function rowOf({ attack, tried, quiet, seen, rssMib }: Round): Row {
+  const [p50, p99] = [quantile(seen.latenciesMs, 0.5), quantile(seen.latenciesMs, 0.99)]
+  const quietP99 = quantile(quiet.latenciesMs, 0.99)
+  return {
+    benchmark: 'hostile',
+    what: `${attack.what} (${attack.hasKey ? 'a key of another organization' : 'no key'}; ${String(tried.connections)} connections, ${String(tried.sent)} sent)`,
+    measured: `p50 ${inMs(p50)}, p99 ${inMs(p99)} ms, ${String(seen.failures.length)} of ${String(seen.latenciesMs.length + seen.failures.length)} failed; RSS ${String(Math.round(rssMib))} MiB`,
+    limit: `quiet p50 ${inMs(median(quiet.latenciesMs))}, p99 ${inMs(quietP99)} ms`,
+    ratio: p99 / quietP99,
+    goal: '',
+    isMet: null,
+    samples: { quiet, seen, tried },
+  }
+}
+
+async function watch({ host, port, headers }: Cloud, prefix: string): Promise<Seen> {
+  const key = (headers['authorization'] ?? '').replace('Bearer ', '')
+  const server = { url: `http://${host}:${String(port)}`, key }
+  return useModestly(server, prefix, AbortSignal.timeout(ATTACK_MS))
+}
+
+function startAttack(attack: Attack, target: Target): { stop(): Promise<Tried> } {
+  const script = join(import.meta.dirname, 'support/attack.ts')
+  const child = spawn(process.execPath, [script, attack.what, JSON.stringify(target)], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
+  return {
+    async stop() {
+      child.stdin.end()
+      return JSON.parse(await text(child.stdout)) as Tried // attack.ts wrote it
+    },
+  }
+}
+
+/** Sandboxes with the labels that the attacks ask for, and a run of each day of a year for a hundredth of them. */
+async function fill(cloud: Cloud): Promise<void> {
+  const client = await connectAdmin(cloud)
+  try {
+    await client.query(
+      `WITH made AS (
+         INSERT INTO sandboxes (id, org_id, name, slug, status, ephemeral, created_at, vcpus, memory_mib, abilities, spec, spec_projection, registry)
+         SELECT uuidv7(), o.id, 'copy-' || n, 'copy-' || n, 'created', false, now(), 1, 512, '{}', '{}', '{}', '{}'
+         FROM orgs o, generate_series(1, ${String(SANDBOXES)}) n WHERE o.slug = 'hostile' ORDER BY n
+         RETURNING id, org_id, substr(name, 6)::int AS n)
+       INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)
+       SELECT org_id, 'parity', CASE n % 2 WHEN 0 THEN 'even' ELSE 'odd' END, id FROM made
+       UNION ALL SELECT org_id, 'mirror', CASE n % 2 WHEN 0 THEN 'even' ELSE 'odd' END, id FROM made
+       UNION ALL SELECT org_id, k.key, '1', id FROM made, unnest('{a,b,c}'::text[]) WITH ORDINALITY AS k(key, i) WHERE n % 3 <> i - 1`,
+    )
+    await client.query(
+      `INSERT INTO usage_days (org_id, sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms, all_day_vcpus, all_day_memory_mib, all_day_disk_mib)
+       SELECT s.org_id, s.id, current_date - d, 0, 0, 0, 1, 512, 0
+       FROM sandboxes s, generate_series(1, 300) d WHERE s.slug LIKE 'copy-%00'`,
+    )
+    await client.query('VACUUM ANALYZE')
+  } finally {
+    await client.end()
+  }
+}

@@ -1,0 +1,55 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { systemClock } from '../../src/lib/clock.ts'
+import { ATTACKS, carryOut } from '../support/attacks.ts'
+import { mustCall } from '../support/api.ts'
+import { useModestly } from '../support/good-client.ts'
+import { residentMib } from '../support/process-memory.ts'
+import { noteFault } from '../support/reliability.ts'
+import { makeSecondOrg } from '../support/second-org.ts'
+import { startServer, type RealServer } from '../support/server.ts'
+import { waitUntil } from '../support/wait.ts'
+
+/** How long each attack lasts, in milliseconds. */
+const ATTACK_MS = 3_000
+/** What the server may have grown by once an attack is over, in MiB: garbage that nobody asked it to collect is part of it. */
+const GROWTH_MIB = 400
+/** Attackers come from another address than the client whose requests must be answered. */
+const ADDRESS = '127.0.0.66'
+
+let server: RealServer
+let hostileKey = ''
+let volume = ''
+before(async () => {
+  server = await startServer({ SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'error' })
+  hostileKey = await makeSecondOrg(server.dataDir, 'hostile')
+  const hostile = { url: server.url, key: hostileKey }
+  volume = (await mustCall(hostile, 'get_default_volume')).id
+})
+after(() => server.close())
+
+for (const attack of ATTACKS) {
+  test(`${attack.what}: every request of another organization is answered meanwhile, and nothing of it stays`, async () => {
+    const { url, key } = server
+    const over = new AbortController()
+    const target = { port: Number(new URL(url).port), key: attack.hasKey ? hostileKey : '', address: ADDRESS, volume }
+    const beforeMib = residentMib(server.pid())
+    const attacking = carryOut(attack, target, over.signal)
+    const using = useModestly({ url, key }, `modest-${String(ATTACKS.indexOf(attack))}`, over.signal)
+    await systemClock.sleep(ATTACK_MS)
+    const peakMib = residentMib(server.pid())
+    over.abort()
+    const [tried, seen] = await Promise.all([attacking, using])
+    assert.deepEqual(seen.failures, [])
+    assert.ok(seen.latenciesMs.length > 0)
+    assert.ok(tried.connections >= attack.connections, 'it was tried')
+    await waitUntil(() => residentMib(server.pid()) < beforeMib + GROWTH_MIB, 60_000)
+    noteFault({
+      area: 'clients',
+      fault: `${attack.what}, ${attack.hasKey ? 'with the key of another organization' : 'without a key'}`,
+      injected: Math.max(tried.sent, tried.connections),
+      checked: `each read and create of another organization is answered 200; memory grows by less than ${String(GROWTH_MIB)} MiB`,
+      found: `${String(seen.latenciesMs.length)} requests answered, ${String(seen.failures.length)} failed; ${String(beforeMib)} MiB before, ${String(peakMib)} at the end of it, ${String(residentMib(server.pid()))} afterwards`,
+    })
+  })
+}

@@ -1,0 +1,17 @@
+import { execFile } from 'node:child_process'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+
+const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
+const LIMIT_MS = 120_000
+
+/** Makes another organization of a server that runs on a data folder, by the program's own commands; answers a key of it. */
+export async function makeSecondOrg(dataDir: string, slug: string): Promise<string> {
+  const run = promisify(execFile)
+  const sandyard = async (...args: readonly string[]): Promise<string> => {
+    const env = { ...process.env, SANDYARD_DATA_DIR: dataDir }
+    return (await run(process.execPath, [PROGRAM, ...args], { env, timeout: LIMIT_MS })).stdout
+  }
+  await sandyard('org', 'create', slug, '--owner', `owner@${slug}.example`, '--slug', slug)
+  return (await sandyard('key', 'create', '--org', slug)).trim()
+}
