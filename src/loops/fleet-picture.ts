@@ -33,6 +33,8 @@ export type PictureDeps = {
 
 /** The part of the time that reading the tables may take: with 10,000 workers and 100,000 runs it takes 0.1 s or more. */
 const REST_FOR_COST = 9
+/** A read that took long because this process or the database stood still says nothing of what the next one costs. */
+const LONGEST_REST_MS = 5_000
 
 /** Makes a picture that knows nothing yet. */
 export function makeFleetPicture({ db, clock, settings }: PictureDeps): FleetPicture {
@@ -50,7 +52,7 @@ export function makeFleetPicture({ db, clock, settings }: PictureDeps): FleetPic
         names: new Map(workers.map(({ id, name }) => [id, name])),
       }
       const nowMs = clock.monotonicMs()
-      dueAtMs = nowMs + (nowMs - fromMs) * REST_FOR_COST
+      dueAtMs = nowMs + Math.min((nowMs - fromMs) * REST_FOR_COST, LONGEST_REST_MS)
       return true
     },
     restMs: () => Math.max(0, dueAtMs - clock.monotonicMs()),
