@@ -21,6 +21,7 @@ import type { ExplainWaiting } from './explain-waiting.ts'
 import type { Places } from './places.ts'
 import type { Settled, Transition } from './transition.ts'
 import type { WaitHub } from './wait-hub.ts'
+import type { TakePlain } from './take-plain.ts'
 import type { CallerWatch, WatchOptions } from './watch-caller.ts'
 
 /** What the use cases stand on. Each asks for the part of it that it needs. */
@@ -56,6 +57,10 @@ export type ControlDeps = {
   readonly channelPlaces: Places<SandboxKey>
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
+  /** Takes a worker's report in, together with others that arrive at the same time. */
+  readonly takePlain: TakePlain
+  /** Who a worker's credential belongs to, looked up together with others; null: nobody, or a worker that was removed. */
+  readonly findWorker: (credentialSha256: Buffer) => Promise<WorkerId | null>
   /** Why a sandbox waits for a worker with room. */
   readonly explainWaiting: ExplainWaiting
   /** Keys that were just looked up. */

@@ -5,7 +5,7 @@ import type { ControlDeps } from './deps.ts'
 import { ticketTopic } from './dial-in.ts'
 import type { StillNote } from './still-syncs.ts'
 import { SHARED_VOLUMES_TOPIC } from './volume-topics.ts'
-import { emptyAnswer, isNews, makeAnswer, takeReport, type Taken, type Tickets } from './worker-sync.ts'
+import { answerAtOnce, emptyAnswer, isNews, makeAnswer, takeReport, type Taken, type Tickets } from './worker-sync.ts'
 
 /**
  * Serves one sync: takes the report in and answers as soon as something is wanted that the worker does not hold yet,
@@ -14,13 +14,13 @@ import { emptyAnswer, isNews, makeAnswer, takeReport, type Taken, type Tickets }
  * alone is answered without a look at the database: a client waits for its stream.
  */
 export async function holdSync(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'> & {
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings' | 'takePlain'> & {
     readonly tickets: Tickets
     /** Called once the report is taken in: the worker's lease goes on from there. */
     readonly onTaken?: () => void
     /** Of a report that was taken in as one that says nothing new: when its hold ends, and what the worker is told of itself. */
     readonly begun?: { readonly endMs: number; readonly told: Taken }
-    /** Remembers a report that moved nothing, if nothing is wanted either. */
+    /** Remembers a report that moved nothing and to which nothing was to be told. */
     readonly note?: StillNote
   },
   worker: WorkerId,
@@ -45,17 +45,17 @@ export async function holdSync(
     deps.wake.subscribe(ticketTopic(worker), noteTicket),
   ]
   try {
-    const taken = deps.begun === undefined ? await takeReport(deps, worker, report) : { ...deps.begun, hasMoved: true }
+    const taken = deps.begun === undefined ? await takeReport(deps, worker, report) : { ...BEGUN, ...deps.begun }
     deps.onTaken?.()
     if (taken === null) return emptyAnswer(deps.tickets, worker, report)
-    const { told, hasMoved } = taken
-    if (!hasMoved) await deps.note?.ask()
+    const { told, hasMoved, print } = taken
     for (let isFirst = true; ; isFirst = false) {
       isWoken = false
       hasTicket = false
-      const answer = { ...(await makeAnswer(deps, deps.tickets, worker, report)), ...told }
+      const atOnce = isFirst ? answerAtOnce(deps.tickets, report, taken) : null
+      const answer = { ...(atOnce ?? (await makeAnswer(deps, deps.tickets, worker, report))), ...told }
       const restMs = endMs - deps.clock.monotonicMs()
-      if (isFirst && !hasMoved) deps.note?.settle({ isQuiet: !isNews(answer, report), told })
+      if (isFirst && !hasMoved && print !== null && !isNews(answer, report)) deps.note?.(print, told)
       if (isNews(answer, report) || restMs <= 0) return answer
       if (!isWoken && !hasTicket) {
         sleeper = new AbortController()
@@ -71,3 +71,6 @@ export async function holdSync(
     for (const unsubscribe of unsubscribes) unsubscribe()
   }
 }
+
+/** A report that was taken in before: there may be news, and it is not remembered. */
+const BEGUN = { hasMoved: true, has_more: true, open: [], print: null } as const

@@ -1,3 +1,4 @@
+import type { WorkerId } from '../domain/ids.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import { makeBatch } from '../lib/batch.ts'
 import type { Admission } from '../store/admissions.ts'
@@ -13,6 +14,7 @@ import { makeKeyCache } from './key-cache.ts'
 import { makeKeyUses } from './key-uses.ts'
 import { moveTogether, type Settled, type Transition } from './transition.ts'
 import { makeWaitHub } from './wait-hub.ts'
+import { makeTakePlain } from './take-plain.ts'
 import { makeCallerWatches } from './watch-caller.ts'
 
 /** Adds to what the use cases are given the parts that work on many requests together. */
@@ -25,6 +27,8 @@ export function makeControlDeps(
     | 'remove'
     | 'offers'
     | 'explainWaiting'
+    | 'takePlain'
+    | 'findWorker'
     | 'keyCache'
     | 'noteKeyUse'
     | 'callerWatches'
@@ -64,6 +68,13 @@ export function makeControlDeps(
     }),
     offers: makeOffers(base),
     explainWaiting: makeExplainWaiting(base),
+    takePlain: makeTakePlain(base),
+    findWorker: makeBatch<Buffer, WorkerId | null>({
+      run: (wanted) => base.db.asSystem((q) => workers.findByCredentials(q, wanted)),
+      groupOf: () => 'all',
+      maxItems: 256,
+      maxInFlight: 2,
+    }),
     keyCache: makeKeyCache(),
     noteKeyUse: makeKeyUses(base),
     callerWatches: makeCallerWatches(base),

@@ -10,6 +10,7 @@ import { WORKER_LEASE_MS } from '../domain/lease.ts'
 import { makeBatch } from '../lib/batch.ts'
 import * as stillWorkers from '../store/still-workers.ts'
 import type { ControlDeps } from './deps.ts'
+import { restingOf } from './take-plain.ts'
 import type { KnownToWorker, Taken } from './worker-sync.ts'
 
 /** A report as far as it can be compared without reading it. */
@@ -41,16 +42,8 @@ export interface StillSyncs {
   note(credential: string, mark: ReportMark, report: SyncRequest): StillNote
 }
 
-/** What is remembered of a report that was read. */
-export type StillNote = {
-  /** Asks the database what to compare with, once the report was taken in and before an answer to it is made. */
-  ask(): Promise<void>
-  /** Has the report remembered if it moved nothing and nothing was wanted. */
-  settle(look: FirstLook): void
-}
-
-/** What came of a report that was taken in, and what the worker is told of itself. */
-export type FirstLook = { readonly isQuiet: boolean; readonly told: Taken }
+/** Remembers a report that moved nothing and to which nothing was to be told but `told`; `print`: as it was taken in. */
+export type StillNote = (print: string, told: Taken) => void
 
 type Known = {
   readonly worker: WorkerId
@@ -115,23 +108,15 @@ export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>)
     },
     note(credential, mark, report) {
       known.delete(mark.worker_id)
-      const { worker_id: worker, known_version, known_volumes_version, dialled } = report
-      const running = new Set(report.seen.map(({ sandbox_id }) => sandbox_id))
-      const resting = report.stored.filter((sandbox) => !running.has(sandbox))
-      // Volumes that many workers share are no part of what is compared.
-      const isComparable = !report.storage.is_shared && resting.length <= RESTING_MAX
-      let print: string | null = null
-      return {
-        async ask() {
-          if (isComparable) print = await db.asSystem((q) => stillWorkers.printOf(q, worker, resting))
-        },
-        settle({ isQuiet, told }) {
-          if (!isQuiet || print === null) return
-          if (known.size >= KNOWN_MAX) known.clear()
-          const credentialSha256 = hashSecret(credential)
-          const knows = { known_version, known_volumes_version, dialled }
-          known.set(mark.worker_id, { worker, credentialSha256, mark, report: knows, told, resting, print })
-        },
+      return (print, told) => {
+        const resting = restingOf(report)
+        // Volumes that many workers share are no part of what is compared.
+        if (report.storage.is_shared || resting.length > RESTING_MAX) return
+        if (known.size >= KNOWN_MAX) known.clear()
+        const { worker_id: worker, known_version, known_volumes_version, dialled } = report
+        const knows = { known_version, known_volumes_version, dialled }
+        const credentialSha256 = hashSecret(credential)
+        known.set(mark.worker_id, { worker, credentialSha256, mark, report: knows, told, resting, print })
       }
     },
   }

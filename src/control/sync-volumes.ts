@@ -26,6 +26,9 @@ export async function takeVolumes(
   return (await volumeReports.take(tx, from, { all: report.volumes, now })).emptied
 }
 
+/** The version of no volumes at all. */
+export const NO_VOLUMES_VERSION = createHash('sha256').digest('base64url')
+
 /** The part of an answer that is about volumes: the caps in force and what is to be deleted, new when either has changed. */
 export async function answerVolumes(
   q: Queryable,

@@ -23,9 +23,9 @@ export async function registerWorker(
  * The worker that a credential belongs to, or null. Throws `worker_removed` for one that was removed: only it may be told
  * so, because it gives up what it runs then.
  */
-export async function authenticateWorker(deps: Pick<ControlDeps, 'db'>, credential: string): Promise<WorkerId | null> {
+export async function authenticateWorker(deps: Pick<ControlDeps, 'db' | 'findWorker'>, credential: string): Promise<WorkerId | null> {
   const hash = hashSecret(credential)
-  const id = await deps.db.asSystem((q) => workers.findByCredential(q, hash))
+  const id = await deps.findWorker(hash)
   if (id !== null) return id
   const removed = await deps.db.asSystem((q) => fleet.findByCredential(q, hash))
   if (removed === null || removed.removed_at === null) return null

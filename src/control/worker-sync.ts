@@ -19,16 +19,15 @@ import type { Outcome } from '../domain/run.ts'
 import { isUnavailable } from '../store/database.ts'
 import * as runs from '../store/runs.ts'
 import * as sandboxes from '../store/sandboxes.ts'
-import * as workerReports from '../store/worker-reports.ts'
 import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
 import { registryAuthOf, type FoundCredentials } from './registry-auth.ts'
-import { answerVolumes, takeVolumes, volumesOfOrders } from './sync-volumes.ts'
+import { answerVolumes, NO_VOLUMES_VERSION, takeVolumes, volumesOfOrders } from './sync-volumes.ts'
 import { transitionEach } from './transition-each.ts'
 import { SYSTEM, type Transition } from './transition.ts'
 import { REAP_TOPIC } from './volume-topics.ts'
 
-type SyncDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings'>
+type SyncDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings' | 'takePlain'>
 
 /** The tickets of streams that wait for a worker to dial in; `relay/` keeps them. */
 export type Tickets = {
@@ -40,19 +39,7 @@ export type Tickets = {
  * one has overtaken moves nothing: null. A sandbox that can't be moved does not keep the others from it.
  */
 export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<TakenReport | null> {
-  const now = deps.clock.now()
-  const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
-  const { capacity, driver, storage, life, seq } = report
-  const said = { life, seq, capacity, driver, storage, now, leaseExpiresAt }
-  const taken =
-    report.volumes === null
-      ? await workerReports.takeWithoutVolumes(deps.db, worker, said)
-      : await deps.db.transaction('system', async (tx) => {
-          const renewed = await workers.renew(tx, worker, said)
-          if (renewed === null) return null
-          const has_emptied = await takeVolumes(tx, worker, { report, now })
-          return { ...renewed, has_emptied, open: await runs.ofWorker(tx, worker) }
-        })
+  const taken = report.volumes === null ? await deps.takePlain(report) : await takeWithVolumes(deps, worker, report)
   if (taken === null) return null
   deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.has_emptied ? [REAP_TOPIC] : [])])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))
@@ -63,11 +50,43 @@ export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncR
   await transitionEach(deps, moves)
   const { draining_since, drain_deadline_at } = taken
   const told = draining_since === null ? {} : { drain: { deadline_at: drain_deadline_at?.toISOString() ?? null } }
-  return { told, hasMoved: moves.length > 0 || taken.has_emptied }
+  return { ...taken, told, hasMoved: moves.length > 0 || taken.has_emptied }
 }
 
-/** A report that was taken in; `hasMoved`: whether that changed anything beside the lease. */
-export type TakenReport = { readonly told: Taken; readonly hasMoved: boolean }
+/** One transaction: what is open is read while no other report of this worker can be taken in. */
+async function takeWithVolumes(deps: SyncDeps, worker: WorkerId, report: SyncRequest) {
+  const now = deps.clock.now()
+  const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
+  const { capacity, driver, storage, life, seq } = report
+  return deps.db.transaction('system', async (tx) => {
+    const renewed = await workers.renew(tx, worker, { life, seq, capacity, driver, storage, now, leaseExpiresAt })
+    if (renewed === null) return null
+    const has_emptied = await takeVolumes(tx, worker, { report, now })
+    return { ...renewed, has_emptied, open: await runs.ofWorker(tx, worker), has_more: true, print: null }
+  })
+}
+
+/** A report that was taken in. */
+export type TakenReport = {
+  readonly told: Taken
+  /** Whether that changed anything beside the lease. */
+  readonly hasMoved: boolean
+  readonly open: readonly runs.WorkerRun[]
+  /** Whether there may be more to tell than `open` says. */
+  readonly has_more: boolean
+  /** What the next report that says the same is to be compared with; null: nothing. */
+  readonly print: string | null
+}
+
+/**
+ * The answer to a report as it was taken in, without another look at the database; null when one is needed, because
+ * something moved, is wanted, or may be told.
+ */
+export function answerAtOnce(tickets: Tickets, report: SyncRequest, taken: TakenReport): SyncAnswer | null {
+  if (taken.hasMoved || taken.has_more || versionOf(taken.open) !== report.known_version) return null
+  if (report.known_volumes_version !== NO_VOLUMES_VERSION) return null
+  return emptyAnswer(tickets, report.worker_id, report)
+}
 
 /** What the worker is told of itself with the answer to its report. */
 export type Taken = Pick<SyncAnswer, 'drain'>

@@ -3,13 +3,12 @@
  * are prolonged by one statement.
  */
 import type { SandboxId, WorkerId } from '../domain/ids.ts'
-import type { Queryable } from './database.ts'
 
 /**
- * All in the database that an answer to a report depends on, as one text: whether it is drained, its open runs, the
- * volumes that lie on it, and which of the sandboxes that rest on it ($1, without a run) are gone.
+ * All in the database that an answer to a report of worker `w` depends on, as one text: whether it is drained, its open
+ * runs, the volumes that lie on it, and which of the sandboxes that rest on it (a JSON list, without a run) are gone.
  */
-const PRINT = (resting: string): string => `md5(concat_ws('|', w.draining_since, w.drain_deadline_at,
+export const PRINT = (resting: string): string => `md5(concat_ws('|', w.draining_since, w.drain_deadline_at,
   (SELECT string_agg(r.id::text || s.status, ',' ORDER BY r.id) FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
     WHERE r.worker_id = w.id AND r.ended_at IS NULL),
   (SELECT string_agg(concat_ws(' ', v.id, v.status, coalesce(v.capacity_gib, 0), coalesce(l.max_total_storage_gib, 0)), ',' ORDER BY v.id)
@@ -28,18 +27,8 @@ export type StillReport = {
   readonly seq: number
   /** Sandboxes whose writable layer lies there and that did not run. */
   readonly resting: readonly SandboxId[]
-  /** What `printOf` said before the answer to the report before was made. */
+  /** What `PRINT` said as the report before was taken in. */
   readonly print: string
-}
-
-/** What the answer to a worker's report depends on, as one text; null when there is no such worker. */
-export async function printOf(q: Queryable, worker: WorkerId, resting: readonly SandboxId[]): Promise<string | null> {
-  const { rows } = await q.query<{ readonly print: string }>({
-    name: 'stillWorkers.printOf',
-    text: `SELECT ${PRINT('$2::json')} AS print FROM workers w WHERE w.id = $1 AND w.removed_at IS NULL`,
-    values: [worker, JSON.stringify(resting)],
-  })
-  return rows[0]?.print ?? null
 }
 
 /**

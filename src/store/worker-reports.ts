@@ -1,57 +1,69 @@
-import type { WorkerId } from '../domain/ids.ts'
-import type { Database } from './database.ts'
+import type { SandboxId, WorkerId } from '../domain/ids.ts'
+import type { Statement } from './database.ts'
 import type { WorkerRun } from './runs.ts'
+import { PRINT } from './still-workers.ts'
 import type { Renewal, WorkerReport } from './workers.ts'
 
-/** What became of a report, with the open runs that it is to be compared with. */
-export type TakenReport = Renewal & {
+/** What a worker says of itself that is new, and of its volumes nothing. */
+export type PlainReport = Omit<WorkerReport, 'now' | 'leaseExpiresAt'> & {
+  readonly worker_id: WorkerId
+  /** Sandboxes whose writable layer lies there and that do not run. */
+  readonly resting: readonly SandboxId[]
+}
+
+/** What became of a report, with what it is to be compared with. */
+export type TakenPlainReport = Renewal & {
+  readonly worker_id: WorkerId
   /** Whether a volume that is to be deleted was never held there, as far as the worker has told. */
   readonly has_emptied: boolean
   readonly open: readonly WorkerRun[]
+  /** Whether volumes lie there, or one of `resting` is gone: then there may be more to tell than `open` says. */
+  readonly has_more: boolean
+  /** See `still-workers.ts`. */
+  readonly print: string
 }
 
 /**
- * What `workers.renew`, `volumeReports.take` and `runs.ofWorker` do in a transaction, as one statement, for a report that
- * says nothing new of volumes: it is on its way once in place of five times, and a fleet that comes back after a restart
- * sends 10,000 of them.
+ * What `workers.renew`, `volumeReports.take` and `runs.ofWorker` do in a transaction, as one statement for many workers,
+ * each of which is in one report; those without a row were overtaken or removed. A fleet that comes back after a restart
+ * sends 10,000 reports at once, and its leases must not end meanwhile.
  */
-export async function takeWithoutVolumes(
-  db: Pick<Database, 'commit'>,
-  id: WorkerId,
-  report: WorkerReport,
-): Promise<TakenReport | null> {
-  const { capacity, driver, storage, life, seq, now, leaseExpiresAt } = report
-  const { rows } = await db.commit<TakenReport>('system', {
-    name: 'workerReports.takeWithoutVolumes',
-    text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib, storage FROM workers WHERE id = $1),
+export function taking(
+  reports: readonly PlainReport[],
+  lease: { readonly now: Date; readonly expiresAt: Date },
+): Statement {
+  return {
+    name: 'workerReports.taking',
+    text: `WITH p AS MATERIALIZED (
+             SELECT * FROM json_to_recordset($1::json) AS p(worker_id uuid, life uuid, seq bigint, vcpus integer,
+               memory_mib integer, disk_mib bigint, driver jsonb, storage jsonb, is_shared boolean, resting json)),
+           old AS MATERIALIZED (
+             SELECT w.id, w.lease_expires_at, w.vcpus, w.memory_mib, w.storage FROM p JOIN workers w ON w.id = p.worker_id
+             WHERE w.removed_at IS NULL AND (w.life IS DISTINCT FROM p.life OR w.report_seq < p.seq)
+             ORDER BY w.id FOR NO KEY UPDATE OF w),
            renewed AS (
-             UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
-               life = $8, report_seq = $9, storage = $10
-             FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND (w.life IS DISTINCT FROM $8 OR w.report_seq < $9)
-             RETURNING w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $7
+             UPDATE workers w SET vcpus = p.vcpus, memory_mib = p.memory_mib, disk_mib = p.disk_mib, driver = p.driver,
+               lease_expires_at = $2, life = p.life, report_seq = p.seq, storage = p.storage
+             FROM p JOIN old ON old.id = p.worker_id WHERE w.id = p.worker_id
+             RETURNING w.id, w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $3
                OR old.vcpus < w.vcpus OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS makes_room),
            emptied AS (
-             UPDATE volumes v SET emptied_at = $7 FROM renewed
-             WHERE v.status = 'deleting' AND v.emptied_at IS NULL AND (v.home_worker_id = $1 OR v.is_shared AND $11)
-               AND v.used_bytes IS NULL RETURNING v.id)
-           SELECT n.draining_since, n.drain_deadline_at, n.makes_room, EXISTS (SELECT 1 FROM emptied) AS has_emptied,
+             UPDATE volumes v SET emptied_at = $3 FROM renewed n JOIN p ON p.worker_id = n.id
+             WHERE v.status = 'deleting' AND v.emptied_at IS NULL AND (v.home_worker_id = n.id OR v.is_shared AND p.is_shared)
+               AND v.used_bytes IS NULL RETURNING n.id)
+           SELECT n.id AS worker_id, n.draining_since, n.drain_deadline_at, n.makes_room, ${PRINT('p.resting')} AS print,
+             EXISTS (SELECT 1 FROM emptied e WHERE e.id = n.id) AS has_emptied,
+             p.is_shared OR EXISTS (SELECT 1 FROM volumes v WHERE v.home_worker_id = n.id AND v.emptied_at IS NULL)
+               OR EXISTS (SELECT 1 FROM json_array_elements_text(p.resting) AS t(id) JOIN sandboxes s ON s.id = t.id::uuid
+                 WHERE s.visible_until IS NOT NULL) AS has_more,
              coalesce((SELECT json_agg(json_build_object('run_id', r.id, 'sandbox_id', r.sandbox_id, 'status', s.status,
                  'stop_cause', r.stop_cause) ORDER BY r.id) FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
-               WHERE r.worker_id = $1 AND r.ended_at IS NULL), '[]') AS open
-           FROM renewed n`,
-    values: [
-      id,
-      capacity.vcpus,
-      capacity.memory_mib,
-      capacity.disk_mib,
-      JSON.stringify(driver),
-      leaseExpiresAt,
-      now,
-      life,
-      seq,
-      JSON.stringify(storage),
-      storage.is_shared,
-    ],
-  })
-  return rows[0] ?? null
+               WHERE r.worker_id = n.id AND r.ended_at IS NULL), '[]') AS open
+           FROM renewed n JOIN p ON p.worker_id = n.id JOIN workers w ON w.id = n.id`,
+    values: [JSON.stringify(reports.map(asRecord)), lease.expiresAt, lease.now],
+  }
+}
+
+function asRecord({ worker_id, life, seq, capacity, driver, storage, resting }: PlainReport): object {
+  return { worker_id, life, seq, ...capacity, driver, storage, is_shared: storage.is_shared, resting }
 }

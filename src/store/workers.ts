@@ -29,14 +29,18 @@ export async function register(
   return row.id
 }
 
-/** The worker that a credential belongs to, or null. */
-export async function findByCredential(q: Queryable, credentialSha256: Buffer): Promise<WorkerId | null> {
-  const { rows } = await q.query<{ readonly id: WorkerId }>({
-    name: 'workers.findByCredential',
-    text: 'SELECT id FROM workers WHERE credential_sha256 = $1 AND removed_at IS NULL',
-    values: [credentialSha256],
+/** The workers that these credentials belong to, in their order; null for nobody's, and for one of a worker that was removed. */
+export async function findByCredentials(
+  q: Queryable,
+  credentials: readonly Buffer[],
+): Promise<readonly (WorkerId | null)[]> {
+  const { rows } = await q.query<{ readonly id: WorkerId | null }>({
+    name: 'workers.findByCredentials',
+    text: `SELECT w.id FROM unnest($1::bytea[]) WITH ORDINALITY AS c(hash, n)
+             LEFT JOIN workers w ON w.credential_sha256 = c.hash AND w.removed_at IS NULL ORDER BY c.n`,
+    values: [credentials],
   })
-  return rows[0]?.id ?? null
+  return rows.map(({ id }) => id)
 }
 
 /** What a worker's sync says of the worker itself. */
