@@ -22,7 +22,7 @@ const CLIENTS = 3
 const STOPPED_MS = WORKER_LEASE_MS + LEAD_LEASE_MS
 /** A run is placed within this, whoever died or stood still: the lease of the lead, what a dead session's locks take, and a slow machine. */
 const LOOPS_LIMIT_MS = 45_000
-const KILLS = 4
+const KILLS = 3
 const SMALL = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
 
 describe('server processes on one database', { skip: whyNoServer() }, () => {
@@ -219,6 +219,16 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       assert.equal((await call({ ...own, url }, 'list_sandboxes')).status, 401)
       assert.equal((await refusalOf(dialRaw({ ...own, url }, survivor.id))).status, 401)
     }
+  })
+
+  test('processes under which a newer release changed the schema end, and say why', async () => {
+    await world.rows(
+      `INSERT INTO sandyard_migrations (id, name, sha256, breaking) VALUES (9999, '9999_split', '', 'sandboxes become two tables')`,
+    )
+    await world.rows(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                      WHERE application_name = 'sandyard schema' AND datname = current_database()`)
+    const why = /sandyard: .*newer than this program.*9999_split \(sandboxes become two tables\)/
+    for (const replica of world.replicas) await waitUntil(() => why.test(replica.output()), 30_000)
   })
 
   async function epoch(): Promise<number> {
