@@ -5,6 +5,7 @@ import type { Operation } from '../contract/operation.ts'
 import { OPERATIONS } from '../contract/operations.ts'
 import type { Caller } from '../domain/caller.ts'
 import { Problem } from '../domain/problem.ts'
+import { invalidRequest } from '../domain/refusal.ts'
 import type { Log } from '../lib/log.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import { agentRoute } from './agent-route.ts'
@@ -245,8 +246,10 @@ function observe(app: FastifyInstance, { metrics, log }: ServerDeps, table: Rout
 
 /** Answers with the problem that was thrown; what nobody expected is logged here, once. */
 function answer(deps: ServerDeps, error: unknown, { request, reply }: Exchange): FastifyReply {
-  const { id, method, routeOptions } = request
-  const { status, headers, body } = told(deps, error, { request_id: id, method, route: routeOptions.url })
+  const { id, method, routeOptions, raw } = request
+  // Who leaves in the middle of a body reads no answer, and must not fill the log.
+  const problem = raw.destroyed && raw.complete === false ? invalidRequest('body', 'a part of it', 'all of it') : error
+  const { status, headers, body } = told(deps, problem, { request_id: id, method, route: routeOptions.url })
   return reply.code(status).headers(headers).send(body)
 }
 

@@ -97,10 +97,10 @@ export const LIMIT_SETTINGS = {
   orgRequestsInFlight: {
     variable: 'SANDYARD_ORG_REQUESTS_IN_FLIGHT',
     flag: null,
-    fallback: '2048',
+    fallback: '768',
     unit: 'requests',
     meaning:
-      'the most requests of one organization that are being answered at once, those that wait included; more are answered 429',
+      'the most requests of one organization that are being answered at once, those that wait included; more are answered 429. Below SANDYARD_WAIT_CAPACITY, so that no organization takes all waits',
     parse: wholeNumber(1, 1_000_000),
   } satisfies Setting<number>,
   orgBodiesMib: {

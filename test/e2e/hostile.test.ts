@@ -34,6 +34,7 @@ for (const attack of ATTACKS) {
     const over = new AbortController()
     const target = { port: Number(new URL(url).port), key: attack.hasKey ? hostileKey : '', address: ADDRESS, volume }
     const beforeMib = residentMib(server.pid())
+    const saidBefore = server.output().length
     const attacking = carryOut(attack, target, over.signal)
     const using = useModestly({ url, key }, `modest-${String(ATTACKS.indexOf(attack))}`, over.signal)
     await systemClock.sleep(ATTACK_MS)
@@ -43,6 +44,7 @@ for (const attack of ATTACKS) {
     assert.deepEqual(seen.failures, [])
     assert.ok(seen.latenciesMs.length > 0)
     assert.ok(tried.connections >= attack.connections, 'it was tried')
+    assert.equal(server.output().slice(saidBefore), '', 'nothing of it is an error of the server')
     await waitUntil(() => residentMib(server.pid()) < beforeMib + GROWTH_MIB, 60_000)
     noteFault({
       area: 'clients',

@@ -176,6 +176,29 @@ test('who sends requests and reads no replies is soon not read any more, and its
   assert.ok(await isServing())
 })
 
+test('requests that one connection sends at once are served one after the other, in their order, and too many of them end it', async (t) => {
+  let atOnce = 0
+  let most = 0
+  const getSandbox: UseCases['getSandbox'] = async (_caller, ref) => {
+    most = Math.max(most, (atOnce += 1))
+    await systemClock.sleep(5)
+    atOnce -= 1
+    return { ...theSandbox, name: 'name' in ref ? ref.name : '' }
+  }
+  const { port } = await listen(t, {}, { getSandbox })
+  const get = (n: number): string => path(`/v1/sandboxes/by-name/n${String(n)}`)
+  const few = openConnection(port)
+  few.socket.write(Array.from({ length: 10 }, (_, n) => get(n)).join(''))
+  const names = (): readonly string[] => [...few.received().matchAll(/"name":"(n\d+)"/g)].map(([, name]) => name ?? '')
+  await waitUntil(() => names().length === 10)
+  assert.deepEqual(names(), Array.from({ length: 10 }, (_, n) => `n${String(n)}`)) // prettier-ignore
+  assert.equal(most, 1)
+  few.socket.destroy()
+  const many = openConnection(port)
+  many.socket.write(Array.from({ length: 100 }, (_, n) => get(n)).join(''))
+  await waitUntil(() => many.isClosed())
+})
+
 test('no address has more connections than it may, nor all together, and the others get theirs', async (t) => {
   const connections = { ...DEFAULT_SERVER_SETTINGS.connections, capacity: 6, perAddress: 3 }
   const { port } = await listen(t, { connections })
