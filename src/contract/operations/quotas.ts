@@ -1,4 +1,4 @@
-import { object, operation, type Operation } from '../operation.ts'
+import { json, operation, type Operation } from '../operation.ts'
 import { QuotaUsageReply } from '../quotas.ts'
 
 /** The limits of the caller's organization; they are set by the `sandyard` command alone. */
@@ -9,6 +9,6 @@ export const QUOTA_OPERATIONS = {
     path: '/v1/quotas',
     tag: 'Quotas',
     summary: 'Get the limits in force and what is in use',
-    reply: object(QuotaUsageReply, 'Every limit, null where there is none, and what is in use.'),
+    reply: json(QuotaUsageReply, 'Every limit, null where there is none, and what is in use.'),
   }),
 } as const satisfies Record<string, Operation>

@@ -1,6 +1,6 @@
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { QUOTA_OPERATIONS } from '../../contract/operations/quotas.ts'
-import { tagged, type Handler, type HandlerMaker } from '../handler.ts'
+import type { Handler, HandlerMaker } from '../handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on quotas ask of the use cases. */
@@ -10,7 +10,7 @@ export function makeQuotaHandlers(
 ): Record<keyof typeof QUOTA_OPERATIONS, Handler> {
   return {
     get_quotas: handler(OPERATIONS.get_quotas, async (_request, { caller }) =>
-      tagged(JSON.stringify(await useCases.getQuotas(caller))),
+      JSON.stringify(await useCases.getQuotas(caller)),
     ),
   }
 }
