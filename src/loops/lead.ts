@@ -12,7 +12,7 @@ export interface Leadership extends AsyncDisposable {
    * Rejects with `LeadLost` unless the lead is still this one's, and keeps it so until the transaction ends: a process
    * that stood still in the middle of a pass writes nothing by what it saw before.
    */
-  fence(tx: Queryable): Promise<void>
+  readonly fence: (tx: Queryable) => Promise<void>
 }
 
 /** Another process leads; what this one wanted to do is the other one's now. */

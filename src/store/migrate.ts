@@ -169,7 +169,7 @@ async function isApplied(client: Client, { id }: Migration): Promise<boolean> {
 /** The server processes that are written down, in words; there may be others, and short commands. */
 async function whoRuns(client: Client): Promise<string> {
   const { rows: tables } = await client.query<{ found: string | null }>(`select to_regclass('replicas')::text as found`)
-  if (tables[0]?.found == null) return ''
+  if ((tables[0]?.found ?? null) === null) return ''
   const rows = await inTransaction(client, async () => {
     await client.query(`select set_config('sandyard.org', '*', true)`)
     const found = await client.query<{ name: string; version: string }>(
