@@ -44,6 +44,8 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
   const { storage, clock, log, onNews } = deps
   const first = Promise.withResolvers<void>()
   let measured: readonly StoredVolume[] | null = null
+  /** Whether the last word was that there are none. */
+  let toldOfNone = false
   let measuring: Promise<void> = Promise.resolve()
   let sleeper = new AbortController()
   let hasChanged = false
@@ -99,6 +101,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
       return { storage: storage.report, volumes: measured, known_volumes_version: known }
     },
     take(report, answer) {
+      if (report.volumes !== null) toldOfNone = report.volumes.length === 0
       if (measured === report.volumes) measured = null // told; a later one is news
       if (answer.volumes === null) return
       known = answer.volumes_version
@@ -117,6 +120,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
       for (let isAsked = false; !signal.aborted;) {
         await measure()
         if (isAsked) onNews()
+        else if (toldOfNone && measured?.length === 0) measured = null // no news, and the sync stays a cheap one
         sleeper = new AbortController()
         if (!hasChanged) await interruptibleSleep(clock, deps.sampleMs, AbortSignal.any([sleeper.signal, signal]))
         if (hasChanged) await interruptibleSleep(clock, SETTLE_MS, signal)
