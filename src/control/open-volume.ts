@@ -44,7 +44,8 @@ export async function openVolume(
 
 async function workerOf(deps: VolumeFilesDeps, volume: volumes.PlacedVolume, needs_caps: boolean): Promise<WorkerId> {
   const live = await deps.db.asSystem((q) => workers.live(q, deps.clock.now()))
-  const home = isSettled(volume) ? volume : await settle(deps, volume, roomiestFor(live, { ...NO_NEEDS, needs_caps }))
+  const takers = live.filter(({ is_draining }) => !is_draining)
+  const home = isSettled(volume) ? volume : await settle(deps, volume, roomiestFor(takers, { ...NO_NEEDS, needs_caps }))
   const homes = home.home_worker_id === null ? [] : [home.home_worker_id]
   return roomiestFor(live, { homes, needs_shared: home.is_shared, needs_caps }).id
 }

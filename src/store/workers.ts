@@ -12,6 +12,8 @@ export type WorkerRow = {
   readonly used_memory_mib: number
   readonly driver: DriverReport | null
   readonly storage: StorageReport | null
+  /** Whether it is to get nothing new. */
+  readonly is_draining: boolean
 }
 
 /** Registers a worker under a name or renews its credential; repeating it is harmless. Answers its id. */
@@ -99,12 +101,12 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
 export async function live(q: Queryable, now: Date): Promise<readonly WorkerRow[]> {
   const { rows } = await q.query<WorkerRow>({
     name: 'workers.live',
-    text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver, w.storage,
+    text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver, w.storage, w.draining_since IS NOT NULL AS is_draining,
              coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
            FROM workers w LEFT JOIN (
              SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
              WHERE ended_at IS NULL AND worker_id IS NOT NULL GROUP BY worker_id) u ON u.worker_id = w.id
-           WHERE w.lease_expires_at > $1 ORDER BY w.id`,
+           WHERE w.lease_expires_at > $1 AND w.removed_at IS NULL ORDER BY w.id`,
     values: [now],
   })
   return rows

@@ -4,6 +4,7 @@ import { deleteVolume } from '../../src/control/delete-volume.ts'
 import { drainWorker, listWorkers, removeWorker, resumeWorker } from '../../src/control/fleet.ts'
 import { authenticateWorker, joinWorker, registerWorker, type Joined } from '../../src/control/worker-join.ts'
 import { createWorkerToken } from '../../src/control/worker-tokens.ts'
+import { openVolume } from '../../src/control/open-volume.ts'
 import { startSandbox } from '../../src/control/start-sandbox.ts'
 import { SYSTEM, transition } from '../../src/control/transition.ts'
 import { hashSecret } from '../../src/domain/api-key.ts'
@@ -132,6 +133,22 @@ test('what a drained worker runs goes on, and is asked to stop at the deadline w
   await move(id, 'worker_stopped')
   assert.notEqual((await world.sync(worker_id)).drain?.deadline_at, undefined, 'and the worker is told')
   await removeWorker(world.deps, 'drains', 'force')
+})
+
+test('a volume gets its home at no worker that drains', async () => {
+  const { deps, caller } = world
+  const [drains, stays] = [
+    await joinWith(await tokenFor(), { name: 'd-1' }),
+    await joinWith(await tokenFor(), { name: 'd-2' }),
+  ]
+  for (const { worker_id } of [drains, stays]) await world.sync(worker_id)
+  await drainWorker(deps, 'd-1', null)
+  for (const name of ['v-1', 'v-2', 'v-3']) {
+    const { id } = await world.addVolume(name)
+    await openVolume(deps, caller, { ref: { id }, signal: never })
+    assert.equal((await world.homeOf(id))?.home_worker_id, stays.worker_id)
+  }
+  for (const name of ['d-1', 'd-2']) await removeWorker(deps, name, 'force')
 })
 
 test('removal is refused by what would be lost; forced, nothing begins anew before the lease is over, and then all does', async () => {
