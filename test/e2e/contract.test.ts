@@ -72,6 +72,19 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
     await Promise.all((['get_health', 'get_readiness', 'get_document'] as const).map((id) => mustCall(server, id)))
   })
 
+  test('a sandbox that waits for room is told why, by itself and in no list', async () => {
+    const body = { name: 'large', image: DEMO_IMAGE, resources: { vcpus: 200, memory_mib: 256 } }
+    const { id } = await mustCall(server, 'create_sandbox', { query: { start: 'true' }, body })
+    const read = () => mustCall(server, 'get_sandbox', { params: { sandbox_id: id } })
+    await waitUntil(async () => (await read()).status_reason === 'insufficient_capacity')
+    const { status_details: details } = await read()
+    assert.deepEqual([details?.position, details?.waiting], [1, 1])
+    assert.deepEqual(details?.missing.map(({ kind, name, requested }) => [kind, name, requested]), [['resource', 'vcpus', 200]]) // prettier-ignore
+    const listed = (await mustCall(server, 'list_sandboxes')).data.find((one) => one.id === id)
+    assert.equal(listed?.status_details, undefined)
+    await mustCall(server, 'delete_sandbox', { params: { sandbox_id: id } })
+  })
+
   async function untilStatus(name: string, status: string): Promise<void> {
     const isThere = async (): Promise<boolean> =>
       (await mustCall(server, 'get_sandbox_by_name', { params: { name } })).status === status
