@@ -102,7 +102,7 @@ function moveOf(run: runs.WorkerRun, seen: SeenRun | undefined): Move | null {
       ? endOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
       : null
   if (seen.phase === 'ended') {
-    if (run.status === 'starting' && isCutShort(seen.outcome)) return null // the worker begins it anew
+    if (run.status !== 'running' && isCutShort(seen.outcome)) return null // the worker begins it anew, or says that it is stopped
     return endOf(run, seen.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' })
   }
   if (seen.phase === 'running' && run.status === 'starting') {

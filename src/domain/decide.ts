@@ -49,17 +49,23 @@ export function decide(wanted: readonly Wanted[], held: readonly Held[]): readon
 }
 
 /**
- * Runs that are to be stopped and that a worker does not hold, as ended. It must say so: that it says nothing of a run may
- * also mean that an answer which wants it started is still on its way.
+ * What a worker says that it holds: runs that are to be stopped and were never begun, or were cut short, are over. It must
+ * say so only then: until it knows that a stop is wanted, an answer may be on its way by which it begins them.
  */
-export function stopsWithoutRun(
+export function withStops<Run extends Held>(
   wanted: readonly Wanted[],
-  held: readonly Held[],
-): readonly (Held & { readonly phase: 'ended' })[] {
-  const known = new Set(held.map(({ run_id }) => run_id))
-  return wanted
-    .filter(({ run_id, desired }) => desired === 'stopped' && !known.has(run_id))
-    .map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'ended', outcome: { kind: 'stopped' } }))
+  held: readonly Run[],
+): readonly (Run | (Held & { readonly phase: 'ended' }))[] {
+  const heldById = new Map(held.map((run) => [run.run_id, run]))
+  const over = wanted.filter(({ run_id, desired }) => {
+    const run = heldById.get(run_id)
+    return desired === 'stopped' && (run === undefined || isCutShort(run.outcome))
+  })
+  const ids = new Set(over.map(({ run_id }) => run_id))
+  const stops = over.map(
+    ({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'ended', outcome: { kind: 'stopped' } }) as const,
+  )
+  return [...held.filter(({ run_id }) => !ids.has(run_id)), ...stops]
 }
 
 /** Whether an end says only that the worker gave a start up, as it does when it shuts down: no failure of the sandbox. */

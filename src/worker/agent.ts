@@ -11,7 +11,7 @@ import {
   type SyncRequest,
   type WantedRun,
 } from '../contract/worker-protocol.ts'
-import { decide, stopsWithoutRun } from '../domain/decide.ts'
+import { decide, withStops } from '../domain/decide.ts'
 import type { SandboxId, WorkerId } from '../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
@@ -135,7 +135,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     const listed = await driver.list()
     const known = new Set(listed.map(({ run_id }) => run_id))
     const held = [...listed, ...steps.starting().filter(({ run_id }) => !known.has(run_id))]
-    return [...held, ...stopsWithoutRun(wanted ?? [], held)]
+    return withStops(wanted ?? [], held)
   }
 
   const report = async (): Promise<SyncRequest> => {

@@ -171,9 +171,6 @@ export async function inWorld(
   let breach: Error | null = null
   try {
     snapshot = await takeSnapshot(lane.store)
-    await played.act('the workers begin', () => {
-      for (const machine of machines) machine.boot()
-    })
     await play(played)
   } catch (error) {
     breach = error instanceof Error ? error : new Error(String(error))

@@ -1,4 +1,5 @@
 /** The steps of a schedule: what can happen next, and how likely. */
+import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
 import type { Ending, Gate, GateKind } from './gates.ts'
 import { LOOPS, type LoopName, type Replica } from './replica.ts'
 import type { Seat, World } from './schedule.ts'
@@ -60,14 +61,28 @@ export async function playSteps(world: World, most: number): Promise<void> {
   const trouble = seeded.pick(TROUBLES)
   const rates = ratesOf(trouble)
   world.note(`trouble: ${trouble}`)
-  await playPrelude(world)
+  await playPrelude(world, trouble)
   const steps = Math.min(most, LEAST_STEPS + seeded.below(MORE_STEPS))
   for (let step = 0; step < steps; step++) await playStep(world, rates)
 }
 
-/** Most schedules begin with sandboxes that are under way: nothing can go wrong with none. */
-async function playPrelude(world: World): Promise<void> {
-  const { seeded, seats, clients } = world
+/** How long a leader listens before it calls anybody lost: a lease, and a look more. */
+const LISTENED_MS = WORKER_LEASE_MS + 5_000
+/** How wrong the clocks of machines are that nobody sets. */
+const SKEWS_MS = [-3_600_000, -12_000, 0, 12_000, 3_600_000]
+
+/**
+ * Some begin with replicas that have served for a while, or whose clocks differ; most with sandboxes that are under way:
+ * nothing can go wrong with none.
+ */
+async function playPrelude(world: World, trouble: Trouble): Promise<void> {
+  const { seeded, seats, machines, clients } = world
+  if (trouble === 'jumps' && seeded.chance(50))
+    for (const { wall } of [...seats, ...machines]) wall.offsetMs = seeded.pick(SKEWS_MS)
+  if (trouble !== 'nothing' && seeded.chance(40)) await passTime(world, LISTENED_MS)
+  await world.act('the workers begin', () => {
+    for (const machine of machines) machine.boot()
+  })
   await drain(world, seeded.below(30))
   for (let creates = seeded.below(4); creates > 0; creates--) {
     const { name, replica } = seeded.pick(seats)
