@@ -104,6 +104,22 @@ export async function leaveMachine(config: Config, { driver, storage, logs, leas
   await storage.close()
 }
 
+/** How long the control plane may take to hear of what was stopped, in milliseconds. */
+const HEARD_LIMIT_MS = 5_000
+const HEARD_LOOK_MS = 50
+
+/**
+ * Ends what runs where the settings say so, and waits until the worker, which must still live, has told the control plane: what
+ * it does not hear of, it calls lost.
+ */
+export async function stopWhileHeard(config: Config, { driver }: Pick<Machine, 'driver'>): Promise<void> {
+  if (config.shutdown !== 'stop') return
+  await stopAll(driver, config.stopGraceMs)
+  const deadlineMs = systemClock.monotonicMs() + HEARD_LIMIT_MS
+  while ((await driver.list()).length > 0 && systemClock.monotonicMs() < deadlineMs)
+    await systemClock.sleep(HEARD_LOOK_MS)
+}
+
 async function stopAll(driver: Driver, graceMs: number): Promise<void> {
   const live = (await driver.list()).filter(({ phase }) => phase !== 'ended')
   if (live.length > 0) say(`stopping ${String(live.length)} sandboxes`)

@@ -12,9 +12,9 @@ import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../worker/co
 import { UsageError, type Call } from './command.ts'
 import { ensureDataDir, openDataFolder } from './data-folder.ts'
 import { inWords, joinFleet, type JoinWish } from './join-fleet.ts'
-import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, type Machine } from './machine.ts'
+import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, stopWhileHeard, type Machine } from './machine.ts'
 import { say } from './say.ts'
-import { stopSignal } from './until-stopped.ts'
+import { stopSignal, untilAborted } from './until-stopped.ts'
 import { forgetIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 
 /** What the process ends with when its worker was removed: to start it again changes nothing then. */
@@ -94,11 +94,15 @@ async function live(
   await keepDemoImage({ config, log }, machine)
   const life = makeUuids(systemClock, systemRandom).next()
   const controlPlane = tellReach(makeControlPlane({ url, credential }), url)
-  await liveAsWorker(
-    { config, log },
-    { machine, identity: { worker_id, life, controlPlane, onSynced: tellStanding() } },
-    signal,
-  )
+  const identity = { worker_id, life, controlPlane, onSynced: tellStanding() }
+  const ending = new AbortController()
+  const living = liveAsWorker({ config, log }, { machine, identity }, ending.signal)
+  const stopped = untilAborted(signal)
+    .then(() => stopWhileHeard(config, machine))
+    .finally(() => {
+      ending.abort(signal.reason)
+    })
+  await Promise.all([living, Promise.race([living, stopped])])
 }
 
 /** Says when the control plane was reached first, and whenever it begins or ends a drain. */
