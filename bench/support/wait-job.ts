@@ -7,7 +7,7 @@ export type WaitJob = {
   readonly status: string
 }
 
-/** When each answer came, in milliseconds of the machine's monotonic clock, and what went wrong. */
+/** When each answer came, in milliseconds since 1970, and what went wrong. */
 export type WaitsEnd = {
   readonly arrivals: readonly (readonly [id: string, atMs: number])[]
   readonly failures: readonly string[]

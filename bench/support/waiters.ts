@@ -1,6 +1,6 @@
 /**
  * The waiters, a process of its own: opens a connection for each sandbox of the job, asks on it to wait, says when all have
- * asked, and tells of each answer when it came, by the monotonic clock of the machine, which all processes share.
+ * asked, and tells of each answer when it came, by the clock of the machine.
  */
 import { connect } from 'node:net'
 import { createInterface } from 'node:readline'
@@ -35,7 +35,7 @@ function ask(id: string): Promise<void> {
   })
   socket.on('data', (piece: string) => {
     if (received === '') {
-      arrivals.set(id, Number(process.hrtime.bigint()) / 1e6)
+      arrivals.set(id, performance.timeOrigin + performance.now())
       if (arrivals.size === job.ids.length) setTimeout(() => resolve(undefined), 200)
     }
     received += piece

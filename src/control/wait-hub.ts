@@ -114,7 +114,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
       for (let first = group.waits[0]; group.isWoken && first !== undefined; first = group.waits[0]) {
         group.isWoken = false
         const sandbox = await readSandbox(first)
-        for (const waiting of [...group.waits]) {
+        for (const waiting of group.waits.slice()) {
           if (isMet(waiting, sandbox)) end(waiting, { found: sandbox })
         }
       }

@@ -22,17 +22,16 @@ export type ParkDeps = {
 export function makePark({ closing, longWaits, renderError }: ParkDeps): Park {
   const leaves = new Set<() => void>()
   closing.addEventListener('abort', () => {
-    for (const leave of [...leaves]) leave()
+    for (const leave of leaves) leave()
   })
   return ({ request, reply, operation }, later) => {
     const response = reply.raw
-    const headers: OutgoingHttpHeaders = Object.fromEntries(Object.entries(reply.getHeaders()))
     reply.hijack()
     longWaits.add(request.raw, response)
     const leave = later.start((end) => {
       leaves.delete(leave)
       if (response.closed) return
-      respond({ response, operation, headers, renderError }, end)
+      respond({ reply, operation, renderError }, end)
     })
     leaves.add(leave)
     response.once('close', leave)
@@ -42,12 +41,13 @@ export function makePark({ closing, longWaits, renderError }: ParkDeps): Park {
 }
 
 type Parked = Pick<ParkDeps, 'renderError'> & {
-  readonly response: ServerResponse
+  readonly reply: FastifyReply
   readonly operation: Operation
-  readonly headers: OutgoingHttpHeaders
 }
 
-function respond({ response, operation, headers, renderError }: Parked, end: TaggedReply | Error): void {
+function respond({ reply, operation, renderError }: Parked, end: TaggedReply | Error): void {
+  const response = reply.raw
+  const headers: OutgoingHttpHeaders = Object.fromEntries(Object.entries(reply.getHeaders()))
   const given = end instanceof Error ? end : conditional(operation, response, end)
   if (given instanceof Error) {
     const { status, headers: own, body } = renderError(given, String(headers['x-request-id']))

@@ -1,3 +1,4 @@
+import type { EventEmitter } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
 
@@ -87,8 +88,7 @@ function isParser(parser: object): parser is Parser {
 function shedState(request: IncomingMessage, response: ServerResponse): void {
   const { socket } = request
   for (const listener of response.rawListeners('finish'))
-    if (/^bound resOnFinish$/.test(listener.name))
-      Reflect.apply(response.removeListener, response, ['finish', listener])
+    if (/^bound resOnFinish$/.test(listener.name)) drop(response, 'finish', listener)
   response.once('finish', endSocket)
   Reflect.set(response, '_onPendingData', ignore)
   request.rawHeaders = []
@@ -106,6 +106,12 @@ function ignore(): void {
 /** Takes away the listeners by which Node feeds the parser: bound functions of its own, which hold it. */
 function dropNodes(socket: Socket, event: string): void {
   for (const listener of socket.rawListeners(event)) {
-    if (/^bound socketOn\w+$/.test(listener.name)) Reflect.apply(socket.removeListener, socket, [event, listener])
+    if (/^bound socketOn\w+$/.test(listener.name)) drop(socket, event, listener)
   }
+}
+
+/** Takes away a listener whose type Node doesn't tell. */
+function drop(emitter: EventEmitter, event: string, listener: unknown): void {
+  const remove: unknown = Reflect.get(emitter, 'removeListener')
+  if (typeof remove === 'function') Reflect.apply(remove, emitter, [event, listener])
 }

@@ -117,14 +117,15 @@ type Subscribers = {
 }
 
 function makeSubscribers(log: Log): Subscribers {
-  const byTopic = new Map<string, Set<{ readonly callback: () => void }>>()
+  const byTopic = new Map<string, readonly { readonly callback: () => void }[]>() // lists: a set of one takes 300 bytes more
   return {
     add(topic, callback) {
       const entry = { callback } // the same function may subscribe twice
-      const entries = byTopic.get(topic) ?? new Set()
-      byTopic.set(topic, entries.add(entry))
+      byTopic.set(topic, [...(byTopic.get(topic) ?? []), entry])
       return () => {
-        if (entries.delete(entry) && entries.size === 0 && byTopic.get(topic) === entries) byTopic.delete(topic)
+        const left = (byTopic.get(topic) ?? []).filter((one) => one !== entry)
+        if (left.length === 0) byTopic.delete(topic)
+        else byTopic.set(topic, left)
       }
     },
     wake(topics) {

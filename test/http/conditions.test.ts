@@ -100,7 +100,7 @@ test('of many changes at once that demand the same object exactly one is done', 
     ask('update_volume', { ...volume, body: { labels: { racer: String(index) } } }, { 'if-match': tagOfVolume }),
   )
   for (const race of [renames, labels]) {
-    const statuses = (await Promise.all(race)).map(({ status }) => status).toSorted()
+    const statuses = (await Promise.all(race)).map(({ status }) => status).toSorted((a, b) => a - b)
     assert.deepEqual(statuses, [200, ...many.slice(1).map(() => 412)])
   }
   const starts = many.map(() => ask('start_sandbox', sandbox, { 'if-match': '*' }))
