@@ -79,7 +79,9 @@ export const STEPS_VARIABLE = 'SANDYARD_FAULT_STEPS'
 export const SCHEDULES_VARIABLE = 'SANDYARD_FAULT_SCHEDULES'
 
 /** Opens lanes, which are closed together. */
-export async function openLanes(count: number): Promise<{ readonly lanes: readonly Lane[]; close(): Promise<void> }> {
+export async function openLanes(
+  count: number,
+): Promise<{ readonly lanes: readonly Lane[]; readonly close: () => Promise<void> }> {
   const lanes = await Promise.all(Array.from({ length: count }, () => openLane()))
   return {
     lanes,

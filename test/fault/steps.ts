@@ -223,8 +223,9 @@ function jump(world: World): Promise<void> {
   })
 }
 
-/** How often the loop that looks for lost workers begins a pass while time goes on; the watchdogs look as often. */
+/** How often the loop that looks for lost workers begins a pass while time goes on, and who wants to lead looks. */
 const LOOK_EVERY_MS = 4_000
+const WATCH_EVERY_MS = 1_000
 
 /** Lets time go on: timers open when they are due, processes that run look for lost workers, nothing else moves. */
 export async function passTime(world: World, ms: number): Promise<void> {
@@ -237,7 +238,7 @@ export async function passTime(world: World, ms: number): Promise<void> {
       .open()
       .filter(({ kind, dueMs }) => kind === 'timer' && dueMs !== null && dueMs <= untilMs)
       .sort((a, b) => (a.dueMs ?? 0) - (b.dueMs ?? 0))
-    const toMs = Math.max(gates.nowMs, Math.min(next?.dueMs ?? untilMs, lookMs + LOOK_EVERY_MS, untilMs))
+    const toMs = Math.max(gates.nowMs, Math.min(next?.dueMs ?? untilMs, gates.nowMs + WATCH_EVERY_MS, untilMs))
     gates.setNow(toMs)
     for (const machine of machines) {
       const ended = machine.watch()
@@ -251,13 +252,13 @@ export async function passTime(world: World, ms: number): Promise<void> {
         if (replica.life.isDead || replica.life.isPaused || !replica.leads()) continue
         await world.act(`${replica.life.name} looks for lost workers`, () => replica.beginPass('lost'))
       }
-      for (const gate of readyGates(world).filter(isOfLoops)) await world.open(gate, 'done')
     }
+    for (const gate of readyGates(world).filter((one) => goesOn(one, toMs === lookMs))) await world.open(gate, 'done')
     if (next === undefined && toMs >= untilMs) return
   }
 }
 
-/** What goes on while time does: that leaders beat and look for lost workers. */
-function isOfLoops({ label }: Gate): boolean {
-  return label.startsWith('lost: ') || label.startsWith('lead: ')
+/** What goes on while time does: leaders beat, and at a look they look for lost workers and others for the lead. */
+function goesOn({ label }: Gate, isLook: boolean): boolean {
+  return label.startsWith('lead: leads.beat') || (isLook && (label.startsWith('lost: ') || label.startsWith('lead: ')))
 }
