@@ -50,9 +50,10 @@ export async function holdSync(
     if (taken === null) return emptyAnswer(deps.tickets, worker, report)
     const { told, hasMoved, print } = taken
     for (let isFirst = true; ; isFirst = false) {
-      isWoken = false
-      hasTicket = false
+      // What came in while the report was taken in is newer than an answer that follows from it.
       const atOnce = isFirst ? answerAtOnce(deps.tickets, report, taken) : null
+      if (atOnce === null) isWoken = false
+      hasTicket = false
       const answer = { ...(atOnce ?? (await makeAnswer(deps, deps.tickets, worker, report))), ...told }
       const restMs = endMs - deps.clock.monotonicMs()
       if (isFirst && !hasMoved && print !== null && !isNews(answer, report)) deps.note?.(print, told)
