@@ -112,18 +112,35 @@ export async function live(q: Queryable, now: Date): Promise<readonly WorkerRow[
   return rows
 }
 
-/** A worker that is lost; one that was removed is so by its operator's will. */
-export type LostWorker = { readonly id: WorkerId; readonly name: string; readonly is_removed: boolean }
+/** A worker that has not reported lately, and its last report; one that was removed is so by its operator's will. */
+export type SilentWorker = {
+  readonly id: WorkerId
+  readonly name: string
+  readonly is_removed: boolean
+  readonly life: string | null
+  readonly report_seq: number
+}
 
-/** Workers that hold open runs and whose lease ended before `deadline`. */
-export async function lost(q: Queryable, deadline: Date): Promise<readonly LostWorker[]> {
-  const { rows } = await q.query<LostWorker>({
-    name: 'workers.lost',
-    text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
+/** Workers that hold open runs and whose lease ends before `deadline`. */
+export async function silent(q: Queryable, deadline: Date): Promise<readonly SilentWorker[]> {
+  const { rows } = await q.query<SilentWorker>({
+    name: 'workers.silent',
+    text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed, w.life, w.report_seq
+           FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
            AND EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`,
     values: [deadline],
   })
   return rows
+}
+
+/** Whether a worker has not reported since, and does not until the transaction ends. */
+export async function isSilentSince(tx: Queryable, { id, life, report_seq }: SilentWorker): Promise<boolean> {
+  const { rowCount } = await tx.query({
+    name: 'workers.isSilentSince',
+    text: 'SELECT FROM workers WHERE id = $1 AND life IS NOT DISTINCT FROM $2 AND report_seq = $3 FOR SHARE',
+    values: [id, life, report_seq],
+  })
+  return rowCount === 1
 }
 
 /** How every worker that ever said so keeps volumes. */
