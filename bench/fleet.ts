@@ -63,7 +63,7 @@ async function measurePlacement(client: Client, prefix: string, count: number): 
   await fillPending(client, prefix, count)
   const fromMs = performance.now()
   for (;;) {
-    await pause(100)
+    await pause(250)
     const { open, placed } = await countRuns(client)
     const elapsedMs = performance.now() - fromMs
     if (placed === open) return { rate: (count / elapsedMs) * 1_000, openBefore: before.open, count }

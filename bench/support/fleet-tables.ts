@@ -28,19 +28,24 @@ export async function fillWorkers(client: Client, count: number): Promise<readon
   return played.map(({ credential }, index) => ({ credential, id: rows[index]?.id ?? '', runs: [] }))
 }
 
-/** Writes sandboxes down as copies of the one that is there, each with a run that was just admitted. */
+/**
+ * Writes sandboxes down as copies of the one that is there, then for each a run that was just admitted. What writing so
+ * many sandboxes leaves to do for the disk is done before: it is not the placement's.
+ */
 export async function fillPending(client: Client, prefix: string, count: number): Promise<void> {
   await client.query(
-    `WITH made AS (
-       INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, abilities,
-         spec, spec_projection, registry)
-       SELECT uuidv7(), org_id, $1::text || n, $1::text || n, 'starting', 'scheduling', false, now(), 1, 512, abilities, spec,
-         spec_projection, registry
-       FROM (SELECT * FROM sandboxes WHERE name = 'bench-template') t, generate_series(1, $2::integer) n
-       RETURNING id, org_id)
-     INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at)
-     SELECT uuidv7(), org_id, id, 1, 512, now() FROM made`,
+    `INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, abilities,
+       spec, spec_projection, registry)
+     SELECT uuidv7(), org_id, $1::text || n, $1::text || n, 'starting', 'scheduling', false, now(), 1, 512, abilities, spec,
+       spec_projection, registry
+     FROM (SELECT * FROM sandboxes WHERE name = 'bench-template') t, generate_series(1, $2::integer) n`,
     [prefix, count],
+  )
+  await client.query('CHECKPOINT')
+  await client.query(
+    `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at)
+     SELECT uuidv7(), org_id, id, 1, 512, now() FROM sandboxes WHERE starts_with(name, $1)`,
+    [prefix],
   )
 }
 
