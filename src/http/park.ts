@@ -26,13 +26,13 @@ export function makePark({ closing, longWaits, renderError }: ParkDeps): Park {
   })
   return ({ request, reply, operation }, later) => {
     const response = reply.raw
-    reply.hijack()
     longWaits.add(request.raw, response)
     const leave = later.start((end) => {
       leaves.delete(leave)
       if (response.closed) return
       respond({ reply, operation, renderError }, end)
     })
+    reply.hijack() // from here on no error is answered by itself
     leaves.add(leave)
     response.once('close', leave)
     if (closing.aborted || response.closed) leave()

@@ -103,7 +103,15 @@ function oneSandbox(): Partial<UseCases> {
     getSandbox: async (_caller, ref) => find(ref),
     listSandboxes: () => Promise.resolve({ items: [theSandbox], nextCursor: null }),
     startSandbox: async (_caller, ref) => find(ref),
-    waitForSandbox: async (_caller, ref) => find(ref),
+    waitForSandbox: async (_caller, ref) => {
+      const found = find(ref)
+      return {
+        start: (onEnd) => {
+          const ending = setImmediate(onEnd, found)
+          return () => clearImmediate(ending)
+        },
+      }
+    },
     stopSandbox: async (_caller, ref) => find(ref),
     renameSandbox: async (_caller, ref, change) => ({ ...find(ref), ...change }),
     deleteSandbox: async (_caller, ref) => {
