@@ -2,27 +2,14 @@
 import type { SyncRequest } from '../../src/contract/worker-protocol.ts'
 import type { OrgId } from '../../src/domain/ids.ts'
 import type { Queryable } from '../../src/store/database.ts'
-import { openBySandbox } from './laws.ts'
 import type { Switches } from './schedule.ts'
 import type { Seeded } from './seeded.ts'
 import type { Store } from './sim-database.ts'
-import type { Snapshot } from './snapshot.ts'
 
 /** What is done to reports, where switches say so. */
-export function altering(
-  { knowsRuns, knowsOrder }: Pick<Switches, 'knowsRuns' | 'knowsOrder'>,
-  seen: () => Snapshot,
-): (report: SyncRequest) => SyncRequest {
+export function altering({ knowsOrder }: Pick<Switches, 'knowsOrder'>): (report: SyncRequest) => SyncRequest {
   let reports = 0
-  return (report) => {
-    const { seq } = report
-    const open = knowsRuns ? null : openBySandbox(seen())
-    return {
-      ...report,
-      seq: knowsOrder ? seq : ++reports,
-      seen: report.seen.map((run) => ({ ...run, run_id: open?.get(run.sandbox_id)?.[0]?.id ?? run.run_id })),
-    }
-  }
+  return (report) => (knowsOrder ? report : { ...report, seq: ++reports })
 }
 
 /** A database that loses one transaction in a hundred and says that it is kept. */

@@ -23,8 +23,6 @@ export type Switches = {
   readonly isFenced: boolean
   /** Whether other processes of each machine see to that when the worker can't. */
   readonly isWatched: boolean
-  /** Whether what a worker says of a run is taken for that run alone, and not for whichever run its sandbox has now. */
-  readonly knowsRuns: boolean
   /** Whether a report that a later one overtook, or that comes twice, is known as such. */
   readonly knowsOrder: boolean
   /** Whether the database keeps what it says that it keeps. */
@@ -34,7 +32,6 @@ export type Switches = {
 export const EVERYTHING_ON: Switches = {
   isFenced: true,
   isWatched: true,
-  knowsRuns: true,
   knowsOrder: true,
   keepsWord: true,
 }
@@ -97,7 +94,7 @@ export async function inWorld(
     log,
     placement: seeded.pick(PLACEMENT_POLICIES),
     hasRivals: names.length > 1,
-    alter: altering(switches, () => snapshot),
+    alter: altering(switches),
   }
   const seats: Seat[] = []
   for (const name of names) {
