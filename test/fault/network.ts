@@ -44,7 +44,16 @@ export function makeNetwork(gates: Gates, choose: () => Replica | null): Network
           },
           () => {
             if (replica.life.isDead) throw new Error('connection refused')
-            answers.push(serve(replica, sent, hungUp))
+            const deliver = (): void => {
+              if (!replica.life.isDead) answers.push(serve(replica, sent, hungUp))
+            }
+            if (answers.length === 0) deliver()
+            else
+              void gates.pass(
+                cable,
+                { kind: 'request', label: `${label} again`, isPassable: () => !replica.life.isPaused },
+                deliver,
+              ) // late, and answered to nobody
           },
         )
         await Promise.race([arrival, reset.promise])

@@ -51,8 +51,6 @@ export type ReplicaWorld = {
   readonly placement: PlacementPolicy
   /** Whether other processes may lead as well: then the lead is asked for. */
   readonly hasRivals: boolean
-  /** What becomes of a report before it is served. */
-  readonly alter: (report: SyncRequest) => SyncRequest
 }
 
 const SEALING_KEY = Buffer.alloc(32, 7)
@@ -127,8 +125,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     deps: base,
     leads,
     beginPass,
-    async sync(sent, signal) {
-      const report = world.alter(sent)
+    async sync(report, signal) {
       const worker = report.worker_id
       const { promise: answered, resolve } = Promise.withResolvers<void>()
       const mine: Held = { report, release: new AbortController(), answered }

@@ -1,16 +1,8 @@
 /** Ways to break what the laws rest on, so that a test sees that they notice. */
-import type { SyncRequest } from '../../src/contract/worker-protocol.ts'
 import type { OrgId } from '../../src/domain/ids.ts'
 import type { Queryable } from '../../src/store/database.ts'
-import type { Switches } from './schedule.ts'
 import type { Seeded } from './seeded.ts'
 import type { Store } from './sim-database.ts'
-
-/** What is done to reports, where switches say so. */
-export function altering({ knowsOrder }: Pick<Switches, 'knowsOrder'>): (report: SyncRequest) => SyncRequest {
-  let reports = 0
-  return (report) => (knowsOrder ? report : { ...report, seq: ++reports })
-}
 
 /** A database that loses one transaction in a hundred and says that it is kept. */
 export function forgetful(store: Store, seeded: Seeded): Store {

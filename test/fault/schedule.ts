@@ -11,7 +11,7 @@ import { makeMachine, type Machine } from './machine.ts'
 import { makeNetwork } from './network.ts'
 import { bootReplica, type Replica, type ReplicaWorld } from './replica.ts'
 import { makeSeeded, type Seeded } from './seeded.ts'
-import { altering, forgetful } from './sabotage.ts'
+import { forgetful } from './sabotage.ts'
 import { makeSimDatabase } from './sim-database.ts'
 import { makeWakeBus } from './sim-wake.ts'
 import { EMPTY, takeSnapshot, type Snapshot } from './snapshot.ts'
@@ -23,8 +23,6 @@ export type Switches = {
   readonly isFenced: boolean
   /** Whether other processes of each machine see to that when the worker can't. */
   readonly isWatched: boolean
-  /** Whether a report that a later one overtook, or that comes twice, is known as such. */
-  readonly knowsOrder: boolean
   /** Whether the database keeps what it says that it keeps. */
   readonly keepsWord: boolean
 }
@@ -32,7 +30,6 @@ export type Switches = {
 export const EVERYTHING_ON: Switches = {
   isFenced: true,
   isWatched: true,
-  knowsOrder: true,
   keepsWord: true,
 }
 
@@ -94,7 +91,6 @@ export async function inWorld(
     log,
     placement: seeded.pick(PLACEMENT_POLICIES),
     hasRivals: names.length > 1,
-    alter: altering(switches),
   }
   const seats: Seat[] = []
   for (const name of names) {
