@@ -1,10 +1,47 @@
 -- Made from the migrations by dumpSchema (src/store/schema-dump.ts); do not edit.
 
+CREATE OR REPLACE FUNCTION public.sandyard_add_label_pairs()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  WITH wide AS (SELECT sandbox_id FROM changed GROUP BY sandbox_id HAVING count(*) > 16)
+  INSERT INTO sandbox_label_pairs (org_id, pair, sandbox_id)
+  SELECT a.org_id, sandyard_label_pair(a.key, a.value, b.key, b.value), a.sandbox_id
+  FROM changed a JOIN changed b ON b.sandbox_id = a.sandbox_id AND a.key < b.key
+  WHERE a.sandbox_id NOT IN (SELECT sandbox_id FROM wide)
+  UNION ALL
+  SELECT org_id, sandyard_label_pair(key, value, '', ''), sandbox_id FROM changed
+  WHERE sandbox_id IN (SELECT sandbox_id FROM wide)
+  ON CONFLICT DO NOTHING;
+  RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_drop_label_pairs()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  DELETE FROM sandbox_label_pairs p USING (
+    SELECT a.org_id, sandyard_label_pair(a.key, a.value, b.key, b.value) AS pair, a.sandbox_id
+    FROM changed a JOIN changed b ON b.sandbox_id = a.sandbox_id AND a.key < b.key
+    UNION ALL
+    SELECT org_id, sandyard_label_pair(key, value, '', ''), sandbox_id FROM changed) gone
+  WHERE p.org_id = gone.org_id AND p.pair = gone.pair AND p.sandbox_id = gone.sandbox_id;
+  RETURN NULL;
+END $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_is_system()
  RETURNS boolean
  LANGUAGE sql
  STABLE PARALLEL SAFE
 AS $function$ SELECT current_setting('sandyard.org', true) = '*' $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_label_pair(key text, value text, other_key text, other_value text)
+ RETURNS bytea
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+RETURN SUBSTRING(sha256(convert_to(concat_ws(''::text, key, value, other_key, other_value), 'UTF8'::name)) FROM 1 FOR 8);
 
 CREATE OR REPLACE FUNCTION public.sandyard_limit(plan_limits jsonb, overrides jsonb, name text)
  RETURNS integer
@@ -68,6 +105,39 @@ CREATE TABLE events (
 ALTER TABLE events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE events FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE idempotency (
+  org_id uuid NOT NULL,
+  key text COLLATE "C" NOT NULL,
+  request_sha256 bytea NOT NULL,
+  id uuid NOT NULL,
+  claim uuid NOT NULL,
+  claimed_until timestamp with time zone NOT NULL,
+  tries integer NOT NULL,
+  note bytea,
+  reply_sealed bytea,
+  created_at timestamp with time zone NOT NULL,
+  expires_at timestamp with time zone NOT NULL,
+  CONSTRAINT idempotency_key_length CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255))),
+  CONSTRAINT idempotency_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
+  CONSTRAINT idempotency_pkey PRIMARY KEY (org_id, key),
+  CONSTRAINT idempotency_request_length CHECK ((octet_length(request_sha256) = 32)),
+  CONSTRAINT idempotency_tries_positive CHECK ((tries > 0))
+);
+ALTER TABLE idempotency ENABLE ROW LEVEL SECURITY;
+ALTER TABLE idempotency FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE leads (
+  name text NOT NULL,
+  holder uuid,
+  epoch bigint NOT NULL,
+  beats bigint NOT NULL,
+  CONSTRAINT leads_counts_positive CHECK (((epoch >= 0) AND (beats >= 0))),
+  CONSTRAINT leads_epoch_key UNIQUE (name, epoch),
+  CONSTRAINT leads_pkey PRIMARY KEY (name)
+);
+ALTER TABLE leads ENABLE ROW LEVEL SECURITY;
+ALTER TABLE leads FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE members (
   id uuid NOT NULL,
   org_id uuid NOT NULL,
@@ -129,6 +199,18 @@ CREATE TABLE registry_credentials (
 ALTER TABLE registry_credentials ENABLE ROW LEVEL SECURITY;
 ALTER TABLE registry_credentials FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE replicas (
+  id uuid NOT NULL,
+  url text,
+  version text NOT NULL,
+  schema_version integer NOT NULL,
+  started_at timestamp with time zone NOT NULL,
+  seen_at timestamp with time zone NOT NULL,
+  CONSTRAINT replicas_pkey PRIMARY KEY (id)
+);
+ALTER TABLE replicas ENABLE ROW LEVEL SECURITY;
+ALTER TABLE replicas FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE runs (
   id uuid NOT NULL,
   org_id uuid NOT NULL,
@@ -147,6 +229,7 @@ CREATE TABLE runs (
   is_ephemeral boolean DEFAULT false NOT NULL,
   disk_mib integer DEFAULT 0 NOT NULL,
   rolled_up_at timestamp with time zone,
+  waits_since timestamp with time zone,
   CONSTRAINT runs_order CHECK (((ended_at IS NULL) OR (started_at IS NULL) OR (ended_at >= started_at))),
   CONSTRAINT runs_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
   CONSTRAINT runs_pkey PRIMARY KEY (id),
@@ -157,6 +240,16 @@ CREATE TABLE runs (
 );
 ALTER TABLE runs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE runs FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE sandbox_label_pairs (
+  org_id uuid NOT NULL,
+  pair bytea NOT NULL,
+  sandbox_id uuid NOT NULL,
+  CONSTRAINT sandbox_label_pairs_length CHECK ((octet_length(pair) = 8)),
+  CONSTRAINT sandbox_label_pairs_pkey PRIMARY KEY (org_id, pair, sandbox_id)
+);
+ALTER TABLE sandbox_label_pairs ENABLE ROW LEVEL SECURITY;
+ALTER TABLE sandbox_label_pairs FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE sandbox_labels (
   org_id uuid NOT NULL,
@@ -201,6 +294,9 @@ CREATE TABLE sandboxes (
   spec_projection json NOT NULL,
   registry json NOT NULL,
   registry_sealed bytea,
+  run_id uuid,
+  disk_size_mib integer,
+  max_duration_secs bigint,
   CONSTRAINT sandboxes_home_worker_fkey FOREIGN KEY (home_worker_id) REFERENCES workers(id),
   CONSTRAINT sandboxes_name_length CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
   CONSTRAINT sandboxes_org_fkey FOREIGN KEY (org_id) REFERENCES orgs(id),
@@ -209,7 +305,7 @@ CREATE TABLE sandboxes (
   CONSTRAINT sandboxes_reason_while_starting CHECK (((status_reason IS NULL) OR (status = 'starting'::text))),
   CONSTRAINT sandboxes_slug_shape CHECK (((slug ~ '^[a-z0-9]+(-[a-z0-9]+)*$'::text) AND ((length(slug) >= 3) AND (length(slug) <= 63)))),
   CONSTRAINT sandboxes_status_known CHECK ((status = ANY (ARRAY['created'::text, 'starting'::text, 'running'::text, 'stopping'::text, 'stopped'::text, 'failed'::text])))
-);
+) WITH (fillfactor=65);
 ALTER TABLE sandboxes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE sandboxes FORCE ROW LEVEL SECURITY;
 
@@ -218,8 +314,19 @@ CREATE TABLE sandyard_migrations (
   name text NOT NULL,
   sha256 text NOT NULL,
   applied_at timestamp with time zone DEFAULT now() NOT NULL,
+  breaking text,
   CONSTRAINT sandyard_migrations_pkey PRIMARY KEY (id)
 );
+
+CREATE TABLE sealing_key (
+  is_the_one boolean NOT NULL,
+  fingerprint bytea NOT NULL,
+  CONSTRAINT sealing_key_fingerprint_length CHECK ((octet_length(fingerprint) = 32)),
+  CONSTRAINT sealing_key_one_row CHECK (is_the_one),
+  CONSTRAINT sealing_key_pkey PRIMARY KEY (is_the_one)
+);
+ALTER TABLE sealing_key ENABLE ROW LEVEL SECURITY;
+ALTER TABLE sealing_key FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE storage_accruals (
   org_id uuid NOT NULL,
@@ -234,6 +341,18 @@ CREATE TABLE storage_accruals (
 );
 ALTER TABLE storage_accruals ENABLE ROW LEVEL SECURITY;
 ALTER TABLE storage_accruals FORCE ROW LEVEL SECURITY;
+
+CREATE UNLOGGED TABLE stream_tickets (
+  ticket text NOT NULL,
+  worker_id uuid NOT NULL,
+  url text NOT NULL,
+  asked json NOT NULL,
+  expires_at timestamp with time zone NOT NULL,
+  CONSTRAINT stream_tickets_pkey PRIMARY KEY (ticket),
+  CONSTRAINT stream_tickets_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
+);
+ALTER TABLE stream_tickets ENABLE ROW LEVEL SECURITY;
+ALTER TABLE stream_tickets FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE usage_days (
   org_id uuid NOT NULL,
@@ -308,6 +427,23 @@ CREATE TABLE volumes (
 ALTER TABLE volumes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE volumes FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE worker_tokens (
+  id uuid NOT NULL,
+  name text,
+  secret_sha256 bytea NOT NULL,
+  created_at timestamp with time zone NOT NULL,
+  expires_at timestamp with time zone NOT NULL,
+  used_at timestamp with time zone,
+  worker_id uuid,
+  CONSTRAINT worker_tokens_pkey PRIMARY KEY (id),
+  CONSTRAINT worker_tokens_secret_key UNIQUE (secret_sha256),
+  CONSTRAINT worker_tokens_secret_length CHECK ((octet_length(secret_sha256) = 32)),
+  CONSTRAINT worker_tokens_used_by_worker CHECK (((used_at IS NULL) = (worker_id IS NULL))),
+  CONSTRAINT worker_tokens_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
+);
+ALTER TABLE worker_tokens ENABLE ROW LEVEL SECURITY;
+ALTER TABLE worker_tokens FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE workers (
   id uuid NOT NULL,
   name text NOT NULL,
@@ -321,8 +457,11 @@ CREATE TABLE workers (
   life uuid,
   report_seq bigint DEFAULT 0 NOT NULL,
   storage jsonb,
-  CONSTRAINT workers_credential_key UNIQUE (credential_sha256),
-  CONSTRAINT workers_name_key UNIQUE (name),
+  draining_since timestamp with time zone,
+  drain_deadline_at timestamp with time zone,
+  removed_at timestamp with time zone,
+  offer text GENERATED ALWAYS AS (md5(((COALESCE((driver)::text, ''::text) || ' '::text) || COALESCE((storage)::text, ''::text)))) STORED NOT NULL,
+  CONSTRAINT workers_deadline_while_draining CHECK (((drain_deadline_at IS NULL) OR (draining_since IS NOT NULL))),
   CONSTRAINT workers_pkey PRIMARY KEY (id)
 );
 ALTER TABLE workers ENABLE ROW LEVEL SECURITY;
@@ -355,6 +494,8 @@ CREATE INDEX events_page ON public.events USING btree (org_id, id DESC);
 
 CREATE INDEX events_page_by_type ON public.events USING btree (org_id, event_type, id DESC);
 
+CREATE INDEX idempotency_expiry ON public.idempotency USING btree (expires_at);
+
 CREATE INDEX members_page ON public.members USING btree (org_id, id DESC);
 
 CREATE INDEX runs_across_midnight ON public.runs USING btree (org_id, started_at) WHERE ((rolled_up_at IS NOT NULL) AND (((started_at AT TIME ZONE 'UTC'::text))::date <> ((ended_at AT TIME ZONE 'UTC'::text))::date));
@@ -363,17 +504,19 @@ CREATE INDEX runs_active_of_org ON public.runs USING btree (org_id) WHERE (ended
 
 CREATE INDEX runs_deadline ON public.runs USING btree (deadline_at) WHERE ((ended_at IS NULL) AND (stop_requested_at IS NULL));
 
+CREATE INDEX runs_new ON public.runs USING btree (opened_at, id) WHERE ((ended_at IS NULL) AND (worker_id IS NULL) AND (waits_since IS NULL));
+
 CREATE INDEX runs_of_sandbox ON public.runs USING btree (sandbox_id, opened_at DESC);
 
-CREATE INDEX runs_of_worker ON public.runs USING btree (worker_id) WHERE (ended_at IS NULL);
+CREATE INDEX runs_of_worker ON public.runs USING btree (worker_id) INCLUDE (vcpus, memory_mib, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NOT NULL));
 
 CREATE UNIQUE INDEX runs_one_open ON public.runs USING btree (sandbox_id) WHERE (ended_at IS NULL);
-
-CREATE INDEX runs_pending ON public.runs USING btree (opened_at) WHERE ((ended_at IS NULL) AND (worker_id IS NULL));
 
 CREATE INDEX runs_rolled_up ON public.runs USING btree (org_id, ended_at) WHERE (rolled_up_at IS NOT NULL);
 
 CREATE INDEX runs_to_roll_up ON public.runs USING btree (org_id, id) WHERE ((rolled_up_at IS NULL) AND (started_at IS NOT NULL) AND (ended_at IS NOT NULL));
+
+CREATE INDEX runs_waiting ON public.runs USING btree (opened_at, id) INCLUDE (vcpus, memory_mib, org_id) WHERE ((ended_at IS NULL) AND (worker_id IS NULL) AND (waits_since IS NOT NULL));
 
 CREATE INDEX sandbox_labels_sandbox ON public.sandbox_labels USING btree (sandbox_id);
 
@@ -383,11 +526,15 @@ CREATE INDEX sandboxes_leaving_name ON public.sandboxes USING btree (org_id, nam
 
 CREATE UNIQUE INDEX sandboxes_name_key ON public.sandboxes USING btree (org_id, name) WHERE (visible_until IS NULL);
 
+CREATE INDEX sandboxes_of_home ON public.sandboxes USING btree (home_worker_id) WHERE (home_worker_id IS NOT NULL);
+
 CREATE INDEX sandboxes_page ON public.sandboxes USING btree (org_id, id DESC) WHERE (visible_until IS NULL);
 
 CREATE UNIQUE INDEX sandboxes_slug_key ON public.sandboxes USING btree (slug) WHERE (visible_until IS NULL);
 
 CREATE INDEX storage_accruals_range ON public.storage_accruals USING btree (org_id, from_at);
+
+CREATE INDEX stream_tickets_of_worker ON public.stream_tickets USING btree (worker_id);
 
 CREATE INDEX volumes_deleting ON public.volumes USING btree (updated_at) WHERE (status = 'deleting'::text);
 
@@ -397,9 +544,21 @@ CREATE INDEX volumes_of_home ON public.volumes USING btree (home_worker_id);
 
 CREATE UNIQUE INDEX volumes_one_host ON public.volumes USING btree (org_id) WHERE (kind = 'host'::text);
 
+CREATE UNIQUE INDEX workers_credential_key ON public.workers USING btree (credential_sha256) WHERE (removed_at IS NULL);
+
+CREATE INDEX workers_draining ON public.workers USING btree (drain_deadline_at) WHERE (drain_deadline_at IS NOT NULL);
+
+CREATE UNIQUE INDEX workers_name_key ON public.workers USING btree (name) WHERE (removed_at IS NULL);
+
+CREATE INDEX workers_removed_credential ON public.workers USING btree (credential_sha256) WHERE (removed_at IS NOT NULL);
+
 CREATE POLICY tenant ON api_keys AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON events AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON idempotency AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY system ON leads AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON members AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
@@ -411,7 +570,11 @@ CREATE POLICY system ON plans AS PERMISSIVE FOR ALL TO public USING (sandyard_is
 
 CREATE POLICY tenant ON registry_credentials AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
+CREATE POLICY system ON replicas AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
 CREATE POLICY tenant ON runs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY tenant ON sandbox_label_pairs AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
 CREATE POLICY tenant ON sandbox_labels AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
@@ -419,7 +582,11 @@ CREATE POLICY tenant ON sandbox_volumes AS PERMISSIVE FOR ALL TO public USING (s
 
 CREATE POLICY tenant ON sandboxes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
+CREATE POLICY system ON sealing_key AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
 CREATE POLICY tenant ON storage_accruals AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
+
+CREATE POLICY system ON stream_tickets AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY tenant ON usage_days AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
@@ -433,6 +600,12 @@ CREATE POLICY system ON users AS PERMISSIVE FOR ALL TO public USING (sandyard_is
 
 CREATE POLICY tenant ON volumes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
+CREATE POLICY system ON worker_tokens AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
 CREATE POLICY system ON workers AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION sandyard_refuse_change();
+
+CREATE TRIGGER sandbox_labels_added AFTER INSERT ON public.sandbox_labels REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION sandyard_add_label_pairs();
+
+CREATE TRIGGER sandbox_labels_dropped AFTER DELETE ON public.sandbox_labels REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION sandyard_drop_label_pairs();

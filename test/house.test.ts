@@ -63,7 +63,8 @@ test('SQL and the database driver are found in src/store only', () => {
 
 test('the status of a sandbox is written through control/transition.ts only', () => {
   const writers = sources.filter(
-    ({ layer, code }) => layer === 'store' && /UPDATE\s+sandboxes\s+(?:\w+\s+)?SET\s+(\$\{|[^`']*\bstatus\s*=)/i.test(code),
+    ({ layer, code }) =>
+      layer === 'store' && /UPDATE\s+sandboxes\s+(?:\w+\s+)?SET\s+(\$\{|[^`']*\bstatus\s*=)/i.test(code),
   )
   assert.deepEqual(
     writers.map(({ path }) => path),

@@ -56,8 +56,9 @@ async function runUp({ config }: Call): Promise<number> {
 /** Without them the API works all the same: what is there can be read, and starts say what they wait for. */
 async function tryMachine(deps: MachineDeps): Promise<Machine | null> {
   try {
-    // One process with its control plane, so the two can't be parted: nothing else could run its sandboxes meanwhile.
-    return await openMachine(deps, { fencesItself: false })
+    // On the embedded database nobody else could run its sandboxes while it stands still; on another, other servers may call
+    // them lost and have them run elsewhere.
+    return await openMachine(deps, { fencesItself: deps.config.databaseUrl !== null })
   } catch (error) {
     deps.log.error({ error }, 'no driver')
     say(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
@@ -75,7 +76,9 @@ async function runLocally(
   signal: AbortSignal,
 ): Promise<void> {
   const credential = folder.workerCredential
-  const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER, credential })
+  // On an operator's database there may be several, each with a credential of its own.
+  const name = config.databaseUrl === null ? LOCAL_WORKER : `${LOCAL_WORKER}-${folder.namePrefix}`
+  const worker_id = await registerWorker(control.deps, { name, credential })
   const identity = {
     worker_id,
     life: control.deps.uuids.next(),

@@ -133,7 +133,10 @@ function renderProblems(operation: Operation, components: Components): object {
         status,
         {
           description: codes.map((code) => `\`${code}\``).join(', '),
-          headers: status === 429 || status === 503 || codes.includes('idempotency_key_in_use') ? { ...HEADERS, ...RETRY_AFTER } : HEADERS,
+          headers:
+            status === 429 || status === 503 || codes.includes('idempotency_key_in_use')
+              ? { ...HEADERS, ...RETRY_AFTER }
+              : HEADERS,
           content: { 'application/json': { schema: render(ErrorReply, components) } },
         },
       ]),

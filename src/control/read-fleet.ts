@@ -42,6 +42,6 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
 
 /** A run as placement takes it. */
 export function requestOf(run: rooms.PendingRun, defaultRegistry: string): PlacementRequest {
-  const parsed = parseImageReference(run.image, defaultRegistry)
-  return { ...run, image: parsed.ok ? canonicalReference(parsed.reference) : null }
+  const parsed = run.image === null ? null : parseImageReference(run.image, defaultRegistry)
+  return { ...run, image: parsed?.ok === true ? canonicalReference(parsed.reference) : null }
 }

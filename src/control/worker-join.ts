@@ -9,21 +9,30 @@ import * as workers from '../store/workers.ts'
 import * as workerTokens from '../store/worker-tokens.ts'
 import type { ControlDeps } from './deps.ts'
 
-/** Registers the worker that lives in this process by name, or renews the credential of the one that has it. Answers its id. */
+/**
+ * Registers the worker that lives in this process: the one that its credential belongs to, whatever its name, or else the
+ * one of that name, whose credential it renews, or a new one. Answers its id.
+ */
 export async function registerWorker(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids'>,
   input: { readonly name: string; readonly credential: string },
 ): Promise<WorkerId> {
   const id = asId<WorkerId>(deps.uuids.next())
   const worker = { id, name: input.name, credentialSha256: hashSecret(input.credential), now: deps.clock.now() }
-  return deps.db.asSystem((q) => workers.register(q, worker))
+  return deps.db.asSystem(async (q) => {
+    const [known] = await workers.findByCredentials(q, [worker.credentialSha256])
+    return known ?? (await workers.register(q, worker))
+  })
 }
 
 /**
  * The worker that a credential belongs to, or null. Throws `worker_removed` for one that was removed: only it may be told
  * so, because it gives up what it runs then.
  */
-export async function authenticateWorker(deps: Pick<ControlDeps, 'db' | 'findWorker'>, credential: string): Promise<WorkerId | null> {
+export async function authenticateWorker(
+  deps: Pick<ControlDeps, 'db' | 'findWorker'>,
+  credential: string,
+): Promise<WorkerId | null> {
   const hash = hashSecret(credential)
   const id = await deps.findWorker(hash)
   if (id !== null) return id

@@ -23,7 +23,9 @@ export function renderProblem(problem: Problem, requestId: string): ProblemReply
     details: isInternal ? { request_id: requestId } : problem.details,
   }
   const retryAfter =
-    status === 429 || status === 503 || problem.retryAfterSeconds !== null ? { 'retry-after': String(problem.retryAfterSeconds ?? RETRY_AFTER_SECS) } : {}
+    status === 429 || status === 503 || problem.retryAfterSeconds !== null
+      ? { 'retry-after': String(problem.retryAfterSeconds ?? RETRY_AFTER_SECS) }
+      : {}
   const challenge = status === 401 ? { 'www-authenticate': 'Bearer' } : {}
   return {
     status,

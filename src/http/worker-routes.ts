@@ -95,12 +95,12 @@ export function makeSyncRoute({ control, tickets, replicas }: SyncRouteDeps): Fa
         const answer = await sync.serve(onTaken, signal)
         onTaken()
         reply.raw.end(JSON.stringify({ ...answer, replicas: replicas.urls } satisfies SyncAnswer))
-        return reply
+        return await reply
       } catch (error) {
         if (!reply.sent) throw error
         control.log.warn({ error }, 'an answer to a sync could not be made; the worker asks again')
         reply.raw.destroy()
-        return reply
+        return await reply
       } finally {
         resolve()
         if (held.get(worker) === mine) held.delete(worker)

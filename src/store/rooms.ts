@@ -124,8 +124,8 @@ export type PendingRun = {
   readonly abilities: readonly string[]
   /** Its writable layer lies there, so it can run nowhere else. */
   readonly home_worker_id: WorkerId | null
-  /** Its image, as the request spelled it. */
-  readonly image: string
+  /** Its image, as the request spelled it; null in a row that nothing of ours wrote, which must not keep others from a place. */
+  readonly image: string | null
   /** Whether it is known already that no worker has room for it. */
   readonly is_waiting: boolean
   /** What its volumes ask; null: it mounts none. */

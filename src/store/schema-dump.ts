@@ -42,7 +42,7 @@ const FUNCTIONS = `
 
 /** Columns in their order; constraints by name. PostgreSQL 18 also lists NOT NULL as constraints (contype n): the columns say it. */
 const TABLES = `
-  select format(E'CREATE TABLE %I (\\n%s\\n)%s;%s%s', c.relname,
+  select format(E'CREATE %sTABLE %I (\\n%s\\n)%s;%s%s', case c.relpersistence when 'u' then 'UNLOGGED ' else '' end, c.relname,
            (select string_agg('  ' || line, E',\\n' order by part, place, name) from (
               select 1 as part, a.attnum::int as place, ''::name as name,
                      format('%I %s', a.attname, format_type(a.atttypid, a.atttypmod))

@@ -12,10 +12,11 @@ import {
   type WantedRun,
 } from '../contract/worker-protocol.ts'
 import { decide, withStops } from '../domain/decide.ts'
-import type { SandboxId, WorkerId } from '../domain/ids.ts'
+import type { WorkerId } from '../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
+import { makeDiscards } from './discards.ts'
 import type { Driver, Probe } from './drivers/driver.ts'
 import { makeFence } from './fence.ts'
 import { makeLease, type Lease } from './lease.ts'
@@ -87,9 +88,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   let hasNews = true
   let wanted: readonly WantedRun[] | null = null
   let wantedVersion: string | null = null
-  let discards: readonly SandboxId[] = []
-  /** Aborted once they are discarded. */
-  let noteDiscarded = new AbortController()
+  const discards = makeDiscards(deps, signal)
   const lease = deps.lease ?? makeLease(clock)
   const fence = makeFence({ ...deps, lease })
   let sleeper = new AbortController()
@@ -201,17 +200,13 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     const open = new Set(answer.streams.map(({ ticket }) => ticket))
     for (const ticket of request.dialled) if (!open.has(ticket)) dialled.delete(ticket)
     for (const stream of answer.streams) dial(stream)
-    noteDiscarded.abort() // who waits for an earlier answer's waits no longer
-    const noted = new AbortController()
-    noteDiscarded = noted
-    discards = answer.discard
+    discards.take(answer.discard)
     duty.take(request, answer)
     await act().catch(reportBlindness)
-    const discarding = AbortSignal.any([noted.signal, signal])
-    const rest = answer.discard.length > 0 ? interruptibleSleep(clock, RETRY_MS, discarding) : null
-    await Promise.all([removeVolumes(answer.discard_volumes), rest])
+    // While these last, every answer asks for the same: waiting for them keeps the worker from asking over and over.
+    await Promise.all([removeVolumes(answer.discard_volumes), discards.rest(RETRY_MS)])
   }
-  /** While these last, every answer asks for the same: waiting for them keeps the worker from asking over and over. */
+
   const removeVolumes = async (volumes: readonly VolumeKey[]): Promise<void> => {
     const removals = volumes.map(
       (volume) =>
@@ -244,10 +239,8 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   const beginSteps = (held: readonly SeenRun[]): void => {
     if (wanted === null) return
     const orders = new Map(wanted.map((run) => [run.run_id, run]))
-    for (const sandbox of discards) {
-      if (held.some((run) => run.sandbox_id === sandbox)) continue
-      steps.begin({ id: sandbox, starting: null, work: () => discard(sandbox) })
-    }
+    for (const sandbox of discards.ready(held))
+      steps.begin({ id: sandbox, starting: null, work: () => discards.discard(sandbox) })
     for (const action of decide(wanted, held)) {
       const { kind, run_id } = action
       if (kind === 'start' && fence.isUp()) continue // an answer that comes late wants what was called lost meanwhile
@@ -272,13 +265,6 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     } finally {
       appliedSeq = seq
     }
-  }
-
-  const discard = async (sandbox: SandboxId): Promise<void> => {
-    await driver.discard(sandbox)
-    await deps.logs.discard(sandbox)
-    discards = discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
-    if (discards.length === 0) noteDiscarded.abort()
   }
 
   const dial = ({ ticket, url, ...asked }: StreamTicket): void => {

@@ -210,8 +210,3 @@ export function openBySandbox(snapshot: Snapshot): ReadonlyMap<SandboxId, readon
   const open = [...snapshot.runs.values()].filter(({ ended_at }) => ended_at === null)
   return Map.groupBy(open, ({ sandbox_id }) => sandbox_id)
 }
-
-/** Whether a sandbox has come to rest. */
-export function isAtRest(status: SandboxStatus): boolean {
-  return status === 'created' || isTerminal(status)
-}

@@ -31,7 +31,10 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): 
       if (!start && query.wait_for !== undefined) refuse('query.wait_for', query.wait_for, 'start=true beside wait_for')
       const waitMs = waitMsOf(query)
       if (waitMs !== null) lasts()
-      return rendered(useCases, useCases.createSandbox(caller, { ...result.normalized, start, waitMs, signal: signal(), once }))
+      return rendered(
+        useCases,
+        useCases.createSandbox(caller, { ...result.normalized, start, waitMs, signal: signal(), once }),
+      )
     }),
     list_sandboxes: handler(OPERATIONS.list_sandboxes, async ({ query }, { caller }) => {
       const filter = parseLabelFilter(query.labels ?? '{}')
