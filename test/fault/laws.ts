@@ -2,7 +2,6 @@
 import type { SandboxId } from '../../src/domain/ids.ts'
 import {
   isActive,
-  isTerminal,
   nextStatus,
   SANDBOX_STATUSES,
   TRANSITION_EVENTS,
