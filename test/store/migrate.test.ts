@@ -205,7 +205,8 @@ describe('the schema', () => {
     const { rows } = await onServer(one.adminUrl, (admin) =>
       admin.query<{ name: string }>(`select tablename as name from pg_tables where schemaname = 'public'`),
     )
-    for (const { name } of rows) assert.match(dumps[0] ?? '', new RegExp(`^CREATE (?:UNLOGGED )?TABLE ${name} \\(`, 'm'))
+    for (const { name } of rows)
+      assert.match(dumps[0] ?? '', new RegExp(`^CREATE (?:UNLOGGED )?TABLE ${name} \\(`, 'm'))
     await Promise.all([one.close(), two.close()])
   })
 
