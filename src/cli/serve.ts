@@ -14,6 +14,13 @@ import { stopSignal, untilAborted } from './until-stopped.ts'
 export const serve: Command = {
   usage: 'serve [--host ADDRESS] [--port PORT] [--advertise-url URL]',
   summary: 'the control plane without a worker; any number of them on one PostgreSQL (DATABASE_URL)',
+  details: `  DATABASE_URL=postgresql://…   the same for each process; without it the embedded one, for this process alone
+  SANDYARD_SECRET_KEY=…         the same for each process: openssl rand -base64 32
+  --advertise-url URL           how workers reach this very process; needed beside others where --host is 0.0.0.0
+
+Sandboxes run on workers: \`sandyard worker token\`, then \`sandyard worker --join URL\` on each machine. It ends in order by SIGTERM;
+a second signal ends it at once. docs/replicas.md says what holds when one of several dies.
+`,
   run: runServe,
 }
 
