@@ -34,7 +34,8 @@ while (1) {
     if ($is_over) { $_->() for @ends }
     my $ready = '';
     vec($ready, 0, 1) = 1 if !$is_alone;
-    $is_alone ||= select($ready, undef, undef, LOOK_SECS) > 0 && !sysread STDIN, my $ignored, 100;
+    my $is_told = select($ready, undef, undef, LOOK_SECS) > 0;
+    $is_alone ||= $is_told && !sysread STDIN, my $ignored, 100;
 }
 
 # How to end each run of a folder of cgroups: by the kernel where it can; elsewhere one by one, with new ones forbidden, and again

@@ -95,6 +95,19 @@ test('it outlives its worker while there are runs, and leaves when there are non
   await waitUntil(() => !lives(other))
 })
 
+test('one that outlives its worker rests between its looks', async () => {
+  startSandbox('one')
+  const dog = watch()
+  dog.stdin?.end()
+  await looks()
+  const before = cpuTicks(dog)
+  await looks()
+  await looks()
+  assert.ok(lives(dog))
+  const took = cpuTicks(dog) - before
+  assert.ok(took < 30, `${String(took)} ticks of the processor in ${String(2 * LOOKS_MS)} ms`)
+})
+
 test('of two one acts, and the other one takes its place', async () => {
   startSandbox('one')
   const first = watch()
@@ -149,6 +162,14 @@ test('nothing is started once the lease is over, whoever still asks', async () =
   await assert.rejects(launcher.start(['true'], files), /the lease of this worker is over/)
   launcher.close()
 })
+
+/** The time that a process had of the processor, in hundredths of a second: fields 14 and 15 of proc_pid_stat(5). */
+function cpuTicks({ pid }: ChildProcess): number {
+  const fields = readFileSync(`/proc/${String(pid)}/stat`, 'utf8')
+    .replace(/^.*\) /, '')
+    .split(' ')
+  return Number(fields[11]) + Number(fields[12])
+}
 
 /** The processes of watchdogs that have this word in their command line. */
 function processesWith(word: string): readonly string[] {
