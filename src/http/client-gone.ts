@@ -6,11 +6,16 @@ import type { ServerResponse } from 'node:http'
  */
 export function clientGone(response: ServerResponse): AbortSignal {
   const gone = new AbortController()
-  if (response.closed && !response.writableFinished) gone.abort(new Error('the client left'))
-  response.once('close', () => {
+  whenOver(response, () => {
     if (!response.writableFinished) gone.abort(new Error('the client left'))
   })
   return gone.signal
+}
+
+/** Calls `act` once the reply is out or its connection gone; at once when it is, for that is told only once. */
+export function whenOver(response: ServerResponse, act: () => void): void {
+  if (response.closed) act()
+  else response.once('close', act)
 }
 
 /**
@@ -25,9 +30,8 @@ export function makeRequestSignals(closing: AbortSignal): (response: ServerRespo
   return (response) => {
     const request = new AbortController()
     if (closing.aborted) request.abort(closing.reason)
-    if (response.closed && !response.writableFinished) request.abort(new Error('the client left'))
     open.add(request)
-    response.once('close', () => {
+    whenOver(response, () => {
       open.delete(request)
       if (!response.writableFinished) request.abort(new Error('the client left'))
     })

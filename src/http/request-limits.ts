@@ -4,6 +4,7 @@ import { makeRequestRates, type RateLimits, type RateNote, type RequestRates } f
 import type { Caller } from '../domain/caller.ts'
 import type { OrgId } from '../domain/ids.ts'
 import type { Clock } from '../lib/clock.ts'
+import { whenOver } from './client-gone.ts'
 
 /** What a server process lets its callers do at once, and how fast. */
 export type RequestLimitSettings = {
@@ -61,9 +62,8 @@ export function limitRequest(
   const { note, refusal } = limits.rates.count(caller, 1 + Math.floor(bodyBytes / BYTES_PER_TOKEN))
   if (note !== null) reply.headers(rateHeaders(note))
   if (refusal !== null) throw refusal
-  const endRequest = limits.inFlight.take(caller.org_id)
-  reply.raw.once('close', endRequest)
-  if (bodyBytes > 0) reply.raw.once('close', limits.bodyBytes.take(caller.org_id, bodyBytes))
+  whenOver(reply.raw, limits.inFlight.take(caller.org_id)) // the client may have left while its key was looked up
+  if (bodyBytes > 0) whenOver(reply.raw, limits.bodyBytes.take(caller.org_id, bodyBytes))
 }
 
 /** The three headers of draft-ietf-httpapi-ratelimit-headers-06, which clients' libraries read; `reset` is in seconds from now. */

@@ -124,6 +124,27 @@ test('of an organization no more requests are answered at once than may be, and 
   await waitUntil(async () => (await get('one-a', '/v1/me/org')).status === 200)
 })
 
+test('a client that leaves while its key is looked up keeps no place', async (t) => {
+  const lookUp = Promise.withResolvers<void>()
+  let isAsked = false
+  const authenticate = async (key: string): Promise<Caller | null> => {
+    if (key === 'one-a') {
+      isAsked = true
+      await lookUp.promise
+    }
+    return CALLERS.get(key) ?? null
+  }
+  const { get, port } = await listen(t, { orgRequestsInFlight: 1 }, { authenticate })
+  const leaving = openConnection(port)
+  leaving.socket.write(`GET /v1/me/org HTTP/1.1\r\nhost: x\r\nauthorization: Bearer one-a\r\n\r\n`)
+  await waitUntil(() => isAsked)
+  leaving.socket.destroy()
+  await get('two') // the server knows of the end that came before this
+  lookUp.resolve()
+  await get('two')
+  assert.equal((await get('one-b')).status, 200)
+})
+
 test('bodies that are under way take no more than an organization may, and an upload that is given up frees its place', async (t) => {
   const { port, get } = await listen(t, { orgBodiesMib: 8 })
   const head = (key: string, length: string): string =>
