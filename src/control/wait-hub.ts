@@ -111,18 +111,25 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
   async function lookWhileWoken(group: Group): Promise<void> {
     group.isRead = true
     try {
-      for (let first = group.waits[0]; group.isWoken && first !== undefined; first = group.waits[0]) {
+      while (group.isWoken && group.waits.length > 0) {
         group.isWoken = false
-        const sandbox = await readSandbox(first)
-        for (const waiting of group.waits.slice()) {
-          if (isMet(waiting, sandbox)) end(waiting, { found: sandbox })
-        }
+        // Who has the id of a stranger's sandbox waits beside its owner until the first look says that there is none.
+        const ofOrgs = Map.groupBy(group.waits, ({ org_id }) => org_id)
+        for (const waits of ofOrgs.values()) await lookFor(waits)
       }
     } catch (error) {
       log.debug({ error }, 'a sandbox that is waited for could not be read; it is looked at again')
     } finally {
       group.isRead = false
     }
+  }
+
+  /** Reads a sandbox for those of one organization that wait for it. */
+  async function lookFor(waits: readonly Waiting[]): Promise<void> {
+    const [first] = waits
+    if (first === undefined) return
+    const sandbox = await readSandbox(first)
+    for (const waiting of waits) if (isMet(waiting, sandbox)) end(waiting, { found: sandbox })
   }
 
   async function lookAmong(ids: Iterable<SandboxId>): Promise<void> {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import { createSandbox } from '../../src/control/create-sandbox.ts'
+import { makeWaitHub, maskOf } from '../../src/control/wait-hub.ts'
 import { registerWorker } from '../../src/control/worker-join.ts'
 import { SYSTEM, transition } from '../../src/control/transition.ts'
 import { startSandbox } from '../../src/control/start-sandbox.ts'
@@ -9,7 +10,9 @@ import type { Sandbox } from '../../src/domain/sandbox.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
 import { takeReport } from '../../src/control/worker-sync.ts'
 import { systemClock } from '../../src/lib/clock.ts'
+import * as sandboxes from '../../src/store/sandboxes.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
+import { addOrg } from '../support/orgs.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { waitUntil } from '../support/wait.ts'
 import { NO_STORAGE } from '../support/no-storage.ts'
@@ -139,4 +142,35 @@ test('a second start joins the first, and ends with it', async () => {
   await waitUntil(() => deps.waits.taken === 1)
   await report(name, 'worker_running')
   assert.equal((await joined).status, 'running')
+})
+
+test('who waits for a stranger’s sandbox by its id gets nothing of it and ends no wait of its owner, however wake-ups fall', async () => {
+  const { deps, caller } = control
+  const stranger = await addOrg(deps, 'waits-for-others')
+  for (const order of ['owner first', 'stranger first'] as const) {
+    const name = newName()
+    const { id } = await create({ name, waitMs: 0 })
+    const firstLook = Promise.withResolvers<void>()
+    let looks = 0
+    const hub = makeWaitHub({
+      ...deps,
+      met: (wishes) => deps.db.asSystem((q) => sandboxes.met(q, wishes)),
+      async readSandbox(wanted) {
+        if (wanted.org_id === stranger.org_id && ++looks === 1) await firstLook.promise
+        return deps.readSandbox(wanted)
+      },
+    })
+    const waitOf = (org_id: Sandbox['org_id']) =>
+      hub.wait({ org_id, id, mask: maskOf(['running']), run_id: null }, { waitMs: 20_000, signal: never })
+    const orgs = [caller.org_id, stranger.org_id]
+    const waits = (order === 'owner first' ? orgs : orgs.toReversed()).map(waitOf)
+    const [owners, strangers] = order === 'owner first' ? waits : waits.toReversed()
+    deps.wake.publish([`sandbox:${id}`])
+    await report(name, 'worker_running')
+    const seen = await owners
+    assert.ok(seen !== null && seen !== undefined && seen !== 'left', order)
+    assert.equal(seen.status, 'running', order)
+    firstLook.resolve()
+    assert.equal(await strangers, null, order)
+  }
 })
