@@ -70,6 +70,7 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         method: 'POST',
         headers: { authorization, 'content-type': 'application/json' },
         body: JSON.stringify(request),
+        redirect: 'error', // the report is for the one who was named
         signal: AbortSignal.any([signal, silence.signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
       })
     } finally {
@@ -94,7 +95,8 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         throw error
       }
     },
-    async dial({ ticket, url = replicas.current }, signal) {
+    async dial({ ticket, url: told }, signal) {
+      const url = told !== undefined && replicas.accepts(told) ? told : replicas.current
       const path = `${STAND_BY_PATH}/${encodeURIComponent(ticket)}`
       const open = async (to: string, limitMs: number): Promise<WebSocket> =>
         (await openSocket(socketUrl(to, path), { authorization, limitMs, signal })).socket
@@ -116,8 +118,13 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
     async standBy(signal, url = replicas.current) {
       const limitMs = STAND_BY_HOLD_MS + STAND_BY_SLACK_MS
       const { socket, headers } = await openSocket(socketUrl(url, STAND_BY_PATH), { authorization, limitMs, signal })
-      const text = Buffer.from(String(headers[ASKED_HEADER]), 'base64url').toString('utf8')
-      return { asked: JSON.parse(text) as StreamAsked, socket } // this program wrote it, of the same protocol version
+      try {
+        const text = Buffer.from(String(headers[ASKED_HEADER]), 'base64url').toString('utf8')
+        return { asked: JSON.parse(text) as StreamAsked, socket } // this program wrote it, of the same protocol version
+      } catch (error) {
+        socket.terminate()
+        throw new Error(`${url} wants a stream and does not say which: a proxy may keep its header`, { cause: error })
+      }
     },
   }
 }

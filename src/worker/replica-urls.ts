@@ -6,6 +6,8 @@ export type ReplicaUrls = {
   readonly current: string
   /** How many others are to be tried before those that failed since the last answer are tried again. */
   readonly untried: number
+  /** Whether the worker's credential may go to a URL that the control plane tells. */
+  accepts(told: string): boolean
   /** Takes in what the control plane tells of itself, and that `url` answered. */
   learn(url: string, told: readonly string[]): void
   /** Goes on to the next one if `url` is the current one; a failure that others have seen before changes nothing. */
@@ -15,9 +17,12 @@ export type ReplicaUrls = {
 /** The most that are kept. */
 const URLS_LIMIT = 32
 
+const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
+
 /**
  * Begins with the URL that the worker was given. Where that is https, no URL without it is taken: the worker's credential
- * never goes out in the clear by what somebody told.
+ * never goes out in the clear by what somebody told. Nor is one of the loopback, unless the given one is: on the machine of
+ * the worker somebody else may listen there.
  */
 export function makeReplicaUrls(given: string): ReplicaUrls {
   const first = new URL(given)
@@ -25,10 +30,11 @@ export function makeReplicaUrls(given: string): ReplicaUrls {
   let current = first.origin
   let failures = 0
 
-  const accepted = (told: string): readonly string[] => {
-    if (!URL.canParse(told)) return []
-    const { protocol, origin } = new URL(told)
-    return protocol === 'https:' || (protocol === 'http:' && first.protocol === 'http:') ? [origin] : []
+  const accepts = (told: string): boolean => {
+    if (!URL.canParse(told)) return false
+    const { protocol, hostname } = new URL(told)
+    if (LOOPBACK.test(hostname) && !LOOPBACK.test(first.hostname)) return false
+    return protocol === 'https:' || (protocol === 'http:' && first.protocol === 'http:')
   }
 
   return {
@@ -41,10 +47,12 @@ export function makeReplicaUrls(given: string): ReplicaUrls {
     get untried() {
       return Math.max(0, all.length - 1 - failures)
     },
+    accepts,
     learn(url, told) {
       failures = 0
       current = url
-      all = [...new Set([first.origin, ...told.flatMap(accepted)])].slice(0, URLS_LIMIT)
+      const others = told.filter(accepts).map((one) => new URL(one).origin)
+      all = [...new Set([first.origin, ...others])].slice(0, URLS_LIMIT)
     },
     leave(url) {
       if (url !== current) return

@@ -157,3 +157,22 @@ test('a ticket is dialled at its URL, and where the worker syncs when nobody is 
   const path = '/worker/v1/streams/t Bearer c'
   assert.deepEqual(paths, [`waits ${path}`, `home ${path}`, `home ${path}`])
 })
+
+test('the credential goes to no other place than those that a worker may be told of', async () => {
+  const heard: string[] = []
+  const stranger = await listen((request, response) => {
+    heard.push(String(request.url))
+    response.end(answerWith([]))
+  })
+  stranger.server.on('upgrade', (request, socket) => {
+    heard.push(String(request.headers.authorization))
+    socket.destroy()
+  })
+  const overTls = makeControlPlane({ url: 'https://127.0.0.1:1', credential: 'c' })
+  await assert.rejects(overTls.dial({ ticket: 't', url: stranger.url }, never))
+  const moved = await listen((_request, response) => {
+    response.writeHead(307, { location: `${stranger.url}/worker/v1/sync` }).end()
+  })
+  await assert.rejects(makeControlPlane({ url: moved.url, credential: 'c' }).sync(REPORT, never))
+  assert.deepEqual(heard, [])
+})

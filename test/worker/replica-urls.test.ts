@@ -51,6 +51,16 @@ test('a worker that joined by https takes no URL without it, and nobody one of a
   assert.deepEqual(urls.all, ['https://given', 'https://b:8443'])
 })
 
+test('a URL of the loopback is for a worker that was given one, and for no other', () => {
+  const local = ['http://127.0.0.1:8080', 'http://localhost:8080', 'http://[::1]:8080']
+  const urls = makeReplicaUrls(GIVEN)
+  urls.learn(GIVEN, [...local, A])
+  assert.deepEqual(urls.all, [GIVEN, A])
+  const beside = makeReplicaUrls('http://127.0.0.1:9090')
+  beside.learn('http://127.0.0.1:9090', local)
+  assert.deepEqual(beside.all, ['http://127.0.0.1:9090', ...local])
+})
+
 test('however many are told of, a bounded number is kept', () => {
   const urls = makeReplicaUrls(GIVEN)
   urls.learn(
