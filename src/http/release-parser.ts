@@ -49,9 +49,10 @@ type Parser = { readonly unconsume: () => void; readonly remove: () => void; rea
 function releaseParser(request: IncomingMessage, response: ServerResponse): void {
   const { socket } = request
   const parser = parserOf(socket)
-  if (parser === null || !request.complete) return
+  const listeners = nodesListeners(socket, response)
+  if (parser === null || listeners === null || !request.complete) return
   response.shouldKeepAlive = false
-  for (const name of ['data', 'end', 'close', 'drain', 'timeout']) dropNodes(socket, name)
+  for (const one of listeners) drop(one)
   parser.unconsume()
   parser.remove()
   for (const name of ['socket', 'incoming', 'outgoing', 'onIncoming']) Reflect.set(parser, name, null)
@@ -87,8 +88,6 @@ function isParser(parser: object): parser is Parser {
  */
 function shedState(request: IncomingMessage, response: ServerResponse): void {
   const { socket } = request
-  for (const listener of response.rawListeners('finish'))
-    if (/^bound resOnFinish$/.test(listener.name)) drop(response, 'finish', listener)
   response.once('finish', endSocket)
   Reflect.set(response, '_onPendingData', ignore)
   request.rawHeaders = []
@@ -103,15 +102,29 @@ function ignore(): void {
   // nothing is pending on a connection without a parser
 }
 
-/** Takes away the listeners by which Node feeds the parser: bound functions of its own, which hold it. */
-function dropNodes(socket: Socket, event: string): void {
-  for (const listener of socket.rawListeners(event)) {
-    if (/^bound socketOn\w+$/.test(listener.name)) drop(socket, event, listener)
-  }
+/** A listener of Node's own, whose type it doesn't tell. */
+type Nodes = { readonly emitter: EventEmitter; readonly event: string; readonly listener: unknown }
+
+/**
+ * The listeners by which Node feeds a connection's parser and goes on after a reply: bound functions, which hold both. Null
+ * unless there is one of each name that is known: what is left of them would meet a parser that is gone.
+ */
+function nodesListeners(socket: Socket, response: ServerResponse): readonly Nodes[] | null {
+  const wanted = [
+    { emitter: socket, event: 'data', name: 'bound socketOnData' },
+    { emitter: socket, event: 'end', name: 'bound socketOnEnd' },
+    { emitter: socket, event: 'close', name: 'bound socketOnClose' },
+    { emitter: socket, event: 'drain', name: 'bound socketOnDrain' },
+    { emitter: response, event: 'finish', name: 'bound resOnFinish' },
+  ]
+  const found = wanted.flatMap(({ emitter, event, name }) =>
+    emitter.rawListeners(event).flatMap((listener) => (listener.name === name ? [{ emitter, event, listener }] : [])),
+  )
+  const areKnown = wanted.every(({ event }) => found.filter((one) => one.event === event).length === 1)
+  return areKnown ? found : null
 }
 
-/** Takes away a listener whose type Node doesn't tell. */
-function drop(emitter: EventEmitter, event: string, listener: unknown): void {
+function drop({ emitter, event, listener }: Nodes): void {
   const remove: unknown = Reflect.get(emitter, 'removeListener')
   if (typeof remove === 'function') Reflect.apply(remove, emitter, [event, listener])
 }
