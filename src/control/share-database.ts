@@ -13,9 +13,20 @@ export type DatabaseShare = {
 /** The most requests of one organization that wait for their turn; some thousands are served in a second. */
 const WAITING_PER_ORG = 1_024
 
+/** The refusal of a question to the database (`rate_limited`). Unlike others, it may come when a part of a request is done. */
+export class CrowdedOut extends Problem {
+  constructor() {
+    const how_to_change = 'send fewer requests at once'
+    super('rate_limited', {
+      message: `too many requests: ${String(WAITING_PER_ORG)} of this organization wait for the database; ${how_to_change}`,
+      details: { limit: 'org_requests_waiting', max: WAITING_PER_ORG, current: WAITING_PER_ORG, how_to_change },
+    })
+  }
+}
+
 /**
  * The same database, for whose connections organizations take turns: one that asks slow questions, or many, waits for
- * itself. Throws `rate_limited` when too many of one organization wait. The program's own work takes no turns.
+ * itself. Throws `CrowdedOut` when too many of one organization wait. The program's own work takes no turns.
  */
 export function shareDatabase(db: Database, { connections, perOrg }: DatabaseShare): Database {
   const turns = makeFairSlots({ slots: connections, perKey: perOrg, waitingPerKey: WAITING_PER_ORG })
@@ -23,7 +34,7 @@ export function shareDatabase(db: Database, { connections, perOrg }: DatabaseSha
   async function inTurn<T>(scope: OrgId | 'system', work: () => Promise<T>): Promise<T> {
     if (scope === 'system') return work()
     const turn = turns.take(scope)
-    if (turn === null) throw tooManyWait()
+    if (turn === null) throw new CrowdedOut()
     const giveBack = await turn
     try {
       return await work()
@@ -38,12 +49,4 @@ export function shareDatabase(db: Database, { connections, perOrg }: DatabaseSha
     transaction: (scope, fn) => inTurn(scope, () => db.transaction(scope, fn)),
     commit: (scope, statement) => inTurn(scope, () => db.commit(scope, statement)),
   }
-}
-
-function tooManyWait(): Problem {
-  const how_to_change = 'send fewer requests at once'
-  return new Problem('rate_limited', {
-    message: `too many requests: ${String(WAITING_PER_ORG)} of this organization wait for the database; ${how_to_change}`,
-    details: { limit: 'org_requests_waiting', max: WAITING_PER_ORG, current: WAITING_PER_ORG, how_to_change },
-  })
 }

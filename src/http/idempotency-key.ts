@@ -3,6 +3,7 @@ import type { FastifyRequest } from 'fastify'
 import type { Operation } from '../contract/operation.ts'
 import type { KeptReply, TryEnd } from '../control/idempotency.ts'
 import { replyLost } from '../control/once.ts'
+import { CrowdedOut } from '../control/share-database.ts'
 import { PROBLEMS } from '../domain/problem.ts'
 import { invalidRequest } from '../domain/refusal.ts'
 import type { Answer, Handler, RawRequest } from './handler.ts'
@@ -76,11 +77,11 @@ function keptOf(answer: Answer): KeptReply {
 
 type Ended = { readonly deps: KeyedDeps; readonly isRetry: boolean; readonly requestId: string }
 
-/** 429 and 502 come before anything is done; of a retry, the first try may have done it all the same. */
+/** Other 429 and 502 come before anything is done; of a retry, the first try may have done it all the same. */
 function endOf(error: unknown, { deps, isRetry, requestId }: Ended): TryEnd {
   const problem = problemOf(error, deps.bodyLimitBytes)
   const { status } = PROBLEMS[problem.code]
-  if (problem.code === 'idempotency_key_in_use') return { kind: 'given_up' }
+  if (problem.code === 'idempotency_key_in_use' || problem instanceof CrowdedOut) return { kind: 'given_up' }
   if (status === 429 || status === 502) return isRetry ? { kind: 'given_up' } : { kind: 'nothing_done' }
   if (status >= 500) return { kind: 'given_up' }
   return { kind: 'replied', reply: { status, headers: {}, body: renderProblem(problem, requestId).body } }

@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import type { QueryResultRow } from 'pg'
 import { Registry } from 'prom-client'
 import { takeTurn } from '../../src/control/idempotency.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
-import { asId, type SandboxId } from '../../src/domain/ids.ts'
+import { CrowdedOut } from '../../src/control/share-database.ts'
+import { asId, type OrgId, type SandboxId } from '../../src/domain/ids.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../src/http/server.ts'
 import { bindUseCases, type UseCases } from '../../src/http/use-cases.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { pruneKeys } from '../../src/loops/prune-keys.ts'
+import type { Database, Statement } from '../../src/store/database.ts'
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
 import type { Operation } from '../../src/contract/operation.ts'
 import type { Caller } from '../../src/domain/caller.ts'
@@ -142,6 +145,37 @@ test('a start that was done before its server died is not done again once the ru
   await dying.close()
 })
 
+test('a create that was refused for the crowd of its organization after it was done is not done again', async (t) => {
+  const { deps } = world.control
+  let isCrowded = false
+  const db: Database = {
+    ...deps.db,
+    asOrg: (org, fn) => {
+      if (!isCrowded) return deps.db.asOrg(org, fn)
+      isCrowded = false
+      return Promise.reject(new CrowdedOut())
+    },
+    commit: async <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) => {
+      const answer = await deps.db.commit<Row>(scope, statement)
+      isCrowded = statement.name?.startsWith('admissions.') === true
+      return answer
+    },
+  }
+  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, db })))
+  t.after(() => app.close())
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  const before = await count('sandboxes')
+  const idempotencyKey = newKey()
+  const asking = {
+    body: { image: 'registry.example/box:1' },
+    query: { start: 'true', wait_for: 'running', wait_timeout: '5' },
+  }
+  const refused = await ask('create_sandbox', asking, idempotencyKey, { url })
+  assert.deepEqual([refused.status, await count('sandboxes')], [429, before + 1])
+  const retried = await ask('create_sandbox', asking, idempotencyKey)
+  assert.deepEqual([retried.status, await count('sandboxes')], [200, before + 1])
+})
+
 test('a try that was taken for dead does nothing any more', async () => {
   const { deps } = world.control
   const request = { key: newKey(), request_sha256: Buffer.alloc(32), signal: new AbortController().signal }
@@ -192,15 +226,19 @@ async function makeDyingServer(how: { readonly doesNothing?: boolean } = {}) {
           ? dying
           : Reflect.get(target, name),
   })
-  const app = makeServer({
-    useCases: dead,
+  const app = serverOf(dead)
+  return { url: await app.listen({ host: '127.0.0.1', port: 0 }), close: () => app.close() }
+}
+
+function serverOf(useCases: UseCases) {
+  return makeServer({
+    useCases,
     log: makeLog('silent'),
-    uuids: deps.uuids,
+    uuids: world.control.deps.uuids,
     metrics: new Registry(),
     isReady: () => Promise.resolve([]),
     settings: DEFAULT_SERVER_SETTINGS,
   })
-  return { url: await app.listen({ host: '127.0.0.1', port: 0 }), close: () => app.close() }
 }
 
 /** As if the time of every claim were over. */
