@@ -40,7 +40,10 @@ while (1) {
     next if select($ready, undef, undef, undef) < 0;
     for my $fd (grep { vec $ready, $_, 1 } keys %outputs) {
         my ($one, $name, $handle) = @{$outputs{$fd}};
-        next if sysread $handle, $one->{$name}, 65536, length $one->{$name};
+        if (sysread $handle, $one->{$name}, 65536, length $one->{$name}) {
+            substr $one->{$name}, OUTPUT_LIMIT, length $one->{$name}, '' if length $one->{$name} > OUTPUT_LIMIT;
+            next;
+        }
         delete $outputs{$fd};
         close $handle;
         $one->{open}--;
@@ -69,7 +72,7 @@ sub tell_end {
     my ($one) = @_;
     return if $one->{open} > 0 || !defined $one->{code};
     delete $running{$one->{number}};
-    my @said = map { unpack 'H*', substr $one->{$_}, 0, OUTPUT_LIMIT } 'stdout', 'stderr';
+    my @said = map { unpack 'H*', $one->{$_} } 'stdout', 'stderr';
     say_line("ended $one->{number} $one->{code} @said");
 }
 

@@ -27,7 +27,7 @@ const INPUT_LIMIT_BYTES = 60_000
 /**
  * Makes a helper. Node forks itself to start a command and stands still meanwhile, 3.4 ms with 200 MiB in memory: of a
  * worker that starts and removes one sandbox after another that was half of all its time (2026-11, 2 cores). Commands
- * with an environment, user or signal of their own, and those with much to read, are Node's to start all the same.
+ * with an environment, user or signal of their own, and those with much or with NULs to read, are Node's to start all the same.
  */
 export function makeCommandHelper(log: Log): CommandHelper {
   const waiting = new Map<number, Waiting>()
@@ -70,17 +70,22 @@ export function makeCommandHelper(log: Log): CommandHelper {
   const attempt: typeof tryCommand = (file, args, options) => {
     const { timeoutMs, input = '', cwd = process.cwd() } = options
     const isPlain = options.env === undefined && options.uid === undefined && options.gid === undefined
-    if (!isPlain || options.signal !== undefined || Buffer.byteLength(input) > INPUT_LIMIT_BYTES)
+    const fields = [cwd, String(input), file, ...args]
+    const isSplit = fields.some((field) => field.includes('\0')) // a request ends each field by it
+    if (!isPlain || isSplit || options.signal !== undefined || Buffer.byteLength(input) > INPUT_LIMIT_BYTES)
       return tryCommand(file, args, options)
     const number = ++count
     return new Promise((resolve, reject) => {
       let pid: number | null = null
+      let isLate = false
       const late = setTimeout(() => {
+        isLate = true
         if (pid !== null) kill(pid)
       }, timeoutMs)
       waiting.set(number, {
         started: (begun) => {
           pid = begun
+          if (isLate) kill(pid)
         },
         failed: (error) => {
           clearTimeout(late)
@@ -93,7 +98,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
       })
       helper ??= begin()
       hold(helper, true)
-      helper.stdin.write(encodeRequest(number, [cwd, String(input), file, ...args]))
+      helper.stdin.write(encodeRequest(number, fields))
     })
   }
   return {

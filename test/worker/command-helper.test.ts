@@ -62,6 +62,22 @@ test('a command that takes too long is killed with all that it started', async (
   await waitUntil(() => commandLineOf(stdout.trim()) === '')
 })
 
+test('a command whose time is over before it is heard to have begun is killed all the same', async () => {
+  const fresh = makeCommandHelper(makeLog('silent')) // it takes longer to begin than this command may take
+  assert.equal((await fresh.commands.attempt('sleep', ['1000.25'], { timeoutMs: 1 })).code, null)
+  fresh.close()
+})
+
+test('a NUL makes no two words of one', async () => {
+  await assert.rejects(run('echo', ['one\0two'], LIMIT), /null bytes/)
+  assert.equal((await run('cat', [], { ...LIMIT, input: 'a\0echo\0b' })).stdout, 'a\0echo\0b')
+})
+
+test('of what a command says, no more than 4 MiB are kept', async () => {
+  const { stdout } = await run('head', ['-c', '5000000', '/dev/zero'], LIMIT)
+  assert.equal(stdout.length, 4 * 1024 * 1024)
+})
+
 /** Empty once it has ended, reaped or not. */
 function commandLineOf(pid: string): string {
   const path = `/proc/${pid}/cmdline`
@@ -75,9 +91,9 @@ test('commands get none of the descriptors and no signal mask of who asked for t
 
 test('a helper that was killed fails what it ran, and the next command has a new one', async () => {
   const { stdout: parent } = await run('sh', ['-c', 'echo $PPID'], LIMIT)
-  const long = run('sleep', ['1000'], LIMIT)
+  const long = run('sleep', ['1000.125'], LIMIT)
   process.kill(Number(parent), 'SIGKILL')
   await assert.rejects(long, /could not be run/)
   assert.equal((await run('echo', ['again'], LIMIT)).stdout, 'again\n')
-  await attempt('pkill', ['-x', '-f', 'sleep 1000'], LIMIT)
+  await attempt('pkill', ['-x', '-f', 'sleep 1000.125'], LIMIT)
 })
