@@ -38,9 +38,10 @@ export async function registryAuthOf(
   }
   const host = registryHostOf(order.spec.image, deps.settings.defaultRegistry)
   const key = `${org_id} ${registry.mode === 'specific' ? registry.credential_id : host}`
+  // In no turn of the organization: while it keeps its own connections busy, the worker has orders of others to hear of.
   const looking =
     found.get(key) ??
-    deps.db.asOrg(org_id, (q) =>
+    deps.db.asSystem((q) =>
       registry.mode === 'specific'
         ? credentials.find(q, org_id, asId<CredentialId>(registry.credential_id))
         : credentials.findByHost(q, org_id, host),

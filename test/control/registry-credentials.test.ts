@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { listEvents } from '../../src/control/read-events.ts'
-import { credentialSealContext } from '../../src/control/registry-auth.ts'
+import { credentialSealContext, registryAuthOf } from '../../src/control/registry-auth.ts'
 import { deleteCredential, listCredentials, saveCredential } from '../../src/control/registry-credentials.ts'
+import { shareDatabase } from '../../src/control/share-database.ts'
 import type { Caller } from '../../src/domain/caller.ts'
+import { asId, type RunId, type SandboxId } from '../../src/domain/ids.ts'
 import { isRegistryHost } from '../../src/domain/registry-host.ts'
 import * as credentials from '../../src/store/credentials.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { addOrg } from '../support/orgs.ts'
+import { PLAIN_SPEC } from '../support/spec.ts'
 
 const PASSWORD = 'hunter2-and-nobody-else-knows'
 const SPELLINGS = ['utf8', 'hex', 'base64'] as const
@@ -67,6 +70,28 @@ test('a second save for a host takes the place of the first and keeps its id; ea
   assert.notEqual(theirs.id, first.id)
   const { items } = await listCredentials(control.deps, stranger, { cursor: null, limit: 100 })
   assert.deepEqual(items, [theirs])
+})
+
+test('a worker is told a credential also while its organization keeps all its connections busy, and no other’s', async () => {
+  const { deps, caller } = control
+  const db = shareDatabase(deps.db, { connections: 1, perOrg: 1 })
+  const busy = Promise.withResolvers<void>()
+  const question = db.asOrg(caller.org_id, () => busy.promise)
+  const order = {
+    run_id: asId<RunId>(deps.uuids.next()),
+    sandbox_id: asId<SandboxId>(deps.uuids.next()),
+    slug: 'pulls',
+    status: 'starting',
+    spec: { ...PLAIN_SPEC, image: 'busy.example/box:1' },
+    registry: { mode: 'auto' },
+    registry_sealed: null,
+    default_disk_max_mib: null,
+  } as const
+  await save('busy.example', PASSWORD)
+  const told = [caller, stranger].map(({ org_id }) => registryAuthOf({ ...deps, db }, { ...order, org_id }))
+  assert.deepEqual(await Promise.all(told), [{ username: 'me', password: PASSWORD }, null])
+  busy.resolve()
+  await question
 })
 
 test('a credential is deleted once, by its id or its host, and never by a stranger', async () => {
