@@ -39,6 +39,7 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
         stdio: ['pipe', 'ignore', 'inherit'],
         detached: true,
         cwd: '/',
+        env: { PATH: process.env['PATH'] ?? '' }, // it outlives the worker, and needs none of its secrets
       })
       child = begun
       begun.stdin.on('error', (error) => {

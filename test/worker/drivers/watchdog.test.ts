@@ -145,6 +145,8 @@ test('the worker starts its watchdog again when that is killed, and ends it as i
   const dog = startWatchdog({ leaseFile, runs: `cgroups:${folder}/groups`, clock: systemClock, log })
   const pids = (): readonly string[] => processesWith(`${leaseFile}.watch`)
   const [first] = await waitUntil(() => pids().length === 1 && pids())
+  const environment = readFileSync(`/proc/${String(first)}/environ`, 'utf8').split('\0')
+  assert.deepEqual(environment.filter((one) => !one.startsWith('PATH=')), ['']) // prettier-ignore
   process.kill(Number(first), 'SIGKILL')
   await waitUntil(() => pids().length === 1 && pids()[0] !== first)
   lease(0)
