@@ -95,11 +95,12 @@ type Serving = {
 }
 
 function serving(deps: Deps, { ref, claimed, context }: Serving): Turn {
-  const release = deps.claims.hold(ref)
+  const noted = claimed.note === null ? null : deps.seal.open(claimed.note, context)
+  const release = deps.claims.hold(ref) // from here on nothing throws before `end` is there
   const once: Once = {
     id: claimed.id,
     isRetry: claimed.tries > 1,
-    noted: claimed.note === null ? null : deps.seal.open(claimed.note, context),
+    noted,
     async note(tx: Queryable, what: string) {
       if (!(await idempotency.note(tx, ref, deps.seal.seal(what, context)))) throw inUse()
     },

@@ -9,6 +9,8 @@ import { asId, type OrgId, type SandboxId } from '../../src/domain/ids.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../src/http/server.ts'
 import { bindUseCases, type UseCases } from '../../src/http/use-cases.ts'
 import { makeLog } from '../../src/lib/log.ts'
+import { systemRandom } from '../../src/lib/random.ts'
+import { makeSeal } from '../../src/lib/seal.ts'
 import { pruneKeys } from '../../src/loops/prune-keys.ts'
 import type { Database, Statement } from '../../src/store/database.ts'
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
@@ -194,6 +196,23 @@ test('a try that was taken for dead does nothing any more', async () => {
   await second.end({ kind: 'replied', reply })
   const third = await takeTurn(deps, caller, request)
   assert.deepEqual(third, { kind: 'again', reply })
+})
+
+test('a try that can’t open what an earlier one noted, as after a change of the sealing key, holds no claim', async () => {
+  const { deps } = world.control
+  const request = { key: newKey(), request_sha256: Buffer.alloc(32), signal: new AbortController().signal }
+  const first = await takeTurn(deps, caller, request)
+  assert.ok(first.kind === 'serve')
+  await deps.db.asOrg(caller.org_id, (q) => first.once.note(q, 'what was done'))
+  await first.end({ kind: 'given_up' })
+  let held = 0
+  const hold = () => {
+    held += 1
+    return () => void (held -= 1)
+  }
+  const seal = makeSeal(systemRandom.bytes(32), systemRandom)
+  await assert.rejects(takeTurn({ ...deps, seal, claims: { ...deps.claims, hold } }, caller, request))
+  assert.equal(held, 0)
 })
 
 test('a key that is over is a new one, and the loop forgets it', async () => {
