@@ -4,10 +4,11 @@ import { asId, type RunId } from '../domain/ids.ts'
 import { isActive } from '../domain/lifecycle.ts'
 import { Problem } from '../domain/problem.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
+import type { Queryable } from '../store/database.ts'
 import type { ControlDeps } from './deps.ts'
 import type { Once } from './once.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { ifAsDemanded } from './require-match.ts'
+import { holdIfMatch } from './require-match.ts'
 import { wrongState } from './start-sandbox.ts'
 import { transition } from './transition.ts'
 
@@ -29,9 +30,18 @@ export async function stopSandbox(
 ): Promise<Sandbox> {
   const sandbox = await getSandbox(deps, caller, ref)
   const noted = once?.noted ?? null
-  if (once !== null && noted === null && sandbox.run_id !== null && isActive(sandbox.status))
-    await noteRun(deps, caller, once, sandbox.run_id)
-  const answer = await transition(ifAsDemanded(deps, sandbox, noted === null ? ifMatch : null), {
+  const isDemanded = ifMatch !== null && noted === null
+  const isToNote = once !== null && noted === null && isActive(sandbox.status)
+  const note = async (q: Queryable): Promise<void> => {
+    if (isToNote && sandbox.run_id !== null) await once.note(q, sandbox.run_id)
+  }
+  // A retry that finds a note looks at no demand any more: nothing is noted before the demand is met.
+  const fence = async (tx: Queryable): Promise<void> => {
+    await holdIfMatch(tx, sandbox, ifMatch)
+    await note(tx)
+  }
+  if (isToNote && !isDemanded) await deps.db.asOrg(caller.org_id, note)
+  const answer = await transition(isDemanded ? { ...deps, fence } : deps, {
     sandbox_id: sandbox.id,
     run_id: noted !== null ? asId<RunId>(noted) : once === null ? null : sandbox.run_id,
     event: 'stop_requested',
@@ -43,8 +53,4 @@ export async function stopSandbox(
     throw wrongState(answer.status, ['starting', 'running', 'stopping'])
   }
   return getSandbox(deps, caller, { id: sandbox.id })
-}
-
-async function noteRun(deps: ControlDeps, caller: Caller, once: Once, run: RunId): Promise<void> {
-  await deps.db.asOrg(caller.org_id, (q) => once.note(q, run))
 }

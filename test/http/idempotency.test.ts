@@ -198,6 +198,29 @@ test('a try that was taken for dead does nothing any more', async () => {
   assert.deepEqual(third, { kind: 'again', reply })
 })
 
+test('a stop whose first try never came to its demand is refused once the sandbox is not as demanded any more', async (t) => {
+  const { deps } = world.control
+  const { running } = await prepare()
+  const db: Database = {
+    ...deps.db,
+    transaction: (scope, fn) =>
+      scope === 'system' ? Promise.reject(new Error('the server died')) : deps.db.transaction(scope, fn),
+  }
+  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, db })))
+  t.after(() => app.close())
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  const params = { sandbox_id: running.id }
+  const shown = await send(world.url, { id: 'get_sandbox', key, asking: { params } })
+  const asking = { params, headers: { 'if-match': shown.headers.get('etag') ?? '' } }
+  const idempotencyKey = newKey()
+  assert.equal((await ask('stop_sandbox', asking, idempotencyKey, { url })).status, 500)
+  const renaming = { params, body: { name: 'renamed-meanwhile' } }
+  assert.equal((await send(world.url, { id: 'update_sandbox', key, asking: renaming })).status, 200)
+  const retried = await ask('stop_sandbox', asking, idempotencyKey)
+  assert.deepEqual([retried.status, retried.code], [412, 'precondition_failed'])
+  assert.equal((await world.statusOf(asId<SandboxId>(running.id))).status, 'running')
+})
+
 test('a try that can’t open what an earlier one noted, as after a change of the sealing key, holds no claim', async () => {
   const { deps } = world.control
   const request = { key: newKey(), request_sha256: Buffer.alloc(32), signal: new AbortController().signal }
