@@ -3,22 +3,26 @@ import { parseJsonBody } from './json-body.ts'
 import { makeLargeBodies } from './large-bodies.ts'
 import { unsupportedMediaType } from './problem-reply.ts'
 
+/** What is done with bodies beside reading them. */
+export type JsonBodyDeps = {
+  /** Whose turn it is when a large body of this request is read. */
+  readonly senderOf: (request: FastifyRequest) => string
+  /** Gets the bytes of those that come with an Idempotency-Key. */
+  readonly onKeyed: (request: FastifyRequest, bytes: Buffer) => void
+}
+
 /**
  * Takes bodies as strict JSON and nothing else. No body at all is undefined, whatever its content type says: the
- * operation's schema decides whether it needs one. `onKeyed` gets the bytes of those that come with an Idempotency-Key.
+ * operation's schema decides whether it needs one.
  */
-export function takeJsonBodies(
-  app: FastifyInstance,
-  onKeyed: (request: FastifyRequest, bytes: Buffer) => void = () => undefined,
-): void {
+export function takeJsonBodies(app: FastifyInstance, { senderOf, onKeyed }: JsonBodyDeps): void {
   const largeBodies = makeLargeBodies()
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
     const bytes = typeof body === 'string' ? Buffer.from(body) : body
     if (request.headers['idempotency-key'] !== undefined) onKeyed(request, bytes)
-    const from = request.headers.authorization ?? ''
     largeBodies.read(
-      { from, bytes: bytes.length },
+      { from: senderOf(request), bytes: bytes.length },
       () => (bytes.length === 0 ? undefined : readJson(request, bytes)),
       done,
     )

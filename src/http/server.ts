@@ -117,7 +117,11 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   const closing = endOnClose(app)
   const table = makeRouteTable()
   const bodies = new WeakMap<FastifyRequest, Buffer>()
-  takeJsonBodies(app, (request, bytes) => bodies.set(request, bytes))
+  const callers = new WeakMap<FastifyRequest, Caller>()
+  takeJsonBodies(app, {
+    senderOf: (request) => callers.get(request)?.org_id ?? '',
+    onKeyed: (request, bytes) => bodies.set(request, bytes),
+  })
   observe(app, deps, table)
   refuseOddRequests(app, { ids: requestIds, refuseUnrouted: (exchange) => refuseUnrouted(deps, table, exchange) })
   app.setErrorHandler((error, request, reply) => answer(deps, error, { request, reply }))
@@ -130,7 +134,7 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   }
   const longWaits = makeLongWaits(() => performance.now())
   const park = makePark({ closing, longWaits, renderError: (error, request_id) => told(deps, error, { request_id }) })
-  const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, longWaits, park }
+  const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, longWaits, park, callers }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, deps, { operation, handler, ...common })
@@ -155,6 +159,8 @@ type Route = {
   readonly keyed: KeyedDeps
   readonly longWaits: LongWaits
   readonly park: Park
+  /** Who sent a request, once it is known. */
+  readonly callers: WeakMap<FastifyRequest, Caller>
 }
 
 type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
@@ -171,10 +177,9 @@ function addRoute(app: FastifyInstance, deps: ServerDeps, route: Route): void {
 }
 
 function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void {
-  const { operation, byteBodies } = route
+  const { operation, byteBodies, callers } = route
   const takesJson = operation.takes !== 'bytes'
   const isStream = operation.takes === 'bytes' || operation.reply.kind === 'bytes' || operation.reply.kind === 'events'
-  const callers = new WeakMap<FastifyRequest, Caller>()
   app.route({
     method: operation.method,
     url: operation.path.replaceAll(/\{(\w+)\}/g, ':$1'),

@@ -49,7 +49,7 @@ async function listen(t: TestContext, limits: Partial<RequestLimitSettings>, use
       refusal: reply.status < 400 ? null : Object(body).error,
     }
   }
-  return { clock, url, port: Number(new URL(url).port), get }
+  return { app, clock, url, port: Number(new URL(url).port), get }
 }
 
 test('a key may send its burst at once and its rate from then on; every reply says what is left, and no other key is refused for it', async (t) => {
@@ -170,6 +170,25 @@ test('bodies that are under way take no more than an organization may, and an up
   assert.equal((await get('one-a')).status, 200, 'what has no body is served')
   for (const { socket } of slow) socket.destroy()
   await waitUntil(async () => (await ask('one-a')).status === 400)
+})
+
+test('an organization has one turn for its large bodies, however its keys are spelled', async (t) => {
+  const order: OrgId[] = []
+  const createSandbox: UseCases['createSandbox'] = ({ org_id }) => {
+    order.push(org_id)
+    return Promise.resolve(theSandbox)
+  }
+  const { app } = await listen(t, {}, { createSandbox })
+  const payload = '{"image":"registry.example/box:1"}'.padEnd(70_000)
+  const ask = async (authorization: string): Promise<void> => {
+    const headers = { authorization, 'content-type': 'application/json' }
+    await app.inject({ method: 'POST', url: '/v1/sandboxes', headers, payload })
+  }
+  const spellings = Array.from({ length: 20 }, (_, n) => `Bearer${' '.repeat(n + 1)}one-a`)
+  await Promise.all([...spellings, 'Bearer two'].map(ask))
+  assert.equal(order.length, 21)
+  const turn = order.findIndex((org) => org === CALLERS.get('two')?.org_id)
+  assert.ok(turn > 0 && turn < 5, `its turn came after ${String(turn)} others`)
 })
 
 test('who guesses keys is refused without a look-up after a while, and a known key from the same address is served all along', async (t) => {
