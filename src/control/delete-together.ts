@@ -1,8 +1,9 @@
 import type { Caller } from '../domain/caller.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
-import { isUnavailable, type Queryable } from '../store/database.ts'
+import type { Queryable } from '../store/database.ts'
 import * as events from '../store/events.ts'
 import * as sandboxes from '../store/sandboxes.ts'
+import { makeFailsAll } from './fails-all.ts'
 import { transitionsIn, type TransitionDeps } from './transition.ts'
 
 /** A sandbox that a caller deletes. */
@@ -12,19 +13,24 @@ export type Removal = { readonly caller: Caller; readonly sandbox: Pick<Sandbox,
 export type Removed = { readonly error: unknown } | null
 
 /**
- * Removes sandboxes in one transaction; if it fails, each in its own, so that a broken row keeps no other from its end.
- * Rejects when the database can't be reached.
+ * Removes sandboxes in one transaction; if it fails, each in its own, so that a broken or locked row keeps no other from its
+ * end. Rejects when the database can't be reached.
  */
 export async function deleteTogether(deps: TransitionDeps, removals: readonly Removal[]): Promise<readonly Removed[]> {
-  try {
-    await removeInOne(deps, removals)
-    return removals.map(() => null)
-  } catch (error) {
-    if (removals.length === 1) return [{ error }]
-    if (isUnavailable(error)) throw error
+  const failsAll = makeFailsAll()
+  const tried = async (some: readonly Removal[]): Promise<Removed> => {
+    try {
+      await removeInOne(deps, some)
+      return null
+    } catch (error) {
+      if (failsAll(error)) throw error
+      return { error }
+    }
   }
+  const together = await tried(removals)
+  if (together === null || removals.length === 1) return removals.map(() => together)
   const removed: Removed[] = []
-  for (const removal of removals) removed.push(...(await deleteTogether(deps, [removal])))
+  for (const removal of removals) removed.push(await tried([removal]))
   return removed
 }
 

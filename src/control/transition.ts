@@ -11,13 +11,14 @@ import { judge, withAdmitted, type QuotaRefusal, type QuotaStanding } from '../d
 import type { Outcome } from '../domain/run.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Uuids } from '../lib/uuid.ts'
-import { isLocked, isUnavailable, type Database, type Queryable } from '../store/database.ts'
+import type { Database, Queryable } from '../store/database.ts'
 import * as orgs from '../store/orgs.ts'
 import * as quotas from '../store/quotas.ts'
 import * as sandboxes from '../store/sandboxes.ts'
 import type { NewRun } from '../store/standing-rows.ts'
 import * as standings from '../store/standings.ts'
 import type { Wake } from '../store/wake.ts'
+import { makeFailsAll } from './fails-all.ts'
 import { needsVolumes, settleRoom, settleVolumes, type Refused } from './transition-places.ts'
 import { stepOf, topicsOf, writtenOf, type Step } from './transition-writes.ts'
 
@@ -102,9 +103,6 @@ export async function transitionIn(deps: MoveDeps, scope: Scope, request: Transi
   return answer
 }
 
-/** How many waits for a lock are met before they are taken for one that stands before all, such as that of a table. */
-const LOCKED_MOST = 2
-
 /**
  * Moves many sandboxes in one transaction, as `transition` does each; those of one sandbox one after another, in their
  * order. What fails with others is moved alone, so that a broken row keeps no other from moving; so is what needs volumes,
@@ -119,11 +117,8 @@ export async function moveTogether(deps: TransitionDeps, requests: readonly Tran
     await deps.fence?.(tx)
     isFencing = false
   }
-  let locked = 0
-  const isForAll = (error: unknown): boolean => {
-    if (isFencing || !isUnavailable(error)) return isFencing
-    return !isLocked(error) || ++locked > LOCKED_MOST
-  }
+  const failsAll = makeFailsAll()
+  const isForAll = (error: unknown): boolean => isFencing || failsAll(error)
   for (let left = requests; left.length > 0;) {
     const bySandbox = [...Map.groupBy(left, ({ sandbox_id }) => sandbox_id).values()]
     const firsts = bySandbox.flatMap((ofOne) => ofOne.slice(0, 1))

@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { deleteTogether } from '../../src/control/delete-together.ts'
+import { getSandbox } from '../../src/control/read-sandboxes.ts'
 import { transitionEach } from '../../src/control/transition-each.ts'
 import { SYSTEM, type Transition } from '../../src/control/transition.ts'
 import { isUnavailable } from '../../src/store/database.ts'
@@ -39,6 +41,26 @@ test('a sandbox that another session has locked keeps no other from moving', asy
     await somebody.query('ROLLBACK')
   })
   assert.equal(await countStarted(starts), 19)
+})
+
+test('a sandbox that another session has locked keeps no other from being deleted', async () => {
+  const { deps, caller } = control
+  const starts = await startsOf(20)
+  const removals = await Promise.all(
+    starts.map(async ({ sandbox_id }) => ({ caller, sandbox: await getSandbox(deps, caller, { id: sandbox_id }) })),
+  )
+  await onServer(control.databaseUrl, async (somebody) => {
+    await somebody.query(`SELECT set_config('sandyard.org', '*', false)`)
+    await somebody.query('BEGIN')
+    await somebody.query('SELECT 1 FROM sandboxes WHERE id = $1 FOR UPDATE', [starts[0]?.sandbox_id])
+    const [first, ...others] = await deleteTogether(deps, removals)
+    assert.ok(first !== null && first !== undefined && isUnavailable(first.error))
+    assert.deepEqual(
+      others,
+      Array.from({ length: 19 }, () => null),
+    )
+    await somebody.query('ROLLBACK')
+  })
 })
 
 test('a table that another session has locked is waited for some times, not once for each sandbox', async () => {
