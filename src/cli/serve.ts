@@ -5,6 +5,7 @@ import { makeLog } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder } from './data-folder.ts'
+import { refuseBesideUp } from './one-up.ts'
 import { openStore } from './open-store.ts'
 import { say } from './say.ts'
 import { startControl } from './start-control.ts'
@@ -32,6 +33,7 @@ async function runServe({ config }: Call): Promise<number> {
   await using store = await openStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.outgrown])
   await using control = await startControl(config, folder, store, log)
+  await refuseBesideUp(control)
   const first = await makeFirstOrg(control.deps, config.apiKey)
   say('this process runs no sandboxes: that is for workers')
   tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)

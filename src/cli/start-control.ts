@@ -49,6 +49,8 @@ export type RunningControl = {
   readonly deps: ControlDeps
   /** Where the API is reached. */
   readonly url: string
+  /** How many other server processes lived on this database when this one came. */
+  readonly others: number
   /** Adds something that must hold before `/readyz` says ready; the answer is what is missing, or null. */
   addReadiness(check: () => Promise<string | null>): void
 } & AsyncDisposable
@@ -110,15 +112,17 @@ export async function startControl(
     stopping.signal,
   )
   const checks: (() => Promise<string | null>)[] = [() => canReach(store), () => Promise.resolve(whyNotHeld(store))]
+  const limited = limitsOf(config)
+  const gate = { control: deps, rates: limited.limits.rates }
   const server = makeServer({
     useCases: bindUseCases(deps),
     log,
     uuids,
     metrics: makeMetrics({ ...deps, replicas }),
     isReady: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
-    ...limitsOf(config),
-    plugins: [makeSyncRoute({ control: deps, tickets, replicas }), makeJoinRoute(deps)],
-    upgrades: [makeStandByRoute({ control: deps, relay }), makeStreamRoute({ control: deps, relay })],
+    ...limited,
+    plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate.rates)],
+    upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],
   })
   const keeping: Promise<void>[] = [loops]
   const close = async (): Promise<void> => {
@@ -145,6 +149,7 @@ export async function startControl(
   return {
     deps,
     url,
+    others: replicas.count - 1,
     addReadiness: (check) => checks.push(check),
     [Symbol.asyncDispose]: close,
   }

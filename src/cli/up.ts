@@ -10,6 +10,7 @@ import type { Call, Command } from './command.ts'
 import { openDataFolder } from './data-folder.ts'
 import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, untilSynced, type Machine, type MachineDeps } from './machine.ts' // prettier-ignore
 import { openStore } from './open-store.ts'
+import { refuseBesideServers } from './one-up.ts'
 import { say } from './say.ts'
 import { startControl, type RunningControl } from './start-control.ts'
 import { tellHowToUse } from './tell-how-to-use.ts'
@@ -30,6 +31,7 @@ async function runUp({ config }: Call): Promise<number> {
   await using store = await openStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.outgrown])
   await using control = await startControl(config, folder, store, log)
+  if (config.databaseUrl !== null) refuseBesideServers(control) // nobody else reaches the embedded one
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
   const first = await makeFirstOrg(control.deps, config.apiKey)
@@ -56,9 +58,8 @@ async function runUp({ config }: Call): Promise<number> {
 /** Without them the API works all the same: what is there can be read, and starts say what they wait for. */
 async function tryMachine(deps: MachineDeps): Promise<Machine | null> {
   try {
-    // On the embedded database nobody else could run its sandboxes while it stands still; on another, other servers may call
-    // them lost and have them run elsewhere.
-    return await openMachine(deps, { fencesItself: deps.config.databaseUrl !== null })
+    // It is the only server process, so that nobody calls its sandboxes lost while it stands still or has no database.
+    return await openMachine(deps, { fencesItself: false })
   } catch (error) {
     deps.log.error({ error }, 'no driver')
     say(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
@@ -76,9 +77,7 @@ async function runLocally(
   signal: AbortSignal,
 ): Promise<void> {
   const credential = folder.workerCredential
-  // On an operator's database there may be several, each with a credential of its own.
-  const name = config.databaseUrl === null ? LOCAL_WORKER : `${LOCAL_WORKER}-${folder.namePrefix}`
-  const worker_id = await registerWorker(control.deps, { name, credential })
+  const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER, credential })
   const identity = {
     worker_id,
     life: control.deps.uuids.next(),

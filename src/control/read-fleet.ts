@@ -19,7 +19,10 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   const lists = new Map<string, readonly string[]>()
 
   const learn = async (q: Queryable, names: ReadonlySet<string>): Promise<void> => {
-    if (offers.size > OFFERS_MAX) offers.clear()
+    if (offers.size > OFFERS_MAX) {
+      offers.clear()
+      lists.clear()
+    }
     const unknown = [...names].filter((name) => !offers.has(name))
     for (const { offer, driver, storage } of await rooms.offers(q, unknown)) {
       const abilities = driver?.abilities ?? []

@@ -27,6 +27,9 @@ export type RequestRates = {
   noteStranger(address: string): void
 }
 
+/** What bounds the guesses of who has no key, credential or token. */
+export type StrangerRates = Pick<RequestRates, 'refuseStranger' | 'noteStranger'>
+
 /** The most keys, organizations and addresses that are counted at once; each takes some 150 bytes. */
 const COUNTED_LIMIT = 100_000
 

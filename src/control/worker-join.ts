@@ -27,15 +27,17 @@ export async function registerWorker(
 
 /**
  * The worker that a credential belongs to, or null. Throws `worker_removed` for one that was removed: only it may be told
- * so, because it gives up what it runs then.
+ * so, because it gives up what it runs then. `onStranger` is called before that is looked up, and may throw.
  */
 export async function authenticateWorker(
   deps: Pick<ControlDeps, 'db' | 'findWorker'>,
   credential: string,
+  onStranger: () => void = () => undefined,
 ): Promise<WorkerId | null> {
   const hash = hashSecret(credential)
   const id = await deps.findWorker(hash)
   if (id !== null) return id
+  onStranger()
   const removed = await deps.db.asSystem((q) => fleet.findByCredential(q, hash))
   if (removed === null || removed.removed_at === null) return null
   throw new Problem('worker_removed', {

@@ -10,13 +10,8 @@ export const SLUG_RULE = `${String(SLUG_MIN_CHARS)} to ${String(SLUG_MAX_CHARS)}
 export const WORKER_NAME_RULE =
   '1 to 63 letters, digits, dots, hyphens and underscores, with a letter or digit at both ends'
 
-/** The name of the worker that lives inside `up`, and how the names of several on one database begin; no other has such a name. */
+/** The name of the worker that lives inside `up`; no other may have it. */
 export const LOCAL_WORKER = 'local'
-
-/** Whether a name is that of a worker inside `up`. */
-export function isLocalName(name: string): boolean {
-  return name === LOCAL_WORKER || name.startsWith(`${LOCAL_WORKER}-`)
-}
 
 const CONTROL_CHARACTER = /\p{Cc}/u
 const SLUG_SHAPE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/
@@ -24,7 +19,7 @@ const WORKER_NAME_SHAPE = /^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$/
 
 /** Whether a text can be the name of a worker that joins. */
 export function isWorkerName(text: string): boolean {
-  return WORKER_NAME_SHAPE.test(text) && !isLocalName(text)
+  return WORKER_NAME_SHAPE.test(text) && text !== LOCAL_WORKER
 }
 
 /** Whether a text can be the name of a sandbox. */
