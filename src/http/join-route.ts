@@ -3,21 +3,37 @@ import { JoinInput } from '../contract/join-input.ts'
 import { JOIN_PATH, WORKER_PROTOCOL_VERSION, type JoinAnswer } from '../contract/worker-protocol.ts'
 import { joinWorker } from '../control/worker-join.ts'
 import type { ControlDeps } from '../control/deps.ts'
+import type { StrangerRates } from '../control/request-rates.ts'
+import { Problem } from '../domain/problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
+import { countedAddress } from '../lib/remote-address.ts'
 import { makeParserMaker } from './validate.ts'
 
 /** The largest request to join, in bytes. */
 const JOIN_LIMIT_BYTES = 8 * 1024
 
-/** The route by which a machine becomes a worker. Its join token is all that it needs. */
-export function makeJoinRoute(control: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>): FastifyPluginAsync {
+/**
+ * The route by which a machine becomes a worker. Its join token is all that it needs. From an address whose tokens were
+ * refused too often none is looked up: `rate_limited`.
+ */
+export function makeJoinRoute(
+  control: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>,
+  rates?: StrangerRates,
+): FastifyPluginAsync {
   const parse = makeParserMaker()(JoinInput, 'body')
   return (app) => {
     app.post(JOIN_PATH, { bodyLimit: JOIN_LIMIT_BYTES }, async (request): Promise<JoinAnswer> => {
       const { protocol, token, credential_sha256, name, fallback_name } = parse(request.body)
       refuseProtocol(protocol)
       const credentialSha256 = Buffer.from(credential_sha256, 'hex')
-      return joinWorker(control, { token, credentialSha256, name, fallbackName: fallback_name })
+      const address = countedAddress(request.raw.socket.remoteAddress)
+      rates?.refuseStranger(address)
+      try {
+        return await joinWorker(control, { token, credentialSha256, name, fallbackName: fallback_name })
+      } catch (error) {
+        if (error instanceof Problem && error.code === 'invalid_join_token') rates?.noteStranger(address)
+        throw error
+      }
     })
     return Promise.resolve()
   }

@@ -11,6 +11,7 @@ import {
   type SyncRequest,
 } from '../contract/worker-protocol.ts'
 import type { ControlDeps } from '../control/deps.ts'
+import type { StrangerRates } from '../control/request-rates.ts'
 import type { Tickets } from '../control/worker-sync.ts'
 import { authenticateWorker } from '../control/worker-join.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../domain/ids.ts'
@@ -18,7 +19,9 @@ import { Problem } from '../domain/problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import { once } from '../lib/once.ts'
+import { countedAddress } from '../lib/remote-address.ts'
 import type { Relay } from '../relay/relay.ts'
+import type { Sender } from './authenticate-request.ts'
 import { clientGone } from './client-gone.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from './problem-reply.ts'
@@ -27,9 +30,10 @@ import { makeSyncServing, takeUnreadBodies } from './serve-sync.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import { makeParserMaker } from './validate.ts'
 
-export type WorkerRouteDeps = { readonly control: ControlDeps; readonly relay: Relay<StreamAsked, WebSocket> }
-export type SyncRouteDeps = {
-  readonly control: ControlDeps
+/** How workers are known; without rates, guesses are not counted. */
+type GateDeps = { readonly control: ControlDeps; readonly rates?: StrangerRates }
+export type WorkerRouteDeps = GateDeps & { readonly relay: Relay<StreamAsked, WebSocket> }
+export type SyncRouteDeps = GateDeps & {
   readonly tickets: Tickets
   /** What is known of the server processes that live. */
   readonly replicas: { readonly urls: readonly string[] }
@@ -54,15 +58,16 @@ type Held = {
  * that answers are made in the order of the reports; one that was overtaken on its way is not held. The head of the
  * answer goes out as soon as the report is taken in, with a blank, which JSON allows before a value.
  */
-export function makeSyncRoute({ control, tickets, replicas }: SyncRouteDeps): FastifyPluginAsync {
+export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
+  const { control, tickets, replicas } = deps
   const parse = makeParserMaker()(SyncInput, 'body')
   const place = makeSyncServing(control, tickets)
   const held = new Map<WorkerId, Held>()
   return (app) => {
     takeUnreadBodies(app)
-    const onRequest = async ({ headers }: FastifyRequest): Promise<void> => {
+    const onRequest = async (request: FastifyRequest): Promise<void> => {
       // Most syncs are small, and who sent them is found out together with what they say.
-      if (!isSmall(headers)) await workerOf(control, headers.authorization)
+      if (!isSmall(request.headers)) await workerOf(deps, senderOf(request))
     }
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
       const { authorization } = request.headers
@@ -70,7 +75,7 @@ export function makeSyncRoute({ control, tickets, replicas }: SyncRouteDeps): Fa
       let report: SyncRequest | null = null
       const read = async (): Promise<SyncRequest> => {
         if (report !== null) return report
-        const worker = await workerOf(control, authorization)
+        const worker = await workerOf(deps, senderOf(request))
         report = reportOf(parse(readJson(request, body)), worker)
         return report
       }
@@ -115,11 +120,13 @@ export function makeSyncRoute({ control, tickets, replicas }: SyncRouteDeps): Fa
 }
 
 /** The route on which a worker stands by: a request is accepted once a stream is wanted of the worker. */
-export function makeStandByRoute({ control, relay }: WorkerRouteDeps): UpgradeRoute {
+export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
+  const { control, relay } = deps
   return {
     path: STAND_BY_PATH,
     handle: async (upgrade) => {
-      const worker = await workerOf(control, upgrade.headers.authorization)
+      const { address, headers } = upgrade
+      const worker = await workerOf(deps, { address, authorization: headers.authorization })
       const begun = new AbortController()
       const withdraw = relay.standBy(worker, async (asked) => {
         begun.abort()
@@ -140,11 +147,13 @@ export function makeStandByRoute({ control, relay }: WorkerRouteDeps): UpgradeRo
 }
 
 /** The route by which a worker dials in with a ticket. */
-export function makeStreamRoute({ control, relay }: WorkerRouteDeps): UpgradeRoute {
+export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
+  const { relay } = deps
   return {
     path: '/worker/v1/streams/{ticket}',
     handle: async (upgrade) => {
-      const worker = await workerOf(control, upgrade.headers.authorization)
+      const { address, headers } = upgrade
+      const worker = await workerOf(deps, { address, authorization: headers.authorization })
       const ticket = upgrade.params['ticket'] ?? ''
       if (!relay.isOpen(worker, ticket))
         throw new Problem('not_found', { message: 'the ticket is over or not this worker’s' })
@@ -162,11 +171,18 @@ function isSmall({ authorization, 'content-length': length }: IncomingHttpHeader
   return authorization !== undefined && length !== undefined && Number(length) <= STRANGER_LIMIT_BYTES
 }
 
-async function workerOf(control: ControlDeps, authorization: string | undefined): Promise<WorkerId> {
-  const credential = credentialIn(authorization)
-  const worker = credential === null ? null : await authenticateWorker(control, credential)
-  if (worker === null) throw new Problem('invalid_api_key')
-  return worker
+async function workerOf({ control, rates }: GateDeps, sender: Sender): Promise<WorkerId> {
+  const credential = credentialIn(sender.authorization)
+  const address = countedAddress(sender.address)
+  const onStranger = (): void => rates?.refuseStranger(address)
+  const worker = credential === null ? null : await authenticateWorker(control, credential, onStranger)
+  if (worker !== null) return worker
+  rates?.noteStranger(address)
+  throw new Problem('invalid_api_key')
+}
+
+function senderOf({ headers, raw }: FastifyRequest): Sender {
+  return { authorization: headers.authorization, address: raw.socket.remoteAddress }
 }
 
 type ParsedSync = Omit<SyncRequest, 'worker_id' | 'seen' | 'stored' | 'volumes'> & {

@@ -1,5 +1,9 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
+import type { FastifyPluginAsync } from 'fastify'
+import type { StrangerRates } from '../../src/control/request-rates.ts'
+import { makeJoinRoute } from '../../src/http/join-route.ts'
+import { makeSyncRoute } from '../../src/http/worker-routes.ts'
 import { bindUseCases } from '../../src/http/use-cases.ts'
 import type { Caller } from '../../src/domain/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../src/domain/ids.ts'
@@ -31,11 +35,17 @@ const CALLERS: ReadonlyMap<string, Caller> = new Map(
   }),
 )
 
-async function listen(t: TestContext, limits: Partial<RequestLimitSettings>, useCases: Partial<UseCases> = {}) {
+async function listen(
+  t: TestContext,
+  limits: Partial<RequestLimitSettings>,
+  useCases: Partial<UseCases> = {},
+  plugins: (rates: StrangerRates) => readonly FastifyPluginAsync[] = () => [],
+) {
   const clock = makeTestClock()
+  const made = makeRequestLimits({ ...WIDE, ...limits }, clock)
   const app = makeHttpWorld({
     useCases: { authenticate: (key) => Promise.resolve(CALLERS.get(key) ?? null), ...useCases },
-    server: { limits: makeRequestLimits({ ...WIDE, ...limits }, clock) },
+    server: { limits: made, plugins: plugins(made.rates) },
   })
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   t.after(() => app.close())
@@ -215,4 +225,28 @@ test('who guesses keys is refused without a look-up after a while, and a known k
   })
   clock.advance(1_000)
   assert.equal((await get('another guess', '/v1/me/org')).status, 401)
+})
+
+test('who guesses the credentials or join tokens of workers is refused after a while as well', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps } = control
+  const plugins = (rates: StrangerRates): readonly FastifyPluginAsync[] => [
+    makeSyncRoute({ control: deps, rates, tickets: { showTickets: () => [] }, replicas: { urls: [] } }),
+    makeJoinRoute(deps, rates),
+  ]
+  const rates = { ...NO_RATES, strangers: { perSec: 1, burst: 3 } }
+  const { url, clock } = await listen(t, { rates }, {}, plugins)
+  const credential_sha256 = 'a'.repeat(64)
+  const joining = JSON.stringify({ protocol: 3, token: 'syw_x', credential_sha256, name: null, fallback_name: 'a' })
+  const send = async (path: string, body: string): Promise<number> => {
+    const headers = { authorization: 'Bearer guess', 'content-type': 'application/json' }
+    return (await fetch(`${url}/worker/v1/${path}`, { method: 'POST', headers, body })).status
+  }
+  const asked = [['join', joining], ['sync', '{}'], ['join', joining], ['join', joining], ['sync', '{}']] as const // prettier-ignore
+  const statuses: number[] = []
+  for (const [path, body] of asked) statuses.push(await send(path, body))
+  assert.deepEqual(statuses, [401, 401, 401, 429, 429])
+  clock.advance(1_000)
+  assert.equal(await send('join', joining), 401)
 })
