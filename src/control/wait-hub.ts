@@ -47,7 +47,10 @@ type Waiting = SandboxKey &
     isOver: boolean
   }
 
-/** The waits for one sandbox. */
+/**
+ * The waits of one organization for one sandbox. Who has the id of a stranger's sandbox waits as well, until the first look
+ * says that there is none: what is read for one organization must never reach the waits of another.
+ */
 type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isRead: boolean; isWoken: boolean }
 
 type Deps = Pick<ControlDeps, 'clock' | 'wake' | 'log' | 'readSandbox'> & {
@@ -57,36 +60,36 @@ type Deps = Pick<ControlDeps, 'clock' | 'wake' | 'log' | 'readSandbox'> & {
 
 /** Makes the hub. It works only while somebody waits. */
 export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitHub {
-  const groups = new Map<SandboxId, Group>()
-  let woken = new Set<SandboxId>()
+  const groups = new Map<string, Group>()
+  let woken = new Set<string>()
   let isFlushing = false
   let sleeper: { readonly untilMs: number; readonly interrupt: AbortController } | null = null
 
   function add(waiting: Waiting): void {
-    const { id } = waiting
-    const group = groups.get(id)
+    const key = keyOf(waiting)
+    const group = groups.get(key)
     if (group !== undefined) {
       group.waits.push(waiting)
       return
     }
-    const unsubscribe = wake.subscribe(`sandbox:${id}`, () => {
-      woken.add(id)
+    const unsubscribe = wake.subscribe(`sandbox:${waiting.id}`, () => {
+      woken.add(key)
       if (!isFlushing) setImmediate(flush)
       isFlushing = true
     })
-    groups.set(id, { waits: [waiting], unsubscribe, isRead: false, isWoken: false })
+    groups.set(key, { waits: [waiting], unsubscribe, isRead: false, isWoken: false })
   }
 
   function end(waiting: Waiting, how: WaitEnd): void {
     if (waiting.isOver) return
     waiting.isOver = true
-    const { id } = waiting
-    const group = groups.get(id)
+    const key = keyOf(waiting)
+    const group = groups.get(key)
     if (group !== undefined) {
       group.waits.splice(group.waits.indexOf(waiting), 1)
       if (group.waits.length === 0) {
         group.unsubscribe()
-        groups.delete(id)
+        groups.delete(key)
       }
     }
     if (groups.size === 0) sleeper?.interrupt.abort(new Error('nobody waits'))
@@ -95,14 +98,14 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
 
   function flush(): void {
     isFlushing = false
-    const ids = [...woken]
+    const keys = [...woken]
     woken = new Set()
-    if (ids.length <= MANY) for (const id of ids) look(id)
-    else void lookAmong(ids) // it never rejects: its failures are logged
+    if (keys.length <= MANY) for (const key of keys) look(key)
+    else void lookAmong(keys) // it never rejects: its failures are logged
   }
 
-  function look(id: SandboxId): void {
-    const group = groups.get(id)
+  function look(key: string): void {
+    const group = groups.get(key)
     if (group === undefined) return
     group.isWoken = true
     if (!group.isRead) void lookWhileWoken(group) // it never rejects: its failures are logged
@@ -111,11 +114,12 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
   async function lookWhileWoken(group: Group): Promise<void> {
     group.isRead = true
     try {
-      while (group.isWoken && group.waits.length > 0) {
+      for (let first = group.waits[0]; group.isWoken && first !== undefined; first = group.waits[0]) {
         group.isWoken = false
-        // Who has the id of a stranger's sandbox waits beside its owner until the first look says that there is none.
-        const ofOrgs = Map.groupBy(group.waits, ({ org_id }) => org_id)
-        for (const waits of ofOrgs.values()) await lookFor(waits)
+        const sandbox = await readSandbox(first)
+        for (const waiting of group.waits.slice()) {
+          if (isMet(waiting, sandbox)) end(waiting, { found: sandbox })
+        }
       }
     } catch (error) {
       log.debug({ error }, 'a sandbox that is waited for could not be read; it is looked at again')
@@ -124,19 +128,13 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
     }
   }
 
-  /** Reads a sandbox for those of one organization that wait for it. */
-  async function lookFor(waits: readonly Waiting[]): Promise<void> {
-    const [first] = waits
-    if (first === undefined) return
-    const sandbox = await readSandbox(first)
-    for (const waiting of waits) if (isMet(waiting, sandbox)) end(waiting, { found: sandbox })
-  }
-
-  async function lookAmong(ids: Iterable<SandboxId>): Promise<void> {
-    const wishes = [...ids].flatMap((id) => groups.get(id)?.waits ?? [])
+  async function lookAmong(keys: Iterable<string>): Promise<void> {
+    const wishes = [...keys].flatMap((key) => groups.get(key)?.waits ?? [])
     try {
       for (let from = 0; from < wishes.length; from += ASKED_TOGETHER) {
-        for (const id of await met(wishes.slice(from, from + ASKED_TOGETHER))) look(id)
+        const asked = wishes.slice(from, from + ASKED_TOGETHER)
+        const over = new Set(await met(asked))
+        for (const key of new Set(asked.filter(({ id }) => over.has(id)).map(keyOf))) look(key)
       }
     } catch (error) {
       log.debug({ error }, 'what is waited for could not be looked at; it is tried again')
@@ -210,6 +208,10 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
       return promise
     },
   }
+}
+
+function keyOf({ org_id, id }: SandboxKey): string {
+  return `${org_id} ${id}`
 }
 
 /** A bit for each status, in the order of the lifecycle's list. */
