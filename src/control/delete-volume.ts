@@ -14,9 +14,8 @@ const NAMED_USERS_MAX = 20
 
 /**
  * Schedules a volume for deletion: once this resolves nothing can mount it, and its worker deletes its files. Repeating it
- * succeeds. Throws `sandbox_not_found` (service description 4.9), `host_volume_stays`,
- * `precondition_failed`, and `volume_in_use` while a sandbox
- * that is not terminal mounts it.
+ * succeeds. Throws `sandbox_not_found` (service description 4.9), `host_volume_stays`, `precondition_failed`, and
+ * `volume_in_use` while a sandbox that is not terminal mounts it.
  */
 export async function deleteVolume(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake'>,

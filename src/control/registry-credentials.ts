@@ -75,8 +75,7 @@ export function listCredentials(
   )
 }
 
-/** Deletes a credential, named by its id or its host. Throws `registry_credential_not_found`,
- * `precondition_failed`. */
+/** Deletes a credential, named by its id or its host. Throws `registry_credential_not_found`, `precondition_failed`. */
 export async function deleteCredential(
   deps: WriteDeps,
   acting: Acting,

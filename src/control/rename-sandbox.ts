@@ -11,9 +11,8 @@ import { holdIfMatch } from './require-match.ts'
 import { tell } from './tell.ts'
 
 /**
- * Changes a sandbox's name, slug or both; what is absent stays. Throws `sandbox_not_found`, `name_already_exists`,
- * `precondition_failed`.
- * Repeating it changes nothing more.
+ * Changes a sandbox's name, slug or both; what is absent stays. Repeating it changes nothing more. Throws
+ * `sandbox_not_found`, `name_already_exists`, `precondition_failed`.
  */
 export async function renameSandbox(
   deps: ControlDeps,
