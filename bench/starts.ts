@@ -13,10 +13,7 @@ const AT_ONCE = 8
 /** Between rounds: what was deleted is gone. */
 const SETTLE_MS = 3_000
 
-const BODY = {
-  image: { type: 'oci', reference: 'localhost/demo' },
-  resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 },
-}
+const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: { vcpus: 1, memory_mib: 64 } }
 
 /**
  * Starts of real sandboxes per second, from nothing until `running` over HTTP, against the runtime alone: its create and
