@@ -1,9 +1,7 @@
-import { spawn, type ChildProcessByStdio } from 'node:child_process'
-import { Socket } from 'node:net'
 import { join } from 'node:path'
-import type { Readable, Writable } from 'node:stream'
 import type { Log } from '../lib/log.ts'
 import { CommandError, makeCommands, tryCommand, type CommandResult, type Commands } from '../lib/run-command.ts'
+import { beginPerl, holdPerl, type PerlProcess } from './perl-process.ts'
 
 /** Commands that are run by a small process of its own. */
 export type CommandHelper = {
@@ -12,14 +10,12 @@ export type CommandHelper = {
   close(): void
 }
 
-type Helper = ChildProcessByStdio<Writable, Readable, null>
 type Waiting = {
   readonly started: (pid: number) => void
   readonly failed: (error: Error) => void
   readonly ended: (result: CommandResult) => void
 }
 
-const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 const SCRIPT = join(import.meta.dirname, 'command-helper.pl')
 /** What a pipe holds at least (pipe(7)), with some room: the helper never waits for a command to read. */
 const INPUT_LIMIT_BYTES = 60_000
@@ -31,7 +27,7 @@ const INPUT_LIMIT_BYTES = 60_000
  */
 export function makeCommandHelper(log: Log): CommandHelper {
   const waiting = new Map<number, Waiting>()
-  let helper: Helper | null = null
+  let helper: PerlProcess | null = null
   let count = 0
 
   const takeLine = (line: string): void => {
@@ -41,29 +37,21 @@ export function makeCommandHelper(log: Log): CommandHelper {
     else waiting.delete(Number(number))
     if (word === 'failed') one?.failed(new Error(rest))
     if (word === 'ended') one?.ended(resultOf(rest))
-    if (waiting.size === 0) hold(helper, false)
+    if (waiting.size === 0) holdPerl(helper, false)
   }
-  const begin = (): Helper => {
-    const begun = spawn('perl', [SCRIPT, process.arch, String(process.pid)], {
-      stdio: ['pipe', 'pipe', 'inherit'],
-      detached: true,
-      cwd: '/',
-      env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
-    })
+  const begin = (): PerlProcess => {
     const onEnd = (error?: Error): void => {
       if (helper === begun) helper = null
       for (const one of waiting.values()) one.failed(new Error('the helper for commands has ended', { cause: error }))
       waiting.clear()
     }
-    begun.once('error', onEnd)
-    begun.once('close', () => {
-      onEnd()
+    const begun = beginPerl({
+      script: SCRIPT,
+      args: [process.arch, String(process.pid)],
+      onLine: takeLine,
+      onEnd,
+      log,
     })
-    begun.stdin.on('error', (error) => {
-      log.debug({ err: error }, 'the helper for commands takes nothing') // its end is told by `close`
-    })
-    onLines(begun.stdout, takeLine)
-    begun.unref()
     return begun
   }
 
@@ -97,7 +85,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
         },
       })
       helper ??= begin()
-      hold(helper, true)
+      holdPerl(helper, true)
       helper.stdin.write(encodeRequest(number, fields))
     })
   }
@@ -125,28 +113,10 @@ function resultOf(rest: string): CommandResult {
   return { code: code === '-' ? null : Number(code), stdout: text(stdout), stderr: text(stderr) }
 }
 
-/** Keeps this process alive for the helper's sake only while something is waited for. */
-function hold(helper: Helper | null, isHeld: boolean): void {
-  for (const stream of [helper?.stdin, helper?.stdout]) {
-    if (!(stream instanceof Socket)) continue
-    if (isHeld) stream.ref()
-    else stream.unref()
-  }
-}
-
 function encodeRequest(number: number, fields: readonly string[]): Buffer {
   const text = Buffer.from(fields.map((field) => `${field}\0`).join(''))
   const head = Buffer.alloc(8)
   head.writeUInt32BE(4 + text.length, 0)
   head.writeUInt32BE(number, 4)
   return Buffer.concat([head, text])
-}
-
-function onLines(stream: Readable, take: (line: string) => void): void {
-  let rest = ''
-  stream.setEncoding('latin1').on('data', (text: string) => {
-    const lines = (rest + text).split('\n')
-    rest = lines.pop() ?? ''
-    for (const line of lines) take(line)
-  })
 }

@@ -1,8 +1,6 @@
-import { spawn, type ChildProcessByStdio } from 'node:child_process'
-import { Socket } from 'node:net'
 import { join } from 'node:path'
-import type { Readable, Writable } from 'node:stream'
 import type { Log } from '../../../lib/log.ts'
+import { beginPerl, holdPerl, type PerlProcess } from '../../perl-process.ts'
 import type { RuntimeExit } from './exec-status.ts'
 
 /**
@@ -29,14 +27,12 @@ export type Launched = {
   readonly ended: Promise<RuntimeExit>
 }
 
-type Helper = ChildProcessByStdio<Writable, Readable, null>
 type Waiting = {
   readonly started: (pid: number) => void
   readonly failed: (error: Error) => void
   readonly ended: (exit: RuntimeExit) => void
 }
 
-const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 const SCRIPT = join(import.meta.dirname, 'launcher.pl')
 
 /**
@@ -45,12 +41,12 @@ const SCRIPT = join(import.meta.dirname, 'launcher.pl')
  */
 export function makeLauncher(log: Log, leaseFile: string | null = null): Launcher {
   const waiting = new Map<number, Waiting>()
-  let helper: Helper | null = null
+  let helper: PerlProcess | null = null
   let count = 0
 
   const forget = (number: number): void => {
     waiting.delete(number)
-    if (waiting.size === 0) hold(helper, false)
+    if (waiting.size === 0) holdPerl(helper, false)
   }
   const takeLine = (line: string): void => {
     const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) (.*)$/s.exec(line) ?? []
@@ -60,17 +56,7 @@ export function makeLauncher(log: Log, leaseFile: string | null = null): Launche
     if (word === 'failed') one?.failed(new Error(rest))
     if (word !== 'started') forget(Number(number))
   }
-  const begin = (): Helper => {
-    const begun = spawn(
-      'perl',
-      [SCRIPT, process.arch, String(process.pid), ...(leaseFile === null ? [] : [leaseFile])],
-      {
-        stdio: ['pipe', 'pipe', 'inherit'],
-        detached: true,
-        cwd: '/',
-        env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
-      },
-    )
+  const begin = (): PerlProcess => {
     const onEnd = (error?: Error): void => {
       if (helper === begun) helper = null
       for (const one of waiting.values()) {
@@ -79,15 +65,13 @@ export function makeLauncher(log: Log, leaseFile: string | null = null): Launche
       }
       waiting.clear()
     }
-    begun.once('error', onEnd)
-    begun.once('close', () => {
-      onEnd()
+    const begun = beginPerl({
+      script: SCRIPT,
+      args: [process.arch, String(process.pid), ...(leaseFile === null ? [] : [leaseFile])],
+      onLine: takeLine,
+      onEnd,
+      log,
     })
-    begun.stdin.on('error', (error) => {
-      log.debug({ err: error }, 'the launcher takes nothing') // its end is told by `close`
-    })
-    onLines(begun.stdout, takeLine)
-    begun.unref()
     return begun
   }
 
@@ -108,7 +92,7 @@ export function makeLauncher(log: Log, leaseFile: string | null = null): Launche
           },
         })
         helper ??= begin()
-        hold(helper, true)
+        holdPerl(helper, true)
         helper.stdin.write(encodeRequest(number, files, command))
       })
     },
@@ -119,15 +103,6 @@ export function makeLauncher(log: Log, leaseFile: string | null = null): Launche
   }
 }
 
-/** Keeps this process alive for the helper's sake only while something is waited for. */
-function hold(helper: Helper | null, isHeld: boolean): void {
-  for (const stream of [helper?.stdin, helper?.stdout]) {
-    if (!(stream instanceof Socket)) continue
-    if (isHeld) stream.ref()
-    else stream.unref()
-  }
-}
-
 function encodeRequest(number: number, files: readonly string[], command: readonly string[]): Buffer {
   const text = Buffer.from([...files, ...command].map((field) => `${field}\0`).join(''))
   const head = Buffer.alloc(9)
@@ -135,13 +110,4 @@ function encodeRequest(number: number, files: readonly string[], command: readon
   head.writeUInt32BE(number, 4)
   head.writeUInt8(files.length, 8)
   return Buffer.concat([head, text])
-}
-
-function onLines(stream: Readable, take: (line: string) => void): void {
-  let rest = ''
-  stream.setEncoding('utf8').on('data', (text: string) => {
-    const lines = (rest + text).split('\n')
-    rest = lines.pop() ?? ''
-    for (const line of lines) take(line)
-  })
 }

@@ -1,0 +1,57 @@
+import { spawn, type ChildProcessByStdio } from 'node:child_process'
+import { Socket } from 'node:net'
+import type { Readable, Writable } from 'node:stream'
+import type { Log } from '../lib/log.ts'
+
+/** A small Perl process that starts programs for this one: it is asked on its input and answers in lines. */
+export type PerlProcess = ChildProcessByStdio<Writable, Readable, null>
+
+const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+
+/** What a Perl process is started with. */
+export type PerlInput = {
+  readonly script: string
+  readonly args: readonly string[]
+  readonly onLine: (line: string) => void
+  /** May be called twice: with why it could not be started, and without when it is gone. */
+  readonly onEnd: (error?: Error) => void
+  readonly log: Log
+}
+
+/** Starts a Perl process, in `/` and in a session of its own, with the PATH for its environment. */
+export function beginPerl({ script, args, onLine, onEnd, log }: PerlInput): PerlProcess {
+  const begun = spawn('perl', [script, ...args], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+    detached: true,
+    cwd: '/',
+    env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
+  })
+  begun.once('error', onEnd)
+  begun.once('close', () => {
+    onEnd()
+  })
+  begun.stdin.on('error', (error) => {
+    log.debug({ err: error, script }, 'a Perl process takes nothing') // its end is told by `close`
+  })
+  onLines(begun.stdout, onLine)
+  begun.unref()
+  return begun
+}
+
+/** Keeps this process alive for its sake only while something is waited for. */
+export function holdPerl(perl: PerlProcess | null, isHeld: boolean): void {
+  for (const stream of [perl?.stdin, perl?.stdout]) {
+    if (!(stream instanceof Socket)) continue
+    if (isHeld) stream.ref()
+    else stream.unref()
+  }
+}
+
+function onLines(stream: Readable, take: (line: string) => void): void {
+  let rest = ''
+  stream.setEncoding('utf8').on('data', (text: string) => {
+    const lines = (rest + text).split('\n')
+    rest = lines.pop() ?? ''
+    for (const line of lines) take(line)
+  })
+}
