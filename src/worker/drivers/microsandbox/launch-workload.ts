@@ -40,5 +40,5 @@ export async function launchWorkload(
   if (pid === undefined)
     throw new StartError('host', 'the host could not start a process', (await once(child, 'error'))[0])
   child.unref()
-  return await markProcess(pid)
+  return markProcess(pid)
 }

@@ -54,7 +54,7 @@ async function release(context: VmContext, record: VmRecord): Promise<void> {
 /** Ends a run's virtual machine: the guest writes what it holds, and what is left then is killed. */
 export async function switchOff({ clock, home, msb }: VmContext, { sandbox_id, started }: VmRecord): Promise<void> {
   const { name } = vmPaths(home, sandbox_id)
-  if (started !== null && (await isAlive(started.vm))) await msb.stop(name, SWITCH_OFF_SECS)
+  if (started !== null && isAlive(started.vm)) await msb.stop(name, SWITCH_OFF_SECS)
   await killProcesses(await findVm(name), clock)
 }
 

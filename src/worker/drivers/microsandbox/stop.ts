@@ -11,10 +11,10 @@ const POLL_MS = 20
 export async function endWorkload({ clock, records }: VmContext, record: VmRecord, graceMs: number): Promise<void> {
   const { run_id, started } = record
   if (started === null || started.watcher === null || graceMs === 0) return
-  if (!(await isAlive(started.watcher))) return
+  if (!isAlive(started.watcher)) return
   sendSignal(started.watcher.pid, 'SIGTERM')
   const deadlineMs = clock.monotonicMs() + graceMs
   const isOver = async (): Promise<boolean> =>
-    (await records.readEnd(run_id)) !== null || !(await isAlive(started.vm)) || clock.monotonicMs() >= deadlineMs
+    (await records.readEnd(run_id)) !== null || !isAlive(started.vm) || clock.monotonicMs() >= deadlineMs
   while (!(await isOver())) await clock.sleep(POLL_MS)
 }

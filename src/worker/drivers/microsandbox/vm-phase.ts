@@ -64,10 +64,10 @@ function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): Outcome {
 /** Where a run stands now, by its record and by what the machine shows. */
 export async function observeVm(context: VmContext, record: VmRecord, isBeingStarted: boolean): Promise<VmPhase> {
   const { bootId, records } = context
-  const isVmAlive = record.boot_id === bootId && record.started !== null && (await isAlive(record.started.vm))
+  const isVmAlive = record.boot_id === bootId && record.started !== null && isAlive(record.started.vm)
   const watcher = record.started?.watcher ?? null
   const hasWatcher = record.started?.has_workload === true
-  const isWatcherAlive = hasWatcher && watcher !== null && (await isAlive(watcher))
+  const isWatcherAlive = hasWatcher && watcher !== null && isAlive(watcher)
   // After the process: a workload's watcher that ended in between has written its file by now.
   const end = await records.readEnd(record.run_id)
   const isOpen = record.outcome === null && record.started !== null && !record.is_stop_requested

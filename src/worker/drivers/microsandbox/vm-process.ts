@@ -9,7 +9,7 @@ export async function findProcesses(words: readonly string[]): Promise<readonly 
     if (!/^\d+$/.test(name)) continue
     const line = await commandLineOf(Number(name))
     if (!words.every((word) => line.includes(word))) continue
-    const mark = await markProcess(Number(name))
+    const mark = markProcess(Number(name))
     if (mark !== null) found.push(mark)
   }
   return found
@@ -26,9 +26,9 @@ const KILL_POLL_MS = 10
 /** Kills processes and waits until none of them is left. */
 export async function killProcesses(marks: readonly ProcessMark[], clock: Clock): Promise<void> {
   const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
-  for (const mark of marks) if (await isAlive(mark)) sendSignal(mark.pid, 'SIGKILL')
+  for (const mark of marks) if (isAlive(mark)) sendSignal(mark.pid, 'SIGKILL')
   for (const mark of marks) {
-    while (await isAlive(mark)) {
+    while (isAlive(mark)) {
       if (clock.monotonicMs() > deadlineMs) throw new Error(`process ${String(mark.pid)} can't be killed`)
       await clock.sleep(KILL_POLL_MS)
     }

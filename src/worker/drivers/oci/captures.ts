@@ -75,7 +75,7 @@ export function makeCaptures({ records, bootId, logs, clock, log }: CapturesDeps
     return { socket, stream, closed }
   }
   const drain = async ({ pipes, shim }: Capture): Promise<void> => {
-    if (shim !== null && (await isAlive(shim))) sendSignal(-shim.pid, 'SIGKILL') // it alone still holds the pipes
+    if (shim !== null && isAlive(shim)) sendSignal(-shim.pid, 'SIGKILL') // it alone still holds the pipes
     for (const { socket } of pipes) socket.resume()
     const limit = new AbortController()
     const over = clock.sleep(DRAIN_MS, limit.signal).catch((error: unknown) => {
@@ -94,7 +94,7 @@ export function makeCaptures({ records, bootId, logs, clock, log }: CapturesDeps
       const shim = started?.shim ?? null
       // A pipe that nobody holds any more is empty, and would never be seen to end.
       const isUnread = !captures.has(run_id) && outcome === null && boot_id === bootId
-      if (isUnread && shim !== null && (await isAlive(shim))) begin({ ...record, shim })
+      if (isUnread && shim !== null && isAlive(shim)) begin({ ...record, shim })
       const capture = captures.get(run_id)
       if (capture === undefined) return
       capture.finishing ??= drain(capture)

@@ -10,10 +10,10 @@ export async function observe(context: OciContext, record: RunRecord, isBeingSta
   const isSameBoot = record.boot_id === bootId
   const shim = started?.shim ?? null
   const init = started?.init ?? null
-  const isShimAlive = isSameBoot && shim !== null && (await isAlive(shim))
-  const isInitAlive = isSameBoot && init !== null && (await isAlive(init))
+  const isShimAlive = isSameBoot && shim !== null && isAlive(shim)
+  const isInitAlive = isSameBoot && init !== null && isAlive(init)
   // After the processes: a shim that ended in between has written its file by now.
-  const exit = await records.readExit(record.run_id)
+  const exit = records.readExit(record.run_id)
   const hasRunOutOfMemory =
     exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
   // Somebody may have settled the run meanwhile, and with its cgroup what told of memory is gone: the record knows.

@@ -49,7 +49,7 @@ async function release(context: OciContext, record: RunRecord): Promise<void> {
   await killAll(context, run)
   // The runtime forgets a container whose end it saw; only one that died under it has to be forgotten by hand.
   const hasRuntimeState =
-    (await context.records.readExit(run)) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
+    context.records.readExit(run) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
   if (hasRuntimeState) await forget(context, record.started?.runtime ?? context.runtime, run)
   await Promise.all([context.networks.detach(run), context.cgroups.remove(run), releaseMounts(context, record)])
 }

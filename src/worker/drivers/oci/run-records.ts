@@ -3,7 +3,7 @@ import type { OrgId, RunId, SandboxId } from '../../../domain/ids.ts'
 import type { SandboxSpec } from '../../../domain/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { openRunFiles, type RunFiles } from '../run-files.ts'
-import { readOrNull, type ProcessMark } from './processes.ts'
+import { readNow, type ProcessMark } from './processes.ts'
 import type { Runtime } from './runtime.ts'
 
 /**
@@ -42,7 +42,7 @@ export type StartedRun = {
 export type ExitFile = { readonly code: number }
 
 export type RunRecords = RunFiles<RunRecord> & {
-  readExit(run: RunId): Promise<ExitFile | null>
+  readExit(run: RunId): ExitFile | null
 }
 
 /** Opens the folder of records, making it when missing. */
@@ -50,8 +50,8 @@ export async function openRunRecords(dir: string): Promise<RunRecords> {
   const files = await openRunFiles<RunRecord>(dir, 'exits')
   return {
     ...files,
-    async readExit(run) {
-      const text = await readOrNull(files.endFileOf(run))
+    readExit(run) {
+      const text = readNow(files.endFileOf(run))
       return text === null || !/^\d+\s*$/.test(text) ? null : { code: Number(text) }
     },
   }

@@ -61,7 +61,7 @@ export async function launchShim(input: ShimInput): Promise<ShimResult> {
   const { pid, ended } = await input.launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'])
   try {
     const init = await waitUntilReady(input)
-    return { shim: await markProcess(pid), init }
+    return { shim: markProcess(pid), init }
   } catch (error) {
     sendSignal(-pid, 'SIGKILL') // the shell, the runtime and what it forked are one process group
     await ended
@@ -80,9 +80,9 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
   const deadlineMs = input.clock.monotonicMs() + READY_TIMEOUT_MS
   while (input.clock.monotonicMs() < deadlineMs) {
     // Looked at in this order: a run that is over has had its process, however short it was.
-    const isOver = (await input.records.readExit(input.run)) !== null
+    const isOver = input.records.readExit(input.run) !== null
     const pid = await readPid(join(folder, 'pid'))
-    if (pid !== null && (await isReady(input, pid))) return await markProcess(pid)
+    if (pid !== null && (await isReady(input, pid))) return markProcess(pid)
     if (isOver) {
       const words = await runtimeWords(folder)
       if (pid === null || words !== '') throw couldNotStart(input, words)

@@ -47,8 +47,8 @@ async function endByRuntime(context: OciContext, record: RunRecord, { started, g
 }
 
 async function isOver(context: OciContext, record: RunRecord, started: StartedRun): Promise<boolean> {
-  if ((await context.records.readExit(record.run_id)) !== null) return true
-  return started.shim === null || !(await isAlive(started.shim))
+  if (context.records.readExit(record.run_id) !== null) return true
+  return started.shim === null || !isAlive(started.shim)
 }
 
 async function waitFor(context: OciContext, limitMs: number, isSo: () => Promise<boolean>): Promise<void> {
