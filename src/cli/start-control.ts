@@ -111,7 +111,7 @@ export async function startControl(
     ({ fence }) => loopsOf({ ...deps, fence }),
     stopping.signal,
   )
-  const checks: (() => Promise<string | null>)[] = [() => canReach(store), () => Promise.resolve(whyNotHeld(store))]
+  const checks: (() => Promise<string | null>)[] = [() => canReach(store, log), () => Promise.resolve(whyNotHeld(store))]
   const limited = limitsOf(config)
   const gate = { control: deps, rates: limited.limits.rates }
   const server = makeServer({
@@ -183,13 +183,15 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
 const NO_ORG = asId<OrgId>('00000000-0000-0000-0000-000000000000')
 
 /** Why the database can't be used: requests and the program's own work have connections of their own, and need both. */
-async function canReach({ db }: Store): Promise<string | null> {
+/** Its words may name hosts and users: they are for the log, and anybody may ask whether this process is ready. */
+async function canReach({ db }: Store, log: Log): Promise<string | null> {
   const ask = (q: Queryable) => q.query({ text: 'SELECT 1 AS alive' })
   try {
     await Promise.all([db.asSystem(ask), db.asOrg(NO_ORG, ask)])
     return null
   } catch (error) {
-    return error instanceof Error ? error.message : 'not reachable'
+    log.warn({ error }, 'not ready: the database can’t be reached')
+    return 'the database can’t be reached; the log says more'
   }
 }
 
