@@ -111,7 +111,10 @@ export async function startControl(
     ({ fence }) => loopsOf({ ...deps, fence }),
     stopping.signal,
   )
-  const checks: (() => Promise<string | null>)[] = [() => canReach(store, log), () => Promise.resolve(whyNotHeld(store))]
+  const checks: (() => Promise<string | null>)[] = [
+    () => canReach(store, log),
+    () => Promise.resolve(whyNotHeld(store)),
+  ]
   const limited = limitsOf(config)
   const gate = { control: deps, rates: limited.limits.rates }
   const server = makeServer({
