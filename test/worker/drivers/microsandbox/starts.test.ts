@@ -176,7 +176,7 @@ async function playVm(
   })
   await once(vm, 'spawn')
   await waitUntil(() => readFileSync(`/proc/${String(vm.pid)}/cmdline`, 'utf8').includes(name))
-  const mark = await markProcess(vm.pid ?? 0)
+  const mark = markProcess(vm.pid ?? 0)
   if (mark === null) throw new Error('the process is gone')
   const kept = {
     image: { digest: 'sha256:0', config: { env: [], entrypoint: null, cmd: null, workdir: null, user: null } },
