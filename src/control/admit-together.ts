@@ -1,5 +1,5 @@
 import type { OrgId } from '../domain/ids.ts'
-import { judge, withAdmitted, type Asked, type QuotaRefusal, type QuotaStanding } from '../domain/quota.ts'
+import { divideByFit, type Asked, type QuotaRefusal } from '../domain/quota.ts'
 import type { Clock } from '../lib/clock.ts'
 import * as admissions from '../store/admissions.ts'
 import type { Database, Queryable } from '../store/database.ts'
@@ -60,39 +60,21 @@ async function admitWhatFits(
   const answers: Answers = new Map()
   for (let left = wanted; left.length > 0;) {
     const standing = await quotas.standing(tx, org, { now, counts: 'decisive' })
-    const { fitting, refused } = divide(standing, left)
+    const { fitting, refused } = divideByFit(standing, left, askedBy)
     const { rows } =
       fitting.length === 0
         ? { rows: [] }
         : await tx.query<admissions.Admitted>(admissions.insertMany(org, fitting, { isJudged: true }))
     const admitted = new Set(rows.flatMap(({ id, is_admitted }) => (is_admitted ? [id] : [])))
     for (const admission of fitting) answers.set(admission, admitted.has(admission.sandbox.id) ? ADMITTED : CONFLICT)
-    for (const [admission, answer] of refused) answers.set(admission, answer)
+    for (const [admission, refusal] of refused)
+      answers.set(admission, { kind: 'refused', refusal, slug: standing.slug })
     left = admitted.size === fitting.length ? [] : [...refused.keys()]
   }
   return answers
 }
 
-/** Which of them fit beside each other, in their order, and why the others don't. */
-function divide(
-  from: quotas.QuotaRow,
-  wanted: readonly admissions.Admission[],
-): { readonly fitting: readonly admissions.Admission[]; readonly refused: Answers } {
-  let standing: QuotaStanding = from
-  const fitting: admissions.Admission[] = []
-  const refused: Answers = new Map()
-  for (const admission of wanted) {
-    const asked = askedBy(admission.sandbox)
-    const verdict = judge(standing, asked)
-    if (verdict === null) {
-      fitting.push(admission)
-      standing = withAdmitted(standing, asked)
-    } else refused.set(admission, { kind: 'refused', refusal: verdict, slug: from.slug })
-  }
-  return { fitting, refused }
-}
-
-function askedBy(sandbox: admissions.NewSandbox): Asked {
+function askedBy({ sandbox }: admissions.Admission): Asked {
   const { ephemeral, vcpus, memory_mib, disk_size_mib, max_duration_secs } = sandbox
   const starts = sandbox.run_id !== null
   return { creates: true, starts, ephemeral, vcpus, memory_mib, disk_size_mib, max_duration_secs }

@@ -7,7 +7,7 @@
 import type { Actor } from '../domain/caller.ts'
 import type { RunId, SandboxId, WorkerId } from '../domain/ids.ts'
 import { isTerminal, type CauseCode, type SandboxStatus, type TransitionEvent } from '../domain/lifecycle.ts'
-import { judge, withAdmitted, type QuotaRefusal, type QuotaStanding } from '../domain/quota.ts'
+import { divideByFit, type QuotaRefusal } from '../domain/quota.ts'
 import type { Outcome } from '../domain/run.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Uuids } from '../lib/uuid.ts'
@@ -231,19 +231,13 @@ async function settleRuns(tx: Queryable, steps: readonly Step[], now: Date): Pro
   )
   for (const [org, unjudged] of [...counted].toSorted(([one], [other]) => (one < other ? -1 : 1))) {
     await orgs.lock(tx, org)
-    const from = await quotas.standing(tx, org, { now: now, counts: 'decisive' })
-    let standing: QuotaStanding = from
-    const fitting: NewRun[] = []
-    for (const { step, run } of unjudged) {
-      const asked = { ...run, creates: false, starts: true, max_duration_secs: null }
-      const verdict = judge(standing, asked)
-      if (verdict !== null) {
-        refused.set(step, { kind: 'refused', refusal: verdict, slug: from.slug })
-        continue
-      }
-      fitting.push(run)
-      standing = withAdmitted(standing, asked)
-    }
+    const standing = await quotas.standing(tx, org, { now, counts: 'decisive' })
+    const divided = divideByFit(standing, unjudged, ({ run }) => {
+      return { ...run, creates: false, starts: true, max_duration_secs: null }
+    })
+    for (const [{ step }, refusal] of divided.refused)
+      refused.set(step, { kind: 'refused', refusal, slug: standing.slug })
+    const fitting = divided.fitting.map(({ run }) => run)
     if (fitting.length > 0) await standings.openRuns(tx, fitting, { isJudged: true })
   }
   return refused

@@ -112,19 +112,40 @@ export type QuotaRefusal = {
 }
 
 /** Whether something fits: null when it does. */
-export function judge(standing: QuotaStanding, asked: Asked): QuotaRefusal | null {
+function judge(standing: QuotaStanding, asked: Asked): QuotaRefusal | null {
   if (asked.starts && standing.is_suspended) return { limit: 'is_suspended', max: 0, current: null, requested: 1 }
   return refuseBySize(standing, asked) ?? refuseByCount(standing, asked) ?? refuseByPool(standing, asked)
 }
 
 /** Where the organization stands once something that fits was let in. */
-export function withAdmitted(standing: QuotaStanding, asked: Asked): QuotaStanding {
+function withAdmitted(standing: QuotaStanding, asked: Asked): QuotaStanding {
   return {
     ...standing,
     total_sandboxes: standing.total_sandboxes + Number(asked.creates),
     concurrent_ephemeral_running: standing.concurrent_ephemeral_running + Number(asked.starts && asked.ephemeral),
     concurrent_persistent_running: standing.concurrent_persistent_running + Number(asked.starts && !asked.ephemeral),
   }
+}
+
+/** Which of them fit beside each other, in their order, and why the others don't. */
+export function divideByFit<Item>(
+  from: QuotaStanding,
+  items: readonly Item[],
+  askedBy: (item: Item) => Asked,
+): { readonly fitting: readonly Item[]; readonly refused: ReadonlyMap<Item, QuotaRefusal> } {
+  let standing = from
+  const fitting: Item[] = []
+  const refused = new Map<Item, QuotaRefusal>()
+  for (const item of items) {
+    const asked = askedBy(item)
+    const refusal = judge(standing, asked)
+    if (refusal !== null) refused.set(item, refusal)
+    else {
+      fitting.push(item)
+      standing = withAdmitted(standing, asked)
+    }
+  }
+  return { fitting, refused }
 }
 
 /** The limit of one sandbox that a spec exceeds, or null. */
