@@ -1,6 +1,7 @@
 import type { WorkerId } from '../domain/ids.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
 import { makeBatch } from '../lib/batch.ts'
+import { shareWork } from '../lib/share-work.ts'
 import type { Admission } from '../store/admissions.ts'
 import type { Database } from '../store/database.ts'
 import * as sandboxes from '../store/sandboxes.ts'
@@ -106,18 +107,14 @@ const OFFERS_TRUST_MS = 1_000
 function makeOffers({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): ControlDeps['offers'] {
   let known: readonly (readonly string[])[] = []
   let untilMs = Number.NEGATIVE_INFINITY
-  let asking: Promise<typeof known> | null = null
   const ask = async (): Promise<typeof known> => {
-    try {
-      known = await db.asSystem((q) => workers.abilitiesOffered(q))
-      untilMs = clock.monotonicMs() + OFFERS_TRUST_MS
-      return known
-    } finally {
-      asking = null
-    }
+    known = await db.asSystem((q) => workers.abilitiesOffered(q))
+    untilMs = clock.monotonicMs() + OFFERS_TRUST_MS
+    return known
   }
+  const askTogether = shareWork(ask)
   return async ({ isFresh }) => {
     if (isFresh) return ask()
-    return clock.monotonicMs() < untilMs ? known : (asking ??= ask())
+    return clock.monotonicMs() < untilMs ? known : askTogether()
   }
 }
