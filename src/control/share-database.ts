@@ -1,6 +1,6 @@
 import type { OrgId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
-import { makeFairSlots } from '../lib/fair-slots.ts'
+import { inTurn, makeFairSlots } from '../lib/fair-slots.ts'
 import type { Database } from '../store/database.ts'
 
 /** How the connections for organizations are shared. */
@@ -31,22 +31,14 @@ export class CrowdedOut extends Problem {
 export function shareDatabase(db: Database, { connections, perOrg }: DatabaseShare): Database {
   const turns = makeFairSlots({ slots: connections, perKey: perOrg, waitingPerKey: WAITING_PER_ORG })
 
-  async function inTurn<T>(scope: OrgId | 'system', work: () => Promise<T>): Promise<T> {
-    if (scope === 'system') return work()
-    const turn = turns.take(scope)
-    if (turn === null) throw new CrowdedOut()
-    const giveBack = await turn
-    try {
-      return await work()
-    } finally {
-      giveBack()
-    }
+  async function ask<T>(scope: OrgId | 'system', work: () => Promise<T>): Promise<T> {
+    return scope === 'system' ? work() : inTurn(turns, scope, { work, full: () => new CrowdedOut() })
   }
 
   return {
     ...db,
-    asOrg: (org, fn) => inTurn(org, () => db.asOrg(org, fn)),
-    transaction: (scope, fn) => inTurn(scope, () => db.transaction(scope, fn)),
-    commit: (scope, statement) => inTurn(scope, () => db.commit(scope, statement)),
+    asOrg: (org, fn) => ask(org, () => db.asOrg(org, fn)),
+    transaction: (scope, fn) => ask(scope, () => db.transaction(scope, fn)),
+    commit: (scope, statement) => ask(scope, () => db.commit(scope, statement)),
   }
 }

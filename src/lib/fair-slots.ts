@@ -14,6 +14,22 @@ export type FairSlotsOptions = {
   readonly waitingPerKey: number
 }
 
+/** Works in a turn of this key and gives the place back; rejects with what `full` makes when too many of the key wait already. */
+export async function inTurn<T>(
+  slots: Pick<FairSlots, 'take'>,
+  key: string,
+  { work, full }: { readonly work: () => Promise<T>; readonly full: () => Error },
+): Promise<T> {
+  const turn = slots.take(key)
+  if (turn === null) throw full()
+  const giveBack = await turn
+  try {
+    return await work()
+  } finally {
+    giveBack()
+  }
+}
+
 /** Makes places that keys take turns for: while several wait, each free place goes to the next key, not to the next request. */
 export function makeFairSlots({ slots, perKey, waitingPerKey }: FairSlotsOptions): FairSlots {
   const held = new Map<string, number>()

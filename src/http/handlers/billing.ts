@@ -5,7 +5,7 @@ import { midnightOf } from '../../control/read-usage.ts'
 import { decimalSeconds } from '../../domain/metering.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { makeFairSlots } from '../../lib/fair-slots.ts'
+import { inTurn, makeFairSlots } from '../../lib/fair-slots.ts'
 import { instant, type Handler, type HandlerMaker } from '../handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
@@ -15,22 +15,14 @@ export function makeBillingHandlers(
   handler: HandlerMaker,
 ): Record<keyof typeof BILLING_OPERATIONS, Handler> {
   const turns = makeFairSlots(REPORTS)
-  const inTurn = async (org: OrgId, work: () => Promise<string>): Promise<string> => {
-    const turn = turns.take(org)
-    if (turn === null) throw tooManyReports()
-    const giveBack = await turn
-    try {
-      return await work()
-    } finally {
-      giveBack()
-    }
-  }
+  const report = (org: OrgId, work: () => Promise<string>): Promise<string> =>
+    inTurn(turns, org, { work, full: tooManyReports })
   return {
     get_usage: handler(OPERATIONS.get_usage, async ({ query }, { caller }) =>
       JSON.stringify(await useCases.getUsage(caller, rangeOf(query))),
     ),
     get_sandbox_breakdown: handler(OPERATIONS.get_sandbox_breakdown, ({ query }, { caller }) =>
-      inTurn(caller.org_id, async () => {
+      report(caller.org_id, async () => {
         const { rows, sandboxes } = await useCases.getSandboxBreakdown(caller, rangeOf(query))
         const texts: string[] = []
         for (let from = 0; from < rows.length; from += RENDERED_AT_ONCE) {
@@ -46,7 +38,7 @@ export function makeBillingHandlers(
       }),
     ),
     get_storage_breakdown: handler(OPERATIONS.get_storage_breakdown, ({ query }, { caller }) =>
-      inTurn(caller.org_id, async () => JSON.stringify(await useCases.getStorageBreakdown(caller, rangeOf(query)))),
+      report(caller.org_id, async () => JSON.stringify(await useCases.getStorageBreakdown(caller, rangeOf(query)))),
     ),
   }
 }
