@@ -1,3 +1,4 @@
+import type { FastifyRequest } from 'fastify'
 import { includesScope, type Caller, type Scope } from '../domain/caller.ts'
 import { Problem } from '../domain/problem.ts'
 import { countedAddress } from '../lib/remote-address.ts'
@@ -15,6 +16,11 @@ export type AuthenticateDeps = {
 
 /** Where a request came from, and what it says of who sent it. */
 export type Sender = { readonly authorization: string | undefined; readonly address: string | undefined }
+
+/** The sender of a request. */
+export function senderOf({ headers, raw }: FastifyRequest): Sender {
+  return { authorization: headers.authorization, address: raw.socket.remoteAddress }
+}
 
 /**
  * Who sent a request. Throws `invalid_api_key` for a header that names nobody, and `rate_limited` for a key that is not

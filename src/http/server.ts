@@ -9,7 +9,7 @@ import { invalidRequest } from '../domain/refusal.ts'
 import type { Log } from '../lib/log.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import { agentRoute } from './agent-route.ts'
-import { authenticateRequest, requireScope, type Sender } from './authenticate-request.ts'
+import { authenticateRequest, requireScope, senderOf } from './authenticate-request.ts'
 import { boundConnections, type ConnectionLimits } from './bound-connections.ts'
 import { boundPipelines } from './bound-pipelines.ts'
 import { makeByteBodies, takeByteBodies, type ByteBodies } from './byte-bodies.ts'
@@ -211,10 +211,6 @@ function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void 
       return sendAnswer({ request, reply, operation }, answer, route.settings)
     },
   })
-}
-
-function senderOf({ headers, raw }: FastifyRequest): Sender {
-  return { authorization: headers.authorization, address: raw.socket.remoteAddress }
 }
 
 function refusePlainAgentRequest(): Promise<string> {

@@ -21,7 +21,7 @@ import { interruptibleSleep } from '../lib/clock.ts'
 import { once } from '../lib/once.ts'
 import { countedAddress } from '../lib/remote-address.ts'
 import type { Relay } from '../relay/relay.ts'
-import type { Sender } from './authenticate-request.ts'
+import { senderOf, type Sender } from './authenticate-request.ts'
 import { clientGone } from './client-gone.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from './problem-reply.ts'
@@ -179,10 +179,6 @@ async function workerOf({ control, rates }: GateDeps, sender: Sender): Promise<W
   if (worker !== null) return worker
   rates?.noteStranger(address)
   throw new Problem('invalid_api_key')
-}
-
-function senderOf({ headers, raw }: FastifyRequest): Sender {
-  return { authorization: headers.authorization, address: raw.socket.remoteAddress }
 }
 
 type ParsedSync = Omit<SyncRequest, 'worker_id' | 'seen' | 'stored' | 'volumes'> & {
