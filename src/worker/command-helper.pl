@@ -9,28 +9,16 @@ use warnings;
 use Fcntl;
 use POSIX qw(:signal_h :sys_wait_h setsid _exit);
 
-use constant SFD_CLOEXEC => 0x80000;
-use constant SIGNAL_SET_BYTES => 8;
 use constant OUTPUT_LIMIT => 4 * 1024 * 1024;
-my %SIGNALFD4 = (x64 => 289, arm64 => 74);
+require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 my ($architecture, $worker) = @ARGV;
 
-# What the worker had open, such as others' terminals, would stay open as long as this process.
-opendir my $inherited, '/proc/self/fd' or die "/proc/self/fd: $!\n";
-POSIX::close($_) for grep { /^\d+$/ && $_ > 2 } readdir $inherited;
-closedir $inherited;
-
-# A child's end is read like input, so that none is missed between a look and the wait for the next.
-my $none = POSIX::SigSet->new;
-sigprocmask(SIG_SETMASK, POSIX::SigSet->new(SIGCHLD)) or die "sigprocmask: $!\n";
-my $mask = pack 'Q', 1 << SIGCHLD - 1;
-my $ends_fd = syscall $SIGNALFD4{$architecture}, -1, $mask, SIGNAL_SET_BYTES, SFD_CLOEXEC;
-die "signalfd: $!\n" if $ends_fd < 0;
-open my $ends, '<&=', $ends_fd or die "signalfd: $!\n";
+close_inherited();
+my $ends = watch_ends($architecture);
+my $ends_fd = fileno $ends;
 $SIG{PIPE} = 'IGNORE';
 
 binmode STDIN;
-my $input = '';
 my %running; # by number: what is known of a command until all of it is
 my %numbers; # of commands, by the process that each became
 my %outputs; # by descriptor: whose output it is, and which
@@ -57,14 +45,7 @@ while (1) {
             tell_end($one);
         }
     }
-    if (vec $ready, 0, 1) {
-        sysread(STDIN, $input, 65536, length $input) or exit 0;
-        while (length $input >= 4 && length $input >= 4 + unpack 'N', $input) {
-            my $request = substr $input, 4, unpack 'N', $input;
-            substr $input, 0, 4 + length $request, '';
-            begin($request);
-        }
-    }
+    take_requests(\&begin) if vec $ready, 0, 1;
 }
 
 # A command is over once it was reaped and nobody has its outputs open.
@@ -74,14 +55,6 @@ sub tell_end {
     delete $running{$one->{number}};
     my @said = map { unpack 'H*', $one->{$_} } 'stdout', 'stderr';
     say_line("ended $one->{number} $one->{code} @said");
-}
-
-sub say_line {
-    my $line = "$_[0]\n";
-    while (length $line) {
-        my $written = syswrite(STDOUT, $line) // exit 1;
-        substr $line, 0, $written, '';
-    }
 }
 
 sub begin {
@@ -127,7 +100,7 @@ sub become {
     for my $fd (0 .. 2) {
         POSIX::dup2(fileno $files->[$fd], $fd) // return "dup2: $!";
     }
-    sigprocmask(SIG_SETMASK, $none);
+    sigprocmask(SIG_SETMASK, POSIX::SigSet->new);
     $SIG{PIPE} = 'DEFAULT';
     { no warnings 'exec'; exec { $command->[0] } @$command }
     return "$command->[0]: $!";

@@ -11,27 +11,15 @@ use Fcntl;
 use POSIX qw(:signal_h :sys_wait_h setsid _exit);
 
 use constant OPEN_LIMIT_SECS => 5;
-use constant SFD_CLOEXEC => 0x80000;
-use constant SIGNAL_SET_BYTES => 8;
-my %SIGNALFD4 = (x64 => 289, arm64 => 74);
+require(__FILE__ =~ s{[^/]+/[^/]+/[^/]+$}{perl-process.pl}r);
 require(__FILE__ =~ s{[^/]+/[^/]+$}{lease.pl}r);
 my ($architecture, $worker, $lease) = @ARGV; # without the file of a lease there is none
 
-# What the worker had open, such as others' terminals, would stay open as long as this process.
-opendir my $inherited, '/proc/self/fd' or die "/proc/self/fd: $!\n";
-POSIX::close($_) for grep { /^\d+$/ && $_ > 2 } readdir $inherited;
-closedir $inherited;
-
-# A child's end is read like input, so that none is missed between a look and the wait for the next.
-my $none = POSIX::SigSet->new;
-sigprocmask(SIG_SETMASK, POSIX::SigSet->new(SIGCHLD)) or die "sigprocmask: $!\n";
-my $mask = pack 'Q', 1 << SIGCHLD - 1;
-my $ends_fd = syscall $SIGNALFD4{$architecture}, -1, $mask, SIGNAL_SET_BYTES, SFD_CLOEXEC;
-die "signalfd: $!\n" if $ends_fd < 0;
-open my $ends, '<&=', $ends_fd or die "signalfd: $!\n";
+close_inherited();
+my $ends = watch_ends($architecture);
+my $ends_fd = fileno $ends;
 
 binmode STDIN;
-my $input = '';
 my %numbers; # of requests, by the process that each became
 while (1) {
     my $ready = '';
@@ -44,19 +32,7 @@ while (1) {
             say_line('ended ' . delete($numbers{$pid}) . " $code");
         }
     }
-    if (vec $ready, 0, 1) {
-        sysread(STDIN, $input, 65536, length $input) or exit 0;
-        while (length $input >= 4 && length $input >= 4 + unpack 'N', $input) {
-            my $request = substr $input, 4, unpack 'N', $input;
-            substr $input, 0, 4 + length $request, '';
-            begin($request);
-        }
-    }
-}
-
-sub say_line {
-    my ($line) = @_;
-    defined syswrite STDOUT, "$line\n" or exit 1;
+    take_requests(\&begin) if vec $ready, 0, 1;
 }
 
 sub begin {
@@ -101,7 +77,7 @@ sub become {
         POSIX::close($opened);
     }
     alarm 0;
-    sigprocmask(SIG_SETMASK, $none);
+    sigprocmask(SIG_SETMASK, POSIX::SigSet->new);
     { no warnings 'exec'; exec { $command->[0] } @$command }
     return "$command->[0]: $!";
 }
