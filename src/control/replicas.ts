@@ -2,12 +2,22 @@
  * Which server processes live. Each writes its row anew every few seconds; whoever reads a row that stays the same for a
  * while, by its own monotonic clock, takes that process for gone. Clocks of different machines are never compared.
  */
-import { interruptibleSleep, type Clock } from '../lib/clock.ts'
+import type { Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Database } from '../store/database.ts'
 import * as replicas from '../store/replicas.ts'
+import type { Wake } from '../store/wake.ts'
+import { lookWhenWoken } from './look-when-woken.ts'
 
-export type ReplicasDeps = { readonly db: Database; readonly clock: Clock; readonly log: Log }
+export type ReplicasDeps = {
+  readonly db: Database
+  readonly clock: Clock
+  readonly log: Log
+  readonly wake: Pick<Wake, 'publish' | 'subscribe'>
+}
+
+/** The topic of those who want to know of a process that comes. */
+const CAME_TOPIC = 'replicas'
 
 /** What a process knows of those that serve beside it, as of a few seconds ago. */
 export interface Replicas {
@@ -36,11 +46,12 @@ type Known = { readonly row: replicas.SeenReplica; readonly sinceMs: number }
 
 /** The directory of a process. No two that live may announce one URL. */
 export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica, 'url'>): Replicas {
-  const { db, clock, log } = deps
+  const { db, clock, log, wake } = deps
   let self: replicas.Replica = { ...process, url: null }
   let known = new Map<string, Known>()
   let others: readonly replicas.Replica[] = []
   let own: replicas.SeenReplica | null = null
+  let renewedAtMs = -Infinity
 
   async function renew(): Promise<void> {
     const seen = { ...self, seen_at: clock.now() }
@@ -52,6 +63,9 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
     })
     own = seen
     const nowMs = clock.monotonicMs()
+    // The others learn at once of a process that comes, or goes on after it stood still: they show its tickets to workers.
+    if (nowMs - renewedAtMs >= REPLICA_GONE_MS) wake.publish([CAME_TOPIC])
+    renewedAtMs = nowMs
     known = new Map(
       rows.map((row) => {
         const before = known.get(row.id)
@@ -81,15 +95,14 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
       await renew()
     },
     async keep(signal) {
-      for (;;) {
-        await interruptibleSleep(clock, RENEW_EVERY_MS, signal)
-        if (signal.aborted) break
+      const renewAgain = async (): Promise<void> => {
         try {
           await renew()
         } catch (error) {
           log.warn({ error }, 'this replica could not say that it lives; it is tried again')
         }
       }
+      await lookWhenWoken({ clock, wake, topic: CAME_TOPIC, everyMs: RENEW_EVERY_MS }, renewAgain, signal)
       const last = own
       if (last === null) return
       try {

@@ -5,10 +5,10 @@
  */
 import type { StreamAsked, StreamTicket } from '../contract/worker-protocol.ts'
 import { asId, type WorkerId } from '../domain/ids.ts'
-import { interruptibleSleep } from '../lib/clock.ts'
 import * as streamTickets from '../store/stream-tickets.ts'
 import type { ControlDeps } from './deps.ts'
 import { ticketTopic } from './dial-in.ts'
+import { lookWhenWoken } from './look-when-woken.ts'
 import type { Replicas } from './replicas.ts'
 
 /** The topic of those who read what others have left. */
@@ -58,9 +58,12 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
       replicas.count < 2
         ? []
         : await db.asSystem((q) => streamTickets.ofOthers<StreamAsked>(q, replicas.ownUrl, LEFT_LIMIT))
-    ofOthers = Map.groupBy(rows, ({ worker_id }) => worker_id)
+    // A ticket of a process that is not known yet is shown by the look after it became known.
+    const { urls } = replicas
+    const live = rows.filter(({ url }) => urls.includes(url))
+    ofOthers = Map.groupBy(live, ({ worker_id }) => worker_id)
     const known = new Set([...seen.values()].flat().map(({ ticket }) => ticket))
-    const fresh = rows.filter(({ ticket }) => !known.has(ticket)).map(({ worker_id }) => ticketTopic(worker_id))
+    const fresh = live.filter(({ ticket }) => !known.has(ticket)).map(({ worker_id }) => ticketTopic(worker_id))
     if (fresh.length > 0) wake.publish([...new Set(fresh)])
   }
 
@@ -85,23 +88,21 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
         })
     },
     showTickets(worker) {
-      const { ownUrl, urls } = replicas
+      const { ownUrl } = replicas
       const own = deps.ownTickets(worker).map((ticket) => (ownUrl === null ? ticket : { ...ticket, url: ownUrl }))
-      const others = ofOthers.get(worker)?.filter(({ url }) => urls.includes(url)) ?? []
+      const others = ofOthers.get(worker) ?? []
       return [...own, ...others.map(({ ticket, url, asked }) => ({ ...asked, ticket, url }))]
     },
     async keep(signal) {
-      while (!signal.aborted) {
-        const woken = new AbortController()
-        const unsubscribe = wake.subscribe(LEFT_TOPIC, () => woken.abort(new Error('woken')))
+      const lookAgain = async (): Promise<void> => {
         try {
           await look()
         } catch (error) {
           log.warn({ error }, 'tickets of other replicas could not be read; it is tried again')
         }
-        await interruptibleSleep(clock, LOOK_EVERY_MS, AbortSignal.any([woken.signal, signal]))
-        unsubscribe()
       }
+      await lookAgain()
+      await lookWhenWoken({ clock, wake, topic: LEFT_TOPIC, everyMs: LOOK_EVERY_MS }, lookAgain, signal)
     },
   }
 }

@@ -17,6 +17,7 @@ import { makeTestClock, type TestClock } from '../support/test-clock.ts'
 import { waitUntil } from '../support/wait.ts'
 
 const log = makeLog('silent')
+const STEP_MS = RENEW_EVERY_MS / 5
 
 let control: TestControl
 let worker: WorkerId
@@ -54,7 +55,7 @@ async function start(url: string | null): Promise<Process> {
   const wake: Wake = await openWake({ connectionString: control.databaseUrl, clock: systemClock, log, windowMs: 5 })
   const own: StreamTicket[] = []
   const self = { id: uuids.next(), version: '0.1.0', schema_version: 1, started_at: clock.now() }
-  const replicas = makeReplicas({ db, clock, log }, self)
+  const replicas = makeReplicas({ db, clock, log, wake }, self)
   const tickets = makeStreamTickets({ db, clock, log, wake, replicas, ownTickets: () => own })
   await replicas.announce(url)
   const ending = new AbortController()
@@ -93,23 +94,18 @@ async function start(url: string | null): Promise<Process> {
 
 /** Lets time pass for some processes; the clocks of the others stand still, as if they were stopped. */
 async function live(ms: number, ...processes: readonly Process[]): Promise<void> {
-  for (let passed = 0; passed < ms; passed += RENEW_EVERY_MS) {
+  for (let passed = 0; passed < ms; passed += STEP_MS) {
     for (const { clock } of processes) {
-      await waitUntil(() => clock.sleepers === 2) // both that are kept rest
-      const before = await newestSighting()
-      clock.advance(RENEW_EVERY_MS)
-      await waitUntil(async () => clock.sleepers === 2 && (await newestSighting()) !== before)
+      await atRest(clock)
+      clock.advance(STEP_MS)
+      await atRest(clock)
     }
   }
 }
 
-async function newestSighting(): Promise<string> {
-  const { rows } = await control.deps.db.asSystem((q) =>
-    q.query<{ all: string }>({
-      text: `SELECT coalesce(string_agg(seen_at::text, ',' ORDER BY id), '') AS all FROM replicas`,
-    }),
-  )
-  return rows[0]?.all ?? ''
+/** Until both that are kept rest. */
+function atRest(clock: TestClock): Promise<boolean> {
+  return waitUntil(() => clock.sleepers === 2)
 }
 
 function ticketOf(name: string): StreamTicket {
@@ -142,7 +138,7 @@ test('a process that stands still is gone after a while, and there again when it
   assert.equal(a.replicas.count, 2)
   await live(2 * RENEW_EVERY_MS, a)
   assert.deepEqual([a.replicas.count, a.replicas.urls], [1, [A]])
-  await live(RENEW_EVERY_MS, b, a)
+  await live(2 * RENEW_EVERY_MS, b, a)
   assert.equal(a.replicas.count, 2)
   assert.equal(b.replicas.count, 2)
 })
@@ -179,6 +175,32 @@ test('a ticket is shown by every process, with the URL of the one that waits, un
   await waitUntil(async () => (await rowsLeft()) === 0)
   b.clock.advance(2_000)
   await waitUntil(() => shown(b).length === 0)
+})
+
+test('a process that comes is known at once, and so are its tickets', async () => {
+  const [a, b] = [await start(A), await start(B)]
+  await waitUntil(() => a.replicas.count === 2) // no clock has moved
+  assert.deepEqual(
+    [a.replicas.urls, b.replicas.urls],
+    [
+      [A, B],
+      [A, B],
+    ],
+  )
+  leave(b, 't0')
+  await waitUntil(() => shown(a).length === 1)
+})
+
+test('a ticket of a process that is not known yet is shown once it is', async () => {
+  const [a, b] = [await start(A), await start(B)]
+  await live(REPLICA_GONE_MS + RENEW_EVERY_MS, a)
+  assert.equal(a.replicas.count, 1)
+  leave(b, 't6')
+  await waitUntil(async () => (await rowsLeft()) === 1)
+  assert.deepEqual(shown(a), [])
+  await live(RENEW_EVERY_MS, b)
+  await live(2 * RENEW_EVERY_MS, a)
+  await waitUntil(() => shown(a).length === 1)
 })
 
 test('no ticket leads to a process that is gone, and its rows are swept', async () => {

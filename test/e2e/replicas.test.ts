@@ -197,6 +197,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       placedMs = (await recover(other)).runningMs
       await assertExec(other)
       await restart(old, load)
+      await assertExec(old) // at once, while it is new to the one that the worker syncs with
     })
     noteFault({
       area: 'replicas',
