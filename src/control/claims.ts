@@ -1,6 +1,7 @@
 import type { OrgId } from '../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
+import type { CannotOpen } from '../lib/seal.ts'
 import type { Database } from '../store/database.ts'
 import * as idempotency from '../store/idempotency.ts'
 
@@ -20,6 +21,8 @@ export type Claims = {
   hold(ref: idempotency.ClaimRef): () => void
   /** Whether an organization may have one more key remembered. */
   hasRoom(org: OrgId): Promise<boolean>
+  /** Says in the log that what earlier processes remembered can't be opened: once, however many requests meet it. */
+  tellLost(error: CannotOpen): void
 }
 
 /** Renews what is held, all together, as long as something is. */
@@ -27,6 +30,7 @@ export function makeClaims({ db, clock, log }: { db: Database; clock: Clock; log
   const held = new Map<string, idempotency.ClaimRef>()
   const counts = new Map<OrgId, { readonly count: number; readonly untilMs: number }>()
   let idle = new AbortController()
+  let isLossTold = false
 
   async function renewWhileHeld(): Promise<void> {
     idle = new AbortController()
@@ -59,6 +63,15 @@ export function makeClaims({ db, clock, log }: { db: Database; clock: Clock; log
       const count = await db.asOrg(org, (q) => idempotency.count(q, org, KEYS_PER_ORG_MAX))
       counts.set(org, { count, untilMs: nowMs + COUNT_TRUST_MS })
       return count < KEYS_PER_ORG_MAX
+    },
+    tellLost(error) {
+      if (isLossTold) return
+      isLossTold = true
+      log.warn(
+        { error },
+        'replies that are remembered for Idempotency-Keys were sealed with another sealing key: such requests are refused ' +
+          '(idempotency_reply_lost) for 24 hours after they were first made; this is said once',
+      )
     },
   }
 }

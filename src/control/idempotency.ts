@@ -2,10 +2,11 @@ import type { Caller } from '../domain/caller.ts'
 import type { OrgId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
 import type { Queryable } from '../store/database.ts'
+import { CannotOpen } from '../lib/seal.ts'
 import * as idempotency from '../store/idempotency.ts'
 import { CLAIM_MS, KEYS_PER_ORG_MAX } from './claims.ts'
 import type { ControlDeps } from './deps.ts'
-import type { Once } from './once.ts'
+import { replyLost, type Once } from './once.ts'
 
 /** How long a key's reply is remembered. */
 const REMEMBERED_MS = 24 * 60 * 60 * 1000
@@ -42,7 +43,8 @@ export type Turn =
 /**
  * Says whether a request under a key is to be served or was. Another one of the same key that is being served, in whatever
  * process, is waited for. Throws `idempotency_key_reused` for another request, `idempotency_key_in_use` when the wait was
- * for nothing, and `rate_limited` when the organization has too many keys.
+ * for nothing, `idempotency_reply_lost` when the first try's reply or note was sealed with a key that is lost, and
+ * `rate_limited` when the organization has too many keys.
  */
 export async function takeTurn(deps: Deps, { org_id }: Caller, request: KeyedRequest): Promise<Turn> {
   const { key, request_sha256, signal } = request
@@ -58,12 +60,12 @@ export async function takeTurn(deps: Deps, { org_id }: Caller, request: KeyedReq
       const had = await idempotency.claim(q, wanted)
       return [had, had === null ? await idempotency.find(q, org_id, key) : null] as const
     })
-    if (claimed !== null) return serving(deps, { ref, claimed, context })
+    if (claimed !== null) return await serving(deps, { ref, claimed, context })
     if (known === null) return null // it was forgotten between the two statements
     if (!known.request_sha256.equals(request_sha256)) throw reused()
     return known.reply_sealed === null
       ? null
-      : { kind: 'again', reply: parseReply(deps.seal.open(known.reply_sealed, context)) }
+      : { kind: 'again', reply: parseReply(openKept(deps, known.reply_sealed, context)) }
   }
   return (await tryOnce()) ?? (await waitForTurn(deps, tryOnce, signal))
 }
@@ -94,8 +96,8 @@ type Serving = {
   readonly context: string
 }
 
-function serving(deps: Deps, { ref, claimed, context }: Serving): Turn {
-  const noted = claimed.note === null ? null : deps.seal.open(claimed.note, context)
+async function serving(deps: Deps, { ref, claimed, context }: Serving): Promise<Turn> {
+  const noted = await openNote(deps, { ref, claimed, context })
   const release = deps.claims.hold(ref) // from here on nothing throws before `end` is there
   const once: Once = {
     id: claimed.id,
@@ -118,6 +120,27 @@ function serving(deps: Deps, { ref, claimed, context }: Serving): Turn {
         release()
       }
     },
+  }
+}
+
+/** What an earlier try noted. The claim of a try that can't read it is given up, so that the next one need not wait. */
+async function openNote(deps: Deps, { ref, claimed, context }: Serving): Promise<string | null> {
+  if (claimed.note === null) return null
+  try {
+    return openKept(deps, claimed.note, context)
+  } catch (error) {
+    await deps.db.commit(ref.org_id, idempotency.giveUp(ref, deps.clock.now()))
+    throw error
+  }
+}
+
+function openKept(deps: Deps, sealed: Buffer, context: string): string {
+  try {
+    return deps.seal.open(sealed, context)
+  } catch (error) {
+    if (!(error instanceof CannotOpen)) throw error
+    deps.claims.tellLost(error)
+    throw replyLost('it was sealed with another key than this server has')
   }
 }
 

@@ -5,8 +5,16 @@ import type { Random } from './random.ts'
 export interface Seal {
   /** Encrypts a text for one purpose and owner; the same `context` must be given to open it. */
   seal(text: string, context: string): Buffer
-  /** Opens what `seal` made. Throws when the key or the context differ, or a byte was changed. */
+  /** Opens what `seal` made. Throws `CannotOpen` when the key or the context differ, or a byte was changed. */
   open(sealed: Buffer, context: string): string
+}
+
+/** What was sealed can't be opened: it was sealed with another key or for another context, or was changed since. */
+export class CannotOpen extends Error {
+  constructor(cause: unknown) {
+    super('what was sealed can’t be opened: its key or context is another, or it was changed', { cause })
+    this.name = 'CannotOpen'
+  }
 }
 
 const NONCE_BYTES = 12
@@ -25,16 +33,19 @@ export function makeSeal(key: Buffer, random: Random): Seal {
       return Buffer.concat([Buffer.from([1]), nonce, cipher.getAuthTag(), ciphertext])
     },
     open(sealed, context) {
-      if (sealed[0] !== 1) throw new Error('a sealed value of an unknown version')
+      if (sealed[0] !== 1) throw new CannotOpen('a sealed value of an unknown version')
       const nonce = sealed.subarray(1, 1 + NONCE_BYTES)
       const tag = sealed.subarray(1 + NONCE_BYTES, 1 + NONCE_BYTES + TAG_BYTES)
-      // The length is named, because Node takes shorter tags otherwise, and a short one is easily forged.
-      const decipher = createDecipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES })
-        .setAAD(Buffer.from(context))
-        .setAuthTag(tag)
-      return Buffer.concat([decipher.update(sealed.subarray(1 + NONCE_BYTES + TAG_BYTES)), decipher.final()]).toString(
-        'utf8',
-      )
+      const ciphertext = sealed.subarray(1 + NONCE_BYTES + TAG_BYTES)
+      try {
+        // The length is named, because Node takes shorter tags otherwise, and a short one is easily forged.
+        const decipher = createDecipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES })
+          .setAAD(Buffer.from(context))
+          .setAuthTag(tag)
+        return Buffer.concat([decipher.update(ciphertext), decipher.final()]).toString('utf8')
+      } catch (error) {
+        throw new CannotOpen(error)
+      }
     },
   }
 }

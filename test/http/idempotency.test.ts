@@ -221,21 +221,37 @@ test('a stop whose first try never came to its demand is refused once the sandbo
   assert.equal((await world.statusOf(asId<SandboxId>(running.id))).status, 'running')
 })
 
-test('a try that can’t open what an earlier one noted, as after a change of the sealing key, holds no claim', async () => {
+test('a reply and a note that were sealed with a key that is lost are refused as lost, told once, and hold no claim', async (t) => {
   const { deps } = world.control
-  const request = { key: newKey(), request_sha256: Buffer.alloc(32), signal: new AbortController().signal }
-  const first = await takeTurn(deps, caller, request)
-  assert.ok(first.kind === 'serve')
-  await deps.db.asOrg(caller.org_id, (q) => first.once.note(q, 'what was done'))
-  await first.end({ kind: 'given_up' })
-  let held = 0
-  const hold = () => {
-    held += 1
-    return () => void (held -= 1)
-  }
+  const warnings: string[] = []
+  const log = { ...deps.log, warn: (_: object, message: string) => void warnings.push(message) }
   const seal = makeSeal(systemRandom.bytes(32), systemRandom)
-  await assert.rejects(takeTurn({ ...deps, seal, claims: { ...deps.claims, hold } }, caller, request))
-  assert.equal(held, 0)
+  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, seal, log })))
+  t.after(() => app.close())
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  const asking = { body: { name: 'of-another-seal' } }
+  const before = await count('volumes')
+  const dying = await makeDyingServer()
+  t.after(() => dying.close())
+  const [replied, noted] = [newKey(), newKey()]
+  await ask('create_volume', asking, replied)
+  await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted, { url: dying.url })
+  await endClaims()
+  for (let tries = 0; tries < 2; tries += 1) {
+    const again = await ask('create_volume', asking, replied, { url })
+    const retried = await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted, { url })
+    for (const { status, code, message } of [again, retried]) {
+      assert.deepEqual([status, code], [409, 'idempotency_reply_lost'])
+      assert.match(message, /sealed with another key/)
+    }
+  }
+  const other = await ask('create_volume', { body: { name: 'other' } }, replied, { url })
+  assert.deepEqual([other.status, other.code], [409, 'idempotency_key_reused'])
+  assert.equal(await count('volumes'), before + 2)
+  assert.equal(warnings.length, 1)
+  // Who has the key still serves both.
+  assert.equal((await ask('create_volume', asking, replied)).status, 200)
+  assert.equal((await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted)).status, 200)
 })
 
 test('a key that is over is a new one, and the loop forgets it', async () => {
