@@ -58,7 +58,7 @@ export async function openMachine(
 /** Who a worker is, and how it reaches its control plane. */
 export type Identity = {
   readonly worker_id: WorkerId
-  /** A UUID that no earlier life of this worker had. */
+  /** See `worker/life.ts`. */
   readonly life: string
   readonly controlPlane: ControlPlane
   readonly onSynced?: (answer: SyncAnswer) => void

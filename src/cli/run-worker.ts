@@ -6,14 +6,15 @@ import { SELF_FENCE_MS } from '../domain/lease.ts'
 import { systemClock } from '../lib/clock.ts'
 import { makeLog } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
-import { makeUuids } from '../lib/uuid.ts'
 import { lockDataFolder } from '../store/data-lock.ts'
 import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../worker/control-plane.ts'
+import { beginLife } from '../worker/life.ts'
 import { UsageError, type Call } from './command.ts'
 import { ensureDataDir, openDataFolder } from './data-folder.ts'
 import { inWords, joinFleet, type JoinWish } from './join-fleet.ts'
 import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, stopWhileHeard, type Machine } from './machine.ts'
 import { say } from './say.ts'
+import { lifeFileOf } from './start-worker.ts'
 import { stopSignal, untilAborted } from './until-stopped.ts'
 import { forgetIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 
@@ -92,7 +93,7 @@ async function live(
   warnOfPlainText(url)
   say(`worker '${name}' (${worker_id}) of ${url}`)
   await keepDemoImage({ config, log }, machine)
-  const life = makeUuids(systemClock, systemRandom).next()
+  const life = await beginLife({ clock: systemClock, random: systemRandom }, lifeFileOf(config))
   const controlPlane = tellReach(makeControlPlane({ url, credential }), url)
   const identity = { worker_id, life, controlPlane, onSynced: tellStanding() }
   const ending = new AbortController()

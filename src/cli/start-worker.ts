@@ -44,6 +44,11 @@ export function leaseFileOf(config: Config): string {
   return join(config.dataDir, 'lease.json')
 }
 
+/** Where a worker notes its life: see `worker/life.ts`. */
+export function lifeFileOf(config: Config): string {
+  return join(config.dataDir, 'life.json')
+}
+
 /** Where the settings keep volumes. */
 export function storagePlan(config: Config): StoragePlan {
   return { dir: join(config.dataDir, 'volumes'), sharedDir: config.sharedVolumesDir, poolGib: config.volumePoolGib }

@@ -6,6 +6,7 @@ import { LOCAL_WORKER } from '../domain/names.ts'
 import { makeLog } from '../lib/log.ts'
 import { systemRandom } from '../lib/random.ts'
 import { makeControlPlane } from '../worker/control-plane.ts'
+import { beginLife } from '../worker/life.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder } from './data-folder.ts'
 import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, untilSynced, type Machine, type MachineDeps } from './machine.ts' // prettier-ignore
@@ -13,6 +14,7 @@ import { openStore } from './open-store.ts'
 import { refuseBesideServers } from './one-up.ts'
 import { say } from './say.ts'
 import { startControl, type RunningControl } from './start-control.ts'
+import { lifeFileOf } from './start-worker.ts'
 import { tellHowToUse } from './tell-how-to-use.ts'
 import { stopSignal, untilAborted } from './until-stopped.ts'
 
@@ -80,7 +82,7 @@ async function runLocally(
   const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER, credential })
   const identity = {
     worker_id,
-    life: control.deps.uuids.next(),
+    life: await beginLife({ clock: systemClock, random: systemRandom }, lifeFileOf(config)),
     controlPlane: makeControlPlane({ url: control.url, credential }),
     onSynced,
   }

@@ -1,6 +1,8 @@
 import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../contract/worker-protocol.ts'
 import type { WorkerId } from '../domain/ids.ts'
+import { Problem } from '../domain/problem.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
+import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
 import { ticketTopic } from './dial-in.ts'
 import type { StillNote } from './still-syncs.ts'
@@ -46,8 +48,12 @@ export async function holdSync(
   ]
   try {
     const taken = deps.begun === undefined ? await takeReport(deps, worker, report) : { ...BEGUN, ...deps.begun }
+    if (taken === null) {
+      await refuseOutlived(deps, worker, report)
+      deps.onTaken?.()
+      return emptyAnswer(deps.tickets, worker, report)
+    }
     deps.onTaken?.()
-    if (taken === null) return emptyAnswer(deps.tickets, worker, report)
     const { told, hasMoved, print } = taken
     for (let isFirst = true; ; isFirst = false) {
       // What came in while the report was taken in is newer than an answer that follows from it.
@@ -71,6 +77,14 @@ export async function holdSync(
   } finally {
     for (const unsubscribe of unsubscribes) unsubscribe()
   }
+}
+
+/**
+ * A report that was not taken in because a later life of its worker has reported must not prolong the lease by which its
+ * sender judges. Mostly nobody hears of it: it lay somewhere while the worker began anew.
+ */
+async function refuseOutlived(deps: Pick<ControlDeps, 'db'>, worker: WorkerId, { life }: SyncRequest): Promise<void> {
+  if (await deps.db.asSystem((q) => workers.isOutlived(q, worker, life))) throw new Problem('worker_life_over')
 }
 
 /** A report that was taken in before: there may be news, and it is not remembered. */

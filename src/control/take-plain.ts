@@ -1,6 +1,7 @@
 import type { SyncRequest } from '../contract/worker-protocol.ts'
 import type { SandboxId, WorkerId } from '../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../domain/lease.ts'
+import { isLater } from '../domain/report-place.ts'
 import { makeBatch } from '../lib/batch.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Database } from '../store/database.ts'
@@ -22,8 +23,7 @@ export function makeTakePlain({ db, clock }: { readonly db: Database; readonly c
       const last = new Map<WorkerId, SyncRequest>()
       for (const report of reports) {
         const other = last.get(report.worker_id)
-        if (other === undefined || other.life !== report.life || other.seq < report.seq)
-          last.set(report.worker_id, report)
+        if (other === undefined || isLater(report, other)) last.set(report.worker_id, report)
       }
       const plain = [...last.values()].map((report) => ({ ...report, resting: restingOf(report) }))
       const { rows } = await db.commit<workerReports.TakenPlainReport>(

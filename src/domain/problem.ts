@@ -20,6 +20,7 @@ export const PROBLEMS = {
   invalid_state_transition: { status: 409, message: 'invalid state transition' },
   volume_in_use: { status: 409, message: 'volume in use' },
   volume_file_conflict: { status: 409, message: 'not possible with what is there' },
+  worker_life_over: { status: 409, message: 'this worker was started anew, and has reported since' },
   worker_in_use: { status: 409, message: 'worker in use' },
   idempotency_key_reused: { status: 409, message: 'idempotency key reused' },
   idempotency_key_in_use: { status: 409, message: 'idempotency key in use' },

@@ -16,6 +16,7 @@ import type { Tickets } from '../control/worker-sync.ts'
 import { authenticateWorker } from '../control/worker-join.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
+import { isLater, type ReportPlace } from '../domain/report-place.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 import { interruptibleSleep } from '../lib/clock.ts'
 import { once } from '../lib/once.ts'
@@ -46,9 +47,7 @@ const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
 const STRANGER_LIMIT_BYTES = 16 * 1024
 
 /** A sync that is being served. */
-type Held = {
-  readonly life: string
-  readonly seq: number
+type Held = ReportPlace & {
   readonly release: AbortController
   readonly answered: Promise<void>
 }
@@ -84,7 +83,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
       const { promise: answered, resolve } = Promise.withResolvers<void>()
       const mine = { life, seq, release: new AbortController(), answered }
       const earlier = held.get(worker)
-      if (earlier?.life === mine.life && earlier.seq > mine.seq) mine.release.abort(new Error('overtaken'))
+      if (earlier !== undefined && isLater(earlier, mine)) mine.release.abort(new Error('overtaken'))
       else held.set(worker, mine)
       const onTaken = once(() => {
         reply.hijack()

@@ -7,9 +7,12 @@ export interface Uuids {
   next(): string
 }
 
-/** Identifiers from a clock and a source of randomness; more than one in a millisecond count up in `rand_a`. */
-export function makeUuids(clock: Clock, random: Random): Uuids {
-  let lastMs = 0
+/**
+ * Identifiers from a clock and a source of randomness; more than one in a millisecond count up in `rand_a`. None is of a
+ * time before `fromMs`, whatever the clock says.
+ */
+export function makeUuids(clock: Clock, random: Random, fromMs = 0): Uuids {
+  let lastMs = fromMs
   let counter = 0
   return {
     next() {
@@ -28,6 +31,11 @@ export function makeUuids(clock: Clock, random: Random): Uuids {
       return formatUuid(bytes)
     },
   }
+}
+
+/** When a UUIDv7 was made, in milliseconds since 1970. */
+export function timeOfUuid(uuid: string): number {
+  return Number.parseInt(uuid.replaceAll('-', '').slice(0, 12), 16)
 }
 
 /** The smallest UUIDv7 of an instant: with it a range of time becomes a range of identifiers. */

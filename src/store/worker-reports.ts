@@ -2,7 +2,7 @@ import type { SandboxId, WorkerId } from '../domain/ids.ts'
 import type { Statement } from './database.ts'
 import type { WorkerRun } from './runs.ts'
 import { PRINT } from './still-workers.ts'
-import type { Renewal, WorkerReport } from './workers.ts'
+import { IS_LATER, type Renewal, type WorkerReport } from './workers.ts'
 
 /** What a worker says of itself that is new, and of its volumes nothing. */
 export type PlainReport = Omit<WorkerReport, 'now' | 'leaseExpiresAt'> & {
@@ -39,7 +39,7 @@ export function taking(
                memory_mib integer, disk_mib bigint, driver jsonb, storage jsonb, is_shared boolean, resting json)),
            old AS MATERIALIZED (
              SELECT w.id, w.lease_expires_at, w.vcpus, w.memory_mib, w.storage FROM p JOIN workers w ON w.id = p.worker_id
-             WHERE w.removed_at IS NULL AND (w.life IS DISTINCT FROM p.life OR w.report_seq < p.seq)
+             WHERE w.removed_at IS NULL AND ${IS_LATER({ life: 'p.life', seq: 'p.seq', now: '$3' })}
              ORDER BY w.id FOR NO KEY UPDATE OF w),
            renewed AS (
              UPDATE workers w SET vcpus = p.vcpus, memory_mib = p.memory_mib, disk_mib = p.disk_mib, driver = p.driver,

@@ -1,5 +1,6 @@
 import type { Capacity, DriverReport, StorageReport } from '../domain/run.ts'
 import type { WorkerId } from '../domain/ids.ts'
+import type { ReportPlace } from '../domain/report-place.ts'
 import type { Queryable } from './database.ts'
 
 /** A worker with what it offers and what its open runs take. */
@@ -46,10 +47,7 @@ export async function findByCredentials(
 }
 
 /** What a worker's sync says of the worker itself. */
-export type WorkerReport = {
-  /** One life of its process, and the report's place in it. */
-  readonly life: string
-  readonly seq: number
+export type WorkerReport = ReportPlace & {
   readonly capacity: Capacity
   readonly driver: DriverReport
   readonly storage: StorageReport
@@ -67,8 +65,15 @@ export type Renewal = {
 }
 
 /**
- * Writes what a worker says of itself and prolongs its lease; null, and nothing is written, when a later report of the
- * same life was taken in already, or the worker was removed. Its row stays locked until the transaction ends, so that what
+ * Whether a report is to be taken in: it is later than the last one that was, as `domain/report-place.ts` says. Once the
+ * lease is over that does not count any more: a worker whose folder was lost, on a machine whose clock is behind, is heard.
+ */
+export const IS_LATER = ({ life, seq, now }: Readonly<Record<'life' | 'seq' | 'now', string>>): string =>
+  `(w.life IS NULL OR (w.life, w.report_seq) < (${life}, ${seq}) OR w.life > ${life} AND w.lease_expires_at < ${now})`
+
+/**
+ * Writes what a worker says of itself and prolongs its lease; null, and nothing is written, when a later report was taken
+ * in already, or the worker was removed. Its row stays locked until the transaction ends, so that what
  * is read after it belongs to this report.
  */
 export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): Promise<Renewal | null> {
@@ -78,7 +83,7 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
     text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib, storage FROM workers WHERE id = $1)
            UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
              life = $8, report_seq = $9, storage = $10
-           FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND (w.life IS DISTINCT FROM $8 OR w.report_seq < $9)
+           FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND ${IS_LATER({ life: '$8', seq: '$9', now: '$7' })}
            RETURNING w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
              OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS makes_room`,
     values: [
@@ -95,6 +100,16 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
     ],
   })
   return rows[0] ?? null
+}
+
+/** Whether the last report of a worker that was taken in is of a later life than this. */
+export async function isOutlived(q: Queryable, id: WorkerId, life: string): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'workers.isOutlived',
+    text: 'SELECT FROM workers WHERE id = $1 AND life > $2',
+    values: [id, life],
+  })
+  return rowCount === 1
 }
 
 /** The workers whose lease holds at `now`, with what is taken of them. */

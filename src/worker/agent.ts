@@ -31,7 +31,7 @@ import type { VolumeKey, VolumeStorage } from './volumes/storage.ts'
 
 export type AgentDeps = {
   readonly worker_id: WorkerId
-  /** A UUID that no earlier life of this worker had. */
+  /** See `life.ts`. */
   readonly life: string
   readonly driver: Driver
   readonly storage: VolumeStorage

@@ -108,7 +108,11 @@ function standingOf(sandbox: SandboxSeen, from: Snapshot): string {
 
 function metersApart({ after }: Sight): string | null {
   const untilOf = new Map<SandboxId, number>()
-  for (const run of [...after.runs.values()].sort((a, b) => (a.started_at ?? 0) - (b.started_at ?? 0))) {
+  // Where a clock stepped back, a run may end in the instant in which it and the next one began.
+  const byTime = [...after.runs.values()].sort(
+    (a, b) => (a.started_at ?? 0) - (b.started_at ?? 0) || (a.ended_at ?? Infinity) - (b.ended_at ?? Infinity),
+  )
+  for (const run of byTime) {
     if (run.started_at === null) continue
     const until = untilOf.get(run.sandbox_id)
     if (until !== undefined && run.started_at < until)

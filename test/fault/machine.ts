@@ -3,7 +3,6 @@ import type { RunId, WorkerId } from '../../src/domain/ids.ts'
 import { SELF_FENCE_MS } from '../../src/domain/lease.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
-import { makeUuids } from '../../src/lib/uuid.ts'
 import { runAgent } from '../../src/worker/agent.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import {
@@ -13,6 +12,7 @@ import {
   type SimulatedWorld,
 } from '../../src/worker/drivers/simulated.ts'
 import type { Lease } from '../../src/worker/lease.ts'
+import { nextLife } from '../../src/worker/life.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { makeLife, type Ending, type Gates, type Life } from './gates.ts'
 import { NO_VOLUMES, type Link, type Network } from './network.ts'
@@ -74,6 +74,7 @@ export function makeMachine(
   const wall: WallClock = { offsetMs: 0 }
   const link: Link = { hearsNothing: false, saysNothing: false }
   let life: Life | null = null
+  let uuid: string | null = null
   let overAtMs = 0
   // What the worker keeps in a file: a later life has what is left of it, and the watchdog and the launcher read it.
   const lease: Lease = {
@@ -105,6 +106,7 @@ export function makeMachine(
     isNewsWaiting = false
     listeners = new Set()
     const clock = makeSimClock(gates, mine, wall)
+    uuid = nextLife({ clock, random: world.random }, uuid)
     const view: SimulatedWorld = { ...held, onChange: listeners }
     const driver = makeSimulatedDriver({
       clock,
@@ -115,7 +117,7 @@ export function makeMachine(
     const ended = runAgent(
       {
         worker_id: id,
-        life: makeUuids(clock, world.random).next(),
+        life: uuid,
         driver: gated(gates, mine, world.isWatched ? launching(driver, lease) : driver),
         storage: NO_VOLUMES,
         storageSampleMs: 60_000_000,

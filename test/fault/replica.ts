@@ -7,6 +7,7 @@ import type { TransitionDeps } from '../../src/control/transition.ts'
 import type { SyncAnswer, SyncRequest } from '../../src/contract/worker-protocol.ts'
 import type { WorkerId } from '../../src/domain/ids.ts'
 import type { PlacementPolicy } from '../../src/domain/placement.ts'
+import { isLater } from '../../src/domain/report-place.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
@@ -130,8 +131,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
       const { promise: answered, resolve } = Promise.withResolvers<void>()
       const mine: Held = { report, release: new AbortController(), answered }
       const earlier = held.get(worker)
-      if (earlier?.report.life === report.life && earlier.report.seq > report.seq)
-        mine.release.abort(new Error('overtaken'))
+      if (earlier !== undefined && isLater(earlier.report, report)) mine.release.abort(new Error('overtaken'))
       else held.set(worker, mine)
       try {
         if (held.get(worker) === mine && earlier !== undefined) {

@@ -123,7 +123,7 @@ export async function inWorld(
   const look = async (hasWritten: boolean): Promise<void> => {
     count('steps')
     const before = snapshot
-    if (hasWritten) snapshot = await takeSnapshot(lane.store)
+    if (hasWritten) snapshot = await takeSnapshot(lane.store, snapshot)
     const sight: Sight = { before, after: snapshot, machines, capacityOf, limits, acks }
     const many = acks.created.size + acks.deleted.size + acks.stopped.size + acks.named.size
     if (hasWritten || many !== hasAcks) for (const law of ROW_LAWS) holds(law, sight)
@@ -163,7 +163,7 @@ export async function inWorld(
   await lane.store.begin()
   let breach: Error | null = null
   try {
-    snapshot = await takeSnapshot(lane.store)
+    snapshot = await takeSnapshot(lane.store, snapshot)
     await play(played)
   } catch (error) {
     breach = error instanceof Error ? error : new Error(String(error))

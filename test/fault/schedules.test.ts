@@ -5,7 +5,7 @@ import { noteFault } from '../support/reliability.ts'
 import { FAULTS, faultOf } from './faults.ts'
 import { explain, openLanes, playMany, playSeed, SCHEDULES_VARIABLE, SEED_VARIABLE, STEPS_VARIABLE } from './play.ts'
 
-/** Ten thousand take nine minutes beside other tests; docs/decisions/0026-fault-test.md says what they found. */
+/** CI plays ten thousand, which take nine minutes beside other tests; docs/decisions/0026-fault-test.md says what they found. */
 const SCHEDULES = Number(process.env[SCHEDULES_VARIABLE] ?? 1_000)
 /** One that waits for the database leaves the processor to another. */
 const LANES = 3

@@ -32,6 +32,7 @@ export type RunSeen = {
 /** The database as laws see it. */
 export type Snapshot = {
   readonly sandboxes: ReadonlyMap<SandboxId, SandboxSeen>
+  /** In the order in which they were opened, which the clocks of two replicas don't tell. */
   readonly runs: ReadonlyMap<RunId, RunSeen>
   /** How many audit events of each type each sandbox has, by `<sandbox> <type>`. */
   readonly events: ReadonlyMap<string, number>
@@ -69,8 +70,8 @@ type Row = {
   readonly events: readonly (readonly [string, number])[] | null
 }
 
-/** Reads all of it with one statement. */
-export async function takeSnapshot(store: Store): Promise<Snapshot> {
+/** Reads all of it with one statement, after an earlier look. */
+export async function takeSnapshot(store: Store, earlier: Snapshot): Promise<Snapshot> {
   const { rows } = await store.once<Row>('system', {
     name: 'fault.snapshot',
     text: `SELECT
@@ -78,7 +79,7 @@ export async function takeSnapshot(store: Store): Promise<Snapshot> {
            ORDER BY id) FROM sandboxes) AS sandboxes,
         (SELECT json_agg(json_build_array(id, sandbox_id, worker_id, vcpus, memory_mib, is_ephemeral, sandyard_ms(started_at),
            sandyard_ms(stop_requested_at), sandyard_ms(ended_at), outcome ->> 'kind', outcome ->> 'message', stop_cause)
-           ORDER BY opened_at, id) FROM runs) AS runs,
+           ORDER BY id) FROM runs) AS runs,
         (SELECT json_agg(json_build_array(e.of_type, e.many) ORDER BY e.of_type) FROM (
            SELECT sandbox_id || ' ' || event_type AS of_type, count(*) AS many FROM events
            WHERE sandbox_id IS NOT NULL GROUP BY 1) e) AS events`,
@@ -94,9 +95,14 @@ export async function takeSnapshot(store: Store): Promise<Snapshot> {
         ],
       ),
     ),
-    runs: new Map((row.runs ?? []).map((tuple) => [tuple[0], runOf(tuple)])),
+    runs: inOrder(new Map((row.runs ?? []).map((tuple) => [tuple[0], runOf(tuple)])), earlier),
     events: new Map(row.events ?? []),
   }
+}
+
+function inOrder(runs: ReadonlyMap<RunId, RunSeen>, earlier: Snapshot): Snapshot['runs'] {
+  const placeOf = new Map([...earlier.runs.keys()].map((id, place) => [id, place]))
+  return new Map([...runs].sort(([a], [b]) => (placeOf.get(a) ?? placeOf.size) - (placeOf.get(b) ?? placeOf.size)))
 }
 
 function runOf(tuple: RunTuple): RunSeen {

@@ -1,0 +1,12 @@
+/** Where a worker's report stands among all of that worker: reports may arrive in any order, however late. */
+export type ReportPlace = {
+  /** A UUIDv7 of one life of the worker's process, in lower case; later lives have greater ones. */
+  readonly life: string
+  /** Counts up within a life. */
+  readonly seq: number
+}
+
+/** Whether a report was made after another one of the same worker. */
+export function isLater(report: ReportPlace, than: ReportPlace): boolean {
+  return report.life === than.life ? report.seq > than.seq : report.life > than.life
+}
