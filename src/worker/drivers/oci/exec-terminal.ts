@@ -1,4 +1,4 @@
-import { closeSync, constants, openSync } from 'node:fs'
+import { closeSync, constants, openSync, readFileSync } from 'node:fs'
 import { Readable, Writable } from 'node:stream'
 import { ReadStream } from 'node:tty'
 import type { Log } from '../../../lib/log.ts'
@@ -38,8 +38,9 @@ const ON_OWN_TERMINAL = ['/bin/sh', '-c', 'exec <>"$0"; exec "$@"'] as const
  * waits as usual, so a shell gives it one, which ends with its input.
  */
 const WITH_COMPANION = ['/bin/sh', '-c', 'read -r _ <&3 & exec 3<&-; exec "$@"', 'sh'] as const
-/** How long after a process's start the companion stays: crun then only has to get to its first wait. */
-const COMPANION_MS = 20
+/** How often it is looked whether crun waits, and how long at most after the process's start. */
+const LOOK_MS = 2
+const COMPANION_LIMIT_MS = 200
 
 /** Starts a command line on a terminal. Rejects with `ExecFailure` of kind `pty_setup_failed`. */
 export async function startOnTerminal(
@@ -71,7 +72,12 @@ async function startWithCompanion(
     const carrier = await startOutside(deps, start)
     void carrier.ended.then(letGo)
     const noteStarted = (): void => {
-      setTimeout(letGo, COMPANION_MS)
+      let looks = 0
+      const timer = setInterval(() => {
+        if (!waitsForEvents(carrier.pid) && ++looks < COMPANION_LIMIT_MS / LOOK_MS) return
+        clearInterval(timer)
+        letGo()
+      }, LOOK_MS)
     }
     return { ...carrier, noteStarted }
   } catch (error) {
@@ -79,6 +85,15 @@ async function startWithCompanion(
     throw error
   } finally {
     companion.settle()
+  }
+}
+
+/** Whether a process is in epoll_wait(2), by the name that the kernel gives its sleep (proc_pid_wchan(5)); one that is gone is, too. */
+function waitsForEvents(pid: number): boolean {
+  try {
+    return /ep_poll|epoll_wait/.test(readFileSync(`/proc/${String(pid)}/wchan`, 'latin1'))
+  } catch {
+    return true
   }
 }
 
