@@ -31,9 +31,8 @@ import { runLoops, type Loop } from '../loops/loop.ts'
 import { placePending } from '../loops/place-pending.ts'
 import { reapVolumes } from '../loops/reap-volumes.ts'
 import { retireWorkers } from '../loops/retire-workers.ts'
-import { pruneKeys } from '../loops/prune-keys.ts'
+import { pruneKeys, pruneWorkerTokens, sweepTickets } from '../loops/prune.ts'
 import { rollUpUsage } from '../loops/roll-up-usage.ts'
-import { sweepTickets } from '../loops/sweep-tickets.ts'
 import { makeRelay } from '../relay/relay.ts'
 import type { Queryable } from '../store/database.ts'
 import { openWake } from '../store/wake.ts'
@@ -179,14 +178,17 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
     rollUpUsage(deps), // it locks what it adds up: two at once add nothing twice
     sweepTickets(deps),
     pruneKeys(deps),
+    pruneWorkerTokens(deps),
   ]
 }
 
 /** An organization that there is not. */
 const NO_ORG = asId<OrgId>('00000000-0000-0000-0000-000000000000')
 
-/** Why the database can't be used: requests and the program's own work have connections of their own, and need both. */
-/** Its words may name hosts and users: they are for the log, and anybody may ask whether this process is ready. */
+/**
+ * Why the database can't be used: requests and the program's own work have connections of their own, and need both. Its
+ * words may name hosts and users: they are for the log, and anybody may ask whether this process is ready.
+ */
 async function canReach({ db }: Store, log: Log): Promise<string | null> {
   const ask = (q: Queryable) => q.query({ text: 'SELECT 1 AS alive' })
   try {

@@ -44,3 +44,14 @@ export async function use(
     values: [id, use.now, use.worker_id],
   })
 }
+
+/** Forgets tokens that were used or expired by then; answers how many, `limit` at most. */
+export async function prune(q: Queryable, endedBy: Date, limit: number): Promise<number> {
+  const { rowCount } = await q.query({
+    name: 'workerTokens.prune',
+    text: `DELETE FROM worker_tokens WHERE id IN (
+             SELECT id FROM worker_tokens WHERE coalesce(used_at, expires_at) <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+    values: [endedBy, limit],
+  })
+  return rowCount
+}

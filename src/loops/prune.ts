@@ -1,0 +1,50 @@
+/** What lies in tables beyond its time, and nobody asks for any more, is forgotten: batch after batch. */
+import type { ControlDeps } from '../control/deps.ts'
+import type { Queryable } from '../store/database.ts'
+import * as idempotency from '../store/idempotency.ts'
+import * as streamTickets from '../store/stream-tickets.ts'
+import * as workerTokens from '../store/worker-tokens.ts'
+import type { Loop } from './loop.ts'
+
+type PruneDeps = Pick<ControlDeps, 'db' | 'clock'>
+
+/** Forgets Idempotency-Keys whose time is over; a key that is used before that is a new one all the same. */
+export function pruneKeys(deps: PruneDeps): Loop {
+  return pruning(deps, { name: 'prune-keys', periodMs: 60_000, batch: 5_000, prune: idempotency.prune })
+}
+
+/** Removes tickets for streams whose time is over: those of a process that died. */
+export function sweepTickets(deps: PruneDeps): Loop {
+  return pruning(deps, { name: 'sweep-tickets', periodMs: 30_000, batch: 1_000, prune: streamTickets.removeExpired })
+}
+
+/** How long a join token that was used or expired is known: a machine whose answer was lost gets it again meanwhile. */
+const TOKEN_KEPT_MS = 24 * 3_600_000
+
+/** Forgets join tokens a day after they were used or expired. */
+export function pruneWorkerTokens(deps: PruneDeps): Loop {
+  return pruning(deps, {
+    name: 'prune-worker-tokens',
+    periodMs: 3_600_000,
+    batch: 1_000,
+    prune: (q, now, limit) => workerTokens.prune(q, new Date(now.getTime() - TOKEN_KEPT_MS), limit),
+  })
+}
+
+/** How long after a full batch the next is due, in milliseconds. */
+const NEXT_BATCH_MS = 100
+
+type Pruning = Pick<Loop, 'name' | 'periodMs'> & {
+  /** The most rows that one statement removes. */
+  readonly batch: number
+  /** Removes what is over by a time, `limit` rows at most; answers how many. */
+  readonly prune: (q: Queryable, now: Date, limit: number) => Promise<number>
+}
+
+function pruning({ db, clock }: PruneDeps, { name, periodMs, batch, prune }: Pruning): Loop {
+  const run = async (): Promise<number | null> => {
+    const pruned = await db.asSystem((q) => prune(q, clock.now(), batch))
+    return pruned === batch ? NEXT_BATCH_MS : null
+  }
+  return { name, periodMs, topics: [], run }
+}
