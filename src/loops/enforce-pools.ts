@@ -1,15 +1,14 @@
 import { tellExhausted } from '../control/tell-exhausted.ts'
-import { transitionEach } from '../control/transition-each.ts'
-import { SYSTEM, type Cause, type TransitionDeps } from '../control/transition.ts'
+import type { TransitionDeps } from '../control/transition.ts'
 import { exhaustedPools, leftOf, POOLS, type PoolUse } from '../domain/quota.ts'
 import type { Log } from '../lib/log.ts'
 import * as pools from '../store/pools.ts'
+import * as stopsDue from '../store/stops-due.ts'
 import { poolTotals } from '../store/usage.ts'
 import type { Loop } from './loop.ts'
+import { stopAll, type Stops } from './stop-all.ts'
 
 const PERIOD_MS = 5_000
-/** How many runs of one organization, and of all suspended ones, are asked to stop in a pass. */
-const STOPS_LIMIT = 500
 /** How many organizations are looked at together. */
 const PAGE = 200
 
@@ -24,8 +23,8 @@ export function enforcePools(deps: PoolDeps): Loop {
 }
 
 async function pass(deps: PoolDeps, signal: AbortSignal): Promise<number | null> {
-  const suspended = await deps.db.asSystem((q) => pools.activeOfSuspended(q, STOPS_LIMIT))
-  let dueMs = await stop(deps, suspended, { code: 'suspended', signal })
+  await stopAll(deps, { read: stopsDue.ofSuspended, causeOf: () => ({ code: 'suspended' }) }, signal)
+  let dueMs = Infinity
   const totals = await deps.db.asSystem((q) => poolTotals(q, deps.clock.now()))
   const useOf = new Map<string, PoolUse>(totals.map((use) => [use.org_id, use]))
   for (let after: pools.WalledOrg | null = null; ;) {
@@ -54,25 +53,16 @@ async function enforceOn(
       continue
     }
     for (const pool of exhausted) await tellExhausted(deps, org.org_id, { pool, pools: org, use })
-    const active = await deps.db.asSystem((q) => pools.activeOf(q, org.org_id, STOPS_LIMIT))
-    dueMs = Math.min(dueMs, await stop(deps, active, { code: 'pool_exhausted', signal }))
+    const active: Stops<stopsDue.StopDue> = {
+      read: (q, page) => stopsDue.ofOrg(q, org.org_id, page),
+      causeOf: () => ({ code: 'pool_exhausted' }),
+    }
+    await stopAll(deps, active, signal)
   }
   return dueMs
 }
 
 const NOTHING: PoolUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
-
-/** Asks runs to stop. Answers 0 when there may be more, and Infinity when there are none or some could not be asked. */
-async function stop(
-  deps: PoolDeps,
-  active: readonly pools.ActiveRun[],
-  { code, signal }: { readonly code: Cause['code']; readonly signal: AbortSignal },
-): Promise<number> {
-  const cause = { actor: SYSTEM, code }
-  const stops = active.map((run) => ({ ...run, event: 'stop_requested', cause }) as const)
-  const failed = await transitionEach(deps, stops, signal)
-  return failed === 0 && active.length === STOPS_LIMIT ? 0 : Infinity
-}
 
 /** When the runs that run now reach a wall, in milliseconds, if nothing changes. */
 function untilWallMs(org: pools.WalledOrg, use: PoolUse): number {

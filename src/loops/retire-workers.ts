@@ -1,14 +1,15 @@
-import { transitionEach } from '../control/transition-each.ts'
-import { SYSTEM, type TransitionDeps } from '../control/transition.ts'
+import type { TransitionDeps } from '../control/transition.ts'
 import { REAP_TOPIC } from '../control/volume-topics.ts'
 import type { Log } from '../lib/log.ts'
 import * as fleet from '../store/fleet.ts'
+import * as stopsDue from '../store/stops-due.ts'
 import * as volumeReports from '../store/volume-reports.ts'
 import type { Loop } from './loop.ts'
+import { stopAll, type Stops } from './stop-all.ts'
 
 type RetireDeps = TransitionDeps & { readonly log: Log }
 
-/** How many runs one pass stops, and how many sandboxes or volumes one transaction frees. */
+/** How many sandboxes or volumes one transaction frees. */
 const BATCH = 500
 
 /**
@@ -22,10 +23,11 @@ export function retireWorkers(deps: RetireDeps): Loop {
 
 async function pass(deps: RetireDeps, signal: AbortSignal): Promise<null> {
   const now = deps.clock.now()
-  const late = await deps.db.asSystem((q) => fleet.overstaying(q, now, BATCH))
-  const cause = { actor: SYSTEM, code: 'drained', message: 'its worker drains, and the deadline is over' } as const
-  const stops = late.map((run) => ({ ...run, event: 'stop_requested', cause }) as const)
-  await transitionEach(deps, stops, signal)
+  const late: Stops<stopsDue.StopDue> = {
+    read: (q, page) => stopsDue.overstaying(q, now, page),
+    causeOf: () => ({ code: 'drained', message: 'its worker drains, and the deadline is over' }),
+  }
+  await stopAll(deps, late, signal)
   await freeAll(deps, now, signal)
   return null
 }

@@ -1,5 +1,5 @@
 /** Workers as who runs the fleet sees them: who joined, what they hold, and what is to become of them. */
-import type { RunId, SandboxId, VolumeId, WorkerId } from '../domain/ids.ts'
+import type { VolumeId, WorkerId } from '../domain/ids.ts'
 import type { Queryable } from './database.ts'
 
 /** A worker as an identity. */
@@ -28,14 +28,14 @@ export async function findByCredential(q: Queryable, credentialSha256: Buffer): 
   return rows[0] ?? null
 }
 
-/** Writes a new worker down; false when one that was not removed has its name. */
+/** Writes a new worker down; false when one that was not removed has its name or its credential. */
 export async function insert(
   tx: Queryable,
   worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
 ): Promise<boolean> {
   const { rowCount } = await tx.query({
     text: `INSERT INTO workers (id, name, credential_sha256, created_at) VALUES ($1, $2, $3, $4)
-           ON CONFLICT (name) WHERE removed_at IS NULL DO NOTHING`,
+           ON CONFLICT DO NOTHING`,
     values: [worker.id, worker.name, worker.credentialSha256, worker.now],
   })
   return rowCount > 0
@@ -125,21 +125,6 @@ export async function holdings(q: Queryable, id: WorkerId, most: number): Promis
 /** Voids a worker's credential and frees its name. Its lease goes on to its end: until then it may still run what it runs. */
 export async function remove(tx: Queryable, id: WorkerId, now: Date): Promise<void> {
   await tx.query({ text: `UPDATE workers SET removed_at = $2 WHERE id = $1 AND removed_at IS NULL`, values: [id, now] })
-}
-
-/** Open runs of workers whose drain is over and that nobody has asked to stop yet. */
-export async function overstaying(
-  q: Queryable,
-  now: Date,
-  limit: number,
-): Promise<readonly { readonly run_id: RunId; readonly sandbox_id: SandboxId }[]> {
-  const { rows } = await q.query<{ readonly run_id: RunId; readonly sandbox_id: SandboxId }>({
-    name: 'fleet.overstaying',
-    text: `SELECT r.id AS run_id, r.sandbox_id FROM workers w JOIN runs r ON r.worker_id = w.id
-           WHERE w.drain_deadline_at <= $1 AND r.ended_at IS NULL AND r.stop_requested_at IS NULL ORDER BY r.id LIMIT $2`,
-    values: [now, limit],
-  })
-  return rows
 }
 
 /** Removed workers whose lease is over, and which run nothing: nothing of them will be heard or seen any more. */

@@ -1,32 +1,7 @@
-/** What runs in organizations whose pools are walls, and in suspended ones; read by `loops/enforce-pools.ts`. */
-import type { OrgId, RunId, SandboxId } from '../domain/ids.ts'
+/** Organizations whose pools are walls, and what they were told of it; read by `loops/enforce-pools.ts`. */
+import type { OrgId } from '../domain/ids.ts'
 import type { Pools } from '../domain/quota.ts'
 import type { Queryable } from './database.ts'
-
-/** An open run that nobody has asked to stop yet. */
-export type ActiveRun = { readonly run_id: RunId; readonly sandbox_id: SandboxId }
-
-/** Active runs of suspended organizations. */
-export async function activeOfSuspended(q: Queryable, limit: number): Promise<readonly ActiveRun[]> {
-  const { rows } = await q.query<ActiveRun>({
-    name: 'pools.activeOfSuspended',
-    text: `SELECT r.id AS run_id, r.sandbox_id FROM orgs o JOIN runs r ON r.org_id = o.id
-           WHERE o.suspended_at IS NOT NULL AND r.ended_at IS NULL AND r.stop_requested_at IS NULL LIMIT $1`,
-    values: [limit],
-  })
-  return rows
-}
-
-/** Active runs of an organization. */
-export async function activeOf(q: Queryable, org: OrgId, limit: number): Promise<readonly ActiveRun[]> {
-  const { rows } = await q.query<ActiveRun>({
-    name: 'pools.activeOf',
-    text: `SELECT id AS run_id, sandbox_id FROM runs
-           WHERE org_id = $1 AND ended_at IS NULL AND stop_requested_at IS NULL LIMIT $2`,
-    values: [org, limit],
-  })
-  return rows
-}
 
 /** An organization with walls and active runs, and what they take: `vcpus` and `memory_mib` of those that run. */
 export type WalledOrg = Pools & { readonly org_id: OrgId; readonly vcpus: number; readonly memory_mib: number }

@@ -51,33 +51,6 @@ export async function ordersOf(q: Queryable, worker: WorkerId): Promise<readonly
   return rows
 }
 
-/** A run past its deadline; `is_by_org`: it is its organization's, which comes before the sandbox's own. */
-export type OverdueRun = WorkerRun & { readonly is_by_org: boolean }
-
-/** Runs past their deadline that nobody has asked to stop yet. */
-export async function overdue(q: Queryable, now: Date, limit: number): Promise<readonly OverdueRun[]> {
-  const { rows } = await q.query<OverdueRun>({
-    name: 'runs.overdue',
-    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause,
-             (r.deadline_at >= r.started_at
-               + make_interval(secs => (s.spec #>> '{lifecycle,max_duration_secs}')::double precision)) IS NOT TRUE AS is_by_org
-           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
-           WHERE r.ended_at IS NULL AND r.stop_requested_at IS NULL AND r.deadline_at <= $1
-           ORDER BY r.deadline_at LIMIT $2`,
-    values: [now, limit],
-  })
-  return rows
-}
-
-/** When the next run reaches its maximum duration, or null. */
-export async function nextDeadline(q: Queryable): Promise<Date | null> {
-  const { rows } = await q.query<{ readonly at: Date | null }>({
-    name: 'runs.nextDeadline',
-    text: `SELECT min(deadline_at) AS at FROM runs WHERE ended_at IS NULL AND stop_requested_at IS NULL`,
-  })
-  return rows[0]?.at ?? null
-}
-
 /** Whether a sandbox ever had a run of this id. */
 export async function wasOpened(q: Queryable, sandbox: SandboxId, run: RunId): Promise<boolean> {
   const { rowCount } = await q.query({

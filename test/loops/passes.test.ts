@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { createSandbox } from '../../src/control/create-sandbox.ts'
+import { drainWorker, resumeWorker } from '../../src/control/fleet.ts'
 import { SYSTEM, transition } from '../../src/control/transition.ts'
 import { registerWorker } from '../../src/control/worker-join.ts'
 import { takeReport } from '../../src/control/worker-sync.ts'
@@ -8,7 +9,9 @@ import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
 import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../../src/loops/enforce-deadlines.ts'
+import { enforcePools } from '../../src/loops/enforce-pools.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
+import { retireWorkers } from '../../src/loops/retire-workers.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { makeTestClock, type TestClock } from '../support/test-clock.ts'
@@ -128,6 +131,41 @@ test('a sandbox that can’t be moved is passed over, and the next ones are move
   }
   assert.equal((await standingOf(broken)).worker_id, null)
   assert.notEqual((await standingOf(next)).worker_id, null)
+})
+
+test('however many can’t be moved, they keep no later one from being asked to stop, for whatever reason', async () => {
+  await clear()
+  const worker = await join('large', 1_000)
+  const deps = { ...control.deps, log: { ...control.deps.log, error: () => undefined } }
+  for (let made = 0; made < 500; made += 100) await Promise.all(Array.from({ length: 100 }, () => create()))
+  const later = [await create(), await create(), await create()] as const
+  await placePending(deps).run(never)
+  const system = (text: string, ...values: readonly unknown[]) => deps.db.asSystem((q) => q.query({ text, values }))
+  const now = clock.now()
+  const reasons = [
+    () => drainWorker(deps, 'large', now),
+    () => system('UPDATE orgs SET suspended_at = $1', now),
+    () => system('UPDATE runs SET deadline_at = $1 WHERE ended_at IS NULL', now),
+  ]
+  const loops = [retireWorkers(deps), enforcePools(deps), enforceDeadlines(deps)]
+  for (const [at, loop] of loops.entries()) {
+    const movable = later.slice(0, at + 1).map((id) => `'${id}'`)
+    await system(
+      `ALTER TABLE sandboxes ADD CONSTRAINT broken CHECK (status <> 'stopping' OR id IN (${movable.join()})) NOT VALID`,
+    )
+    try {
+      await reasons[at]?.()
+      await loop.run(never)
+    } finally {
+      await system('ALTER TABLE sandboxes DROP CONSTRAINT broken')
+      await resumeWorker(deps, 'large')
+      await system('UPDATE orgs SET suspended_at = NULL')
+    }
+    const standing = await Promise.all(later.map(standingOf))
+    const asked = standing.map(({ status }) => status === 'stopping')
+    assert.deepEqual(asked, [true, at > 0, at > 1], loop.name)
+    assert.ok(standing.every(({ worker_id }) => worker_id === worker))
+  }
 })
 
 test('a run is asked to stop when its maximum duration is over, not before, and the loop knows when that is', async () => {

@@ -1,0 +1,40 @@
+import { transitionEach } from '../control/transition-each.ts'
+import { SYSTEM, type Cause, type TransitionDeps } from '../control/transition.ts'
+import type { RunId } from '../domain/ids.ts'
+import type { Log } from '../lib/log.ts'
+import type { Queryable } from '../store/database.ts'
+import type { StopDue, StopsPage } from '../store/stops-due.ts'
+
+/** How many runs are read at once. */
+const PAGE = 500
+
+type StopDeps = TransitionDeps & { readonly log: Log }
+
+/** Which runs are to stop, and why. */
+export type Stops<Run> = {
+  readonly read: (q: Queryable, page: StopsPage) => Promise<readonly Run[]>
+  readonly causeOf: (run: Run) => Omit<Cause, 'actor'>
+}
+
+/**
+ * Asks every run to stop that `read` finds: page after page, so that however many can't be moved, they keep no later one
+ * from being asked. Answers how many could not. May be repeated. Rejects as `transitionEach` does.
+ */
+export async function stopAll<Run extends StopDue>(
+  deps: StopDeps,
+  { read, causeOf }: Stops<Run>,
+  signal: AbortSignal,
+): Promise<number> {
+  let failed = 0
+  for (let after: RunId | null = null; ;) {
+    const last: RunId | null = after
+    const page: readonly Run[] = await deps.db.asSystem((q) => read(q, { after: last, limit: PAGE }))
+    const stops = page.map((run) => {
+      const { run_id, sandbox_id } = run
+      return { run_id, sandbox_id, event: 'stop_requested', cause: { actor: SYSTEM, ...causeOf(run) } } as const
+    })
+    failed += await transitionEach(deps, stops, signal)
+    after = page.at(-1)?.run_id ?? null
+    if (after === null || page.length < PAGE) return failed
+  }
+}
