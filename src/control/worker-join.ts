@@ -71,7 +71,7 @@ export async function joinWorker(deps: JoinDeps, joining: Joining): Promise<Join
     throw refuseToken('this is no whole join token: it begins with syw_ and was cut or changed')
   const answer = await deps.db.transaction('system', async (tx) => {
     const token = await workerTokens.lock(tx, hashSecret(joining.token))
-    if (token === null) throw refuseToken('this control plane made no such token')
+    if (token === null) throw refuseToken('this control plane made no such token, or it ended more than a day ago')
     if (token.worker_id !== null) return await repeat(tx, token.worker_id, joining)
     const now = deps.clock.now()
     if (token.expires_at <= now) throw refuseToken(`the token expired at ${token.expires_at.toISOString()}`)
@@ -96,8 +96,8 @@ type Entry = { readonly token: workerTokens.UsableToken; readonly joining: Joini
 
 async function enter(deps: JoinDeps, tx: Queryable, { token, joining, now }: Entry): Promise<Joined> {
   const { credentialSha256 } = joining
-  const known = await fleet.findByCredential(tx, credentialSha256)
-  if (known?.removed_at === null) return { worker_id: known.id, name: known.name } // it has joined already
+  const known = await joinedBefore(tx, credentialSha256)
+  if (known !== null) return known
   const name = token.name ?? joining.name ?? joining.fallbackName
   if (joining.name !== null && joining.name !== name)
     throw refusalProblem({
@@ -109,11 +109,19 @@ async function enter(deps: JoinDeps, tx: Queryable, { token, joining, now }: Ent
   if (!isWorkerName(name))
     throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })
   const id = asId<WorkerId>(deps.uuids.next())
-  if (!(await fleet.insert(tx, { id, name, credentialSha256, now })))
-    throw new Problem('name_already_exists', {
-      message: `a worker named '${name}' is there already: choose another name, or remove that one first (sandyard worker remove ${name})`,
-    })
-  return { worker_id: id, name }
+  if (await fleet.insert(tx, { id, name, credentialSha256, now })) return { worker_id: id, name }
+  // Another request of this machine, with another token, may have been first since the look above.
+  const meanwhile = await joinedBefore(tx, credentialSha256)
+  if (meanwhile !== null) return meanwhile
+  throw new Problem('name_already_exists', {
+    message: `a worker named '${name}' is there already: choose another name, or remove that one first (sandyard worker remove ${name})`,
+  })
+}
+
+/** The worker that a machine is already, by its credential, or null. */
+async function joinedBefore(tx: Queryable, credentialSha256: Buffer): Promise<Joined | null> {
+  const known = await fleet.findByCredential(tx, credentialSha256)
+  return known?.removed_at === null ? { worker_id: known.id, name: known.name } : null
 }
 
 function refuseToken(why: string): Problem {

@@ -11,6 +11,7 @@ import { hashSecret } from '../../src/domain/api-key.ts'
 import { asId, type SandboxId, type VolumeId, type WorkerId } from '../../src/domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
 import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
+import { pruneWorkerTokens } from '../../src/loops/prune.ts'
 import { retireWorkers } from '../../src/loops/retire-workers.ts'
 import { makeTestClock, type TestClock } from '../support/test-clock.ts'
 import { makeVolumeWorld, never, type VolumeWorld } from '../support/volume-world.ts'
@@ -62,6 +63,41 @@ test('many machines with one token at the same time: one becomes a worker', asyn
   )
   const won = (await Promise.allSettled(tries)).filter(({ status }) => status === 'fulfilled')
   assert.equal(won.length, 1)
+})
+
+test('one machine that joins with many tokens at the same time is one worker', async () => {
+  for (const round of ['a', 'b', 'c']) {
+    const tokens = await Promise.all(Array.from({ length: 8 }, () => tokenFor()))
+    const joined = await Promise.all(
+      tokens.map((token, at) =>
+        joinWith(token, { credential: `hasty ${round}`, name: `hasty-${round}-${String(at)}` }),
+      ),
+    )
+    assert.equal(new Set(joined.map(({ worker_id }) => worker_id)).size, 1)
+    assert.equal(new Set(joined.map(({ name }) => name)).size, 1)
+  }
+})
+
+test('a token is forgotten a day after it was used or expired, and not before', async () => {
+  const [used, unused] = [await tokenFor(), await tokenFor()]
+  const credential = 'of one whose answer was lost'
+  const joined = await joinWith(used, { credential, name: 'answered-late' })
+  const { run } = pruneWorkerTokens(world.deps)
+  const known = async (token: string): Promise<boolean> =>
+    (await rows('SELECT id FROM worker_tokens WHERE secret_sha256 = $1', hashSecret(token))).length > 0
+  clock.advance(24 * 3_600_000 - 1)
+  await run(never)
+  assert.deepEqual(await joinWith(used, { credential }), joined)
+  assert.deepEqual([await known(used), await known(unused)], [true, true])
+  clock.advance(2)
+  await run(never)
+  assert.deepEqual([await known(used), await known(unused)], [false, true])
+  await assert.rejects(joinWith(unused), refusal('invalid_join_token', /expired at/))
+  clock.advance(lifeMs)
+  await run(never)
+  assert.equal(await known(unused), false)
+  await assert.rejects(joinWith(unused), refusal('invalid_join_token', /no such token/))
+  assert.equal(await authenticateWorker(world.deps, credential), joined.worker_id)
 })
 
 test('a token that is over, unknown or not whole is refused, and one lies in no table', async () => {
