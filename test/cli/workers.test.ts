@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { isWorkerToken } from '../../src/domain/api-key.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
+import { freePort } from '../support/free-port.ts'
 import { spawnProgram } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
@@ -91,7 +91,7 @@ test('a worker without an address or a token says which is missing, and a bad ad
 
 test('a worker whose control plane is out of reach says so and tries again, with its token hidden and its credential kept', async () => {
   const dataDir = join(folder, 'waits')
-  const args = ['worker', '--join', `http://127.0.0.1:${String(await closedPort())}`, '--token', 'syw_secret']
+  const args = ['worker', '--join', `http://127.0.0.1:${String(await freePort())}`, '--token', 'syw_secret']
   const child = spawnProgram(args, { SANDYARD_DATA_DIR: dataDir, SANDYARD_DRIVER: 'simulated' })
   try {
     let said = ''
@@ -110,16 +110,6 @@ test('a worker whose control plane is out of reach says so and tries again, with
     child.kill('SIGKILL')
   }
 })
-
-/** A port on which nobody listens. */
-async function closedPort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const address = server.address()
-  server.close()
-  assert.ok(typeof address === 'object' && address !== null)
-  return address.port
-}
 
 test('on a worker’s own machine the commands for operators make no empty database', async () => {
   const dataDir = join(folder, 'waits')

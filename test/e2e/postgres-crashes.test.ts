@@ -1,8 +1,9 @@
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { childrenOf, sessionsOf, tell } from '../support/external-postgres.ts'
+import { sessionsOf } from '../support/external-postgres.ts'
 import { noteSurvival, survive, type Survival } from '../support/fault-laws.ts'
 import { onServer } from '../support/postgres.ts'
+import { freezeTree, tell } from '../support/process-tree.ts'
 import { readPostmasterPid, startServer, type RealServer } from '../support/server.ts'
 import { superuserUrl } from '../support/server-database.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -73,16 +74,7 @@ describe('the embedded PostgreSQL', () => {
   })
 
   test(`a server that stands still for ${String(FREEZE_MS / 1000)} s: requests end in 503 within their bound, and all goes on when it moves`, async () => {
-    const survival = await survive(server, adminUrl, async () => {
-      const postmaster = postmasterOf(server)
-      const frozen = [postmaster, ...childrenOf(postmaster)]
-      for (const pid of frozen) tell(pid, 'SIGSTOP')
-      try {
-        await systemClock.sleep(FREEZE_MS)
-      } finally {
-        for (const pid of frozen) tell(pid, 'SIGCONT')
-      }
-    })
+    const survival = await survive(server, adminUrl, () => freezeTree(postmasterOf(server), FREEZE_MS))
     noteSurvival('SIGSTOP of all of PostgreSQL for 30 s', [survival], 1)
   })
 })

@@ -3,10 +3,10 @@ import { after, before, describe, test } from 'node:test'
 import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall } from '../support/api.ts'
-import { childrenOf, tell } from '../support/external-postgres.ts'
 import { recover } from '../support/fault-laws.ts'
 import { containersOf } from '../support/leftovers.ts'
 import { msb } from '../support/msb.ts'
+import { freezeTree, tell } from '../support/process-tree.ts'
 import { noteFault } from '../support/reliability.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readPostmasterPid, startServer, whyNoServer, type RealServer } from '../support/server.ts'
@@ -40,7 +40,7 @@ describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }
     const commands = names.map((name) => inside(server, name, count))
 
     await systemClock.sleep(1_000) // the commands run
-    await freeze(server)
+    await freezeTree(readPostmasterPid(server.dataDir) ?? 0, FREEZE_MS)
     const frozen = await recover(server)
     const dead = readPostmasterPid(server.dataDir) ?? 0
     tell(dead, 'SIGKILL')
@@ -81,15 +81,4 @@ async function look(server: RealServer, name: string): Promise<string> {
 
 function inside(server: RealServer, name: string, script: string): ReturnType<typeof msb> {
   return msb(server, ['exec', name, '--', 'sh', '-c', script])
-}
-
-async function freeze(server: RealServer): Promise<void> {
-  const postmaster = readPostmasterPid(server.dataDir) ?? 0
-  const frozen = [postmaster, ...childrenOf(postmaster)]
-  for (const pid of frozen) tell(pid, 'SIGSTOP')
-  try {
-    await systemClock.sleep(FREEZE_MS)
-  } finally {
-    for (const pid of frozen) tell(pid, 'SIGCONT')
-  }
 }

@@ -6,6 +6,7 @@ import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import type { ExecHandle, Sandbox } from 'microsandbox'
+import { freePort } from '../support/free-port.ts'
 import { msb, msbInTerminal } from '../support/msb.ts'
 import { makeOpenSsh, whyNoOpenSsh, type OpenSsh } from '../support/openssh.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
@@ -191,12 +192,6 @@ describe('SSH', { skip: whyNoServer() }, () => {
 /** How many connections processes of a sandbox carry. */
 async function carriersIn(box: Sandbox): Promise<number> {
   return Number((await box.shell('pgrep -f /.msb/tools/[t]cp.pl | wc -l')).stdout())
-}
-
-async function freePort(): Promise<number> {
-  const server = await startTcpServer()
-  await server.close()
-  return server.port
 }
 
 async function canConnect(port: number): Promise<boolean> {

@@ -13,6 +13,7 @@ import { systemRandom } from '../../src/lib/random.ts'
 import { openDatabase } from '../../src/store/database.ts'
 import { DataFolderInUse } from '../../src/store/data-lock.ts'
 import { startEmbedded, type EmbeddedServer } from '../../src/store/embedded.ts'
+import { childrenOf, tell } from '../support/process-tree.ts'
 
 const PROGRAM = join(import.meta.dirname, '..', 'support', 'embedded-process.ts')
 const ROOT = join(import.meta.dirname, '..', '..')
@@ -162,14 +163,8 @@ async function killAll({ child, postmaster }: Owner): Promise<void> {
   const ended = once(child, 'exit')
   const pids = [postmaster, ...childrenOf(postmaster)]
   child.kill('SIGKILL')
-  for (const pid of pids) {
-    if (existsSync(`/proc/${String(pid)}`)) process.kill(pid, 'SIGKILL')
-  }
+  for (const pid of pids) tell(pid, 'SIGKILL')
   await ended
-}
-
-function childrenOf(parent: number): readonly number[] {
-  return readFileSync(`/proc/${String(parent)}/task/${String(parent)}/children`, 'utf8').trim().split(' ').filter((pid) => pid !== '').map(Number) // prettier-ignore
 }
 
 async function writeUntilCut(url: string, committed: number[], round: number): Promise<void> {

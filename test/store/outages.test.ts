@@ -5,9 +5,10 @@ import { asId, type OrgId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { isUnavailable, openDatabase, type Database } from '../../src/store/database.ts'
-import { startExternalPostgres, tell, type ExternalPostgres } from '../support/external-postgres.ts'
+import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
 import { startFaultProxy, type FaultProxy } from '../support/fault-proxy.ts'
 import { onServer } from '../support/postgres.ts'
+import { tell } from '../support/process-tree.ts'
 import { waitUntil } from '../support/wait.ts'
 
 const ORG = asId<OrgId>('00000000-0000-7000-8000-00000000000a')

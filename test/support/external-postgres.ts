@@ -1,6 +1,4 @@
-import { existsSync, readFileSync } from 'node:fs'
 import { mkdir, mkdtemp, rm } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
@@ -15,6 +13,8 @@ import {
 import { locateBinaries } from '../../src/store/embedded-binaries.ts'
 import { findServerUser } from '../../src/store/embedded-user.ts'
 import { startPostmaster, type Postmaster } from '../../src/store/postmaster.ts'
+import { freePort } from './free-port.ts'
+import { childrenOf, isRunning, tell, titleOf } from './process-tree.ts'
 
 /** A PostgreSQL of an operator's own: it listens on TCP, syncs to its disk, and nobody starts it again but the test. */
 export type ExternalPostgres = {
@@ -79,7 +79,7 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
       const sessions = childrenOf(ended.pid)
       tell(ended.pid, signal)
       await ended.exited
-      for (const pid of sessions) while (isAlive(pid)) await systemClock.sleep(10) // orphans end when they notice
+      for (const pid of sessions) while (isRunning(pid)) await systemClock.sleep(10) // orphans end when they notice
       running = null
     },
     async close() {
@@ -100,41 +100,7 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
   }
 }
 
-/** The processes of a server beside its first: sessions and helpers. */
-export function childrenOf(pid: number): readonly number[] {
-  const path = `/proc/${String(pid)}/task/${String(pid)}/children`
-  if (!existsSync(path)) return []
-  return readFileSync(path, 'utf8').trim().split(' ').filter((child) => child !== '').map(Number) // prettier-ignore
-}
-
 /** The sessions of a server that serve clients, by the title that PostgreSQL gives its processes. */
 export function sessionsOf(pid: number): readonly number[] {
   return childrenOf(pid).filter((child) => titleOf(child).includes(`postgres: ${APP_NAME} `))
-}
-
-/** Sends a signal to a process, unless it ended in the meantime. */
-export function tell(pid: number, signal: NodeJS.Signals): void {
-  if (isAlive(pid)) process.kill(pid, signal)
-}
-
-function isAlive(pid: number): boolean {
-  const path = `/proc/${String(pid)}/stat`
-  return existsSync(path) && !/\) [ZX] /.test(readFileSync(path, 'utf8'))
-}
-
-function titleOf(pid: number): string {
-  const path = `/proc/${String(pid)}/cmdline`
-  return existsSync(path) ? readFileSync(path, 'utf8') : ''
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  const port = await new Promise<number>((resolve) => {
-    server.listen(0, '127.0.0.1', () => {
-      const address = server.address()
-      resolve(typeof address === 'object' && address !== null ? address.port : 0)
-    })
-  })
-  await new Promise((resolve) => server.close(resolve))
-  return port
 }

@@ -1,10 +1,10 @@
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { QueryResultRow } from 'pg'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { systemRandom } from '../../src/lib/random.ts'
+import { freePort } from './free-port.ts'
 import { leftoversOf } from './leftovers.ts'
 import { makeTestDatabase, onServer } from './postgres.ts'
 import { makeProgram, type Program } from './program.ts'
@@ -98,16 +98,4 @@ export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
     await world.close()
     throw error
   }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  const port = await new Promise<number>((resolve) => {
-    server.listen(0, '127.0.0.1', () => {
-      const address = server.address()
-      resolve(typeof address === 'object' && address !== null ? address.port : 0)
-    })
-  })
-  await new Promise((resolve) => server.close(resolve))
-  return port
 }

@@ -7,6 +7,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { leftoversOf } from './leftovers.ts'
 import { whyNoOci } from './oci-driver.ts'
 import { PACE } from './pace.ts'
+import { isRunning } from './process-tree.ts'
 import { waitUntil } from './wait.ts'
 
 /** The program as its users start it. */
@@ -108,9 +109,9 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
     async kill9() {
       const postmaster = readPostmasterPid(dataDir)
       if (child !== null) await endProcess(child, 'SIGKILL')
-      if (postmaster !== null && isAlive(postmaster)) {
+      if (postmaster !== null && isRunning(postmaster)) {
         process.kill(postmaster, 'SIGKILL')
-        await waitUntil(() => !isAlive(postmaster))
+        await waitUntil(() => !isRunning(postmaster))
       }
     },
     async close() {
@@ -175,12 +176,4 @@ async function endProcess(child: ChildProcess, signal: NodeJS.Signals): Promise<
 export function readPostmasterPid(dataDir: string): number | null {
   const path = join(dataDir, 'database/postgres/data/postmaster.pid')
   return existsSync(path) ? Number(readFileSync(path, 'utf8').split('\n')[0]) : null
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    return !/^State:\s+Z/m.test(readFileSync(`/proc/${String(pid)}/status`, 'utf8'))
-  } catch {
-    return false // there is no such process any more
-  }
 }

@@ -7,6 +7,7 @@ import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { runCommand } from '../../../src/lib/run-command.ts'
 import { startEmbedded } from '../../../src/store/embedded.ts'
+import { freePort } from '../free-port.ts'
 import { leftoversOf } from '../leftovers.ts'
 import { onServer } from '../postgres.ts'
 import { makeProgram, type Program } from '../program.ts'
@@ -74,7 +75,7 @@ export async function openCluster(): Promise<Cluster> {
 
   const servers: { readonly program: Program; readonly url: string }[] = []
   for (let n = 0; n < REPLICAS; n++) {
-    const port = String(24_000 + (process.pid % 1_000) * 4 + n)
+    const port = String(await freePort())
     const settings = { ...shared, SANDYARD_DATA_DIR: folder(`server-${String(n)}`), SANDYARD_PORT: port }
     const program = makeProgram(['serve'], settings, /ready on (\S+)/)
     opened.defer(() => program.stop())

@@ -1,0 +1,33 @@
+import { createServer } from 'node:net'
+import { randomBelow, systemRandom } from '../../src/lib/random.ts'
+
+/** Below the ports that the kernel gives to connections (from 32768 on; ip(7), ip_local_port_range). */
+const FIRST = 20_000
+const COUNT = 12_000
+const TRIES = 100
+
+/**
+ * A port of loopback on which nobody listens. No connection takes it by chance while a server that listened on it is away,
+ * to be started again.
+ */
+export async function freePort(): Promise<number> {
+  for (let tries = 0; tries < TRIES; tries += 1) {
+    const port = FIRST + randomBelow(systemRandom, COUNT)
+    if (await isFree(port)) return port
+  }
+  throw new Error(`no free port was found in ${String(TRIES)} tries`)
+}
+
+async function isFree(port: number): Promise<boolean> {
+  const server = createServer()
+  const listens = await new Promise<boolean>((resolve) => {
+    server.once('error', () => {
+      resolve(false)
+    })
+    server.listen(port, '127.0.0.1', () => {
+      resolve(true)
+    })
+  })
+  if (listens) await new Promise((resolve) => server.close(resolve))
+  return listens
+}
