@@ -1,24 +1,13 @@
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import type { Operation } from '../../src/contract/operation.ts'
 import { OPERATIONS } from '../../src/contract/operations.ts'
-import type { Caller } from '../../src/domain/caller.ts'
 import { parseTags, tagOf } from '../../src/domain/etag.ts'
 import { operationIds } from '../support/contract.ts'
-import { EXAMPLES, makeBusyWorld, makeThings, type KeyedOperation } from '../support/every-operation.ts'
-import { addKey } from '../support/orgs.ts'
+import { EXAMPLES, openBusyWorld, makeThings, type KeyedOperation } from '../support/every-operation.ts'
 import { send, type Asking, type Sent } from '../support/send.ts'
-import type { WorkerWorld } from '../support/worker-world.ts'
 
-let world: WorkerWorld
-let caller: Caller
-let key: string
-before(async () => {
-  world = await makeBusyWorld()
-  caller = world.control.caller
-  key = await addKey(world.control.deps, caller.org_id)
-})
-after(() => world.close())
+const { world, caller, key } = await openBusyWorld()
 
 const keyed = operationIds.filter((id): id is KeyedOperation => OPERATIONS[id].access !== 'none')
 const isTagged = (id: KeyedOperation): boolean => {

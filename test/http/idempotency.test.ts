@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { after, before, test } from 'node:test'
+import { test } from 'node:test'
 import type { QueryResultRow } from 'pg'
 import { Registry } from 'prom-client'
 import { takeTurn } from '../../src/control/idempotency.ts'
@@ -15,11 +15,10 @@ import { pruneKeys } from '../../src/loops/prune.ts'
 import type { Database, Statement } from '../../src/store/database.ts'
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
 import type { Operation } from '../../src/contract/operation.ts'
-import type { Caller } from '../../src/domain/caller.ts'
 import {
   EXAMPLES,
   filePath,
-  makeBusyWorld,
+  openBusyWorld,
   makeThings,
   type KeyedOperation,
   type Things,
@@ -28,17 +27,8 @@ import { addKey, addOrg } from '../support/orgs.ts'
 import { operationIds } from '../support/contract.ts'
 import { send, type Asking, type Sent } from '../support/send.ts'
 import { waitUntil } from '../support/wait.ts'
-import type { WorkerWorld } from '../support/worker-world.ts'
 
-let world: WorkerWorld
-let caller: Caller
-let key: string
-before(async () => {
-  world = await makeBusyWorld()
-  caller = world.control.caller
-  key = await addKey(world.control.deps, caller.org_id)
-})
-after(() => world.close())
+const { world, caller, key } = await openBusyWorld()
 
 const isPost = (id: OperationId): boolean => OPERATIONS[id].method === 'POST'
 const posts = operationIds.filter((id): id is KeyedOperation => isPost(id) && OPERATIONS[id].access !== 'none')

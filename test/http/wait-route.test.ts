@@ -1,23 +1,12 @@
 import assert from 'node:assert/strict'
 import { connect } from 'node:net'
-import { after, before, test } from 'node:test'
-import type { Caller } from '../../src/domain/caller.ts'
+import { test } from 'node:test'
 import { assertReply } from '../support/contract.ts'
-import { makeBusyWorld, makeThings, type KeyedOperation, type Things } from '../support/every-operation.ts'
-import { addKey } from '../support/orgs.ts'
+import { openBusyWorld, makeThings, type KeyedOperation, type Things } from '../support/every-operation.ts'
 import { send, type Asking, type Sent } from '../support/send.ts'
 import { waitUntil } from '../support/wait.ts'
-import type { WorkerWorld } from '../support/worker-world.ts'
 
-let world: WorkerWorld
-let caller: Caller
-let key: string
-before(async () => {
-  world = await makeBusyWorld()
-  caller = world.control.caller
-  key = await addKey(world.control.deps, caller.org_id)
-})
-after(() => world.close())
+const { world, caller, key } = await openBusyWorld()
 
 const ask = (id: KeyedOperation, asking: Asking): Promise<Sent> => send(world.url, { id, key, asking })
 const wait = (id: string, query: Readonly<Record<string, string>>): Promise<Sent> =>

@@ -1,3 +1,4 @@
+import { after } from 'node:test'
 import { createSandbox } from '../../src/control/create-sandbox.ts'
 import { createApiKey } from '../../src/control/api-keys.ts'
 import { createVolume } from '../../src/control/create-volume.ts'
@@ -139,6 +140,18 @@ export async function makeBusyWorld(): Promise<WorkerWorld> {
   } as const
   world.live(makeSimulatedDriver({ clock: systemClock, behaviourOf: behaviourByImage([failing]) }))
   return world
+}
+
+/** A busy world for the tests of one file, which is closed after them, with its first organization and a key of it. */
+export async function openBusyWorld(): Promise<{
+  readonly world: WorkerWorld
+  readonly caller: Caller
+  readonly key: string
+}> {
+  const world = await makeBusyWorld()
+  after(() => world.close())
+  const { caller, deps } = world.control
+  return { world, caller, key: await addKey(deps, caller.org_id) }
 }
 
 let made = 0
