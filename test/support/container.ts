@@ -1,23 +1,13 @@
 import { execFileSync } from 'node:child_process'
-import {
-  chmodSync,
-  chownSync,
-  cpSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  realpathSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { basename, dirname, join } from 'node:path'
+import { basename, join } from 'node:path'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
 import { TOOLS_FOLDER } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime } from '../../src/worker/drivers/oci/runtime.ts'
 import { makeToolbox } from '../../src/worker/drivers/oci/toolbox.ts'
 import { isInstalled, testRuntime } from './oci-driver.ts'
+import { buildRootFolder } from './root-folder.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
@@ -131,55 +121,24 @@ export async function startTestContainer(options: TestContainerOptions = {}): Pr
   }
 }
 
-function buildRootfs(rootfs: string): void {
-  for (const dir of [
-    'usr/bin',
-    'etc',
-    'tmp',
-    'root',
-    'dev',
-    'proc',
-    'sys',
-    'home/alice',
-    '.msb/scripts',
-    'usr/local/bin',
-    'run',
-  ]) {
-    mkdirSync(join(rootfs, dir), { recursive: true })
-  }
-  const wanted = TOOLS.map((tool) => join('/usr/bin', tool)).filter((path) => existsSync(path))
-  for (const tool of wanted) {
-    cpSync(realpathSync(tool), join(rootfs, tool))
-    for (const library of librariesOf(tool)) {
-      const to = join(rootfs, library)
-      if (existsSync(to)) continue
-      mkdirSync(dirname(to), { recursive: true })
-      cpSync(realpathSync(library), to)
-    }
-  }
-  cpSync('/usr/bin/catatonit', join(rootfs, 'usr/bin/catatonit'))
-  for (const library of librariesOf('/usr/bin/catatonit')) cpSync(realpathSync(library), join(rootfs, library))
-  execFileSync('ln', ['-s', 'usr/bin', join(rootfs, 'bin')])
-  execFileSync('ln', ['-s', 'dash', join(rootfs, 'usr/bin/sh')])
-  writeFileSync(
-    join(rootfs, 'etc/passwd'),
-    'root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000:Alice:/home/alice:/bin/sh\n',
-  )
-  writeFileSync(join(rootfs, 'etc/group'), 'root:x:0:\nalice:x:1000:\nstaff:x:50:alice\nwheel:x:10:alice,root\n')
-  execFileSync('chown', ['-R', `${String(UID_SHIFT)}:${String(UID_SHIFT)}`, rootfs])
-  chownSync(join(rootfs, 'home/alice'), UID_SHIFT + 1000, UID_SHIFT + 1000)
-  chmodSync(join(rootfs, 'tmp'), 0o1777)
-  writeFileSync(join(rootfs, 'tmp/.msb'), '') // as the driver does, for gVisor
-}
+const FOLDERS = [
+  'usr/bin',
+  'etc',
+  'tmp',
+  'root',
+  'dev',
+  'proc',
+  'sys',
+  'home/alice',
+  '.msb/scripts',
+  'usr/local/bin',
+  'run',
+]
 
-function librariesOf(file: string): readonly string[] {
-  let listing = ''
-  try {
-    listing = execFileSync('ldd', [file], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] })
-  } catch {
-    return [] // a static program has none
-  }
-  return [...listing.matchAll(/(\/\S+\.so[.\d]*)/g)].map((match) => match[1] ?? '')
+function buildRootfs(rootfs: string): void {
+  const groups = ['staff:x:50:alice', 'wheel:x:10:alice,root']
+  buildRootFolder(rootfs, { tools: [...TOOLS, 'catatonit'], folders: FOLDERS, groups, uidShift: UID_SHIFT })
+  writeFileSync(join(rootfs, 'tmp/.msb'), '') // as the driver does, for gVisor
 }
 
 type Made = { readonly id: string; readonly rootfs: string; readonly toolbox: string }

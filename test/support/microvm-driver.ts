@@ -1,4 +1,4 @@
-import { chownSync, existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { RunId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
@@ -24,6 +24,7 @@ import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts
 import { openImageStore } from '../../src/worker/images/store.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
+import { makePlainVolumes } from './plain-volumes.ts'
 
 const UID_SHIFT = 200_000
 
@@ -67,7 +68,7 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'of'> = makeNoL
         installation,
         images: images.forDriver,
         imageDigests: images.digests,
-        volumes: makeVolumes(join(dir, 'volumes')),
+        volumes: makePlainVolumes(join(dir, 'volumes'), UID_SHIFT),
         logs,
         clock: systemClock,
         log,
@@ -122,20 +123,6 @@ async function makeImages(
         return await store.resolve(DEMO_REFERENCE, options)
       },
       list: () => Promise.resolve(['local/box']),
-    },
-  }
-}
-
-/** Volumes as plain folders, without caps. */
-function makeVolumes(dir: string): MicrosandboxDriverInput['volumes'] {
-  return {
-    open({ volume_id }) {
-      const folder = join(dir, volume_id)
-      if (!existsSync(folder)) {
-        mkdirSync(folder, { recursive: true })
-        chownSync(folder, UID_SHIFT, UID_SHIFT)
-      }
-      return Promise.resolve(folder)
     },
   }
 }

@@ -1,21 +1,17 @@
-import { execFileSync } from 'node:child_process'
 import {
-  chmodSync,
   chownSync,
-  cpSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
-  realpathSync,
   rmSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
 import { readdir } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { delimiter, dirname, join } from 'node:path'
+import { delimiter, join } from 'node:path'
 import { PassThrough, type Duplex } from 'node:stream'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../src/domain/spec.ts'
@@ -39,9 +35,11 @@ import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/toolbox-mount.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
-import { openPorts } from '../../src/worker/network/open-ports.ts'
+import { callSystem } from '../../src/worker/system-calls.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
+import { makePlainVolumes } from './plain-volumes.ts'
+import { buildRootFolder } from './root-folder.ts'
 
 const UID_SHIFT = 200_000
 
@@ -143,7 +141,7 @@ export async function makeOciFixture(
         commands: makeCommandHelper(collectLog(logged)).commands,
         log: collectLog(logged),
         random: systemRandom,
-        volumes: volumes ?? makeVolumes(join(dir, 'volumes')),
+        volumes: volumes ?? makePlainVolumes(join(dir, 'volumes'), UID_SHIFT),
         logs,
         openGuestChannel: (container, use) => {
           containers.set(asId<RunId>(container.id), container)
@@ -217,29 +215,15 @@ function makeImages(layer: string, image: { config: ImageConfig }): Images {
   }
 }
 
-/** Volumes as plain folders, without caps. */
-function makeVolumes(dir: string): Pick<VolumeStorage, 'open'> {
-  return {
-    open({ volume_id }) {
-      const folder = join(dir, volume_id)
-      if (!existsSync(folder)) {
-        mkdirSync(folder, { recursive: true })
-        chownSync(folder, UID_SHIFT, UID_SHIFT)
-      }
-      return Promise.resolve(folder)
-    },
-  }
-}
-
 function makeNetworks(prefix: string): SandboxNetworks {
   // The last part of an identifier is random, and names of namespaces may be long.
   const nameOf = (run: RunId): string => `${prefix}${run}`
   return {
     async attach(run) {
-      if (!existsSync(`/run/netns/${nameOf(run)}`))
-        await runCommand('ip', ['netns', 'add', nameOf(run)], { timeoutMs: 10_000 })
-      await openPorts(ownCommands, `/run/netns/${nameOf(run)}`)
-      return { netnsPath: `/run/netns/${nameOf(run)}`, ipv4: null, resolvers: [] }
+      const netnsPath = `/run/netns/${nameOf(run)}`
+      mkdirSync('/run/netns', { recursive: true })
+      if (!existsSync(netnsPath)) await callSystem(ownCommands, ['network', netnsPath])
+      return { netnsPath, ipv4: null, resolvers: [] }
     },
     async detach(run) {
       if (existsSync(`/run/netns/${nameOf(run)}`))
@@ -296,36 +280,9 @@ const TOOLS = [
 ] as const // prettier-ignore
 
 function buildLayer(layer: string): void {
-  for (const folder of ['usr/bin', 'etc', 'tmp', 'root', 'home/alice', 'run', 'var'])
-    mkdirSync(join(layer, folder), { recursive: true })
-  for (const tool of TOOLS.map((name) => join('/usr/bin', name)).filter((path) => existsSync(path))) {
-    cpSync(realpathSync(tool), join(layer, tool))
-    for (const library of librariesOf(tool)) {
-      if (existsSync(join(layer, library))) continue
-      mkdirSync(dirname(join(layer, library)), { recursive: true })
-      cpSync(realpathSync(library), join(layer, library))
-    }
-  }
-  symlinkSync('usr/bin', join(layer, 'bin'))
-  symlinkSync('dash', join(layer, 'usr/bin/sh'))
+  const folders = ['usr/bin', 'etc', 'tmp', 'root', 'home/alice', 'run', 'var']
+  mkdirSync(join(layer, 'var'), { recursive: true })
   symlinkSync('/run', join(layer, 'var/run'))
   symlinkSync('/../../../../../../../tmp', join(layer, 'escape'))
-  writeFileSync(
-    join(layer, 'etc/passwd'),
-    'root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000:Alice:/home/alice:/bin/sh\n',
-  )
-  writeFileSync(join(layer, 'etc/group'), 'root:x:0:\nalice:x:1000:\nstaff:x:50:alice\n')
-  execFileSync('chown', ['-R', '-h', `${String(UID_SHIFT)}:${String(UID_SHIFT)}`, layer])
-  chownSync(join(layer, 'home/alice'), UID_SHIFT + 1000, UID_SHIFT + 1000)
-  chmodSync(join(layer, 'tmp'), 0o1777)
-}
-
-function librariesOf(file: string): readonly string[] {
-  let listing = ''
-  try {
-    listing = execFileSync('ldd', [file], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] })
-  } catch {
-    return [] // a static program has none
-  }
-  return [...listing.matchAll(/(\/\S+\.so[.\d]*)/g)].map((match) => match[1] ?? '')
+  buildRootFolder(layer, { tools: TOOLS, folders, groups: ['staff:x:50:alice'], uidShift: UID_SHIFT })
 }

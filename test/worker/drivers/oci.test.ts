@@ -1,37 +1,4 @@
-import { after, before } from 'node:test'
-import { makeOciFixture, whyNoOci, type OciFixture } from '../../support/oci-driver.ts'
-import { wantedRun } from '../../support/wanted-run.ts'
-import { describeConformance } from './conformance.ts'
+import { makeOciFixture, whyNoOci } from '../../support/oci-driver.ts'
+import { describeRealConformance } from './real-conformance.ts'
 
-const whyNot = whyNoOci()
-let fixture: OciFixture
-
-before(async () => {
-  if (whyNot === null) fixture = await makeOciFixture()
-})
-after(async () => {
-  if (whyNot === null) await fixture.remove()
-})
-
-const runtime = {
-  entrypoint: null,
-  hostname: null,
-  log_level: null,
-  metrics_sample_interval_ms: null,
-  disable_metrics_sample: false,
-}
-const cmd = ['sh', '-c', 'sleep 0.1; exit 7']
-
-describeConformance({
-  name: 'oci',
-  whyNot,
-  open: () => fixture.open(),
-  wanted: wantedRun,
-  specs: {
-    failing: { image: 'elsewhere/none' },
-    slow: { image: 'local/slow' },
-    endsWith7: { runtime: { ...runtime, cmd, scripts: {}, shell: null, user: null, workdir: null } },
-  },
-  run: async (run, script) => (await fixture.exec(run, ['sh', '-c', script])).stdout,
-  leftovers: () => fixture.leftovers(),
-})
+describeRealConformance({ name: 'oci', whyNot: whyNoOci(), make: () => makeOciFixture() })

@@ -1,0 +1,17 @@
+import { chownSync, existsSync, mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
+
+/** Volumes as plain folders without caps, for a driver whose users begin at the host's `uidShift`. */
+export function makePlainVolumes(dir: string, uidShift: number): Pick<VolumeStorage, 'open'> {
+  return {
+    open({ volume_id }) {
+      const folder = join(dir, volume_id)
+      if (!existsSync(folder)) {
+        mkdirSync(folder, { recursive: true })
+        chownSync(folder, uidShift, uidShift)
+      }
+      return Promise.resolve(folder)
+    },
+  }
+}

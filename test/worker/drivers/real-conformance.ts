@@ -1,0 +1,56 @@
+import { after, before } from 'node:test'
+import type { RunId } from '../../../src/domain/ids.ts'
+import type { CommandResult } from '../../../src/lib/run-command.ts'
+import type { Driver } from '../../../src/worker/drivers/driver.ts'
+import { wantedRun } from '../../support/wanted-run.ts'
+import { describeConformance } from './conformance.ts'
+
+/** A driver that runs sandboxes for real, with what its tests need of the machine. */
+type RealFixture = {
+  open(): Promise<Driver>
+  exec(run: RunId, command: readonly string[]): Promise<CommandResult>
+  leftovers(): Promise<readonly string[]>
+  remove(): Promise<void>
+}
+
+type RealSubject = {
+  readonly name: string
+  /** Why it can't run here, or null. */
+  readonly whyNot: string | null
+  readonly make: () => Promise<RealFixture>
+}
+
+/** The promises of `Driver`, kept by one that runs sandboxes for real. */
+export function describeRealConformance({ name, whyNot, make }: RealSubject): void {
+  let made: RealFixture | null = null
+  const fixture = (): RealFixture => {
+    if (made === null) throw new Error('the fixture is not made yet')
+    return made
+  }
+  before(async () => {
+    if (whyNot === null) made = await make()
+  })
+  after(() => made?.remove())
+
+  const runtime = {
+    entrypoint: null,
+    hostname: null,
+    log_level: null,
+    metrics_sample_interval_ms: null,
+    disable_metrics_sample: false,
+  }
+  const cmd = ['sh', '-c', 'sleep 0.1; exit 7']
+  describeConformance({
+    name,
+    whyNot,
+    open: () => fixture().open(),
+    wanted: wantedRun,
+    specs: {
+      failing: { image: 'elsewhere/none' },
+      slow: { image: 'local/slow' },
+      endsWith7: { runtime: { ...runtime, cmd, scripts: {}, shell: null, user: null, workdir: null } },
+    },
+    run: async (run, script) => (await fixture().exec(run, ['sh', '-c', script])).stdout,
+    leftovers: () => fixture().leftovers(),
+  })
+}
