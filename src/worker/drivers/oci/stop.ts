@@ -43,15 +43,15 @@ async function endByRuntime(context: OciContext, record: RunRecord, { started, g
   }
   await kill('TERM')
   await waitFor(context, graceMs, () => isOver(context, record, started))
-  if (!(await isOver(context, record, started))) await kill('KILL')
+  if (!isOver(context, record, started)) await kill('KILL')
 }
 
-async function isOver(context: OciContext, record: RunRecord, started: StartedRun): Promise<boolean> {
+function isOver(context: OciContext, record: RunRecord, started: StartedRun): boolean {
   if (context.records.readExit(record.run_id) !== null) return true
   return started.shim === null || !isAlive(started.shim)
 }
 
-async function waitFor(context: OciContext, limitMs: number, isSo: () => Promise<boolean>): Promise<void> {
+async function waitFor(context: OciContext, limitMs: number, isSo: () => boolean | Promise<boolean>): Promise<void> {
   const deadlineMs = context.clock.monotonicMs() + limitMs
   while (!(await isSo()) && context.clock.monotonicMs() < deadlineMs) await context.clock.sleep(POLL_MS)
 }
