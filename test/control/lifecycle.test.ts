@@ -9,7 +9,7 @@ import { stopSandbox } from '../../src/control/stop-sandbox.ts'
 import { SYSTEM, transition } from '../../src/control/transition.ts'
 import { takeReport } from '../../src/control/worker-sync.ts'
 import { registerWorker } from '../../src/control/worker-join.ts'
-import type { SeenRun, SyncRequest } from '../../src/contract/worker-protocol.ts'
+import type { SeenRun } from '../../src/contract/worker-protocol.ts'
 import { asId, type RunId, type SandboxId, type WorkerId } from '../../src/domain/ids.ts'
 import { isTerminal, SANDBOX_STATUSES } from '../../src/domain/lifecycle.ts'
 import { Problem } from '../../src/domain/problem.ts'
@@ -18,7 +18,7 @@ import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../support/spec.ts'
-import { NO_STORAGE } from '../support/no-storage.ts'
+import { reportOf } from '../support/report.ts'
 
 let control: TestControl
 let worker: WorkerId
@@ -53,20 +53,8 @@ async function create(start: boolean, ephemeral = false): Promise<SandboxId> {
 let reports = 0
 
 async function sync(seen: readonly SeenRun[]): Promise<void> {
-  const request: SyncRequest = {
-    protocol: 1,
-    worker_id: worker,
-    life: '00000000-0000-7000-8000-000000000001',
-    seq: ++reports,
-    known_version: null,
-    capacity: { vcpus: 1_000_000, memory_mib: 1_000_000_000, disk_mib: 1_000_000 },
-    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
-    seen,
-    stored: [],
-    dialled: [],
-    ...NO_STORAGE,
-  }
-  await takeReport(control.deps, worker, request)
+  const capacity = { vcpus: 1_000_000, memory_mib: 1_000_000_000, disk_mib: 1_000_000 }
+  await takeReport(control.deps, worker, reportOf(worker, { seq: ++reports, capacity, seen }))
 }
 
 async function runsOf(

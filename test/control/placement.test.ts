@@ -11,7 +11,7 @@ import type { SandboxSpec } from '../../src/domain/spec.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
 import * as rooms from '../../src/store/rooms.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
-import { NO_STORAGE } from '../support/no-storage.ts'
+import { reportOf } from '../support/report.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 
 // Placement over a real database. What the pure rule promises stands in test/domain/placement.test.ts.
@@ -39,19 +39,9 @@ let reports = 0
 type Offered = { readonly vcpus: number; readonly memory_mib?: number; readonly images?: readonly string[] }
 async function join(name: string, { vcpus, memory_mib = 100_000, images = [] }: Offered): Promise<WorkerId> {
   const worker_id = await registerWorker(control.deps, { name, credential: `credential-of-${name}` })
-  await takeReport(control.deps, worker_id, {
-    protocol: 1,
-    worker_id,
-    life: '00000000-0000-7000-8000-000000000001',
-    seq: ++reports,
-    known_version: null,
-    capacity: { vcpus, memory_mib, disk_mib: 1_000_000 },
-    driver: { name: 'test', isolation: 'none', abilities: [], images },
-    seen: [],
-    stored: [],
-    dialled: [],
-    ...NO_STORAGE,
-  })
+  const capacity = { vcpus, memory_mib, disk_mib: 1_000_000 }
+  const driver = { name: 'test', isolation: 'none', abilities: [], images }
+  await takeReport(control.deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity, driver }))
   return worker_id
 }
 

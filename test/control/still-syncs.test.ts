@@ -1,12 +1,11 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { SyncAnswer, SyncRequest } from '../../src/contract/worker-protocol.ts'
-import { WORKER_PROTOCOL_VERSION } from '../../src/contract/worker-protocol.ts'
 import { stopSandbox } from '../../src/control/stop-sandbox.ts'
 import type { SeenRun } from '../../src/contract/worker-protocol.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../support/worker-world.ts'
 import { waitUntil } from '../support/wait.ts'
-import { NO_STORAGE } from '../support/no-storage.ts'
+import { reportOf } from '../support/report.ts'
 
 // Syncs that say what the one before said, over HTTP, as a worker sends them.
 
@@ -25,20 +24,9 @@ let known: Pick<SyncRequest, 'known_version' | 'known_volumes_version'> = {
 let seen: readonly SeenRun[] = []
 
 function report(): SyncRequest {
-  return {
-    protocol: WORKER_PROTOCOL_VERSION,
-    worker_id: world.worker_id,
-    life: LIFE,
-    seq: ++seq,
-    known_version: known.known_version,
-    capacity: { vcpus: 16, memory_mib: 16_000, disk_mib: 100_000 },
-    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
-    seen,
-    stored: seen.map(({ sandbox_id }) => sandbox_id),
-    dialled: [],
-    ...NO_STORAGE,
-    known_volumes_version: known.known_volumes_version,
-  }
+  const capacity = { vcpus: 16, memory_mib: 16_000, disk_mib: 100_000 }
+  const stored = seen.map(({ sandbox_id }) => sandbox_id)
+  return reportOf(world.worker_id, { life: LIFE, seq: ++seq, capacity, seen, stored, ...known })
 }
 
 type Exchange = { readonly taken: Promise<void>; readonly answer: Promise<SyncAnswer>; end(): void }

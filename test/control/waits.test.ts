@@ -15,7 +15,7 @@ import { makeTestControl, type TestControl } from '../support/control.ts'
 import { addOrg } from '../support/orgs.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { waitUntil } from '../support/wait.ts'
-import { NO_STORAGE } from '../support/no-storage.ts'
+import { reportOf } from '../support/report.ts'
 
 let named = 0
 /** A name that no sandbox has yet. */
@@ -29,19 +29,7 @@ let control: TestControl
 before(async () => {
   control = await makeTestControl({ waitCapacity: CAPACITY })
   const worker = await registerWorker(control.deps, { name: 'w1', credential: 'credential-of-a-test' })
-  await takeReport(control.deps, worker, {
-    protocol: 1,
-    worker_id: worker,
-    life: control.deps.uuids.next(),
-    seq: 1,
-    known_version: null,
-    capacity: { vcpus: 1_000, memory_mib: 1_000_000, disk_mib: 1_000_000 },
-    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
-    seen: [],
-    stored: [],
-    dialled: [],
-    ...NO_STORAGE,
-  })
+  await takeReport(control.deps, worker, reportOf(worker))
 })
 after(() => control.close())
 

@@ -15,7 +15,7 @@ import { retireWorkers } from '../../src/loops/retire-workers.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
 import { makeTestClock, type TestClock } from '../support/test-clock.ts'
-import { NO_STORAGE } from '../support/no-storage.ts'
+import { reportOf } from '../support/report.ts'
 
 const never = new AbortController().signal
 let clock: TestClock
@@ -30,19 +30,8 @@ let reports = 0
 async function join(name: string, vcpus: number): Promise<WorkerId> {
   const { deps } = control
   const worker_id = await registerWorker(deps, { name, credential: `credential-of-${name}` })
-  await takeReport(deps, worker_id, {
-    protocol: 1,
-    worker_id,
-    life: '00000000-0000-7000-8000-000000000001',
-    seq: ++reports,
-    known_version: null,
-    capacity: { vcpus, memory_mib: 1_000_000, disk_mib: 1_000_000 },
-    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
-    seen: [],
-    stored: [],
-    dialled: [],
-    ...NO_STORAGE,
-  })
+  const capacity = { vcpus, memory_mib: 1_000_000, disk_mib: 1_000_000 }
+  await takeReport(deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity }))
   return worker_id
 }
 

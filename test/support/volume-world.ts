@@ -3,7 +3,7 @@ import { createVolume } from '../../src/control/create-volume.ts'
 import { stopSandbox } from '../../src/control/stop-sandbox.ts'
 import { makeAnswer, takeReport } from '../../src/control/worker-sync.ts'
 import { registerWorker } from '../../src/control/worker-join.ts'
-import type { StoredVolume, SyncAnswer, SyncRequest } from '../../src/contract/worker-protocol.ts'
+import type { StoredVolume, SyncAnswer } from '../../src/contract/worker-protocol.ts'
 import type { VolumeId, WorkerId } from '../../src/domain/ids.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
 import type { Mount } from '../../src/domain/spec.ts'
@@ -12,6 +12,7 @@ import type { Clock } from '../../src/lib/clock.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
 import { reapVolumes } from '../../src/loops/reap-volumes.ts'
 import { makeTestControl, type TestControl } from './control.ts'
+import { reportOf } from './report.ts'
 import { PLAIN_SPEC } from './spec.ts'
 
 export const never = new AbortController().signal
@@ -55,21 +56,14 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
     ...control,
     addWorker: (name) => registerWorker(deps, { name, credential: `the credential of ${name}` }),
     async sync(worker, { volumes = null, is_shared = false, enforces_caps = true, known = null } = {}) {
-      const report: SyncRequest = {
-        protocol: 2,
-        worker_id: worker,
-        life: '00000000-0000-7000-8000-000000000001',
+      const report = reportOf(worker, {
         seq: ++seq,
-        known_version: null,
         capacity: { vcpus: 64, memory_mib: 65_536, disk_mib: 65_536 },
         driver: { name: 'played', isolation: 'none', abilities: ['named_mounts', 'bind_mounts'], images: [] },
-        seen: [],
-        stored: [],
-        dialled: [],
         storage: { is_shared, enforces_caps, how: 'as the test says' },
         volumes,
         known_volumes_version: known,
-      }
+      })
       const taken = await takeReport(deps, worker, report)
       return { ...(await makeAnswer(deps, tickets, worker, report)), ...taken?.told }
     },

@@ -2,11 +2,11 @@ import assert from 'node:assert/strict'
 import { createServer, type RequestListener, type Server } from 'node:http'
 import { afterEach, test } from 'node:test'
 import { WebSocketServer } from 'ws'
-import type { SyncAnswer, SyncRequest } from '../../src/contract/worker-protocol.ts'
+import type { SyncAnswer } from '../../src/contract/worker-protocol.ts'
 import { asId, type WorkerId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeControlPlane } from '../../src/worker/control-plane.ts'
-import { NO_STORAGE } from '../support/no-storage.ts'
+import { reportOf } from '../support/report.ts'
 import { waitUntil } from '../support/wait.ts'
 
 const never = new AbortController().signal
@@ -40,19 +40,7 @@ async function listen(answer: RequestListener): Promise<Peer> {
   }
 }
 
-const REPORT: SyncRequest = {
-  protocol: 3,
-  worker_id: asId<WorkerId>('01890a5d-ac96-774b-bcce-b302099a8057'),
-  life: '01890a5d-ac96-774b-bcce-b302099a8058',
-  seq: 1,
-  known_version: null,
-  capacity: { vcpus: 1, memory_mib: 1, disk_mib: 1 },
-  driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
-  seen: [],
-  stored: [],
-  dialled: [],
-  ...NO_STORAGE,
-}
+const REPORT = reportOf(asId<WorkerId>('01890a5d-ac96-774b-bcce-b302099a8057'))
 
 function answerWith(replicas: readonly string[]): string {
   const answer: SyncAnswer = {

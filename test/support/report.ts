@@ -1,0 +1,21 @@
+import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../../src/contract/worker-protocol.ts'
+import type { WorkerId } from '../../src/domain/ids.ts'
+import { NO_STORAGE } from './no-storage.ts'
+
+/** What a worker that a test plays says in the first sync of its life: it has much room, and holds nothing. */
+export function reportOf(worker_id: WorkerId, changes: Partial<SyncRequest> = {}): SyncRequest {
+  return {
+    protocol: WORKER_PROTOCOL_VERSION,
+    worker_id,
+    life: '00000000-0000-7000-8000-000000000001',
+    seq: 1,
+    known_version: null,
+    capacity: { vcpus: 1_000, memory_mib: 1_000_000, disk_mib: 1_000_000 },
+    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
+    seen: [],
+    stored: [],
+    dialled: [],
+    ...NO_STORAGE,
+    ...changes,
+  }
+}
