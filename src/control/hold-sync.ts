@@ -1,7 +1,7 @@
 import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../contract/worker-protocol.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
-import { interruptibleSleep } from '../lib/clock.ts'
+import { interruptibleSleep, WOKEN } from '../lib/clock.ts'
 import * as workers from '../store/workers.ts'
 import type { ControlDeps } from './deps.ts'
 import { ticketTopic } from './dial-in.ts'
@@ -35,11 +35,11 @@ export async function holdSync(
   let sleeper = new AbortController()
   const wakeUp = (): void => {
     isWoken = true
-    sleeper.abort()
+    sleeper.abort(WOKEN)
   }
   const noteTicket = (): void => {
     hasTicket = true
-    sleeper.abort()
+    sleeper.abort(WOKEN)
   }
   const topics = [`worker:${worker}`, ...(report.storage.is_shared ? [SHARED_VOLUMES_TOPIC] : [])]
   const unsubscribes = [

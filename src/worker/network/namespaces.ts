@@ -1,6 +1,6 @@
 import type { Cidr } from '../../domain/cidr.ts'
+import { callSystem } from '../system-calls.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type Installation } from './installation.ts'
-import { openPorts } from './open-ports.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './system.ts'
 
 /** RFC 5382, REQ-5: an idle connection is kept at least 2 hours and 4 minutes. */
@@ -25,32 +25,21 @@ export async function createRouter(names: Installation, pool: Cidr): Promise<voi
 
 /** Makes the namespaces of slots, each with addresses and a cable to the router, which refuses all they send. */
 export async function createSandboxes(names: Installation, pool: Cidr, slots: readonly number[]): Promise<void> {
-  if (slots.length === 0) return
-  await ipBatch(
-    names.commands,
-    slots.map((slot) => `netns add ${names.sandbox(slot)}`),
-  )
-  await ipBatch(
-    names.commands,
-    slots.flatMap((slot) => [
-      `link add ${slotDevice(slot)} type veth peer name eth0 netns ${names.sandbox(slot)}`,
-      ...deviceUp(slotDevice(slot), slotAddresses(pool, slot).gateway),
-    ]),
-    names.router,
-  )
   for (const slot of slots) {
     const { gateway, sandbox } = slotAddresses(pool, slot)
-    const lines = ['link set lo up', ...deviceUp('eth0', sandbox), `route add default via ${gateway}`]
-    await ipBatch(names.commands, lines, names.sandbox(slot))
-    await openPorts(names.commands, netnsPath(names.sandbox(slot)))
+    const [path, router] = [netnsPath(names.sandbox(slot)), netnsPath(names.router)]
+    const cable = [router, slotDevice(slot), gateway, sandbox, String(SLOT_PREFIX)] as const
+    await callSystem(names.commands, ['network', path, ...cable])
   }
 }
 
-/** Makes a slot's namespace with nothing but a loopback device. */
+/**
+ * Makes a slot's namespace with nothing but a loopback device. Here as with a cable, the sandbox may listen on every port and
+ * ping: the namespace is the host's, so its own user 0 has no power over it, and `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW`
+ * mean nothing there (user_namespaces(7)).
+ */
 export async function createIsolated(names: Installation, slot: number): Promise<void> {
-  await ipBatch(names.commands, [`netns add ${names.sandbox(slot)}`])
-  await ipBatch(names.commands, ['link set lo up'], names.sandbox(slot))
-  await openPorts(names.commands, netnsPath(names.sandbox(slot)))
+  await callSystem(names.commands, ['network', netnsPath(names.sandbox(slot))])
 }
 
 /** Removes the namespaces and cables of slots, whichever are there. */

@@ -7,7 +7,7 @@ export async function findProcesses(words: readonly string[]): Promise<readonly 
   const found: ProcessMark[] = []
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue
-    const line = await commandLineOf(Number(name))
+    const line = commandLineOf(Number(name))
     if (!words.every((word) => line.includes(word))) continue
     const mark = markProcess(Number(name))
     if (mark !== null) found.push(mark)

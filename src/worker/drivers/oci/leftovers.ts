@@ -100,7 +100,7 @@ async function erase(context: OciContext, run: RunId): Promise<void> {
 async function killShim(run: RunId): Promise<void> {
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue
-    const words = await commandLineOf(Number(name))
+    const words = commandLineOf(Number(name))
     if (words.includes(SHIM_NAME) && words.includes(run)) sendSignal(-Number(name), 'SIGKILL')
   }
 }

@@ -7,7 +7,7 @@ import { StartError } from '../driver.ts'
 import { INIT_PATH } from './environment.ts'
 import { hideFolders } from './hide-folders.ts'
 import type { Launcher } from './launcher.ts'
-import { commandLineOf, markProcess, readOrNull, sendSignal, type ProcessMark } from './processes.ts'
+import { commandLineOf, markProcess, readNow, readOrNull, sendSignal, type ProcessMark } from './processes.ts'
 import type { RunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 import type { WorkloadPipes } from './workload-pipes.ts'
@@ -45,6 +45,7 @@ export type ShimInput = {
 export type ShimResult = { readonly shim: ProcessMark | null; readonly init: ProcessMark | null }
 
 const READY_TIMEOUT_MS = 30_000
+/** How often is looked whether the init is there: at first this often, later after a sixteenth of the time that passed. */
 const READY_POLL_MS = 2
 
 /**
@@ -77,18 +78,18 @@ const RUNTIME_WORDS_LIMIT = 500
 
 async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
   const folder = input.records.folderOf(input.run)
-  const deadlineMs = input.clock.monotonicMs() + READY_TIMEOUT_MS
-  while (input.clock.monotonicMs() < deadlineMs) {
+  const fromMs = input.clock.monotonicMs()
+  for (let passedMs = 0; passedMs < READY_TIMEOUT_MS; passedMs = input.clock.monotonicMs() - fromMs) {
     // Looked at in this order: a run that is over has had its process, however short it was.
     const isOver = input.records.readExit(input.run) !== null
-    const pid = await readPid(join(folder, 'pid'))
+    const pid = readPid(join(folder, 'pid'))
     if (pid !== null && (await isReady(input, pid))) return markProcess(pid)
     if (isOver) {
       const words = await runtimeWords(folder)
       if (pid === null || words !== '') throw couldNotStart(input, words)
       return null // it ran and is over already
     }
-    await input.clock.sleep(READY_POLL_MS, input.signal)
+    await input.clock.sleep(Math.max(READY_POLL_MS, passedMs / 16), input.signal)
   }
   throw new StartError(
     'runtime',
@@ -104,14 +105,14 @@ function couldNotStart({ records, run, rootBase, runtime }: ShimInput, words: st
 
 /** A container's own process becomes the init at the moment it starts; of a kernel in user space one has to ask. */
 async function isReady({ runtime, run }: ShimInput, pid: number): Promise<boolean> {
-  if (runtime.name === 'crun' || runtime.name === 'runc') return (await commandLineOf(pid))[0] === INIT_PATH
+  if (runtime.name === 'crun' || runtime.name === 'runc') return commandLineOf(pid)[0] === INIT_PATH
   const [file = '', ...args] = [...runtime.command, 'state', run]
   const { code, stdout } = await tryCommand(file, args, { timeoutMs: READY_TIMEOUT_MS })
   return code === 0 && /"status":\s*"running"/.test(stdout)
 }
 
-async function readPid(path: string): Promise<number | null> {
-  const text = await readOrNull(path)
+function readPid(path: string): number | null {
+  const text = readNow(path)
   return text === null || !/^\d+\s*$/.test(text) ? null : Number(text)
 }
 

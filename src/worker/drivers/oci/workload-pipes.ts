@@ -1,8 +1,9 @@
 import { constants, openSync } from 'node:fs'
-import { chown, rm } from 'node:fs/promises'
+import { chown } from 'node:fs/promises'
 import { Socket } from 'node:net'
 import { join } from 'node:path'
 import type { Commands } from '../../../lib/run-command.ts'
+import { callSystem } from '../../system-calls.ts'
 
 /**
  * The two named pipes that a workload writes to. The shim holds them open for reading and writing, so that a workload
@@ -11,8 +12,6 @@ import type { Commands } from '../../../lib/run-command.ts'
  */
 export type WorkloadPipes = { readonly stdout: string; readonly stderr: string }
 
-const MKFIFO_TIMEOUT_MS = 10_000
-
 /** Where the pipes of a run lie that has this folder. */
 export function workloadPipes(folder: string): WorkloadPipes {
   return { stdout: join(folder, 'stdout'), stderr: join(folder, 'stderr') }
@@ -20,9 +19,8 @@ export function workloadPipes(folder: string): WorkloadPipes {
 
 /** Makes them, in place of those of an attempt that was cut short. */
 export async function makeWorkloadPipes(commands: Commands, { stdout, stderr }: WorkloadPipes): Promise<void> {
-  await Promise.all([stdout, stderr].map((path) => rm(path, { force: true })))
   // As in fifo-pool.ts: whatever user a process becomes, it must be able to reopen its /dev/stdout.
-  await commands.run('mkfifo', ['-m', '666', stdout, stderr], { timeoutMs: MKFIFO_TIMEOUT_MS })
+  await callSystem(commands, ['fifos', stdout, stderr])
 }
 
 /** Gives them to the workload's user: images `chown` their /dev/stdout, which only an owner whom they know may. */
