@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { WORKER_PROTOCOL_VERSION, type SeenRun, type SyncRequest } from '../../src/contract/worker-protocol.ts'
+import type { SeenRun, SyncRequest } from '../../src/contract/worker-protocol.ts'
 import { holdSync } from '../../src/control/hold-sync.ts'
 import type { RunId, SandboxId } from '../../src/domain/ids.ts'
 import { isLater } from '../../src/domain/report-place.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
-import { NO_STORAGE } from '../support/no-storage.ts'
+import { reportOf } from '../support/report.ts'
 import { waitUntil } from '../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../support/worker-world.ts'
 
@@ -30,20 +30,7 @@ const withVolumes = (): Partial<SyncRequest> => ({ volumes: [] })
 /** Sends a report, and hangs up once it was taken in. */
 async function send({ life, seq, seen = [] }: Sent, also = asPlain()): Promise<void> {
   const hungUp = new AbortController()
-  const report: SyncRequest = {
-    protocol: WORKER_PROTOCOL_VERSION,
-    worker_id: world.worker_id,
-    life,
-    seq,
-    known_version: null,
-    capacity: { vcpus: 16, memory_mib: 16_000, disk_mib: 100_000 },
-    driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
-    seen,
-    stored: [],
-    dialled: [],
-    ...NO_STORAGE,
-    ...also,
-  }
+  const report = reportOf(world.worker_id, { life, seq, seen, ...also })
   const onTaken = (): void => hungUp.abort()
   await holdSync({ ...world.control.deps, tickets: NO_TICKETS, onTaken }, world.worker_id, report, hungUp.signal)
 }

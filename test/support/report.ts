@@ -1,8 +1,7 @@
 import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../../src/contract/worker-protocol.ts'
 import type { WorkerId } from '../../src/domain/ids.ts'
-import { NO_STORAGE } from './no-storage.ts'
 
-/** What a worker that a test plays says in the first sync of its life: it has much room, and holds nothing. */
+/** What a worker that a test plays says in the first sync of its life: it has much room, no volumes, and holds nothing. */
 export function reportOf(worker_id: WorkerId, changes: Partial<SyncRequest> = {}): SyncRequest {
   return {
     protocol: WORKER_PROTOCOL_VERSION,
@@ -15,7 +14,9 @@ export function reportOf(worker_id: WorkerId, changes: Partial<SyncRequest> = {}
     seen: [],
     stored: [],
     dialled: [],
-    ...NO_STORAGE,
+    storage: { is_shared: false, enforces_caps: false, how: 'a worker of a test' },
+    volumes: null,
+    known_volumes_version: null,
     ...changes,
   }
 }

@@ -20,7 +20,7 @@ import {
   type SimulatedWorld,
 } from '../../src/worker/drivers/simulated.ts'
 import { neverWanted } from '../support/never-wanted.ts'
-import { NO_STORAGE } from '../support/no-storage.ts'
+import { reportOf } from '../support/report.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 import { waitUntil } from '../support/wait.ts'
 import { wantedRun } from '../support/wanted-run.ts'
@@ -293,22 +293,7 @@ test('a report that was overtaken on its way moves nothing', async () => {
   const connection = world.connect()
   const life = world.control.deps.uuids.next()
   const report = async (seq: number, seen: SyncRequest['seen']): Promise<SyncAnswer> =>
-    connection.sync(
-      {
-        protocol: WORKER_PROTOCOL_VERSION,
-        worker_id: world.worker_id,
-        life,
-        seq,
-        known_version: null,
-        capacity: { vcpus: 8, memory_mib: 8_192, disk_mib: 8_192 },
-        driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
-        seen,
-        stored: [],
-        dialled: [],
-        ...NO_STORAGE,
-      },
-      never,
-    )
+    connection.sync(reportOf(world.worker_id, { life, seq, seen }), never)
   await report(
     2,
     [...machine.runs.values()].map(({ seen }) => seen),
@@ -430,21 +415,7 @@ test('a channel begins on a connection on which the worker stood by, without a t
 })
 
 test('a worker is refused without its credential, for another’s id, and for another protocol', async () => {
-  const body = (changes: object): string =>
-    JSON.stringify({
-      protocol: WORKER_PROTOCOL_VERSION,
-      worker_id: world.worker_id,
-      life: '00000000-0000-7000-8000-000000000001',
-      seq: 1,
-      known_version: null,
-      capacity: { vcpus: 1, memory_mib: 1, disk_mib: 1 },
-      driver: { name: 'test', isolation: 'none', abilities: [], images: [] },
-      seen: [],
-      stored: [],
-      dialled: [],
-      ...NO_STORAGE,
-      ...changes,
-    })
+  const body = (changes: object): string => JSON.stringify({ ...reportOf(world.worker_id), ...changes })
   const post = async (credential: string, changes: object): Promise<number> => {
     const headers = { authorization: `Bearer ${credential}`, 'content-type': 'application/json' }
     const url = `${world.url}/worker/v1/sync`
