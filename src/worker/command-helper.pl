@@ -11,9 +11,6 @@ use POSIX qw(:signal_h :sys_wait_h setsid _exit);
 
 use constant OUTPUT_LIMIT => 4 * 1024 * 1024;
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
-# It is loaded here already: a command line that begins with `perl` and this needs no exec.
-my $system_calls = __FILE__ =~ s{[^/]+$}{system-calls.pl}r;
-require $system_calls;
 my ($architecture, $worker) = @ARGV;
 
 close_inherited();
@@ -66,7 +63,7 @@ sub begin {
     my ($folder, $reads, @command) = split /\0/, $fields, -1;
     pop @command; # behind the last NUL
     my @pipes;
-    # The last is closed as the command begins, an exec does so: what comes through it is why it did not.
+    # The last is closed by the exec itself: what comes through it is why there was none.
     for (0 .. 3) {
         pipe my $out, my $in or return say_line("failed $number pipe: $!");
         push @pipes, [$out, $in];
@@ -74,17 +71,7 @@ sub begin {
     my ($stdin, $stdout, $stderr, $why) = @pipes;
     my $pid = fork // return say_line("failed $number fork: $!");
     if ($pid == 0) {
-        my $error = become($folder, [$stdin->[0], $stdout->[1], $stderr->[1]]);
-        my $is_loaded = @command > 1 && $command[0] eq 'perl' && $command[1] eq $system_calls;
-        if ($is_loaded && $error eq '') {
-            close $why->[1];
-            _exit(call_system(@command[2 .. $#command]));
-        }
-        if ($error eq '') {
-            no warnings 'exec';
-            exec { $command[0] } @command;
-            $error = "$command[0]: $!";
-        }
+        my $error = become($folder, [$stdin->[0], $stdout->[1], $stderr->[1]], \@command);
         syswrite $why->[1], $error;
         _exit(127);
     }
@@ -107,7 +94,7 @@ sub begin {
 
 # A session of its own keeps signals for the worker away from it, and lets it be killed with what it started.
 sub become {
-    my ($folder, $files) = @_;
+    my ($folder, $files, $command) = @_;
     setsid() > 0 or return "setsid: $!";
     chdir $folder or return "$folder: $!";
     for my $fd (0 .. 2) {
@@ -115,5 +102,6 @@ sub become {
     }
     sigprocmask(SIG_SETMASK, POSIX::SigSet->new);
     $SIG{PIPE} = 'DEFAULT';
-    return '';
+    { no warnings 'exec'; exec { $command->[0] } @$command }
+    return "$command->[0]: $!";
 }

@@ -2,6 +2,8 @@ import { join } from 'node:path'
 import type { Log } from '../lib/log.ts'
 import { CommandError, makeCommands, tryCommand, type CommandResult, type Commands } from '../lib/run-command.ts'
 import { beginPerl, holdPerl, type PerlProcess } from './perl-process.ts'
+import { makeSystemCallers } from './system-callers.ts'
+import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 
 /** Commands that are run by a small process of its own. */
 export type CommandHelper = {
@@ -29,6 +31,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
   const waiting = new Map<number, Waiting>()
   let helper: PerlProcess | null = null
   let count = 0
+  const callers = makeSystemCallers(log)
 
   const takeLine = (line: string): void => {
     const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) (.*)$/s.exec(line) ?? []
@@ -60,6 +63,8 @@ export function makeCommandHelper(log: Log): CommandHelper {
     const isPlain = options.env === undefined && options.uid === undefined && options.gid === undefined
     const fields = [cwd, String(input), file, ...args]
     const isSplit = fields.some((field) => field.includes('\0')) // a request ends each field by it
+    if (file === 'perl' && args[0] === SYSTEM_CALLS_SCRIPT && isPlain && !isSplit)
+      return callers.attempt(args, timeoutMs)
     if (!isPlain || isSplit || options.signal !== undefined || Buffer.byteLength(input) > INPUT_LIMIT_BYTES)
       return tryCommand(file, args, options)
     const number = ++count
@@ -94,6 +99,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
     close() {
       helper?.stdin.end()
       helper = null
+      callers.close()
     },
   }
 }

@@ -1,14 +1,20 @@
 # What a start needs of the kernel, asked for directly: the programs that do the same (mkfifo, mount, ip, nsenter) take 2 to 4 ms of
-# processor each, most of it to be loaded and linked, and this takes a fork (decision 29).
+# processor each, most of it to be forked, loaded and linked (decision 29).
 #
 # perl system-calls.pl WORD ARGUMENTS…, where the words are the keys of %WORDS. It exits with 0, or with 1 and why on standard
-# error. The helper for commands has this file loaded and runs it without an exec.
+# error.
+#
+# perl system-calls.pl serve PARENT does one such call after another. A request on standard input: length of what follows (u32,
+# big-endian), then the call's parts, each ended by a NUL. A reply is a line: `done`, or `failed TEXT`. At the end of input it leaves.
+# What a worker still asked for as it died is not done: the next one may have put in order already what that would change.
 use strict;
 use warnings;
 use Errno qw(EBUSY EINVAL ENOTTY);
 use Fcntl qw(:DEFAULT :seek);
 use POSIX ();
-use Socket qw(inet_aton);
+
+require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
+require(__FILE__ =~ s{[^/]+$}{netlink.pl}r);
 
 my $is_arm = (POSIX::uname())[4] eq 'aarch64';
 my %NUMBER = $is_arm
@@ -16,19 +22,29 @@ my %NUMBER = $is_arm
     : (mount => 165, unshare => 272, setns => 308);
 use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096, CLONE_NEWNET => 0x40000000};
 
-our %WORDS = (copy => \&copy_sparsely, fifos => \&make_fifos, disk => \&mount_disk, root => \&mount_root, network => \&make_network);
+my %WORDS = (copy => \&copy_sparsely, fifos => \&make_fifos, disk => \&mount_disk, root => \&mount_root, network => \&make_network);
 
-# Answers with the exit code.
-sub call_system {
+# Answers with why it was not done, or nothing.
+sub do_word {
     my ($word, @arguments) = @_;
-    my $do = $WORDS{$word} // return fail("unknown: $word");
-    return 0 if eval { $do->(@arguments); 1 };
-    return fail($@);
+    my $do = $WORDS{$word} // return "$word: unknown";
+    return undef if eval { $do->(@arguments); 1 };
+    return $@ =~ s/\s+/ /gr;
 }
 
-sub fail {
-    syswrite STDERR, $_[0];
-    return 1;
+sub serve {
+    my ($parent) = @_;
+    close_inherited();
+    binmode STDIN;
+    while (1) {
+        take_requests(sub {
+            exit 0 if getppid != $parent;
+            my @call = split /\0/, $_[0], -1;
+            pop @call; # behind the last NUL
+            my $why = do_word(@call);
+            say_line(defined $why ? "failed $why" : 'done');
+        });
+    }
 }
 
 sub call {
@@ -135,15 +151,28 @@ sub mount_root {
     @layers or mkdir '0' or die "$links/0: $!\n";
     symlink $layers[$_], $_ or die "$links/$_: $!\n" for 0 .. $#layers;
     my $lower = @layers ? join ':', reverse 0 .. $#layers : '0';
-    call('mount', 'overlay', "$base/root", 'overlay', MS_NODEV, "$options,lowerdir=$lower,upperdir=$base/disk/upper,workdir=$base/disk/work");
+    my $data = "$options,lowerdir=$lower,upperdir=$base/disk/upper,workdir=$base/disk/work";
+    my $is_mounted = eval { call('mount', 'overlay', "$base/root", 'overlay', MS_NODEV, $data); 1 };
+    my $why = $@;
+    chdir '/'; # a folder that something stands in keeps its file system from being unmounted
+    die $why if !$is_mounted;
 }
 
 # PATH [ROUTER DEVICE GATEWAY ADDRESS PREFIX]: a network namespace with that name, in which every port may be listened on, with a cable to
 # the router's: there its end is called DEVICE and has the address GATEWAY, here eth0 and ADDRESS.
 sub make_network {
-    my ($path, $router_path, $device, $gateway, $address, $prefix) = @_;
+    my ($path) = @_;
     sysopen my $name, $path, O_RDONLY | O_CREAT | O_EXCL, 0 or die "$path: $!\n";
+    sysopen my $own, '/proc/self/ns/net', O_RDONLY or die "/proc/self/ns/net: $!\n";
     call('unshare', CLONE_NEWNET);
+    my $is_made = eval { furnish_network(@_); 1 };
+    my $why = $@;
+    eval { call('setns', fileno $own, CLONE_NEWNET); 1 } or POSIX::_exit(1); # what came next would be done in a sandbox
+    die $why if !$is_made;
+}
+
+sub furnish_network {
+    my ($path, $router_path, $device, $gateway, $address, $prefix) = @_;
     call('mount', '/proc/self/ns/net', $path, 'none', MS_BIND, 0);
     put_text('/proc/sys/net/ipv4/ip_unprivileged_port_start', '0');
     put_text('/proc/sys/net/ipv4/ping_group_range', '0 2147483647');
@@ -164,8 +193,8 @@ sub put_text {
     syswrite $file, $text or die "$path: $!\n";
 }
 
-require(__FILE__ =~ s{[^/]+$}{netlink.pl}r);
-
-exit call_system(@ARGV) unless caller;
-
-1;
+serve($ARGV[1]) if $ARGV[0] eq 'serve';
+my $why = do_word(@ARGV);
+exit 0 if !defined $why;
+syswrite STDERR, "$why\n";
+exit 1;

@@ -1,7 +1,8 @@
 import { join } from 'node:path'
 import type { Commands } from '../lib/run-command.ts'
 
-const SCRIPT = join(import.meta.dirname, 'system-calls.pl')
+/** Where the calls are made from; `CommandHelper` has processes that have it loaded. */
+export const SYSTEM_CALLS_SCRIPT = join(import.meta.dirname, 'system-calls.pl')
 
 /** What `system-calls.pl` does; each rejects with `CommandError`, in words, when the kernel refuses. */
 export type SystemCall =
@@ -21,7 +22,7 @@ export type SystemCall =
 /** Far above what one takes (2026-11: 1 to 10 ms), so that only a hung one meets it. */
 const TIMEOUT_MS = 20_000
 
-/** Has the kernel do one thing, by way of a process that has leave to change what its own namespaces and folder are. */
+/** Has the kernel do one thing that Node can't ask it for. */
 export async function callSystem(commands: Commands, call: SystemCall): Promise<void> {
-  await commands.run('perl', [SCRIPT, ...call], { timeoutMs: TIMEOUT_MS, cwd: '/' })
+  await commands.run('perl', [SYSTEM_CALLS_SCRIPT, ...call], { timeoutMs: TIMEOUT_MS, cwd: '/' })
 }
