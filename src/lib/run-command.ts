@@ -9,6 +9,8 @@ export type CommandOptions = {
   readonly cwd?: string
   readonly uid?: number
   readonly gid?: number
+  /** The file of a network namespace to run it in. */
+  readonly netns?: string
 }
 
 /** A command that ended: `code` is null when a signal ended it. */
@@ -42,7 +44,12 @@ export async function runCommand(
 /** Like `runCommand`, but a bad exit is a result; rejects only when the command can't be run or takes too long. */
 export function tryCommand(file: string, args: readonly string[], options: CommandOptions): Promise<CommandResult> {
   return new Promise((resolve, reject) => {
-    const child = spawn(file, [...args], {
+    const [program = '', ...words] = [
+      ...(options.netns === undefined ? [] : ['nsenter', `--net=${options.netns}`]),
+      file,
+      ...args,
+    ]
+    const child = spawn(program, words, {
       stdio: ['pipe', 'pipe', 'pipe'],
       timeout: options.timeoutMs,
       killSignal: 'SIGKILL',

@@ -1,7 +1,7 @@
 # Runs short commands for the worker, which is large: to fork this small process takes a tenth of the time, and not the worker's.
 #
 # A request on standard input: length of what follows (u32, big-endian), its number (u32), then, each ended by a NUL, the
-# folder to run in, what the command reads, and its command line. A reply is a line: `started N PID`, `failed N TEXT`, or
+# folder to run in, the file of the network namespace to run in or nothing, what the command reads, and its command line. A reply is a line: `started N PID`, `failed N TEXT`, or
 # `ended N CODE STDOUT STDERR`, the outputs in hexadecimal; CODE is `-` when a signal ended it. At the end of input it leaves.
 # What a worker still asked for as it died is not run: the next one may have put in order already what that would change.
 use strict;
@@ -9,7 +9,8 @@ use warnings;
 use Fcntl;
 use POSIX qw(:signal_h :sys_wait_h setsid _exit);
 
-use constant OUTPUT_LIMIT => 4 * 1024 * 1024;
+use constant {OUTPUT_LIMIT => 4 * 1024 * 1024, CLONE_NEWNET => 0x40000000};
+my %SETNS = (x64 => 308, arm64 => 268);
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 my ($architecture, $worker) = @ARGV;
 
@@ -60,7 +61,7 @@ sub tell_end {
 sub begin {
     exit 0 if getppid != $worker;
     my ($number, $fields) = unpack 'N a*', $_[0];
-    my ($folder, $reads, @command) = split /\0/, $fields, -1;
+    my ($folder, $netns, $reads, @command) = split /\0/, $fields, -1;
     pop @command; # behind the last NUL
     my @pipes;
     # The last is closed by the exec itself: what comes through it is why there was none.
@@ -71,7 +72,7 @@ sub begin {
     my ($stdin, $stdout, $stderr, $why) = @pipes;
     my $pid = fork // return say_line("failed $number fork: $!");
     if ($pid == 0) {
-        my $error = become($folder, [$stdin->[0], $stdout->[1], $stderr->[1]], \@command);
+        my $error = become($folder, $netns, [$stdin->[0], $stdout->[1], $stderr->[1]], \@command);
         syswrite $why->[1], $error;
         _exit(127);
     }
@@ -94,9 +95,13 @@ sub begin {
 
 # A session of its own keeps signals for the worker away from it, and lets it be killed with what it started.
 sub become {
-    my ($folder, $files, $command) = @_;
+    my ($folder, $netns, $files, $command) = @_;
     setsid() > 0 or return "setsid: $!";
     chdir $folder or return "$folder: $!";
+    if ($netns ne '') {
+        sysopen my $namespace, $netns, O_RDONLY or return "$netns: $!";
+        syscall($SETNS{$architecture}, fileno $namespace, CLONE_NEWNET) == 0 or return "setns: $!";
+    }
     for my $fd (0 .. 2) {
         POSIX::dup2(fileno $files->[$fd], $fd) // return "dup2: $!";
     }

@@ -59,9 +59,9 @@ export function makeCommandHelper(log: Log): CommandHelper {
   }
 
   const attempt: typeof tryCommand = (file, args, options) => {
-    const { timeoutMs, input = '', cwd = process.cwd() } = options
+    const { timeoutMs, input = '', cwd = process.cwd(), netns = '' } = options
     const isPlain = options.env === undefined && options.uid === undefined && options.gid === undefined
-    const fields = [cwd, String(input), file, ...args]
+    const fields = [cwd, netns, String(input), file, ...args]
     const isSplit = fields.some((field) => field.includes('\0')) // a request ends each field by it
     if (file === 'perl' && args[0] === SYSTEM_CALLS_SCRIPT && isPlain && !isSplit)
       return callers.attempt(args, timeoutMs)

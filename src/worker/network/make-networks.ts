@@ -13,6 +13,7 @@ import { createIsolated, createRouter, removeAll, removeSandboxes } from './name
 import { attachRules, cutRules, detachRules, sharedRules } from './packet-filter.ts'
 import { choosePool } from './pool.ts'
 import { isAlive, makeRecords, namespaceInode, type Records, type RunRecord } from './records.ts'
+import { makeRouterRules, type RouterRules } from './router-rules.ts'
 import { makeSlots } from './slots.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
 import { deviceNames, namespaceNames, nft } from './system.ts'
@@ -61,7 +62,8 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
   }
   await openForwarding()
 
-  const live = await adoptRuns(names, records)
+  const router = makeRouterRules(names)
+  const live = await adoptRuns({ names, router }, records)
   const slots = makeSlots({
     names,
     pool,
@@ -106,7 +108,7 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
       egress,
       maxConnections: spec.max_connections,
     })
-    await nft(names.commands, rules, names.router)
+    await router.apply(rules)
     return { netnsPath: path, ipv4: sandbox, resolvers: [gateway] }
   }
 
@@ -115,7 +117,7 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
     if (seen !== null && (seen.network !== null) === spec.enabled && (await isAlive(seen))) {
       if (seen.network === null || seen.network.policy === policyText(spec)) return apply(spec, seen)
       const changed = { ...seen, network: { mark: newMark(options.random), policy: policyText(spec) } }
-      await nft(names.commands, cutRules(seen.slot, seen.network.mark), names.router)
+      await router.apply(cutRules(seen.slot, seen.network.mark))
       await records.writeRun(run, changed)
       return apply(spec, changed)
     }
@@ -126,7 +128,7 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
   async function detach(run: RunId): Promise<void> {
     const record = await records.readRun(run)
     if (record === null) return
-    await release(names, record)
+    await release({ names, router }, record)
     await records.removeRun(run)
     slots.free(record.slot)
   }
@@ -175,11 +177,11 @@ async function ensureRouter(names: Installation, records: Records, options: { re
 }
 
 /** The slots of runs whose namespace lives; what is left of the others goes. */
-async function adoptRuns(names: Installation, records: Records): Promise<ReadonlySet<number>> {
+async function adoptRuns(held: Held, records: Records): Promise<ReadonlySet<number>> {
   const alive = await aliveRuns(records)
   for (const [run, record] of await records.runs()) {
     if (alive.has(run)) continue
-    await release(names, record)
+    await release(held, record)
     await records.removeRun(run)
   }
   return new Set([...alive.values()].map(({ slot }) => slot))
@@ -200,10 +202,12 @@ async function removeStrangers(names: Installation, live: ReadonlySet<number>): 
   )
 }
 
-async function release(names: Installation, record: RunRecord): Promise<void> {
+type Held = { readonly names: Installation; readonly router: RouterRules }
+
+async function release({ names, router }: Held, record: RunRecord): Promise<void> {
   const { slot, network } = record
   await Promise.all([
-    network === null ? null : nft(names.commands, detachRules(slot, network.mark), names.router),
+    network === null ? null : router.apply(detachRules(slot, network.mark)),
     removeSandboxes(names, [slot]),
   ])
 }

@@ -23,10 +23,12 @@ export async function runInNamespace(
   command: readonly string[],
   options: { readonly namespace?: string | undefined; readonly input?: string },
 ): Promise<CommandResult> {
-  const entered = options.namespace === undefined ? [] : ['nsenter', `--net=${netnsPath(options.namespace)}`]
-  const [file = '', ...args] = [...entered, ...command]
-  const input = options.input === undefined ? {} : { input: options.input }
-  return commands.run(file, args, { timeoutMs: COMMAND_TIMEOUT_MS, ...input })
+  const [file = '', ...args] = command
+  return commands.run(file, args, {
+    timeoutMs: COMMAND_TIMEOUT_MS,
+    ...(options.input === undefined ? {} : { input: options.input }),
+    ...(options.namespace === undefined ? {} : { netns: netnsPath(options.namespace) }),
+  })
 }
 
 /** Asks iproute2 a question whose answer is JSON; null when it refuses, as for a device that is not there. */
