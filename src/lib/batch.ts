@@ -6,6 +6,12 @@ export type BatchOptions<Item, Result> = {
   readonly groupOf: (item: Item) => string
   readonly maxItems: number
   readonly maxInFlight: number
+  /**
+   * Has batches be as large as each other, so that while one is worked on elsewhere this process answers the one before and
+   * takes in the next: a batch takes no more than its part of all that wait and are under way, and begins beside others of
+   * its group only once as many wait. Left to themselves they fall into step, and one of the two sides stands still.
+   */
+  readonly isEven?: boolean
   /** Awaited after each batch, whose items have their results by then, before another takes its place: more come together. */
   readonly rest?: () => Promise<void>
 }
@@ -22,29 +28,48 @@ type Waiting<Item, Result> = {
  */
 export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (item: Item) => Promise<Result> {
   let waiting: Waiting<Item, Result>[] = []
+  const { maxInFlight, maxItems, groupOf } = options
+  const underWay = new Map<string, number>() // items of each group
   let inFlight = 0
   let isScheduled = false
 
+  const sizeOfNext = (): number => {
+    const [first] = waiting
+    if (first === undefined || inFlight >= maxInFlight) return 0
+    if (options.isEven !== true) return maxItems
+    const beside = underWay.get(groupOf(first.item)) ?? 0
+    return waiting.length < beside ? 0 : Math.min(maxItems, Math.ceil((waiting.length + beside) / maxInFlight))
+  }
+
   const schedule = (): void => {
-    if (isScheduled || inFlight >= options.maxInFlight || waiting.length === 0) return
+    if (isScheduled || sizeOfNext() === 0) return
     isScheduled = true
     setImmediate(() => {
       isScheduled = false
-      const batch = waiting.slice(0, options.maxItems)
-      waiting = waiting.slice(options.maxItems)
+      const size = sizeOfNext()
+      const batch = waiting.slice(0, size)
+      waiting = waiting.slice(size)
       inFlight += 1
       void runBatch(batch) // it rejects only if `rest` does: every failure is given to the items
       schedule()
     })
   }
 
+  const leave = (group: string, count: number): void => {
+    const left = (underWay.get(group) ?? 0) - count
+    if (left > 0) underWay.set(group, left)
+    else underWay.delete(group)
+  }
+
   const runBatch = async (batch: readonly Waiting<Item, Result>[]): Promise<void> => {
-    const groups = Map.groupBy(batch, ({ item }) => options.groupOf(item))
+    const groups = Map.groupBy(batch, ({ item }) => groupOf(item))
+    for (const [group, { length }] of groups) underWay.set(group, (underWay.get(group) ?? 0) + length)
     await Promise.all([...groups.values()].map((group) => runGroup(options.run, group)))
     try {
       await options.rest?.()
     } finally {
       inFlight -= 1
+      for (const [group, { length }] of groups) leave(group, length)
       schedule()
     }
   }

@@ -72,3 +72,38 @@ test('a batch that throws at once, or answers another number of results, fails i
   await assert.rejects(run(2), /a batch of 1 answered 0 results/)
   assert.equal(await run(3), 3)
 })
+
+test('even batches take equal parts, and another begins beside one of its group only once as many wait', async () => {
+  const sizes: number[] = []
+  const ends: (() => void)[] = []
+  const ask = makeBatch<string, string>({
+    run: async (batch) => {
+      sizes.push(batch.length)
+      await new Promise<void>((resolve) => ends.push(resolve))
+      return batch
+    },
+    groupOf: (item) => item,
+    maxItems: 100,
+    maxInFlight: 2,
+    isEven: true,
+  })
+  const turn = (): Promise<void> => new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
+  const asked = Array.from({ length: 8 }, () => ask('a'))
+  await turn()
+  assert.deepEqual(sizes, [4, 4]) // both halves are under way
+  ends.shift()?.()
+  await Promise.all(asked.slice(0, 4))
+  const more = Array.from({ length: 3 }, () => ask('a'))
+  await turn()
+  assert.deepEqual(sizes, [4, 4]) // three do not go beside four
+  more.push(ask('a'))
+  await turn()
+  assert.deepEqual(sizes, [4, 4, 4])
+  ends.shift()?.()
+  await Promise.all(asked)
+  const other = ask('b')
+  await turn()
+  assert.deepEqual(sizes, [4, 4, 4, 1]) // what is under way of another group holds nobody up
+  for (const end of ends) end()
+  await Promise.all([...more, other])
+})
