@@ -93,7 +93,7 @@ export async function revokeApiKey(
   ifMatch: IfMatch | null = null,
 ): Promise<void> {
   const hash = await deps.db.transaction(acting.org_id, (tx) => revokeIn(deps, tx, acting, { id, ifMatch }))
-  deps.keyCache.forget(hash)
+  deps.keyCache.forget(hash.toString('base64'))
 }
 
 async function revokeIn(

@@ -1,4 +1,4 @@
-import { hashSecret } from '../domain/api-key.ts'
+import { hashSecretText } from '../domain/api-key.ts'
 import { ROLE_OF_SCOPE, widestScope, type Caller } from '../domain/caller.ts'
 import * as apiKeys from '../store/api-keys.ts'
 import type { ControlDeps, KnownKey } from './deps.ts'
@@ -18,10 +18,10 @@ export async function authenticate(
   key: string,
   onStranger: () => void = () => undefined,
 ): Promise<Caller | null> {
-  const hash = hashSecret(key)
+  const hash = hashSecretText(key)
   const known = await deps.keyCache.find(hash, deps.clock.monotonicMs(), async ({ wasKnown }) => {
     if (!wasKnown) onStranger()
-    return lookUp(deps, hash)
+    return lookUp(deps, Buffer.from(hash, 'base64'))
   })
   if (known === null) return null
   const { caller, expires_at } = known

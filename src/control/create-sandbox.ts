@@ -1,7 +1,7 @@
 import type { Caller } from '../domain/caller.ts'
 import { asId, type CredentialId, type RunId, type SandboxId } from '../domain/ids.ts'
 import { Problem } from '../domain/problem.ts'
-import { projectSpec } from '../domain/project-spec.ts'
+import { renderSpec } from '../domain/render-spec.ts'
 import { quotaProblem } from '../domain/quota-problem.ts'
 import { refusalProblem } from '../domain/refusal.ts'
 import type { Sandbox } from '../domain/sandbox.ts'
@@ -29,7 +29,8 @@ export type CreateInput = {
   readonly start: boolean
   /** With `start`: how long to wait for the sandbox to run; null answers at once. */
   readonly waitMs: number | null
-  readonly signal: AbortSignal
+  /** Aborted when the client left; null where nothing is waited for. */
+  readonly signal: AbortSignal | null
   /** With an Idempotency-Key: the sandbox gets its id, so that no try makes another. */
   readonly once?: Once | null
 }
@@ -153,8 +154,7 @@ function newSandbox(
     max_duration_secs: spec.lifecycle.max_duration_secs,
     abilities,
     labels: spec.labels,
-    spec_json: JSON.stringify(spec),
-    projection_json: JSON.stringify(projectSpec(spec)),
+    ...renderSpec(spec),
     registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
     registry_sealed: isInline ? deps.seal.seal(registry.password, registrySealContext(id)) : null,
     run_id: start ? asId<RunId>(deps.uuids.next()) : null,

@@ -92,13 +92,13 @@ export type CallerWatches = { watch(caller: Caller, options?: WatchOptions): Cal
 
 export type KeyLookUp = (about: { readonly wasKnown: boolean }) => Promise<KnownKey | null>
 
-/** Remembers keys by the hash of their secret for a moment. */
+/** Remembers keys for a moment, by the hash of their secret in base64. */
 export type KeyCache = {
   /**
    * The key that is remembered, or else what `lookUp` says; who asks for the same key meanwhile gets the same answer.
    * `wasKnown`: the key was found before, not too long ago.
    */
-  find(hash: Buffer, nowMs: number, lookUp: KeyLookUp): Promise<KnownKey | null>
+  find(hash: string, nowMs: number, lookUp: KeyLookUp): Promise<KnownKey | null>
   /** Has the next `find` look the key up. */
-  forget(hash: Buffer): void
+  forget(hash: string): void
 }

@@ -10,23 +10,19 @@ export function makeKeyCache(): KeyCache {
   const entries = new Map<string, { readonly known: Promise<KnownKey | null>; readonly untilMs: number }>()
   return {
     find(hash, nowMs, lookUp) {
-      const entry = entries.get(nameOf(hash))
+      const entry = entries.get(hash)
       if (entry !== undefined && nowMs < entry.untilMs) return entry.known
       if (entries.size >= KEY_CACHE_LIMIT) entries.clear()
       const made = { known: lookUp({ wasKnown: entry !== undefined }), untilMs: nowMs + KEY_TRUST_MS }
-      entries.set(nameOf(hash), made)
+      entries.set(hash, made)
       return keepingOnlyKnown(made.known, () => {
-        if (entries.get(nameOf(hash)) === made) entries.delete(nameOf(hash))
+        if (entries.get(hash) === made) entries.delete(hash)
       })
     },
     forget(hash) {
-      entries.delete(nameOf(hash))
+      entries.delete(hash)
     },
   }
-}
-
-function nameOf(hash: Buffer): string {
-  return hash.toString('base64')
 }
 
 /** A key that was not found may be made in the next moment, and a failure says nothing of a key. */

@@ -43,19 +43,12 @@ export function makeRequestRates(limits: RateLimits, clock: Pick<Clock, 'monoton
   return {
     count(caller, tokens) {
       const nowMs = clock.monotonicMs()
-      const counted = [
-        { limit: key, of: caller.api_key_id },
-        { limit: org, of: caller.org_id },
-      ].flatMap(({ limit, of }) => (limit === null ? [] : [{ limit, of }]))
-      for (const { limit, of } of counted) {
-        const standing = limit.buckets.look(of, tokens, nowMs)
-        if (standing.enoughAfterSecs > 0) return { note: noteOf(limit, standing), refusal: tooMany(limit, standing) }
-      }
-      const notes = counted.map(({ limit, of }) => {
-        limit.buckets.take(of, tokens, nowMs)
-        return noteOf(limit, limit.buckets.look(of, 1, nowMs))
-      })
-      return { note: notes.toSorted((one, other) => one.remaining - other.remaining)[0] ?? null, refusal: null }
+      const refused = refuse(key, caller.api_key_id, { tokens, nowMs }) ?? refuse(org, caller.org_id, { tokens, nowMs })
+      if (refused !== null) return refused
+      const ofKey = take(key, caller.api_key_id, { tokens, nowMs })
+      const ofOrg = take(org, caller.org_id, { tokens, nowMs })
+      const isKeys = ofOrg === null || (ofKey !== null && ofKey.remaining <= ofOrg.remaining)
+      return { note: isKeys ? ofKey : ofOrg, refusal: null }
     },
     refuseStranger(address) {
       const standing = strangers?.buckets.look(address, 1, clock.monotonicMs())
@@ -70,6 +63,20 @@ export function makeRequestRates(limits: RateLimits, clock: Pick<Clock, 'monoton
 
 function limited(rate: Rate, name: string, variable: string): Limited | null {
   return rate.perSec === 0 ? null : { ...rate, name, variable, buckets: makeTokenBuckets(rate, COUNTED_LIMIT) }
+}
+
+type Take = { readonly tokens: number; readonly nowMs: number }
+
+function refuse(limit: Limited | null, of: string, { tokens, nowMs }: Take): Counted | null {
+  if (limit === null) return null
+  const standing = limit.buckets.look(of, tokens, nowMs)
+  return standing.enoughAfterSecs > 0 ? { note: noteOf(limit, standing), refusal: tooMany(limit, standing) } : null
+}
+
+function take(limit: Limited | null, of: string, { tokens, nowMs }: Take): RateNote | null {
+  if (limit === null) return null
+  limit.buckets.take(of, tokens, nowMs)
+  return noteOf(limit, limit.buckets.look(of, 1, nowMs))
 }
 
 function noteOf({ burst }: Limited, { remaining, fullAfterSecs }: Standing): RateNote {

@@ -15,7 +15,8 @@ import { takeWait, waitWhileStarting } from './wait-for-run.ts'
 export type StartOptions = {
   /** null answers at once. */
   readonly waitMs: number | null
-  readonly signal: AbortSignal
+  /** Aborted when the client left; null where nothing is waited for. */
+  readonly signal: AbortSignal | null
   /** With an Idempotency-Key: the run gets its id, so that no try starts another. */
   readonly once?: Once | null
   readonly ifMatch?: IfMatch | null

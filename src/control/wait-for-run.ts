@@ -26,8 +26,8 @@ export function takeWait(deps: Pick<ControlDeps, 'waits'>): () => void {
   return giveBack
 }
 
-/** How long is waited at most; `signal` is aborted when the client left. */
-export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal }
+/** How long is waited at most; `signal` is aborted when the client left, null: nobody can leave. */
+export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal | null }
 
 /**
  * Waits until a sandbox that was admitted to start is no longer `starting`, or the budget is over, or the client left;

@@ -15,7 +15,10 @@ export type WaitHub = {
    * Resolves with the sandbox as it is once `isMet` holds or `waitMs` are over, null when it can't be read any more, and
    * `left` when `signal` is aborted. Rejects when it can't be read at the start or at the end.
    */
-  wait(wish: Wish, how: { readonly waitMs: number; readonly signal: AbortSignal }): Promise<Sandbox | null | 'left'>
+  wait(
+    wish: Wish,
+    how: { readonly waitMs: number; readonly signal: AbortSignal | null },
+  ): Promise<Sandbox | null | 'left'>
   /**
    * The same with less memory: calls `onEnd` once, and the answer of this ends the wait early, `left`. A promise that is
    * awaited keeps every function between its maker and its reader, several KiB of a request.
@@ -199,12 +202,12 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
     wait(wish, { waitMs, signal }) {
       const { promise, resolve, reject } = Promise.withResolvers<Sandbox | null | 'left'>()
       const leave = watch(wish, waitMs, (how) => {
-        signal.removeEventListener('abort', leave)
+        signal?.removeEventListener('abort', leave)
         if ('failure' in how) reject(how.failure)
         else resolve(how.found)
       })
-      if (signal.aborted) leave()
-      else signal.addEventListener('abort', leave, { once: true })
+      if (signal?.aborted === true) leave()
+      else signal?.addEventListener('abort', leave, { once: true })
       return promise
     },
   }

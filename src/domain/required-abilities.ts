@@ -131,10 +131,12 @@ const TABLE: Record<Ability, Entry> = {
 
 /** Everything in a specification that not every driver can enforce, in the order of the table. */
 export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[] {
-  return ABILITIES.flatMap((ability) => {
+  const required: RequiredAbility[] = []
+  for (const ability of ABILITIES) {
     const { why, find } = TABLE[ability]
-    return find(spec).map((field) => ({ ability, field, why }))
-  })
+    for (const field of find(spec)) required.push({ ability, field, why })
+  }
+  return required
 }
 
 /** A row of the README's table of abilities; `ability` is null for what is refused whatever the driver. */
@@ -155,8 +157,10 @@ export function fieldsBeyond(offered: readonly Ability[]): readonly string[] {
   return ABILITIES.filter((ability) => !offered.includes(ability)).map((ability) => TABLE[ability].fields)
 }
 
+const NONE: readonly string[] = []
+
 function given(field: string, isAsked: boolean): readonly string[] {
-  return isAsked ? [field] : []
+  return isAsked ? [field] : NONE
 }
 
 function indexed<Item>(
@@ -164,6 +168,7 @@ function indexed<Item>(
   items: readonly Item[],
   asks: (item: Item) => boolean = () => true,
 ): readonly string[] {
+  if (items.length === 0) return NONE
   return items.flatMap((item, index) => (asks(item) ? [`${list}[${String(index)}]`] : []))
 }
 

@@ -28,11 +28,12 @@ export function senderOf({ headers, raw }: FastifyRequest): Sender {
  */
 export async function authenticateRequest({ useCases, limits }: AuthenticateDeps, sender: Sender): Promise<Caller> {
   const key = BEARER.exec(sender.authorization ?? '')?.[1]
-  const address = countedAddress(sender.address)
   const caller =
-    key === undefined ? null : await useCases.authenticate(key, () => limits?.rates.refuseStranger(address))
+    key === undefined
+      ? null
+      : await useCases.authenticate(key, () => limits?.rates.refuseStranger(countedAddress(sender.address)))
   if (caller !== null) return caller
-  limits?.rates.noteStranger(address)
+  limits?.rates.noteStranger(countedAddress(sender.address))
   throw new Problem('invalid_api_key')
 }
 

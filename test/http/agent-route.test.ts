@@ -281,6 +281,7 @@ test('closing the server says goodbye to every socket with 1001 and does not wai
 function waitingStart(): { readonly options: WorldOptions; readonly signal: Promise<AbortSignal> } {
   const { promise: signal, resolve } = Promise.withResolvers<AbortSignal>()
   const startSandbox: UseCases['startSandbox'] = async (_caller, _ref, input) => {
+    if (input.signal === null) throw new Error('a start that waits has no signal')
     resolve(input.signal)
     await aborted(input.signal)
     return theSandbox

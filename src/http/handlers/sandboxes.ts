@@ -33,7 +33,13 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): 
       if (waitMs !== null) lasts()
       return rendered(
         useCases,
-        useCases.createSandbox(caller, { ...result.normalized, start, waitMs, signal: signal(), once }),
+        useCases.createSandbox(caller, {
+          ...result.normalized,
+          start,
+          waitMs,
+          signal: waitMs === null ? null : signal(),
+          once,
+        }),
       )
     }),
     list_sandboxes: handler(OPERATIONS.list_sandboxes, async ({ query }, { caller }) => {
@@ -113,7 +119,7 @@ function waitMsOf(query: { readonly wait_for?: 'running'; readonly wait_timeout?
 function startOf(query: Parameters<typeof waitMsOf>[0], { signal, lasts, once, ifMatch }: RawRequest): StartOptions {
   const waitMs = waitMsOf(query)
   if (waitMs !== null) lasts()
-  return { waitMs, signal: signal(), once, ifMatch }
+  return { waitMs, signal: waitMs === null ? null : signal(), once, ifMatch }
 }
 
 type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }
