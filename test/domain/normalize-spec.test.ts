@@ -6,6 +6,7 @@ import { SandboxSpecReply } from '../../src/contract/spec-output.ts'
 import { normalizeSpec, type NormalizedSpec } from '../../src/domain/normalize-spec.ts'
 import { projectSpec } from '../../src/domain/project-spec.ts'
 import type { Refusal } from '../../src/domain/refusal.ts'
+import { renderSpec } from '../../src/domain/render-spec.ts'
 import type { SpecInput } from '../../src/domain/spec-input.ts'
 import { makeParserMaker } from '../../src/http/validate.ts'
 import { publishedSchema } from '../support/contract.ts'
@@ -46,6 +47,17 @@ test('the projection of any accepted specification fits our reply schema and the
       assert.ok(published === null || published(projection), JSON.stringify(published?.errors))
     }),
     { numRuns: 300 },
+  )
+})
+
+test('both texts of a specification are JSON of it and of what replies show of it', () => {
+  fc.assert(
+    fc.property(specInputs, (input) => {
+      const { spec } = normalized(input)
+      const { spec_json, projection_json } = renderSpec(spec)
+      assert.deepEqual(JSON.parse(spec_json), JSON.parse(JSON.stringify(spec)))
+      assert.deepEqual(JSON.parse(projection_json), JSON.parse(JSON.stringify(projectSpec(spec))))
+    }),
   )
 })
 
