@@ -15,6 +15,7 @@ import type { Container } from './container.ts'
 import type { Disks } from './disk.ts'
 import type { Launcher } from './launcher.ts'
 import type { HardLimits } from './rlimits.ts'
+import type { Liveness } from './processes.ts'
 import type { RunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 
@@ -89,6 +90,7 @@ export type OciContext = OciDriverInput & {
   /** Where root file systems are mounted; every folder above lets strangers pass. */
   readonly mountDir: string
   readonly bootId: string
+  readonly isAlive: Liveness
   /** The programs that are mounted into each sandbox; null when the machine lacks what they are made of. */
   readonly toolbox: string | null
   readonly hardLimits: HardLimits

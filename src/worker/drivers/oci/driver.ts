@@ -15,7 +15,7 @@ import { openDisks } from './disk.ts'
 import { cgroupParentOf, makeMountDir, mountFolderOf, removeIfUnused, sweep } from './leftovers.ts'
 import { observe } from './observe.ts'
 import { probeMachine, refuseUnfit } from './probe.ts'
-import { readBootId } from './processes.ts'
+import { makeLiveness, readBootId } from './processes.ts'
 import { endWith, removeMounts, settle } from './release.ts'
 import { parseHardLimits } from './rlimits.ts'
 import { openRunRecords, type RunRecord } from './run-records.ts'
@@ -156,7 +156,8 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
   const { logs, clock, log } = input
   const captures = makeCaptures({ records, bootId, logs, clock, log })
   const hardLimits = parseHardLimits(limits)
-  return { ...input, records, captures, disks, cgroups, mountDir, bootId, toolbox, hardLimits }
+  const isAlive = makeLiveness(clock)
+  return { ...input, records, captures, disks, cgroups, mountDir, bootId, isAlive, toolbox, hardLimits }
 }
 
 /** What an exec needs of a running container; null when the run is not running. */

@@ -50,7 +50,7 @@ export async function planProcess(container: Container, base: ProcessBase, reque
   const { runtime } = container.spec
   const cwd = posix.resolve('/', request.cwd ?? runtime.workdir ?? container.image.workdir ?? '/')
   const wantedUser = [request.user, runtime.user, container.image.user].find((user) => user !== null && user !== '')
-  const user = resolveUser(wantedUser ?? null, await readUserFiles(root.path))
+  const user = resolveUser(wantedUser ?? null, await readUserFiles({ root: root.path, isFresh: false }))
   if (typeof user === 'string') throw new ExecFailure('user_setup_failed', user, { ...EINVAL, stage: 'setuid' })
   const env = makeEnv(container, request, user.home)
   const rlimits = mergeRlimits(container, base, request)

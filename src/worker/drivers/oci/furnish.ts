@@ -24,7 +24,7 @@ export async function furnish(
 ): Promise<Furnished> {
   const { spec } = wanted
   const { settings, runtime } = context
-  const tree: RootTree = { root: paths.root, owner: settings.uidShift }
+  const tree: RootTree = { root: paths.root, owner: settings.uidShift, isFresh: true }
   const hostname = spec.runtime.hostname ?? wanted.slug
   const workdir = spec.runtime.workdir ?? image.config.workdir ?? '/'
   const files = { spec, hostname, network, workdir, isFirstStart: disk.isNew, hasToolbox: context.toolbox !== null }
@@ -37,7 +37,10 @@ export async function furnish(
   const mounts = await planMounts(tree, pinned)
   const workdirInMounts = makeFolderInMounts(tree, workdir, mounts)
   await failAs('config', `the working folder '${workdir}' could not be made`, workdirInMounts)
-  const user = resolveUser(spec.runtime.user ?? image.config.user, await readUserFiles(paths.root))
+  const user = resolveUser(
+    spec.runtime.user ?? image.config.user,
+    await readUserFiles({ root: paths.root, isFresh: true }),
+  )
   const workload = workloadOf(spec, image.config)
   // Without a workload the user matters to later commands only, and each of them says so itself.
   if (typeof user === 'string' && workload !== null) throw new StartError('config', user)

@@ -10,7 +10,7 @@ export async function observe(context: OciContext, record: RunRecord, isBeingSta
   const isSameBoot = record.boot_id === bootId
   const shim = started?.shim ?? null
   const init = started?.init ?? null
-  const isInitAlive = isSameBoot && init !== null && isAlive(init)
+  const isInitAlive = isSameBoot && init !== null && context.isAlive(init)
   // It matters only once the init is gone, and most of a look at many runs is to read what the kernel tells of a process.
   const isShimAlive = !isInitAlive && isSameBoot && shim !== null && isAlive(shim)
   // After the processes: a shim that ended in between has written its file by now.

@@ -138,7 +138,7 @@ async function copyContent(source: FileHandle, target: FileHandle): Promise<void
 
 async function putLink(tree: RootTree, link: string, target: string): Promise<void> {
   await makeFolders(tree, dirname(link))
-  await inParent(tree.root, link, async (folder, name) => {
+  await inParent(tree, link, async (folder, name) => {
     const path = join(folder, name)
     if ((await statOrNull(path))?.isDirectory() === true) throw new InTheWay(`'${link}' is a folder`)
     await rm(path, { force: true })
@@ -151,14 +151,14 @@ async function putLink(tree: RootTree, link: string, target: string): Promise<vo
 async function remove(tree: RootTree, path: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path, { followLast: false })
   if (!found.exists) return
-  await inParent(tree.root, found.guestPath, (folder, name) => rm(join(folder, name), { recursive: true }))
+  await inParent(tree, found.guestPath, (folder, name) => rm(join(folder, name), { recursive: true }))
 }
 
 /** Follows symlinks within the root; a missing file is made, as a shell's `>>` does. */
 async function append(tree: RootTree, path: string, content: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path)
   if (!found.exists) return await putText(tree, found.guestPath, { mode: 0o644, text: content })
-  await inParent(tree.root, found.guestPath, async (folder, name) => {
+  await inParent(tree, found.guestPath, async (folder, name) => {
     const flags = constants.O_WRONLY | constants.O_APPEND | constants.O_NOFOLLOW | constants.O_NONBLOCK
     const handle = await open(join(folder, name), flags)
     try {

@@ -1,6 +1,7 @@
 import { constants } from 'node:fs'
 import { open, readlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
+import { stepAtOnce, stepElsewhere, type Held, type OpenStep } from './root-steps.ts'
 
 /**
  * Paths beneath a root that others control: a sandbox's files, an organization's volume folder. No symlink and no `..`
@@ -19,6 +20,8 @@ export type RootPath = {
 export type ResolveOptions = {
   /** Whether a symlink as the last part is followed. Default true. */
   readonly followLast?: boolean
+  /** Only for a root that no process is in and in which no volume lies yet: it is walked at once, as what never waits. */
+  readonly isFresh?: boolean
 }
 
 /** A path that could not be walked; `code` is as the kernel would say it: `ELOOP`, `ENOTDIR`, `ENOENT`, `EINVAL`. */
@@ -38,7 +41,7 @@ const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
 
 /** Resolves a path of the sandbox beneath `root`. What is missing is no error; a loop or a file as folder is. */
 export async function resolveInRoot(root: string, guestPath: string, options: ResolveOptions = {}): Promise<RootPath> {
-  return await walking({ root, covers: null }, guestPath, options.followLast ?? true, (walk) => {
+  return await walking({ root, covers: null, ...options }, guestPath, options.followLast ?? true, (walk) => {
     const names = [...walk.steps.map((step) => step.name), ...walk.missing]
     const resolved = `/${names.join('/')}`
     return Promise.resolve({ hostPath: join(root, ...names), guestPath: resolved, exists: walk.missing.length === 0 })
@@ -67,8 +70,12 @@ export async function resolveCovered(
  * Opens a regular file or a folder beneath `root` for reading, following symlinks inside the root only. Rejects with
  * `RootPathError` (`EINVAL` for devices, FIFOs and sockets). The caller closes the handle.
  */
-export async function openInRoot(root: string, guestPath: string): Promise<FileHandle> {
-  return await walking({ root, covers: null }, guestPath, true, async (walk) => {
+export async function openInRoot(
+  root: string,
+  guestPath: string,
+  options: Pick<ResolveOptions, 'isFresh'> = {},
+): Promise<FileHandle> {
+  return await walking({ root, covers: null, ...options }, guestPath, true, async (walk) => {
     if (walk.missing.length > 0) throw new RootPathError('ENOENT', guestPath)
     const last = walk.steps.at(-1)?.handle ?? walk.root
     const stat = await last.stat()
@@ -83,11 +90,11 @@ export async function openInRoot(root: string, guestPath: string): Promise<FileH
  * `ENOENT` when the folder is missing and `EINVAL` for the root itself.
  */
 export async function inParent<T>(
-  root: string,
+  { root, isFresh = false }: { readonly root: string } & Pick<ResolveOptions, 'isFresh'>,
   guestPath: string,
   use: (folder: string, name: string) => Promise<T>,
 ): Promise<T> {
-  return await walking({ root, covers: null }, guestPath, false, async (walk) => {
+  return await walking({ root, covers: null, isFresh }, guestPath, false, async (walk) => {
     const [missing] = walk.missing
     if (missing !== undefined) {
       if (walk.missing.length > 1) throw new RootPathError('ENOENT', guestPath)
@@ -99,22 +106,30 @@ export async function inParent<T>(
   })
 }
 
-type Step = { readonly name: string; readonly handle: FileHandle }
+type Step = { readonly name: string; readonly handle: Held }
 type Walk = {
-  readonly root: FileHandle
+  readonly root: Held
+  readonly open: OpenStep
   readonly covers: Covers | null
   readonly steps: Step[]
   missing: readonly string[]
 }
-type Start = { readonly root: string; readonly covers: Covers | null }
+type Start = { readonly root: string; readonly covers: Covers | null; readonly isFresh?: boolean }
 
 async function walking<T>(
-  { root, covers }: Start,
+  { root, covers, isFresh = false }: Start,
   guestPath: string,
   followLast: boolean,
   use: (walk: Walk) => Promise<T>,
 ): Promise<T> {
-  const walk: Walk = { root: await open(root, O_PATH | constants.O_DIRECTORY), covers, steps: [], missing: [] }
+  const openStep = isFresh ? stepAtOnce : stepElsewhere
+  const walk: Walk = {
+    root: await openStep(root, O_PATH | constants.O_DIRECTORY),
+    open: openStep,
+    covers,
+    steps: [],
+    missing: [],
+  }
   try {
     await advance(walk, guestPath, followLast)
     return await use(walk)
@@ -134,7 +149,7 @@ async function advance(walk: Walk, guestPath: string, followLast: boolean): Prom
     }
     const folder = handlePath(walk.steps.at(-1)?.handle ?? walk.root)
     const cover = walk.covers?.get(`/${[...walk.steps.map((step) => step.name), part].join('/')}`)
-    const handle = await openStep(cover ?? join(folder, part), guestPath)
+    const handle = await openStep(walk, cover ?? join(folder, part), guestPath)
     if (handle === null) {
       walk.missing = lexically([part, ...pending])
       return
@@ -152,7 +167,7 @@ async function advance(walk: Walk, guestPath: string, followLast: boolean): Prom
   }
 }
 
-async function openStep(path: string, guestPath: string): Promise<FileHandle | null> {
+async function openStep({ open }: Walk, path: string, guestPath: string): Promise<Held | null> {
   try {
     return await open(path, STEP_FLAGS)
   } catch (error) {
@@ -163,7 +178,7 @@ async function openStep(path: string, guestPath: string): Promise<FileHandle | n
   }
 }
 
-function handlePath(handle: FileHandle): string {
+function handlePath(handle: Held): string {
   return `/proc/self/fd/${String(handle.fd)}`
 }
 

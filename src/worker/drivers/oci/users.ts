@@ -14,9 +14,11 @@ export type UserFiles = { readonly passwd: string; readonly group: string }
 /** More is no honest user file; the rest is not read. */
 const USER_FILE_LIMIT_BYTES = 4 * 1024 * 1024
 
+type FilesRoot = { readonly root: string; readonly isFresh: boolean }
+
 /** Reads the user files beneath a sandbox's root, without leaving it. */
-export async function readUserFiles(root: string): Promise<UserFiles> {
-  const [passwd, group] = await Promise.all([readBounded(root, '/etc/passwd'), readBounded(root, '/etc/group')])
+export async function readUserFiles(from: FilesRoot): Promise<UserFiles> {
+  const [passwd, group] = await Promise.all([readBounded(from, '/etc/passwd'), readBounded(from, '/etc/group')])
   return { passwd, group }
 }
 
@@ -62,9 +64,9 @@ function parseEntries(text: string): readonly (readonly string[])[] {
     .map((line) => line.split(':'))
 }
 
-async function readBounded(root: string, path: string): Promise<string> {
+async function readBounded({ root, isFresh }: FilesRoot, path: string): Promise<string> {
   try {
-    await using handle = await openInRoot(root, path)
+    await using handle = await openInRoot(root, path, { isFresh })
     const buffer = Buffer.alloc(Math.min((await handle.stat()).size, USER_FILE_LIMIT_BYTES))
     const { bytesRead } = await handle.read(buffer, 0, buffer.length, 0)
     return buffer.toString('utf8', 0, bytesRead)

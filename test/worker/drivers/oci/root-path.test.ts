@@ -62,16 +62,16 @@ test('an opened file is the one inside the root', async () => {
 })
 
 test('a write through the parent folder lands inside the root', async () => {
-  await inParent(root, '/absolute/new', async (folder, name) => {
+  await inParent({ root }, '/absolute/new', async (folder, name) => {
     await writeFile(join(folder, name), 'new')
   })
   assert.equal(await readFile(join(root, 'a/b/new'), 'utf8'), 'new')
   await assert.rejects(
-    inParent(root, '/', () => Promise.resolve()),
+    inParent({ root }, '/', () => Promise.resolve()),
     RootPathError,
   )
   await assert.rejects(
-    inParent(root, '/none/of/this', () => Promise.resolve()),
+    inParent({ root }, '/none/of/this', () => Promise.resolve()),
     RootPathError,
   )
 })
