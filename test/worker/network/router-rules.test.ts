@@ -1,0 +1,33 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { ownCommands, runCommand } from '../../../src/lib/run-command.ts'
+import { installation } from '../../../src/worker/network/installation.ts'
+import { makeRouterRules } from '../../../src/worker/network/router-rules.ts'
+
+const LIMIT = { timeoutMs: 10_000 }
+
+test('of changes that are put in force together, one that is refused takes no other with it', async (t) => {
+  if (process.getuid?.() !== 0) {
+    t.skip('network namespaces need root')
+    return
+  }
+  const names = installation('rules', ownCommands)
+  await runCommand('ip', ['netns', 'add', names.router], LIMIT)
+  t.after(() => runCommand('ip', ['netns', 'delete', names.router], LIMIT))
+  const rules = makeRouterRules(names)
+  await rules.apply(['add table inet t'])
+  const changes = Array.from({ length: 9 }, (_, n) => [
+    `add chain inet t c${String(n)}`,
+    n % 4 === 2 ? `add rule inet t missing${String(n)} drop` : `add rule inet t c${String(n)} drop`,
+  ])
+  const ends = await Promise.allSettled(changes.map((lines) => rules.apply(lines)))
+  assert.deepEqual(
+    ends.flatMap(({ status }, n) => (status === 'rejected' ? [n] : [])),
+    [2, 6],
+  )
+  const { stdout } = await runCommand('nsenter', [`--net=/run/netns/${names.router}`, 'nft', 'list', 'ruleset'], LIMIT)
+  assert.deepEqual(
+    [...stdout.matchAll(/chain c(\d)/g)].map(([, n]) => Number(n)),
+    [0, 1, 3, 4, 5, 7, 8],
+  )
+})
