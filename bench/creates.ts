@@ -8,7 +8,8 @@ import { createBody } from './support/spec.ts'
 
 const ROUNDS = 3
 const SECONDS = 4
-const CONNECTIONS = 64
+/** Ours is best between these, by the batches that they make. */
+const CONNECTIONS: readonly number[] = [64, 128]
 /** Creates for each commit of pgbench. */
 const GOAL = 1.5
 /** pgbench's best lies between these on two cores (measurements.md, "Store"). */
@@ -22,15 +23,20 @@ const CLIENTS: readonly number[] = [8, 64]
 export async function benchCreates(): Promise<readonly Row[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const commit = await makeCommit(cloud)
-  const rounds: { ours: number; limit: number; clients: number; medianMs: number }[] = []
+  const rounds: { ours: number; connections: number; medianMs: number; limit: number; clients: number }[] = []
   for (let round = 0; round < ROUNDS; round++) {
     const limits: { rate: number; clients: number }[] = []
     for (const clients of commit === null ? [] : CLIENTS) limits.push({ rate: (await commit?.(clients)) ?? 0, clients })
     const best = limits.toSorted((one, other) => other.rate - one.rate)[0]
-    const job = jobOf(cloud, round)
-    const result = await runLoad(job)
-    const ours = rateOf(job, result)
-    rounds.push({ ours, limit: best?.rate ?? NaN, clients: best?.clients ?? 0, medianMs: median(result.latenciesMs) })
+    const loads: { ours: number; connections: number; medianMs: number }[] = []
+    for (const connections of CONNECTIONS) {
+      const job = jobOf(cloud, `${String(round)}-${String(connections)}`, connections)
+      const result = await runLoad(job)
+      loads.push({ ours: rateOf(job, result), connections, medianMs: median(result.latenciesMs) })
+    }
+    const ofUs = loads.toSorted((one, other) => other.ours - one.ours)[0]
+    if (ofUs === undefined) throw new Error('no number of connections is measured')
+    rounds.push({ ...ofUs, limit: best?.rate ?? NaN, clients: best?.clients ?? 0 })
   }
   const ours = median(rounds.map((round) => round.ours))
   const limit = median(rounds.map((round) => round.limit))
@@ -39,7 +45,7 @@ export async function benchCreates(): Promise<readonly Row[]> {
   return [
     {
       benchmark: 'creates',
-      what: `durable creates, ${String(CONNECTIONS)} connections`,
+      what: `durable creates, the better of ${CONNECTIONS.join(' and ')} connections`,
       measured: perSecond(ours),
       limit: hasLimit ? `pgbench ${perSecond(limit)}` : 'no pgbench here',
       ratio: hasLimit ? ratio : null,
@@ -50,17 +56,17 @@ export async function benchCreates(): Promise<readonly Row[]> {
   ]
 }
 
-function jobOf(cloud: Cloud, round: number): LoadJob {
+function jobOf(cloud: Cloud, round: string, connections: number): LoadJob {
   return {
     host: cloud.host,
     port: cloud.port,
-    connections: CONNECTIONS,
+    connections,
     warmupMs: 1_000,
     durationMs: SECONDS * 1000,
     method: 'POST',
     path: '/v1/sandboxes',
     headers: cloud.headers,
-    body: JSON.stringify(createBody(`bench-${String(round)}-{{n}}`)),
+    body: JSON.stringify(createBody(`bench-${round}-{{n}}`)),
     expectedStatus: 200,
   }
 }

@@ -12,7 +12,7 @@ import { runLoad, type LoadJob } from './support/run-load.ts'
 import type { WaitJob, WaitsEnd } from './support/wait-job.ts'
 
 const WAITS = 10_000
-/** So many wait already, and a load of reads ran: the young generation of the heap is as large then as it ever gets. */
+/** A load of reads ran, and so many wait already: the young generation of the heap is as large then as it ever gets. */
 const WARM_UP = 5_000
 const LOAD_MS = 8_000
 /** Sandboxes that are moved while the others wait on. */
@@ -39,8 +39,8 @@ export async function benchWaits(): Promise<readonly Row[]> {
     SANDYARD_ORG_REQUEST_BURST: '1000000',
   })
   const ids = await fillSandboxes(cloud, WAITS + WARM_UP)
-  const first = await startWaiters(cloud, ids.slice(WAITS))
   await runLoad(warmUpOf(cloud))
+  const first = await startWaiters(cloud, ids.slice(WAITS)) // after the reads, in whose course V8 gives back what waits made it take
   await pause(SETTLE_MS)
   const before = await memoryOf(cloud.pid)
   const waiters = await startWaiters(cloud, ids.slice(0, WAITS))

@@ -7,14 +7,18 @@ export type BatchOptions<Item, Result> = {
   readonly maxItems: number
   readonly maxInFlight: number
   /**
-   * Has batches be as large as each other, so that while one is worked on elsewhere this process answers the one before and
-   * takes in the next: a batch takes no more than its part of all that wait and are under way, and begins beside others of
-   * its group only once as many wait. Left to themselves they fall into step, and one of the two sides stands still.
+   * Has large batches be as large as each other, so that while one is worked on elsewhere this process answers the one
+   * before and takes in the next: it takes no more than its part of all that wait and are under way, and begins beside a
+   * large one of its group only once as many wait. Left to themselves they fall into step, and one of the two sides stands
+   * still. What is no more than `EVEN_FROM_ITEMS` stays together.
    */
   readonly isEven?: boolean
   /** Awaited after each batch, whose items have their results by then, before another takes its place: more come together. */
   readonly rest?: () => Promise<void>
 }
+
+/** Fewer go together: to divide them costs what comes after them more than it gives (whole lives: 340 to 400 a second in place of 430, 2026-11). */
+export const EVEN_FROM_ITEMS = 32
 
 type Waiting<Item, Result> = {
   readonly item: Item
@@ -38,7 +42,9 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
     if (first === undefined || inFlight >= maxInFlight) return 0
     if (options.isEven !== true) return maxItems
     const beside = underWay.get(groupOf(first.item)) ?? 0
-    return waiting.length < beside ? 0 : Math.min(maxItems, Math.ceil((waiting.length + beside) / maxInFlight))
+    if (beside >= EVEN_FROM_ITEMS && waiting.length < beside) return 0
+    const part = Math.ceil((waiting.length + beside) / maxInFlight)
+    return Math.min(maxItems, Math.max(part, EVEN_FROM_ITEMS))
   }
 
   const schedule = (): void => {

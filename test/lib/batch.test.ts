@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { makeBatch } from '../../src/lib/batch.ts'
+import { EVEN_FROM_ITEMS, makeBatch } from '../../src/lib/batch.ts'
 
 test('each item gets its own result, in whatever batches they go', async () => {
   await fc.assert(
@@ -73,7 +73,7 @@ test('a batch that throws at once, or answers another number of results, fails i
   assert.equal(await run(3), 3)
 })
 
-test('even batches take equal parts, and another begins beside one of its group only once as many wait', async () => {
+test('even batches take equal parts, and another begins beside a large one of its group only once as many wait', async () => {
   const sizes: number[] = []
   const ends: (() => void)[] = []
   const ask = makeBatch<string, string>({
@@ -88,22 +88,29 @@ test('even batches take equal parts, and another begins beside one of its group 
     isEven: true,
   })
   const turn = (): Promise<void> => new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
-  const asked = Array.from({ length: 8 }, () => ask('a'))
+  const askFor = (count: number): Promise<string>[] => Array.from({ length: count }, () => ask('a'))
+  const half = EVEN_FROM_ITEMS + 2
+  const asked = askFor(2 * half)
   await turn()
-  assert.deepEqual(sizes, [4, 4]) // both halves are under way
+  assert.deepEqual(sizes, [half, half]) // both halves are under way
   ends.shift()?.()
-  await Promise.all(asked.slice(0, 4))
-  const more = Array.from({ length: 3 }, () => ask('a'))
+  await Promise.all(asked.slice(0, half))
+  const more = askFor(half - 1)
   await turn()
-  assert.deepEqual(sizes, [4, 4]) // three do not go beside four
+  assert.deepEqual(sizes, [half, half]) // one less does not go beside a half
   more.push(ask('a'))
   await turn()
-  assert.deepEqual(sizes, [4, 4, 4])
+  assert.deepEqual(sizes, [half, half, half])
   ends.shift()?.()
   await Promise.all(asked)
   const other = ask('b')
   await turn()
-  assert.deepEqual(sizes, [4, 4, 4, 1]) // what is under way of another group holds nobody up
-  for (const end of ends) end()
+  assert.deepEqual(sizes, [half, half, half, 1]) // what is under way of another group holds nobody up
+  for (const end of ends.splice(0)) end()
   await Promise.all([...more, other])
+  const few = askFor(EVEN_FROM_ITEMS)
+  await turn()
+  assert.deepEqual(sizes.slice(4), [EVEN_FROM_ITEMS]) // few go together
+  for (const end of ends) end()
+  await Promise.all(few)
 })
