@@ -9,17 +9,16 @@ export type Looking = {
   readonly everyMs: number
 }
 
-/** Looks at each wake-up of a topic, and after a while without one, until the signal. A look must not reject. */
+/** Looks at once, at each wake-up of a topic, and after a while without one, until the signal. A look must not reject. */
 export async function lookWhenWoken(looking: Looking, look: () => Promise<void>, signal: AbortSignal): Promise<void> {
   const { clock, wake, topic, everyMs } = looking
   let woken = new AbortController()
   const unsubscribe = wake.subscribe(topic, () => woken.abort(new Error('woken')))
   try {
     while (!signal.aborted) {
-      await interruptibleSleep(clock, everyMs, AbortSignal.any([woken.signal, signal]))
-      if (signal.aborted) break
       woken = new AbortController() // before the look: a wake-up that comes during it leads to another
       await look()
+      await interruptibleSleep(clock, everyMs, AbortSignal.any([woken.signal, signal]))
     }
   } finally {
     unsubscribe()

@@ -101,7 +101,6 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
           log.warn({ error }, 'tickets of other replicas could not be read; it is tried again')
         }
       }
-      await lookAgain()
       await lookWhenWoken({ clock, wake, topic: LEFT_TOPIC, everyMs: LOOK_EVERY_MS }, lookAgain, signal)
     },
   }
