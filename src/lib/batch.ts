@@ -17,7 +17,7 @@ export type BatchOptions<Item, Result> = {
   readonly rest?: () => Promise<void>
 }
 
-/** Fewer go together: to divide them costs what comes after them more than it gives (whole lives: 340 to 400 a second in place of 430, 2026-11). */
+/** Fewer go together: a batch costs its commit and its round trips whatever it holds. */
 export const EVEN_FROM_ITEMS = 32
 
 type Waiting<Item, Result> = {
