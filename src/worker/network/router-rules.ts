@@ -23,18 +23,20 @@ type Change = {
  */
 export function makeRouterRules(names: Installation): RouterRules {
   const waiting: Change[] = []
-  let working: Promise<void> | null = null
+  let isWorking = false
 
+  /** It is over in the same moment in which nothing waits: what comes later begins the next. */
   async function work(): Promise<void> {
+    if (isWorking) return
+    isWorking = true
     while (waiting.length > 0) await applyTogether(names, takeSome(waiting))
+    isWorking = false
   }
   return {
     apply: (lines) =>
       new Promise((done, failed) => {
         waiting.push({ lines, done, failed })
-        working ??= work().finally(() => {
-          working = null
-        })
+        void work()
       }),
   }
 }

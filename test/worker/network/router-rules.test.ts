@@ -1,10 +1,33 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { ownCommands, runCommand } from '../../../src/lib/run-command.ts'
+import { ownCommands, runCommand, type Commands } from '../../../src/lib/run-command.ts'
 import { installation } from '../../../src/worker/network/installation.ts'
 import { makeRouterRules } from '../../../src/worker/network/router-rules.ts'
+import { waitUntil } from '../../support/wait.ts'
 
 const LIMIT = { timeoutMs: 10_000 }
+
+test('a change that comes the moment the last one is done is put in force too', async () => {
+  let count = 0
+  const run: Commands['run'] = () => Promise.resolve({ code: 0, stdout: String(++count), stderr: '' })
+  const rules = makeRouterRules(installation('rules', { ...ownCommands, run }))
+  // The deeper who asks stands, the later it hears of its end, and asks again.
+  const ask = (depth: number): Promise<void> => (depth === 0 ? rules.apply(['add table inet t']) : askAbove(depth))
+  const askAbove = async (depth: number): Promise<void> => {
+    await ask(depth - 1)
+  }
+  for (let depth = 0; depth < 12; depth++) {
+    let isOver = false
+    const asked = ask(depth)
+      .then(() => ask(0))
+      .then(() => {
+        isOver = true
+      })
+    await waitUntil(() => isOver)
+    await asked
+  }
+  assert.equal(count, 24)
+})
 
 test('of changes that are put in force together, one that is refused takes no other with it', async (t) => {
   if (process.getuid?.() !== 0) {
