@@ -18,8 +18,8 @@ require(__FILE__ =~ s{[^/]+$}{netlink.pl}r);
 
 my $is_arm = (POSIX::uname())[4] eq 'aarch64';
 my %NUMBER = $is_arm
-    ? (mount => 40, unshare => 97, setns => 268)
-    : (mount => 165, unshare => 272, setns => 308);
+    ? (mount => 40, fsync => 82, unshare => 97, setns => 268)
+    : (mount => 165, fsync => 74, unshare => 272, setns => 308);
 use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096, CLONE_NEWNET => 0x40000000};
 
 my %WORDS = (copy => \&copy_sparsely, fifos => \&make_fifos, disk => \&mount_disk, root => \&mount_root, network => \&make_network);
@@ -63,7 +63,8 @@ sub make_fifos {
 
 use constant {SEEK_DATA => 3, SEEK_HOLE => 4, BLOCK => 4096, PIECE => 1024 * 1024};
 
-# FROM TO: copies a file to a new one, for its owner alone, without the blocks in which nothing is.
+# FROM TO: copies a file to a new one, for its owner alone, without the blocks in which nothing is. It is on the disk then, as
+# after mkfs: the file system that it holds can be repaired after a crash of the machine, whenever that comes.
 sub copy_sparsely {
     my ($from, $to) = @_;
     sysopen my $source, $from, O_RDONLY or die "$from: $!\n";
@@ -90,6 +91,7 @@ sub copy_sparsely {
         }
     }
     $!{ENXIO} or die "$from: $!\n"; # no data from there on (lseek(2))
+    call('fsync', fileno $target);
 }
 
 # IMAGE FOLDER OWNER: mounts a disk, which is a file, and makes the folders that an overlay needs in it.
@@ -99,8 +101,8 @@ sub mount_disk {
     mount_it(defined $device ? "$device->[0]" : $image, $folder, $device);
     chmod 0711, $folder or die "$folder: $!\n";
     for my $made ("$folder/upper", "$folder/work") {
-        -d $made or mkdir $made, 0755 or die "$made: $!\n";
-        chmod 0755, $made or die "$made: $!\n";
+        next if -d $made; # with the mode that the sandbox gave its root
+        mkdir $made, 0755 and chmod 0755, $made or die "$made: $!\n"; # chmod: whatever the umask is
     }
     chown $owner, $owner, "$folder/upper" or die "$folder/upper: $!\n";
 }
@@ -147,9 +149,9 @@ sub mount_root {
     else {
         mkdir $links, 0700 or die "$links: $!\n";
     }
+    @layers or mkdir "$links/0" or die "$links/0: $!\n";
+    symlink $layers[$_], "$links/$_" or die "$links/$_: $!\n" for 0 .. $#layers;
     chdir $links or die "$links: $!\n";
-    @layers or mkdir '0' or die "$links/0: $!\n";
-    symlink $layers[$_], $_ or die "$links/$_: $!\n" for 0 .. $#layers;
     my $lower = @layers ? join ':', reverse 0 .. $#layers : '0';
     my $data = "$options,lowerdir=$lower,upperdir=$base/disk/upper,workdir=$base/disk/work";
     my $is_mounted = eval { call('mount', 'overlay', "$base/root", 'overlay', MS_NODEV, $data); 1 };

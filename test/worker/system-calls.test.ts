@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import {
+  chmodSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -97,4 +98,29 @@ test('a network that is refused half made leaves who makes it in the namespace o
     netns: second,
   })
   assert.equal(settings.stdout.trim(), '0')
+})
+
+test('a disk that is mounted again keeps the mode that its sandbox gave its root', async (t) => {
+  if (!isRoot) {
+    t.skip('mounts need root')
+    return
+  }
+  const [image, point] = [join(folder, 'disk.img'), join(folder, 'disk')]
+  writeFileSync(image, '')
+  truncateSync(image, 16 * 1024 * 1024)
+  await runCommand('mkfs.ext4', ['-q', '-F', image], LIMIT)
+  mkdirSync(point)
+  const upper = join(point, 'upper')
+  const modes: number[] = []
+  for (const mode of [0o1777, 0o700]) {
+    await callSystem(helper.commands, ['disk', image, point, '100000'])
+    try {
+      modes.push(statSync(upper).mode & 0o7777)
+      chmodSync(upper, mode)
+      assert.equal(statSync(upper).uid, 100_000)
+    } finally {
+      await runCommand('umount', [point], LIMIT)
+    }
+  }
+  assert.deepEqual(modes, [0o755, 0o1777])
 })
