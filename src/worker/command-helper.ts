@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { Log } from '../lib/log.ts'
 import { CommandError, makeCommands, tryCommand, type CommandResult, type Commands } from '../lib/run-command.ts'
-import { beginPerl, holdPerl, type PerlProcess } from './perl-process.ts'
+import { makePerlStarter } from './perl-starter.ts'
 import { makeSystemCallers } from './system-callers.ts'
 import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 
@@ -10,12 +10,6 @@ export type CommandHelper = {
   readonly commands: Commands
   /** Lets go of the small process; commands that run go on to their end, untold. */
   close(): void
-}
-
-type Waiting = {
-  readonly started: (pid: number) => void
-  readonly failed: (error: Error) => void
-  readonly ended: (result: CommandResult) => void
 }
 
 const SCRIPT = join(import.meta.dirname, 'command-helper.pl')
@@ -28,35 +22,8 @@ const INPUT_LIMIT_BYTES = 60_000
  * with an environment, user or signal of their own, and those with much or with NULs to read, are Node's to start all the same.
  */
 export function makeCommandHelper(log: Log): CommandHelper {
-  const waiting = new Map<number, Waiting>()
-  let helper: PerlProcess | null = null
-  let count = 0
+  const perl = makePerlStarter<CommandResult>({ script: SCRIPT, args: [], log, exitOf: resultOf })
   const callers = makeSystemCallers(log)
-
-  const takeLine = (line: string): void => {
-    const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) (.*)$/s.exec(line) ?? []
-    const one = waiting.get(Number(number))
-    if (word === 'started') one?.started(Number(rest))
-    else waiting.delete(Number(number))
-    if (word === 'failed') one?.failed(new Error(rest))
-    if (word === 'ended') one?.ended(resultOf(rest))
-    if (waiting.size === 0) holdPerl(helper, false)
-  }
-  const begin = (): PerlProcess => {
-    const onEnd = (error?: Error): void => {
-      if (helper === begun) helper = null
-      for (const one of waiting.values()) one.failed(new Error('the helper for commands has ended', { cause: error }))
-      waiting.clear()
-    }
-    const begun = beginPerl({
-      script: SCRIPT,
-      args: [process.arch, String(process.pid)],
-      onLine: takeLine,
-      onEnd,
-      log,
-    })
-    return begun
-  }
 
   const attempt: typeof tryCommand = (file, args, options) => {
     const { timeoutMs, input = '', cwd = process.cwd(), netns = '' } = options
@@ -67,7 +34,6 @@ export function makeCommandHelper(log: Log): CommandHelper {
       return callers.attempt(args, timeoutMs)
     if (!isPlain || isSplit || options.signal !== undefined || Buffer.byteLength(input) > INPUT_LIMIT_BYTES)
       return tryCommand(file, args, options)
-    const number = ++count
     return new Promise((resolve, reject) => {
       let pid: number | null = null
       let isLate = false
@@ -75,7 +41,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
         isLate = true
         if (pid !== null) kill(pid)
       }, timeoutMs)
-      waiting.set(number, {
+      perl.ask(Buffer.from(fields.map((field) => `${field}\0`).join('')), {
         started: (begun) => {
           pid = begun
           if (isLate) kill(pid)
@@ -89,16 +55,12 @@ export function makeCommandHelper(log: Log): CommandHelper {
           resolve(result)
         },
       })
-      helper ??= begin()
-      holdPerl(helper, true)
-      helper.stdin.write(encodeRequest(number, fields))
     })
   }
   return {
     commands: makeCommands(attempt),
     close() {
-      helper?.stdin.end()
-      helper = null
+      perl.close()
       callers.close()
     },
   }
@@ -117,12 +79,4 @@ function resultOf(rest: string): CommandResult {
   const [code = '-', stdout = '', stderr = ''] = rest.split(' ')
   const text = (hex: string): string => Buffer.from(hex, 'hex').toString('utf8')
   return { code: code === '-' ? null : Number(code), stdout: text(stdout), stderr: text(stderr) }
-}
-
-function encodeRequest(number: number, fields: readonly string[]): Buffer {
-  const text = Buffer.from(fields.map((field) => `${field}\0`).join(''))
-  const head = Buffer.alloc(8)
-  head.writeUInt32BE(4 + text.length, 0)
-  head.writeUInt32BE(number, 4)
-  return Buffer.concat([head, text])
 }

@@ -56,6 +56,16 @@ test('many at once are each told their own end', async () => {
   )
 })
 
+test('the late end of a process that was let go of is nothing to those who ask the next one', async () => {
+  const brief = makeCommandHelper(makeLog('silent'))
+  const untold = brief.commands.attempt('sleep', ['0.2'], LIMIT)
+  brief.close()
+  const told = brief.commands.attempt('sh', ['-c', 'sleep 0.5; echo told'], LIMIT)
+  const [, { stdout }] = await Promise.all([untold.catch((error: unknown) => error), told])
+  assert.equal(stdout, 'told\n')
+  brief.close()
+})
+
 test('a command that takes too long is killed with all that it started', async () => {
   const { code, stdout } = await attempt('sh', ['-c', 'sleep 1000 & echo $!; wait'], { timeoutMs: 300 })
   assert.equal(code, null)

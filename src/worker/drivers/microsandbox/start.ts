@@ -5,6 +5,7 @@ import type { ImageConfig } from '../../images/image.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import { attemptStart } from '../attempt-start.ts'
 import { StartError } from '../driver.ts'
+import { newKeptRun } from '../kept-run.ts'
 import { isScriptName } from '../oci/system-files.ts'
 import type { VmContext } from './context.ts'
 import { asVmFailure } from './failures.ts'
@@ -23,19 +24,8 @@ import type { VmRecord } from './vm-records.ts'
 
 /** Starts a run that is not known yet. Rejects with `StartError`; then nothing of it is left but its record, ended with that failure. */
 export async function startVm(context: VmContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
-  const record: VmRecord = {
-    version: 1,
-    run_id: wanted.run_id,
-    sandbox_id: wanted.sandbox_id,
-    org_id: wanted.org_id,
-    boot_id: context.bootId,
-    idle_timeout_secs: wanted.spec.lifecycle.idle_timeout_secs,
-    facts: {},
-    started: null,
-    is_stop_requested: false,
-    outcome: null,
-    is_released: false,
-  }
+  const { idle_timeout_secs } = wanted.spec.lifecycle
+  const record: VmRecord = { ...newKeptRun(wanted, context.bootId), idle_timeout_secs }
   await context.records.write(record)
   context.logs.of(wanted.sandbox_id).openRun()
   await attemptStart({

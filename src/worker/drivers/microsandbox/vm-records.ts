@@ -1,29 +1,11 @@
-import type { Outcome } from '../../../contract/worker-protocol.ts'
-import type { OrgId, RunId, SandboxId } from '../../../domain/ids.ts'
+import type { RunId } from '../../../domain/ids.ts'
 import { readJson } from '../json-file.ts'
+import type { KeptRun } from '../kept-run.ts'
 import type { ProcessMark } from '../oci/processes.ts'
 import { openRunFiles, type RunFiles } from '../run-files.ts'
 
-/**
- * What is kept of a run on disk, so that a worker which was killed finds it again. A record is written before anything
- * of its run exists, and goes only after all of it is gone.
- */
-export type VmRecord = {
-  readonly version: 1
-  readonly run_id: RunId
-  readonly sandbox_id: SandboxId
-  readonly org_id: OrgId
-  readonly boot_id: string
-  readonly idle_timeout_secs: number | null
-  readonly facts: Readonly<Record<string, string>>
-  /** Set once the sandbox accepted commands. */
-  readonly started: StartedVm | null
-  readonly is_stop_requested: boolean
-  /** Set once the run has ended and why is known. */
-  readonly outcome: Outcome | null
-  /** True once the virtual machine, its watchers and its mounts are gone. */
-  readonly is_released: boolean
-}
+/** What this driver keeps of a run. */
+export type VmRecord = KeptRun<StartedVm> & { readonly idle_timeout_secs: number | null }
 
 export type StartedVm = {
   readonly vm: ProcessMark

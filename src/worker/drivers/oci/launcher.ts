@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import type { Log } from '../../../lib/log.ts'
-import { beginPerl, holdPerl, type PerlProcess } from '../../perl-process.ts'
+import { makePerlStarter } from '../../perl-starter.ts'
 import type { RuntimeExit } from './exec-status.ts'
 
 /**
@@ -27,12 +27,6 @@ export type Launched = {
   readonly ended: Promise<RuntimeExit>
 }
 
-type Waiting = {
-  readonly started: (pid: number) => void
-  readonly failed: (error: Error) => void
-  readonly ended: (exit: RuntimeExit) => void
-}
-
 const SCRIPT = join(import.meta.dirname, 'launcher.pl')
 
 /**
@@ -40,74 +34,38 @@ const SCRIPT = join(import.meta.dirname, 'launcher.pl')
  * starts nothing once the lease is over.
  */
 export function makeLauncher(log: Log, leaseFile: string | null = null): Launcher {
-  const waiting = new Map<number, Waiting>()
-  let helper: PerlProcess | null = null
-  let count = 0
-
-  const forget = (number: number): void => {
-    waiting.delete(number)
-    if (waiting.size === 0) holdPerl(helper, false)
-  }
-  const takeLine = (line: string): void => {
-    const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) (.*)$/s.exec(line) ?? []
-    const one = waiting.get(Number(number))
-    if (word === 'started') one?.started(Number(rest))
-    if (word === 'ended') one?.ended({ code: rest === '-' ? null : Number(rest) })
-    if (word === 'failed') one?.failed(new Error(rest))
-    if (word !== 'started') forget(Number(number))
-  }
-  const begin = (): PerlProcess => {
-    const onEnd = (error?: Error): void => {
-      if (helper === begun) helper = null
-      for (const one of waiting.values()) {
-        one.failed(new Error('the launcher has ended', { cause: error }))
-        one.ended({ code: null })
-      }
-      waiting.clear()
-    }
-    const begun = beginPerl({
-      script: SCRIPT,
-      args: [process.arch, String(process.pid), ...(leaseFile === null ? [] : [leaseFile])],
-      onLine: takeLine,
-      onEnd,
-      log,
-    })
-    return begun
-  }
-
+  const perl = makePerlStarter<RuntimeExit>({
+    script: SCRIPT,
+    args: leaseFile === null ? [] : [leaseFile],
+    log,
+    exitOf: (text) => ({ code: text === '-' ? null : Number(text) }),
+  })
   return {
     start(command, files) {
-      const number = ++count
       const { promise: ended, resolve: tellEnd } = Promise.withResolvers<RuntimeExit>()
       let isRunning = true
+      const end = (exit: RuntimeExit): void => {
+        isRunning = false
+        tellEnd(exit)
+      }
       return new Promise((resolve, reject) => {
-        waiting.set(number, {
+        perl.ask(encodeRequest(files, command), {
           started: (pid) => {
             resolve({ pid, ended, isRunning: () => isRunning })
           },
-          failed: reject,
-          ended: (exit) => {
-            isRunning = false
-            tellEnd(exit)
+          failed: (error) => {
+            reject(error)
+            end({ code: null })
           },
+          ended: end,
         })
-        helper ??= begin()
-        holdPerl(helper, true)
-        helper.stdin.write(encodeRequest(number, files, command))
       })
     },
-    close() {
-      helper?.stdin.end()
-      helper = null
-    },
+    close: perl.close,
   }
 }
 
-function encodeRequest(number: number, files: readonly string[], command: readonly string[]): Buffer {
-  const text = Buffer.from([...files, ...command].map((field) => `${field}\0`).join(''))
-  const head = Buffer.alloc(9)
-  head.writeUInt32BE(5 + text.length, 0)
-  head.writeUInt32BE(number, 4)
-  head.writeUInt8(files.length, 8)
-  return Buffer.concat([head, text])
+function encodeRequest(files: readonly string[], command: readonly string[]): Buffer {
+  const text = [...files, ...command].map((field) => `${field}\0`).join('')
+  return Buffer.concat([Buffer.from([files.length]), Buffer.from(text)])
 }

@@ -1,32 +1,13 @@
-import type { Outcome } from '../../../contract/worker-protocol.ts'
-import type { OrgId, RunId, SandboxId } from '../../../domain/ids.ts'
+import type { RunId } from '../../../domain/ids.ts'
 import type { SandboxSpec } from '../../../domain/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
+import type { KeptRun } from '../kept-run.ts'
 import { openRunFiles, type RunFiles } from '../run-files.ts'
 import { readNow, type ProcessMark } from './processes.ts'
 import type { Runtime } from './runtime.ts'
 
-/**
- * What is kept of a run on disk, so that a worker which was killed finds it again. A record is written before anything
- * of its run exists, and goes only after all of it is gone: whatever is left over has a record that says whose it is.
- */
-export type RunRecord = {
-  readonly version: 1
-  readonly run_id: RunId
-  readonly sandbox_id: SandboxId
-  readonly org_id: OrgId
-  readonly boot_id: string
-  readonly spec: SandboxSpec
-  readonly image: ImageConfig | null
-  readonly facts: Readonly<Record<string, string>>
-  /** Set once the sandbox accepted commands. */
-  readonly started: StartedRun | null
-  readonly is_stop_requested: boolean
-  /** Set once the run has ended and why is known. */
-  readonly outcome: Outcome | null
-  /** True once mounts, network and cgroup are gone. */
-  readonly is_released: boolean
-}
+/** What this driver keeps of a run. */
+export type RunRecord = KeptRun<StartedRun> & { readonly spec: SandboxSpec; readonly image: ImageConfig | null }
 
 export type StartedRun = {
   readonly uid_shift: number

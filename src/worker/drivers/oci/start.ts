@@ -2,6 +2,7 @@ import type { WantedRun } from '../../../contract/worker-protocol.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import { attemptStart } from '../attempt-start.ts'
 import { StartError } from '../driver.ts'
+import { newKeptRun } from '../kept-run.ts'
 import type { OciContext } from './context.ts'
 import { furnish } from './furnish.ts'
 import { gatherParts } from './gather.ts'
@@ -15,20 +16,7 @@ import { isScriptName } from './system-files.ts'
  * ended with that failure.
  */
 export async function startRun(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
-  const record: RunRecord = {
-    version: 1,
-    run_id: wanted.run_id,
-    sandbox_id: wanted.sandbox_id,
-    org_id: wanted.org_id,
-    boot_id: context.bootId,
-    spec: wanted.spec,
-    image: null,
-    facts: {},
-    started: null,
-    is_stop_requested: false,
-    outcome: null,
-    is_released: false,
-  }
+  const record: RunRecord = { ...newKeptRun(wanted, context.bootId), spec: wanted.spec, image: null }
   await context.records.write(record)
   context.logs.of(wanted.sandbox_id).openRun()
   await attemptStart({
