@@ -6,11 +6,12 @@ import type { Database, Queryable } from '../store/database.ts'
 import * as orgs from '../store/orgs.ts'
 import * as quotas from '../store/quotas.ts'
 
-/** What became of a create. `conflict`: another sandbox has its name or slug. */
+/** What became of a create. `conflict`: another sandbox has its name or slug. `failed`: it could not be judged. */
 export type AdmissionAnswer =
   | { readonly kind: 'admitted' }
   | { readonly kind: 'conflict' }
   | { readonly kind: 'refused'; readonly refusal: QuotaRefusal; readonly slug: string }
+  | { readonly kind: 'failed'; readonly error: unknown }
 
 const ADMITTED: AdmissionAnswer = { kind: 'admitted' }
 const CONFLICT: AdmissionAnswer = { kind: 'conflict' }
@@ -20,7 +21,8 @@ type Answers = Map<admissions.Admission, AdmissionAnswer>
 
 /**
  * Commits sandboxes of one organization, as many as fit, in their order. Where nothing must be counted that is one
- * statement; what it leaves out is judged under the organization's lock.
+ * statement; what it leaves out is judged under the organization's lock. Rejects when the statement
+ * fails; what fails after it fails those alone that are judged, for the others are committed.
  */
 export async function admitTogether(
   deps: AdmitDeps,
@@ -35,16 +37,19 @@ export async function admitTogether(
   )
   const found = new Map(rows.map((row) => [row.id, row]))
   const unjudged = wanted.filter(({ sandbox }) => found.get(sandbox.id)?.is_free !== true)
-  const judged: Answers =
-    unjudged.length === 0
-      ? new Map()
-      : await deps.db.transaction(org_id, (tx) =>
-          admitWhatFits(tx, org_id, { wanted: unjudged, now: deps.clock.now() }),
-        )
+  const judged: Answers = unjudged.length === 0 ? new Map() : await judge(deps, org_id, unjudged)
   return wanted.map(
     (admission) =>
       judged.get(admission) ?? (found.get(admission.sandbox.id)?.is_admitted === true ? ADMITTED : CONFLICT),
   )
+}
+
+async function judge({ db, clock }: AdmitDeps, org: OrgId, wanted: readonly admissions.Admission[]): Promise<Answers> {
+  try {
+    return await db.transaction(org, (tx) => admitWhatFits(tx, org, { wanted, now: clock.now() }))
+  } catch (error) {
+    return new Map(wanted.map((admission) => [admission, { kind: 'failed', error }]))
+  }
 }
 
 /**

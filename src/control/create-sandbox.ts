@@ -82,6 +82,7 @@ async function admit(
     const answer = await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
     if (answer.kind === 'admitted') return asSeen(sandbox)
     if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
+    if (answer.kind === 'failed') throw answer.error
     const made = input.once === undefined || input.once === null ? null : await madeBefore(deps, caller, input.once)
     if (made !== null) return made // by a try that was taken for dead
     await refuseConflict(deps, caller, input)

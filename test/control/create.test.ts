@@ -1,13 +1,17 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { admitTogether, type AdmissionAnswer } from '../../src/control/admit-together.ts'
 import { createSandbox, type CreateInput } from '../../src/control/create-sandbox.ts'
 import { deleteSandbox } from '../../src/control/delete-sandbox.ts'
 import { getSandbox } from '../../src/control/read-sandboxes.ts'
 import { renameSandbox } from '../../src/control/rename-sandbox.ts'
 import { saveCredential } from '../../src/control/registry-credentials.ts'
+import { CrowdedOut } from '../../src/control/share-database.ts'
 import { SYSTEM, transition } from '../../src/control/transition.ts'
 import type { Caller } from '../../src/domain/caller.ts'
 import type { Sandbox } from '../../src/domain/sandbox.ts'
+import { makeBatch } from '../../src/lib/batch.ts'
+import type { Admission } from '../../src/store/admissions.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { addOrg } from '../support/orgs.ts'
 import { DEFAULT_SPEC_FOR_TESTS, PLAIN_SPEC } from '../support/spec.ts'
@@ -22,8 +26,8 @@ after(() => control.close())
 
 const never = new AbortController().signal
 
-function create(input: Partial<CreateInput> = {}, caller = control.caller): Promise<Sandbox> {
-  return createSandbox(control.deps, caller, {
+function create(input: Partial<CreateInput> = {}, caller = control.caller, deps = control.deps): Promise<Sandbox> {
+  return createSandbox(deps, caller, {
     spec: PLAIN_SPEC,
     name: null,
     slug: null,
@@ -101,6 +105,30 @@ test('a suspended organization creates, but starts nothing', async () => {
   await assert.rejects(create({ start: true }, suspended), problem('org_suspended'))
   assert.equal(await countSandboxes(), count)
   assert.equal((await create({}, suspended)).status, 'created')
+})
+
+test('what keeps some of a batch from being judged fails those alone: what was committed is answered', async () => {
+  const caller = await addOrg(control.deps, 'crowded')
+  await control.deps.db.asSystem((q) =>
+    q.query({ text: 'UPDATE orgs SET suspended_at = now() WHERE id = $1', values: [caller.org_id] }),
+  )
+  const db = { ...control.deps.db, transaction: () => Promise.reject(new CrowdedOut()) }
+  const admit = makeBatch<Admission, AdmissionAnswer>({
+    run: (wanted) => admitTogether({ ...control.deps, db }, wanted),
+    groupOf: () => '',
+    maxItems: 8,
+    maxInFlight: 1,
+  })
+  const count = await countSandboxes()
+  const wanted = [false, true, false].map((start) => create({ start }, caller, { ...control.deps, admit }))
+  const answers = await Promise.allSettled(wanted)
+  assert.deepEqual(
+    answers.map((answer) =>
+      answer.status === 'fulfilled' ? answer.value.status : answer.reason instanceof CrowdedOut,
+    ),
+    ['created', true, 'created'],
+  )
+  assert.equal(await countSandboxes(), count + 2)
 })
 
 test('what no worker can enforce is refused by its field, and nothing is stored', async () => {
