@@ -15,7 +15,7 @@ import { openDisks } from './disk.ts'
 import { cgroupParentOf, makeMountDir, mountFolderOf, removeIfUnused, sweep } from './leftovers.ts'
 import { observe } from './observe.ts'
 import { probeMachine, refuseUnfit } from './probe.ts'
-import { makeLiveness, readBootId } from './processes.ts'
+import { isAlive, makeLiveness, readBootId } from './processes.ts'
 import { endWith, removeMounts, settle } from './release.ts'
 import { parseHardLimits } from './rlimits.ts'
 import { openRunRecords, type RunRecord } from './run-records.ts'
@@ -156,14 +156,15 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
   const { logs, clock, log } = input
   const captures = makeCaptures({ records, bootId, logs, clock, log })
   const hardLimits = parseHardLimits(limits)
-  const isAlive = makeLiveness(clock)
-  return { ...input, records, captures, disks, cgroups, mountDir, bootId, isAlive, toolbox, hardLimits }
+  const liveness = makeLiveness(clock)
+  return { ...input, records, captures, disks, cgroups, mountDir, bootId, isAlive: liveness, toolbox, hardLimits }
 }
 
 /** What an exec needs of a running container; null when the run is not running. */
 async function containerOf(context: OciContext, record: RunRecord): Promise<Container | null> {
   const { started, image, spec } = record
-  const seen = await observe(context, record, false)
+  // Asked anew: by its id the container's root is found, and that of one that just ended may be another process's by now.
+  const seen = await observe({ ...context, isAlive }, record, false)
   if (seen.phase !== 'running' || started === null || started.init === null || image === null) return null
   return {
     id: record.run_id,
