@@ -124,3 +124,25 @@ test('a disk that is mounted again keeps the mode that its sandbox gave its root
   }
   assert.deepEqual(modes, [0o755, 0o1777])
 })
+
+test('what a sandbox writes on holds no devices, and its disk no programs of other users either', async (t) => {
+  if (!isRoot) {
+    t.skip('mounts need root')
+    return
+  }
+  const [image, base] = [join(folder, 'flags.img'), join(folder, 'base')]
+  const points = [join(base, 'disk'), join(base, 'root')]
+  writeFileSync(image, '')
+  truncateSync(image, 16 * 1024 * 1024)
+  await runCommand('mkfs.ext4', ['-q', '-F', image], LIMIT)
+  for (const point of points) mkdirSync(point, { recursive: true })
+  await callSystem(helper.commands, ['disk', image, join(base, 'disk'), '100000'])
+  t.after(() => runCommand('umount', [join(base, 'disk')], LIMIT))
+  await callSystem(helper.commands, ['root', base, 'index=off'])
+  t.after(() => runCommand('umount', [join(base, 'root')], LIMIT))
+  const mounts = (await readFile('/proc/self/mountinfo', 'utf8')).split('\n').map((line) => line.split(' '))
+  assert.deepEqual(
+    points.map((point) => mounts.find((fields) => fields[4] === point)?.[5]),
+    ['rw,nosuid,nodev,noatime', 'rw,nodev,relatime'],
+  )
+})
