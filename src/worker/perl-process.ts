@@ -18,7 +18,7 @@ export type PerlInput = {
   readonly log: Log
 }
 
-/** Starts a Perl process, in `/` and in a session of its own, with the PATH for its environment. */
+/** Starts a Perl process, in `/` and in a session of its own, with the PATH for its environment. Throws when this process has no descriptors left for its pipes. */
 export function beginPerl({ script, args, onLine, onEnd, log }: PerlInput): PerlProcess {
   const begun = spawn('perl', [script, ...args], {
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -26,6 +26,12 @@ export function beginPerl({ script, args, onLine, onEnd, log }: PerlInput): Perl
     cwd: '/',
     env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
   })
+  if (!(begun.stdin instanceof Socket)) {
+    begun.once('error', (error) => {
+      log.warn({ err: error, script }, 'a Perl process could not be started')
+    })
+    throw new Error(`${script} could not be started: this process has no descriptors left`)
+  }
   begun.once('error', onEnd)
   begun.once('close', () => {
     onEnd()

@@ -42,7 +42,12 @@ export function makePerlStarter<Exit>(input: PerlScript<Exit>): PerlStarter<Exit
   return {
     ask(request, one) {
       const number = ++count
-      current ??= begin()
+      try {
+        current ??= begin()
+      } catch (error) {
+        one.failed(new Error('no Perl process could be started', { cause: error }))
+        return
+      }
       current.waiting.set(number, one)
       holdPerl(current.perl, true)
       current.perl.stdin.write(Buffer.concat([headOf(number, request), request]))

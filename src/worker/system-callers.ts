@@ -56,12 +56,21 @@ export function makeSystemCallers(log: Log): SystemCallers {
     callers.push(caller)
     return caller
   }
+  const beginFor = ({ failed }: Order): Caller | null => {
+    try {
+      return begin()
+    } catch (error) {
+      failed(new Error('no process for system calls could be started', { cause: error }))
+      return null
+    }
+  }
   const next = (): void => {
     for (let order = waiting[0]; order !== undefined; order = waiting[0]) {
       const idle = callers.find(({ busyWith }) => busyWith === null)
       if (idle === undefined && callers.length >= CALLERS_LIMIT) return
-      const caller = idle ?? begin()
       waiting.shift()
+      const caller = idle ?? beginFor(order)
+      if (caller === null) continue
       caller.busyWith = order
       caller.late = setTimeout(() => caller.perl.kill('SIGKILL'), order.timeoutMs)
       holdPerl(caller.perl, true)

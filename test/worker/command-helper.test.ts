@@ -36,6 +36,25 @@ test('a command that reads nothing or much of its input is no reason to wait', a
   assert.equal((await run('wc', ['-c'], { ...LIMIT, input: 'x'.repeat(500_000) })).stdout.trim(), '500000')
 })
 
+test('at the limit of open files commands fail in words, and go on when there are some again', async () => {
+  const script = `
+    import { closeSync, openSync } from 'node:fs'
+    import { makeLog } from './src/lib/log.ts'
+    import { makeCommandHelper } from './src/worker/command-helper.ts'
+    import { SYSTEM_CALLS_SCRIPT } from './src/worker/system-calls.ts'
+    const { commands, close } = makeCommandHelper(makeLog('silent'))
+    const open = []
+    try { for (;;) open.push(openSync('/dev/null')) } catch (error) { console.log(error.code) }
+    for (const [file, args] of [['true', []], ['perl', [SYSTEM_CALLS_SCRIPT, 'unlink', '/nowhere']]])
+      await commands.attempt(file, args, { timeoutMs: 5_000 }).catch((error) => console.log(error.constructor.name))
+    for (const one of open) closeSync(one)
+    console.log((await commands.attempt('true', [], { timeoutMs: 5_000 })).code)
+    close()`
+  const inShell = `ulimit -n 64; exec "$0" --input-type=module-typescript -e "$1"`
+  const { stdout } = await run('sh', ['-c', inShell, process.execPath, script], { ...LIMIT, cwd: process.cwd() })
+  assert.deepEqual(stdout.trim().split('\n'), ['EMFILE', 'CommandError', 'CommandError', '0'])
+})
+
 test('a command that is not there, or a folder that is not, is said in words, and others go on', async () => {
   await assert.rejects(run('no-such-command', [], LIMIT), (error) => {
     return error instanceof CommandError && String(error.cause).includes('No such file')
