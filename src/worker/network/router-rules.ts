@@ -1,3 +1,4 @@
+import { makeBatch } from '../../lib/batch.ts'
 import { CommandError } from '../../lib/run-command.ts'
 import type { Installation } from './installation.ts'
 import { nft } from './system.ts'
@@ -11,58 +12,63 @@ export type RouterRules = {
 /** What is read by one process at most, with room for the pipe that it comes through. */
 const TOGETHER_LIMIT_BYTES = 40_000
 
-type Change = {
-  readonly lines: readonly string[]
-  readonly done: () => void
-  readonly failed: (error: unknown) => void
-}
+type Lines = readonly string[]
+/** Null: it is in force. */
+type Refusal = { readonly error: unknown } | null
+
+/** The most changes of a batch, which is put in force in parts where it is too long. */
+const BATCH_MAX = 1_000
 
 /**
  * Changes that come while others are put in force go together after them: of the 7 ms of processor that a change takes, its own
  * part is small, and what nft asks of the kernel first grows with the number of sandboxes (2026-11).
  */
 export function makeRouterRules(names: Installation): RouterRules {
-  const waiting: Change[] = []
-  let isWorking = false
-
-  /** It is over in the same moment in which nothing waits: what comes later begins the next. */
-  async function work(): Promise<void> {
-    if (isWorking) return
-    isWorking = true
-    while (waiting.length > 0) await applyTogether(names, takeSome(waiting))
-    isWorking = false
-  }
+  const change = makeBatch<Lines, Refusal>({
+    run: async (changes) => {
+      const refusals: Refusal[] = []
+      for (const part of partsOf(changes)) refusals.push(...(await applyTogether(names, part)))
+      return refusals
+    },
+    groupOf: () => 'all',
+    maxItems: BATCH_MAX,
+    maxInFlight: 1,
+  })
   return {
-    apply: (lines) =>
-      new Promise((done, failed) => {
-        waiting.push({ lines, done, failed })
-        void work()
-      }),
+    async apply(lines) {
+      const refusal = await change(lines)
+      if (refusal !== null) throw refusal.error
+    },
   }
 }
 
-function takeSome(waiting: Change[]): readonly Change[] {
-  const taken: Change[] = []
-  let bytes = 0
-  for (let next = waiting[0]; next !== undefined; next = waiting[0]) {
-    bytes += next.lines.reduce((sum, line) => sum + Buffer.byteLength(line) + 1, 0)
-    if (taken.length > 0 && bytes > TOGETHER_LIMIT_BYTES) break
-    taken.push(next)
-    waiting.shift()
+/** In their order, each part as long as one process may read. */
+function partsOf(changes: readonly Lines[]): readonly (readonly Lines[])[] {
+  const parts: Lines[][] = []
+  let bytes = Infinity
+  for (const lines of changes) {
+    const own = lines.reduce((sum, line) => sum + Buffer.byteLength(line) + 1, 0)
+    bytes += own
+    if (bytes <= TOGETHER_LIMIT_BYTES) parts.at(-1)?.push(lines)
+    else {
+      parts.push([lines])
+      bytes = own
+    }
   }
-  return taken
+  return parts
 }
 
-/** Never rejects: each change is told its own end. */
-async function applyTogether(names: Installation, changes: readonly Change[]): Promise<void> {
-  const lines = changes.flatMap((change) => change.lines)
+/** Never rejects: of each change it is told whether it was refused. */
+async function applyTogether(names: Installation, changes: readonly Lines[]): Promise<readonly Refusal[]> {
   try {
-    await nft(names.commands, lines, names.router)
-    for (const { done } of changes) done()
+    await nft(names.commands, changes.flat(), names.router)
+    return changes.map(() => null)
   } catch (error) {
     const isShared = changes.length > 1 && error instanceof CommandError
-    if (!isShared) for (const { failed } of changes) failed(error)
+    if (!isShared) return changes.map(() => ({ error }))
     // One that is refused must not take the others with it.
-    else for (const change of changes) await applyTogether(names, [change])
+    const refusals: Refusal[] = []
+    for (const lines of changes) refusals.push(...(await applyTogether(names, [lines])))
+    return refusals
   }
 }
