@@ -1,6 +1,7 @@
 import { join } from 'node:path'
 import type { Log } from '../lib/log.ts'
 import { CommandError, makeCommands, tryCommand, type CommandResult, type Commands } from '../lib/run-command.ts'
+import { nulEnded } from './perl-process.ts'
 import { makePerlStarter } from './perl-starter.ts'
 import { makeSystemCallers } from './system-callers.ts'
 import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
@@ -41,7 +42,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
         isLate = true
         if (pid !== null) kill(pid)
       }, timeoutMs)
-      perl.ask(Buffer.from(fields.map((field) => `${field}\0`).join('')), {
+      perl.ask(nulEnded(fields), {
         started: (begun) => {
           pid = begun
           if (isLate) kill(pid)

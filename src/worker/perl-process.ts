@@ -44,6 +44,18 @@ export function beginPerl({ script, args, onLine, onEnd, log }: PerlInput): Perl
   return begun
 }
 
+/** Sends a request as `take_requests` of `perl-process.pl` reads it. */
+export function sendToPerl(perl: PerlProcess, request: Buffer): void {
+  const head = Buffer.alloc(4)
+  head.writeUInt32BE(request.length, 0)
+  perl.stdin.write(Buffer.concat([head, request]))
+}
+
+/** Fields of a request, each ended by a NUL, so that none may hold one. */
+export function nulEnded(fields: readonly string[]): Buffer {
+  return Buffer.from(fields.map((field) => `${field}\0`).join(''))
+}
+
 /** Keeps this process alive for its sake only while something is waited for. */
 export function holdPerl(perl: PerlProcess | null, isHeld: boolean): void {
   for (const stream of [perl?.stdin, perl?.stdout]) {

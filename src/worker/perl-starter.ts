@@ -1,5 +1,5 @@
 import type { Log } from '../lib/log.ts'
-import { beginPerl, holdPerl, type PerlProcess } from './perl-process.ts'
+import { beginPerl, holdPerl, sendToPerl, type PerlProcess } from './perl-process.ts'
 
 /** Has programs started by a small Perl process of its own. */
 export type PerlStarter<Exit> = {
@@ -50,7 +50,7 @@ export function makePerlStarter<Exit>(input: PerlScript<Exit>): PerlStarter<Exit
       }
       current.waiting.set(number, one)
       holdPerl(current.perl, true)
-      current.perl.stdin.write(Buffer.concat([headOf(number, request), request]))
+      sendToPerl(current.perl, Buffer.concat([encodeNumber(number), request]))
     },
     close() {
       current?.perl.stdin.end()
@@ -87,9 +87,8 @@ function start<Exit>({ script, args, log, exitOf }: PerlScript<Exit>, onEnd: () 
   return { perl, waiting }
 }
 
-function headOf(number: number, request: Buffer): Buffer {
-  const head = Buffer.alloc(8)
-  head.writeUInt32BE(4 + request.length, 0)
-  head.writeUInt32BE(number, 4)
-  return head
+function encodeNumber(number: number): Buffer {
+  const bytes = Buffer.alloc(4)
+  bytes.writeUInt32BE(number, 0)
+  return bytes
 }

@@ -1,6 +1,6 @@
 import type { Log } from '../lib/log.ts'
 import { CommandError, type CommandResult } from '../lib/run-command.ts'
-import { beginPerl, holdPerl, type PerlProcess } from './perl-process.ts'
+import { beginPerl, holdPerl, nulEnded, sendToPerl, type PerlProcess } from './perl-process.ts'
 import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 
 /** A few small processes that make the system calls of `system-calls.pl`, each one call after another. */
@@ -74,7 +74,7 @@ export function makeSystemCallers(log: Log): SystemCallers {
       caller.busyWith = order
       caller.late = setTimeout(() => caller.perl.kill('SIGKILL'), order.timeoutMs)
       holdPerl(caller.perl, true)
-      caller.perl.stdin.write(encode(order.parts))
+      sendToPerl(caller.perl, nulEnded(order.parts))
     }
   }
 
@@ -91,11 +91,4 @@ export function makeSystemCallers(log: Log): SystemCallers {
       for (const { perl } of callers) perl.stdin.end()
     },
   }
-}
-
-function encode(parts: readonly string[]): Buffer {
-  const text = Buffer.from(parts.map((part) => `${part}\0`).join(''))
-  const head = Buffer.alloc(4)
-  head.writeUInt32BE(text.length, 0)
-  return Buffer.concat([head, text])
 }

@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import type { Log } from '../../../lib/log.ts'
+import { nulEnded } from '../../perl-process.ts'
 import { makePerlStarter } from '../../perl-starter.ts'
 import type { RuntimeExit } from './exec-status.ts'
 
@@ -66,6 +67,5 @@ export function makeLauncher(log: Log, leaseFile: string | null = null): Launche
 }
 
 function encodeRequest(files: readonly string[], command: readonly string[]): Buffer {
-  const text = [...files, ...command].map((field) => `${field}\0`).join('')
-  return Buffer.concat([Buffer.from([files.length]), Buffer.from(text)])
+  return Buffer.concat([Buffer.from([files.length]), nulEnded([...files, ...command])])
 }
