@@ -1,4 +1,4 @@
-import { interruptibleSleep, type Clock } from '../lib/clock.ts'
+import { interruptibleSleep, WOKEN, type Clock } from '../lib/clock.ts'
 import type { Wake } from '../store/wake.ts'
 
 export type Looking = {
@@ -13,7 +13,7 @@ export type Looking = {
 export async function lookWhenWoken(looking: Looking, look: () => Promise<void>, signal: AbortSignal): Promise<void> {
   const { clock, wake, topic, everyMs } = looking
   let woken = new AbortController()
-  const unsubscribe = wake.subscribe(topic, () => woken.abort(new Error('woken')))
+  const unsubscribe = wake.subscribe(topic, () => woken.abort(WOKEN))
   try {
     while (!signal.aborted) {
       woken = new AbortController() // before the look: a wake-up that comes during it leads to another

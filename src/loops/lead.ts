@@ -1,4 +1,4 @@
-import { interruptibleSleep, type Clock } from '../lib/clock.ts'
+import { interruptibleSleep, WOKEN, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Database, Queryable } from '../store/database.ts'
 import * as leads from '../store/leads.ts'
@@ -75,7 +75,7 @@ function makeChallenge(clock: Clock): (seen: leads.Lead | null, sentAtMs: number
 /** A pause that a wake-up ends, also one that came before it began. */
 function makeRest({ clock, wake }: Pick<LeadDeps, 'clock' | 'wake'>, topic: string, signal: AbortSignal) {
   const woken = new AbortController()
-  const unsubscribe = wake.subscribe(topic, () => woken.abort(new Error('woken')))
+  const unsubscribe = wake.subscribe(topic, () => woken.abort(WOKEN))
   return {
     sleep: (ms: number) => interruptibleSleep(clock, ms, AbortSignal.any([woken.signal, signal])),
     [Symbol.dispose]: unsubscribe,
