@@ -1,4 +1,4 @@
--- Made from the migrations by dumpSchema (src/store/schema-dump.ts); do not edit.
+-- Made from the migrations by dumpSchema (src/store/postgres/schema-dump.ts); do not edit.
 
 CREATE OR REPLACE FUNCTION public.sandyard_add_label_pairs()
  RETURNS trigger

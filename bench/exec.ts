@@ -1,6 +1,6 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { chooseRuntime } from '../src/cli/open-oci-driver.ts'
+import { chooseRuntime } from '../src/cli/worker/open-oci-driver.ts'
 import { readConfig } from '../src/config.ts'
 import { runCommand } from '../src/lib/run-command.ts'
 import { openAgentChannel, runProgram } from './support/agent-channel.ts'

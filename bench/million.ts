@@ -1,4 +1,4 @@
-import { encodeCursor } from '../src/domain/cursor.ts'
+import { encodeCursor } from '../src/domain/requests/cursor.ts'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
 import { inMs, median, quantile } from './support/numbers.ts'

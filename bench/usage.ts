@@ -1,5 +1,5 @@
 import type { Client } from 'pg'
-import { DAY_MS, startOfDay } from '../src/domain/metering.ts'
+import { DAY_MS, startOfDay } from '../src/domain/usage/metering.ts'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
 import { inMs, median, perSecond, quantile } from './support/numbers.ts'

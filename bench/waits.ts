@@ -20,7 +20,7 @@ const WOKEN = 1_000
 /** So that an answer meets what the server does for the others: 50 a second. */
 const EVERY_MS = 20
 const IDLE_MS = 10_000
-/** After this the connections of waits hold no parser any more (src/http/release-parser.ts). */
+/** After this the connections of waits hold no parser any more (src/http/connections/release-parser.ts). */
 const SETTLE_MS = 4_000
 
 /**

@@ -1,5 +1,5 @@
 // `npm run check [-- --fix]`: everything about the source that a tool can judge. All checks run, also after one failed.
-// The laws that no tool knows (who may import whom, and their like) are a test: test/house.test.ts.
+// The laws that no tool knows (who may import whom, and their like) are a test: test/architecture.test.ts.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'

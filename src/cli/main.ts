@@ -1,8 +1,8 @@
 import { parseArgs } from 'node:util'
 import { readConfig, SettingError, SETTINGS } from '../config.ts'
-import { COMMANDS, loadAll } from './commands.ts'
-import { UsageError } from './command.ts'
-import { help, helpOf } from './help.ts'
+import { COMMANDS, loadAll } from './commands/commands.ts'
+import { UsageError } from './commands/command.ts'
+import { help, helpOf } from './commands/help.ts'
 
 /** Runs one command of the program by its words; answers the exit code. */
 async function main(argv: readonly string[]): Promise<number> {

@@ -1,5 +1,5 @@
 import type { Static, TSchema } from 'typebox'
-import type { Scope } from '../domain/caller.ts'
+import type { Scope } from '../domain/orgs/caller.ts'
 import type { ProblemCode } from '../domain/problem.ts'
 import { input } from './common.ts'
 

@@ -1,11 +1,11 @@
-import { transitionEach } from '../control/transition-each.ts'
-import { SYSTEM, type TransitionDeps } from '../control/transition.ts'
+import { transitionEach } from '../control/sandboxes/transition-each.ts'
+import { SYSTEM, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { WorkerId } from '../domain/ids.ts'
-import { WORKER_LEASE_MS } from '../domain/lease.ts'
+import { WORKER_LEASE_MS } from '../domain/workers/lease.ts'
 import type { Log } from '../lib/log.ts'
-import type { Queryable } from '../store/database.ts'
-import * as runs from '../store/runs.ts'
-import * as workers from '../store/workers.ts'
+import type { Queryable } from '../store/postgres/database.ts'
+import * as runs from '../store/sandboxes/runs.ts'
+import * as workers from '../store/workers/workers.ts'
 import type { Loop } from './loop.ts'
 
 type LostDeps = TransitionDeps & { readonly log: Log }

@@ -1,6 +1,6 @@
-import type { TransitionDeps } from '../control/transition.ts'
+import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { Log } from '../lib/log.ts'
-import * as stopsDue from '../store/stops-due.ts'
+import * as stopsDue from '../store/sandboxes/stops-due.ts'
 import type { Loop } from './loop.ts'
 import { stopAll, type Stops } from './stop-all.ts'
 

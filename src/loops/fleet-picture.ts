@@ -1,10 +1,10 @@
-import { makeFleetReader, requestOf } from '../control/read-fleet.ts'
+import { makeFleetReader, requestOf } from '../control/workers/read-fleet.ts'
 import type { WorkerId } from '../domain/ids.ts'
-import type { PlacementPolicy, PlacementRequest } from '../domain/placement.ts'
-import { makePool, type Pool } from '../domain/placement/pool.ts'
+import type { PlacementPolicy, PlacementRequest } from '../domain/workers/placement.ts'
+import { makePool, type Pool } from '../domain/workers/pool.ts'
 import type { Clock } from '../lib/clock.ts'
-import type { Database } from '../store/database.ts'
-import type { PendingRun } from '../store/rooms.ts'
+import type { Database } from '../store/postgres/database.ts'
+import type { PendingRun } from '../store/workers/rooms.ts'
 
 /**
  * The free room of the fleet as a loop knows it: read from the tables, and from then on less what the loop itself gave

@@ -1,8 +1,8 @@
 import { interruptibleSleep, WOKEN, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
-import type { Database, Queryable } from '../store/database.ts'
-import * as leads from '../store/leads.ts'
-import type { Wake } from '../store/wake.ts'
+import type { Database, Queryable } from '../store/postgres/database.ts'
+import * as leads from '../store/workers/leads.ts'
+import type { Wake } from '../store/postgres/wake.ts'
 
 /** The lead of the loops in the hands of this process. Dispose of it to give it up. */
 export interface Leadership extends AsyncDisposable {

@@ -1,8 +1,8 @@
-import { transitionEach } from '../control/transition-each.ts'
-import { SYSTEM, type Transition, type TransitionDeps } from '../control/transition.ts'
-import { isTorn } from '../domain/placement.ts'
+import { transitionEach } from '../control/sandboxes/transition-each.ts'
+import { SYSTEM, type Transition, type TransitionDeps } from '../control/sandboxes/transition.ts'
+import { isTorn } from '../domain/workers/placement.ts'
 import type { Log } from '../lib/log.ts'
-import * as rooms from '../store/rooms.ts'
+import * as rooms from '../store/workers/rooms.ts'
 import { makeFleetPicture, type FleetPicture, type PictureDeps } from './fleet-picture.ts'
 import type { Loop } from './loop.ts'
 

@@ -1,9 +1,9 @@
 /** What lies in tables beyond its time, and nobody asks for any more, is forgotten: batch after batch. */
 import type { ControlDeps } from '../control/deps.ts'
-import type { Queryable } from '../store/database.ts'
-import * as idempotency from '../store/idempotency.ts'
-import * as streamTickets from '../store/stream-tickets.ts'
-import * as workerTokens from '../store/worker-tokens.ts'
+import type { Queryable } from '../store/postgres/database.ts'
+import * as idempotency from '../store/requests/idempotency.ts'
+import * as streamTickets from '../store/streams/stream-tickets.ts'
+import * as workerTokens from '../store/workers/worker-tokens.ts'
 import type { Loop } from './loop.ts'
 
 type PruneDeps = Pick<ControlDeps, 'db' | 'clock'>

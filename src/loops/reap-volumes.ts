@@ -1,7 +1,7 @@
-import { tell } from '../control/tell.ts'
-import { SYSTEM, type TransitionDeps } from '../control/transition.ts'
-import { REAP_TOPIC } from '../control/volume-topics.ts'
-import * as volumeReports from '../store/volume-reports.ts'
+import { tell } from '../control/events/tell.ts'
+import { SYSTEM, type TransitionDeps } from '../control/sandboxes/transition.ts'
+import { REAP_TOPIC } from '../control/volumes/volume-topics.ts'
+import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
 
 type ReapDeps = Pick<TransitionDeps, 'db' | 'clock' | 'uuids' | 'fence'>

@@ -1,6 +1,6 @@
 import type { Clock } from '../lib/clock.ts'
-import type { Database } from '../store/database.ts'
-import { rollUp } from '../store/roll-up.ts'
+import type { Database } from '../store/postgres/database.ts'
+import { rollUp } from '../store/usage/roll-up.ts'
 import type { Loop } from './loop.ts'
 
 /** How many runs one transaction adds: some 100 ms of work (docs/decisions/0013-usage.md). */

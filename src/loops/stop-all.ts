@@ -1,9 +1,9 @@
-import { transitionEach } from '../control/transition-each.ts'
-import { SYSTEM, type Cause, type TransitionDeps } from '../control/transition.ts'
+import { transitionEach } from '../control/sandboxes/transition-each.ts'
+import { SYSTEM, type Cause, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { RunId } from '../domain/ids.ts'
 import type { Log } from '../lib/log.ts'
-import type { Queryable } from '../store/database.ts'
-import type { StopDue, StopsPage } from '../store/stops-due.ts'
+import type { Queryable } from '../store/postgres/database.ts'
+import type { StopDue, StopsPage } from '../store/sandboxes/stops-due.ts'
 
 /** How many runs are read at once. */
 const PAGE = 500

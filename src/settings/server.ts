@@ -1,5 +1,5 @@
-import { PUBLIC_HUB } from '../domain/image-reference.ts'
-import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/placement.ts'
+import { PUBLIC_HUB } from '../domain/spec/image-reference.ts'
+import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/workers/placement.ts'
 import { LOG_LEVELS, type LogLevel } from '../lib/log.ts'
 import { folder, oneOf, text, wholeNumber, type Setting } from '../lib/setting.ts'
 

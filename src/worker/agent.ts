@@ -2,7 +2,7 @@
  * The worker's loop: it tells the control plane all that it sees, takes in all that is wanted, and makes the one into
  * the other. It keeps no truth: what it sees comes from the driver at each sync, what is wanted from each answer.
  */
-import type { VolumeFiles } from '../contract/volume-protocol.ts'
+import type { VolumeFiles } from '../contract/volumes/volume-protocol.ts'
 import {
   WORKER_PROTOCOL_VERSION,
   type SeenRun,
@@ -10,8 +10,8 @@ import {
   type SyncAnswer,
   type SyncRequest,
   type WantedRun,
-} from '../contract/worker-protocol.ts'
-import { decide, withStops } from '../domain/decide.ts'
+} from '../contract/workers/worker-protocol.ts'
+import { decide, withStops } from '../domain/workers/decide.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { interruptibleSleep, type Clock, WOKEN } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'

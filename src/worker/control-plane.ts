@@ -8,7 +8,7 @@ import {
   type StreamAsked,
   type SyncAnswer,
   type SyncRequest,
-} from '../contract/worker-protocol.ts'
+} from '../contract/workers/worker-protocol.ts'
 import { problemIn } from './problem-in.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
 

@@ -1,4 +1,4 @@
-import { JOIN_PATH, type JoinAnswer, type JoinRequest } from '../contract/worker-protocol.ts'
+import { JOIN_PATH, type JoinAnswer, type JoinRequest } from '../contract/workers/worker-protocol.ts'
 import { problemIn } from './problem-in.ts'
 
 /** The control plane will not have this machine as a worker; asking again changes nothing. */

@@ -4,7 +4,7 @@
  * stopped and while the machine sleeps.
  */
 import { readFileSync } from 'node:fs'
-import { SELF_FENCE_MS } from '../domain/lease.ts'
+import { SELF_FENCE_MS } from '../domain/workers/lease.ts'
 import type { Clock } from '../lib/clock.ts'
 import { readJson, writeWhole } from './drivers/json-file.ts'
 import { readBootId } from './drivers/oci/processes.ts'

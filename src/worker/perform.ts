@@ -1,5 +1,5 @@
-import type { WantedRun } from '../contract/worker-protocol.ts'
-import type { WorkerAction } from '../domain/decide.ts'
+import type { WantedRun } from '../contract/workers/worker-protocol.ts'
+import type { WorkerAction } from '../domain/workers/decide.ts'
 import type { Driver } from './drivers/driver.ts'
 
 /** Does what was decided for a run; `order` is its wish, which a start needs. May be repeated. */

@@ -1,4 +1,4 @@
-import type { SeenRun } from '../contract/worker-protocol.ts'
+import type { SeenRun } from '../contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId, VolumeId } from '../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'

@@ -2,7 +2,7 @@
  * The worker's duty to volumes: it measures what they take, puts the caps in force that are wanted, and deletes what is
  * to go. What is there and what is in force is the storage's to know; here is only what the control plane was told.
  */
-import type { StoredVolume, SyncAnswer, SyncRequest, WantedVolume } from '../contract/worker-protocol.ts'
+import type { StoredVolume, SyncAnswer, SyncRequest, WantedVolume } from '../contract/workers/worker-protocol.ts'
 import { interruptibleSleep, type Clock, WOKEN } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { VolumeKey, VolumeStorage } from './volumes/storage.ts'

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { chooseDriver, type DriverSurvey } from '../../src/cli/choose-driver.ts'
-import { driverLines } from '../../src/cli/doctor.ts'
+import { chooseDriver, type DriverSurvey } from '../../src/cli/worker/choose-driver.ts'
+import { driverLines } from '../../src/cli/commands/doctor.ts'
 
 const FIT = { lacks: [], keepsSandboxes: false } as const
 const MICROVM: DriverSurvey = { ...FIT, name: 'microsandbox', isolation: 'microVM', refuses: ['`a.b`'] }

@@ -3,7 +3,7 @@ import { mkdtemp, readdir, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import { openDataFolder } from '../../src/cli/data-folder.ts'
+import { openDataFolder } from '../../src/cli/server/data-folder.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 
 let dir: string

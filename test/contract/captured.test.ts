@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { CreateSandboxInput } from '../../src/contract/spec-input.ts'
-import { normalizeSpec } from '../../src/domain/normalize-spec.ts'
-import { projectSpec } from '../../src/domain/project-spec.ts'
-import { requiredAbilities } from '../../src/domain/required-abilities.ts'
-import type { SandboxSpec } from '../../src/domain/spec.ts'
-import { makeParserMaker } from '../../src/http/validate.ts'
+import { CreateSandboxInput } from '../../src/contract/sandboxes/spec-input.ts'
+import { normalizeSpec } from '../../src/domain/spec/normalize-spec.ts'
+import { projectSpec } from '../../src/domain/spec/project-spec.ts'
+import { requiredAbilities } from '../../src/domain/spec/required-abilities.ts'
+import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
+import { makeParserMaker } from '../../src/http/requests/validate.ts'
 import { capturedBodies, contractIsMissing, publishedSchema } from '../support/contract.ts'
 
 const parse = makeParserMaker()(CreateSandboxInput, 'body')

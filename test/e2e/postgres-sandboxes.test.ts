@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
+import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall } from '../support/api.ts'
 import { recover } from '../support/fault-laws.ts'

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { LEAD_LEASE_MS } from '../../src/loops/lead.ts'
-import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
+import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call, mustCall, type SandboxBody } from '../support/api.ts'

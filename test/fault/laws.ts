@@ -6,7 +6,7 @@ import {
   SANDBOX_STATUSES,
   TRANSITION_EVENTS,
   type SandboxStatus,
-} from '../../src/domain/lifecycle.ts'
+} from '../../src/domain/sandboxes/lifecycle.ts'
 import type { Acks } from './acks.ts'
 import type { Machine } from './machine.ts'
 import type { RunSeen, SandboxSeen, Snapshot } from './snapshot.ts'

@@ -1,6 +1,6 @@
-import type { Capacity } from '../../src/contract/worker-protocol.ts'
+import type { Capacity } from '../../src/contract/workers/worker-protocol.ts'
 import type { RunId, WorkerId } from '../../src/domain/ids.ts'
-import { SELF_FENCE_MS } from '../../src/domain/lease.ts'
+import { SELF_FENCE_MS } from '../../src/domain/workers/lease.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
 import { runAgent } from '../../src/worker/agent.ts'

@@ -1,6 +1,6 @@
 /** Ways to break what the laws rest on, so that a test sees that they notice. */
 import type { OrgId } from '../../src/domain/ids.ts'
-import type { Queryable } from '../../src/store/database.ts'
+import type { Queryable } from '../../src/store/postgres/database.ts'
 import type { Seeded } from './seeded.ts'
 import type { Store } from './sim-database.ts'
 

@@ -1,7 +1,7 @@
 /** One schedule: a world that is made anew, steps that follow from a seed, and the laws after each of them. */
 import { createHash } from 'node:crypto'
 import { makeLog } from '../../src/lib/log.ts'
-import { PLACEMENT_POLICIES } from '../../src/domain/placement.ts'
+import { PLACEMENT_POLICIES } from '../../src/domain/workers/placement.ts'
 import { makeAcks } from './acks.ts'
 import { makeClients, type Clients } from './clients.ts'
 import { makeGates, makeLife, type Ending, type Gate, type Gates } from './gates.ts'

@@ -6,9 +6,9 @@
 import { Socket } from 'node:net'
 import { Client } from 'pg'
 import type { OrgId } from '../../src/domain/ids.ts'
-import { columnTypes } from '../../src/store/column-types.ts'
-import type { Answer, Database, Queryable, Statement } from '../../src/store/database.ts'
-import { DatabaseUnavailable } from '../../src/store/database-errors.ts'
+import { columnTypes } from '../../src/store/postgres/column-types.ts'
+import type { Answer, Database, Queryable, Statement } from '../../src/store/postgres/database.ts'
+import { DatabaseUnavailable } from '../../src/store/postgres/database-errors.ts'
 import type { Ending, Gates, Life } from './gates.ts'
 
 type Row = Record<string, unknown>

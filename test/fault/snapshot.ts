@@ -1,5 +1,5 @@
 import type { RunId, SandboxId, WorkerId } from '../../src/domain/ids.ts'
-import type { SandboxStatus } from '../../src/domain/lifecycle.ts'
+import type { SandboxStatus } from '../../src/domain/sandboxes/lifecycle.ts'
 import type { Store } from './sim-database.ts'
 
 /** What laws look at of a sandbox's row. Times are milliseconds since 1970. */

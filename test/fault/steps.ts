@@ -1,5 +1,5 @@
 /** The steps of a schedule: what can happen next, and how likely. */
-import { WORKER_LEASE_MS } from '../../src/domain/lease.ts'
+import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import type { Ending, Gate, GateKind } from './gates.ts'
 import { LOOPS, type LoopName, type Replica } from './replica.ts'
 import type { Seat, World } from './schedule.ts'

@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { WebSocket, WebSocketServer } from 'ws'
-import type { OpenChannel } from '../../src/control/open-channel.ts'
+import type { OpenChannel } from '../../src/control/streams/open-channel.ts'
 import { pipeChannel } from '../../src/worker/pipe-channel.ts'
 
 /** Both ends of a WebSocket over loopback: the control plane's, paused, and the worker's. */

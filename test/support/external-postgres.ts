@@ -9,10 +9,10 @@ import {
   makeAppDatabase,
   makeCluster,
   makeDirectories,
-} from '../../src/store/embedded-cluster.ts'
-import { locateBinaries } from '../../src/store/embedded-binaries.ts'
-import { findServerUser } from '../../src/store/embedded-user.ts'
-import { startPostmaster, type Postmaster } from '../../src/store/postmaster.ts'
+} from '../../src/store/embedded/embedded-cluster.ts'
+import { locateBinaries } from '../../src/store/embedded/embedded-binaries.ts'
+import { findServerUser } from '../../src/store/embedded/embedded-user.ts'
+import { startPostmaster, type Postmaster } from '../../src/store/embedded/postmaster.ts'
 import { freePort } from './free-port.ts'
 import { childrenOf, isRunning, tell, titleOf } from './process-tree.ts'
 

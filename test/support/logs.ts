@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { LOG_SOURCES, type LogEntry, type LogQuery } from '../../src/contract/log-protocol.ts'
+import { LOG_SOURCES, type LogEntry, type LogQuery } from '../../src/contract/streams/log-protocol.ts'
 import type { SandboxId } from '../../src/domain/ids.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'

@@ -1,4 +1,4 @@
-import type { WantedRun } from '../../src/contract/worker-protocol.ts'
+import type { WantedRun } from '../../src/contract/workers/worker-protocol.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { EVERYTHING, makeTestLogs } from './logs.ts'
 import { makeOciFixture } from './oci-driver.ts'

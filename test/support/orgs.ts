@@ -1,10 +1,10 @@
-import { authenticate } from '../../src/control/authenticate.ts'
+import { authenticate } from '../../src/control/orgs/authenticate.ts'
 import type { ControlDeps } from '../../src/control/deps.ts'
-import { formatApiKey, hashSecret } from '../../src/domain/api-key.ts'
-import { SCOPES, type Caller, type Scope } from '../../src/domain/caller.ts'
+import { formatApiKey, hashSecret } from '../../src/domain/orgs/api-key.ts'
+import { SCOPES, type Caller, type Scope } from '../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../src/domain/ids.ts'
-import * as apiKeys from '../../src/store/api-keys.ts'
-import * as orgs from '../../src/store/orgs.ts'
+import * as apiKeys from '../../src/store/orgs/api-keys.ts'
+import * as orgs from '../../src/store/orgs/orgs.ts'
 
 /** Adds another organization with one key; answers who that key is. */
 export async function addOrg(deps: ControlDeps, name: string): Promise<Caller> {

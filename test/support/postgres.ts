@@ -6,10 +6,10 @@ import { Client } from 'pg'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
-import { DataFolderInUse, lockDataFolder } from '../../src/store/data-lock.ts'
-import { startEmbedded } from '../../src/store/embedded.ts'
-import { migrate, readMigrations } from '../../src/store/migrate.ts'
-import { stopOrphans } from '../../src/store/postmaster.ts'
+import { DataFolderInUse, lockDataFolder } from '../../src/store/embedded/data-lock.ts'
+import { startEmbedded } from '../../src/store/embedded/embedded.ts'
+import { migrate, readMigrations } from '../../src/store/postgres/migrate.ts'
+import { stopOrphans } from '../../src/store/embedded/postmaster.ts'
 
 /** A database of a test's own, with all migrations, whose role is bound by row-level security. */
 export type TestDatabase = { readonly url: string; readonly adminUrl: string; close(): Promise<void> }

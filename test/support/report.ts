@@ -1,4 +1,4 @@
-import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../../src/contract/worker-protocol.ts'
+import { WORKER_PROTOCOL_VERSION, type SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../src/domain/ids.ts'
 
 /** What a worker that a test plays says in the first sync of its life: it has much room, no volumes, and holds nothing. */

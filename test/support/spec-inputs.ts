@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { eitherCasing } from '../../src/domain/casing.ts'
-import * as spec from '../../src/domain/spec.ts'
+import * as spec from '../../src/domain/spec/spec.ts'
 import type {
   InjectionInput,
   MountInput,
@@ -8,7 +8,7 @@ import type {
   SpecInput,
   ViolationInput,
   HostPatternInput,
-} from '../../src/domain/spec-input.ts'
+} from '../../src/domain/spec/spec-input.ts'
 
 /** Create bodies that are right, with every field sometimes there and sometimes not, in either spelling. */
 export const specInputs: fc.Arbitrary<SpecInput> = makeSpecInputs()

@@ -1,4 +1,4 @@
-import type { SandboxSpec } from '../../src/domain/spec.ts'
+import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 
 /** A spec that asks for nothing special. */
 export const DEFAULT_SPEC_FOR_TESTS: SandboxSpec = {

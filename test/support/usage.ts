@@ -1,6 +1,6 @@
 import type { OrgId, SandboxId } from '../../src/domain/ids.ts'
 import { asId } from '../../src/domain/ids.ts'
-import type { Queryable } from '../../src/store/database.ts'
+import type { Queryable } from '../../src/store/postgres/database.ts'
 import type { TestControl } from './control.ts'
 
 /** A run as a test lays it into the ledger; `ended_at` null: open. */

@@ -2,7 +2,7 @@
 // and says how much memory its buffers took at most.
 import { createHash } from 'node:crypto'
 import { duplexPair, Readable } from 'node:stream'
-import { makeVolumeClient } from '../../src/control/volume-client.ts'
+import { makeVolumeClient } from '../../src/control/volumes/volume-client.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeVolumeFiles } from '../../src/worker/volumes/files.ts'

@@ -1,6 +1,6 @@
-import type { RunVolume, WantedRun } from '../../src/contract/worker-protocol.ts'
+import type { RunVolume, WantedRun } from '../../src/contract/workers/worker-protocol.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId } from '../../src/domain/ids.ts'
-import type { SandboxSpec } from '../../src/domain/spec.ts'
+import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'

@@ -3,13 +3,17 @@ import { duplexPair } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { after, afterEach, before, test } from 'node:test'
 import { createWebSocketStream } from 'ws'
-import { deleteSandbox } from '../../src/control/delete-sandbox.ts'
-import { openChannel } from '../../src/control/open-channel.ts'
-import { startSandbox } from '../../src/control/start-sandbox.ts'
-import { stopSandbox } from '../../src/control/stop-sandbox.ts'
-import { WORKER_PROTOCOL_VERSION, type SyncAnswer, type SyncRequest } from '../../src/contract/worker-protocol.ts'
+import { deleteSandbox } from '../../src/control/sandboxes/delete-sandbox.ts'
+import { openChannel } from '../../src/control/streams/open-channel.ts'
+import { startSandbox } from '../../src/control/sandboxes/start-sandbox.ts'
+import { stopSandbox } from '../../src/control/sandboxes/stop-sandbox.ts'
+import {
+  WORKER_PROTOCOL_VERSION,
+  type SyncAnswer,
+  type SyncRequest,
+} from '../../src/contract/workers/worker-protocol.ts'
 import type { SandboxId } from '../../src/domain/ids.ts'
-import { SELF_FENCE_MS } from '../../src/domain/lease.ts'
+import { SELF_FENCE_MS } from '../../src/domain/workers/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import type { ControlPlane } from '../../src/worker/control-plane.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { SELF_FENCE_MS } from '../../src/domain/lease.ts'
+import { SELF_FENCE_MS } from '../../src/domain/workers/lease.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { WorkerRemoved } from '../../src/worker/control-plane.ts'
 import { makeFence } from '../../src/worker/fence.ts'

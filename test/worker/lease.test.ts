@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
-import { SELF_FENCE_MS, WORKER_LEASE_MS } from '../../src/domain/lease.ts'
+import { SELF_FENCE_MS, WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { makeLease, openLease } from '../../src/worker/lease.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 

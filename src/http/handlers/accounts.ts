@@ -1,11 +1,11 @@
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { ACCOUNT_OPERATIONS } from '../../contract/operations/accounts.ts'
-import type { PageInput } from '../../control/page.ts'
-import { SCOPES } from '../../domain/caller.ts'
-import { tagOf } from '../../domain/etag.ts'
+import type { ACCOUNT_OPERATIONS } from '../../contract/orgs/account-operations.ts'
+import type { PageInput } from '../../control/requests/page.ts'
+import { SCOPES } from '../../domain/orgs/caller.ts'
+import { tagOf } from '../../domain/requests/etag.ts'
 import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
-import { PAGE_DEFAULT } from '../../domain/limits.ts'
-import { instant, renderPage, tagged, type Handler, type HandlerMaker } from '../handler.ts'
+import { PAGE_DEFAULT } from '../../domain/orgs/limits.ts'
+import { instant, renderPage, tagged, type Handler, type HandlerMaker } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = keyof typeof ACCOUNT_OPERATIONS

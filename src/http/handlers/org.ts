@@ -1,9 +1,9 @@
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { EVENT_OPERATIONS } from '../../contract/operations/events.ts'
-import type { ORG_OPERATIONS } from '../../contract/operations/org.ts'
+import type { EVENT_OPERATIONS } from '../../contract/events/operations.ts'
+import type { ORG_OPERATIONS } from '../../contract/orgs/org-operations.ts'
 import { asId, type EventId } from '../../domain/ids.ts'
-import { PAGE_DEFAULT } from '../../domain/limits.ts'
-import { instant, renderPage, tagged, type Handler, type HandlerMaker } from '../handler.ts'
+import { PAGE_DEFAULT } from '../../domain/orgs/limits.ts'
+import { instant, renderPage, tagged, type Handler, type HandlerMaker } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = keyof typeof ORG_OPERATIONS | keyof typeof EVENT_OPERATIONS

@@ -1,6 +1,6 @@
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { QUOTA_OPERATIONS } from '../../contract/operations/quotas.ts'
-import type { Handler, HandlerMaker } from '../handler.ts'
+import type { QUOTA_OPERATIONS } from '../../contract/orgs/quota-operations.ts'
+import type { Handler, HandlerMaker } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on quotas ask of the use cases. */

@@ -1,22 +1,27 @@
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { SANDBOX_BY_NAME_OPERATIONS } from '../../contract/operations/sandboxes-by-name.ts'
-import type { SANDBOX_OPERATIONS } from '../../contract/operations/sandboxes.ts'
-import type { SandboxRef } from '../../control/read-sandboxes.ts'
-import type { StartOptions } from '../../control/start-sandbox.ts'
-import type { BegunWait, WaitFor } from '../../control/wait-for-run.ts'
+import type { SANDBOX_BY_NAME_OPERATIONS } from '../../contract/sandboxes/operations-by-name.ts'
+import type { SANDBOX_OPERATIONS } from '../../contract/sandboxes/operations.ts'
+import type { SandboxRef } from '../../control/sandboxes/read-sandboxes.ts'
+import type { StartOptions } from '../../control/sandboxes/start-sandbox.ts'
+import type { BegunWait, WaitFor } from '../../control/sandboxes/wait-for-run.ts'
 import { asId, type RunId, type SandboxId } from '../../domain/ids.ts'
-import { isTerminal, SANDBOX_STATUSES, type SandboxStatus, type StatusReason } from '../../domain/lifecycle.ts'
-import { parseLabelFilter } from '../../domain/labels.ts'
-import { PAGE_DEFAULT, WAIT_DEFAULT_SECS } from '../../domain/limits.ts'
-import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
-import { normalizeSpec } from '../../domain/normalize-spec.ts'
+import {
+  isTerminal,
+  SANDBOX_STATUSES,
+  type SandboxStatus,
+  type StatusReason,
+} from '../../domain/sandboxes/lifecycle.ts'
+import { parseLabelFilter } from '../../domain/sandboxes/labels.ts'
+import { PAGE_DEFAULT, WAIT_DEFAULT_SECS } from '../../domain/orgs/limits.ts'
+import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
+import { normalizeSpec } from '../../domain/spec/normalize-spec.ts'
 import { Problem } from '../../domain/problem.ts'
-import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
-import { renderSandbox, type Sandbox } from '../../domain/sandbox.ts'
+import { describeSeen, refusalProblem } from '../../domain/spec/refusal.ts'
+import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import {
   refuse, renderPage, tagged, type Handler, type HandlerMaker, type LaterReply,
   type RawRequest, type TaggedReply,
-} from '../handler.ts' // prettier-ignore
+} from './handler.ts' // prettier-ignore
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof typeof SANDBOX_BY_NAME_OPERATIONS

@@ -1,13 +1,13 @@
 import { Readable } from 'node:stream'
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { VOLUME_FILE_OPERATIONS } from '../../contract/operations/volume-files.ts'
-import { decodeVolumePath, VOLUME_PATH_HEADER, VOLUME_RECURSIVE_HEADER } from '../../contract/volume-headers.ts'
-import type { VolumeRef } from '../../control/read-volumes.ts'
-import type { FileAsk } from '../../control/volume-files.ts'
+import type { VOLUME_FILE_OPERATIONS } from '../../contract/volumes/file-operations.ts'
+import { decodeVolumePath, VOLUME_PATH_HEADER, VOLUME_RECURSIVE_HEADER } from '../../contract/volumes/volume-headers.ts'
+import type { VolumeRef } from '../../control/volumes/read-volumes.ts'
+import type { FileAsk } from '../../control/volumes/volume-files.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isUuid } from '../../lib/uuid.ts'
-import { refuse, type Handler, type HandlerMaker, type RawRequest } from '../handler.ts'
+import { refuse, type Handler, type HandlerMaker, type RawRequest } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on the files of volumes ask of the use cases. */

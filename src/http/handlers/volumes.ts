@@ -1,10 +1,10 @@
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { VOLUME_OPERATIONS } from '../../contract/operations/volumes.ts'
+import type { VOLUME_OPERATIONS } from '../../contract/volumes/operations.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
-import { refuseLabels } from '../../domain/labels.ts'
-import { refusalProblem } from '../../domain/refusal.ts'
-import { isVolumeName, renderVolume, VOLUME_NAME_RULE } from '../../domain/volume.ts'
-import { refuse, tagged, type Handler, type HandlerMaker } from '../handler.ts'
+import { refuseLabels } from '../../domain/sandboxes/labels.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { isVolumeName, renderVolume, VOLUME_NAME_RULE } from '../../domain/volumes/volume.ts'
+import { refuse, tagged, type Handler, type HandlerMaker } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on volumes ask of the use cases. */

@@ -1,4 +1,4 @@
-import type { Outcome } from '../../contract/worker-protocol.ts'
+import type { Outcome } from '../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import { StartError } from './driver.ts'

@@ -1,6 +1,12 @@
 import type { Duplex } from 'node:stream'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
-import type { Capacity, DriverReport, SeenRun, StartFailure, WantedRun } from '../../contract/worker-protocol.ts'
+import type {
+  Capacity,
+  DriverReport,
+  SeenRun,
+  StartFailure,
+  WantedRun,
+} from '../../contract/workers/worker-protocol.ts'
 
 /**
  * How a worker runs sandboxes. A driver keeps no truth in memory: `list` reads the system itself, so that a worker

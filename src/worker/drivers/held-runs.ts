@@ -1,5 +1,5 @@
 import type { RunId } from '../../domain/ids.ts'
-import type { SeenRun } from '../../contract/worker-protocol.ts'
+import type { SeenRun } from '../../contract/workers/worker-protocol.ts'
 import type { Turns } from './oci/turns.ts'
 import type { RunFiles } from './run-files.ts'
 import type { Starts } from './starts.ts'

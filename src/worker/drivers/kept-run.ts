@@ -1,4 +1,4 @@
-import type { Outcome, WantedRun } from '../../contract/worker-protocol.ts'
+import type { Outcome, WantedRun } from '../../contract/workers/worker-protocol.ts'
 import type { OrgId, RunId, SandboxId } from '../../domain/ids.ts'
 
 /**

@@ -1,6 +1,6 @@
 import { setMaxListeners } from 'node:events'
 import type { RunId } from '../../domain/ids.ts'
-import type { Outcome, SeenPhase } from '../../contract/worker-protocol.ts'
+import type { Outcome, SeenPhase } from '../../contract/workers/worker-protocol.ts'
 import { StartError } from './driver.ts'
 import type { Turns } from './oci/turns.ts'
 

@@ -1,5 +1,5 @@
-import { canonicalReference, manifestKey, type ImageReference } from '../../domain/image-reference.ts'
-import type { PullPolicy } from '../../domain/spec.ts'
+import { canonicalReference, manifestKey, type ImageReference } from '../../domain/spec/image-reference.ts'
+import type { PullPolicy } from '../../domain/spec/spec.ts'
 import { StartError } from '../drivers/driver.ts'
 import type { RegistryAuth } from './image.ts'
 import type { ImageRecord } from './records.ts'

@@ -1,5 +1,5 @@
 import type { Clock } from '../../lib/clock.ts'
-import { canonicalReference, registryUrl, type ImageReference } from '../../domain/image-reference.ts'
+import { canonicalReference, registryUrl, type ImageReference } from '../../domain/spec/image-reference.ts'
 import { StartError } from '../drivers/driver.ts'
 import { digestOf, readBlob, verifyBlob } from './blob.ts'
 import type { RegistryAuth } from './image.ts'

@@ -1,4 +1,4 @@
-import { isLoopbackHost } from '../../domain/image-reference.ts'
+import { isLoopbackHost } from '../../domain/spec/image-reference.ts'
 import { StartError } from '../drivers/driver.ts'
 import { TransientError } from './retry.ts'
 

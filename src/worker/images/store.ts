@@ -6,8 +6,8 @@ import {
   isLocalOnly,
   parseImageReference,
   type ImageReference,
-} from '../../domain/image-reference.ts'
-import type { PullPolicy } from '../../domain/spec.ts'
+} from '../../domain/spec/image-reference.ts'
+import type { PullPolicy } from '../../domain/spec/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { CommandError } from '../../lib/run-command.ts'

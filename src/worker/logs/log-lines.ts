@@ -1,4 +1,4 @@
-import type { LogEntry, LogLine, LogQuery } from '../../contract/log-protocol.ts'
+import type { LogEntry, LogLine, LogQuery } from '../../contract/streams/log-protocol.ts'
 
 /** A piece is sent when it has this many characters, or when nothing more is there to be sent with it. */
 const PIECE_CHARACTERS = 64 * 1024

@@ -1,4 +1,4 @@
-import type { LogEntry, LogQuery, LogSource } from '../../contract/log-protocol.ts'
+import type { LogEntry, LogQuery, LogSource } from '../../contract/streams/log-protocol.ts'
 import type { SandboxId } from '../../domain/ids.ts'
 
 /**

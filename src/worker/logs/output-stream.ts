@@ -1,5 +1,5 @@
 import type { Clock } from '../../lib/clock.ts'
-import type { LogSource } from '../../contract/log-protocol.ts'
+import type { LogSource } from '../../contract/streams/log-protocol.ts'
 import { makeLineCutter } from './line-cutter.ts'
 import type { LogStream } from './logs.ts'
 

@@ -1,4 +1,4 @@
-import type { LogPosition } from '../../contract/log-protocol.ts'
+import type { LogPosition } from '../../contract/streams/log-protocol.ts'
 
 /** Less than 0 when the first lies before the second. */
 export function comparePositions(a: LogPosition, b: LogPosition): number {

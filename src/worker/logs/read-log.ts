@@ -1,4 +1,4 @@
-import type { LogEntry, LogPosition, LogQuery } from '../../contract/log-protocol.ts'
+import type { LogEntry, LogPosition, LogQuery } from '../../contract/streams/log-protocol.ts'
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import { BEGINNING, comparePositions } from './position.ts'
 import type { ReadableLog } from './sandbox-log.ts'

@@ -1,4 +1,4 @@
-import type { LogEntry, LogSource } from '../../contract/log-protocol.ts'
+import type { LogEntry, LogSource } from '../../contract/streams/log-protocol.ts'
 
 /** An entry as it lies in a file: a JSON text on a line of its own. */
 export type LogRecord = { readonly source: LogSource; readonly atMs: number; readonly text: string }

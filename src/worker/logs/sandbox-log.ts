@@ -1,4 +1,4 @@
-import type { LogPosition } from '../../contract/log-protocol.ts'
+import type { LogPosition } from '../../contract/streams/log-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'

@@ -1,5 +1,5 @@
 import { open, type FileHandle } from 'node:fs/promises'
-import type { LogEntry, LogPosition } from '../../contract/log-protocol.ts'
+import type { LogEntry, LogPosition } from '../../contract/streams/log-protocol.ts'
 import { isMissing } from '../../lib/is-missing.ts'
 import type { Segment } from './log-folder.ts'
 import { comparePositions } from './position.ts'

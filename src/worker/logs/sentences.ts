@@ -1,4 +1,4 @@
-import type { Outcome } from '../../contract/worker-protocol.ts'
+import type { Outcome } from '../../contract/workers/worker-protocol.ts'
 
 /** What the log says of a run besides its output, in words for the sandbox's owner; they carry no secret. */
 export const SENTENCES = {

@@ -1,6 +1,6 @@
 /** The little of a DNS message that a forwarder has to understand (RFC 1035, 4.1). */
-import { contains, parseCidr, type Cidr } from '../../domain/cidr.ts'
-import { SPECIAL } from '../../domain/network-groups.ts'
+import { contains, parseCidr, type Cidr } from '../../domain/network/cidr.ts'
+import { SPECIAL } from '../../domain/network/network-groups.ts'
 
 const HEADER_BYTES = 12
 const FLAG_RESPONSE = 0x8000

@@ -6,7 +6,7 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
-import { formatCidr4, type Cidr } from '../../domain/cidr.ts'
+import { formatCidr4, type Cidr } from '../../domain/network/cidr.ts'
 import { SLOT_PREFIX, type Installation } from './installation.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './pool.ts'

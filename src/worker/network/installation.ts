@@ -1,4 +1,4 @@
-import { formatAddress4, type Cidr } from '../../domain/cidr.ts'
+import { formatAddress4, type Cidr } from '../../domain/network/cidr.ts'
 import type { Commands } from '../../lib/run-command.ts'
 
 /**

@@ -1,4 +1,4 @@
-import type { Cidr } from '../../domain/cidr.ts'
+import type { Cidr } from '../../domain/network/cidr.ts'
 import { callSystem } from '../system-calls.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type Installation } from './installation.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './system.ts'

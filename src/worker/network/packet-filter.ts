@@ -5,9 +5,9 @@
  * earlier run or an earlier policy die with their mark. Its zone keeps their remains apart from new flows of the
  * same addresses. A device without rules of its own is refused everything.
  */
-import { formatCidr4, overlaps, withoutContained, type Cidr } from '../../domain/cidr.ts'
-import type { PacketRule } from '../../domain/network-policy.ts'
-import type { Protocol } from '../../domain/spec.ts'
+import { formatCidr4, overlaps, withoutContained, type Cidr } from '../../domain/network/cidr.ts'
+import type { PacketRule } from '../../domain/network/network-policy.ts'
+import type { Protocol } from '../../domain/spec/spec.ts'
 import { slotDevice } from './installation.ts'
 
 const TABLE = 'inet sandyard'

@@ -1,4 +1,4 @@
-import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/cidr.ts'
+import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/network/cidr.ts'
 import { ownCommands } from '../../lib/run-command.ts'
 import { ipJson } from './system.ts'
 

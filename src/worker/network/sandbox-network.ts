@@ -1,5 +1,5 @@
 import type { RunId } from '../../domain/ids.ts'
-import type { NetworkSpec } from '../../domain/spec.ts'
+import type { NetworkSpec } from '../../domain/spec/spec.ts'
 
 /** The network of one run: a namespace of its own whose traffic its policy governs. */
 export type SandboxNetwork = {

@@ -1,6 +1,6 @@
 import type { BigIntStats } from 'node:fs'
 import { mkdir, readlink, type FileHandle } from 'node:fs/promises'
-import type { VolumePath } from '../../domain/volume-path.ts'
+import type { VolumePath } from '../../domain/volumes/volume-path.ts'
 import { holdName, holdRoot, pathOf } from './descriptors.ts'
 import { conflict, invalidPath, isRefusal, notFound } from './file-errors.ts'
 import { FOLDER_MODE, giveIfOurs } from './owners.ts'

@@ -6,7 +6,7 @@
 import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isMissing } from '../../lib/is-missing.ts'
-import type { StorageReport, WantedVolume } from '../../contract/worker-protocol.ts'
+import type { StorageReport, WantedVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeTurns } from '../network/turns.ts'
 import { makeBtrfs, type Btrfs, type Group } from './btrfs-commands.ts'
 import { whereMounted } from './mounted.ts'

@@ -1,4 +1,4 @@
-import { VolumeFileError, type VolumeFileProblem } from '../../contract/volume-protocol.ts'
+import { VolumeFileError, type VolumeFileProblem } from '../../contract/volumes/volume-protocol.ts'
 
 /** What the kernel's refusals mean to a client. What is missing here is a fault of this machine. */
 const MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem; readonly reason: string }>> = {

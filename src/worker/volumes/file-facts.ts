@@ -1,5 +1,5 @@
 import type { BigIntStats } from 'node:fs'
-import type { VolumeFile } from '../../contract/volume-protocol.ts'
+import type { VolumeFile } from '../../contract/volumes/volume-protocol.ts'
 
 /** The user that stands for all those that a sandbox can't see (the kernel's overflow user). */
 const OVERFLOW_ID = 65_534

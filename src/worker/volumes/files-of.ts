@@ -1,4 +1,4 @@
-import type { VolumeFiles } from '../../contract/volume-protocol.ts'
+import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { Log } from '../../lib/log.ts'
 import { makeVolumeFiles, type VolumeFilesOptions } from './files.ts'
 import { sweepTemporaries } from './temporaries.ts'

@@ -1,6 +1,6 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { WantedVolume } from '../../contract/worker-protocol.ts'
+import type { WantedVolume } from '../../contract/workers/worker-protocol.ts'
 import { isFolder } from '../../lib/is-folder.ts'
 import { tryCommand } from '../../lib/run-command.ts'
 import { whereMounted } from './mounted.ts'

@@ -1,7 +1,7 @@
 import type { BigIntStats } from 'node:fs'
 import { rename, type FileHandle } from 'node:fs/promises'
 import type { Random } from '../../lib/random.ts'
-import type { VolumePath } from '../../domain/volume-path.ts'
+import type { VolumePath } from '../../domain/volumes/volume-path.ts'
 import { walk, type Place, type Volume } from './beneath.ts'
 import { pathOf, settleFolder } from './descriptors.ts'
 import { conflict, withMeaning } from './file-errors.ts'

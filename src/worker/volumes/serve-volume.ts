@@ -6,8 +6,8 @@ import {
   VOLUME_PATH_HEADER,
   VOLUME_RECURSIVE_HEADER,
   VOLUME_TARGET_HEADER,
-} from '../../contract/volume-headers.ts'
-import { VOLUME_ROUTES, VolumeFileError, type VolumeFiles } from '../../contract/volume-protocol.ts'
+} from '../../contract/volumes/volume-headers.ts'
+import { VOLUME_ROUTES, VolumeFileError, type VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { Log } from '../../lib/log.ts'
 import { makeIdleLimit, type IdleLimit } from './idle-limit.ts'
 

@@ -1,4 +1,4 @@
-import type { StorageReport, StoredVolume, WantedVolume } from '../../contract/worker-protocol.ts'
+import type { StorageReport, StoredVolume, WantedVolume } from '../../contract/workers/worker-protocol.ts'
 import type { OrgId, VolumeId } from '../../domain/ids.ts'
 
 /** Which volume. */

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { LogEntry } from '../../../src/contract/log-protocol.ts'
+import type { LogEntry } from '../../../src/contract/streams/log-protocol.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import {
   behaviourByImage,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { array, assert as hold, asyncProperty, constant, integer, nat, oneof, record } from 'fast-check'
-import type { LogEntry, LogPosition } from '../../../src/contract/log-protocol.ts'
+import type { LogEntry, LogPosition } from '../../../src/contract/streams/log-protocol.ts'
 import { asId, type SandboxId } from '../../../src/domain/ids.ts'
 import { makeTestLogs, readAll } from '../../support/logs.ts'
 

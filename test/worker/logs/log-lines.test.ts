@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { LogEntry } from '../../../src/contract/log-protocol.ts'
+import type { LogEntry } from '../../../src/contract/streams/log-protocol.ts'
 import { logLines } from '../../../src/worker/logs/log-lines.ts'
 
 test('entries that are there at once are sent together, and an entry is never kept for the next one', async () => {

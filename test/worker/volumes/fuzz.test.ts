@@ -3,7 +3,7 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSyn
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { VolumeFileError, type VolumeFiles } from '../../../src/contract/volume-protocol.ts'
+import { VolumeFileError, type VolumeFiles } from '../../../src/contract/volumes/volume-protocol.ts'
 import { contentFrom, makeVolumeFolder, namesBeneath, pictureOf, textOf, unfinishedIn } from './volume-folder.ts'
 
 const TREES = 100

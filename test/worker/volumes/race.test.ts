@@ -5,7 +5,7 @@ import { mkdir, readFile, symlink, writeFile } from 'node:fs/promises'
 import { lstatSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { VolumeFileError } from '../../../src/contract/volume-protocol.ts'
+import { VolumeFileError } from '../../../src/contract/volumes/volume-protocol.ts'
 import { contentFrom, makeVolumeFolder, namesBeneath, pictureOf, textOf, unfinishedIn } from './volume-folder.ts'
 
 const ROUNDS = 100

@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
+import type { SeenRun, WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import { StartError, type Driver } from '../driver.ts'

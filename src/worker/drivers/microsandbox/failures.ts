@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import type { StartFailure } from '../../../contract/worker-protocol.ts'
+import type { StartFailure } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
 import { readOrNull } from '../oci/processes.ts'
 import type { VmPaths } from './installation.ts'

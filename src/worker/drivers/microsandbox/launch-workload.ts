@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { StartError } from '../driver.ts'
 import { workloadOf } from '../oci/environment.ts'

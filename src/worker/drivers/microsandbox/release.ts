@@ -1,6 +1,6 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Outcome } from '../../../contract/worker-protocol.ts'
+import type { Outcome } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import { isAlive } from '../oci/processes.ts'

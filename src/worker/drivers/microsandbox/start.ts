@@ -1,6 +1,6 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import { attemptStart } from '../attempt-start.ts'

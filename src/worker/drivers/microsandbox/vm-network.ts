@@ -1,7 +1,7 @@
-import { contains, parseCidr } from '../../../domain/cidr.ts'
-import { METADATA, METADATA_ADDRESSES } from '../../../domain/network-groups.ts'
-import { DEFAULT_POLICY } from '../../../domain/network-policy.ts'
-import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec.ts'
+import { contains, parseCidr } from '../../../domain/network/cidr.ts'
+import { METADATA, METADATA_ADDRESSES } from '../../../domain/network/network-groups.ts'
+import { DEFAULT_POLICY } from '../../../domain/network/network-policy.ts'
+import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec/spec.ts'
 
 /** A virtual machine's network as the runtime's builder takes it. */
 export type VmNetwork = {

@@ -1,7 +1,7 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isMissing } from '../../../lib/is-missing.ts'
-import type { Outcome, SeenPhase } from '../../../contract/worker-protocol.ts'
+import type { Outcome, SeenPhase } from '../../../contract/workers/worker-protocol.ts'
 import { isAlive } from '../oci/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'

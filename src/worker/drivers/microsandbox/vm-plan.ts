@@ -5,7 +5,7 @@ import type {
   SandboxLogLevel,
   SecurityProfile,
   StatVirtualization,
-} from '../../../domain/spec.ts'
+} from '../../../domain/spec/spec.ts'
 import type { VmNetwork } from './vm-network.ts'
 
 /**

@@ -1,6 +1,6 @@
 import type { FileHandle } from 'node:fs/promises'
-import { VolumeFileError } from '../../../contract/volume-protocol.ts'
-import { parseVolumePath } from '../../../domain/volume-path.ts'
+import { VolumeFileError } from '../../../contract/volumes/volume-protocol.ts'
+import { parseVolumePath } from '../../../domain/volumes/volume-path.ts'
 import { walk, type Volume } from '../../volumes/beneath.ts'
 import { withMeaning } from '../../volumes/file-errors.ts'
 import { InTheWay } from './root-tree.ts'

@@ -1,4 +1,4 @@
-import type { Resources, Rlimit, SandboxSpec } from '../../../domain/spec.ts'
+import type { Resources, Rlimit, SandboxSpec } from '../../../domain/spec/spec.ts'
 import { processCapabilities } from './capabilities.ts'
 import { INIT_PATH, TOOLS_FOLDER } from './environment.ts'
 import type { PlannedMount } from './mount-plan.ts'

@@ -1,4 +1,4 @@
-import type { SecurityProfile } from '../../../domain/spec.ts'
+import type { SecurityProfile } from '../../../domain/spec/spec.ts'
 
 /**
  * What the sandbox's user 0 may do, always within its user namespace (capabilities(7)). Absent on purpose, although

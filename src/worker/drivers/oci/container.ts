@@ -1,4 +1,4 @@
-import type { SandboxSpec } from '../../../domain/spec.ts'
+import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 
 /** A running container, with all that an exec in it needs. */

@@ -1,5 +1,5 @@
 import type { Duplex } from 'node:stream'
-import type { PullPolicy } from '../../../domain/spec.ts'
+import type { PullPolicy } from '../../../domain/spec/spec.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'

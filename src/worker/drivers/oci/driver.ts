@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
-import type { SeenRun, WantedRun } from '../../../contract/worker-protocol.ts'
+import type { SeenRun, WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import { makeWhenQuiet } from '../../../lib/when-quiet.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import type { Driver } from '../driver.ts'

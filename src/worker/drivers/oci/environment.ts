@@ -1,4 +1,4 @@
-import type { SandboxSpec } from '../../../domain/spec.ts'
+import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 
 /** Where a spec's scripts lie in the sandbox; first on its PATH. */

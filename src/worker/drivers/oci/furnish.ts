@@ -1,4 +1,4 @@
-import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
 import { makeBundle } from './bundle.ts'
 import type { OciContext } from './context.ts'

@@ -1,5 +1,5 @@
 import { rename } from 'node:fs/promises'
-import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Image } from '../../images/image.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import type { SandboxNetwork } from '../../network/sandbox-network.ts'

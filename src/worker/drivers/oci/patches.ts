@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { chmod, lchown, open, readdir, readlink, rm, symlink, type FileHandle } from 'node:fs/promises'
 import { dirname, join, posix } from 'node:path'
-import type { Patch } from '../../../domain/spec.ts'
+import type { Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../driver.ts'
 import { InTheWay, makeFolders, putFile, putText, statOrNull, type RootTree } from './root-tree.ts'
 import type { RunVolumes } from './run-volumes.ts'

@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import { availableParallelism, totalmem } from 'node:os'
 import { delimiter, join } from 'node:path'
-import type { Ability } from '../../../domain/abilities.ts'
+import type { Ability } from '../../../domain/spec/abilities.ts'
 import type { Probe } from '../driver.ts'
 import type { OciContext } from './context.ts'
 

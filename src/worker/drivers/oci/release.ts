@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Outcome } from '../../../contract/worker-protocol.ts'
+import type { Outcome } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import type { OciContext } from './context.ts'

@@ -1,4 +1,4 @@
-import type { Rlimit, RlimitResource } from '../../../domain/spec.ts'
+import type { Rlimit, RlimitResource } from '../../../domain/spec/spec.ts'
 
 /** The hard limits of a process; a resource that is not limited is absent. */
 export type HardLimits = Readonly<Partial<Record<RlimitResource, number>>>

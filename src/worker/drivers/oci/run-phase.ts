@@ -1,5 +1,5 @@
 import { constants } from 'node:os'
-import type { Outcome, SeenPhase } from '../../../contract/worker-protocol.ts'
+import type { Outcome, SeenPhase } from '../../../contract/workers/worker-protocol.ts'
 import type { ExitFile, RunRecord } from './run-records.ts'
 
 /** What the machine shows of a run, beside its record. */

@@ -1,5 +1,5 @@
 import type { RunId } from '../../../domain/ids.ts'
-import type { SandboxSpec } from '../../../domain/spec.ts'
+import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import type { KeptRun } from '../kept-run.ts'
 import { openRunFiles, type RunFiles } from '../run-files.ts'

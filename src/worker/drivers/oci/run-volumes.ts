@@ -1,4 +1,4 @@
-import type { RunVolume, WantedRun } from '../../../contract/worker-protocol.ts'
+import type { RunVolume, WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
 import { InTheWay } from './root-tree.ts'
 

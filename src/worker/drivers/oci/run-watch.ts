@@ -1,6 +1,6 @@
 import { watch as watchFolder } from 'node:fs'
 import type { RunId } from '../../../domain/ids.ts'
-import type { SeenRun } from '../../../contract/worker-protocol.ts'
+import type { SeenRun } from '../../../contract/workers/worker-protocol.ts'
 import { WOKEN, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 

@@ -1,4 +1,4 @@
-import type { StartFailure } from '../../../contract/worker-protocol.ts'
+import type { StartFailure } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
 import { InTheWay } from './root-tree.ts'
 

@@ -1,4 +1,4 @@
-import type { WantedRun } from '../../../contract/worker-protocol.ts'
+import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import { attemptStart } from '../attempt-start.ts'
 import { StartError } from '../driver.ts'

@@ -1,5 +1,5 @@
 import { posix } from 'node:path'
-import type { Patch, SandboxSpec } from '../../../domain/spec.ts'
+import type { Patch, SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { SandboxNetwork } from '../../network/sandbox-network.ts'
 import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from './environment.ts'
 import { makeFolders, putText, type RootTree } from './root-tree.ts'

@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, unlinkSync, 
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import type { StartFailure } from '../../../../src/contract/worker-protocol.ts'
+import type { StartFailure } from '../../../../src/contract/workers/worker-protocol.ts'
 import { asId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
 import { asVmFailure } from '../../../../src/worker/drivers/microsandbox/failures.ts'
 import { makeHeartbeats } from '../../../../src/worker/drivers/microsandbox/heartbeat.ts'

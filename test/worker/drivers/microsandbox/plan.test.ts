@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
-import { ABILITIES } from '../../../../src/domain/abilities.ts'
-import { requiredAbilities } from '../../../../src/domain/required-abilities.ts'
-import type { NetworkSpec, Resources, RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec.ts'
+import { ABILITIES } from '../../../../src/domain/spec/abilities.ts'
+import { requiredAbilities } from '../../../../src/domain/spec/required-abilities.ts'
+import type { NetworkSpec, Resources, RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec/spec.ts'
 import {
   FOLDER, LIFECYCLE, NAMED, NETWORK, OPTIONS, PATCHES, RESOURCES, RUNTIME, SPEC, TMPFS,
   type Folder, type InMemory, type NamedFolder, type TableOf,

@@ -1,6 +1,6 @@
 import type {
   BindMount, LifecyclePolicy, MountOptions, NamedMount, NetworkSpec, Patch, Resources, RuntimeOptions, SandboxSpec, TmpfsMount,
-} from '../../../../src/domain/spec.ts' // prettier-ignore
+} from '../../../../src/domain/spec/spec.ts' // prettier-ignore
 
 /**
  * A field with a value other than its default, and what the genuine SDK then makes of it, by the path in its own

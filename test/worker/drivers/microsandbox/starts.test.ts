@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
 import { after, afterEach, before, describe, test } from 'node:test'
-import type { WantedRun } from '../../../../src/contract/worker-protocol.ts'
+import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
 import {
   findInstallation,

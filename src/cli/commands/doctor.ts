@@ -1,0 +1,99 @@
+import { access, constants } from 'node:fs/promises'
+import { once } from '../../lib/once.ts'
+import { systemRandom } from '../../lib/random.ts'
+import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
+import { whatIsMissing, whatToolboxLacks } from '../../worker/drivers/oci/probe.ts'
+import { probeNetwork } from '../../worker/network/probe.ts'
+import { chooseStorage } from '../../worker/volumes/open-storage.ts'
+import type { Call, Command } from './command.ts'
+import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
+import { chooseRuntime } from '../worker/open-oci-driver.ts'
+import { storagePlan } from '../worker/start-worker.ts'
+
+export const doctor: Command = {
+  usage: 'doctor',
+  summary: 'tell what this machine can run, and what is missing',
+  run: runDoctor,
+}
+
+type Finding = { readonly what: string; readonly isGood: boolean; readonly told: string }
+
+/** What sandboxes run without, or what is made at the first start. */
+const WELCOME = ['data folder', 'volumes', 'files']
+/** What only sandboxes of the driver for OCI runtimes need. */
+const OF_OCI = ['OCI runtime', 'programs', 'network']
+
+async function runDoctor({ config }: Call): Promise<number> {
+  const getRuntime = once(() => chooseRuntime(config))
+  const surveys = await surveyDrivers(config, getRuntime)
+  const choice = chooseDriver(config.driver, surveys)
+  const findings: Finding[] = [
+    { what: 'node', isGood: Number(process.versions.node.split('.')[0]) >= 24, told: process.version },
+    {
+      what: 'user',
+      isGood: process.getuid?.() === 0,
+      told: process.getuid?.() === 0 ? 'root' : 'not root: drivers that run sandboxes need root',
+    },
+    await find('data folder', async () => {
+      await access(config.dataDir, constants.W_OK)
+      return config.dataDir
+    }),
+    await find('OCI runtime', async () => {
+      const { isolation, passedOver } = await getRuntime()
+      return [isolation, ...passedOver.map((flaw) => `passed over: ${flaw}`)].join('; ')
+    }),
+    await find('programs', () => {
+      const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
+      return missing.length === 0 ? Promise.resolve('all there') : Promise.reject(new Error(missing.join('; ')))
+    }),
+    await find('files', () => {
+      const missing = whatToolboxLacks()
+      if (missing.length > 0) return Promise.reject(new Error(`no files of sandboxes: ${missing.join(', ')}`))
+      return Promise.resolve('perl serves the files of sandboxes')
+    }),
+    await find('volumes', async () => {
+      const choice = await chooseStorage(storagePlan(config))
+      if (choice.kind === 'pool') return 'in a pool with btrfs quota groups: caps hold while a sandbox writes'
+      if (!choice.isShared) throw new Error(`plain folders, and caps are refused: ${choice.whyNoCaps}`)
+      return `plain folders in ${choice.root}, and caps are refused: ${choice.whyNoCaps}`
+    }),
+    await find('network', async () => {
+      const probe = await probeNetwork(systemRandom)
+      if (probe.missing.length > 0) throw new Error(probe.missing.join('; '))
+      return `abilities: ${probe.abilities.join(', ')}`
+    }),
+  ]
+  for (const { what, isGood, told } of findings)
+    process.stdout.write(`${isGood ? 'ok     ' : 'MISSING'}  ${what.padEnd(12)} ${told}\n`)
+  process.stdout.write(driverLines(surveys, choice).join(''))
+  const unneeded = [...WELCOME, ...(choice.name === 'oci' ? [] : OF_OCI)]
+  const needed = findings.filter(({ what }) => !unneeded.includes(what))
+  const chosen = surveys.find(({ name }) => name === choice.name)
+  return needed.every(({ isGood }) => isGood) && (chosen?.lacks.length ?? 0) === 0 ? 0 : 1
+}
+
+/** The drivers in the order of preference, whether each can run here and what it refuses, and which one is taken. */
+export function driverLines(surveys: readonly DriverSurvey[], choice: DriverChoice): readonly string[] {
+  const line = (name: string, told: string): string => `  ${name.padEnd(13)} ${told}\n`
+  const lines = surveys.flatMap(({ name, isolation, lacks, refuses, keepsSandboxes }) => {
+    const told = lacks.length === 0 ? `can run here: ${isolation}` : `can't run here: ${lacks.join('; ')}`
+    return [
+      line(name, keepsSandboxes ? `${told}; sandboxes of its own are kept here` : told),
+      line('', `refuses: ${refuses.join(', ').replaceAll('`', '')}`), // they are written for the README
+    ]
+  })
+  return [
+    '\ndrivers, the preferred first:\n',
+    ...lines,
+    line('simulated', 'runs nothing, and is taken only by name'),
+    `sandboxes run with: ${choice.name}, because ${choice.why}\n`,
+  ]
+}
+
+async function find(what: string, look: () => Promise<string>): Promise<Finding> {
+  try {
+    return { what, isGood: true, told: await look() }
+  } catch (error) {
+    return { what, isGood: false, told: error instanceof Error ? error.message : String(error) }
+  }
+}

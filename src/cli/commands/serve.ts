@@ -1,0 +1,43 @@
+import { makeFirstOrg } from '../../control/orgs/bootstrap.ts'
+import { makeCalmLog } from '../../lib/calm-log.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { makeLog } from '../../lib/log.ts'
+import { systemRandom } from '../../lib/random.ts'
+import type { Call, Command } from './command.ts'
+import { openDataFolder } from '../server/data-folder.ts'
+import { refuseBesideUp } from '../server/one-up.ts'
+import { openStore } from '../server/open-store.ts'
+import { say } from '../say.ts'
+import { startControl } from '../server/start-control.ts'
+import { tellHowToUse } from './tell-how-to-use.ts'
+import { stopSignal, untilAborted } from '../until-stopped.ts'
+
+export const serve: Command = {
+  usage: 'serve [--host ADDRESS] [--port PORT] [--advertise-url URL]',
+  summary: 'the control plane without a worker; any number of them on one PostgreSQL (DATABASE_URL)',
+  details: `  DATABASE_URL=postgresql://…   the same for each process; without it the embedded one, for this process alone
+  SANDYARD_SECRET_KEY=…         the same for each process: openssl rand -base64 32
+  --advertise-url URL           how workers reach this very process; needed beside others where --host is 0.0.0.0
+
+Sandboxes run on workers: \`sandyard worker token\`, then \`sandyard worker --join URL\` on each machine. It ends in order by SIGTERM;
+a second signal ends it at once. docs/replicas.md says what holds when one of several dies.
+`,
+  run: runServe,
+}
+
+async function runServe({ config }: Call): Promise<number> {
+  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
+  const stop = stopSignal()
+  const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+  say(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
+  await using store = await openStore(config, log)
+  const signal = AbortSignal.any([stop, store.schema.outgrown])
+  await using control = await startControl(config, folder, store, log)
+  await refuseBesideUp(control)
+  const first = await makeFirstOrg(control.deps, config.apiKey)
+  say('this process runs no sandboxes: that is for workers')
+  tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
+  await untilAborted(signal)
+  store.schema.outgrown.throwIfAborted()
+  return 0
+}

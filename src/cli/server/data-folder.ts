@@ -1,0 +1,79 @@
+import { chmod, link, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import type { Random } from '../../lib/random.ts'
+
+/** The folder that holds everything that lasts, and the small files of this installation in it. */
+export type DataFolder = {
+  readonly path: string
+  /** Seals what must not lie in a table in the clear: 32 bytes. */
+  readonly sealingKey: Buffer
+  /** The credential of the worker that runs inside `up`. */
+  readonly workerCredential: string
+  /** Sets this installation's devices and namespaces apart from others on the machine: 6 of a-z and 0-9. */
+  readonly namePrefix: string
+}
+
+/** Opens the folder, making what is missing; only its owner can read what is made. May be repeated. */
+export async function openDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
+  await ensureDataDir(path)
+  const keep = (name: string, make: () => string): Promise<string> => keepFile(join(path, name), random, make)
+  return {
+    path,
+    sealingKey: Buffer.from(
+      sealingKey ?? (await keep('sealing.key', () => random.bytes(32).toString('base64'))),
+      'base64',
+    ),
+    workerCredential: await keep('worker.credential', () => random.bytes(32).toString('base64url')),
+    namePrefix: await keep('name-prefix', () => namePrefix(random)),
+  }
+}
+
+/** Makes the folder if it is missing. May be repeated. */
+export async function ensureDataDir(path: string): Promise<void> {
+  await mkdir(path, { recursive: true })
+  await chmod(path, 0o711) // the database's own user passes through it
+}
+
+/** The text of a file, made once: whoever comes second, even at the same time, reads what the first one wrote. */
+async function keepFile(path: string, random: Random, make: () => string): Promise<string> {
+  const found = await readIfThere(path)
+  if (found !== null) return found
+  const fresh = `${path}.${random.bytes(8).toString('hex')}`
+  await writeFile(fresh, make(), { mode: 0o600 })
+  const file = await open(fresh)
+  await file.sync()
+  await file.close()
+  try {
+    await link(fresh, path)
+    await syncDir(dirname(path))
+  } catch (error) {
+    if (!hasCode(error, 'EEXIST')) throw error
+  } finally {
+    await rm(fresh)
+  }
+  return readFile(path, 'utf8')
+}
+
+/** Without it a power cut may take the name of the file away, and with a sealing key all that it sealed. */
+async function syncDir(path: string): Promise<void> {
+  const dir = await open(path)
+  await dir.sync()
+  await dir.close()
+}
+
+async function readIfThere(path: string): Promise<string | null> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (error) {
+    if (hasCode(error, 'ENOENT')) return null
+    throw error
+  }
+}
+
+function hasCode(error: unknown, code: string): boolean {
+  return error instanceof Error && 'code' in error && error.code === code
+}
+
+function namePrefix(random: Random): string {
+  return [...random.bytes(6)].map((byte) => (byte % 36).toString(36)).join('')
+}

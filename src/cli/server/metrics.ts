@@ -1,0 +1,63 @@
+import { collectDefaultMetrics, Gauge, Registry } from 'prom-client'
+import type { ControlDeps } from '../../control/deps.ts'
+import type { Log } from '../../lib/log.ts'
+import * as runs from '../../store/sandboxes/runs.ts'
+
+/** What `/metrics` tells of the process and of its work, beside the HTTP requests that the server counts itself. */
+export function makeMetrics(
+  deps: Pick<ControlDeps, 'db' | 'waits' | 'channelPlaces' | 'logPlaces'> & {
+    readonly log: Log
+    readonly replicas: { readonly count: number }
+  },
+): Registry {
+  const register = new Registry()
+  collectDefaultMetrics({ register })
+  const open = new Gauge({
+    name: 'sandyard_open_runs',
+    help: 'Runs that have begun and not ended, by the status of their sandbox.',
+    labelNames: ['status'],
+    registers: [register],
+    async collect() {
+      try {
+        const counts = await deps.db.asSystem((q) => runs.countOpen(q))
+        open.reset()
+        for (const { status, count } of counts) open.set({ status }, count)
+      } catch (error) {
+        open.reset() // no figure rather than an old one; the other metrics are still worth reading
+        deps.log.warn({ error }, 'open runs could not be counted for /metrics')
+      }
+    },
+  })
+  addGauge(register, () => deps.replicas.count, {
+    name: 'sandyard_replicas',
+    help: 'Server processes that live on the same database, this one included.',
+  })
+  addGauge(register, () => deps.waits.taken, {
+    name: 'sandyard_waiting_requests',
+    help: 'Requests that wait for a sandbox to run.',
+  })
+  addGauge(register, () => deps.logPlaces.taken, {
+    name: 'sandyard_open_log_streams',
+    help: 'Logs of sandboxes that are being read or followed.',
+  })
+  addGauge(register, () => deps.channelPlaces.taken, {
+    name: 'sandyard_open_channels',
+    help: 'Command channels that are open, or are being opened.',
+  })
+  return register
+}
+
+/** A count as it is when it is asked for. */
+function addGauge(
+  register: Registry,
+  count: () => number,
+  words: { readonly name: string; readonly help: string },
+): void {
+  const gauge = new Gauge({
+    ...words,
+    registers: [register],
+    collect() {
+      gauge.set(count())
+    },
+  })
+}

@@ -1,0 +1,91 @@
+import { readdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { isMissing } from '../../lib/is-missing.ts'
+import type { Config } from '../../config.ts'
+import { fieldsBeyond } from '../../domain/spec/required-abilities.ts'
+import { findInstallation, isolationOf, whatMicroVmsLack } from '../../worker/drivers/microsandbox/installation.ts'
+import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-plan.ts'
+import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
+import { OCI_ABILITIES, whatIsMissing } from '../../worker/drivers/oci/probe.ts'
+import type { FoundRuntime } from '../../worker/drivers/oci/runtime.ts'
+import { microVmFolder, sandboxFolder } from './start-worker.ts'
+
+/** Drivers that run sandboxes, in the order of preference: the strongest isolation first. */
+export const REAL_DRIVERS = ['microsandbox', 'oci'] as const
+export type RealDriver = (typeof REAL_DRIVERS)[number]
+
+/** How one driver stands on this machine. */
+export type DriverSurvey = {
+  readonly name: RealDriver
+  /** What it would isolate sandboxes by; empty when it can't run. */
+  readonly isolation: string
+  /** Everything that keeps it from running here, in words. */
+  readonly lacks: readonly string[]
+  /** Where in a request it is asked for what it does not offer. */
+  readonly refuses: readonly string[]
+  /** Whether disks of sandboxes are kept here that only it can run. */
+  readonly keepsSandboxes: boolean
+}
+
+export type DriverChoice = { readonly name: RealDriver | 'simulated'; readonly why: string }
+
+/** How each driver stands on this machine, in the order of preference. */
+export async function surveyDrivers(
+  config: Config,
+  getRuntime: () => Promise<FoundRuntime>,
+): Promise<readonly DriverSurvey[]> {
+  return await Promise.all([surveyMicrosandbox(config), surveyOci(config, getRuntime)])
+}
+
+/**
+ * The driver that the settings and the machine choose. A disk is its driver's: where sandboxes are kept that only one
+ * driver can run, that one goes on, as with another they would begin anew. Otherwise the first that can run, or the last
+ * one, whose opening then tells what is missing.
+ */
+export function chooseDriver(setting: Config['driver'], surveys: readonly DriverSurvey[]): DriverChoice {
+  if (setting !== 'auto') return { name: setting, why: 'the settings name it' }
+  const keeping = surveys.filter(({ keepsSandboxes }) => keepsSandboxes)
+  const only = keeping.length === 1 ? keeping[0] : undefined
+  if (only !== undefined) return { name: only.name, why: 'the disks of sandboxes that are kept here are its own' }
+  const able = surveys.find(({ lacks }) => lacks.length === 0)
+  if (able !== undefined) {
+    const isFirst = able.name === surveys[0]?.name
+    return {
+      name: able.name,
+      why: isFirst ? 'it isolates most, and can run here' : 'it is the first that can run here',
+    }
+  }
+  return { name: 'oci', why: 'no driver can run here, and this one needs least' }
+}
+
+async function surveyMicrosandbox(config: Config): Promise<DriverSurvey> {
+  const installation = findInstallation()
+  return {
+    name: 'microsandbox',
+    isolation: installation === null ? '' : isolationOf(installation.version),
+    lacks: await whatMicroVmsLack(),
+    refuses: fieldsBeyond(MICROSANDBOX_ABILITIES),
+    keepsSandboxes: await hasEntries(join(microVmFolder(config), 'kept')),
+  }
+}
+
+async function surveyOci(config: Config, getRuntime: () => Promise<FoundRuntime>): Promise<DriverSurvey> {
+  const lacks = [...whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)]
+  let isolation = ''
+  try {
+    isolation = (await getRuntime()).isolation
+  } catch (error) {
+    lacks.push(error instanceof Error ? error.message : String(error))
+  }
+  const keepsSandboxes = await hasEntries(join(sandboxFolder(config), 'disks', 'kept'))
+  return { name: 'oci', isolation, lacks, refuses: fieldsBeyond(OCI_ABILITIES), keepsSandboxes }
+}
+
+async function hasEntries(folder: string): Promise<boolean> {
+  try {
+    return (await readdir(folder)).length > 0
+  } catch (error) {
+    if (isMissing(error)) return false
+    throw error
+  }
+}

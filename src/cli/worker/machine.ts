@@ -1,0 +1,137 @@
+import { rm } from 'node:fs/promises'
+import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
+import type { Config } from '../../config.ts'
+import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
+import type { WorkerId } from '../../domain/ids.ts'
+import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
+import type { Log } from '../../lib/log.ts'
+import { systemRandom } from '../../lib/random.ts'
+import { runAgent } from '../../worker/agent.ts'
+import type { ControlPlane } from '../../worker/control-plane.ts'
+import type { Driver } from '../../worker/drivers/driver.ts'
+import { ensureDemoImage } from '../../worker/images/demo.ts'
+import { openLease, type Lease } from '../../worker/lease.ts'
+import type { SandboxLogs } from '../../worker/logs/logs.ts'
+import { makeFilesOf } from '../../worker/volumes/files-of.ts'
+import type { VolumeStorage } from '../../worker/volumes/storage.ts'
+import type { DataFolder } from '../server/data-folder.ts'
+import { openDriver } from './open-driver.ts'
+import { say } from '../say.ts'
+import { leaseFileOf, openImages, openLogs, openStorage, UID_SHIFT } from './start-worker.ts'
+
+/** What runs sandboxes on this machine, and what keeps their volumes and logs. */
+export type Machine = {
+  readonly driver: Driver
+  readonly storage: VolumeStorage
+  readonly logs: SandboxLogs
+  /** How long sandboxes may run without a word from the control plane; null: for ever. */
+  readonly lease: Lease | null
+}
+
+/** What a machine is opened with. */
+export type MachineDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
+
+/**
+ * Opens the driver, the volumes and the logs of this machine, and says what they are. `fencesItself` is false only where
+ * worker and control plane are one process: nothing else could run its sandboxes meanwhile. Rejects when no driver works
+ * here.
+ */
+export async function openMachine(
+  deps: MachineDeps,
+  { fencesItself }: { readonly fencesItself: boolean },
+): Promise<Machine> {
+  await using opened = new AsyncDisposableStack()
+  const storage = opened.adopt(await openStorage(deps.config, deps.log), (one) => one.close())
+  say(`volumes: ${storage.report.how}`)
+  const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
+  const leaseFile = fencesItself ? leaseFileOf(deps.config) : null
+  // One that is left of an earlier worker on this folder would have its watchdog kill what runs here now.
+  if (leaseFile === null) await rm(leaseFileOf(deps.config), { force: true })
+  const lease = leaseFile === null ? null : await openLease(leaseFile)
+  const { driver, why } = await openDriver(deps.config, { ...deps, storage, logs, leaseFile })
+  const { report } = await driver.probe()
+  say(`sandboxes run with the driver ${report.name} (${why}): ${report.isolation}`)
+  opened.move()
+  return { driver, storage, logs, lease }
+}
+
+/** Who a worker is, and how it reaches its control plane. */
+export type Identity = {
+  readonly worker_id: WorkerId
+  /** See `worker/life.ts`. */
+  readonly life: string
+  readonly controlPlane: ControlPlane
+  readonly onSynced?: (answer: SyncAnswer) => void
+}
+
+/** Lives as a worker until the signal; rejects when the driver can't work on this machine. Sandboxes go on running. */
+export function liveAsWorker(
+  { config, log }: Omit<MachineDeps, 'folder'>,
+  { machine: { lease, ...machine }, identity }: { readonly machine: Machine; readonly identity: Identity },
+  signal: AbortSignal,
+): Promise<void> {
+  return runAgent(
+    {
+      ...identity,
+      ...machine,
+      ...(lease === null ? { fencesItself: false } : { fencesItself: true, lease }),
+      storageSampleMs: config.storageSampleSecs * 1_000,
+      filesOf: makeFilesOf({ uidShift: UID_SHIFT, random: systemRandom, log }),
+      clock: systemClock,
+      log,
+    },
+    signal,
+  )
+}
+
+/** Makes the demo image where sandboxes can run. May be repeated. */
+export async function keepDemoImage({ config, log }: Omit<MachineDeps, 'folder'>, machine: Machine): Promise<void> {
+  if (machine.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
+}
+
+/** Ends what runs where the settings say so, says what goes on running otherwise, and lets go of the machine. */
+export async function leaveMachine(config: Config, { driver, storage, logs, lease }: Machine): Promise<void> {
+  if (config.shutdown === 'stop') await stopAll(driver, config.stopGraceMs)
+  const live = (await driver.list()).filter(({ phase }) => phase === 'running')
+  if (live.length > 0) {
+    const until = lease === null ? '' : ` within ${String(SELF_FENCE_MS / 1000)} s, after which they are destroyed`
+    say(
+      `${String(live.length)} sandboxes go on running; the next start takes them over${until} (SANDYARD_SHUTDOWN=stop ends them)`,
+    )
+  }
+  await driver.close()
+  await logs.close()
+  await storage.close()
+}
+
+/** How long the control plane may take to hear of what was stopped, in milliseconds. */
+const HEARD_LIMIT_MS = 5_000
+const HEARD_LOOK_MS = 50
+
+/**
+ * Ends what runs where the settings say so, and waits until the worker, which must still live, has told the control plane: what
+ * it does not hear of, it calls lost.
+ */
+export async function stopWhileHeard(config: Config, { driver }: Pick<Machine, 'driver'>): Promise<void> {
+  if (config.shutdown !== 'stop') return
+  await stopAll(driver, config.stopGraceMs)
+  const deadlineMs = systemClock.monotonicMs() + HEARD_LIMIT_MS
+  while ((await driver.list()).length > 0 && systemClock.monotonicMs() < deadlineMs)
+    await systemClock.sleep(HEARD_LOOK_MS)
+}
+
+async function stopAll(driver: Driver, graceMs: number): Promise<void> {
+  const live = (await driver.list()).filter(({ phase }) => phase !== 'ended')
+  if (live.length > 0) say(`stopping ${String(live.length)} sandboxes`)
+  await Promise.all(live.map(({ run_id }) => driver.stop(run_id, graceMs)))
+}
+
+/** How long the first sync may take before the address is told all the same, in milliseconds. */
+const FIRST_SYNC_MS = 10_000
+
+/** Before the worker's first sync, what ran is told as it was, and what needs an ability of the worker is refused. */
+export async function untilSynced(synced: Promise<void>, signal: AbortSignal): Promise<void> {
+  const over = new AbortController()
+  await Promise.race([synced, interruptibleSleep(systemClock, FIRST_SYNC_MS, AbortSignal.any([signal, over.signal]))])
+  over.abort()
+}

@@ -1,0 +1,41 @@
+import { join } from 'node:path'
+import type { Config } from '../../config.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { makeMicrosandboxDriver } from '../../worker/drivers/microsandbox/driver.ts'
+import { findInstallation } from '../../worker/drivers/microsandbox/installation.ts'
+import type { Driver } from '../../worker/drivers/driver.ts'
+import { startWatchdog } from '../../worker/drivers/watchdog.ts'
+import { microVmFolder, openImages, UID_SHIFT, type DriverDeps } from './start-worker.ts'
+
+/** Opens the driver for microVMs. Rejects, in words, with what the machine lacks for it. */
+export async function openMicrosandboxDriver(
+  config: Config,
+  { storage, logs, log, leaseFile }: DriverDeps,
+): Promise<Driver> {
+  const installation = findInstallation()
+  if (installation === null) throw new Error('the npm package microsandbox is not installed for this machine')
+  const images = await openImages(config, log)
+  const runs = `vms:${join(microVmFolder(config), 'runs')}` as const
+  const watchdog = leaseFile === null ? null : startWatchdog({ leaseFile, runs, clock: systemClock, log })
+  const driver = await makeMicrosandboxDriver({
+    dir: microVmFolder(config),
+    installation,
+    images,
+    imageDigests: async () => {
+      const records = await Promise.all((await images.list()).map((reference) => images.inspect(reference)))
+      return records.flatMap((record) => (record === null ? [] : [record.digest]))
+    },
+    volumes: storage,
+    logs,
+    clock: systemClock,
+    log,
+    settings: { defaultDiskMib: config.diskMib, uidShift: UID_SHIFT, cpuOvercommit: config.vcpuOvercommit },
+  })
+  return {
+    ...driver,
+    async close() {
+      await driver.close()
+      await watchdog?.close()
+    },
+  }
+}

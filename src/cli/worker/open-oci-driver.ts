@@ -1,0 +1,112 @@
+import { join } from 'node:path'
+import { duplexPair } from 'node:stream'
+import type { Config } from '../../config.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { systemRandom } from '../../lib/random.ts'
+import { DEFAULT_CHANNEL_LIMITS } from '../../worker/channel/channel.ts'
+import { serveChannel } from '../../worker/channel/serve-channel.ts'
+import { makeCommandHelper } from '../../worker/command-helper.ts'
+import type { Driver } from '../../worker/drivers/driver.ts'
+import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
+import { makeOciDriver } from '../../worker/drivers/oci/driver.ts'
+import { cgroupFolderOf } from '../../worker/drivers/oci/cgroup.ts'
+import { cgroupParentOf } from '../../worker/drivers/oci/leftovers.ts'
+import { startWatchdog } from '../../worker/drivers/watchdog.ts'
+import { makeContainerGuests } from '../../worker/drivers/oci/guests.ts'
+import { findRuntime, type FoundRuntime } from '../../worker/drivers/oci/runtime.ts'
+import { makeLauncher } from '../../worker/drivers/oci/launcher.ts'
+import { loadPtyBinding } from '../../worker/drivers/oci/pty-binding.ts'
+import { makeNetworks } from '../../worker/network/make-networks.ts'
+import { readHostResolvers } from '../../worker/network/resolv-conf.ts'
+import { openImages, sandboxFolder, UID_SHIFT, type DriverDeps } from './start-worker.ts'
+import { VERSION } from '../version.ts'
+
+/** The OCI runtime that the settings choose. Rejects, in words, when there is none. */
+export function chooseRuntime(config: Config): Promise<FoundRuntime> {
+  return findRuntime({
+    name: config.runtime === 'auto' ? null : config.runtime,
+    searchPath: process.env['PATH'] ?? '',
+    stateDir: join(config.dataDir, 'runtime'),
+    initBinary: DEFAULT_OCI_SETTINGS.initBinary,
+  })
+}
+
+/** Opens the driver for OCI runtimes. Rejects, in words, with what the machine lacks for it. */
+export async function openOciDriver(
+  config: Config,
+  {
+    folder,
+    storage,
+    logs,
+    log,
+    leaseFile,
+    getRuntime,
+  }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
+): Promise<Driver> {
+  const runtime = await getRuntime()
+  for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
+  const helper = makeCommandHelper(log)
+  const networks = await makeNetworks({
+    dir: join(config.dataDir, 'network'),
+    pool: config.networkPool,
+    namePrefix: folder.namePrefix,
+    hostResolvers: await readHostResolvers(),
+    hardDeny: [],
+    hasRebindProtection: true,
+    readyAhead: config.readyAhead,
+    commands: helper.commands,
+    clock: systemClock,
+    random: systemRandom,
+    log,
+  })
+  const images = await openImages(config, log)
+  const launcher = makeLauncher(log, leaseFile)
+  const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(sandboxFolder(config)))}` as const
+  const watchdog = leaseFile === null ? null : startWatchdog({ leaseFile, runs, clock: systemClock, log })
+  const guests = makeContainerGuests({ log, launcher, pty: loadPtyBinding() })
+  const driver = await makeOciDriver({
+    dir: sandboxFolder(config),
+    runtime,
+    launcher,
+    commands: helper.commands,
+    images,
+    networks,
+    clock: systemClock,
+    log,
+    random: systemRandom,
+    volumes: storage,
+    logs,
+    openGuestChannel: (container, use, capture) => {
+      const [client, agent] = duplexPair()
+      serveChannel(agent, guests.of(container), {
+        clock: systemClock,
+        log,
+        limits: DEFAULT_CHANNEL_LIMITS,
+        agentVersion: `sandyard ${VERSION}`,
+        onActivity: use.touch,
+        onProcess: use.hold,
+        capture,
+      }).catch((error: unknown) => {
+        log.error({ error }, 'a command channel ended in a way that it should not')
+      })
+      return client
+    },
+    settings: {
+      ...DEFAULT_OCI_SETTINGS,
+      defaultDiskMib: config.diskMib,
+      diskPool: config.readyAhead,
+      cpuOvercommit: config.vcpuOvercommit,
+      uidShift: UID_SHIFT,
+    },
+  })
+  return {
+    ...driver,
+    async close() {
+      await driver.close()
+      await networks.close()
+      launcher.close()
+      helper.close()
+      await watchdog?.close()
+    },
+  }
+}

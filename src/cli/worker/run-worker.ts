@@ -1,0 +1,154 @@
+import { text } from 'node:stream/consumers'
+import type { Config } from '../../config.ts'
+import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
+import { makeCalmLog } from '../../lib/calm-log.ts'
+import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { makeLog } from '../../lib/log.ts'
+import { systemRandom } from '../../lib/random.ts'
+import { lockDataFolder } from '../../store/embedded/data-lock.ts'
+import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../../worker/control-plane.ts'
+import { beginLife } from '../../worker/life.ts'
+import { UsageError, type Call } from '../commands/command.ts'
+import { ensureDataDir, openDataFolder } from '../server/data-folder.ts'
+import { inWords, joinFleet, type JoinWish } from './join-fleet.ts'
+import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, stopWhileHeard, type Machine } from './machine.ts'
+import { say } from '../say.ts'
+import { lifeFileOf } from './start-worker.ts'
+import { stopSignal, untilAborted } from '../until-stopped.ts'
+import { forgetIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
+
+/** What the process ends with when its worker was removed: to start it again changes nothing then. */
+export const REMOVED_EXIT_CODE = 3
+
+/** Joins a control plane unless that was done before, and runs sandboxes for it until SIGTERM. */
+export async function runWorker(call: Call): Promise<number> {
+  const { config } = call
+  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
+  const token = await readToken(call)
+  const signal = stopSignal()
+  await ensureDataDir(config.dataDir)
+  using _lock = lockDataFolder(config.dataDir)
+  const origin = await originOf(call, token)
+  const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
+  say(`data folder: ${config.dataDir}`)
+  // Before it joins: a machine that can run nothing must not use the token up.
+  const machine = await openMachine({ config, folder, log }, { fencesItself: true })
+  try {
+    const joined = origin.kind === 'joined' ? origin : await joinFleet(config.dataDir, origin.wish, signal)
+    if (joined !== null) await live(config, { machine, joined }, signal)
+    return 0
+  } catch (error) {
+    if (!(error instanceof WorkerRemoved)) throw error
+    await forgetIdentity(config.dataDir)
+    say(`${error.message}: its sandboxes are destroyed. With a new join token this machine can join as a new worker`)
+    return REMOVED_EXIT_CODE
+  } finally {
+    await leaveMachine(config, machine)
+  }
+}
+
+/** A token among the words of a command line can be read by every user of the machine: it is taken off there. */
+async function readToken({ config, switches }: Call): Promise<string | null> {
+  process.title = 'sandyard worker'
+  if (!switches.has('token-stdin')) return config.joinToken
+  const token = (await text(process.stdin)).trim()
+  if (token === '') throw new UsageError('the join token is read from standard input, and there was none')
+  return token
+}
+
+type Origin = ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly wish: JoinWish }
+
+/** Who this machine is already, with the address that it is given now; or how it is to join. */
+async function originOf({ config, texts }: Call, token: string | null): Promise<Origin> {
+  const known = await readIdentity(config.dataDir)
+  const name = texts['name'] ?? config.workerName
+  if (known?.joined === null || known === null) {
+    if (config.join === null) throw new UsageError('--join URL (or SANDYARD_JOIN) says where the control plane is')
+    if (token === null)
+      throw new UsageError(
+        'a join token is needed, in SANDYARD_JOIN_TOKEN or by --token-stdin: `sandyard worker token` makes one',
+      )
+    return { kind: 'new', wish: { url: config.join, token, name } }
+  }
+  const joined = { ...known.joined, url: config.join ?? known.joined.url }
+  if (name !== null && name !== joined.name)
+    throw new UsageError(
+      `this machine has joined as '${joined.name}' already; for another name, remove that worker first`,
+    )
+  if (token !== null) say(`this machine has joined as '${joined.name}' already: the join token is not used`)
+  if (joined.url !== known.joined.url) await writeIdentity(config.dataDir, { ...known, joined })
+  return { kind: 'joined', credential: known.credential, joined }
+}
+
+type Life = { readonly machine: Machine; readonly joined: JoinedIdentity }
+
+async function live(
+  config: Config,
+  { machine, joined: { credential, joined } }: Life,
+  signal: AbortSignal,
+): Promise<void> {
+  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
+  const { url, worker_id, name } = joined
+  warnOfPlainText(url)
+  say(`worker '${name}' (${worker_id}) of ${url}`)
+  await keepDemoImage({ config, log }, machine)
+  const life = await beginLife({ clock: systemClock, random: systemRandom }, lifeFileOf(config))
+  const controlPlane = tellReach(makeControlPlane({ url, credential }), url)
+  const identity = { worker_id, life, controlPlane, onSynced: tellStanding() }
+  const ending = new AbortController()
+  const living = liveAsWorker({ config, log }, { machine, identity }, ending.signal)
+  const stopped = untilAborted(signal)
+    .then(() => stopWhileHeard(config, machine))
+    .finally(() => {
+      ending.abort(signal.reason)
+    })
+  await Promise.all([living, Promise.race([living, stopped])])
+}
+
+/** Says when the control plane was reached first, and whenever it begins or ends a drain. */
+function tellStanding(): (answer: SyncAnswer) => void {
+  let told: string | null = null
+  return ({ drain }) => {
+    const until = drain?.deadline_at ?? null
+    const standing =
+      drain === undefined
+        ? 'ready: the control plane gives it sandboxes to run'
+        : `draining: it gets no new sandboxes, and those that run go on ${until === null ? 'to their end' : `until ${until}`}`
+    if (standing !== told) say(standing)
+    told = standing
+  }
+}
+
+/** Says when the control plane is out of reach, and when it is not any more. */
+function tellReach(controlPlane: ControlPlane, url: string): ControlPlane {
+  let isAway = false
+  return {
+    ...controlPlane,
+    async sync(request, signal, onTaken) {
+      try {
+        const answer = await controlPlane.sync(request, signal, onTaken)
+        if (isAway) say(`${url} answers again`)
+        isAway = false
+        return answer
+      } catch (error) {
+        if (!isAway && !signal.aborted && !(error instanceof WorkerRemoved)) {
+          isAway = true
+          const fence = `${String(SELF_FENCE_MS / 1000)} s without an answer end the sandboxes here`
+          say(`${url} can't be reached: ${inWords(error)}; it is tried again and again. ${fence}`)
+        }
+        throw error
+      }
+    },
+  }
+}
+
+const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
+
+function warnOfPlainText(url: string): void {
+  const { protocol, hostname } = new URL(url)
+  if (protocol === 'https:' || LOOPBACK.test(hostname)) return
+  say(
+    `WARNING: ${url} is not encrypted: whoever sees the network between here and there reads credentials and secrets. Use https`,
+  )
+}

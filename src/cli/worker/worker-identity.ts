@@ -1,0 +1,52 @@
+import { open, readFile, rename, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { asId, type WorkerId } from '../../domain/ids.ts'
+import { isMissing } from '../../lib/is-missing.ts'
+
+/** Who this machine is as a worker. It makes its credential before it joins, so that it can ask again with the same one. */
+export type WorkerIdentity = {
+  readonly credential: string
+  /** Set once it has joined. */
+  readonly joined: { readonly url: string; readonly worker_id: WorkerId; readonly name: string } | null
+}
+
+/** One that has joined. */
+export type JoinedIdentity = WorkerIdentity & { readonly joined: NonNullable<WorkerIdentity['joined']> }
+
+/** Whether a data folder is a worker's. */
+export async function isWorkerFolder(dataDir: string): Promise<boolean> {
+  return (await readIdentity(dataDir)) !== null
+}
+
+/** The identity that lies in a data folder, or null. */
+export async function readIdentity(dataDir: string): Promise<WorkerIdentity | null> {
+  try {
+    const { credential, joined } = JSON.parse(await readFile(fileOf(dataDir), 'utf8')) as WorkerIdentity // written below
+    return { credential, joined: joined === null ? null : { ...joined, worker_id: asId<WorkerId>(joined.worker_id) } }
+  } catch (error) {
+    if (isMissing(error)) return null
+    throw new Error(`the worker's identity in ${fileOf(dataDir)} can't be read`, { cause: error })
+  }
+}
+
+/** Writes an identity whole, for its owner alone; after a power cut it is this one or the one before. */
+export async function writeIdentity(dataDir: string, identity: WorkerIdentity): Promise<void> {
+  const path = fileOf(dataDir)
+  const file = await open(`${path}.tmp`, 'w', 0o600)
+  await file.writeFile(JSON.stringify(identity))
+  await file.sync()
+  await file.close()
+  await rename(`${path}.tmp`, path)
+  const folder = await open(dataDir)
+  await folder.sync()
+  await folder.close()
+}
+
+/** Forgets the identity: the machine can join anew. */
+export async function forgetIdentity(dataDir: string): Promise<void> {
+  await rm(fileOf(dataDir), { force: true })
+}
+
+function fileOf(dataDir: string): string {
+  return join(dataDir, 'worker.json')
+}

@@ -1,0 +1,45 @@
+import { Type } from 'typebox'
+import { DateTime, input, oneOf, orNull, page, Uuid, variants } from '../common.ts'
+import { pageQuery } from '../sandboxes/sandboxes.ts'
+
+/** Audit events. Source: service description 2.4 and 4.6; the variants of the actor from the published description. */
+
+const EventActor = variants(
+  'kind',
+  [
+    Type.Object({ kind: oneOf(['user']), user_id: Uuid, label: Type.String(), redacted_email: Type.String() }),
+    Type.Object({ kind: oneOf(['api_key']), api_key_id: Uuid, name: Type.String() }),
+    Type.Object({ kind: oneOf(['system']), code: Type.String(), label: Type.String() }),
+    Type.Object({
+      kind: oneOf(['ssh_key']),
+      key_id: Uuid,
+      fingerprint: Type.String(),
+      label: Type.Optional(orNull(Type.String())),
+    }),
+  ],
+  { title: 'EventActor', description: 'Who caused an event, as they were then.' },
+)
+
+export const EventReply = Type.Object(
+  {
+    id: Uuid,
+    org_id: Uuid,
+    timestamp: DateTime,
+    category: Type.String(),
+    event_type: Type.String(),
+    actor: EventActor,
+    payload: Type.Unknown({ description: 'Facts that depend on the type of the event.' }),
+  },
+  { title: 'Event', description: 'Something that happened in the organization; it never changes.' },
+)
+
+export const EventPage = page(EventReply, 'EventPage')
+
+export const EventIdParams = input({ event_id: Uuid })
+
+export const ListEventsQuery = input({
+  event_type: Type.Optional(Type.String({ description: 'Only events of this type.' })),
+  since: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or after this instant.' })),
+  until: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or before this instant.' })),
+  ...pageQuery,
+})

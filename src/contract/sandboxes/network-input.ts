@@ -1,0 +1,136 @@
+import { Type } from 'typebox'
+import { HOSTS_MAX, RULES_MAX, RULE_PORTS_MAX, SECRETS_MAX } from '../../domain/orgs/limits.ts'
+import { ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS } from '../../domain/spec/spec.ts'
+import type { DestinationInput as Destination } from '../../domain/spec/spec-input.ts'
+import { componentOrNull, input, int32, oneOfEither, orNull, variants } from '../common.ts'
+import { PortRange, PublishedPort } from './spec-shared.ts'
+
+/** The network of a create request. Source: the published description and the recorded traffic. */
+
+const DestinationInput = Type.Unsafe<Destination>({
+  title: 'DestinationInput',
+  description: 'Anything, or an object with exactly one of its keys.',
+  anyOf: [
+    {
+      type: 'object',
+      properties: {
+        cidr: { type: 'string' },
+        domain: { type: 'string' },
+        domain_suffix: { type: 'string' },
+        group: oneOfEither(DESTINATION_GROUPS),
+      },
+      additionalProperties: false,
+      minProperties: 1,
+      maxProperties: 1,
+    },
+    oneOfEither(['any']),
+  ],
+})
+
+const RuleInput = input(
+  {
+    direction: oneOfEither(DIRECTIONS),
+    destination: DestinationInput,
+    action: oneOfEither(ACTIONS),
+    ports: Type.Optional(Type.Array(PortRange, { maxItems: RULE_PORTS_MAX })),
+    protocols: Type.Optional(Type.Array(oneOfEither(PROTOCOLS), { maxItems: PROTOCOLS.length })),
+  },
+  { title: 'RuleInput', description: 'A rule of a network policy. No ports or protocols: all of them.' },
+)
+
+const NetworkPolicyInput = input(
+  {
+    default_egress: Type.Optional(oneOfEither(ACTIONS)),
+    default_ingress: Type.Optional(oneOfEither(ACTIONS)),
+    rules: Type.Optional(Type.Array(RuleInput, { maxItems: RULES_MAX })),
+  },
+  {
+    title: 'NetworkPolicyInput',
+    description: 'Rules in their order; the first that matches in a direction decides, else the default, `deny`.',
+  },
+)
+
+const HostPattern = variants(
+  'type',
+  [
+    input({ type: oneOfEither(['exact']), value: Type.String() }),
+    input({ type: oneOfEither(['wildcard']), value: Type.String() }),
+    input({ type: oneOfEither(['any']) }),
+  ],
+  { title: 'HostPattern', description: 'Hosts that a secret may be sent to.' },
+)
+const Hosts = Type.Array(HostPattern, { maxItems: HOSTS_MAX })
+
+const ViolationAction = variants(
+  'type',
+  [
+    input({ type: oneOfEither(['block']) }),
+    input({ type: oneOfEither(['block_and_log']) }),
+    input({ type: oneOfEither(['block_and_terminate']) }),
+    input({ type: oneOfEither(['passthrough']), hosts: Hosts }),
+  ],
+  { title: 'ViolationAction', description: 'What happens to a request that carries a placeholder to another host.' },
+)
+
+const SecretSource = variants(
+  'type',
+  [
+    input({ type: oneOfEither(['env']), var: Type.String() }),
+    input({ type: oneOfEither(['store']), reference: Type.String() }),
+  ],
+  { title: 'SecretSource', description: 'Where the value lies on the client; it never leaves it.' },
+)
+
+const flag = Type.Optional(Type.Boolean())
+
+const SecretInput = input(
+  {
+    env_var: Type.String(),
+    placeholder: Type.String(),
+    value: Type.Optional(Type.String({ format: 'password' })),
+    source: Type.Optional(componentOrNull(SecretSource)),
+    allowed_hosts: Type.Optional(Hosts),
+    injection: Type.Optional(input({ headers: flag, basic_auth: flag, query_params: flag, body: flag })),
+    on_violation: Type.Optional(componentOrNull(ViolationAction)),
+    require_tls_identity: flag,
+    substitution: Type.Optional(
+      input({ headers: flag, query: flag, body: flag }, { description: 'A later spelling of `injection`.' }),
+    ),
+    passthrough_hosts: Type.Optional(Hosts),
+    violation_action: Type.Optional(componentOrNull(ViolationAction)),
+  },
+  { title: 'SecretInput', description: 'A secret that the sandbox sees only as a placeholder.' },
+)
+
+const SecretsInput = input(
+  {
+    entries: Type.Optional(Type.Array(SecretInput, { maxItems: SECRETS_MAX })),
+    on_violation: Type.Optional(ViolationAction),
+    violation_action: Type.Optional(ViolationAction),
+  },
+  { title: 'SecretsInput', description: 'Secrets, and what happens when one would leak.' },
+)
+
+/** An object of the API's full network shape that only null is accepted for. */
+const notYet = Type.Optional(orNull(Type.Unsafe<object>({ type: 'object', additionalProperties: true })))
+
+export const NetworkInput = input(
+  {
+    enabled: Type.Optional(Type.Boolean({ default: true })),
+    strict: Type.Optional(
+      Type.Boolean({ default: false, description: 'How domain rules treat what they can not tell apart.' }),
+    ),
+    max_connections: Type.Optional(orNull(int32())),
+    policy: Type.Optional(componentOrNull(NetworkPolicyInput)),
+    secrets: Type.Optional(componentOrNull(SecretsInput)),
+    ports: Type.Optional(Type.Array(PublishedPort, { maxItems: RULE_PORTS_MAX })),
+    trust_host_cas: Type.Optional(Type.Boolean({ default: false })),
+    dns: notYet,
+    interface: notYet,
+    tls: notYet,
+  },
+  {
+    title: 'NetworkInput',
+    description: 'The network of the sandbox. Without a policy: public addresses and DNS, nothing else.',
+  },
+)

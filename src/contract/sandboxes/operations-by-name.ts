@@ -1,0 +1,83 @@
+import { MessageReply } from '../common.ts'
+import { json, operation, type Operation } from '../operation.ts'
+import { SandboxNameParams, SandboxPatch, StartQuery, WaitQuery } from './sandboxes.ts'
+import {
+  DELETE_DESCRIPTION, RENAME_PROBLEMS, SANDBOX, START_DESCRIPTION, START_PROBLEMS, STOP_DESCRIPTION, STOP_PROBLEMS, WAIT_DESCRIPTION, WAIT_PROBLEMS,
+} from './operation-words.ts' // prettier-ignore
+
+/** Sandboxes by their name, as the public client asks for them. */
+export const SANDBOX_BY_NAME_OPERATIONS = {
+  get_sandbox_by_name: operation({
+    id: 'get_sandbox_by_name',
+    method: 'GET',
+    path: '/v1/sandboxes/by-name/{name}',
+    tag: 'Sandboxes by name',
+    summary: 'Get a sandbox by its name',
+    params: SandboxNameParams,
+    reply: SANDBOX,
+    problems: ['sandbox_not_found'],
+  }),
+  wait_for_sandbox_by_name: operation({
+    id: 'wait_for_sandbox_by_name',
+    method: 'GET',
+    path: '/v1/sandboxes/by-name/{name}/wait',
+    tag: 'Sandboxes by name',
+    summary: 'Wait until a sandbox, found by its name, has a status',
+    description: WAIT_DESCRIPTION,
+    params: SandboxNameParams,
+    query: WaitQuery,
+    reply: SANDBOX,
+    problems: WAIT_PROBLEMS,
+  }),
+  update_sandbox_by_name: operation({
+    id: 'update_sandbox_by_name',
+    method: 'PATCH',
+    matches: true,
+    path: '/v1/sandboxes/by-name/{name}',
+    tag: 'Sandboxes by name',
+    summary: 'Change the name or the slug of a sandbox, found by its name',
+    params: SandboxNameParams,
+    body: SandboxPatch,
+    reply: SANDBOX,
+    problems: RENAME_PROBLEMS,
+  }),
+  delete_sandbox_by_name: operation({
+    id: 'delete_sandbox_by_name',
+    method: 'DELETE',
+    matches: true,
+    path: '/v1/sandboxes/by-name/{name}',
+    tag: 'Sandboxes by name',
+    summary: 'Delete a sandbox by its name',
+    description: DELETE_DESCRIPTION,
+    params: SandboxNameParams,
+    reply: json(MessageReply, 'The sandbox is gone.'),
+    problems: STOP_PROBLEMS,
+  }),
+  start_sandbox_by_name: operation({
+    id: 'start_sandbox_by_name',
+    method: 'POST',
+    matches: true,
+    resumes: true,
+    path: '/v1/sandboxes/by-name/{name}/start',
+    tag: 'Sandboxes by name',
+    summary: 'Start a sandbox by its name',
+    description: START_DESCRIPTION,
+    params: SandboxNameParams,
+    query: StartQuery,
+    reply: SANDBOX,
+    problems: START_PROBLEMS,
+  }),
+  stop_sandbox_by_name: operation({
+    id: 'stop_sandbox_by_name',
+    method: 'POST',
+    matches: true,
+    resumes: true,
+    path: '/v1/sandboxes/by-name/{name}/stop',
+    tag: 'Sandboxes by name',
+    summary: 'Stop a sandbox by its name',
+    description: STOP_DESCRIPTION,
+    params: SandboxNameParams,
+    reply: SANDBOX,
+    problems: STOP_PROBLEMS,
+  }),
+} as const satisfies Record<string, Operation>

@@ -1,0 +1,157 @@
+import { Type } from 'typebox'
+import { eitherCasing } from '../../domain/casing.ts'
+import {
+  ACTIONS, DESTINATION_GROUPS, DIRECTIONS, DISK_IMAGE_FORMATS, HOST_PERMISSIONS, PROTOCOLS, RLIMIT_RESOURCES,
+  SANDBOX_LOG_LEVELS, STAT_VIRTUALIZATIONS, type Destination,
+} from '../../domain/spec/spec.ts' // prettier-ignore
+import { componentOrNull, int32, int64, oneOf, orNull, stringMap, variants } from '../common.ts'
+import { EnvVar, PortRange, PublishedPort } from './spec-shared.ts'
+
+/** The specification as replies show it. Source: service description 2.3. */
+
+const DestinationReply = Type.Unsafe<Destination>({
+  title: 'Destination',
+  description:
+    'What a rule matches: anything, an address block, a domain, a domain with its subdomains, or a group of addresses.',
+  oneOf: [
+    { type: 'string', enum: ['any'] },
+    ...(['cidr', 'domain', 'domain_suffix'] as const).map((key) => ({
+      type: 'object',
+      properties: { [key]: { type: 'string' } },
+      required: [key],
+      additionalProperties: false,
+    })),
+    {
+      type: 'object',
+      properties: { group: { type: 'string', enum: [...DESTINATION_GROUPS] } },
+      required: ['group'],
+      additionalProperties: false,
+    },
+  ],
+})
+
+const RuleReply = Type.Object(
+  {
+    direction: oneOf(DIRECTIONS),
+    destination: DestinationReply,
+    action: oneOf(ACTIONS),
+    ports: Type.Array(PortRange),
+    protocols: Type.Array(oneOf(PROTOCOLS)),
+  },
+  { title: 'Rule', description: 'A rule of a network policy. No ports or protocols: all of them.' },
+)
+
+const NetworkPolicyReply = Type.Object(
+  { default_egress: oneOf(ACTIONS), default_ingress: oneOf(ACTIONS), rules: Type.Array(RuleReply) },
+  {
+    title: 'NetworkPolicy',
+    description: 'Rules in their order; the first that matches in a direction decides, else the default.',
+  },
+)
+
+const LifecyclePolicyReply = Type.Object(
+  {
+    ephemeral: Type.Boolean({ description: 'Whether the sandbox is removed once it has ended.' }),
+    idle_timeout_secs: orNull(int64({ description: 'Stops a sandbox that nobody used for so long.' })),
+    max_duration_secs: orNull(int64({ description: 'Stops a sandbox that ran for so long.' })),
+  },
+  { title: 'LifecyclePolicy', description: 'When a sandbox ends by itself.' },
+)
+
+const ResourcesReply = Type.Object(
+  {
+    memory_mib: int32(),
+    vcpus: int32(),
+    disk_size_mib: orNull(int32({ description: 'Size of the writable disk; null: what the worker gives.' })),
+  },
+  { title: 'Resources', description: 'What the sandbox may use of its worker.' },
+)
+
+const RuntimeReply = Type.Object(
+  {
+    cmd: orNull(Type.Array(Type.String())),
+    entrypoint: orNull(Type.Array(Type.String())),
+    hostname: orNull(Type.String()),
+    log_level: orNull(oneOf(SANDBOX_LOG_LEVELS)),
+    metrics_sample_interval_ms: orNull(int64()),
+    disable_metrics_sample: Type.Boolean(),
+    scripts: stringMap(),
+    shell: orNull(Type.String()),
+    user: orNull(Type.String()),
+    workdir: orNull(Type.String()),
+  },
+  { title: 'RuntimeOptions', description: 'How processes in the sandbox run; null stands for what the image says.' },
+)
+
+const RlimitReply = Type.Object(
+  { resource: oneOf(eitherCasing(RLIMIT_RESOURCES).slice(RLIMIT_RESOURCES.length)), soft: int64(), hard: int64() },
+  { title: 'Rlimit', description: 'A resource limit that every process of the sandbox inherits.' },
+)
+
+const MountOptionsReply = Type.Object(
+  { readonly: Type.Boolean(), noexec: Type.Boolean(), nosuid: Type.Boolean(), nodev: Type.Boolean() },
+  { title: 'MountOptions', description: 'What can not be done on a mount.' },
+)
+
+const share = {
+  stat_virtualization: oneOf(STAT_VIRTUALIZATIONS),
+  host_permissions: oneOf(HOST_PERMISSIONS),
+}
+const mounted = { guest: Type.String(), options: MountOptionsReply }
+const MountReply = variants(
+  'type',
+  [
+    Type.Object({ type: oneOf(['Bind']), ...mounted, ...share, quota_mib: Type.Optional(orNull(int32())) }),
+    Type.Object({ type: oneOf(['Named']), ...mounted, ...share }),
+    Type.Object({ type: oneOf(['Tmpfs']), ...mounted, size_mib: Type.Optional(orNull(int32())) }),
+    Type.Object({
+      type: oneOf(['DiskImage']),
+      ...mounted,
+      format: oneOf(eitherCasing(DISK_IMAGE_FORMATS).slice(DISK_IMAGE_FORMATS.length)),
+      fstype: Type.Optional(orNull(Type.String())),
+    }),
+  ],
+  { title: 'Mount', description: 'Where something is mounted and how; what it is stays out of replies.' },
+)
+
+const SecretReply = Type.Object(
+  {
+    env_var: Type.String(),
+    placeholder: Type.String(),
+    allowed_hosts: Type.Array(Type.Object({})),
+    injection: Type.Object({}),
+    on_violation: Type.Optional(Type.Object({})),
+  },
+  { title: 'Secret', description: 'A secret without its value.' },
+)
+
+const NetworkReply = Type.Object(
+  {
+    enabled: Type.Boolean(),
+    ports: Type.Array(PublishedPort),
+    trust_host_cas: Type.Boolean(),
+    max_connections: Type.Optional(orNull(int32())),
+    policy: Type.Optional(componentOrNull(NetworkPolicyReply)),
+    secrets: Type.Optional(Type.Array(SecretReply)),
+  },
+  {
+    title: 'Network',
+    description:
+      'The network of the sandbox; a null policy is the default one: public addresses and DNS, nothing else.',
+  },
+)
+
+export const SandboxSpecReply = Type.Object(
+  {
+    image: orNull(Type.String({ description: 'The OCI image reference as it was asked for.' })),
+    resources: ResourcesReply,
+    runtime: RuntimeReply,
+    env: Type.Array(EnvVar),
+    labels: stringMap(),
+    rlimits: Type.Array(RlimitReply),
+    lifecycle: LifecyclePolicyReply,
+    mounts: Type.Array(MountReply),
+    network: NetworkReply,
+  },
+  { title: 'SandboxSpec', description: 'What a sandbox was asked to be, without secrets and sources.' },
+)

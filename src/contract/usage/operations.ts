@@ -1,0 +1,35 @@
+import { StorageBreakdownReply, UsageBreakdownReply, UsageQuery, UsageSummaryReply } from './billing.ts'
+import { json, operation, type Operation } from '../operation.ts'
+
+/** Usage and what it costs. Source: service description 4.7; contract decisions, "Time range of the usage routes". */
+export const BILLING_OPERATIONS = {
+  get_usage: operation({
+    id: 'get_usage',
+    method: 'GET',
+    path: '/v1/billing/usage',
+    tag: 'Usage',
+    summary: 'Get what was metered and what it costs',
+    query: UsageQuery,
+    reply: json(UsageSummaryReply, 'Line items, a daily series and totals.'),
+  }),
+  get_sandbox_breakdown: operation({
+    id: 'get_sandbox_breakdown',
+    method: 'GET',
+    path: '/v1/billing/usage/sandbox',
+    tag: 'Usage',
+    summary: 'Get usage by sandbox and day',
+    description: 'A range that gives more than 400,000 rows is refused; `sandyard usage export` has no such limit.',
+    query: UsageQuery,
+    reply: json(UsageBreakdownReply, 'Usage by sandbox and day.'),
+  }),
+  get_storage_breakdown: operation({
+    id: 'get_storage_breakdown',
+    method: 'GET',
+    path: '/v1/billing/usage/storage',
+    tag: 'Usage',
+    summary: 'Get storage usage by volume and day',
+    description: 'A range that gives more than 400,000 rows is refused.',
+    query: UsageQuery,
+    reply: json(StorageBreakdownReply, 'Storage usage by volume and day.'),
+  }),
+} as const satisfies Record<string, Operation>

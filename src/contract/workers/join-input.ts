@@ -1,0 +1,13 @@
+import { Type } from 'typebox'
+import { input, int32 } from '../common.ts'
+
+const Text = Type.String({ maxLength: 200 })
+
+/** The body of `POST /worker/v1/join`: see `JoinRequest`. */
+export const JoinInput = input({
+  protocol: int32(),
+  token: Text,
+  credential_sha256: Type.String({ pattern: '^[0-9a-f]{64}$' }),
+  name: Type.Union([Text, Type.Null()]),
+  fallback_name: Text,
+})

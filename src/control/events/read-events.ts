@@ -1,0 +1,46 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import type { EventId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { firstUuidOf } from '../../lib/uuid.ts'
+import * as events from '../../store/events/events.ts'
+import type { ControlDeps } from '../deps.ts'
+import { readPage, type Page, type PageInput } from '../requests/page.ts'
+
+export type EventsInput = PageInput & {
+  readonly event_type: string | null
+  /** Both inclusive. */
+  readonly since: Date | null
+  readonly until: Date | null
+}
+
+export type { EventRow } from '../../store/events/events.ts'
+
+/** How far an event's id may lie from its timestamp: ids of one process never go back, its clock may. */
+const ID_SLACK_MS = 60_000
+
+/** A page of the organization's audit events, the newest first. Throws `invalid_request` for a bad cursor. */
+export async function listEvents(
+  deps: Pick<ControlDeps, 'db'>,
+  caller: Caller,
+  input: EventsInput,
+): Promise<Page<events.EventRow>> {
+  const { event_type, since, until } = input
+  const range = {
+    event_type,
+    since,
+    until,
+    fromId: since === null ? null : firstUuidOf(new Date(since.getTime() - ID_SLACK_MS)),
+    toId: until === null ? null : firstUuidOf(new Date(until.getTime() + ID_SLACK_MS)),
+  }
+  const { org_id } = caller
+  return readPage('events', input, (before, count) =>
+    deps.db.asOrg(org_id, (q) => events.page(q, org_id, { ...range, before }, count)),
+  )
+}
+
+/** One event of the organization. Throws `event_not_found`. */
+export async function getEvent(deps: Pick<ControlDeps, 'db'>, caller: Caller, id: EventId): Promise<events.EventRow> {
+  const event = await deps.db.asOrg(caller.org_id, (q) => events.find(q, caller.org_id, id))
+  if (event === null) throw new Problem('event_not_found')
+  return event
+}

@@ -1,0 +1,132 @@
+import { OPERATOR, type Acting } from '../../domain/orgs/caller.ts'
+import { EMAIL_RULE, readEmail } from '../../domain/orgs/email.ts'
+import { asId, type OrgId } from '../../domain/ids.ts'
+import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
+import { Problem } from '../../domain/problem.ts'
+import { invalidRequest } from '../../domain/spec/refusal.ts'
+import { slugOf } from '../../domain/sandboxes/slugs.ts'
+import { constraintOf, type Queryable } from '../../store/postgres/database.ts'
+import * as orgs from '../../store/orgs/orgs.ts'
+import * as plans from '../../store/orgs/plans.ts'
+import { wakeAtCommit } from '../../store/postgres/wake-connection.ts'
+import type { ControlDeps } from '../deps.ts'
+import { joinOrg } from './members.ts'
+import { planNotFound } from './plans.ts'
+import { requireHolding } from './quotas.ts'
+import { tell } from '../events/tell.ts'
+import { standingTopic } from '../streams/watch-caller.ts'
+
+type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
+
+export type NewOrg = {
+  readonly name: string
+  /** null: made of the name. */
+  readonly slug: string | null
+  /** The e-mail of its first owner. */
+  readonly owner: string
+  /** null: the plan without limits. */
+  readonly plan: string | null
+}
+
+/**
+ * Makes an organization with its owner and host volume; it has no key yet. Answers its id and slug. Throws
+ * `invalid_request` by field, `not_found` for the plan, and `name_already_exists` for a slug that is taken.
+ */
+export async function createOrg(
+  deps: WriteDeps,
+  input: NewOrg,
+): Promise<{ readonly id: OrgId; readonly slug: string }> {
+  const { name, plan } = input
+  if (!isName(name)) throw invalidRequest('name', name, NAME_RULE)
+  const email = readEmail(input.owner)
+  if (email === null) throw invalidRequest('owner', input.owner, EMAIL_RULE)
+  const slug = input.slug ?? slugOf(name)
+  if (slug === null || !isSlug(slug)) throw invalidRequest('slug', input.slug ?? name, SLUG_RULE)
+  const owner = { email, display_name: null, role: 'owner' } as const
+  try {
+    return await deps.db.transaction('system', async (tx) => {
+      const id = await foundOrg(deps, tx, { name, slug, owner, actor: OPERATOR })
+      if (plan !== null) await putOnPlan(deps, tx, { org_id: id, actor: OPERATOR }, plan)
+      return { id, slug }
+    })
+  } catch (error) {
+    if (constraintOf(error) !== 'orgs_slug_key') throw error
+    throw new Problem('name_already_exists', {
+      message: `the slug '${slug}' is another organization's`,
+      details: { field: 'slug', seen: slug, accepted: 'a slug that no organization has' },
+      cause: error,
+    })
+  }
+}
+
+/** Makes an organization with its owner and host volume, and their events, in a transaction that makes more. */
+export async function foundOrg(
+  deps: Pick<WriteDeps, 'clock' | 'uuids'>,
+  tx: Queryable,
+  given: Pick<NewOrg, 'name'> &
+    Pick<Acting, 'actor'> & { readonly slug: string; readonly owner: Parameters<typeof joinOrg>[3] },
+): Promise<OrgId> {
+  const { name, slug, owner, actor } = given
+  const now = deps.clock.now()
+  const org_id = asId<OrgId>(deps.uuids.next())
+  const acting = { org_id, actor }
+  await orgs.insertOrg(tx, { id: org_id, name, slug, now })
+  await tell(deps, tx, { ...acting, event_type: 'org_created', payload: { name, slug } })
+  await joinOrg(deps, tx, acting, owner)
+  const volume_id = deps.uuids.next()
+  await orgs.insertHostVolume(tx, { id: volume_id, org_id, now })
+  await tell(deps, tx, { ...acting, event_type: 'volume_created', payload: { volume_id, kind: 'host' } })
+  return org_id
+}
+
+/** Organizations with their plan and standing, by slug, after a given slug. */
+export function listOrgs(
+  deps: Pick<ControlDeps, 'db'>,
+  after: string | null,
+  limit: number,
+): Promise<readonly plans.OrgWithTerms[]> {
+  return deps.db.asSystem((q) => plans.listOrgs(q, after, limit))
+}
+
+/** Refuses an organization's starts from now on and lets the loops stop what runs. One that is suspended stays so. */
+export async function suspendOrg(deps: WriteDeps, acting: Acting, reason: string | null): Promise<void> {
+  await deps.db.transaction('system', async (tx) => {
+    const terms = await plans.lockTerms(tx, acting.org_id)
+    if (terms.suspended_at !== null) return
+    const now = deps.clock.now()
+    await plans.saveTerms(tx, acting.org_id, { ...terms, suspended_at: now, now })
+    await tell(deps, tx, { ...acting, event_type: 'org_suspended', payload: reason === null ? {} : { reason } })
+    await wakeAtCommit(tx, ['quotas', standingTopic(acting.org_id)])
+  })
+}
+
+/** Lets an organization start sandboxes again; nothing starts by itself. One that is not suspended stays as it is. */
+export async function resumeOrg(deps: WriteDeps, acting: Acting): Promise<void> {
+  await deps.db.transaction('system', async (tx) => {
+    const terms = await plans.lockTerms(tx, acting.org_id)
+    if (terms.suspended_at === null) return
+    await plans.saveTerms(tx, acting.org_id, { ...terms, suspended_at: null, now: deps.clock.now() })
+    await tell(deps, tx, { ...acting, event_type: 'org_resumed', payload: {} })
+  })
+}
+
+/** Puts an organization on a plan, at once. What exceeds its limits stays. Throws `not_found`, and `invalid_request` as `setQuota`. */
+export async function changePlan(deps: WriteDeps, acting: Acting, plan: string): Promise<void> {
+  await deps.db.transaction('system', (tx) => putOnPlan(deps, tx, acting, plan))
+}
+
+async function putOnPlan(
+  deps: Pick<WriteDeps, 'clock' | 'uuids'>,
+  tx: Queryable,
+  acting: Acting,
+  name: string,
+): Promise<void> {
+  const plan = await plans.find(tx, name)
+  if (plan === null) throw planNotFound(name)
+  const terms = await plans.lockTerms(tx, acting.org_id)
+  if (terms.plan === name) return
+  await requireHolding(tx, { ...plan.limits, ...terms.quota_overrides })
+  await plans.saveTerms(tx, acting.org_id, { ...terms, plan: name, now: deps.clock.now() })
+  await tell(deps, tx, { ...acting, event_type: 'org_plan_changed', payload: { plan: name, from: terms.plan } })
+  await wakeAtCommit(tx, ['quotas'])
+}

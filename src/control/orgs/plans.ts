@@ -1,0 +1,63 @@
+import { OPERATOR } from '../../domain/orgs/caller.ts'
+import { isPlanName, parsePlanTerms, PLAN_NAME_RULE, type Plan } from '../../domain/orgs/plan.ts'
+import { Problem } from '../../domain/problem.ts'
+import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
+import * as plans from '../../store/orgs/plans.ts'
+import { wakeAtCommit } from '../../store/postgres/wake-connection.ts'
+import type { ControlDeps } from '../deps.ts'
+import { isSame, requireHolding } from './quotas.ts'
+import { tell } from '../events/tell.ts'
+
+/** The plans of the installation by name, with how many organizations are on each. */
+export function listPlans(deps: Pick<ControlDeps, 'db'>): Promise<readonly (Plan & { readonly orgs: number })[]> {
+  return deps.db.asSystem((q) => plans.list(q))
+}
+
+/** One plan. Throws `not_found`. */
+export async function getPlan(deps: Pick<ControlDeps, 'db'>, name: string): Promise<Plan> {
+  const plan = await deps.db.asSystem((q) => plans.find(q, name))
+  if (plan === null) throw planNotFound(name)
+  return plan
+}
+
+/** The refusal of a plan that there is not. */
+export function planNotFound(name: string): Problem {
+  return new Problem('not_found', { message: `there is no plan '${name}'; \`sandyard plan list\` shows what there is` })
+}
+
+/**
+ * Makes a plan of JSON, or gives it other terms, at once for every organization on it; each gets the event. Setting
+ * what is set changes nothing. Throws `invalid_request` naming the field that is no limit or price or has no such value.
+ */
+export async function setPlan(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids'>,
+  name: string,
+  json: unknown,
+): Promise<void> {
+  if (!isPlanName(name)) throw invalidRequest('name', name, PLAN_NAME_RULE)
+  const parsed = parsePlanTerms(json)
+  if ('refusal' in parsed) throw refusalProblem(parsed.refusal)
+  const { limits, prices } = parsed.terms
+  await deps.db.transaction('system', async (tx) => {
+    await plans.lockAll(tx)
+    const from = await plans.find(tx, name)
+    if (from !== null && isSame(from.limits, limits) && samePrices(from, parsed.terms)) return
+    await requireHolding(tx, limits)
+    await plans.save(tx, { name, limits, prices }, deps.clock.now())
+    const payload = {
+      plan: name,
+      limits,
+      ...(prices === null ? {} : { prices }),
+      from: { limits: from?.limits ?? {}, prices: from?.prices ?? null },
+    }
+    for (const org_id of await plans.orgsOn(tx, name))
+      await tell(deps, tx, { org_id, actor: OPERATOR, event_type: 'plan_changed', payload })
+    await wakeAtCommit(tx, ['quotas'])
+  })
+}
+
+function samePrices(one: Pick<Plan, 'prices'>, other: Pick<Plan, 'prices'>): boolean {
+  const text = ({ prices }: Pick<Plan, 'prices'>): string =>
+    JSON.stringify(prices === null ? null : Object.entries(prices).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+  return text(one) === text(other)
+}

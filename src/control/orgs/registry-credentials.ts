@@ -1,0 +1,104 @@
+import type { Acting } from '../../domain/orgs/caller.ts'
+import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
+import { byteLength, isPlainText } from '../../domain/sandboxes/names.ts'
+import { Problem } from '../../domain/problem.ts'
+import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
+import { isRegistryHost, REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
+import * as credentials from '../../store/orgs/credentials.ts'
+import type { ControlDeps } from '../deps.ts'
+import { readPage, type Page, type PageInput } from '../requests/page.ts'
+import { credentialSealContext } from './registry-auth.ts'
+import { replyLost, type Once } from '../requests/once.ts'
+import { tell } from '../events/tell.ts'
+
+type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
+
+/** A credential without its password, which never leaves the control plane but to a worker that pulls with it. */
+export type Credential = credentials.CredentialRow
+
+export type NewCredential = {
+  readonly host: string
+  readonly username: string
+  readonly password: string
+  readonly once?: Once | null
+}
+
+const USERNAME_MAX_BYTES = 256
+/** Registries' tokens are passwords too, and some are signed documents of a few KiB. */
+const PASSWORD_MAX_BYTES = 16 * 1024
+
+// RFC 7617, 2: neither may hold control characters, and the user's name no colon.
+const USERNAME_RULE = `1 to ${String(USERNAME_MAX_BYTES)} bytes of UTF-8 without colons and control characters`
+const PASSWORD_RULE = `1 to ${String(PASSWORD_MAX_BYTES)} bytes of UTF-8 without control characters`
+
+/**
+ * Saves the organization's credential for a registry host, in place of an earlier one for it. The password is sealed
+ * before it reaches a table. Throws `invalid_request` by field; the password is in no message.
+ */
+export async function saveCredential(
+  deps: WriteDeps & Pick<ControlDeps, 'seal'>,
+  acting: Acting,
+  input: NewCredential,
+): Promise<Credential> {
+  const { org_id } = acting
+  const { host, username, once = null } = input
+  if (once !== null && once.noted !== null) return await savedBefore(deps, org_id, asId<CredentialId>(once.noted))
+  refuseUnfit(input)
+  const password_sealed = deps.seal.seal(input.password, credentialSealContext(org_id, host))
+  return deps.db.transaction(org_id, async (tx) => {
+    const id = asId<CredentialId>(deps.uuids.next())
+    const now = deps.clock.now()
+    const saved = await credentials.save(tx, { id, org_id, host, username, password_sealed, now })
+    await once?.note(tx, saved.id)
+    const payload = { credential_id: saved.id, host, username }
+    await tell(deps, tx, { ...acting, event_type: 'registry_credential_saved', payload })
+    return saved
+  })
+}
+
+/** The credential that an earlier try of the request saved, as it is now. */
+async function savedBefore(deps: Pick<ControlDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
+  const found = await deps.db.asOrg(org, (q) => credentials.get(q, org, id))
+  if (found === null) throw replyLost('the credential was saved, and is gone since')
+  return found
+}
+
+/** A page of the organization's credentials, the newest first. Throws `invalid_request` for a bad cursor. */
+export function listCredentials(
+  deps: Pick<ControlDeps, 'db'>,
+  { org_id }: Pick<Acting, 'org_id'>,
+  input: PageInput,
+): Promise<Page<Credential>> {
+  return readPage('registry_credentials', input, (after, count) =>
+    deps.db.asOrg(org_id, (q) => credentials.page(q, org_id, after, count)),
+  )
+}
+
+/** Deletes a credential, named by its id or its host. Throws `registry_credential_not_found`, `precondition_failed`. */
+export async function deleteCredential(
+  deps: WriteDeps,
+  acting: Acting,
+  which: { readonly id: CredentialId } | { readonly host: string },
+  ifMatch: IfMatch | null = null,
+): Promise<void> {
+  await deps.db.transaction(acting.org_id, async (tx) => {
+    const removed = await credentials.remove(tx, acting.org_id, which)
+    if (removed === null) throw new Problem('registry_credential_not_found')
+    requireMatch(ifMatch, tagOf(JSON.stringify(removed))) // what it throws takes the deletion back
+    const payload = { credential_id: removed.id, host: removed.host, username: removed.username }
+    await tell(deps, tx, { ...acting, event_type: 'registry_credential_deleted', payload })
+  })
+}
+
+function refuseUnfit({ host, username, password }: NewCredential): void {
+  if (!isRegistryHost(host)) throw invalidRequest('host', host, REGISTRY_HOST_RULE)
+  if (!isLine(username, USERNAME_MAX_BYTES) || username.includes(':'))
+    throw invalidRequest('username', username, USERNAME_RULE)
+  if (!isLine(password, PASSWORD_MAX_BYTES))
+    throw refusalProblem({ code: 'invalid_request', field: 'password', seen: null, accepted: PASSWORD_RULE })
+}
+
+function isLine(text: string, maxBytes: number): boolean {
+  return text !== '' && byteLength(text) <= maxBytes && isPlainText(text)
+}

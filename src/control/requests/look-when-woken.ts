@@ -1,0 +1,26 @@
+import { interruptibleSleep, WOKEN, type Clock } from '../../lib/clock.ts'
+import type { Wake } from '../../store/postgres/wake.ts'
+
+export type Looking = {
+  readonly clock: Clock
+  readonly wake: Pick<Wake, 'subscribe'>
+  readonly topic: string
+  /** What a lost wake-up costs, in milliseconds. */
+  readonly everyMs: number
+}
+
+/** Looks at once, at each wake-up of a topic, and after a while without one, until the signal. A look must not reject. */
+export async function lookWhenWoken(looking: Looking, look: () => Promise<void>, signal: AbortSignal): Promise<void> {
+  const { clock, wake, topic, everyMs } = looking
+  let woken = new AbortController()
+  const unsubscribe = wake.subscribe(topic, () => woken.abort(WOKEN))
+  try {
+    while (!signal.aborted) {
+      woken = new AbortController() // before the look: a wake-up that comes during it leads to another
+      await look()
+      await interruptibleSleep(clock, everyMs, AbortSignal.any([woken.signal, signal]))
+    }
+  } finally {
+    unsubscribe()
+  }
+}

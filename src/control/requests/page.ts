@@ -1,0 +1,23 @@
+import { decodeCursor, encodeCursor, type CursorList } from '../../domain/requests/cursor.ts'
+
+/** What a request asks of a list: the `next_cursor` of the page before, and the most items. */
+export type PageInput = { readonly cursor: string | null; readonly limit: number }
+
+/** A page of a list; `nextCursor` is null on the last one. */
+export type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
+
+/**
+ * A page of a list that is in the order of its ids. A cursor is a place in that order: what comes or goes meanwhile
+ * neither repeats nor hides others. `read` gives the first `count` rows that follow the row `after`. Throws
+ * `invalid_request` for a bad cursor.
+ */
+export async function readPage<Item extends { readonly id: string }>(
+  list: CursorList,
+  { cursor, limit }: PageInput,
+  read: (after: string | null, count: number) => Promise<readonly Item[]>,
+): Promise<Page<Item>> {
+  const rows = await read(cursor === null ? null : decodeCursor(list, cursor), limit + 1)
+  const items = rows.slice(0, limit)
+  const last = items.at(-1)
+  return { items, nextCursor: rows.length > limit && last !== undefined ? encodeCursor(list, last.id) : null }
+}

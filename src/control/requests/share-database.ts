@@ -1,0 +1,44 @@
+import type { OrgId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { inTurn, makeFairSlots } from '../../lib/fair-slots.ts'
+import type { Database } from '../../store/postgres/database.ts'
+
+/** How the connections for organizations are shared. */
+export type DatabaseShare = {
+  readonly connections: number
+  /** The most that one organization has at once; the others stay free for the others. */
+  readonly perOrg: number
+}
+
+/** The most requests of one organization that wait for their turn; some thousands are served in a second. */
+const WAITING_PER_ORG = 1_024
+
+/** The refusal of a question to the database (`rate_limited`). Unlike others, it may come when a part of a request is done. */
+export class CrowdedOut extends Problem {
+  constructor() {
+    const how_to_change = 'send fewer requests at once'
+    super('rate_limited', {
+      message: `too many requests: ${String(WAITING_PER_ORG)} of this organization wait for the database; ${how_to_change}`,
+      details: { limit: 'org_requests_waiting', max: WAITING_PER_ORG, current: WAITING_PER_ORG, how_to_change },
+    })
+  }
+}
+
+/**
+ * The same database, for whose connections organizations take turns: one that asks slow questions, or many, waits for
+ * itself. Throws `CrowdedOut` when too many of one organization wait. The program's own work takes no turns.
+ */
+export function shareDatabase(db: Database, { connections, perOrg }: DatabaseShare): Database {
+  const turns = makeFairSlots({ slots: connections, perKey: perOrg, waitingPerKey: WAITING_PER_ORG })
+
+  async function ask<T>(scope: OrgId | 'system', work: () => Promise<T>): Promise<T> {
+    return scope === 'system' ? work() : inTurn(turns, scope, { work, full: () => new CrowdedOut() })
+  }
+
+  return {
+    ...db,
+    asOrg: (org, fn) => ask(org, () => db.asOrg(org, fn)),
+    transaction: (scope, fn) => ask(scope, () => db.transaction(scope, fn)),
+    commit: (scope, statement) => ask(scope, () => db.commit(scope, statement)),
+  }
+}

@@ -1,0 +1,196 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { asId, type CredentialId, type RunId, type SandboxId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { renderSpec } from '../../domain/spec/render-spec.ts'
+import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import { makeSlug } from '../../domain/sandboxes/slugs.ts'
+import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
+import { randomBelow } from '../../lib/random.ts'
+import type { NewSandbox } from '../../store/sandboxes/admissions.ts'
+import type { NewEvent } from '../../store/events/events.ts'
+import * as credentials from '../../store/orgs/credentials.ts'
+import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
+import { requireAbilities } from './abilities.ts'
+import type { ControlDeps } from '../deps.ts'
+import { replyLost, type Once } from '../requests/once.ts'
+import { registryHostOf, registrySealContext } from '../orgs/registry-auth.ts'
+import { requireVolumes } from '../volumes/require-volumes.ts'
+import { takeWait, waitWhileStarting } from './wait-for-run.ts'
+
+export type CreateInput = {
+  readonly spec: SandboxSpec
+  /** null: the slug becomes the name. */
+  readonly name: string | null
+  /** null: a free one is made. */
+  readonly slug: string | null
+  readonly registry: RegistrySelection
+  readonly start: boolean
+  /** With `start`: how long to wait for the sandbox to run; null answers at once. */
+  readonly waitMs: number | null
+  /** Aborted when the client left; null where nothing is waited for. */
+  readonly signal: AbortSignal | null
+  /** With an Idempotency-Key: the sandbox gets its id, so that no try makes another. */
+  readonly once?: Once | null
+}
+
+/** How often a made slug that is taken is made anew. */
+const SLUG_TRIES = 8
+
+/**
+ * Creates a sandbox, durable before the answer, and with `start` admits its first run in the same commit. Throws
+ * `invalid_sandbox_config` for what no worker can enforce, `name_already_exists`, `quota_exceeded`, `org_suspended`, `rate_limited`.
+ */
+export async function createSandbox(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<Sandbox> {
+  const made = input.once?.isRetry === true ? await madeBefore(deps, caller, input.once) : null
+  const needed = made === null ? await requireAbilities(deps, input.spec) : []
+  if (made === null) await requireCredential(deps, caller, input)
+  const giveBack = input.start && input.waitMs !== null ? takeWait(deps) : null
+  try {
+    const sandbox = made ?? (await admit(deps, caller, input, needed))
+    if (input.start) deps.wake.publish(['pending'])
+    if (!input.start || input.waitMs === null) return sandbox
+    return await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
+  } finally {
+    giveBack?.()
+  }
+}
+
+/** What an earlier try made, as it is now, or null. Throws `idempotency_reply_lost` when it is gone since. */
+async function madeBefore(deps: ControlDeps, caller: Caller, once: Once): Promise<Sandbox | null> {
+  const { org_id } = caller
+  const id = asId<SandboxId>(once.id)
+  const found = await deps.readSandbox({ org_id, id })
+  if (found !== null) return found
+  if (await deps.db.asOrg(org_id, (q) => sandboxes.wasMade(q, org_id, id)))
+    throw replyLost('the sandbox was made, and is gone since')
+  return null
+}
+
+async function admit(
+  deps: ControlDeps,
+  caller: Caller,
+  input: CreateInput,
+  abilities: readonly string[],
+): Promise<Sandbox> {
+  for (let tried = 1; ; tried++) {
+    const slug = input.slug ?? makeSlug((below) => randomBelow(deps.random, below))
+    const volume_ids = await requireVolumes(deps, caller, input.spec)
+    const named = { ...input, slug, name: input.name ?? slug }
+    const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }
+    const answer = await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
+    if (answer.kind === 'admitted') return asSeen(sandbox)
+    if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
+    if (answer.kind === 'failed') throw answer.error
+    const made = input.once === undefined || input.once === null ? null : await madeBefore(deps, caller, input.once)
+    if (made !== null) return made // by a try that was taken for dead
+    await refuseConflict(deps, caller, input)
+    if (tried === SLUG_TRIES)
+      throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })
+  }
+}
+
+/**
+ * Says why an admission met a conflict; returns when that was a made slug or a volume, which the next try says, or is over
+ * already, so that a try is worth it.
+ */
+async function refuseConflict(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<void> {
+  const { slug } = input
+  const name = input.name ?? slug
+  const isNameTaken =
+    name !== null && (await deps.db.asOrg(caller.org_id, (q) => sandboxes.isNameTaken(q, caller.org_id, name)))
+  if (isNameTaken) throw nameTaken('name', name)
+  // A slug is one over all organizations, so a stranger's counts.
+  if (slug !== null && (await deps.db.asSystem((q) => sandboxes.isSlugTaken(q, slug)))) throw nameTaken('slug', slug)
+}
+
+/** The refusal of a name or slug that another sandbox holds. */
+export function nameTaken(field: 'name' | 'slug', seen: string | null): Problem {
+  return new Problem('name_already_exists', {
+    message: `'${field}' already exists`,
+    details: {
+      field,
+      seen,
+      accepted: field === 'name' ? 'a name that no sandbox of the organization has' : 'a slug that no sandbox has',
+    },
+  })
+}
+
+async function requireCredential(deps: ControlDeps, caller: Caller, { registry, spec }: CreateInput): Promise<void> {
+  if (registry.mode !== 'specific') return
+  const id = asId<CredentialId>(registry.credential_id)
+  const found = await deps.db.asOrg(caller.org_id, (q) => credentials.find(q, caller.org_id, id))
+  const host = registryHostOf(spec.image, deps.settings.defaultRegistry)
+  if (found?.host === host) return
+  throw refusalProblem({
+    code: 'invalid_request',
+    field: 'registry.credential_id',
+    seen: found === null ? registry.credential_id : `a credential for ${found.host}`,
+    accepted: `the id of one of the organization's credentials for ${host}`,
+  })
+}
+
+function newSandbox(
+  deps: ControlDeps,
+  caller: Caller,
+  input: CreateInput & { readonly slug: string; readonly name: string },
+  abilities: readonly string[],
+): Omit<NewSandbox, 'volume_ids'> {
+  const { spec, registry, start } = input
+  const id = asId<SandboxId>(input.once?.id ?? deps.uuids.next())
+  const isInline = registry.mode === 'inline'
+  return {
+    id,
+    org_id: caller.org_id,
+    name: input.name,
+    slug: input.slug,
+    status: start ? 'starting' : 'created',
+    status_reason: start ? 'scheduling' : null,
+    ephemeral: spec.lifecycle.ephemeral,
+    created_at: deps.clock.now(),
+    vcpus: spec.resources.vcpus,
+    memory_mib: spec.resources.memory_mib,
+    disk_size_mib: spec.resources.disk_size_mib,
+    max_duration_secs: spec.lifecycle.max_duration_secs,
+    abilities,
+    labels: spec.labels,
+    ...renderSpec(spec),
+    registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
+    registry_sealed: isInline ? deps.seal.seal(registry.password, registrySealContext(id)) : null,
+    run_id: start ? asId<RunId>(deps.uuids.next()) : null,
+  }
+}
+
+function asSeen(sandbox: NewSandbox): Sandbox {
+  const { id, org_id, name, slug, status, status_reason, ephemeral, created_at } = sandbox
+  return {
+    id,
+    org_id,
+    name,
+    slug,
+    status,
+    ephemeral,
+    created_at,
+    last_failure_message: null,
+    started_at: null,
+    status_reason,
+    stopped_at: null,
+    run_id: sandbox.run_id === null ? null : asId<RunId>(sandbox.run_id),
+    spec_json: sandbox.projection_json,
+  }
+}
+
+function eventsOf(deps: ControlDeps, caller: Caller, sandbox: NewSandbox, image: string): readonly NewEvent[] {
+  const { id, name, slug, run_id } = sandbox
+  const common = { org_id: caller.org_id, timestamp: sandbox.created_at, sandbox_id: id, actor: caller.actor }
+  const created: NewEvent = {
+    ...common,
+    id: deps.uuids.next(),
+    event_type: 'sandbox_created',
+    payload: { sandbox_id: id, name, slug, image },
+  }
+  if (run_id === null) return [created]
+  const payload = { sandbox_id: id, name, run_id, cause: 'requested' }
+  return [created, { ...common, id: deps.uuids.next(), event_type: 'sandbox_starting', payload }]
+}

@@ -1,0 +1,62 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { Problem } from '../../domain/problem.ts'
+import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import { constraintOf } from '../../store/postgres/database.ts'
+import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
+import { nameTaken } from './create-sandbox.ts'
+import type { ControlDeps } from '../deps.ts'
+import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import { holdIfMatch } from '../requests/require-match.ts'
+import { tell } from '../events/tell.ts'
+
+/**
+ * Changes a sandbox's name, slug or both; what is absent stays. Repeating it changes nothing more. Throws
+ * `sandbox_not_found`, `name_already_exists`, `precondition_failed`.
+ */
+export async function renameSandbox(
+  deps: ControlDeps,
+  caller: Caller,
+  ref: SandboxRef,
+  to: { readonly name?: string; readonly slug?: string; readonly ifMatch?: IfMatch | null },
+): Promise<Sandbox> {
+  const sandbox = await getSandbox(deps, caller, ref)
+  const name = to.name ?? null
+  const slug = to.slug ?? null
+  const ifMatch = to.ifMatch ?? null
+  if (name === null && slug === null) {
+    requireMatch(ifMatch, tagOf(renderSandbox(sandbox)))
+    return sandbox
+  }
+  const isThere = await refusingTaken({ name, slug }, () =>
+    deps.db.transaction(caller.org_id, async (tx) => {
+      await holdIfMatch(tx, sandbox, ifMatch)
+      if (!(await sandboxes.rename(tx, caller.org_id, sandbox.id, { name, slug }))) return false
+      const { org_id, actor } = caller
+      const payload = {
+        sandbox_id: sandbox.id,
+        name: name ?? sandbox.name,
+        slug: slug ?? sandbox.slug,
+        from: { name: sandbox.name, slug: sandbox.slug },
+      }
+      await tell(deps, tx, { org_id, actor, event_type: 'sandbox_renamed', payload })
+      return true
+    }),
+  )
+  if (!isThere) throw new Problem('sandbox_not_found')
+  return getSandbox(deps, caller, { id: sandbox.id })
+}
+
+async function refusingTaken<T>(
+  to: { readonly name: string | null; readonly slug: string | null },
+  write: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await write()
+  } catch (error) {
+    const constraint = constraintOf(error)
+    if (constraint === 'sandboxes_name_key') throw nameTaken('name', to.name)
+    if (constraint === 'sandboxes_slug_key') throw nameTaken('slug', to.slug)
+    throw error
+  }
+}

@@ -1,0 +1,72 @@
+import type { Readable } from 'node:stream'
+import { LOG_SOURCES, type LogEntry } from '../../contract/streams/log-protocol.ts'
+
+/** A part of a log; `isLast`: nothing more can come. */
+export type LogBatch = { readonly entries: readonly LogEntry[]; readonly isLast: boolean }
+
+/** The longest line that a worker may send, in characters: a text of 16 KiB takes six times that when all of it is escaped. */
+const LINE_MAX_CHARS = 256 * 1024
+
+/**
+ * Reads what a worker sends of a log (`log-protocol.ts`), at the pace of whoever takes it: one batch for each piece that
+ * arrives. Ends with the batch that is the last, or without one when the stream does. Throws for anything that is not the
+ * protocol: its texts go on to clients, to whom an unknown word is fatal.
+ */
+export async function* readLogBatches(stream: Readable): AsyncGenerator<LogBatch> {
+  stream.setEncoding('utf8')
+  const pieces: AsyncIterable<string> = stream
+  let rest = ''
+  for await (const piece of pieces) {
+    const lines = (rest + piece).split('\n')
+    rest = lines.pop() ?? ''
+    if (rest.length > LINE_MAX_CHARS) throw new Error('a worker sent a line of a log that does not end')
+    const batch = parseLines(lines)
+    yield batch
+    if (batch.isLast) return
+  }
+}
+
+function parseLines(lines: readonly string[]): LogBatch {
+  const entries: LogEntry[] = []
+  for (const line of lines) {
+    const parsed = parseJson(line)
+    if (typeof parsed === 'object' && parsed !== null && 'end' in parsed) return { entries, isLast: true }
+    const entry = parseEntry(parsed)
+    if (entry === null) throw new Error('a worker sent what is no line of a log')
+    entries.push(entry)
+  }
+  return { entries, isLast: false }
+}
+
+/** Undefined for what is not JSON: an error of the parser would repeat what a sandbox wrote. */
+function parseJson(line: string): unknown {
+  try {
+    return JSON.parse(line)
+  } catch (error) {
+    if (error instanceof SyntaxError) return undefined
+    throw error
+  }
+}
+
+function parseEntry(line: unknown): LogEntry | null {
+  if (typeof line !== 'object' || line === null) return null
+  if (!('position' in line && 'source' in line && 'ts' in line && 'text' in line)) return null
+  const { position, ts, text } = line
+  const source = LOG_SOURCES.find((one) => one === line.source)
+  if (typeof position !== 'object' || position === null || !('generation' in position && 'offset' in position))
+    return null
+  const { generation, offset } = position
+  if (!isCount(generation) || !isCount(offset) || source === undefined) return null
+  return isInstant(ts) && typeof text === 'string' ? { position: { generation, offset }, source, ts, text } : null
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && Number(value) >= 0
+}
+
+/** RFC 3339 in UTC, as `Date` writes it: the one form that workers send. */
+const INSTANT_SHAPE = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$/
+
+function isInstant(value: unknown): value is string {
+  return typeof value === 'string' && INSTANT_SHAPE.test(value)
+}

@@ -1,0 +1,48 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import type { SandboxId } from '../../domain/ids.ts'
+import { cutAtDays } from '../../domain/usage/metering.ts'
+import type { AskedRange } from '../../domain/usage/usage-range.ts'
+import * as usage from '../../store/usage/usage.ts'
+import type { ControlDeps } from '../deps.ts'
+import { questionOf } from './read-usage.ts'
+
+/** How many rows are read and held at a time. */
+const PAGE = 10_000
+
+/** What a sandbox took on a day, with its last name and slug; amounts in whole milliseconds times units, as text. */
+export type ExportedDay = usage.SandboxDay & { readonly name: string; readonly slug: string }
+
+/**
+ * Usage by day and sandbox, however much it is: one page of a day is held at a time. Runs that go on count up to the
+ * moment of the call. Throws `invalid_request` for a bad range at once, before anything is read.
+ */
+export function exportUsage(
+  deps: Pick<ControlDeps, 'db' | 'clock'>,
+  { org_id }: Pick<Caller, 'org_id'>,
+  asked: AskedRange,
+): AsyncGenerator<readonly ExportedDay[]> {
+  return pagesOf(deps, questionOf(deps, org_id, asked))
+}
+
+async function* pagesOf(
+  { db }: Pick<ControlDeps, 'db'>,
+  { org_id, range, now }: usage.UsageQuestion,
+): AsyncGenerator<readonly ExportedDay[]> {
+  const until = range.until < now ? range.until : now
+  for (const day of cutAtDays({ since: range.since, until })) {
+    let after: SandboxId | null = null
+    do {
+      const page: readonly ExportedDay[] = await db.asOrg(org_id, async (q) => {
+        const rows = await usage.sandboxPage(q, { org_id, range: day, now }, { limit: PAGE, after })
+        const ids = rows.map(({ sandbox_id }) => sandbox_id)
+        const names = new Map((await usage.sandboxNames(q, org_id, ids)).map((sandbox) => [sandbox.id, sandbox]))
+        return rows.map((row) => {
+          const { name, slug } = names.get(row.sandbox_id) ?? { name: '', slug: '' }
+          return { ...row, name, slug }
+        })
+      })
+      if (page.length > 0) yield page
+      after = page.length < PAGE ? null : (page.at(-1)?.sandbox_id ?? null)
+    } while (after !== null)
+  }
+}

@@ -1,0 +1,122 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import type { OrgId } from '../../domain/ids.ts'
+import { daysOf, monthOf, monthsOf, type TimeRange } from '../../domain/usage/metering.ts'
+import {
+  amountCents, divideForDisplay, divideHalfUp, inUnits, METRIC_FACTS, METRICS, projectedCents, type Metric, type Quantities,
+} from '../../domain/usage/pricing.ts' // prettier-ignore
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { chooseUsageRange, type AskedRange } from '../../domain/usage/usage-range.ts'
+import type { Queryable } from '../../store/postgres/database.ts'
+import * as storageUsage from '../../store/usage/storage-usage.ts'
+import * as usage from '../../store/usage/usage.ts'
+import type { ControlDeps } from '../deps.ts'
+
+/** The most rows of one breakdown: a year of a thousand sandboxes that ran every day. */
+export const USAGE_ROWS_MAX = 400_000
+
+type UsageDeps = Pick<ControlDeps, 'db' | 'clock'>
+
+/** What was metered in a range and what it costs; the shape of `UsageSummaryReply`. Throws `invalid_request` for a bad range. */
+export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, asked: AskedRange) {
+  const question = questionOf(deps, caller.org_id, asked)
+  const { range, now } = question
+  const { terms, daily, heldBytes } = await deps.db.asOrg(caller.org_id, async (q) => ({
+    terms: await storageUsage.termsOf(q, caller.org_id),
+    daily: await quantitiesByDay(q, question),
+    heldBytes: await storageUsage.heldBytes(q, caller.org_id),
+  }))
+  if (terms === null) throw new Error(`there is no organization ${caller.org_id}`)
+  const items = METRICS.map((metric) => {
+    const months = monthsOf(range).map((month) => ({ month, quantity: sumOf(daily, metric, month.month) }))
+    const total = months.reduce((sum, { quantity }) => sum + quantity, 0n)
+    return { metric, total, cents: amountCents(metric, months, terms) }
+  })
+  const totalCents = items.reduce((sum, { cents }) => sum + cents, 0n)
+  const seen = { since: range.since, until: range.until < now ? range.until : now }
+  return {
+    period_start: range.since,
+    period_end: range.until,
+    line_items: items.map(({ metric, total, cents }) => ({
+      name: METRIC_FACTS[metric].name,
+      quantity: inUnits(metric, total),
+      unit: METRIC_FACTS[metric].unit,
+      amount_cents: Number(cents),
+    })),
+    daily: daysOf(seen).flatMap((day) =>
+      METRICS.map((metric) => ({
+        date: midnightOf(day),
+        metric: METRIC_FACTS[metric].name,
+        quantity: inUnits(metric, daily.get(day)?.[metric] ?? 0n),
+      })),
+    ),
+    total_cents: Number(totalCents),
+    projected_spend_cents: Number(projectedCents(totalCents, range, now)),
+    storage_gib: heldBytes === null ? null : divideForDisplay(heldBytes, BYTES_PER_GIB),
+  }
+}
+const BYTES_PER_GIB = 1024n ** 3n
+
+/**
+ * Usage by sandbox and day with the names of the sandboxes, deleted ones included. Throws `invalid_request` for a bad range
+ * and for one that gives more than `USAGE_ROWS_MAX` rows.
+ */
+export async function getSandboxBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: AskedRange) {
+  const question = questionOf(deps, org_id, asked)
+  return deps.db.asOrg(org_id, async (q) => {
+    const rows = atMost(await usage.sandboxDays(q, question, USAGE_ROWS_MAX + 1), question.range)
+    const ids = [...new Set(rows.map(({ sandbox_id }) => sandbox_id))]
+    return { rows, sandboxes: await usage.sandboxNames(q, org_id, ids) }
+  })
+}
+
+/** Storage usage by volume and day with the names of the volumes that still exist. Throws as `getSandboxBreakdown` does. */
+export async function getStorageBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: AskedRange) {
+  const question = questionOf(deps, org_id, asked)
+  return deps.db.asOrg(org_id, async (q) => {
+    const days = atMost(await storageUsage.volumeDays(q, question, USAGE_ROWS_MAX + 1), question.range)
+    const rows = days.map(({ volume_id, day, before_byte_ms, until_byte_ms }) => {
+      const mibSeconds = divideHalfUp(until_byte_ms, MIB_SECOND) - divideHalfUp(before_byte_ms, MIB_SECOND)
+      return { volume_id, day: midnightOf(day), mib_seconds: Number(mibSeconds) }
+    })
+    const ids = [...new Set(rows.map(({ volume_id }) => volume_id))]
+    return { rows, volumes: await storageUsage.volumeNames(q, org_id, ids) }
+  })
+}
+/** How many bytes times milliseconds a MiB-second is. */
+const MIB_SECOND = 1024n ** 2n * 1000n
+
+/** UTC midnight of a day such as `2028-02-29`, as replies write it. */
+export function midnightOf(day: string): string {
+  return `${day}T00:00:00Z`
+}
+
+/** What a report reads: the range that was asked for, as seen now. Throws `invalid_request`. */
+export function questionOf({ clock }: Pick<UsageDeps, 'clock'>, org_id: OrgId, asked: AskedRange): usage.UsageQuestion {
+  const now = clock.now()
+  const chosen = chooseUsageRange(asked, now)
+  if (chosen.kind === 'refused') throw refusalProblem(chosen.refusal)
+  return { org_id, range: chosen.range, now }
+}
+
+async function quantitiesByDay(q: Queryable, question: usage.UsageQuestion): Promise<ReadonlyMap<string, Quantities>> {
+  const compute = await usage.orgDays(q, question)
+  const storage = await storageUsage.storageDays(q, question)
+  const days = new Map<string, Quantities>()
+  for (const { day, vcpu_ms, memory_mib_ms, disk_mib_ms } of compute)
+    days.set(day, { vcpu: vcpu_ms, memory: memory_mib_ms, disk: disk_mib_ms, storage: 0n })
+  for (const { day, byte_ms } of storage)
+    days.set(day, { ...(days.get(day) ?? { vcpu: 0n, memory: 0n, disk: 0n }), storage: byte_ms })
+  return days
+}
+
+function sumOf(days: ReadonlyMap<string, Quantities>, metric: Metric, month: string): bigint {
+  let sum = 0n
+  for (const [day, quantities] of days) if (monthOf(day) === month) sum += quantities[metric]
+  return sum
+}
+
+function atMost<Row>(rows: readonly Row[], { since }: TimeRange): readonly Row[] {
+  if (rows.length <= USAGE_ROWS_MAX) return rows
+  const accepted = `a range that gives at most ${String(USAGE_ROWS_MAX)} rows`
+  throw refusalProblem({ code: 'invalid_request', field: 'query.since', seen: since.toISOString(), accepted })
+}

@@ -1,0 +1,78 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { asId, type VolumeId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { VOLUMES_MAX, type Volume } from '../../domain/volumes/volume.ts'
+import { constraintOf } from '../../store/postgres/database.ts'
+import * as volumes from '../../store/volumes/volumes.ts'
+import type { ControlDeps } from '../deps.ts'
+import { replyLost, type Once } from '../requests/once.ts'
+import { tell } from '../events/tell.ts'
+import { requireCap } from './volume-caps.ts'
+
+export type NewVolume = {
+  readonly name: string
+  readonly labels: Readonly<Record<string, string>>
+  readonly capacity_gib: number | null
+  readonly once?: Once | null
+}
+
+/**
+ * Creates a managed volume, durable before the answer; its files get a place at its first use. Throws
+ * `name_already_exists`, also while the last one of that name is still being deleted, and what `requireCap` throws.
+ */
+export async function createVolume(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids'>,
+  caller: Caller,
+  input: NewVolume,
+): Promise<Volume> {
+  const { name, labels, capacity_gib, once = null } = input
+  const { org_id, actor } = caller
+  if (once !== null && once.noted !== null) return await madeBefore(deps, caller, asId<VolumeId>(once.noted))
+  if (capacity_gib !== null) {
+    await requireCap(deps, org_id, { capacity_gib, home: { home_worker_id: null, is_shared: false } })
+  }
+  const now = deps.clock.now()
+  const id = asId<VolumeId>(deps.uuids.next())
+  const times = { created_at: now, updated_at: now }
+  const volume = { id, org_id, kind: 'managed', name, status: 'active', labels, capacity_gib, ...times } as const
+  const payload = { volume_id: id, kind: 'managed', name, ...(capacity_gib === null ? {} : { capacity_gib }) }
+  try {
+    await deps.db.transaction(org_id, async (tx) => {
+      await once?.note(tx, id)
+      if (!(await volumes.insert(tx, volume))) throw tooMany()
+      await tell(deps, tx, { org_id, actor, event_type: 'volume_created', payload })
+    })
+  } catch (error) {
+    if (constraintOf(error) === 'volumes_name_key') throw await nameTaken(deps, caller, name)
+    throw error
+  }
+  return { ...volume, used_bytes: null }
+}
+
+/** The volume that an earlier try of the request made, as it is now. */
+async function madeBefore(deps: Pick<ControlDeps, 'db'>, { org_id }: Caller, id: VolumeId): Promise<Volume> {
+  const found = await deps.db.asOrg(org_id, (q) => volumes.find(q, org_id, id))
+  if (found === null) throw replyLost('the volume was made, and is gone since')
+  return found
+}
+
+async function nameTaken(deps: Pick<ControlDeps, 'db'>, caller: Caller, name: string): Promise<Problem> {
+  const holder = await deps.db.asOrg(caller.org_id, (q) => volumes.findByName(q, caller.org_id, name))
+  const isLeaving = holder?.status === 'deleting'
+  return new Problem('name_already_exists', {
+    message: `'name' already exists${isLeaving ? ': the volume of that name is still being deleted' : ''}`,
+    details: {
+      field: 'name',
+      seen: name,
+      accepted: isLeaving ? 'the same name once that volume is gone' : 'a name that no volume has',
+    },
+  })
+}
+
+function tooMany(): Problem {
+  const max = String(VOLUMES_MAX)
+  return new Problem('quota_exceeded', {
+    message: `quota exceeded: an organization has at most ${max} volumes`,
+    details: { limit: 'volumes', max: VOLUMES_MAX, current: VOLUMES_MAX, requested: 1, how_to_change: 'delete some' },
+  })
+}

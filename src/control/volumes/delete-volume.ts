@@ -1,0 +1,51 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import type { VolumeId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { renderVolume } from '../../domain/volumes/volume.ts'
+import * as volumeReports from '../../store/volumes/volume-reports.ts'
+import * as volumes from '../../store/volumes/volumes.ts'
+import type { ControlDeps } from '../deps.ts'
+import { tell } from '../events/tell.ts'
+import { REAP_TOPIC, volumeTopics } from './volume-topics.ts'
+
+/** How many of the sandboxes that mount a volume a refusal names. */
+const NAMED_USERS_MAX = 20
+
+/**
+ * Schedules a volume for deletion: once this resolves nothing can mount it, and its worker deletes its files. Repeating it
+ * succeeds. Throws `sandbox_not_found` (service description 4.9), `host_volume_stays`, `precondition_failed`, and
+ * `volume_in_use` while a sandbox that is not terminal mounts it.
+ */
+export async function deleteVolume(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake'>,
+  caller: Caller,
+  id: VolumeId,
+  ifMatch: IfMatch | null = null,
+): Promise<void> {
+  const { org_id, actor } = caller
+  const home = await deps.db.transaction(org_id, async (tx) => {
+    const volume = await volumes.lock(tx, org_id, id)
+    if (volume === null) throw new Problem('sandbox_not_found')
+    requireMatch(ifMatch, tagOf(renderVolume(volume)))
+    if (volume.kind === 'host' || volume.name === null) throw new Problem('host_volume_stays')
+    if (volume.status === 'deleting') return volume
+    const users = await volumes.usersOf(tx, id, NAMED_USERS_MAX)
+    if (users.length > 0) throw inUse(users)
+    const now = deps.clock.now()
+    await volumeReports.accrue(tx, [id], now) // what it holds from now on is on its way out
+    await volumes.scheduleDeletion(tx, id, now)
+    const payload = { volume_id: id, name: volume.name }
+    await tell(deps, tx, { org_id, actor, event_type: 'volume_deletion_scheduled', payload })
+    return volume
+  })
+  deps.wake.publish([...volumeTopics(home), REAP_TOPIC])
+}
+
+function inUse(users: readonly volumes.VolumeUser[]): Problem {
+  const names = users.map(({ name }) => `'${name}'`).join(', ')
+  return new Problem('volume_in_use', {
+    message: `volume in use: stop or delete what mounts it first: ${names}`,
+    details: { sandboxes: users },
+  })
+}

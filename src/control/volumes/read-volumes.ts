@@ -1,0 +1,26 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import type { VolumeId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import type { Volume } from '../../domain/volumes/volume.ts'
+import * as volumes from '../../store/volumes/volumes.ts'
+import type { ControlDeps } from '../deps.ts'
+
+/** How a request names a volume: by its id, or as the host volume of its organization. */
+export type VolumeRef = { readonly id: VolumeId } | 'host'
+
+type ReadDeps = Pick<ControlDeps, 'db'>
+
+/** All volumes of the organization, the host volume first, then the oldest. */
+export async function listVolumes(deps: ReadDeps, caller: Caller): Promise<readonly Volume[]> {
+  return deps.db.asOrg(caller.org_id, (q) => volumes.list(q, caller.org_id))
+}
+
+/** A volume of the organization with where it lies. Throws `volume_not_found`, a stranger's included. */
+export async function getVolume(deps: ReadDeps, caller: Caller, ref: VolumeRef): Promise<volumes.PlacedVolume> {
+  const org = caller.org_id
+  const found = await deps.db.asOrg(org, (q) =>
+    ref === 'host' ? volumes.findHost(q, org) : volumes.find(q, org, ref.id),
+  )
+  if (found === null) throw new Problem('volume_not_found')
+  return found
+}

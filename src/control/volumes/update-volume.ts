@@ -1,0 +1,78 @@
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { Problem } from '../../domain/problem.ts'
+import type { VolumeId } from '../../domain/ids.ts'
+import { renderVolume, type Volume } from '../../domain/volumes/volume.ts'
+import type { Queryable } from '../../store/postgres/database.ts'
+import * as volumes from '../../store/volumes/volumes.ts'
+import type { ControlDeps } from '../deps.ts'
+import { tell } from '../events/tell.ts'
+import { requireCap } from './volume-caps.ts'
+import { volumeTopics } from './volume-topics.ts'
+
+export type VolumeChange = {
+  /** undefined leaves the cap as it is, null takes it away. */
+  readonly capacity_gib?: number | null
+  /** Replaces all labels. */
+  readonly labels?: Readonly<Record<string, string>>
+  readonly ifMatch?: IfMatch | null
+}
+
+/**
+ * Changes the cap or the labels of a volume; its worker puts a new cap in force at once. Repeating it changes nothing more.
+ * Throws `sandbox_not_found` (the contract's code for a volume that is not there, see openapi.json), `host_volume_stays`
+ * for a cap on the host volume, `invalid_state_transition` for one that is being deleted, `precondition_failed`, and what
+ * `requireCap` throws.
+ */
+export async function updateVolume(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake'>,
+  caller: Caller,
+  id: VolumeId,
+  change: VolumeChange,
+): Promise<Volume> {
+  const { org_id } = caller
+  const before = await deps.db.asOrg(org_id, (q) => volumes.find(q, org_id, id))
+  if (before === null) throw new Problem('sandbox_not_found')
+  if (before.kind === 'host' && typeof change.capacity_gib === 'number') {
+    throw new Problem('host_volume_stays', { message: 'the host volume cannot have a cap' })
+  }
+  const { capacity_gib } = change
+  if (typeof capacity_gib === 'number') await requireCap(deps, org_id, { capacity_gib, home: before })
+  const changed = await deps.db.transaction(org_id, (tx) => write(deps, { tx, caller, id }, change))
+  deps.wake.publish(volumeTopics(changed))
+  return changed.volume
+}
+
+async function write(
+  deps: Pick<ControlDeps, 'clock' | 'uuids'>,
+  { tx, caller, id }: { readonly tx: Queryable; readonly caller: Caller; readonly id: VolumeId },
+  change: VolumeChange,
+): Promise<volumes.VolumeHome & { readonly volume: Volume }> {
+  const { org_id, actor } = caller
+  const locked = await volumes.lock(tx, org_id, id)
+  if (locked === null) throw new Problem('sandbox_not_found')
+  requireMatch(change.ifMatch ?? null, tagOf(renderVolume(locked)))
+  if (locked.status !== 'active') {
+    const details = { field: 'status', seen: locked.status, accepted: ['active'] }
+    throw new Problem('invalid_state_transition', { details })
+  }
+  const { home_worker_id, is_shared, ...old } = locked
+  const from = { capacity_gib: old.capacity_gib, labels: old.labels }
+  const to = {
+    capacity_gib: change.capacity_gib === undefined ? old.capacity_gib : change.capacity_gib,
+    labels: change.labels ?? old.labels,
+  }
+  const home = { home_worker_id, is_shared }
+  if (to.capacity_gib === from.capacity_gib && areEqual(to.labels, from.labels)) return { ...home, volume: old }
+  const volume = await volumes.update(tx, id, { ...to, updated_at: deps.clock.now() })
+  const payload = { volume_id: id, ...(old.name === null ? {} : { name: old.name }), to, from }
+  await tell(deps, tx, { org_id, actor, event_type: 'volume_updated', payload })
+  return { ...home, volume }
+}
+
+type Labels = Readonly<Record<string, string>>
+
+function areEqual(a: Labels, b: Labels): boolean {
+  const keys = Object.keys(a)
+  return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && a[key] === b[key])
+}

@@ -1,0 +1,43 @@
+import type { OrgId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import type { VolumeHome } from '../../store/volumes/volumes.ts'
+import * as volumes from '../../store/volumes/volumes.ts'
+import * as workers from '../../store/workers/workers.ts'
+import type { ControlDeps } from '../deps.ts'
+
+/**
+ * Refuses a cap that would not hold: `invalid_request` naming `capacity_gib` when it is above the organization's storage
+ * limit, or when no worker that the volume can lie on says that it enforces caps. `unavailable` before the first worker has
+ * said how it keeps volumes.
+ */
+export async function requireCap(
+  deps: Pick<ControlDeps, 'db'>,
+  org: OrgId,
+  cap: { readonly capacity_gib: number; readonly home: VolumeHome },
+): Promise<void> {
+  const { capacity_gib, home } = cap
+  const limitGib = await deps.db.asOrg(org, (q) => volumes.storageLimitGib(q, org))
+  if (limitGib !== null && capacity_gib > limitGib) {
+    const accepted = `1 to ${String(limitGib)}, the organization's max_total_storage_gib, or null`
+    throw refusalProblem({ code: 'invalid_request', field: 'capacity_gib', seen: String(capacity_gib), accepted })
+  }
+  const known = await deps.db.asSystem((q) => workers.storages(q))
+  if (known.length === 0) {
+    throw new Problem('unavailable', { message: 'no worker has said yet how it keeps volumes', retryAfterSeconds: 1 })
+  }
+  const possible = known.filter(({ id, storage }) =>
+    home.home_worker_id === null ? storage.is_shared || !home.is_shared : id === home.home_worker_id,
+  )
+  if (possible.some(({ storage }) => storage.enforces_caps)) return
+  const why = possible[0]?.storage.how ?? 'no worker holds it'
+  throw new Problem('invalid_request', {
+    message: `invalid request: capacity_gib can't be enforced where this volume lies or would lie: ${why}`,
+    details: {
+      field: 'capacity_gib',
+      seen: String(capacity_gib),
+      accepted: 'null, or a worker whose storage enforces caps; `sandyard doctor` says what it needs',
+      why,
+    },
+  })
+}

@@ -1,0 +1,164 @@
+import { request as startRequest, type ClientRequest, type IncomingMessage } from 'node:http'
+import { finished, type Duplex, type Readable } from 'node:stream'
+import {
+  encodeVolumePath,
+  VOLUME_PATH_HEADER,
+  VOLUME_RECURSIVE_HEADER,
+  VOLUME_TARGET_HEADER,
+} from '../../contract/volumes/volume-headers.ts'
+import { VOLUME_FILE_PROBLEMS, VOLUME_ROUTES, VolumeFileError } from '../../contract/volumes/volume-protocol.ts'
+import type { VolumeFile, VolumeFileProblem, VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
+import { parseVolumePath } from '../../domain/volumes/volume-path.ts'
+
+/** How long a worker may take over one operation, content not counted; more than it gives itself for the longest (600 s). */
+const REPLY_LIMIT_MS = 660_000
+/** The longest list that a worker sends is about 25 MB. */
+const REPLY_LIMIT_BYTES = 64 * 1024 * 1024
+
+/**
+ * The files of a volume on a worker. Each operation opens a stream of its own and speaks HTTP over it; however it ends, the
+ * stream is destroyed. Refusals are `VolumeFileError`s, of paths that may not be asked for before a stream is opened.
+ * Who gets the content of `read` reads or destroys it; the one given to `write` is left open when the write is refused.
+ */
+export function makeVolumeClient(open: () => Promise<Duplex>): VolumeFiles {
+  const ask = (route: Route, paths: Paths): Promise<unknown> => converse(open, { route, paths }, jsonOf)
+  return {
+    // What follows is this program's own worker speaking, of the same protocol version.
+    list: async (path) => (await ask(VOLUME_ROUTES.list, { path })) as readonly VolumeFile[],
+    stat: async (path) => (await ask(VOLUME_ROUTES.stat, { path })) as VolumeFile,
+    exists: async (path) => (await ask(VOLUME_ROUTES.exists, { path })) === true,
+    read: (path) => read(open, path),
+    write: async (path, content) => {
+      const written = await converse(open, { route: VOLUME_ROUTES.write, paths: { path }, content }, jsonOf)
+      return written as { sizeBytes: number } // as above
+    },
+    mkdir: async (path) => void (await ask(VOLUME_ROUTES.mkdir, { path })),
+    copy: async (path, target) => void (await ask(VOLUME_ROUTES.copy, { path, target })),
+    rename: async (path, target) => void (await ask(VOLUME_ROUTES.rename, { path, target })),
+    remove: async (path, { isRecursive }) => void (await ask(VOLUME_ROUTES.remove, { path, isRecursive })),
+  }
+}
+
+type Open = () => Promise<Duplex>
+type Route = (typeof VOLUME_ROUTES)[keyof typeof VOLUME_ROUTES]
+type Paths = { readonly path: string; readonly target?: string; readonly isRecursive?: boolean }
+type Question = { readonly route: Route; readonly paths: Paths; readonly content?: Readable }
+
+async function read(open: Open, path: string): Promise<{ sizeBytes: number; content: Readable }> {
+  const headers = headersOf({ path })
+  const duplex = await open()
+  try {
+    const response = await exchange(duplex, { route: VOLUME_ROUTES.read, headers })
+    response.once('close', () => duplex.destroy())
+    return { sizeBytes: Number(response.headers['content-length']), content: response }
+  } catch (error) {
+    duplex.destroy()
+    throw error
+  }
+}
+
+async function converse<T>(
+  open: Open,
+  { route, paths, content }: Question,
+  use: (response: IncomingMessage) => Promise<T>,
+): Promise<T> {
+  const headers = headersOf(paths)
+  const duplex = await open()
+  try {
+    return await use(await exchange(duplex, { route, headers, ...(content === undefined ? {} : { content }) }))
+  } finally {
+    duplex.destroy()
+  }
+}
+
+type Headers = Readonly<Record<string, string>>
+
+/** Resolves with the reply when it is a good one; its content is still to be read. */
+async function exchange(
+  duplex: Duplex,
+  { route, headers, content }: { readonly route: Route; readonly headers: Headers; readonly content?: Readable },
+): Promise<IncomingMessage> {
+  duplex.on('error', () => duplex.destroy()) // the request hears of it; after its end nobody needs to
+  const request = startRequest({ method: route.method, path: route.url, headers, createConnection: () => duplex })
+  const replied = replyTo(request)
+  if (content === undefined) request.end()
+  else await send(request, content, replied)
+  const response = await within(duplex, replied)
+  if (response.statusCode === 200) return response
+  throw refusalOf(response.statusCode, await jsonOf(response))
+}
+
+function replyTo(request: ClientRequest): Promise<IncomingMessage> {
+  const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
+  request.once('response', resolve)
+  request.on('error', (error) => {
+    reject(new Error('the stream to the worker broke off', { cause: error }))
+  })
+  request.once('close', () => {
+    reject(new Error('the stream to the worker ended without a reply')) // nothing after a reply
+  })
+  return promise
+}
+
+/** Sends content at the pace of the worker, until there is no more or the worker has replied. Leaves `content` open. */
+async function send(request: ClientRequest, content: Readable, replied: Promise<IncomingMessage>): Promise<void> {
+  const { promise: sent, resolve, reject } = Promise.withResolvers<undefined>()
+  const stopListening = finished(content, { writable: false }, (error) => {
+    if (error === null || error === undefined) resolve(undefined)
+    else reject(new Error('the content broke off', { cause: error }))
+  })
+  content.pipe(request)
+  try {
+    await Promise.race([sent, replied])
+  } finally {
+    stopListening()
+    content.unpipe(request)
+  }
+}
+
+async function within(duplex: Duplex, replied: Promise<IncomingMessage>): Promise<IncomingMessage> {
+  const timer = setTimeout(() => duplex.destroy(new Error('the worker took too long')), REPLY_LIMIT_MS)
+  try {
+    return await replied
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+function headersOf({ path, target, isRecursive }: Paths): Headers {
+  return {
+    [VOLUME_PATH_HEADER]: headerOf(path),
+    ...(target === undefined ? {} : { [VOLUME_TARGET_HEADER]: headerOf(target) }),
+    ...(isRecursive === undefined ? {} : { [VOLUME_RECURSIVE_HEADER]: String(isRecursive) }),
+    connection: 'keep-alive', // this side ends the stream, so that no refusal is lost behind an upload
+  }
+}
+
+function headerOf(path: string): string {
+  const parsed = parseVolumePath(path)
+  if ('refused' in parsed) throw new VolumeFileError('invalid_volume_path', parsed.refused)
+  return encodeVolumePath(path)
+}
+
+async function jsonOf(response: IncomingMessage): Promise<unknown> {
+  const chunks: Buffer[] = []
+  let sizeBytes = 0
+  const pieces: AsyncIterable<Buffer> = response
+  for await (const piece of pieces) {
+    chunks.push(piece)
+    sizeBytes += piece.length
+    if (sizeBytes > REPLY_LIMIT_BYTES)
+      throw new Error(`a worker replied with more than ${String(REPLY_LIMIT_BYTES)} bytes`)
+  }
+  return JSON.parse(Buffer.concat(chunks).toString('utf8'))
+}
+
+function refusalOf(status: number | undefined, body: unknown): Error {
+  const told = typeof body === 'object' && body !== null ? body : {}
+  const code = 'code' in told ? told.code : null
+  const message = 'message' in told ? String(told.message) : ''
+  const isProblem = (known: VolumeFileProblem): boolean => known === code
+  const problem = status === 422 ? VOLUME_FILE_PROBLEMS.find(isProblem) : undefined
+  if (problem !== undefined) return new VolumeFileError(problem, message)
+  return new Error(`a worker could not do a file operation: ${String(status)} ${message}`)
+}

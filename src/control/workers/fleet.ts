@@ -1,0 +1,118 @@
+/** What operators do with workers. It is logged; the organizations concerned learn of it by what becomes of their sandboxes. */
+import type { WorkerId } from '../../domain/ids.ts'
+import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
+import { LOCAL_WORKER } from '../../domain/sandboxes/names.ts'
+import { Problem } from '../../domain/problem.ts'
+import type { Queryable } from '../../store/postgres/database.ts'
+import * as fleet from '../../store/workers/fleet.ts'
+import type { ControlDeps } from '../deps.ts'
+
+type FleetDeps = Pick<ControlDeps, 'db' | 'clock' | 'log'>
+
+/** A worker as operators see it. `joined`: it was never heard since; `silent`: its lease is over. */
+export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at'> & {
+  readonly state: 'joined' | 'live' | 'silent' | 'draining' | 'removed'
+  readonly last_report_at: Date | null
+}
+
+/** How many workers one question asks for. */
+const LIST_PAGE = 500
+
+/** Every worker that ever joined, in the order in which they did. */
+export async function* listWorkers(deps: Pick<FleetDeps, 'db' | 'clock'>): AsyncGenerator<FleetWorker> {
+  for (let after: WorkerId | null = null; ;) {
+    const last: WorkerId | null = after
+    const page: readonly fleet.ListedWorker[] = await deps.db.asSystem((q) => fleet.list(q, last, LIST_PAGE))
+    const now = deps.clock.now()
+    for (const row of page) yield shown(row, now)
+    after = page.at(-1)?.id ?? null
+    if (after === null || page.length < LIST_PAGE) return
+  }
+}
+
+/** The worker that has a name now. Throws `not_found`. */
+export async function readWorker(deps: Pick<FleetDeps, 'db' | 'clock'>, name: string): Promise<FleetWorker> {
+  for await (const worker of listWorkers(deps)) if (worker.name === name && worker.removed_at === null) return worker
+  throw notThere(name)
+}
+
+function shown({ lease_expires_at, ...row }: fleet.ListedWorker, now: Date): FleetWorker {
+  const last_report_at = lease_expires_at === null ? null : new Date(lease_expires_at.getTime() - WORKER_LEASE_MS)
+  const isSilent = lease_expires_at !== null && lease_expires_at <= now
+  if (row.removed_at !== null) return { ...row, state: 'removed', last_report_at }
+  if (isSilent) return { ...row, state: 'silent', last_report_at }
+  if (row.draining_since !== null) return { ...row, state: 'draining', last_report_at }
+  return { ...row, state: lease_expires_at === null ? 'joined' : 'live', last_report_at }
+}
+
+/**
+ * Has a worker get no new runs. What runs there is asked to stop at the deadline, and goes on to its end without one. Said
+ * again, the new deadline counts. Throws `not_found`.
+ */
+export async function drainWorker(deps: FleetDeps, name: string, deadline_at: Date | null): Promise<void> {
+  await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, { since: deps.clock.now(), deadline_at }))
+  deps.log.info({ worker: name, deadline_at }, 'a worker drains')
+}
+
+/** Has a worker get runs again. Throws `not_found`. */
+export async function resumeWorker(deps: FleetDeps, name: string): Promise<void> {
+  await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, null))
+  deps.log.info({ worker: name }, 'a worker no longer drains')
+}
+
+/** What a removal takes away. */
+export type Removal = fleet.Holdings & { readonly worker_id: WorkerId }
+
+/** How many sandboxes and volumes a removal names. */
+const NAMES_SHOWN = 10
+
+/**
+ * Removes a worker: its credential is void at once and its name free. Refused with `worker_in_use` while runs, disks or
+ * volumes are there, unless `how` is `force`: then its runs are called lost when its lease is over, sandboxes whose disk
+ * lay there begin anew elsewhere, and so do volumes. Throws `not_found`.
+ */
+export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' | 'force'): Promise<Removal> {
+  const removal = await withWorker(deps, name, async (tx, { id, lease_expires_at }) => {
+    const now = deps.clock.now()
+    if (name === LOCAL_WORKER && lease_expires_at !== null && lease_expires_at > now)
+      throw new Problem('worker_in_use', {
+        message: `'${name}' lives in \`sandyard up\`: it can be removed once that is stopped`,
+      })
+    const held = await fleet.holdings(tx, id, NAMES_SHOWN)
+    if (how === 'unused' && held.runs + held.sandboxes + held.volumes > 0)
+      throw new Problem('worker_in_use', { message: `the worker '${name}' is in use: ${holdingsInWords(held)}` })
+    await fleet.remove(tx, id, now)
+    return { ...held, worker_id: id }
+  })
+  deps.log.info({ worker: name, ...removal }, 'a worker was removed')
+  return removal
+}
+
+/** What lies on a worker, in words. */
+export function holdingsInWords({ runs, sandboxes, sandbox_names, volumes, volume_names }: fleet.Holdings): string {
+  return [
+    `${String(runs)} runs`,
+    `the disks of ${String(sandboxes)} sandboxes${namesOf(sandbox_names, sandboxes)}`,
+    `${String(volumes)} volumes${namesOf(volume_names, volumes)}`,
+  ].join(', ')
+}
+
+function namesOf(names: readonly string[], count: number): string {
+  return names.length === 0 ? '' : ` (${names.join(', ')}${count > names.length ? ', …' : ''})`
+}
+
+function withWorker<T>(
+  deps: FleetDeps,
+  name: string,
+  act: (tx: Queryable, worker: fleet.KnownWorker) => Promise<T>,
+): Promise<T> {
+  return deps.db.transaction('system', async (tx) => {
+    const worker = await fleet.lockNamed(tx, name)
+    if (worker === null) throw notThere(name)
+    return act(tx, worker)
+  })
+}
+
+function notThere(name: string): Problem {
+  return new Problem('not_found', { message: `there is no worker '${name}'; \`sandyard worker list\` shows all` })
+}

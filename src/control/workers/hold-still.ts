@@ -1,0 +1,49 @@
+import { SYNC_HOLD_MS, type SyncAnswer } from '../../contract/workers/worker-protocol.ts'
+import { interruptibleSleep, WOKEN } from '../../lib/clock.ts'
+import type { ControlDeps } from '../deps.ts'
+import { ticketTopic } from '../streams/dial-in.ts'
+import type { StillSync } from './still-syncs.ts'
+import { emptyAnswer, isNews, type Tickets } from './worker-sync.ts'
+
+/**
+ * Serves a sync that says nothing new without reading its report: once it is taken in, it is held until its time is over, a
+ * stream is wanted, or something may have changed. `changed`: something had changed before, and the report was not taken in.
+ * `woken`, with when the hold ends: it was taken in, and there may be something to tell. A wake-up that is lost costs the
+ * time until the next sync, with which the database is compared anew.
+ */
+export async function holdStill(
+  deps: Pick<ControlDeps, 'clock' | 'wake'> & { readonly tickets: Tickets; readonly onTaken: () => void },
+  still: StillSync,
+  signal: AbortSignal,
+): Promise<SyncAnswer | 'changed' | { readonly woken: { readonly endMs: number } }> {
+  const { worker, report, told } = still
+  const endMs = deps.clock.monotonicMs() + SYNC_HOLD_MS
+  let isWoken = false
+  let sleeper = new AbortController()
+  const rouse = (): void => {
+    sleeper.abort(WOKEN)
+  }
+  signal.addEventListener('abort', rouse)
+  const unsubscribes = [
+    deps.wake.subscribe(`worker:${worker}`, () => {
+      isWoken = true
+      rouse()
+    }),
+    deps.wake.subscribe(ticketTopic(worker), rouse),
+  ]
+  try {
+    if (!(await still.renew())) return 'changed' // subscribed before: what changes after that comparison wakes
+    deps.onTaken()
+    for (;;) {
+      const answer = { ...emptyAnswer(deps.tickets, worker, report), ...told }
+      const restMs = endMs - deps.clock.monotonicMs()
+      if (isNews(answer, report) || restMs <= 0 || signal.aborted) return answer
+      if (isWoken) return { woken: { endMs } }
+      sleeper = new AbortController()
+      await interruptibleSleep(deps.clock, restMs, sleeper.signal)
+    }
+  } finally {
+    signal.removeEventListener('abort', rouse)
+    for (const unsubscribe of unsubscribes) unsubscribe()
+  }
+}

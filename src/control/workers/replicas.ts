@@ -1,0 +1,115 @@
+/**
+ * Which server processes live. Each writes its row anew every few seconds; whoever reads a row that stays the same for a
+ * while, by its own monotonic clock, takes that process for gone. Clocks of different machines are never compared.
+ */
+import type { Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import type { Database } from '../../store/postgres/database.ts'
+import * as replicas from '../../store/workers/replicas.ts'
+import type { Wake } from '../../store/postgres/wake.ts'
+import { lookWhenWoken } from '../requests/look-when-woken.ts'
+
+export type ReplicasDeps = {
+  readonly db: Database
+  readonly clock: Clock
+  readonly log: Log
+  readonly wake: Pick<Wake, 'publish' | 'subscribe'>
+}
+
+/** The topic of those who want to know of a process that comes. */
+const CAME_TOPIC = 'replicas'
+
+/** What a process knows of those that serve beside it, as of a few seconds ago. */
+export interface Replicas {
+  /** The URL by which workers reach this process; null before `announce`, and when it has none to give. */
+  readonly ownUrl: string | null
+  /** How many processes live, this one included. */
+  readonly count: number
+  /** How workers reach the processes that live, this one included; in the same order everywhere, and bounded. */
+  readonly urls: readonly string[]
+  /** Writes this process down, as serving at this URL, and reads the others. Rejects when the database can't be reached. */
+  announce(url: string | null): Promise<void>
+  /** Does so again and again until the signal, and takes this process off then. Never rejects. */
+  keep(signal: AbortSignal): Promise<void>
+}
+
+/** How often a process says that it lives, in milliseconds. */
+export const RENEW_EVERY_MS = 5_000
+/** How long a row may stay the same before its process is taken for gone. */
+export const REPLICA_GONE_MS = 15_000
+/** How much longer its row stays, for who reads the table. */
+const KEPT_AFTER_MS = 45_000
+/** The most processes that are known of. */
+const REPLICAS_LIMIT = 64
+
+type Known = { readonly row: replicas.SeenReplica; readonly sinceMs: number }
+
+/** The directory of a process. No two that live may announce one URL. */
+export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica, 'url'>): Replicas {
+  const { db, clock, log, wake } = deps
+  let self: replicas.Replica = { ...process, url: null }
+  let known = new Map<string, Known>()
+  let others: readonly replicas.Replica[] = []
+  let own: replicas.SeenReplica | null = null
+  let renewedAtMs = -Infinity
+
+  async function renew(): Promise<void> {
+    const seen = { ...self, seen_at: clock.now() }
+    const { id, url } = self
+    const rows = await db.asSystem(async (q) => {
+      if (own === null && url !== null) await replicas.removeOthersAt(q, url, id)
+      await replicas.renew(q, seen)
+      return replicas.list(q, REPLICAS_LIMIT)
+    })
+    own = seen
+    const nowMs = clock.monotonicMs()
+    // The others learn at once of a process that comes, or goes on after it stood still: they show its tickets to workers.
+    if (nowMs - renewedAtMs >= REPLICA_GONE_MS) wake.publish([CAME_TOPIC])
+    renewedAtMs = nowMs
+    known = new Map(
+      rows.map((row) => {
+        const before = known.get(row.id)
+        const isSame = before?.row.seen_at.getTime() === row.seen_at.getTime()
+        return [row.id, isSame ? before : { row, sinceMs: nowMs }]
+      }),
+    )
+    const agesMs = [...known.values()].map(({ row, sinceMs }) => ({ row, ageMs: nowMs - sinceMs }))
+    others = agesMs.filter(({ row, ageMs }) => row.id !== id && ageMs < REPLICA_GONE_MS).map(({ row }) => row)
+    for (const { row, ageMs } of agesMs)
+      if (ageMs >= REPLICA_GONE_MS + KEPT_AFTER_MS) await db.asSystem((q) => replicas.remove(q, row))
+  }
+
+  return {
+    get ownUrl() {
+      return self.url
+    },
+    get count() {
+      return others.length + 1
+    },
+    get urls() {
+      const live = [self, ...others].sort((a, b) => (a.id < b.id ? -1 : 1)) // the longest served first
+      return [...new Set(live.flatMap(({ url }) => (url === null ? [] : [url])))]
+    },
+    async announce(url) {
+      self = { ...self, url }
+      await renew()
+    },
+    async keep(signal) {
+      const renewAgain = async (): Promise<void> => {
+        try {
+          await renew()
+        } catch (error) {
+          log.warn({ error }, 'this replica could not say that it lives; it is tried again')
+        }
+      }
+      await lookWhenWoken({ clock, wake, topic: CAME_TOPIC, everyMs: RENEW_EVERY_MS }, renewAgain, signal)
+      const last = own
+      if (last === null) return
+      try {
+        await db.asSystem((q) => replicas.remove(q, last))
+      } catch (error) {
+        log.warn({ error }, 'this replica could not be taken off; the others will see that it is gone')
+      }
+    },
+  }
+}

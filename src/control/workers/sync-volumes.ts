@@ -1,0 +1,66 @@
+import { createHash } from 'node:crypto'
+import type { RunVolume, SyncAnswer, SyncRequest } from '../../contract/workers/worker-protocol.ts'
+import type { RunId, WorkerId } from '../../domain/ids.ts'
+import { usesVolumes } from '../../domain/spec/spec-volumes.ts'
+import { capacityBytes } from '../../domain/volumes/volume.ts'
+import type { Queryable } from '../../store/postgres/database.ts'
+import type { RunOrder } from '../../store/sandboxes/runs.ts'
+import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
+import * as volumeReports from '../../store/volumes/volume-reports.ts'
+
+type Caps = Pick<volumeReports.HeldVolume, 'org_id' | 'volume_id' | 'capacity_gib' | 'max_total_storage_gib'>
+
+/** A volume with the caps that are to hold, in bytes. */
+function wantedOf({ org_id, volume_id, capacity_gib, max_total_storage_gib }: Caps): Omit<RunVolume, 'kind' | 'name'> {
+  const org_capacity_bytes = capacityBytes(max_total_storage_gib)
+  return { org_id, volume_id, capacity_bytes: capacityBytes(capacity_gib), org_capacity_bytes }
+}
+
+/** Takes in what a worker says of volumes; answers whether one that is to be deleted is gone with it. */
+export async function takeVolumes(
+  tx: Queryable,
+  worker_id: WorkerId,
+  { report, now }: { readonly report: Pick<SyncRequest, 'storage' | 'volumes'>; readonly now: Date },
+): Promise<boolean> {
+  const from = { worker_id, is_shared: report.storage.is_shared }
+  return (await volumeReports.take(tx, from, { all: report.volumes, now })).emptied
+}
+
+/** The version of no volumes at all. */
+export const NO_VOLUMES_VERSION = createHash('sha256').digest('base64url')
+
+/** The part of an answer that is about volumes: the caps in force and what is to be deleted, new when either has changed. */
+export async function answerVolumes(
+  q: Queryable,
+  worker_id: WorkerId,
+  report: Pick<SyncRequest, 'storage' | 'volumes' | 'known_volumes_version'>,
+): Promise<Pick<SyncAnswer, 'volumes_version' | 'volumes' | 'discard_volumes'>> {
+  const held = await volumeReports.heldBy(q, { worker_id, is_shared: report.storage.is_shared })
+  const deleted = await volumeReports.deleted(q, report.volumes ?? [])
+  const wanted = held.filter(({ status }) => status === 'active').map(wantedOf)
+  const leaving = [...held.filter(({ status }) => status === 'deleting'), ...deleted]
+  const discard_volumes = leaving.map(({ org_id, volume_id }) => ({ org_id, volume_id }))
+  const hash = createHash('sha256')
+  for (const { volume_id, capacity_bytes, org_capacity_bytes } of wanted)
+    hash.update(`${volume_id} ${String(capacity_bytes)} ${String(org_capacity_bytes)}\n`)
+  for (const { volume_id } of discard_volumes) hash.update(`${volume_id} discarded\n`)
+  const volumes_version = hash.digest('base64url')
+  const isKnown = volumes_version === report.known_volumes_version
+  return { volumes_version, volumes: isKnown ? null : wanted, discard_volumes }
+}
+
+/** The volumes of a worker's orders, by run. Asks the database only when a spec reaches one. */
+export async function volumesOfOrders(
+  q: Queryable,
+  worker: WorkerId,
+  orders: readonly RunOrder[],
+): Promise<ReadonlyMap<RunId, readonly RunVolume[]>> {
+  if (!orders.some(({ spec }) => usesVolumes(spec))) return new Map()
+  const byRun = Map.groupBy(await volumeMounts.ofWorker(q, worker), ({ run_id }) => run_id)
+  return new Map(
+    [...byRun].map(([run, mounted]) => [
+      run,
+      mounted.map((volume) => ({ ...wantedOf(volume), kind: volume.kind, name: volume.name })),
+    ]),
+  )
+}

@@ -1,0 +1,129 @@
+import { hashSecret, isWorkerToken } from '../../domain/orgs/api-key.ts'
+import { asId, type WorkerId } from '../../domain/ids.ts'
+import { isWorkerName, WORKER_NAME_RULE } from '../../domain/sandboxes/names.ts'
+import { Problem } from '../../domain/problem.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import type { Queryable } from '../../store/postgres/database.ts'
+import * as fleet from '../../store/workers/fleet.ts'
+import * as workers from '../../store/workers/workers.ts'
+import * as workerTokens from '../../store/workers/worker-tokens.ts'
+import type { ControlDeps } from '../deps.ts'
+
+/**
+ * Registers the worker that lives in this process: the one that its credential belongs to, whatever its name, or else the
+ * one of that name, whose credential it renews, or a new one. Answers its id.
+ */
+export async function registerWorker(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids'>,
+  input: { readonly name: string; readonly credential: string },
+): Promise<WorkerId> {
+  const id = asId<WorkerId>(deps.uuids.next())
+  const worker = { id, name: input.name, credentialSha256: hashSecret(input.credential), now: deps.clock.now() }
+  return deps.db.asSystem(async (q) => {
+    const [known] = await workers.findByCredentials(q, [worker.credentialSha256])
+    return known ?? (await workers.register(q, worker))
+  })
+}
+
+/**
+ * The worker that a credential belongs to, or null. Throws `worker_removed` for one that was removed: only it may be told
+ * so, because it gives up what it runs then. `onStranger` is called before that is looked up, and may throw.
+ */
+export async function authenticateWorker(
+  deps: Pick<ControlDeps, 'db' | 'findWorker'>,
+  credential: string,
+  onStranger: () => void = () => undefined,
+): Promise<WorkerId | null> {
+  const hash = hashSecret(credential)
+  const id = await deps.findWorker(hash)
+  if (id !== null) return id
+  onStranger()
+  const removed = await deps.db.asSystem((q) => fleet.findByCredential(q, hash))
+  if (removed === null || removed.removed_at === null) return null
+  throw new Problem('worker_removed', {
+    message: `the worker '${removed.name}' was removed at ${removed.removed_at.toISOString()}`,
+  })
+}
+
+/** What a machine that wants to become a worker says. */
+export type Joining = {
+  readonly token: string
+  /** Of the credential that the machine made and keeps: what is sent here can't be used in its place. */
+  readonly credentialSha256: Buffer
+  /** The name that its operator chose, or null. */
+  readonly name: string | null
+  /** The name to take when neither operator nor token chose one. */
+  readonly fallbackName: string
+}
+
+/** Who a machine is once it has joined. */
+export type Joined = { readonly worker_id: WorkerId; readonly name: string }
+
+type JoinDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>
+
+/**
+ * Makes a machine a worker for a token that was not used. May be repeated with the same credential, whose answer may have
+ * been lost; a used token with another one is refused, as an unknown or expired one is (401 `invalid_join_token`). Refuses
+ * a name that another worker has (409) or that none can have (400).
+ */
+export async function joinWorker(deps: JoinDeps, joining: Joining): Promise<Joined> {
+  if (!isWorkerToken(joining.token))
+    throw refuseToken('this is no whole join token: it begins with syw_ and was cut or changed')
+  const answer = await deps.db.transaction('system', async (tx) => {
+    const token = await workerTokens.lock(tx, hashSecret(joining.token))
+    if (token === null) throw refuseToken('this control plane made no such token, or it ended more than a day ago')
+    if (token.worker_id !== null) return await repeat(tx, token.worker_id, joining)
+    const now = deps.clock.now()
+    if (token.expires_at <= now) throw refuseToken(`the token expired at ${token.expires_at.toISOString()}`)
+    const joined = await enter(deps, tx, { token, joining, now })
+    await workerTokens.use(tx, token.id, { worker_id: joined.worker_id, now })
+    return joined
+  })
+  deps.log.info({ ...answer }, 'a worker joined')
+  return answer
+}
+
+/** A used token is worth nothing but to the machine that used it. */
+async function repeat(tx: Queryable, worker_id: WorkerId, { credentialSha256 }: Joining): Promise<Joined> {
+  const worker = await fleet.find(tx, worker_id)
+  if (worker === null || !worker.credential_sha256.equals(credentialSha256))
+    throw refuseToken('the token was used already')
+  if (worker.removed_at !== null) throw refuseToken(`the worker '${worker.name}' that used the token was removed`)
+  return { worker_id, name: worker.name }
+}
+
+type Entry = { readonly token: workerTokens.UsableToken; readonly joining: Joining; readonly now: Date }
+
+async function enter(deps: JoinDeps, tx: Queryable, { token, joining, now }: Entry): Promise<Joined> {
+  const { credentialSha256 } = joining
+  const known = await joinedBefore(tx, credentialSha256)
+  if (known !== null) return known
+  const name = token.name ?? joining.name ?? joining.fallbackName
+  if (joining.name !== null && joining.name !== name)
+    throw refusalProblem({
+      code: 'invalid_request',
+      field: 'name',
+      seen: joining.name,
+      accepted: `'${name}', which the token is for`,
+    })
+  if (!isWorkerName(name))
+    throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })
+  const id = asId<WorkerId>(deps.uuids.next())
+  if (await fleet.insert(tx, { id, name, credentialSha256, now })) return { worker_id: id, name }
+  // Another request of this machine, with another token, may have been first since the look above.
+  const meanwhile = await joinedBefore(tx, credentialSha256)
+  if (meanwhile !== null) return meanwhile
+  throw new Problem('name_already_exists', {
+    message: `a worker named '${name}' is there already: choose another name, or remove that one first (sandyard worker remove ${name})`,
+  })
+}
+
+/** The worker that a machine is already, by its credential, or null. */
+async function joinedBefore(tx: Queryable, credentialSha256: Buffer): Promise<Joined | null> {
+  const known = await fleet.findByCredential(tx, credentialSha256)
+  return known?.removed_at === null ? { worker_id: known.id, name: known.name } : null
+}
+
+function refuseToken(why: string): Problem {
+  return new Problem('invalid_join_token', { message: `${why}: make one with \`sandyard worker token\`` })
+}

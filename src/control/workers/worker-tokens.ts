@@ -1,0 +1,31 @@
+import { formatWorkerToken, hashSecret } from '../../domain/orgs/api-key.ts'
+import { isWorkerName, WORKER_NAME_RULE } from '../../domain/sandboxes/names.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import * as workerTokens from '../../store/workers/worker-tokens.ts'
+import type { ControlDeps } from '../deps.ts'
+
+/** How long a join token that names no other time can be used. */
+export const TOKEN_LIFE_MS = 24 * 3_600_000
+
+/** A token that was just made; its text is in no table and can't be read again. */
+export type MadeWorkerToken = workerTokens.WorkerToken & { readonly token: string }
+
+/**
+ * Makes the right of one machine to join as a worker, under `name` if that is given. For operators. Refuses a name that no
+ * worker can have.
+ */
+export async function createWorkerToken(
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'>,
+  input: { readonly name: string | null; readonly lifeMs: number },
+): Promise<MadeWorkerToken> {
+  const { name, lifeMs } = input
+  if (name !== null && !isWorkerName(name))
+    throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })
+  const token = formatWorkerToken(deps.random.bytes(32))
+  const created_at = deps.clock.now()
+  const expires_at = new Date(created_at.getTime() + lifeMs)
+  const row = { id: deps.uuids.next(), name, created_at, expires_at }
+  await deps.db.asSystem((q) => workerTokens.insert(q, { ...row, secretSha256: hashSecret(token) }))
+  deps.log.info({ token_id: row.id, name, expires_at }, 'a join token for a worker was made')
+  return { ...row, token }
+}

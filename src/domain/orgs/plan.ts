@@ -1,0 +1,77 @@
+/** Plans as data: what the organizations on one may have, and what their use costs. */
+import { INT32_MAX, INT53_MAX } from './limits.ts'
+import { METRIC_FACTS, METRICS, type PriceTable } from '../usage/pricing.ts'
+import { isLimitName, LIMIT_RULE, LIMITS, type LimitName } from './quota.ts'
+import { describeSeen, type Refusal } from '../spec/refusal.ts'
+
+/** Limits that were set; an absent one is its plan's, or unlimited in a plan. */
+export type SetLimits = Readonly<Partial<Record<LimitName, number | null>>>
+
+/** What a plan says. Without prices nothing can be charged, so that its pools are walls. */
+export type PlanTerms = { readonly limits: SetLimits; readonly prices: PriceTable | null }
+export type Plan = PlanTerms & { readonly name: string }
+
+export const PLAN_NAME_RULE = '1 to 63 lowercase letters, digits and single hyphens, none at an end'
+const PLAN_NAME_SHAPE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/
+const PLAN_NAME_MAX_CHARS = 63
+
+/** Whether a text can be the name of a plan. */
+export function isPlanName(text: string): boolean {
+  return text.length <= PLAN_NAME_MAX_CHARS && PLAN_NAME_SHAPE.test(text)
+}
+
+export const PRICES: readonly (keyof PriceTable)[] = METRICS.map((metric) => METRIC_FACTS[metric].price)
+
+/** The terms of a plan from JSON, or why it is none: an unknown name or a wrong value, by its field. */
+export function parsePlanTerms(json: unknown): { readonly terms: PlanTerms } | { readonly refusal: Refusal } {
+  const parts = entriesOf(json)
+  if (parts === null) return refusing('the plan', json, 'an object with limits and prices')
+  const unknown = parts.find(([name]) => name !== 'limits' && name !== 'prices')
+  if (unknown !== undefined) return refusing(unknown[0], unknown[1], 'limits and prices, and nothing else')
+  const { limits = {}, prices = null } = Object.fromEntries(parts)
+  const refusal = refuseLimits(limits) ?? refusePrices(prices)
+  if (refusal !== null) return { refusal }
+  return { terms: { limits, prices } as PlanTerms } // this is the parser: both were just checked
+}
+
+/** The value of a limit from a word: a whole number, or null for `unlimited`; undefined for what is neither. */
+export function parseLimitValue(word: string): number | null | undefined {
+  if (word === 'unlimited') return null
+  return /^\d{1,10}$/.test(word) && Number(word) <= INT32_MAX ? Number(word) : undefined
+}
+
+function refuseLimits(limits: unknown): Refusal | null {
+  const entries = entriesOf(limits)
+  if (entries === null) return refusing('limits', limits, 'an object').refusal
+  for (const [name, value] of entries) {
+    if (!isLimitName(name)) return refusing(`limits.${name}`, value, `one of ${Object.keys(LIMITS).join(', ')}`).refusal
+    const isLimit = value === null || isWhole(value, INT32_MAX)
+    if (!isLimit) return refusing(`limits.${name}`, value, `${LIMIT_RULE} as null`).refusal
+  }
+  return null
+}
+
+function refusePrices(prices: unknown): Refusal | null {
+  if (prices === null) return null
+  const entries = entriesOf(prices)
+  if (entries === null) return refusing('prices', prices, 'an object, or null for a plan without prices').refusal
+  for (const [name, value] of entries) {
+    if (!PRICES.some((price) => price === name))
+      return refusing(`prices.${name}`, value, `one of ${PRICES.join(', ')}`).refusal
+    if (!isWhole(value, INT53_MAX))
+      return refusing(`prices.${name}`, value, 'a whole number of millionths of a cent from 0').refusal
+  }
+  return null
+}
+
+function entriesOf(json: unknown): readonly (readonly [string, unknown])[] | null {
+  return typeof json === 'object' && json !== null && !Array.isArray(json) ? Object.entries(json) : null
+}
+
+function isWhole(value: unknown, max: number): boolean {
+  return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= max
+}
+
+function refusing(field: string, seen: unknown, accepted: string): { readonly refusal: Refusal } {
+  return { refusal: { code: 'invalid_request', field, seen: describeSeen(seen), accepted } }
+}

@@ -1,0 +1,36 @@
+import { Problem, PROBLEMS } from '../problem.ts'
+import { LIMITS, POOLS, type QuotaRefusal } from './quota.ts'
+
+/** The most decimals of an amount that a sentence shows; `details` has all. */
+const SHOWN_DECIMALS = 2
+
+/**
+ * The problem that a client meets at a limit: `details` is the refusal with how to change the limit, and the message
+ * says the same in a sentence. Source: contract decisions, "Quota refusal".
+ */
+export function quotaProblem(refusal: QuotaRefusal, slug: string): Problem {
+  const how_to_change = howToChange(refusal.limit, slug)
+  const code = refusal.limit === 'is_suspended' ? 'org_suspended' : 'quota_exceeded'
+  return new Problem(code, {
+    message: `${PROBLEMS[code].message}: ${sentenceOf(refusal)}; ${how_to_change}`,
+    details: { ...refusal, how_to_change },
+  })
+}
+
+function sentenceOf({ limit, max, current, requested }: QuotaRefusal): string {
+  if (limit === 'is_suspended') return 'it may start nothing'
+  const allowed = `${limit} is ${String(max)} ${LIMITS[limit].unit}`
+  const isPool = POOLS.some((pool) => pool === limit)
+  if (isPool) return `${allowed} a month and ${shown(current)} are used; it is full again with the next UTC month`
+  if (current === null) return `${allowed} and ${shown(requested)} were asked for`
+  return `${allowed}, ${shown(current)} are there and ${shown(requested)} more was asked for`
+}
+
+function howToChange(limit: QuotaRefusal['limit'], slug: string): string {
+  if (limit === 'is_suspended') return `whoever runs this installation can end that: sandyard org resume ${slug}`
+  return `whoever runs this installation can change it: sandyard quota set ${limit} VALUE --org ${slug}`
+}
+
+function shown(amount: number | null): string {
+  return amount === null ? 'none' : String(Number(amount.toFixed(SHOWN_DECIMALS)))
+}

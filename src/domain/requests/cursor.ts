@@ -1,0 +1,37 @@
+import { describeSeen, refusalProblem } from '../spec/refusal.ts'
+
+/** The lists that have pages; a cursor of one is refused by the others. */
+export type CursorList = 'sandboxes' | 'events' | 'members' | 'api_keys' | 'registry_credentials'
+
+/** Raised when the meaning of `after` changes, so that an old cursor is refused instead of misread. */
+const CURSOR_VERSION = 1
+
+const UUID_SHAPE = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
+
+/** The opaque cursor of the page that follows the row with identifier `after`. */
+export function encodeCursor(list: CursorList, after: string): string {
+  return Buffer.from(JSON.stringify({ v: CURSOR_VERSION, list, after })).toString('base64url')
+}
+
+/** The identifier that a cursor holds. Throws `invalid_request` for what is not a cursor of this list. */
+export function decodeCursor(list: CursorList, text: string): string {
+  const after = readCursor(list, text)
+  if (after !== null) return after
+  const accepted = `a next_cursor of the list of ${list}`
+  throw refusalProblem({ code: 'invalid_request', field: 'query.cursor', seen: describeSeen(text), accepted })
+}
+
+function readCursor(list: CursorList, text: string): string | null {
+  const held = parseJson(Buffer.from(text, 'base64url').toString('utf8'))
+  if (typeof held !== 'object' || held === null) return null
+  if (!('v' in held) || held.v !== CURSOR_VERSION || !('list' in held) || held.list !== list) return null
+  return 'after' in held && typeof held.after === 'string' && UUID_SHAPE.test(held.after) ? held.after : null
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return null // not JSON: not a cursor
+  }
+}

@@ -1,0 +1,107 @@
+import { isIP } from 'node:net'
+import { snakeCase } from '../casing.ts'
+import { normalizeSecrets } from './normalize-secrets.ts'
+import { describeSeen, type Refuse } from './refusal.ts'
+import {
+  ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS, type Destination, type NetworkPolicy, type NetworkSpec, type Rule,
+} from './spec.ts' // prettier-ignore
+import type { DestinationInput, NetworkInput, PolicyInput, RuleInput } from './spec-input.ts'
+
+/**
+ * Fields of the API's full network shape that no driver has, with why. The values that ask for nothing (an empty list,
+ * null, false) are accepted, so that a reply's `network` may be sent back.
+ */
+export const UNAVAILABLE_NETWORK_FIELDS = {
+  ports: 'ports of a sandbox are not published on the host',
+  trust_host_cas: "the host's certificate authorities are not handed into sandboxes",
+  dns: 'the resolver of a sandbox is not configurable',
+  interface: "a sandbox's network interface is not configurable",
+  tls: 'TLS traffic is not intercepted',
+} as const
+
+/** The network with its defaults. A null policy stays null: the contract's default policy. */
+export function normalizeNetwork(input: NetworkInput, refuse: Refuse): NetworkSpec {
+  refuseUnavailable(input, refuse)
+  return {
+    enabled: input.enabled ?? true,
+    strict: input.strict ?? false,
+    max_connections: input.max_connections ?? null,
+    policy: input.policy === undefined || input.policy === null ? null : normalizePolicy(input.policy, refuse),
+    secrets: normalizeSecrets(input.secrets ?? {}, refuse),
+  }
+}
+
+function refuseUnavailable(input: NetworkInput, refuse: Refuse): void {
+  const no = (key: keyof typeof UNAVAILABLE_NETWORK_FIELDS, asksForNothing: string): void => {
+    const accepted = `${asksForNothing}; ${UNAVAILABLE_NETWORK_FIELDS[key]}`
+    refuse({ code: 'invalid_sandbox_config', field: `network.${key}`, seen: describeSeen(input[key]), accepted })
+  }
+  if (input.ports !== undefined && input.ports.length > 0) no('ports', 'an empty list')
+  if (input.trust_host_cas === true) no('trust_host_cas', 'false')
+  for (const key of ['dns', 'interface', 'tls'] as const) {
+    if (input[key] !== undefined && input[key] !== null) no(key, 'null')
+  }
+}
+
+function normalizePolicy(input: PolicyInput, refuse: Refuse): NetworkPolicy {
+  return {
+    default_egress: snakeCase(ACTIONS, input.default_egress ?? 'deny'),
+    default_ingress: snakeCase(ACTIONS, input.default_ingress ?? 'deny'),
+    rules: (input.rules ?? []).map((rule, index) =>
+      normalizeRule(rule, `network.policy.rules[${String(index)}]`, refuse),
+    ),
+  }
+}
+
+function normalizeRule(input: RuleInput, at: string, refuse: Refuse): Rule {
+  const ports = input.ports ?? []
+  ports.forEach(({ start, end }, index) => {
+    if (start <= end) return
+    const field = `${at}.ports[${String(index)}].end`
+    refuse({ code: 'invalid_request', field, seen: String(end), accepted: `at least start, ${String(start)}` })
+  })
+  return {
+    direction: snakeCase(DIRECTIONS, input.direction),
+    destination: normalizeDestination(input.destination, `${at}.destination`, refuse),
+    action: snakeCase(ACTIONS, input.action),
+    ports: ports.map(({ start, end }) => ({ start, end })),
+    protocols: (input.protocols ?? []).map((protocol) => snakeCase(PROTOCOLS, protocol)),
+  }
+}
+
+function normalizeDestination(input: DestinationInput, at: string, refuse: Refuse): Destination {
+  if (typeof input === 'string') return 'any'
+  if (input.group !== undefined) return { group: snakeCase(DESTINATION_GROUPS, input.group) }
+  if (input.cidr !== undefined) {
+    if (!isCidr(input.cidr)) {
+      const accepted = 'an IP address or a CIDR block, such as 10.0.0.0/8'
+      refuse({ code: 'invalid_request', field: `${at}.cidr`, seen: describeSeen(input.cidr), accepted })
+    }
+    return { cidr: input.cidr }
+  }
+  if (input.domain !== undefined) return { domain: normalizeDomain(input.domain, `${at}.domain`, refuse) }
+  return { domain_suffix: normalizeDomain(input.domain_suffix ?? '', `${at}.domain_suffix`, refuse) }
+}
+
+/** RFC 1035, 2.3.4: 255 octets on the wire are 253 characters; 63 for each label. A leading dot of a suffix is dropped. */
+const DOMAIN_SHAPE = /^(?=.{1,253}$)[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*$/
+
+function normalizeDomain(domain: string, field: string, refuse: Refuse): string {
+  const normal = domain.toLowerCase().replace(/^\.|\.$/g, '')
+  if (!DOMAIN_SHAPE.test(normal)) {
+    refuse({
+      code: 'invalid_request',
+      field,
+      seen: describeSeen(domain),
+      accepted: 'a domain name, such as example.com',
+    })
+  }
+  return normal
+}
+
+function isCidr(text: string): boolean {
+  const [address = '', bits, ...rest] = text.split('/')
+  const family = isIP(address)
+  if (family === 0 || rest.length > 0 || address.includes('%')) return false
+  return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (family === 4 ? 32 : 128))
+}

@@ -1,0 +1,91 @@
+import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
+import { PATH_MAX_BYTES } from '../orgs/limits.ts'
+import { byteLength } from '../sandboxes/names.ts'
+import { describeSeen, type Refuse } from './refusal.ts'
+import type { Patch } from './spec.ts'
+import type { PatchInput } from './spec-input.ts'
+
+/** The patches in their order, each with its defaults; the bytes of a `file` become base64. */
+export function normalizePatches(inputs: readonly PatchInput[], refuse: Refuse): readonly Patch[] {
+  return inputs.map((input, index) => normalizePatch(input, { at: `patches[${String(index)}]`, refuse }))
+}
+
+type Place = { readonly at: string; readonly refuse: Refuse }
+
+function normalizePatch(input: PatchInput, place: Place): Patch {
+  const guest = (key: string, path: string): string => guestPath(path, `${place.at}.${key}`, place.refuse)
+  switch (input.type) {
+    case 'text':
+    case 'Text':
+      return { type: 'text', path: guest('path', input.path), content: input.content, ...writing(input) }
+    case 'file':
+    case 'File':
+      return {
+        type: 'file',
+        path: guest('path', input.path),
+        content: Buffer.from(input.content).toString('base64'),
+        ...writing(input),
+      }
+    case 'copy_file':
+    case 'CopyFile':
+      return {
+        type: 'copy_file',
+        src: otherPath(input.src, 'src', place),
+        dst: guest('dst', input.dst),
+        ...writing(input),
+      }
+    case 'copy_dir':
+    case 'CopyDir':
+      return {
+        type: 'copy_dir',
+        src: otherPath(input.src, 'src', place),
+        dst: guest('dst', input.dst),
+        replace: input.replace ?? false,
+      }
+    case 'symlink':
+    case 'Symlink':
+      return {
+        type: 'symlink',
+        target: otherPath(input.target, 'target', place),
+        link: guest('link', input.link),
+        replace: input.replace ?? false,
+      }
+    case 'mkdir':
+    case 'Mkdir':
+      return { type: 'mkdir', path: guest('path', input.path), mode: input.mode ?? null }
+    case 'remove':
+    case 'Remove':
+      return { type: 'remove', path: guest('path', input.path) }
+    case 'append':
+    case 'Append':
+      return { type: 'append', path: guest('path', input.path), content: input.content }
+  }
+}
+
+function writing(input: { readonly mode?: number | null; readonly replace?: boolean }): {
+  readonly mode: number | null
+  readonly replace: boolean
+} {
+  return { mode: input.mode ?? null, replace: input.replace ?? false }
+}
+
+function guestPath(path: string, field: string, refuse: Refuse): string {
+  const normal = normalizeGuestPath(path)
+  if (normal !== null && normal !== '/') return normal
+  refuse({
+    code: 'invalid_request',
+    field,
+    seen: describeSeen(path),
+    accepted: `${GUEST_PATH_RULE} and is not / itself`,
+  })
+  return path
+}
+
+/** A path that need not be absolute: on the host volume, or where a link points. */
+function otherPath(path: string, key: string, { at, refuse }: Place): string {
+  if (path === '' || path.includes('\0') || byteLength(path) > PATH_MAX_BYTES) {
+    const accepted = `a path of 1 to ${String(PATH_MAX_BYTES)} bytes without NUL`
+    refuse({ code: 'invalid_request', field: `${at}.${key}`, seen: describeSeen(path), accepted })
+  }
+  return path
+}

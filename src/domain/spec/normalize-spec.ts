@@ -1,0 +1,134 @@
+import { snakeCase } from '../casing.ts'
+import { refuseLabels } from '../sandboxes/labels.ts'
+import { DISK_MIN_MIB, IMAGE_REFERENCE_MAX_CHARS, MEMORY_MIN_MIB, VCPUS_MIN } from '../orgs/limits.ts'
+import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../sandboxes/names.ts'
+import { normalizeMounts } from './normalize-mounts.ts'
+import { normalizeNetwork } from './normalize-network.ts'
+import { normalizePatches } from './normalize-patches.ts'
+import { normalizeEnv, normalizeInit, normalizeRlimits, normalizeRuntime } from './normalize-runtime.ts'
+import { describeSeen, type Refusal, type Refuse } from './refusal.ts'
+import { PULL_POLICIES, SECURITY_PROFILES, type RegistrySelection, type Resources, type SandboxSpec } from './spec.ts'
+import type { RegistryInput, ResourcesInput, SpecInput } from './spec-input.ts'
+
+/** What a create body asks for, with every default filled in. `name` and `slug` are null when the service is to choose. */
+export type NormalizedSpec = {
+  readonly spec: SandboxSpec
+  readonly name: string | null
+  readonly slug: string | null
+  readonly registry: RegistrySelection
+}
+
+/**
+ * Turns a create body into the specification that is stored, or says which field can't be accepted and why. What it
+ * accepts and gives back as input stays the same. Defaults: service description 2.3 and 4.1. Spellings: contract
+ * decisions, "Casing of enums on input", "`image` on input", "Next client".
+ */
+export function normalizeSpec(
+  input: SpecInput,
+): { readonly normalized: NormalizedSpec } | { readonly refusal: Refusal } {
+  const refusals: Refusal[] = []
+  const refuse: Refuse = (refusal) => {
+    refusals.push(refusal)
+  }
+  const labels = input.labels ?? {}
+  const badLabels = refuseLabels(labels, 'labels')
+  if (badLabels !== null) refuse(badLabels)
+  const normalized: NormalizedSpec = {
+    name: normalizeName(input.name ?? '', refuse),
+    slug: normalizeSlug(input.slug ?? null, refuse),
+    registry: normalizeRegistry(input.registry ?? { mode: 'auto' }),
+    spec: {
+      image: normalizeImage(input, refuse),
+      pull_policy: snakeCase(PULL_POLICIES, input.pull_policy ?? 'if_missing'),
+      resources: normalizeResources(input.resources ?? {}, refuse),
+      runtime: normalizeRuntime(input.runtime ?? {}, refuse),
+      env: normalizeEnv(input.env ?? [], 'env', refuse),
+      labels,
+      rlimits: normalizeRlimits(input.rlimits ?? [], refuse),
+      mounts: normalizeMounts(input.mounts ?? [], refuse),
+      patches: normalizePatches(input.patches ?? [], refuse),
+      network: normalizeNetwork(input.network ?? {}, refuse),
+      init: normalizeInit(input.init ?? null, refuse),
+      security_profile: snakeCase(SECURITY_PROFILES, input.security_profile ?? 'default'),
+      lifecycle: {
+        ephemeral: input.lifecycle?.ephemeral ?? false,
+        idle_timeout_secs: input.lifecycle?.idle_timeout_secs ?? null,
+        max_duration_secs: input.lifecycle?.max_duration_secs ?? null,
+      },
+    },
+  }
+  const [refusal] = refusals
+  return refusal === undefined ? { normalized } : { refusal }
+}
+
+function normalizeName(name: string, refuse: Refuse): string | null {
+  if (name === '') return null
+  if (!isName(name)) refuse({ code: 'invalid_request', field: 'name', seen: describeSeen(name), accepted: NAME_RULE })
+  return name
+}
+
+function normalizeSlug(slug: string | null, refuse: Refuse): string | null {
+  if (slug !== null && !isSlug(slug)) {
+    refuse({ code: 'invalid_request', field: 'slug', seen: describeSeen(slug), accepted: SLUG_RULE })
+  }
+  return slug
+}
+
+const IMAGE_REFERENCE = /^[\x21-\x7e]+$/
+
+function normalizeImage(input: SpecInput, refuse: Refuse): string {
+  const { image, source, reference } = input
+  const accepted = 'an image as {"type":"oci","reference":"…"} or as a string'
+  if (image === undefined && reference === undefined) {
+    refuse({ code: 'invalid_request', field: 'image', seen: 'nothing', accepted })
+    return ''
+  }
+  if (image !== undefined && (reference !== undefined || source !== undefined)) {
+    const field = reference === undefined ? 'source' : 'reference'
+    refuse({
+      code: 'invalid_request',
+      field,
+      seen: 'a second source beside image',
+      accepted: 'image alone, or source with reference',
+    })
+  }
+  if (image === undefined && source === undefined) {
+    refuse({ code: 'invalid_request', field: 'source', seen: 'nothing', accepted: '"oci" beside reference' })
+  }
+  const text = image === undefined ? (reference ?? '') : typeof image === 'string' ? image : image.reference
+  if (!IMAGE_REFERENCE.test(text) || text.length > IMAGE_REFERENCE_MAX_CHARS) {
+    const field = image === undefined ? 'reference' : typeof image === 'string' ? 'image' : 'image.reference'
+    const rule = `an OCI image reference of at most ${String(IMAGE_REFERENCE_MAX_CHARS)} printable characters`
+    refuse({ code: 'invalid_request', field, seen: describeSeen(text), accepted: rule })
+  }
+  return text
+}
+
+function normalizeResources(input: ResourcesInput, refuse: Refuse): Resources {
+  const resources = {
+    memory_mib: input.memory_mib ?? 512,
+    vcpus: input.vcpus ?? 1,
+    disk_size_mib: input.disk_size_mib ?? null,
+  }
+  const minima = { memory_mib: MEMORY_MIN_MIB, vcpus: VCPUS_MIN, disk_size_mib: DISK_MIN_MIB }
+  for (const key of ['memory_mib', 'vcpus', 'disk_size_mib'] as const) {
+    const amount = resources[key]
+    if (amount === null || amount >= minima[key]) continue
+    const accepted = `at least ${String(minima[key])}`
+    refuse({ code: 'invalid_request', field: `resources.${key}`, seen: String(amount), accepted })
+  }
+  return resources
+}
+
+function normalizeRegistry(input: RegistryInput): RegistrySelection {
+  switch (input.mode) {
+    case 'specific':
+    case 'Specific':
+      return { mode: 'specific', credential_id: input.credential_id }
+    case 'inline':
+    case 'Inline':
+      return { mode: 'inline', username: input.username, password: input.password }
+    default:
+      return { mode: snakeCase(['auto', 'anonymous'], input.mode) }
+  }
+}

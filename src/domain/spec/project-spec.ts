@@ -1,0 +1,81 @@
+import { pascalCase, type PascalCase } from '../casing.ts'
+import type {
+  BindMount, DiskImageFormat, DiskImageMount, EnvVar, LifecyclePolicy, Mount, NamedMount, NetworkPolicy, Resources,
+  RlimitResource, RuntimeOptions, SandboxSpec, SecretProjection, TmpfsMount,
+} from './spec.ts' // prettier-ignore
+
+/** The specification as replies show it: sources of mounts, patches and secret values left out. Source: service description 2.3. */
+export type SpecProjection = {
+  readonly image: string
+  readonly resources: Resources
+  readonly runtime: RuntimeOptions
+  readonly env: readonly EnvVar[]
+  readonly labels: Readonly<Record<string, string>>
+  readonly rlimits: readonly {
+    readonly resource: PascalCase<RlimitResource>
+    readonly soft: number
+    readonly hard: number
+  }[]
+  readonly lifecycle: LifecyclePolicy
+  readonly mounts: readonly MountProjection[]
+  readonly network: NetworkProjection
+}
+
+export type MountProjection =
+  | (Omit<BindMount, 'type' | 'host'> & { readonly type: 'Bind' })
+  | (Omit<NamedMount, 'type' | 'name'> & { readonly type: 'Named' })
+  | (Omit<TmpfsMount, 'type'> & { readonly type: 'Tmpfs' })
+  | (Omit<DiskImageMount, 'type' | 'host' | 'format'> & {
+      readonly type: 'DiskImage'
+      readonly format: PascalCase<DiskImageFormat>
+    })
+
+export type NetworkProjection = {
+  readonly enabled: boolean
+  readonly ports: readonly never[]
+  readonly trust_host_cas: false
+  readonly max_connections: number | null
+  readonly policy: NetworkPolicy | null
+  readonly secrets?: readonly SecretProjection[]
+}
+
+/** The part of a specification that its owner sees in replies. */
+export function projectSpec(spec: SandboxSpec): SpecProjection {
+  const { enabled, max_connections, policy, secrets } = spec.network
+  return {
+    image: spec.image,
+    resources: spec.resources,
+    runtime: spec.runtime,
+    env: spec.env,
+    labels: spec.labels,
+    rlimits: spec.rlimits.map(({ resource, soft, hard }) => ({ resource: pascalCase(resource), soft, hard })),
+    lifecycle: spec.lifecycle,
+    mounts: spec.mounts.map(projectMount),
+    network: {
+      enabled,
+      ports: [],
+      trust_host_cas: false,
+      max_connections,
+      policy,
+      ...(secrets.length === 0 ? {} : { secrets }),
+    },
+  }
+}
+
+function projectMount(mount: Mount): MountProjection {
+  const { guest, options } = mount
+  switch (mount.type) {
+    case 'bind': {
+      const { stat_virtualization, host_permissions, quota_mib } = mount
+      return { type: 'Bind', guest, options, stat_virtualization, host_permissions, quota_mib }
+    }
+    case 'named': {
+      const { stat_virtualization, host_permissions } = mount
+      return { type: 'Named', guest, options, stat_virtualization, host_permissions }
+    }
+    case 'tmpfs':
+      return { type: 'Tmpfs', guest, options, size_mib: mount.size_mib }
+    case 'disk_image':
+      return { type: 'DiskImage', guest, format: pascalCase(mount.format), options, fstype: mount.fstype }
+  }
+}

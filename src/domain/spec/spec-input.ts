@@ -1,0 +1,204 @@
+import type { EitherCasing } from '../casing.ts'
+import type {
+  Action, DestinationGroup, Direction, DiskImageFormat, HostPermissions, Protocol, PullPolicy, RlimitResource,
+  SandboxLogLevel, SecurityProfile, StatVirtualization,
+} from './spec.ts' // prettier-ignore
+
+/**
+ * A create body whose shape is already checked: what a client may leave out or spell in two ways is still open. The
+ * schemas of `contract` are wider in nothing; the compiler compares the two where the route calls `normalizeSpec`.
+ */
+export type SpecInput = {
+  readonly name?: string | null
+  readonly slug?: string | null
+  readonly image?: string | { readonly type: EitherCasing<'oci'>; readonly reference: string }
+  /** With `reference`, the next client's spelling of `image`. */
+  readonly source?: EitherCasing<'oci'>
+  readonly reference?: string
+  readonly pull_policy?: EitherCasing<PullPolicy>
+  readonly resources?: ResourcesInput
+  readonly runtime?: RuntimeInput
+  readonly env?: readonly { readonly key: string; readonly value: string }[]
+  readonly labels?: Readonly<Record<string, string>>
+  readonly rlimits?: readonly RlimitInput[]
+  readonly mounts?: readonly MountInput[]
+  readonly patches?: readonly PatchInput[]
+  readonly network?: NetworkInput
+  readonly init?: InitInput | null
+  readonly security_profile?: EitherCasing<SecurityProfile>
+  readonly lifecycle?: LifecycleInput
+  readonly registry?: RegistryInput
+}
+
+export type ResourcesInput = {
+  readonly memory_mib?: number
+  readonly vcpus?: number
+  readonly disk_size_mib?: number | null
+}
+
+export type RuntimeInput = {
+  readonly cmd?: readonly string[] | null
+  readonly entrypoint?: readonly string[] | null
+  readonly hostname?: string | null
+  readonly log_level?: EitherCasing<SandboxLogLevel> | null
+  readonly metrics_sample_interval_ms?: number | null
+  readonly disable_metrics_sample?: boolean
+  readonly scripts?: Readonly<Record<string, string>>
+  readonly shell?: string | null
+  readonly user?: string | null
+  readonly workdir?: string | null
+}
+
+export type RlimitInput = {
+  readonly resource: EitherCasing<RlimitResource>
+  readonly soft: number
+  readonly hard: number
+}
+
+export type LifecycleInput = {
+  readonly ephemeral?: boolean
+  readonly idle_timeout_secs?: number | null
+  readonly max_duration_secs?: number | null
+}
+
+export type InitInput = {
+  readonly cmd: string
+  readonly args?: readonly string[]
+  readonly env?: readonly (readonly [string, string])[]
+}
+
+export type MountOptionsInput = {
+  readonly readonly?: boolean
+  readonly noexec?: boolean
+  readonly nosuid?: boolean
+  readonly nodev?: boolean
+}
+
+/** How files of a shared folder look from both sides. */
+export type ShareInput = {
+  readonly stat_virtualization?: EitherCasing<StatVirtualization>
+  readonly host_permissions?: EitherCasing<HostPermissions>
+}
+
+export type MountInput = { readonly guest: string; readonly options?: MountOptionsInput } & (
+  | ({ readonly type: EitherCasing<'bind'>; readonly host: string; readonly quota_mib?: number | null } & ShareInput)
+  | ({ readonly type: EitherCasing<'named'>; readonly name: string } & ShareInput)
+  | { readonly type: EitherCasing<'tmpfs'>; readonly size_mib?: number | null }
+  | {
+      readonly type: EitherCasing<'disk_image'>
+      readonly host: string
+      readonly format: EitherCasing<DiskImageFormat>
+      readonly fstype?: string | null
+    }
+)
+
+export type PatchInput =
+  | {
+      readonly type: EitherCasing<'text'>
+      readonly path: string
+      readonly content: string
+      readonly mode?: number | null
+      readonly replace?: boolean
+    }
+  | {
+      readonly type: EitherCasing<'file'>
+      readonly path: string
+      readonly content: readonly number[]
+      readonly mode?: number | null
+      readonly replace?: boolean
+    }
+  | {
+      readonly type: EitherCasing<'copy_file'>
+      readonly src: string
+      readonly dst: string
+      readonly mode?: number | null
+      readonly replace?: boolean
+    }
+  | { readonly type: EitherCasing<'copy_dir'>; readonly src: string; readonly dst: string; readonly replace?: boolean }
+  | {
+      readonly type: EitherCasing<'symlink'>
+      readonly target: string
+      readonly link: string
+      readonly replace?: boolean
+    }
+  | { readonly type: EitherCasing<'mkdir'>; readonly path: string; readonly mode?: number | null }
+  | { readonly type: EitherCasing<'remove'>; readonly path: string }
+  | { readonly type: EitherCasing<'append'>; readonly path: string; readonly content: string }
+
+export type NetworkInput = {
+  readonly enabled?: boolean
+  readonly strict?: boolean
+  readonly max_connections?: number | null
+  readonly policy?: PolicyInput | null
+  readonly secrets?: SecretsInput | null
+  /** The rest belongs to the API's full network shape; only the values that ask for nothing are accepted. */
+  readonly ports?: readonly object[]
+  readonly trust_host_cas?: boolean
+  readonly dns?: object | null
+  readonly interface?: object | null
+  readonly tls?: object | null
+}
+
+export type PolicyInput = {
+  readonly default_egress?: EitherCasing<Action>
+  readonly default_ingress?: EitherCasing<Action>
+  readonly rules?: readonly RuleInput[]
+}
+
+export type RuleInput = {
+  readonly direction: EitherCasing<Direction>
+  readonly destination: DestinationInput
+  readonly action: EitherCasing<Action>
+  readonly ports?: readonly { readonly start: number; readonly end: number }[]
+  readonly protocols?: readonly EitherCasing<Protocol>[]
+}
+
+/** The object has exactly one of its keys. */
+export type DestinationInput =
+  | EitherCasing<'any'>
+  | {
+      readonly cidr?: string
+      readonly domain?: string
+      readonly domain_suffix?: string
+      readonly group?: EitherCasing<DestinationGroup>
+    }
+
+export type SecretsInput = {
+  readonly entries?: readonly SecretInput[]
+  readonly on_violation?: ViolationInput
+  /** The next client's name for `on_violation`. */
+  readonly violation_action?: ViolationInput
+}
+
+export type HostPatternInput =
+  | { readonly type: EitherCasing<'exact'> | EitherCasing<'wildcard'>; readonly value: string }
+  | { readonly type: EitherCasing<'any'> }
+
+export type ViolationInput =
+  | { readonly type: EitherCasing<'block' | 'block_and_log' | 'block_and_terminate'> }
+  | { readonly type: EitherCasing<'passthrough'>; readonly hosts: readonly HostPatternInput[] }
+
+/** The value and its source are left out on purpose: nothing after the check of the shape may read them. */
+export type SecretInput = {
+  readonly env_var: string
+  readonly placeholder: string
+  readonly allowed_hosts?: readonly HostPatternInput[]
+  readonly injection?: InjectionInput
+  readonly on_violation?: ViolationInput | null
+  /** The next client's names. */
+  readonly substitution?: { readonly headers?: boolean; readonly query?: boolean; readonly body?: boolean }
+  readonly passthrough_hosts?: readonly HostPatternInput[]
+  readonly violation_action?: ViolationInput | null
+}
+
+export type InjectionInput = {
+  readonly headers?: boolean
+  readonly basic_auth?: boolean
+  readonly query_params?: boolean
+  readonly body?: boolean
+}
+
+export type RegistryInput =
+  | { readonly mode: EitherCasing<'auto'> | EitherCasing<'anonymous'> }
+  | { readonly mode: EitherCasing<'specific'>; readonly credential_id: string }
+  | { readonly mode: EitherCasing<'inline'>; readonly username: string; readonly password: string }

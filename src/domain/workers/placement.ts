@@ -1,0 +1,78 @@
+import type { WorkerId } from '../ids.ts'
+import type { StorageReport } from '../sandboxes/run.ts'
+
+/** What a run asks of the worker that it is given to. */
+export type PlacementRequest = {
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly abilities: readonly string[]
+  /** When set, the one worker where it can run. */
+  readonly home_worker_id: WorkerId | null
+  /** What its volumes ask of the worker; null: it mounts none. */
+  readonly volumes: VolumeNeeds | null
+  /** Its image in canonical spelling: of the workers that fit, those that hold it come first. Null: none is preferred. */
+  readonly image: string | null
+}
+
+/** What the volumes of a run ask of its worker. */
+export type VolumeNeeds = {
+  /** The workers that hold the files of one or more of them. */
+  readonly homes: readonly WorkerId[]
+  /** Whether one of them lies in a storage that workers share. */
+  readonly needs_shared: boolean
+  /** Whether one of them has a cap, or its organization has one. */
+  readonly needs_caps: boolean
+}
+
+/** What a worker offers beside room; many workers may offer the same. */
+export type WorkerOffer = {
+  readonly abilities: readonly string[]
+  readonly storage: Pick<StorageReport, 'is_shared' | 'enforces_caps'> | null
+  /** The images that need no pull there, in canonical spelling. */
+  readonly images: readonly string[]
+}
+
+/** A worker with what is free on it. */
+export type PlacementWorker = WorkerOffer & {
+  readonly id: WorkerId
+  readonly free_vcpus: number
+  readonly free_memory_mib: number
+}
+
+/** `pack` fills workers one after the other, so that large requests keep finding room; `spread` evens them out. */
+export const PLACEMENT_POLICIES = ['pack', 'spread'] as const
+export type PlacementPolicy = (typeof PLACEMENT_POLICIES)[number]
+
+/** Whether volumes can be reached from a worker, with their caps in force. */
+export function canHold(
+  { id, storage }: { readonly id: WorkerId; readonly storage: WorkerOffer['storage'] },
+  needs: VolumeNeeds,
+): boolean {
+  return canKeep(storage, needs) && needs.homes.every((home) => home === id)
+}
+
+/** The part of `canHold` that is the same for all workers with such a storage. */
+export function canKeep(
+  storage: WorkerOffer['storage'],
+  needs: Pick<VolumeNeeds, 'needs_shared' | 'needs_caps'>,
+): boolean {
+  if (storage === null) return false
+  if (needs.needs_caps && !storage.enforces_caps) return false
+  return storage.is_shared || !needs.needs_shared
+}
+
+/** The one worker where a run can run, because its disk or its volumes lie there; null: any. One that is torn has several. */
+export function homesOf({
+  home_worker_id,
+  volumes,
+}: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): ReadonlySet<WorkerId> {
+  return new Set([...(volumes?.homes ?? []), ...(home_worker_id === null ? [] : [home_worker_id])])
+}
+
+/**
+ * Whether a run can be placed nowhere, whatever room there is: its volumes, or its volumes and its writable layer, lie on
+ * different workers.
+ */
+export function isTorn(request: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): boolean {
+  return homesOf(request).size > 1
+}

@@ -1,0 +1,101 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Readable } from 'node:stream'
+import type { TSchema } from 'typebox'
+import { NoBody, type Operation, type RequestOf } from '../../contract/operation.ts'
+import type { KeptReply } from '../../control/requests/idempotency.ts'
+import type { Once } from '../../control/requests/once.ts'
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { invalidRequest } from '../../domain/spec/refusal.ts'
+import { parseQuery } from '../requests/query.ts'
+import type { ParserMaker } from '../requests/validate.ts'
+
+/**
+ * A request as the server hands it over: authenticated, its body parsed as JSON, or a stream where the operation takes bytes,
+ * nothing else looked at.
+ */
+export type RawRequest = {
+  readonly caller: Caller
+  readonly url: string
+  readonly headers: IncomingHttpHeaders
+  readonly params: unknown
+  readonly body: unknown
+  /** Aborted when the client leaves. A function, because most requests never ask. */
+  readonly signal: () => AbortSignal
+  /** Of a request under an Idempotency-Key. */
+  readonly once: Once | null
+  /** What the request demands of the object that it changes. */
+  readonly ifMatch: IfMatch | null
+  /** Says that the request may wait for long from here on. */
+  readonly lasts: () => void
+}
+
+/** A reply of bytes. */
+export type ByteReply = { readonly content: Readable; readonly sizeBytes: number }
+
+/** A reply of Server-Sent Events: whole ones in each text. It ends by itself when the request's signal is aborted. */
+export type EventReply = { readonly events: AsyncIterable<string> }
+
+/** A reply of one object as JSON text, with its tag. */
+export type TaggedReply = { readonly json: string; readonly tag: string }
+
+/** A reply that was given before. */
+export type ReplayedReply = { readonly kept: KeptReply }
+
+/** An object that comes later: `start` calls `onEnd` once, and answers how to end the wait for it early. */
+export type LaterReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
+
+/** JSON text, an object, an object that comes later, bytes, events, or what was answered before. */
+export type Answer = string | TaggedReply | LaterReply | ByteReply | EventReply | ReplayedReply
+
+/** An object as it is shown, with the tag of that. */
+export function tagged(json: string): TaggedReply {
+  return { json, tag: tagOf(json) }
+}
+
+/** One operation ready to serve: checks the request by the operation's schemas, and answers. */
+export type Handler = (request: RawRequest) => Promise<Answer>
+
+/** Makes a handler of an operation and what it asks of the use cases. */
+export type HandlerMaker = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
+  operation: Operation<Params, Query, Body>,
+  serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: RawRequest) => Promise<Answer>,
+) => Handler
+
+const noBody: TSchema = NoBody
+
+/** The one way in which requests are checked: parameters of path and query, then the body, each by its schema. */
+export function makeHandlerMaker(makeParser: ParserMaker): HandlerMaker {
+  return (operation, serve) => {
+    const parseParams = makeParser(operation.params, 'path')
+    const parseOfQuery = makeParser(operation.query, 'query')
+    const parseBody = makeParser(operation.body, 'body')
+    const takesBody: boolean = operation.body !== noBody
+    return (raw) =>
+      serve(
+        {
+          params: parseParams(raw.params),
+          query: parseQuery(raw.url, operation.query, parseOfQuery),
+          body: parseBody(operation.takes === 'bytes' ? {} : takesBody ? raw.body : (raw.body ?? {})),
+        },
+        raw,
+      )
+  }
+}
+
+type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
+
+/** The envelope of a page around items that are JSON text already. */
+export function renderPage<Item>({ items, nextCursor }: Page<Item>, render: (item: Item) => string): string {
+  return `{"data":[${items.map(render).join(',')}],"has_more":${String(nextCursor !== null)},"next_cursor":${JSON.stringify(nextCursor)}}`
+}
+
+/** The instant of a parameter whose format was checked, or null. */
+export function instant(text: string | undefined): Date | null {
+  return text === undefined ? null : new Date(text)
+}
+
+/** Throws `invalid_request` for a field. */
+export function refuse(field: string, seen: unknown, accepted: string): never {
+  throw invalidRequest(field, seen, accepted)
+}

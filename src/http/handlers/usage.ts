@@ -1,0 +1,72 @@
+import { setImmediate } from 'node:timers/promises'
+import { OPERATIONS } from '../../contract/operations.ts'
+import type { BILLING_OPERATIONS } from '../../contract/usage/operations.ts'
+import { midnightOf } from '../../control/usage/read-usage.ts'
+import { decimalSeconds } from '../../domain/usage/metering.ts'
+import type { OrgId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { inTurn, makeFairSlots } from '../../lib/fair-slots.ts'
+import { instant, type Handler, type HandlerMaker } from './handler.ts'
+import type { UseCases } from '../use-cases.ts'
+
+/** What the operations on usage ask of the use cases. */
+export function makeBillingHandlers(
+  useCases: UseCases,
+  handler: HandlerMaker,
+): Record<keyof typeof BILLING_OPERATIONS, Handler> {
+  const turns = makeFairSlots(REPORTS)
+  const report = (org: OrgId, work: () => Promise<string>): Promise<string> =>
+    inTurn(turns, org, { work, full: tooManyReports })
+  return {
+    get_usage: handler(OPERATIONS.get_usage, async ({ query }, { caller }) =>
+      JSON.stringify(await useCases.getUsage(caller, rangeOf(query))),
+    ),
+    get_sandbox_breakdown: handler(OPERATIONS.get_sandbox_breakdown, ({ query }, { caller }) =>
+      report(caller.org_id, async () => {
+        const { rows, sandboxes } = await useCases.getSandboxBreakdown(caller, rangeOf(query))
+        const texts: string[] = []
+        for (let from = 0; from < rows.length; from += RENDERED_AT_ONCE) {
+          texts.push(
+            rows
+              .slice(from, from + RENDERED_AT_ONCE)
+              .map(renderRow)
+              .join(','),
+          )
+          await setImmediate()
+        }
+        return `{"rows":[${texts.join(',')}],"sandboxes":${JSON.stringify(sandboxes)}}`
+      }),
+    ),
+    get_storage_breakdown: handler(OPERATIONS.get_storage_breakdown, ({ query }, { caller }) =>
+      report(caller.org_id, async () => JSON.stringify(await useCases.getStorageBreakdown(caller, rangeOf(query)))),
+    ),
+  }
+}
+
+/**
+ * A breakdown may have hundreds of thousands of rows, which take some 100 MB while they are read and rendered: two are made at
+ * once, and one of an organization.
+ */
+const REPORTS = { slots: 2, perKey: 1, waitingPerKey: 8 } as const
+/** Rows that are rendered before others' requests are served: some milliseconds. */
+const RENDERED_AT_ONCE = 2_000
+
+function tooManyReports(): Problem {
+  const max = REPORTS.waitingPerKey
+  const how_to_change = 'ask for one report after the other'
+  return new Problem('rate_limited', {
+    message: `too many requests: ${String(max)} reports of this organization wait to be made; ${how_to_change}`,
+    details: { limit: 'org_reports_waiting', max, current: max, how_to_change },
+  })
+}
+
+type Row = Awaited<ReturnType<UseCases['getSandboxBreakdown']>>['rows'][number]
+
+/** By hand, because there are tens of thousands of them; nothing in them needs escaping. */
+function renderRow({ sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms }: Row): string {
+  return `{"sandbox_id":"${sandbox_id}","day":"${midnightOf(day)}","vcpu_seconds":${decimalSeconds(vcpu_ms)},"mem_mib_seconds":${decimalSeconds(memory_mib_ms)},"disk_mib_seconds":${decimalSeconds(disk_mib_ms)}}`
+}
+
+function rangeOf(query: { readonly since?: string; readonly until?: string }) {
+  return { since: instant(query.since), until: instant(query.until) }
+}

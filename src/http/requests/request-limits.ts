@@ -1,0 +1,88 @@
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { makePlaces, type Places } from '../../control/streams/places.ts'
+import {
+  makeRequestRates,
+  type RateLimits,
+  type RateNote,
+  type RequestRates,
+} from '../../control/requests/request-rates.ts'
+import type { Caller } from '../../domain/orgs/caller.ts'
+import type { OrgId } from '../../domain/ids.ts'
+import type { Clock } from '../../lib/clock.ts'
+import { whenOver } from '../connections/client-gone.ts'
+
+/** What a server process lets its callers do at once, and how fast. */
+export type RequestLimitSettings = {
+  readonly rates: RateLimits
+  readonly orgRequestsInFlight: number
+  readonly orgBodiesMib: number
+  readonly bodiesMib: number
+}
+
+/** Counts requests; see `docs/limits.md`. */
+export type RequestLimits = {
+  readonly rates: RequestRates
+  readonly inFlight: Places<OrgId>
+  /** A place for each byte of a JSON body that is on its way or being answered. */
+  readonly bodyBytes: Places<OrgId>
+}
+
+/** A body costs as much as another request for each of these bytes: reading 4 MiB takes as long as some hundred requests. */
+const BYTES_PER_TOKEN = 16 * 1024
+
+const MIB = 1024 * 1024
+
+export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Clock, 'monotonicMs'>): RequestLimits {
+  const inFlight = { name: 'org_requests_in_flight', variable: 'SANDYARD_ORG_REQUESTS_IN_FLIGHT' }
+  const ofOrg = { name: 'org_body_bytes', variable: 'SANDYARD_ORG_BODIES_MIB', max: settings.orgBodiesMib * MIB }
+  const ofAll = { name: 'body_bytes', variable: 'SANDYARD_BODIES_MIB', max: settings.bodiesMib * MIB }
+  const keyOf = (org: OrgId): string => org
+  return {
+    rates: makeRequestRates(settings.rates, clock),
+    inFlight: makePlaces([{ ...inFlight, max: settings.orgRequestsInFlight, keyOf }], 'send fewer requests at once'),
+    bodyBytes: makePlaces(
+      [
+        { ...ofOrg, keyOf },
+        { ...ofAll, keyOf: () => 'all' },
+      ],
+      'send fewer or smaller bodies at once',
+    ),
+  }
+}
+
+/**
+ * Counts a request of a caller before its body is read, until its reply is out. Throws `rate_limited`. `takesJson`: what its
+ * body may take is counted as well; one that doesn't say its length counts as the longest.
+ */
+export function limitRequest(
+  limits: RequestLimits,
+  caller: Caller,
+  {
+    request,
+    reply,
+    takesJson,
+  }: { readonly request: FastifyRequest; readonly reply: FastifyReply; readonly takesJson: boolean },
+): void {
+  const bodyBytes = takesJson ? bodyBytesOf(request) : 0
+  const { note, refusal } = limits.rates.count(caller, 1 + Math.floor(bodyBytes / BYTES_PER_TOKEN))
+  if (note !== null) reply.headers(rateHeaders(note))
+  if (refusal !== null) throw refusal
+  whenOver(reply.raw, limits.inFlight.take(caller.org_id)) // the client may have left while its key was looked up
+  if (bodyBytes > 0) whenOver(reply.raw, limits.bodyBytes.take(caller.org_id, bodyBytes))
+}
+
+/** The three headers of draft-ietf-httpapi-ratelimit-headers-06, which clients' libraries read; `reset` is in seconds from now. */
+export function rateHeaders({ limit, remaining, resetSecs }: RateNote): Readonly<Record<string, string>> {
+  return {
+    'ratelimit-limit': String(limit),
+    'ratelimit-remaining': String(remaining),
+    'ratelimit-reset': String(resetSecs),
+  }
+}
+
+function bodyBytesOf(request: FastifyRequest): number {
+  const { 'content-length': length, 'transfer-encoding': encoding } = request.headers
+  const longest = request.routeOptions.bodyLimit ?? 0
+  if (encoding !== undefined) return longest
+  return length === undefined ? 0 : Math.min(Number(length), longest) // the parser took it: digits alone
+}

@@ -1,0 +1,47 @@
+import type { FastifyRequest } from 'fastify'
+import { includesScope, type Caller, type Scope } from '../../domain/orgs/caller.ts'
+import { Problem } from '../../domain/problem.ts'
+import { countedAddress } from '../../lib/remote-address.ts'
+import type { RequestLimits } from '../requests/request-limits.ts'
+import type { UseCases } from '../use-cases.ts'
+
+/** RFC 6750, 2.1. The bound is far above the length of a key. */
+const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
+
+export type AuthenticateDeps = {
+  readonly useCases: Pick<UseCases, 'authenticate'>
+  /** Without them nothing is counted. */
+  readonly limits?: Pick<RequestLimits, 'rates'>
+}
+
+/** Where a request came from, and what it says of who sent it. */
+export type Sender = { readonly authorization: string | undefined; readonly address: string | undefined }
+
+/** The sender of a request. */
+export function senderOf({ headers, raw }: FastifyRequest): Sender {
+  return { authorization: headers.authorization, address: raw.socket.remoteAddress }
+}
+
+/**
+ * Who sent a request. Throws `invalid_api_key` for a header that names nobody, and `rate_limited` for a key that is not
+ * known, from an address that had too many refused: then it is not looked up, so that guessing costs the others nothing.
+ */
+export async function authenticateRequest({ useCases, limits }: AuthenticateDeps, sender: Sender): Promise<Caller> {
+  const key = BEARER.exec(sender.authorization ?? '')?.[1]
+  const caller =
+    key === undefined
+      ? null
+      : await useCases.authenticate(key, () => limits?.rates.refuseStranger(countedAddress(sender.address)))
+  if (caller !== null) return caller
+  limits?.rates.noteStranger(countedAddress(sender.address))
+  throw new Problem('invalid_api_key')
+}
+
+/** Refuses a caller whose key lacks the scope that an operation needs: `forbidden`, naming it. */
+export function requireScope(caller: Caller, needed: Scope | 'none'): void {
+  if (needed === 'none' || includesScope(caller.scope, needed)) return
+  throw new Problem('forbidden', {
+    message: `forbidden: this needs an API key with the scope ${needed}; yours has ${caller.scope}`,
+    details: { field: 'scope', seen: caller.scope, accepted: needed },
+  })
+}

@@ -1,0 +1,145 @@
+import type { ErrorObject } from 'ajv/dist/2020.js'
+import { describeSeen, type Refusal } from '../../domain/spec/refusal.ts'
+import type { Place } from '../requests/validate.ts'
+
+/** What a validator found, as a refusal: the field's path, what was seen, what would be accepted. */
+export function describeError(errors: readonly ErrorObject[], place: Place): Refusal {
+  const [first] = errors
+  if (first === undefined) throw new Error('a validator refused without an error')
+  const key = extraKey(first)
+  const field = fieldPath(place, key === null ? first.instancePath : `${first.instancePath}/${escapePointer(key)}`)
+  return { code: 'invalid_request', field, seen: describeValue(first, field), accepted: acceptedBy(errors) }
+}
+
+/** The path of a JSON pointer as people write it: `mounts[0].guest`. */
+function fieldPath(place: Place, pointer: string): string {
+  const steps = pointer
+    .split('/')
+    .slice(1)
+    .map((step) => step.replaceAll('~1', '/').replaceAll('~0', '~'))
+  const prefix = place === 'body' ? '' : place
+  const path = steps.reduce(
+    (path, step) => (/^\d+$/.test(step) ? `${path}[${step}]` : path === '' ? step : `${path}.${step}`),
+    prefix,
+  )
+  return path === '' ? 'body' : path
+}
+
+function escapePointer(key: string): string {
+  return key.replaceAll('~', '~0').replaceAll('/', '~1')
+}
+
+/** The key that an error is about, where it is not the one that its path ends with. */
+function extraKey({ keyword, params }: ErrorObject): string | null {
+  if (keyword === 'additionalProperties') return stringAt(params, 'additionalProperty')
+  if (keyword === 'required') return stringAt(params, 'missingProperty')
+  if (keyword === 'discriminator') return stringAt(params, 'tag')
+  return null
+}
+
+/** Fields that may hold a secret: an error tells the type of what it saw there, never the value. */
+const SECRET_FIELD = /^(?:registry|network\.secrets)\b|(?:^|\.)(?:value|password|content)$|^runtime\.scripts\./
+
+function describeValue({ keyword, params, data }: ErrorObject, field: string): string {
+  if (keyword === 'additionalProperties') return 'an unknown field'
+  if (keyword === 'required') return 'nothing'
+  const value: unknown = keyword === 'discriminator' ? params.tagValue : data
+  if (value === undefined || typeof value === 'object' || !SECRET_FIELD.test(field)) return describeSeen(value)
+  return `a ${typeof value}`
+}
+
+/**
+ * What the schema would have taken. Where none of several schemas matched, each says so at the same place: all of
+ * them are named. Otherwise the first error is the one of the variant that was meant.
+ */
+function acceptedBy(errors: readonly ErrorObject[]): string {
+  const [first] = errors
+  if (first === undefined) return ''
+  const isThere = ({ instancePath }: ErrorObject): boolean => instancePath === first.instancePath
+  const choice = errors.findIndex((error) => error.keyword === 'anyOf' && isThere(error))
+  const choices = choice === -1 || extraKey(first) !== null ? [first] : errors.slice(0, choice).filter(isThere)
+  return [...new Set(choices.map(acceptedByOne))].join(' or ')
+}
+
+function acceptedByOne({ keyword, params, schema, parentSchema }: ErrorObject): string {
+  switch (keyword) {
+    case 'additionalProperties':
+      return listed(Object.keys(recordAt(parentSchema, 'properties')), 'no fields', 'only')
+    case 'required':
+      return describeSchema(recordAt(parentSchema, 'properties')[stringAt(params, 'missingProperty') ?? ''])
+    case 'discriminator':
+      return listed(tagsOf(parentSchema, stringAt(params, 'tag') ?? ''), 'nothing', 'one of')
+    case 'type':
+      return describeType(schema)
+    case 'enum':
+      return listed(Array.isArray(schema) ? schema.map((value) => String(value)) : [], 'nothing', 'one of')
+    case 'format':
+      return FORMAT_RULES[String(schema)] ?? String(schema)
+    case 'minimum':
+    case 'minItems':
+    case 'minProperties':
+      return `at least ${String(schema)}${unitOf(keyword)}`
+    case 'maximum':
+    case 'maxItems':
+    case 'maxProperties':
+      return `at most ${String(schema)}${unitOf(keyword)}`
+    case 'uniqueItems':
+      return 'no item twice'
+    default:
+      return `a value that meets ${keyword}`
+  }
+}
+
+const FORMAT_RULES: Readonly<Record<string, string>> = {
+  uuid: 'a UUID',
+  'date-time': 'a date and time with offset (RFC 3339), such as 2026-01-31T12:00:00Z',
+}
+
+function unitOf(keyword: string): string {
+  return keyword.endsWith('Items') ? ' items' : keyword.endsWith('Properties') ? ' fields' : ''
+}
+
+function describeSchema(schema: unknown): string {
+  if (!isRecord(schema)) return 'a value'
+  if (Array.isArray(schema.enum)) return listed(schema.enum.map(String), 'nothing', 'one of')
+  return 'type' in schema ? describeType(schema.type) : 'a value'
+}
+
+function describeType(type: unknown): string {
+  return Array.isArray(type) ? type.map(describeType).join(' or ') : (TYPE_WORDS[String(type)] ?? String(type))
+}
+
+const TYPE_WORDS: Readonly<Record<string, string>> = {
+  array: 'a list',
+  boolean: 'a boolean',
+  integer: 'a whole number',
+  null: 'null',
+  object: 'an object',
+  string: 'a string',
+}
+
+function tagsOf(schema: unknown, tag: string): readonly string[] {
+  const variants = isRecord(schema) && Array.isArray(schema.oneOf) ? schema.oneOf : []
+  return variants.flatMap((variant) => {
+    const values = recordAt(recordAt(variant, 'properties'), tag).enum
+    return Array.isArray(values) ? values.map(String) : []
+  })
+}
+
+function listed(words: readonly string[], none: string, opening: string): string {
+  return words.length === 0 ? none : `${opening} ${words.join(', ')}`
+}
+
+function recordAt(value: unknown, key: string): Record<string, unknown> {
+  const held = isRecord(value) ? value[key] : undefined
+  return isRecord(held) ? held : {}
+}
+
+function stringAt(value: unknown, key: string): string | null {
+  const held = isRecord(value) ? value[key] : undefined
+  return typeof held === 'string' ? held : null
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}

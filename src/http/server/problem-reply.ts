@@ -1,0 +1,83 @@
+import { refusalOfOutage } from '../../control/requests/database-outage.ts'
+import { codeOnWire, Problem, PROBLEMS } from '../../domain/problem.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+
+/** A problem as it goes over the wire. */
+export type ProblemReply = {
+  readonly status: number
+  readonly headers: Readonly<Record<string, string>>
+  /** The envelope of service description 7, as JSON text. */
+  readonly body: string
+}
+
+/** Seconds after which a refused client should try again, where the problem itself does not say. */
+const RETRY_AFTER_SECS = 1
+
+/** Renders a problem. An internal error tells nothing of what went wrong but the request's id, by which the log finds it. */
+export function renderProblem(problem: Problem, requestId: string): ProblemReply {
+  const { status } = PROBLEMS[problem.code]
+  const isInternal = problem.code === 'internal_error'
+  const error = {
+    code: codeOnWire(problem.code),
+    message: isInternal ? PROBLEMS.internal_error.message : problem.message,
+    details: isInternal ? { request_id: requestId } : problem.details,
+  }
+  const retryAfter =
+    status === 429 || status === 503 || problem.retryAfterSeconds !== null
+      ? { 'retry-after': String(problem.retryAfterSeconds ?? RETRY_AFTER_SECS) }
+      : {}
+  const challenge = status === 401 ? { 'www-authenticate': 'Bearer' } : {}
+  return {
+    status,
+    headers: { 'content-type': JSON_TYPE, 'x-request-id': requestId, ...retryAfter, ...challenge },
+    body: JSON.stringify({ error }),
+  }
+}
+
+export const JSON_TYPE = 'application/json; charset=utf-8'
+
+/** What was thrown, as a problem: itself, what an outage or the framework's error means, or `internal_error` with it as cause. */
+export function problemOf(thrown: unknown, bodyLimitBytes: number): Problem {
+  const error = refusalOfOutage(thrown)
+  if (error instanceof Problem) return error
+  const code =
+    typeof error === 'object' && error !== null && 'code' in error && typeof error.code === 'string' ? error.code : ''
+  return FRAMEWORK_ERRORS[code]?.(bodyLimitBytes) ?? new Problem('internal_error', { cause: error })
+}
+
+/** Fastify's own refusals, by its error codes (Fastify reference, "Errors"). */
+const FRAMEWORK_ERRORS: Readonly<Record<string, (bodyLimitBytes: number) => Problem>> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: (bodyLimitBytes) =>
+    new Problem('payload_too_large', {
+      details: { field: 'body', seen: 'more bytes', accepted: `at most ${String(bodyLimitBytes)} bytes` },
+    }),
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: () => unsupportedMediaType('a malformed content type'),
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: () =>
+    refusalProblem({
+      code: 'invalid_request',
+      field: 'body',
+      seen: 'another length',
+      accepted: 'as many bytes as content-length says',
+    }),
+  FST_ERR_BAD_URL: () =>
+    refusalProblem({
+      code: 'invalid_request',
+      field: 'path',
+      seen: 'a malformed path',
+      accepted: 'percent-encoded UTF-8',
+    }),
+  FST_ERR_MAX_PARAM_LENGTH: () =>
+    refusalProblem({
+      code: 'invalid_request',
+      field: 'path',
+      seen: 'a longer parameter',
+      accepted: 'a name or an identifier',
+    }),
+}
+
+/** The refusal of a body that is not JSON by its own account. */
+export function unsupportedMediaType(seen: string): Problem {
+  return new Problem('unsupported_media_type', {
+    details: { field: 'content-type', seen, accepted: 'application/json in UTF-8' },
+  })
+}

@@ -1,0 +1,289 @@
+import type { ServerResponse } from 'node:http'
+import { fastify, type FastifyInstance, type FastifyPluginAsync, type FastifyReply, type FastifyRequest } from 'fastify'
+import { Histogram, type Registry } from 'prom-client'
+import type { Operation } from '../../contract/operation.ts'
+import { OPERATIONS } from '../../contract/operations.ts'
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { Problem } from '../../domain/problem.ts'
+import { invalidRequest } from '../../domain/spec/refusal.ts'
+import type { Log } from '../../lib/log.ts'
+import type { Uuids } from '../../lib/uuid.ts'
+import { agentRoute } from '../streams/agent-route.ts'
+import { authenticateRequest, requireScope, senderOf } from './authenticate-request.ts'
+import { boundConnections, type ConnectionLimits } from '../connections/bound-connections.ts'
+import { boundPipelines } from '../connections/bound-pipelines.ts'
+import { makeByteBodies, takeByteBodies, type ByteBodies } from '../requests/byte-bodies.ts'
+import { makeRequestSignals } from '../connections/client-gone.ts'
+import { ifMatchOf } from '../requests/conditions.ts'
+import { endOnClose } from '../connections/end-on-close.ts'
+import type { Handler, RawRequest } from '../handlers/handler.ts'
+import { makeHandlers } from '../handlers/handlers.ts'
+import { serveOnce, type KeyedDeps } from '../requests/idempotency-key.ts'
+import { makePark, type Park } from '../connections/park.ts'
+import { addProbes } from './probes.ts'
+import { problemOf, renderProblem, type ProblemReply } from './problem-reply.ts'
+import { makeLongWaits, type LongWaits } from '../connections/release-parser.ts'
+import { refuseMalformed } from '../connections/refuse-malformed.ts'
+import { refuseOddRequests } from '../connections/refuse-odd-requests.ts'
+import { makeRequestIds } from './request-ids.ts'
+import { limitRequest, type RequestLimits } from '../requests/request-limits.ts'
+import { takeJsonBodies } from '../requests/request-body.ts'
+import { makeRouteTable, type RouteTable } from './routes-of-path.ts'
+import { sendAnswer } from './send-answer.ts'
+import { attachUpgrades, type UpgradeRoute } from './upgrades.ts'
+import type { UseCases } from '../use-cases.ts'
+import { makeParserMaker } from '../requests/validate.ts'
+
+export type ServerDeps = {
+  readonly useCases: UseCases
+  readonly log: Log
+  readonly uuids: Uuids
+  readonly metrics: Registry
+  /** What keeps the process from serving, in words; empty when it can. */
+  readonly isReady: () => Promise<readonly string[]>
+  readonly settings: ServerSettings
+  /** What its callers may do at once, and how fast; without it, anything. */
+  readonly limits?: RequestLimits
+  /** Routes beside the API's, such as the workers'; they authenticate for themselves. */
+  readonly plugins?: readonly FastifyPluginAsync[]
+  /** WebSocket routes beside the API's; they authenticate for themselves. */
+  readonly upgrades?: readonly UpgradeRoute[]
+}
+
+export type ServerSettings = {
+  /** The largest body of a request, in bytes. */
+  readonly bodyLimitBytes: number
+  /** A whole request must have arrived after this, in milliseconds; a stream of bytes need only move. */
+  readonly requestTimeoutMs: number
+  /** The head of a request must have arrived after this, in milliseconds; a connection on which none comes is closed. */
+  readonly headTimeoutMs: number
+  readonly connections: ConnectionLimits
+  /** How often a WebSocket is pinged, in milliseconds; one that misses a whole period is dropped. */
+  readonly pingMs: number
+  /** How long a stream of events says nothing at most, in milliseconds. */
+  readonly keepAliveMs: number
+}
+
+export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
+  bodyLimitBytes: 4 * 1024 * 1024,
+  requestTimeoutMs: 60_000,
+  headTimeoutMs: 20_000,
+  connections: { capacity: 32_768, perAddress: 16_384, lookMs: 10_000 },
+  pingMs: 20_000,
+  keepAliveMs: 10_000,
+}
+
+/**
+ * How long a connection is silent before its peer is asked whether it is there, in milliseconds: one that vanished without a
+ * word is noticed ten seconds later.
+ */
+const KEEP_ALIVE_MS = 60_000
+
+/** The longest parameter of a path: a name of 128 bytes, each percent-encoded, is 384 characters. */
+const PARAM_MAX_CHARS = 1024
+
+/**
+ * The HTTP server of the API: routes, validation, authentication, errors, metrics. It is built here and listens when
+ * its caller says so; `close` ends its WebSockets with 1001.
+ */
+export function makeServer(deps: ServerDeps): FastifyInstance {
+  const { useCases, settings } = deps
+  const makeParser = makeParserMaker()
+  const requestIds = makeRequestIds(deps.uuids)
+  const byteBodies = makeByteBodies()
+  const app = fastify({
+    logger: false,
+    genReqId: () => requestIds.next(),
+    requestIdHeader: false,
+    bodyLimit: settings.bodyLimitBytes,
+    requestTimeout: settings.requestTimeoutMs,
+    return503OnClosing: false,
+    routerOptions: { maxParamLength: PARAM_MAX_CHARS, querystringParser: () => ({}) },
+    http: {
+      shouldUpgradeCallback: ({ headers }) => headers.upgrade?.toLowerCase() === 'websocket',
+      headersTimeout: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs),
+      connectionsCheckingInterval: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs) / 4,
+      keepAlive: true,
+      keepAliveInitialDelay: KEEP_ALIVE_MS,
+      requireHostHeader: false, // refused in the error envelope
+    },
+    clientErrorHandler: refuseMalformed(requestIds, byteBodies),
+    frameworkErrors: (error, request, reply) => {
+      answer(deps, error, { request, reply })
+    },
+  })
+  boundConnections(app, settings.connections, requestIds)
+  boundPipelines(app.server)
+  const closing = endOnClose(app)
+  const table = makeRouteTable()
+  const bodies = new WeakMap<FastifyRequest, Buffer>()
+  const callers = new WeakMap<FastifyRequest, Caller>()
+  takeJsonBodies(app, {
+    senderOf: (request) => callers.get(request)?.org_id ?? '',
+    onKeyed: (request, bytes) => bodies.set(request, bytes),
+  })
+  observe(app, deps, table)
+  refuseOddRequests(app, { ids: requestIds, refuseUnrouted: (exchange) => refuseUnrouted(deps, table, exchange) })
+  app.setErrorHandler((error, request, reply) => answer(deps, error, { request, reply }))
+
+  const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
+  const keyed = {
+    useCases,
+    bodyLimitBytes: settings.bodyLimitBytes,
+    bytesOf: (request: FastifyRequest) => bodies.get(request),
+  }
+  const longWaits = makeLongWaits(() => performance.now())
+  const park = makePark({ closing, longWaits, renderError: (error, request_id) => told(deps, error, { request_id }) })
+  const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, longWaits, park, callers }
+  for (const operation of Object.values(OPERATIONS)) {
+    const handler = handlers.get(operation.id)
+    if (handler !== undefined) addRoute(app, deps, { operation, handler, ...common })
+  }
+  addRoute(app, deps, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, ...common })
+  addProbes(app, deps)
+  for (const plugin of deps.plugins ?? []) app.register(plugin)
+  attachUpgrades(app, {
+    ...deps,
+    uuids: requestIds,
+    routes: [agentRoute({ ...deps, makeParser }), ...(deps.upgrades ?? [])],
+  })
+  return app
+}
+
+type Route = {
+  readonly operation: Operation
+  readonly handler: Handler
+  readonly signalOf: (response: ServerResponse) => AbortSignal
+  readonly byteBodies: ByteBodies
+  readonly settings: ServerSettings
+  readonly keyed: KeyedDeps
+  readonly longWaits: LongWaits
+  readonly park: Park
+  /** Who sent a request, once it is known. */
+  readonly callers: WeakMap<FastifyRequest, Caller>
+}
+
+type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
+
+/** Who asks is settled before the body is read: a stranger costs little and learns nothing. */
+function addRoute(app: FastifyInstance, deps: ServerDeps, route: Route): void {
+  if (route.operation.takes === 'bytes') {
+    app.register((scope) => {
+      takeByteBodies(scope)
+      addRouteTo(scope, deps, route)
+      return Promise.resolve()
+    })
+  } else addRouteTo(app, deps, route)
+}
+
+function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void {
+  const { operation, byteBodies, callers } = route
+  const takesJson = operation.takes !== 'bytes'
+  const isStream = operation.takes === 'bytes' || operation.reply.kind === 'bytes' || operation.reply.kind === 'events'
+  app.route({
+    method: operation.method,
+    url: operation.path.replaceAll(/\{(\w+)\}/g, ':$1'),
+    exposeHeadRoute: operation.method === 'GET' && !isStream,
+    onRequest: async (request, reply) => {
+      const caller = await authenticateRequest(deps, senderOf(request))
+      if (deps.limits !== undefined) limitRequest(deps.limits, caller, { request, reply, takesJson })
+      requireScope(caller, operation.access)
+      callers.set(request, caller)
+      if (isStream) byteBodies.begin(request, reply)
+    },
+    handler: async (request, reply) => {
+      const caller = callers.get(request)
+      if (caller === undefined) throw new Error('a request without a caller reached its handler')
+      const { url, headers, params, body } = request
+      const raw: RawRequest = {
+        caller,
+        url,
+        headers,
+        params,
+        body,
+        once: null,
+        ifMatch: ifMatchOf(operation, headers),
+        signal: () => route.signalOf(reply.raw),
+        lasts: () => route.longWaits.add(request.raw, reply.raw),
+      }
+      const answer = await serveOnce(route.keyed, { operation, handler: route.handler, request }, raw)
+      if (typeof answer === 'object' && 'start' in answer) return route.park({ request, reply, operation }, answer)
+      return sendAnswer({ request, reply, operation }, answer, route.settings)
+    },
+  })
+}
+
+function refusePlainAgentRequest(): Promise<string> {
+  const details = { field: 'upgrade', seen: 'no WebSocket upgrade', accepted: 'upgrade: websocket' }
+  throw new Problem('invalid_request', { message: 'invalid request: this route is a WebSocket', details })
+}
+
+/** Gives every reply its request id, and every request its place in the metrics and the log. */
+function observe(app: FastifyInstance, { metrics, log }: ServerDeps, table: RouteTable): void {
+  const durations = new Histogram({
+    name: 'sandyard_http_request_duration_seconds',
+    help: 'From the arrival of a request to the end of its reply, by operation and status.',
+    labelNames: ['operation', 'status'],
+    buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 100],
+    registers: [metrics],
+  })
+  const names = new Map(
+    Object.values(OPERATIONS).map(({ id, method, path }) => [`${method} ${path.replaceAll(/\{(\w+)\}/g, ':$1')}`, id]),
+  )
+  app.addHook('onRoute', ({ method, url }) => {
+    for (const one of [method].flat()) table.add(one, url)
+  })
+  app.addHook('onRequest', (request, reply, done) => {
+    reply.header('x-request-id', request.id)
+    done()
+  })
+  app.addHook('onResponse', (request, reply, done) => {
+    const operation = names.get(`${request.method} ${request.routeOptions.url ?? ''}`) ?? 'other'
+    durations.observe({ operation, status: reply.statusCode }, reply.elapsedTime / 1000)
+    log.debug({ request_id: request.id, operation, status: reply.statusCode, ms: reply.elapsedTime }, 'request served')
+    done()
+  })
+}
+
+/** Answers with the problem that was thrown; what nobody expected is logged here, once. */
+function answer(deps: ServerDeps, error: unknown, { request, reply }: Exchange): FastifyReply {
+  const { id, method, routeOptions, raw } = request
+  // Who leaves in the middle of a body reads no answer, and must not fill the log.
+  const problem = raw.destroyed && raw.complete === false ? invalidRequest('body', 'a part of it', 'all of it') : error
+  const { status, headers, body } = told(deps, problem, { request_id: id, method, route: routeOptions.url })
+  return reply.code(status).headers(headers).send(body)
+}
+
+type About = { readonly request_id: string; readonly method?: string; readonly route?: string | undefined }
+
+function told(deps: ServerDeps, error: unknown, about: About): ProblemReply {
+  const problem = problemOf(error, deps.settings.bodyLimitBytes)
+  if (problem.code === 'internal_error') {
+    deps.log.error({ ...about, err: problem.cause }, 'request failed')
+  } else if (problem.code === 'unavailable' && problem.cause !== undefined)
+    deps.log.warn({ ...about, err: problem.cause }, 'request refused: the database is away')
+  return renderProblem(problem, about.request_id)
+}
+
+/** A path without a route is 404, one with a route for other methods 405; below /v1 only for who has a key. */
+async function refuseUnrouted(
+  deps: ServerDeps,
+  table: RouteTable,
+  { request, reply }: Exchange,
+): Promise<FastifyReply> {
+  const path = request.url.split('?', 1)[0] ?? ''
+  if (path.startsWith('/v1/')) {
+    const caller = await authenticateRequest(deps, senderOf(request))
+    if (deps.limits !== undefined) limitRequest(deps.limits, caller, { request, reply, takesJson: false })
+  }
+  const methods = table.methodsOf(path)
+  if (methods.length === 0)
+    throw new Problem('not_found', {
+      details: { field: 'path', seen: path.slice(0, 200), accepted: 'a path of /openapi.json' },
+    })
+  reply.header('allow', methods.join(', '))
+  if (request.method === 'OPTIONS') return reply.code(204).send()
+  throw new Problem('method_not_allowed', {
+    details: { field: 'method', seen: request.method, accepted: methods.join(', ') },
+  })
+}

@@ -1,0 +1,201 @@
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
+import type { Duplex } from 'node:stream'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { FastifyInstance } from 'fastify'
+import { WebSocketServer, type WebSocket } from 'ws'
+import { Problem } from '../../domain/problem.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import type { Log } from '../../lib/log.ts'
+import { makeSlots } from '../../lib/slots.ts'
+import type { Uuids } from '../../lib/uuid.ts'
+import { problemOf, renderProblem } from './problem-reply.ts'
+import { endWith } from '../connections/refuse-malformed.ts'
+import { shapeOf } from './routes-of-path.ts'
+
+/** A route that ends in a WebSocket. */
+export type UpgradeRoute = {
+  /** With `{name}` for a parameter. */
+  readonly path: string
+  /** Serves one connection. What it throws before `accept` becomes the HTTP refusal. */
+  readonly handle: (upgrade: Upgrade) => Promise<void>
+}
+
+/** A request to become a WebSocket. */
+export type Upgrade = {
+  readonly url: string
+  readonly headers: IncomingHttpHeaders
+  /** Where it came from. */
+  readonly address: string | undefined
+  /** Percent-decoded. */
+  readonly params: Readonly<Record<string, string>>
+  readonly requestId: string
+  /** Aborted when the client leaves. */
+  readonly signal: AbortSignal
+  /** Aborted when the server closes. A WebSocket that is still open a moment later is closed by the server itself. */
+  readonly closing: AbortSignal
+  /** Answers 101, with a paused WebSocket. To be called once, when nothing can be refused any more. */
+  readonly accept: (headers?: Readonly<Record<string, string>>) => Promise<WebSocket>
+}
+
+type UpgradeDeps = {
+  readonly log: Log
+  readonly uuids: Uuids
+  readonly settings: { readonly bodyLimitBytes: number }
+  readonly routes: readonly UpgradeRoute[]
+}
+
+/** The largest WebSocket message that is taken: twice the largest frame of the agent protocol, in bytes. */
+const MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
+/** How long open WebSockets may take to say goodbye when the server closes, in milliseconds. */
+const GOODBYE_MS = 1_000
+const GOING_AWAY = 1001
+/** The most upgrades of one route that may be under way at once, several times one organization's share of channels. */
+const UNDER_WAY_LIMIT = 8_192
+
+/** Serves upgrades on the server's own port; `app.close()` ends them. */
+export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
+  const sockets = new WebSocketServer({ noServer: true, perMessageDeflate: false, maxPayload: MESSAGE_LIMIT_BYTES })
+  const extraHeaders = new WeakMap<IncomingMessage, Readonly<Record<string, string>>>()
+  sockets.on('headers', (lines, request) => {
+    for (const [name, value] of Object.entries(extraHeaders.get(request) ?? {})) lines.push(`${name}: ${value}`)
+  })
+  // Upgrades that nobody has answered yet; the ones that were are the WebSocketServer's.
+  const pending = new Set<Duplex>()
+  // Counted for each route: workers that answer must not be held up by the clients that wait for them.
+  const routes = deps.routes.map((route) => ({
+    ...route,
+    shape: shapeOf(route.path),
+    underWay: makeSlots(UNDER_WAY_LIMIT),
+  }))
+  const closing = new AbortController()
+  app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+    const requestId = deps.uuids.next()
+    pending.add(socket)
+    socket.once('close', () => pending.delete(socket))
+    socket.on('error', (error) => {
+      deps.log.debug({ request_id: requestId, err: error }, 'a connection broke')
+    })
+    serve(request, { requestId, socket, head }).catch((error: unknown) => {
+      const problem = problemOf(error, deps.settings.bodyLimitBytes)
+      if (problem.code === 'internal_error')
+        deps.log.error({ request_id: requestId, err: problem.cause }, 'upgrade failed')
+      if (socket.writable) endWith(socket, renderProblem(problem, requestId))
+      else socket.destroy()
+    })
+  })
+  app.addHook('preClose', async () => {
+    for (const socket of pending) socket.destroy()
+    closing.abort(new Error('the server is closing'))
+    await closeAll(sockets)
+  })
+
+  type Connection = { readonly requestId: string; readonly socket: Duplex; readonly head: Buffer }
+
+  async function serve(request: IncomingMessage, { requestId, socket, head }: Connection): Promise<void> {
+    const url = request.url ?? ''
+    const path = url.split('?', 1)[0] ?? ''
+    const found = routes.flatMap((route) => {
+      const groups = route.shape.exec(path)
+      return groups === null ? [] : [{ route, params: groups.groups ?? {} }]
+    })[0]
+    if (found === undefined)
+      throw new Problem('not_found', {
+        details: { field: 'path', seen: path.slice(0, 200), accepted: 'a WebSocket route' },
+      })
+    const giveBack = found.route.underWay.take()
+    if (giveBack === null) throw tooManyUnderWay(found.route.underWay.taken)
+    const gone = new AbortController()
+    socket.once('close', () => {
+      gone.abort(new Error('the client left'))
+    })
+    try {
+      await found.route.handle({
+        url,
+        headers: request.headers,
+        address: request.socket.remoteAddress,
+        params: decodeAll(found.params),
+        requestId,
+        signal: gone.signal,
+        closing: closing.signal,
+        accept: async (headers = {}) => {
+          pending.delete(socket)
+          extraHeaders.set(request, headers)
+          const webSocket = await accept(sockets, request, { socket, head, signal: gone.signal })
+          giveBack()
+          webSocket.on('error', (error) => {
+            deps.log.debug({ request_id: requestId, err: error }, 'a WebSocket broke')
+          })
+          return webSocket
+        },
+      })
+    } finally {
+      giveBack()
+    }
+  }
+}
+
+function tooManyUnderWay(current: number): Problem {
+  const how_to_change = 'try again in a moment, and open fewer connections at once'
+  return new Problem('rate_limited', {
+    message: `too many requests: ${String(current)} connections are being opened; ${how_to_change}`,
+    details: { limit: 'upgrades_under_way', max: UNDER_WAY_LIMIT, current, how_to_change },
+    retryAfterSeconds: 1,
+  })
+}
+
+function decodeAll(params: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+  try {
+    return Object.fromEntries(Object.entries(params).map(([name, text]) => [name, decodeURIComponent(text)]))
+  } catch (error) {
+    if (!(error instanceof URIError)) throw error
+    throw refusalProblem({
+      code: 'invalid_request',
+      field: 'path',
+      seen: 'a malformed path',
+      accepted: 'percent-encoded UTF-8',
+    })
+  }
+}
+
+function accept(
+  sockets: WebSocketServer,
+  request: IncomingMessage,
+  { socket, head, signal }: { readonly socket: Duplex; readonly head: Buffer; readonly signal: AbortSignal },
+): Promise<WebSocket> {
+  refuseHandshake(request)
+  return new Promise((resolve, reject) => {
+    const onGone = (): void => {
+      reject(
+        new Problem('invalid_request', { message: 'invalid request: the connection ended before it was accepted' }),
+      )
+    }
+    if (signal.aborted) onGone()
+    signal.addEventListener('abort', onGone, { once: true })
+    sockets.handleUpgrade(request, socket, head, (webSocket) => {
+      signal.removeEventListener('abort', onGone)
+      webSocket.pause() // nothing may arrive before somebody listens
+      resolve(webSocket)
+    })
+  })
+}
+
+/** RFC 6455, 4.2.1: what the library would refuse without the error envelope. */
+function refuseHandshake({ method, headers }: IncomingMessage): void {
+  const no = (field: string, seen: string, accepted: string): never => {
+    throw refusalProblem({ code: 'invalid_request', field, seen, accepted })
+  }
+  if (method !== 'GET') no('method', method ?? '', 'GET')
+  if (headers['sec-websocket-version'] !== '13')
+    no('sec-websocket-version', headers['sec-websocket-version'] ?? 'nothing', '13')
+  if (!/^[+/0-9A-Za-z]{22}==$/.test(headers['sec-websocket-key'] ?? ''))
+    no('sec-websocket-key', 'a malformed key', '16 bytes in base64')
+}
+
+async function closeAll(sockets: WebSocketServer): Promise<void> {
+  const open = [...sockets.clients]
+  if (open.length === 0) return
+  const closed = Promise.all(open.map((socket) => new Promise((resolve) => socket.once('close', resolve))))
+  for (const socket of open) socket.close(GOING_AWAY, 'the server is closing')
+  await Promise.race([closed, sleep(GOODBYE_MS)])
+  for (const socket of open) socket.terminate()
+}

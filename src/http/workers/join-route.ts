@@ -1,0 +1,47 @@
+import type { FastifyPluginAsync } from 'fastify'
+import { JoinInput } from '../../contract/workers/join-input.ts'
+import { JOIN_PATH, WORKER_PROTOCOL_VERSION, type JoinAnswer } from '../../contract/workers/worker-protocol.ts'
+import { joinWorker } from '../../control/workers/worker-join.ts'
+import type { ControlDeps } from '../../control/deps.ts'
+import type { StrangerRates } from '../../control/requests/request-rates.ts'
+import { Problem } from '../../domain/problem.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { countedAddress } from '../../lib/remote-address.ts'
+import { makeParserMaker } from '../requests/validate.ts'
+
+/** The largest request to join, in bytes. */
+const JOIN_LIMIT_BYTES = 8 * 1024
+
+/**
+ * The route by which a machine becomes a worker. Its join token is all that it needs. From an address whose tokens were
+ * refused too often none is looked up: `rate_limited`.
+ */
+export function makeJoinRoute(
+  control: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>,
+  rates?: StrangerRates,
+): FastifyPluginAsync {
+  const parse = makeParserMaker()(JoinInput, 'body')
+  return (app) => {
+    app.post(JOIN_PATH, { bodyLimit: JOIN_LIMIT_BYTES }, async (request): Promise<JoinAnswer> => {
+      const { protocol, token, credential_sha256, name, fallback_name } = parse(request.body)
+      refuseProtocol(protocol)
+      const credentialSha256 = Buffer.from(credential_sha256, 'hex')
+      const address = countedAddress(request.raw.socket.remoteAddress)
+      rates?.refuseStranger(address)
+      try {
+        return await joinWorker(control, { token, credentialSha256, name, fallbackName: fallback_name })
+      } catch (error) {
+        if (error instanceof Problem && error.code === 'invalid_join_token') rates?.noteStranger(address)
+        throw error
+      }
+    })
+    return Promise.resolve()
+  }
+}
+
+/** Throws `invalid_request` for a worker of a release whose protocol is another. */
+export function refuseProtocol(protocol: number): void {
+  if (protocol === WORKER_PROTOCOL_VERSION) return
+  const accepted = `version ${String(WORKER_PROTOCOL_VERSION)}: give worker and control plane the same release`
+  throw refusalProblem({ code: 'invalid_request', field: 'protocol', seen: String(protocol), accepted })
+}

@@ -1,0 +1,220 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
+import type { WebSocket } from 'ws'
+import { SyncInput } from '../../contract/workers/sync-input.ts'
+import {
+  ASKED_HEADER,
+  STAND_BY_HOLD_MS,
+  STAND_BY_PATH,
+  type StreamAsked,
+  type SyncAnswer,
+  type SyncRequest,
+} from '../../contract/workers/worker-protocol.ts'
+import type { ControlDeps } from '../../control/deps.ts'
+import type { StrangerRates } from '../../control/requests/request-rates.ts'
+import type { Tickets } from '../../control/workers/worker-sync.ts'
+import { authenticateWorker } from '../../control/workers/worker-join.ts'
+import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { isLater, type ReportPlace } from '../../domain/workers/report-place.ts'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { interruptibleSleep } from '../../lib/clock.ts'
+import { once } from '../../lib/once.ts'
+import { countedAddress } from '../../lib/remote-address.ts'
+import type { Relay } from '../../relay/relay.ts'
+import { senderOf, type Sender } from '../server/authenticate-request.ts'
+import { clientGone } from '../connections/client-gone.ts'
+import { refuseProtocol } from './join-route.ts'
+import { JSON_TYPE } from '../server/problem-reply.ts'
+import { readJson } from '../requests/request-body.ts'
+import { makeSyncServing, takeUnreadBodies } from './serve-sync.ts'
+import type { UpgradeRoute } from '../server/upgrades.ts'
+import { makeParserMaker } from '../requests/validate.ts'
+
+/** How workers are known; without rates, guesses are not counted. */
+type GateDeps = { readonly control: ControlDeps; readonly rates?: StrangerRates }
+export type WorkerRouteDeps = GateDeps & { readonly relay: Relay<StreamAsked, WebSocket> }
+export type SyncRouteDeps = GateDeps & {
+  readonly tickets: Tickets
+  /** What is known of the server processes that live. */
+  readonly replicas: { readonly urls: readonly string[] }
+}
+
+/** The largest sync, in bytes: some 100,000 runs. */
+const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
+
+/** A sync that may be larger is read only once it is known that a worker sent it, in bytes. */
+const STRANGER_LIMIT_BYTES = 16 * 1024
+
+/** A sync that is being served. */
+type Held = ReportPlace & {
+  readonly release: AbortController
+  readonly answered: Promise<void>
+}
+
+/**
+ * The route that workers sync by. A later sync of a worker ends the hold of an earlier one and waits for its answer, so
+ * that answers are made in the order of the reports; one that was overtaken on its way is not held. The head of the
+ * answer goes out as soon as the report is taken in, with a blank, which JSON allows before a value.
+ */
+export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
+  const { control, tickets, replicas } = deps
+  const parse = makeParserMaker()(SyncInput, 'body')
+  const place = makeSyncServing(control, tickets)
+  const held = new Map<WorkerId, Held>()
+  return (app) => {
+    takeUnreadBodies(app)
+    const onRequest = async (request: FastifyRequest): Promise<void> => {
+      // Most syncs are small, and who sent them is found out together with what they say.
+      if (!isSmall(request.headers)) await workerOf(deps, senderOf(request))
+    }
+    app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
+      const { authorization } = request.headers
+      const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
+      let report: SyncRequest | null = null
+      const read = async (): Promise<SyncRequest> => {
+        if (report !== null) return report
+        const worker = await workerOf(deps, senderOf(request))
+        report = reportOf(parse(readJson(request, body)), worker)
+        return report
+      }
+      const sync = await place({ credential: credentialIn(authorization), body, read })
+      const { worker, life, seq } = sync
+      const { promise: answered, resolve } = Promise.withResolvers<void>()
+      const mine = { life, seq, release: new AbortController(), answered }
+      const earlier = held.get(worker)
+      if (earlier !== undefined && isLater(earlier, mine)) mine.release.abort(new Error('overtaken'))
+      else held.set(worker, mine)
+      const onTaken = once(() => {
+        reply.hijack()
+        reply.raw.writeHead(200, { 'x-request-id': request.id, 'content-type': JSON_TYPE })
+        reply.raw.write(' ')
+      })
+      try {
+        if (held.get(worker) === mine && earlier !== undefined) {
+          earlier.release.abort(new Error('a later sync arrived'))
+          await earlier.answered
+        }
+        const signal = AbortSignal.any([clientGone(reply.raw), mine.release.signal])
+        const answer = await sync.serve(onTaken, signal)
+        onTaken()
+        reply.raw.end(JSON.stringify({ ...answer, replicas: replicas.urls } satisfies SyncAnswer))
+        return await reply
+      } catch (error) {
+        if (!reply.sent) throw error
+        control.log.warn({ error }, 'an answer to a sync could not be made; the worker asks again')
+        reply.raw.destroy()
+        return await reply
+      } finally {
+        resolve()
+        if (held.get(worker) === mine) held.delete(worker)
+      }
+    })
+    app.addHook('preClose', () => {
+      for (const { release } of held.values()) release.abort(new Error('the server is closing'))
+      return Promise.resolve()
+    })
+    return Promise.resolve()
+  }
+}
+
+/** The route on which a worker stands by: a request is accepted once a stream is wanted of the worker. */
+export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
+  const { control, relay } = deps
+  return {
+    path: STAND_BY_PATH,
+    handle: async (upgrade) => {
+      const { address, headers } = upgrade
+      const worker = await workerOf(deps, { address, authorization: headers.authorization })
+      const begun = new AbortController()
+      const withdraw = relay.standBy(worker, async (asked) => {
+        begun.abort()
+        try {
+          const text = Buffer.from(JSON.stringify(asked)).toString('base64url')
+          return await upgrade.accept({ [ASKED_HEADER]: text })
+        } catch (error) {
+          control.log.debug({ err: error }, 'a worker that stood by was gone')
+          return null
+        }
+      })
+      await interruptibleSleep(control.clock, STAND_BY_HOLD_MS, AbortSignal.any([upgrade.signal, begun.signal]))
+      withdraw()
+      if (!begun.signal.aborted)
+        throw new Problem('unavailable', { message: 'nothing was wanted', retryAfterSeconds: 1 })
+    },
+  }
+}
+
+/** The route by which a worker dials in with a ticket. */
+export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
+  const { relay } = deps
+  return {
+    path: '/worker/v1/streams/{ticket}',
+    handle: async (upgrade) => {
+      const { address, headers } = upgrade
+      const worker = await workerOf(deps, { address, authorization: headers.authorization })
+      const ticket = upgrade.params['ticket'] ?? ''
+      if (!relay.isOpen(worker, ticket))
+        throw new Problem('not_found', { message: 'the ticket is over or not this worker’s' })
+      const socket = await upgrade.accept()
+      if (!relay.accept(worker, ticket, socket)) socket.terminate()
+    },
+  }
+}
+
+function credentialIn(authorization: string | undefined): string | null {
+  return /^Bearer (\S{1,512})$/.exec(authorization ?? '')?.[1] ?? null
+}
+
+function isSmall({ authorization, 'content-length': length }: IncomingHttpHeaders): boolean {
+  return authorization !== undefined && length !== undefined && Number(length) <= STRANGER_LIMIT_BYTES
+}
+
+async function workerOf({ control, rates }: GateDeps, sender: Sender): Promise<WorkerId> {
+  const credential = credentialIn(sender.authorization)
+  const address = countedAddress(sender.address)
+  const onStranger = (): void => rates?.refuseStranger(address)
+  const worker = credential === null ? null : await authenticateWorker(control, credential, onStranger)
+  if (worker !== null) return worker
+  rates?.noteStranger(address)
+  throw new Problem('invalid_api_key')
+}
+
+type ParsedSync = Omit<SyncRequest, 'worker_id' | 'seen' | 'stored' | 'volumes'> & {
+  readonly worker_id: string
+  readonly seen: readonly (Omit<SyncRequest['seen'][number], 'run_id' | 'sandbox_id'> & {
+    readonly run_id: string
+    readonly sandbox_id: string
+  })[]
+  readonly stored: readonly string[]
+  readonly volumes:
+    readonly { readonly org_id: string; readonly volume_id: string; readonly used_bytes: number }[] | null
+}
+
+function reportOf(parsed: ParsedSync, worker: WorkerId): SyncRequest {
+  refuseProtocol(parsed.protocol)
+  if (parsed.worker_id !== worker) {
+    throw refusalProblem({
+      code: 'invalid_request',
+      field: 'worker_id',
+      seen: parsed.worker_id,
+      accepted: 'the id that the credential belongs to',
+    })
+  }
+  return {
+    ...parsed,
+    worker_id: worker,
+    seen: parsed.seen.map((run) => ({
+      ...run,
+      run_id: asId<RunId>(run.run_id),
+      sandbox_id: asId<SandboxId>(run.sandbox_id),
+    })),
+    stored: parsed.stored.map((id) => asId<SandboxId>(id)),
+    volumes:
+      parsed.volumes?.map(({ org_id, volume_id, used_bytes }) => ({
+        org_id: asId<OrgId>(org_id),
+        volume_id: asId<VolumeId>(volume_id),
+        used_bytes,
+      })) ?? null,
+  }
+}

@@ -1,0 +1,172 @@
+import { createHash } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { chmod, lstat, mkdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { Client } from 'pg'
+import type { Random } from '../../lib/random.ts'
+import { runCommand } from '../../lib/run-command.ts'
+import type { Binaries } from './embedded-binaries.ts'
+import { canUse, giveTo, type ServerUser } from './embedded-user.ts'
+import { SOCKET_PORT } from './postmaster.ts'
+
+/** The files of an embedded server, all beneath the data folder unless its path is too long for a socket. */
+export type ClusterPaths = {
+  /** PostgreSQL's own directory, and that of its logs; both belong to its user. */
+  readonly clusterDir: string
+  readonly logDir: string
+  readonly socketDir: string
+}
+
+/** The passwords of the server's two roles. */
+export type Passwords = { readonly admin: string; readonly app: string }
+
+/** The role and the database of the program; the role owns the database and is bound by row-level security. */
+export const APP_NAME = 'sandyard'
+const ADMIN_NAME = 'postgres'
+
+/** `sun_path` holds 108 bytes with its final zero (unix(7)). */
+const SOCKET_PATH_LIMIT_BYTES = 107
+const INITDB_TIMEOUT_MS = 120_000
+const CONNECT_TIMEOUT_MS = 10_000
+
+/** For a small machine that also runs sandboxes; PostgreSQL's defaults elsewhere. An operator may change them in postgresql.conf. */
+const INITIAL_SETTINGS: Readonly<Record<string, string>> = {
+  max_connections: '100',
+  shared_buffers: '128MB',
+  fsync: 'on',
+  full_page_writes: 'on',
+  synchronous_commit: 'on',
+  jit: 'off', // its compilation takes longer than any query here
+  max_parallel_workers_per_gather: '0', // no query here is long, and containers have little /dev/shm
+  random_page_cost: '1.1',
+  timezone: 'UTC',
+  log_timezone: 'UTC',
+}
+
+/** Makes the directories with their owners. Rejects when the server's user can't get to the data folder. */
+export async function makeDirectories(dataDir: string, user: ServerUser): Promise<ClusterPaths> {
+  const home = join(dataDir, 'postgres')
+  const logDir = join(home, 'log')
+  // Its own files are closed one by one; the server's user only has to pass through.
+  if (user.ids.uid !== undefined) await chmod(dataDir, 0o711)
+  for (const dir of [home, logDir]) await makePrivate(dir, user)
+  if (!(await canUse(user, home))) {
+    throw new Error(
+      `the user of the embedded PostgreSQL (id ${String(user.uid)}) can't get to ${home}: a folder above ${dataDir} is ` +
+        'closed to it. Choose a data folder beneath /var/lib, or set DATABASE_URL',
+    )
+  }
+  return { clusterDir: join(home, 'data'), logDir, socketDir: await makeSocketDir(join(home, 'run'), user) }
+}
+
+/** Makes the cluster if there is none, whole or not at all. Rejects when it was made by another major release. */
+export async function makeCluster(
+  paths: ClusterPaths,
+  binaries: Binaries,
+  use: { readonly user: ServerUser; readonly passwords: Passwords },
+): Promise<void> {
+  const { clusterDir } = paths
+  if (existsSync(clusterDir)) {
+    const made = Number(await readFile(join(clusterDir, 'PG_VERSION'), 'utf8'))
+    if (made === binaries.majorVersion) return
+    throw new Error(
+      `${clusterDir} was made by PostgreSQL ${String(made)}, and this release brings ${String(binaries.majorVersion)}: ` +
+        'move the data with pg_dump and pg_restore (docs/decisions/0002-postgresql.md)',
+    )
+  }
+  const draft = `${clusterDir}.new`
+  const passwordFile = `${clusterDir}.password`
+  await rm(draft, { recursive: true, force: true })
+  await writeFile(passwordFile, use.passwords.admin, { mode: 0o600 })
+  await giveTo(use.user, passwordFile)
+  const settings = Object.entries(INITIAL_SETTINGS).flatMap(([name, value]) => ['-c', `${name}=${value}`])
+  await runCommand(
+    binaries.initdb,
+    [
+      '-D',
+      draft,
+      '-U',
+      ADMIN_NAME,
+      '-A',
+      'scram-sha-256',
+      `--pwfile=${passwordFile}`,
+      '--encoding=UTF8',
+      '--locale=C',
+      '--locale-provider=builtin',
+      '--builtin-locale=C.UTF-8',
+      ...settings,
+    ],
+    { timeoutMs: INITDB_TIMEOUT_MS, cwd: '/', env: { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' }, ...use.user.ids },
+  )
+  await rm(passwordFile)
+  await rename(draft, clusterDir)
+}
+
+/** Reads the passwords, or makes and keeps them. They lie where the server's user can't read them. */
+export async function keepPasswords(dataDir: string, random: Random): Promise<Passwords> {
+  const path = join(dataDir, 'postgres-passwords.json')
+  if (existsSync(path)) return parsePasswords(await readFile(path, 'utf8'), path)
+  if (existsSync(join(dataDir, 'postgres', 'data'))) {
+    throw new Error(`${path} is missing, and with it the way into the database beside it: put it back from a copy`)
+  }
+  const passwords: Passwords = {
+    admin: random.bytes(24).toString('base64url'),
+    app: random.bytes(24).toString('base64url'),
+  }
+  await writeFile(`${path}.new`, JSON.stringify(passwords), { mode: 0o600, flush: true })
+  await rename(`${path}.new`, path)
+  return passwords
+}
+
+/** Makes the program's role and database if they are missing. May be repeated. */
+export async function makeAppDatabase(adminUrl: string, password: string): Promise<void> {
+  const client = new Client({ connectionString: adminUrl, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
+  try {
+    await client.connect()
+    const role = await client.query('select from pg_roles where rolname = $1', [APP_NAME])
+    if (role.rowCount === 0) {
+      await client.query(
+        `create role ${APP_NAME} login nosuperuser nobypassrls nocreatedb nocreaterole password ${client.escapeLiteral(password)}`,
+      )
+    }
+    const database = await client.query('select from pg_database where datname = $1', [APP_NAME])
+    if (database.rowCount === 0) await client.query(`create database ${APP_NAME} owner ${APP_NAME}`)
+    await client.query(`revoke connect on database ${ADMIN_NAME} from public`)
+  } finally {
+    await client.end()
+  }
+}
+
+/** How to reach a database of the server through its socket. */
+export function urlOf(paths: ClusterPaths, passwords: Passwords, role: 'admin' | 'app'): string {
+  const name = role === 'admin' ? ADMIN_NAME : APP_NAME
+  return `postgresql://${name}:${passwords[role]}@localhost:${String(SOCKET_PORT)}/${name}?host=${encodeURIComponent(paths.socketDir)}`
+}
+
+/** A directory beneath the data folder, or where that path is too long, one in /tmp that nobody else can have made. */
+async function makeSocketDir(preferred: string, user: ServerUser): Promise<string> {
+  const socket = join(preferred, `.s.PGSQL.${String(SOCKET_PORT)}`)
+  const isShort = Buffer.byteLength(socket) <= SOCKET_PATH_LIMIT_BYTES
+  const digest = createHash('sha256').update(preferred).digest('hex').slice(0, 16)
+  const dir = isShort ? preferred : join(await realpath('/tmp'), `sandyard-${digest}`)
+  await makePrivate(dir, user)
+  return dir
+}
+
+async function makePrivate(dir: string, user: ServerUser): Promise<void> {
+  if ((await mkdir(dir, { recursive: true, mode: 0o700 })) !== undefined) await giveTo(user, dir)
+  const found = await lstat(dir)
+  if (!found.isDirectory() || found.uid !== user.uid) {
+    throw new Error(`${dir} should be a directory of the user with the id ${String(user.uid)}, and is not`)
+  }
+  if ((found.mode & 0o077) !== 0) await chmod(dir, 0o700)
+}
+
+function parsePasswords(text: string, path: string): Passwords {
+  const parsed: unknown = JSON.parse(text)
+  if (typeof parsed === 'object' && parsed !== null && 'admin' in parsed && 'app' in parsed) {
+    if (typeof parsed.admin === 'string' && typeof parsed.app === 'string')
+      return { admin: parsed.admin, app: parsed.app }
+  }
+  throw new Error(`${path} does not hold the passwords of the embedded PostgreSQL`)
+}

@@ -1,0 +1,69 @@
+import { chown } from 'node:fs/promises'
+import { tryCommand } from '../../lib/run-command.ts'
+
+/** As whom the embedded server runs. */
+export type ServerUser = {
+  /** For spawning: empty when it is this process's own user. */
+  readonly ids: { readonly uid?: number; readonly gid?: number }
+  readonly uid: number
+  readonly gid: number
+}
+
+/** The system user that the embedded server gets when this process is root. */
+export const SERVER_USER_NAME = 'sandyard'
+
+/** How long the system's user tools may take. */
+const USER_TOOL_TIMEOUT_MS = 20_000
+
+/**
+ * The user of the embedded server. PostgreSQL refuses to run as root, so that root makes the system user `sandyard` once
+ * (no home, no shell, no password); everybody else runs the server as himself.
+ */
+export async function findServerUser(): Promise<ServerUser> {
+  const uid = process.getuid?.() ?? -1
+  const gid = process.getgid?.() ?? -1
+  if (uid !== 0) return { ids: {}, uid, gid }
+  const found = (await lookUp()) ?? (await makeUser())
+  return { ids: found, ...found }
+}
+
+/** Gives a path to the server's user, if it isn't this process's own. */
+export async function giveTo(user: ServerUser, path: string): Promise<void> {
+  if (user.ids.uid !== undefined) await chown(path, user.uid, user.gid)
+}
+
+/** Whether the server's user can pass through and write to a directory. */
+export async function canUse(user: ServerUser, dir: string): Promise<boolean> {
+  const { code } = await tryCommand('test', ['-x', dir, '-a', '-w', dir], {
+    timeoutMs: USER_TOOL_TIMEOUT_MS,
+    cwd: '/',
+    ...user.ids,
+  })
+  return code === 0
+}
+
+async function lookUp(): Promise<{ readonly uid: number; readonly gid: number } | null> {
+  const uid = await tryCommand('id', ['-u', SERVER_USER_NAME], { timeoutMs: USER_TOOL_TIMEOUT_MS })
+  const gid = await tryCommand('id', ['-g', SERVER_USER_NAME], { timeoutMs: USER_TOOL_TIMEOUT_MS })
+  if (uid.code !== 0 || gid.code !== 0) return null
+  return { uid: Number(uid.stdout), gid: Number(gid.stdout) }
+}
+
+async function makeUser(): Promise<{ readonly uid: number; readonly gid: number }> {
+  const options = [
+    '--system',
+    '--user-group',
+    '--no-create-home',
+    '--home-dir',
+    '/nonexistent',
+    '--shell',
+    '/usr/sbin/nologin',
+  ]
+  const made = await tryCommand('useradd', [...options, SERVER_USER_NAME], { timeoutMs: USER_TOOL_TIMEOUT_MS })
+  const found = await lookUp() // also when another starter made it first
+  if (found !== null) return found
+  throw new Error(
+    `the system user "${SERVER_USER_NAME}", which runs the embedded PostgreSQL, could not be made (${made.stderr.trim()}): ` +
+      `make it with "useradd --system ${SERVER_USER_NAME}", run this program as another user than root, or set DATABASE_URL`,
+  )
+}

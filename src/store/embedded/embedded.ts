@@ -1,0 +1,166 @@
+import { mkdir, realpath, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import type { Random } from '../../lib/random.ts'
+import { lockDataFolder } from './data-lock.ts'
+import { locateBinaries } from './embedded-binaries.ts'
+import { keepPasswords, makeAppDatabase, makeCluster, makeDirectories, urlOf } from './embedded-cluster.ts'
+import { findServerUser } from './embedded-user.ts'
+import { startPostmaster, stopOrphans, type Postmaster, type PostmasterOptions } from './postmaster.ts'
+
+/** The PostgreSQL that comes with this program, running. */
+export interface EmbeddedServer {
+  /** For the program: a role that row-level security binds, which owns its database. */
+  readonly connectionString: string
+  /** For back-ups and repairs: the server's superuser. */
+  readonly adminConnectionString: string
+  /** The server's process now; it changes when the server died and was started again. */
+  pid(): number
+  /** Ends the server in order (about 0.1 s when idle) and frees the data folder. May be repeated. */
+  stop(): Promise<void>
+}
+
+export type EmbeddedOptions = {
+  /** The program's data folder; made if it is missing. */
+  readonly dataDir: string
+  readonly log: Log
+  readonly clock: Clock
+  readonly random: Random
+  /** Settings of PostgreSQL for this start only, for example `{ fsync: 'off' }` in a test. */
+  readonly settings?: Readonly<Record<string, string>>
+}
+
+/** The pause before a server that died is started again: doubled after each failure, from the first to the last. */
+const FIRST_RESTART_PAUSE_MS = 100
+const LAST_RESTART_PAUSE_MS = 5_000
+
+/** A server that lived this long had started well: its next death begins with the first pause. */
+const STEADY_AFTER_MS = 60_000
+
+/**
+ * Starts the embedded PostgreSQL on a data folder: the first time it makes the cluster, the role and the database
+ * (measured 2026-11, 2 cores: see docs/decisions/0002-postgresql.md), later it recovers by itself from any death of the
+ * last owner. It listens on a Unix socket only. Rejects with `DataFolderInUse` when another process owns the folder.
+ * When the server dies, it is started again; connections break and pools make new ones.
+ */
+export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedServer> {
+  const { clock, log } = options
+  await mkdir(options.dataDir, { recursive: true, mode: 0o700 })
+  const dataDir = await realpath(options.dataDir)
+  const lock = lockDataFolder(dataDir)
+  try {
+    const user = await findServerUser()
+    const paths = await makeDirectories(dataDir, user)
+    const binaries = await locateBinaries(user, join(dataDir, 'postgres'), log)
+    const passwords = await keepPasswords(dataDir, options.random)
+    await makeCluster(paths, binaries, { user, passwords })
+    const postmasterOptions: PostmasterOptions = {
+      postgres: binaries.postgres,
+      clusterDir: paths.clusterDir,
+      settings: { ...placeSettings(paths), ...options.settings },
+      logDir: paths.logDir,
+      socketDir: paths.socketDir,
+      user,
+      clock,
+      log,
+    }
+    await stopOrphans(postmasterOptions)
+    const first = await startPostmaster(postmasterOptions)
+    const kept = keepRunning(first, postmasterOptions)
+    const urls = {
+      connectionString: urlOf(paths, passwords, 'app'),
+      adminConnectionString: urlOf(paths, passwords, 'admin'),
+    }
+    try {
+      await makeAppDatabase(urls.adminConnectionString, passwords.app)
+    } catch (error) {
+      await kept.stop()
+      throw error
+    }
+    let stopping: Promise<void> | null = null
+    const stopAndFree = async (): Promise<void> => {
+      try {
+        await kept.stop()
+        if (!paths.socketDir.startsWith(dataDir)) await rm(paths.socketDir, { recursive: true, force: true })
+      } finally {
+        lock[Symbol.dispose]()
+      }
+    }
+    return {
+      ...urls,
+      pid: () => kept.pid(),
+      stop: () => (stopping ??= stopAndFree()),
+    }
+  } catch (error) {
+    lock[Symbol.dispose]()
+    throw error
+  }
+}
+
+/** What must be so on every start, whatever the cluster's own file says. */
+function placeSettings(paths: {
+  readonly logDir: string
+  readonly socketDir: string
+}): Readonly<Record<string, string>> {
+  return {
+    listen_addresses: '',
+    unix_socket_directories: paths.socketDir,
+    unix_socket_permissions: '0700',
+    logging_collector: 'on',
+    log_directory: paths.logDir,
+    log_filename: 'postgresql-%a.log', // one file for each day of the week, begun anew after seven
+    log_truncate_on_rotation: 'on',
+    log_rotation_age: '1d',
+    log_rotation_size: '0',
+  }
+}
+
+/** Owns the server from its first start to `stop`, and reports its deaths. */
+function keepRunning(first: Postmaster, options: PostmasterOptions): { pid(): number; stop(): Promise<void> } {
+  const { clock, log } = options
+  const stopped = new AbortController()
+  let current = first
+
+  async function startAgain(pauseMs: number): Promise<void> {
+    await clock.sleep(pauseMs, stopped.signal)
+    await stopOrphans(options)
+    const next = await startPostmaster(options)
+    if (stopped.signal.aborted) {
+      await next.stop()
+      throw new Error('PostgreSQL came up again after it was told to stop')
+    }
+    current = next
+    log.info({ pid: next.pid }, 'PostgreSQL runs again')
+  }
+
+  async function watch(): Promise<void> {
+    let pauseMs = FIRST_RESTART_PAUSE_MS
+    for (;;) {
+      const sinceMs = clock.monotonicMs()
+      const how = await current.exited
+      if (stopped.signal.aborted) return
+      log.error({ pid: current.pid, how }, 'PostgreSQL ended; it is started again')
+      if (clock.monotonicMs() - sinceMs > STEADY_AFTER_MS) pauseMs = FIRST_RESTART_PAUSE_MS
+      for (let isUp = false; !isUp; pauseMs = Math.min(pauseMs * 2, LAST_RESTART_PAUSE_MS)) {
+        try {
+          await startAgain(pauseMs)
+          isUp = true
+        } catch (error) {
+          if (stopped.signal.aborted) return
+          log.error({ error }, 'PostgreSQL could not be started again')
+        }
+      }
+    }
+  }
+
+  const watching = watch()
+  return {
+    pid: () => current.pid,
+    async stop() {
+      stopped.abort(new Error('PostgreSQL is being stopped'))
+      await current.stop()
+      await watching
+    },
+  }
+}

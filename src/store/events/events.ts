@@ -1,0 +1,83 @@
+import type { Actor } from '../../domain/orgs/caller.ts'
+import type { EventId, OrgId } from '../../domain/ids.ts'
+import { EVENT_TYPES, type TypedEvent } from '../../domain/events/event-types.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** An audit event to write, in the transaction of what it tells about. */
+export type NewEvent = TypedEvent & {
+  readonly id: string
+  readonly org_id: OrgId
+  readonly timestamp: Date
+  readonly sandbox_id: string | null
+  readonly actor: Actor
+}
+
+/** An audit event as it is read (service description 2.4). */
+export type EventRow = {
+  readonly id: EventId
+  readonly org_id: OrgId
+  readonly timestamp: Date
+  readonly category: string
+  readonly event_type: string
+  readonly actor: Actor
+  readonly payload: unknown
+}
+
+/** Writes events; they can never be changed or deleted afterwards. */
+export async function insertMany(q: Queryable, events: readonly NewEvent[]): Promise<void> {
+  const rows = events.map((event) => ({ ...event, category: EVENT_TYPES[event.event_type].category }))
+  await q.query({
+    name: 'events.insertMany',
+    text: `INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
+           SELECT id, org_id, timestamp, category, event_type, sandbox_id, actor, payload
+           FROM json_to_recordset($1::json) AS r(id uuid, org_id uuid, timestamp timestamptz, category text,
+             event_type text, sandbox_id uuid, actor json, payload json)`,
+    values: [JSON.stringify(rows)],
+  })
+}
+
+export type EventFilter = {
+  readonly event_type: string | null
+  /** Inclusive; times are compared as stored. */
+  readonly since: Date | null
+  readonly until: Date | null
+  /** The smallest and largest ids that the time range can hold; they let the index do the work. */
+  readonly fromId: string | null
+  readonly toId: string | null
+  /** Only events older than this one. */
+  readonly before: string | null
+}
+
+/** A page of an organization's events, the newest first. */
+export async function page(q: Queryable, org: OrgId, filter: EventFilter, limit: number): Promise<readonly EventRow[]> {
+  const conditions = ['org_id = $1']
+  const values: unknown[] = [org]
+  const add = (condition: (place: string) => string, value: unknown): void => {
+    if (value === null) return
+    values.push(value)
+    conditions.push(condition(`$${String(values.length)}`))
+  }
+  add((place) => `event_type = ${place}`, filter.event_type)
+  add((place) => `timestamp >= ${place}`, filter.since)
+  add((place) => `timestamp <= ${place}`, filter.until)
+  add((place) => `id >= ${place}`, filter.fromId)
+  add((place) => `id < ${place}`, filter.toId)
+  add((place) => `id < ${place}`, filter.before)
+  values.push(limit)
+  const { rows } = await q.query<EventRow>({
+    text: `SELECT id, org_id, timestamp, category, event_type, actor, payload FROM events
+           WHERE ${conditions.join(' AND ')} ORDER BY id DESC LIMIT $${String(values.length)}`,
+    values,
+  })
+  return rows
+}
+
+/** One event of an organization, or null. */
+export async function find(q: Queryable, org: OrgId, id: EventId): Promise<EventRow | null> {
+  const { rows } = await q.query<EventRow>({
+    name: 'events.find',
+    text: `SELECT id, org_id, timestamp, category, event_type, actor, payload FROM events WHERE org_id = $1 AND id = $2`,
+    values: [org, id],
+  })
+  return rows[0] ?? null
+}

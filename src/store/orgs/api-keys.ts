@@ -1,0 +1,138 @@
+/** API keys. The secret of a key is never stored, only its SHA-256. */
+import type { Scope } from '../../domain/orgs/caller.ts'
+import type { ApiKeyId, OrgId } from '../../domain/ids.ts'
+import type { Queryable, Statement } from '../postgres/database.ts'
+
+/** A key as its organization sees it. */
+export type ApiKeyRow = {
+  readonly id: ApiKeyId
+  readonly name: string
+  readonly scopes: readonly Scope[]
+  readonly created_at: Date
+  readonly expires_at: Date | null
+  /** To the minute: see `noteUses`. */
+  readonly last_used_at: Date | null
+  readonly revoked_at: Date | null
+}
+
+export type NewApiKey = {
+  readonly id: ApiKeyId
+  readonly org_id: OrgId
+  readonly name: string
+  readonly scopes: readonly Scope[]
+  readonly secretSha256: Buffer
+  readonly now: Date
+  readonly expires_at: Date | null
+}
+
+const FIELDS = 'id, name, scopes, created_at, expires_at, last_used_at, revoked_at'
+
+/** Adds an API key by the hash of its secret; a secret that exists already violates `api_keys_secret_key`. */
+export async function insert(q: Queryable, key: NewApiKey): Promise<void> {
+  await q.query({
+    text: `INSERT INTO api_keys (id, org_id, name, scopes, secret_sha256, created_at, expires_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+    values: [key.id, key.org_id, key.name, key.scopes, key.secretSha256, key.now, key.expires_at],
+  })
+}
+
+/** A key that may be used until `expires_at`. */
+export type LiveKey = {
+  readonly id: ApiKeyId
+  readonly org_id: OrgId
+  readonly name: string
+  readonly scopes: readonly Scope[]
+  readonly expires_at: Date | null
+  readonly last_used_at: Date | null
+}
+
+/**
+ * The key that a secret's hash belongs to and that is not revoked at this moment nor expired at `now`, or null. An
+ * index of hashes finds it: how long that takes tells nothing of a secret, which nobody can steer its hash towards.
+ */
+export async function findLive(q: Queryable, secretSha256: Buffer, now: Date): Promise<LiveKey | null> {
+  const { rows } = await q.query<LiveKey>({
+    name: 'api_keys.findLive',
+    text: `SELECT id, org_id, name, scopes, expires_at, last_used_at FROM api_keys
+           WHERE secret_sha256 = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)`,
+    values: [secretSha256, now],
+  })
+  return rows[0] ?? null
+}
+
+/** What decides whether a key that was let in may go on. */
+export type KeyStanding = {
+  readonly id: ApiKeyId
+  readonly is_revoked: boolean
+  readonly expires_at: Date | null
+  /** Of its organization. */
+  readonly is_suspended: boolean
+}
+
+/** How these keys stand now; one that is not there any more is left out. */
+export async function standings(q: Queryable, ids: readonly ApiKeyId[]): Promise<readonly KeyStanding[]> {
+  const { rows } = await q.query<KeyStanding>({
+    name: 'api_keys.standings',
+    text: `SELECT k.id, k.revoked_at IS NOT NULL AS is_revoked, k.expires_at, o.suspended_at IS NOT NULL AS is_suspended
+           FROM api_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)`,
+    values: [ids],
+  })
+  return rows
+}
+
+/** The statement that notes when keys were used; an earlier time never replaces a later one. */
+export function noteUses(uses: readonly { readonly id: ApiKeyId; readonly at: Date }[]): Statement {
+  return {
+    name: 'api_keys.noteUses',
+    text: `UPDATE api_keys k SET last_used_at = used.at
+           FROM (SELECT id, max(at) AS at FROM unnest($1::uuid[], $2::timestamptz[]) AS u(id, at) GROUP BY id) used
+           WHERE k.id = used.id AND (k.last_used_at IS NULL OR k.last_used_at < used.at)`,
+    values: [uses.map(({ id }) => id), uses.map(({ at }) => at)],
+  }
+}
+
+/** A page of an organization's keys, the newest first, revoked and expired ones among them. */
+export async function page(
+  q: Queryable,
+  org: OrgId,
+  before: string | null,
+  limit: number,
+): Promise<readonly ApiKeyRow[]> {
+  const { rows } = await q.query<ApiKeyRow>({
+    name: before === null ? 'api_keys.page' : 'api_keys.page.before',
+    text: `SELECT ${FIELDS} FROM api_keys WHERE org_id = $1 ${before === null ? '' : 'AND id < $3'}
+           ORDER BY id DESC LIMIT $2`,
+    values: before === null ? [org, limit] : [org, limit, before],
+  })
+  return rows
+}
+
+/** One of an organization's keys, or null. */
+export async function find(q: Queryable, org: OrgId, id: ApiKeyId): Promise<ApiKeyRow | null> {
+  const { rows } = await q.query<ApiKeyRow>({
+    text: `SELECT ${FIELDS} FROM api_keys WHERE org_id = $1 AND id = $2`,
+    values: [org, id],
+  })
+  return rows[0] ?? null
+}
+
+/** What is left of a key for who revokes it. */
+export type RevocableKey = {
+  readonly name: string
+  readonly secret_sha256: Buffer
+  readonly revoked_at: Date | null
+}
+
+/** One of an organization's keys, locked until the transaction ends, or null. */
+export async function lock(tx: Queryable, org: OrgId, id: ApiKeyId): Promise<RevocableKey | null> {
+  const { rows } = await tx.query<RevocableKey>({
+    text: 'SELECT name, secret_sha256, revoked_at FROM api_keys WHERE org_id = $1 AND id = $2 FOR UPDATE',
+    values: [org, id],
+  })
+  return rows[0] ?? null
+}
+
+/** Ends a key for good. */
+export async function revoke(tx: Queryable, org: OrgId, id: ApiKeyId, now: Date): Promise<void> {
+  await tx.query({ text: 'UPDATE api_keys SET revoked_at = $3 WHERE org_id = $1 AND id = $2', values: [org, id, now] })
+}

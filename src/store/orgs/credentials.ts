@@ -1,0 +1,97 @@
+/** Credentials for image registries, their passwords sealed. */
+import type { CredentialId, OrgId } from '../../domain/ids.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** A credential as its organization sees it: all but the password. */
+export type CredentialRow = {
+  readonly id: CredentialId
+  readonly host: string
+  readonly username: string
+  readonly created_at: Date
+}
+
+/** A credential with its sealed password, for whoever presents it to its registry. */
+export type SealedCredential = Pick<CredentialRow, 'id' | 'host' | 'username'> & { readonly password_sealed: Buffer }
+
+/** An organization's credential for a registry's host, or null. */
+export async function findByHost(q: Queryable, org: OrgId, host: string): Promise<SealedCredential | null> {
+  const { rows } = await q.query<SealedCredential>({
+    name: 'credentials.findByHost',
+    text: 'SELECT id, host, username, password_sealed FROM registry_credentials WHERE org_id = $1 AND host = $2',
+    values: [org, host],
+  })
+  return rows[0] ?? null
+}
+
+/** One of an organization's credentials, or null. */
+export async function find(q: Queryable, org: OrgId, id: CredentialId): Promise<SealedCredential | null> {
+  const { rows } = await q.query<SealedCredential>({
+    name: 'credentials.find',
+    text: 'SELECT id, host, username, password_sealed FROM registry_credentials WHERE org_id = $1 AND id = $2',
+    values: [org, id],
+  })
+  return rows[0] ?? null
+}
+
+/** One of an organization's credentials as the organization sees it, or null. */
+export async function get(q: Queryable, org: OrgId, id: CredentialId): Promise<CredentialRow | null> {
+  const { rows } = await q.query<CredentialRow>({
+    name: 'credentials.get',
+    text: 'SELECT id, host, username, created_at FROM registry_credentials WHERE org_id = $1 AND id = $2',
+    values: [org, id],
+  })
+  return rows[0] ?? null
+}
+
+/** Saves a credential for a host, in place of an earlier one of the same host, whose id and age it keeps. */
+export async function save(
+  q: Queryable,
+  credential: SealedCredential & { readonly org_id: OrgId; readonly now: Date },
+): Promise<CredentialRow> {
+  const { rows } = await q.query<CredentialRow>({
+    text: `INSERT INTO registry_credentials (id, org_id, host, username, password_sealed, created_at)
+           VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (org_id, host)
+           DO UPDATE SET username = excluded.username, password_sealed = excluded.password_sealed
+           RETURNING id, host, username, created_at`,
+    values: [
+      credential.id,
+      credential.org_id,
+      credential.host,
+      credential.username,
+      credential.password_sealed,
+      credential.now,
+    ],
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('a saved credential has no row')
+  return row
+}
+
+/** A page of an organization's credentials, the newest first. */
+export async function page(
+  q: Queryable,
+  org: OrgId,
+  before: string | null,
+  limit: number,
+): Promise<readonly CredentialRow[]> {
+  const { rows } = await q.query<CredentialRow>({
+    text: `SELECT id, host, username, created_at FROM registry_credentials
+           WHERE org_id = $1 ${before === null ? '' : 'AND id < $3'} ORDER BY id DESC LIMIT $2`,
+    values: before === null ? [org, limit] : [org, limit, before],
+  })
+  return rows
+}
+
+/** Deletes a credential; answers what it was, or null when it is not there. */
+export async function remove(
+  tx: Queryable,
+  org: OrgId,
+  which: { readonly id: CredentialId } | { readonly host: string },
+): Promise<CredentialRow | null> {
+  const [column, value] = 'id' in which ? ['id', which.id] : ['host', which.host]
+  const { rows } = await tx.query<CredentialRow>({
+    text: `DELETE FROM registry_credentials WHERE org_id = $1 AND ${column} = $2 RETURNING id, host, username, created_at`,
+    values: [org, value],
+  })
+  return rows[0] ?? null
+}

@@ -1,0 +1,93 @@
+/** People and their memberships. People are of the installation, not of an organization: writing needs the system's pool. */
+import type { Role } from '../../domain/orgs/caller.ts'
+import type { MemberId, OrgId, UserId } from '../../domain/ids.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** A member with who it is, as `GET /v1/members` shows it. */
+export type MemberRow = {
+  readonly id: MemberId
+  readonly user_id: UserId
+  readonly email: string
+  readonly display_name: string | null
+  readonly avatar_url: string | null
+  readonly role: Role
+  readonly joined_at: Date
+}
+
+const FIELDS = 'm.id, m.user_id, u.email, u.display_name, u.avatar_url, m.role, m.joined_at'
+
+/** Adds a person, or finds the one with this e-mail; a display name that is given becomes theirs. Answers their id. */
+export async function saveUser(
+  q: Queryable,
+  user: { readonly id: UserId; readonly email: string; readonly display_name: string | null; readonly now: Date },
+): Promise<UserId> {
+  const { rows } = await q.query<{ readonly id: UserId }>({
+    text: `INSERT INTO users AS u (id, email, display_name, created_at) VALUES ($1, $2, $3, $4)
+           ON CONFLICT (email) DO UPDATE SET display_name = coalesce(excluded.display_name, u.display_name) RETURNING id`,
+    values: [user.id, user.email, user.display_name, user.now],
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('a saved person has no row')
+  return row.id
+}
+
+/** Makes a person a member; one who is a member already violates `members_org_user_key`. */
+export async function insert(
+  q: Queryable,
+  member: {
+    readonly id: MemberId
+    readonly org_id: OrgId
+    readonly user_id: UserId
+    readonly role: Role
+    readonly now: Date
+  },
+): Promise<void> {
+  await q.query({
+    text: 'INSERT INTO members (id, org_id, user_id, role, joined_at) VALUES ($1, $2, $3, $4, $5)',
+    values: [member.id, member.org_id, member.user_id, member.role, member.now],
+  })
+}
+
+/** An organization's member with this e-mail, or null. */
+export async function findByEmail(q: Queryable, org: OrgId, email: string): Promise<MemberRow | null> {
+  const { rows } = await q.query<MemberRow>({
+    text: `SELECT ${FIELDS} FROM members m JOIN users u ON u.id = m.user_id WHERE m.org_id = $1 AND u.email = $2`,
+    values: [org, email],
+  })
+  return rows[0] ?? null
+}
+
+/** A page of an organization's members, who joined last first; `before` is the last member of the page before. */
+export async function page(
+  q: Queryable,
+  org: OrgId,
+  before: string | null,
+  limit: number,
+): Promise<readonly MemberRow[]> {
+  const { rows } = await q.query<MemberRow>({
+    name: before === null ? 'members.page' : 'members.page.before',
+    text: `SELECT ${FIELDS} FROM members m JOIN users u ON u.id = m.user_id
+           WHERE m.org_id = $1 ${before === null ? '' : 'AND m.id < $3'} ORDER BY m.id DESC LIMIT $2`,
+    values: before === null ? [org, limit] : [org, limit, before],
+  })
+  return rows
+}
+
+/** How many owners an organization has; true until the transaction ends for who has locked the organization. */
+export async function countOwners(tx: Queryable, org: OrgId): Promise<number> {
+  const { rows } = await tx.query<{ readonly count: number }>({
+    text: `SELECT count(*)::integer AS count FROM members WHERE org_id = $1 AND role = 'owner'`,
+    values: [org],
+  })
+  return rows[0]?.count ?? 0
+}
+
+/** Gives a member another role. */
+export async function setRole(tx: Queryable, org: OrgId, id: MemberId, role: Role): Promise<void> {
+  await tx.query({ text: 'UPDATE members SET role = $3 WHERE org_id = $1 AND id = $2', values: [org, id, role] })
+}
+
+/** Ends a membership; the person stays, for what events say of them and for other organizations. */
+export async function remove(tx: Queryable, org: OrgId, id: MemberId): Promise<void> {
+  await tx.query({ text: 'DELETE FROM members WHERE org_id = $1 AND id = $2', values: [org, id] })
+}

@@ -1,0 +1,84 @@
+/** Organizations, and the host volume that each begins with. */
+import type { OrgId } from '../../domain/ids.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** An organization as `GET /v1/me/org` shows it, but for the caller's role. */
+export type OrgRow = {
+  readonly id: OrgId
+  readonly name: string
+  readonly slug: string
+  readonly mfa_required: boolean
+  readonly created_at: Date
+  readonly updated_at: Date
+}
+
+/** One organization, or null. */
+export async function find(q: Queryable, id: OrgId): Promise<OrgRow | null> {
+  const { rows } = await q.query<OrgRow>({
+    name: 'orgs.find',
+    text: 'SELECT id, name, slug, mfa_required, created_at, updated_at FROM orgs WHERE id = $1',
+    values: [id],
+  })
+  return rows[0] ?? null
+}
+
+/** The first organization of the installation, or null before its first start. */
+export async function first(q: Queryable): Promise<OrgRow | null> {
+  const { rows } = await q.query<OrgRow>({
+    text: 'SELECT id, name, slug, mfa_required, created_at, updated_at FROM orgs ORDER BY created_at, id LIMIT 1',
+  })
+  return rows[0] ?? null
+}
+
+/** The organization of a slug, or null. */
+export async function findBySlug(q: Queryable, slug: string): Promise<OrgRow | null> {
+  const { rows } = await q.query<OrgRow>({
+    text: 'SELECT id, name, slug, mfa_required, created_at, updated_at FROM orgs WHERE slug = $1',
+    values: [slug],
+  })
+  return rows[0] ?? null
+}
+
+/** The organizations of the installation, by slug. */
+export async function list(q: Queryable, limit: number): Promise<readonly OrgRow[]> {
+  const { rows } = await q.query<OrgRow>({
+    text: 'SELECT id, name, slug, mfa_required, created_at, updated_at FROM orgs ORDER BY slug LIMIT $1',
+    values: [limit],
+  })
+  return rows
+}
+
+export async function insertOrg(
+  q: Queryable,
+  org: { readonly id: OrgId; readonly name: string; readonly slug: string; readonly now: Date },
+): Promise<void> {
+  await q.query({
+    text: 'INSERT INTO orgs (id, name, slug, created_at, updated_at) VALUES ($1, $2, $3, $4, $4)',
+    values: [org.id, org.name, org.slug, org.now],
+  })
+}
+
+/** Adds the undeletable host volume of an organization. */
+export async function insertHostVolume(
+  q: Queryable,
+  volume: { readonly id: string; readonly org_id: OrgId; readonly now: Date },
+): Promise<void> {
+  await q.query({
+    text: `INSERT INTO volumes (id, org_id, kind, status, created_at, updated_at) VALUES ($1, $2, 'host', 'active', $3, $3)`,
+    values: [volume.id, volume.org_id, volume.now],
+  })
+}
+
+/**
+ * Keeps others who lock an organization waiting until the transaction ends: what is counted of it stays so. It is the
+ * lock that rows which refer to the organization don't wait for. Taken after the lock of a sandbox, never before.
+ */
+export async function lock(tx: Queryable, id: OrgId): Promise<void> {
+  const text = 'SELECT 1 AS locked FROM orgs WHERE id = $1 FOR NO KEY UPDATE'
+  await tx.query({ name: 'orgs.lock', text, values: [id] })
+}
+
+/** Lets one starter at a time look whether there is an organization; held until the transaction ends. */
+export async function lockFirst(tx: Queryable): Promise<void> {
+  await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: first organization'))` })
+}

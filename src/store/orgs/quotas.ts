@@ -1,0 +1,82 @@
+/** The limits in force and what is in use of them; the rules about them are in `domain/orgs/quota.ts`. */
+import type { OrgId } from '../../domain/ids.ts'
+import type { SetLimits } from '../../domain/orgs/plan.ts'
+import type { Limits, QuotaStanding } from '../../domain/orgs/quota.ts'
+import type { Queryable } from '../postgres/database.ts'
+import { monthTotals } from '../usage/usage.ts'
+
+/**
+ * SQL over a row of `org_limits`: whether creates and starts of the organization need no counting. Such ones are admitted
+ * by one statement and without a lock.
+ */
+export const IS_UNCOUNTED = `(max_sandboxes IS NULL AND max_concurrent_ephemeral_running IS NULL
+  AND max_concurrent_persistent_running IS NULL
+  AND NOT (hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)))`
+
+/** SQL: whether sizes, given as SQL too, keep within a row of `org_limits` named `l`. A null one says that none was asked for. */
+export function withinSizes(size: {
+  readonly vcpus: string
+  readonly memory_mib: string
+  readonly disk_mib: string
+  readonly max_duration_secs: string
+}): string {
+  return `(${size.vcpus} <= l.max_vcpus_per_sandbox) IS NOT FALSE
+    AND (${size.memory_mib} <= l.max_memory_mib_per_sandbox) IS NOT FALSE
+    AND (${size.disk_mib} <= l.max_disk_size_mib_per_sandbox) IS NOT FALSE
+    AND (${size.max_duration_secs} <= l.max_uptime_minutes_per_sandbox * 60::bigint) IS NOT FALSE`
+}
+
+/** An organization with its limits, and what is in use. */
+export type QuotaRow = QuotaStanding & {
+  readonly slug: string
+  readonly plan: string
+  readonly quota_overrides: SetLimits
+}
+
+type CountedRow = Limits &
+  Pick<QuotaRow, 'slug' | 'plan' | 'quota_overrides' | 'is_suspended' | 'hard_cap' | 'total_sandboxes'> &
+  Pick<QuotaRow, 'concurrent_ephemeral_running' | 'concurrent_persistent_running'>
+
+/**
+ * Where an organization stands at `now`. `decisive` counts only what has a limit and leaves the rest zero; `all` counts
+ * everything. Throws when there is no such organization.
+ */
+export async function standing(
+  q: Queryable,
+  org: OrgId,
+  how: { readonly now: Date; readonly counts: 'decisive' | 'all' },
+): Promise<QuotaRow> {
+  const isAll = how.counts === 'all'
+  const { rows } = await q.query<CountedRow>({
+    name: 'quotas.standing',
+    text: `SELECT o.slug, o.quota_overrides, l.plan, l.is_suspended, l.hard_cap, l.max_sandboxes, l.max_concurrent_ephemeral_running,
+             l.max_concurrent_persistent_running, l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
+             l.max_disk_size_mib_per_sandbox, l.max_uptime_minutes_per_sandbox, l.max_total_storage_gib,
+             l.included_vcpu_hours, l.included_memory_gib_hours, l.included_disk_gib_hours, l.included_storage_gib,
+             CASE WHEN $2 OR l.max_sandboxes IS NOT NULL THEN
+               (SELECT count(*) FROM sandboxes s WHERE s.org_id = $1 AND s.visible_until IS NULL) ELSE 0 END AS total_sandboxes,
+             r.ephemeral AS concurrent_ephemeral_running, r.persistent AS concurrent_persistent_running
+           FROM org_limits l JOIN orgs o ON o.id = l.org_id,
+             LATERAL (SELECT count(*) FILTER (WHERE is_ephemeral) AS ephemeral,
+               count(*) FILTER (WHERE NOT is_ephemeral) AS persistent
+               FROM runs WHERE org_id = $1 AND ended_at IS NULL AND stop_requested_at IS NULL) r
+           WHERE l.org_id = $1`,
+    values: [org, isAll],
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error(`there is no organization ${org}`)
+  const isWalled = row.hard_cap && (row.included_vcpu_hours !== null || row.included_memory_gib_hours !== null)
+  const use = isAll || isWalled ? await monthTotals(q, org, how.now) : { vcpu_ms: 0n, memory_mib_ms: 0n }
+  return { ...row, vcpu_ms: use.vcpu_ms, memory_mib_ms: use.memory_mib_ms }
+}
+
+/** Workers that said they can't hold an organization's volumes to a limit, with the reason that each gave. */
+export async function uncappedWorkers(
+  q: Queryable,
+): Promise<readonly { readonly name: string; readonly how: string }[]> {
+  const { rows } = await q.query<{ readonly name: string; readonly how: string }>({
+    text: `SELECT name, coalesce(storage ->> 'how', '') AS how FROM workers
+           WHERE NOT (storage ->> 'enforces_caps')::boolean ORDER BY name`,
+  })
+  return rows
+}

@@ -1,0 +1,127 @@
+/**
+ * Arrays as PostgreSQL reads them in its binary form (`array_recv` in its source): how a statement gets many rows. As JSON
+ * the server took 45 of the 140 microseconds of a created sandbox's rows to read them (2026-11).
+ */
+import { isUuid } from '../../lib/uuid.ts'
+
+/** PostgreSQL's own numbers of its types (`pg_type.oid`); they are part of the wire protocol and don't change. */
+const OID = { bool: 16, bytea: 17, int8: 20, int4: 23, text: 25, json: 114, timestamptz: 1184, uuid: 2950 } as const
+
+/** An array of `text`. */
+export function texts(values: readonly (string | null)[]): Buffer {
+  return encodeTexts(OID.text, values)
+}
+
+/** An array of `json`, of texts that are JSON. */
+export function jsons(values: readonly (string | null)[]): Buffer {
+  return encodeTexts(OID.json, values)
+}
+
+/** An array of `uuid`, in their hyphenated form. */
+export function uuids(values: readonly (string | null)[]): Buffer {
+  return encodeFixed(OID.uuid, 16, values, (array, value, at) => {
+    if (!isUuid(value)) throw new Error('what is no UUID must never reach the database')
+    let to = at
+    for (let from = 0; from < value.length; from += 2) {
+      if (value.charCodeAt(from) === HYPHEN) from += 1
+      array[to] = (nibbleOf(value.charCodeAt(from)) << 4) | nibbleOf(value.charCodeAt(from + 1))
+      to += 1
+    }
+  })
+}
+
+/** An array of `integer`. */
+export function integers(values: readonly (number | null)[]): Buffer {
+  return encodeFixed(OID.int4, 4, values, (array, value, at) => {
+    array.writeInt32BE(value, at)
+  })
+}
+
+/** An array of `bigint`; each is a safe integer. */
+export function bigints(values: readonly (number | null)[]): Buffer {
+  return encodeFixed(OID.int8, 8, values, (array, value, at) => {
+    array.writeBigInt64BE(BigInt(value), at)
+  })
+}
+
+/** An array of `boolean`. */
+export function booleans(values: readonly (boolean | null)[]): Buffer {
+  return encodeFixed(OID.bool, 1, values, (array, value, at) => {
+    array[at] = value ? 1 : 0
+  })
+}
+
+/** An array of `timestamptz`. */
+export function instants(values: readonly (Date | null)[]): Buffer {
+  return encodeFixed(OID.timestamptz, 8, values, (array, value, at) => {
+    array.writeBigInt64BE(BigInt(value.getTime() - EPOCH_MS) * 1000n, at) // a number is not exact from 2285 on
+  })
+}
+
+/** An array of `bytea`. */
+export function byteStrings(values: readonly (Buffer | null)[]): Buffer {
+  let sizeBytes = HEAD_BYTES
+  for (const value of values) sizeBytes += 4 + (value?.length ?? 0)
+  const array = begin(OID.bytea, values, sizeBytes)
+  let at = HEAD_BYTES
+  for (const value of values) {
+    at = array.writeInt32BE(value?.length ?? NULL, at)
+    if (value !== null) at += value.copy(array, at)
+  }
+  return array
+}
+
+/** Dimensions, whether nulls are among them, type, length, first index. */
+const HEAD_BYTES = 20
+/** The length of a null. */
+const NULL = -1
+/** PostgreSQL counts from 2000-01-01, in microseconds. */
+const EPOCH_MS = Date.UTC(2000, 0, 1)
+
+const HYPHEN = 0x2d
+
+/** `0` to `9` end in their value, `a` to `f` and `A` to `F` in theirs less nine. */
+function nibbleOf(code: number): number {
+  return (code & 0xf) + (code > 0x40 ? 9 : 0)
+}
+
+function begin(oid: number, values: readonly unknown[], sizeBytes: number): Buffer {
+  const array = Buffer.allocUnsafe(sizeBytes)
+  array.writeInt32BE(1, 0)
+  array.writeInt32BE(values.includes(null) ? 1 : 0, 4)
+  array.writeInt32BE(oid, 8)
+  array.writeInt32BE(values.length, 12)
+  array.writeInt32BE(1, 16)
+  return array
+}
+
+function encodeTexts(oid: number, values: readonly (string | null)[]): Buffer {
+  let sizeBytes = HEAD_BYTES
+  for (const value of values) sizeBytes += 4 + (value === null ? 0 : Buffer.byteLength(value))
+  const array = begin(oid, values, sizeBytes)
+  let at = HEAD_BYTES
+  for (const value of values) {
+    const writtenBytes = value === null ? NULL : array.write(value, at + 4)
+    array.writeInt32BE(writtenBytes, at)
+    at += 4 + Math.max(0, writtenBytes)
+  }
+  return array
+}
+
+function encodeFixed<Value>(
+  oid: number,
+  valueBytes: number,
+  values: readonly (Value | null)[],
+  write: (array: Buffer, value: Value, at: number) => void,
+): Buffer {
+  const array = begin(oid, values, HEAD_BYTES + values.length * (4 + valueBytes))
+  let at = HEAD_BYTES
+  for (const value of values) {
+    array.writeInt32BE(value === null ? NULL : valueBytes, at)
+    at += 4
+    if (value === null) continue
+    write(array, value, at)
+    at += valueBytes
+  }
+  return array.subarray(0, at)
+}

@@ -1,0 +1,158 @@
+import type { QueryResultRow } from 'pg'
+import type { OrgId } from '../../domain/ids.ts'
+import type { Log } from '../../lib/log.ts'
+import { isUuid } from '../../lib/uuid.ts'
+import { columnTypes } from './column-types.ts'
+import { makeConnectionPool, type ConnectionPool, type PoolOptions } from './connection-pool.ts'
+import { mayRepeatTransaction } from './database-errors.ts'
+import { lend, type Answer, type Queryable, type Session, type Statement } from './session.ts'
+import { refuseUnsuitable } from '../workers/suitability.ts'
+
+export { constraintOf, isLocked, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
+export type { Answer, Queryable, Statement } from './session.ts'
+
+/**
+ * PostgreSQL as this program sees it. The tables' row-level security compares the setting `sandyard.org` with each row's
+ * organization, so that a query that forgets its `where` shows nothing of a stranger: the tenants' pool sets it to one
+ * organization's id, the system's pool to `*`. A session setting needs a session of its own: behind a connection pooler,
+ * use its session mode.
+ */
+export interface Database {
+  /** Runs `fn` on a connection that sees one organization. Each statement commits by itself. */
+  asOrg<T>(org: OrgId, fn: (q: Queryable) => Promise<T>): Promise<T>
+  /** Runs `fn` on a connection that sees all organizations. Each statement commits by itself. */
+  asSystem<T>(fn: (q: Queryable) => Promise<T>): Promise<T>
+  /**
+   * Runs `fn` in one transaction (read committed) that commits when `fn` resolves and rolls back when it rejects. After a
+   * serialization failure or a deadlock, `fn` runs again, at most `TRANSACTION_TRIES` times in all: it must change
+   * nothing but the database. When it rejects with `DatabaseUnavailable`, the commit may or may not have taken effect.
+   */
+  transaction<T>(scope: OrgId | 'system', fn: (tx: Queryable) => Promise<T>): Promise<T>
+  /** Runs one statement as a transaction of its own, tried again as `transaction` is: one round trip in place of three. */
+  commit<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<Answer<Row>>
+  /** Waits for what runs (the statement timeout bounds it) and closes every connection. */
+  close(): Promise<void>
+}
+
+export type DatabaseOptions = {
+  readonly connectionString: string
+  /** The most connections for requests of organizations. */
+  readonly tenantPoolSize: number
+  /** The most connections for the program's own work. */
+  readonly systemPoolSize: number
+  /** How long the server lets one statement run. */
+  readonly statementTimeoutMs: number
+  readonly log: Log
+}
+
+/** How often a transaction is tried in all. */
+export const TRANSACTION_TRIES = 4
+
+/**
+ * How long a statement waits for a lock: less than a request waits for a connection, so that a table which somebody else has
+ * locked is never taken for a server that is away.
+ */
+const LOCK_TIMEOUT_MS = 4_000
+
+/** The setting's value that row-level security lets see every organization. */
+const EVERY_ORG = '*'
+
+/**
+ * Opens both pools. Rejects with `UnsuitableDatabase` when the server is too old or its role is not bound by row-level
+ * security, with `DatabaseUnavailable` when it can't be reached. The schema must be there already: see `migrate.ts`.
+ */
+export async function openDatabase(options: DatabaseOptions): Promise<Database> {
+  const tenantPool: ConnectionPool = makePool(options, {
+    name: 'tenants',
+    max: options.tenantPoolSize,
+    onCrowded: () => {
+      systemPool.spareOne()
+    },
+  })
+  const systemPool: ConnectionPool = makePool(options, {
+    name: 'system',
+    max: options.systemPoolSize,
+    onCrowded: () => {
+      tenantPool.spareOne()
+    },
+  })
+
+  const lendOf = async <T>(scope: OrgId | 'system', use: (session: Session) => Promise<T>): Promise<T> => {
+    if (scope === 'system') return lend({ ...options, pool: systemPool, scope: EVERY_ORG }, use)
+    if (!isUuid(scope)) throw new Error('an organization id that is no UUID must never reach the database')
+    return lend({ ...options, pool: tenantPool, scope }, use)
+  }
+
+  async function tryAgain<T>(work: () => Promise<T>): Promise<T> {
+    for (let tried = 1; ; tried++) {
+      try {
+        return await work()
+      } catch (error) {
+        if (tried === TRANSACTION_TRIES || !mayRepeatTransaction(error)) throw error
+        options.log.debug({ error, tried }, 'a transaction is tried again')
+      }
+    }
+  }
+
+  let closing: Promise<void> | null = null
+  async function closeAll(): Promise<void> {
+    await Promise.all([tenantPool.close(), systemPool.close()])
+  }
+
+  const database: Database = {
+    asOrg: (org, fn) => lendOf(org, fn),
+    asSystem: (fn) => lendOf('system', fn),
+    transaction: (scope, fn) => tryAgain(() => lendOf(scope, (session) => runTransaction(session, fn, options.log))),
+    commit: <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) =>
+      tryAgain(() => lendOf(scope, (session) => session.query<Row>(statement))),
+    close: () => (closing ??= closeAll()),
+  }
+
+  try {
+    await lendOf('system', refuseUnsuitable)
+  } catch (error) {
+    await database.close()
+    throw error
+  }
+  return database
+}
+
+async function runTransaction<T>(session: Session, fn: (tx: Queryable) => Promise<T>, log: Log): Promise<T> {
+  await session.command('begin')
+  let result: T
+  try {
+    result = await fn(session)
+  } catch (error) {
+    await rollBack(session, log)
+    throw error
+  }
+  // The server answers ROLLBACK to a commit after a failed statement: without this look, a swallowed error loses the work.
+  const ended = await session.command('commit')
+  if (ended !== 'COMMIT')
+    throw new Error('a transaction went on after one of its statements failed; it was rolled back')
+  return result
+}
+
+async function rollBack(session: Session, log: Log): Promise<void> {
+  try {
+    await session.command('rollback')
+  } catch (error) {
+    session.discard()
+    log.debug({ error }, 'a transaction could not be rolled back; its connection was closed')
+  }
+}
+
+function makePool(options: DatabaseOptions, own: Pick<PoolOptions, 'name' | 'max' | 'onCrowded'>): ConnectionPool {
+  return makeConnectionPool({
+    ...own,
+    log: options.log,
+    connection: {
+      connectionString: options.connectionString,
+      application_name: 'sandyard',
+      statement_timeout: options.statementTimeoutMs,
+      lock_timeout: LOCK_TIMEOUT_MS,
+      idle_in_transaction_session_timeout: options.statementTimeoutMs,
+      types: columnTypes,
+    },
+  })
+}

@@ -1,0 +1,123 @@
+import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
+import type { Log } from '../../lib/log.ts'
+import { openConnection, type Connection } from './connection.ts'
+import { UnsuitableDatabase } from './database-errors.ts'
+import { checkApplied, SCHEMA_LOCK, type Migration } from './migrate.ts'
+import { queryableOn } from './session.ts'
+
+/**
+ * Keeps migrations that would break this process from running while it does, as `migrate` promises. The lock lives as
+ * long as its connection: when that breaks, it is taken again at once, and the schema is looked at anew.
+ */
+export interface SchemaHold extends AsyncDisposable {
+  /** Aborted, with an `UnsuitableDatabase`, when the schema was changed meanwhile so that this process must end. */
+  readonly outgrown: AbortSignal
+  /** False while the lock is being taken again. */
+  readonly isHeld: boolean
+}
+
+export type SchemaHoldOptions = {
+  readonly connectionString: string
+  /** What this program knows. */
+  readonly migrations: readonly Migration[]
+  readonly clock: Clock
+  readonly log: Log
+}
+
+/** How long the lock waits for a breaking migration that runs. */
+const WAIT_LIMIT_MS = 60_000
+const HEARTBEAT_EVERY_MS = 5_000
+const HEARTBEAT_LIMIT_MS = 5_000
+const FIRST_RETRY_MS = 100
+const LAST_RETRY_MS = 2_000
+
+type Held = { readonly connection: Connection; readonly lost: AbortSignal }
+
+/** Takes the lock. Rejects with `UnsuitableDatabase` when this program may not run on the schema. */
+export async function holdSchema(options: SchemaHoldOptions): Promise<SchemaHold> {
+  const { clock, log } = options
+  const closed = new AbortController()
+  const outgrown = new AbortController()
+  let held: Held | null = await take(options)
+
+  async function takeAgain(): Promise<Held | null> {
+    for (let pauseMs = 0; ; pauseMs = Math.min(Math.max(2 * pauseMs, FIRST_RETRY_MS), LAST_RETRY_MS)) {
+      await interruptibleSleep(clock, pauseMs, closed.signal)
+      if (closed.signal.aborted) return null
+      try {
+        return await take(options)
+      } catch (error) {
+        if (error instanceof UnsuitableDatabase) {
+          outgrown.abort(error)
+          return null
+        }
+        log.warn({ error }, 'the schema could not be held; it is tried again')
+      }
+    }
+  }
+
+  async function keep(): Promise<void> {
+    while (held !== null) {
+      await untilLost(held, { clock, closed: closed.signal })
+      const last = held
+      held = null
+      await last.connection.close()
+      if (closed.signal.aborted) return
+      log.warn({}, 'the connection that holds the schema was lost')
+      held = await takeAgain()
+    }
+  }
+
+  const keeping = keep()
+  return {
+    outgrown: outgrown.signal,
+    get isHeld() {
+      return held !== null
+    },
+    async [Symbol.asyncDispose]() {
+      closed.abort(new Error('the schema is held no longer'))
+      await keeping
+    },
+  }
+}
+
+async function take({ connectionString, migrations }: SchemaHoldOptions): Promise<Held> {
+  const lost = new AbortController()
+  const lose = (): void => lost.abort(new Error('the connection was lost'))
+  const limits = { query_timeout: WAIT_LIMIT_MS + HEARTBEAT_LIMIT_MS } // the network may swallow the answer
+  const connection = await openConnection({ connectionString, application_name: 'sandyard schema', ...limits }, lose)
+  const { client } = connection
+  client.on('end', lose)
+  try {
+    await client.query(`select set_config('lock_timeout', $1, false)`, [String(WAIT_LIMIT_MS)])
+    await client.query('select pg_advisory_lock_shared(hashtextextended($1, 0))', [SCHEMA_LOCK])
+    await checkApplied(queryableOn(client), migrations)
+    return { connection, lost: lost.signal }
+  } catch (error) {
+    await connection.close()
+    throw error
+  }
+}
+
+/** Resolves when the connection breaks, falls silent, or is no longer wanted. */
+async function untilLost(
+  { connection, lost }: Held,
+  { clock, closed }: { readonly clock: Clock; readonly closed: AbortSignal },
+): Promise<void> {
+  const over = AbortSignal.any([lost, closed])
+  for (;;) {
+    await interruptibleSleep(clock, HEARTBEAT_EVERY_MS, over)
+    if (over.aborted) return
+    const answered = new AbortController()
+    const asking = connection.client.query('select 1').then(
+      () => true,
+      () => false, // it is lost, and taken anew
+    )
+    const silence = interruptibleSleep(clock, HEARTBEAT_LIMIT_MS, AbortSignal.any([answered.signal, over]))
+    const lives = await Promise.race([asking, silence.then(() => false)])
+    answered.abort()
+    if (lives) continue
+    connection.cut()
+    return
+  }
+}

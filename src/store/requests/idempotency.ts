@@ -1,0 +1,139 @@
+/**
+ * Requests that came with an Idempotency-Key, a row a key of an organization. Who serves one holds its claim: every write
+ * names the claim, so that a try that was overtaken writes nothing.
+ */
+import type { OrgId } from '../../domain/ids.ts'
+import type { Queryable, Statement } from '../postgres/database.ts'
+
+/** A try to serve a request. */
+export type NewClaim = {
+  readonly org_id: OrgId
+  readonly key: string
+  readonly request_sha256: Buffer
+  /** For the first try; later ones get the id of the first. */
+  readonly id: string
+  readonly claim: string
+  readonly claimed_until: Date
+  readonly now: Date
+  readonly expires_at: Date
+}
+
+/** A claim that was had: `tries` counts this one. */
+export type Claimed = { readonly id: string; readonly tries: number; readonly note: Buffer | null }
+
+/**
+ * Claims a key: a new or expired one, or one of the same request whose last try ended without a reply or was given up.
+ * Null when it can't be had; `find` says why.
+ */
+export async function claim(q: Queryable, wanted: NewClaim): Promise<Claimed | null> {
+  const { rows } = await q.query<Claimed>({
+    name: 'idempotency.claim',
+    text: `INSERT INTO idempotency AS i (org_id, key, request_sha256, id, claim, claimed_until, tries, created_at, expires_at)
+           VALUES ($1, $2, $3, $4, $5, $6, 1, $7, $8)
+           ON CONFLICT (org_id, key) DO UPDATE SET claim = excluded.claim, claimed_until = excluded.claimed_until,
+             request_sha256 = excluded.request_sha256, reply_sealed = NULL,
+             id = CASE WHEN i.expires_at <= $7 THEN excluded.id ELSE i.id END,
+             tries = CASE WHEN i.expires_at <= $7 THEN 1 ELSE i.tries + 1 END,
+             note = CASE WHEN i.expires_at <= $7 THEN NULL ELSE i.note END,
+             created_at = CASE WHEN i.expires_at <= $7 THEN excluded.created_at ELSE i.created_at END,
+             expires_at = CASE WHEN i.expires_at <= $7 THEN excluded.expires_at ELSE i.expires_at END
+           WHERE i.expires_at <= $7
+             OR (i.reply_sealed IS NULL AND i.claimed_until <= $7 AND i.request_sha256 = excluded.request_sha256)
+           RETURNING id, tries, note`,
+    values: [
+      wanted.org_id,
+      wanted.key,
+      wanted.request_sha256,
+      wanted.id,
+      wanted.claim,
+      wanted.claimed_until,
+      wanted.now,
+      wanted.expires_at,
+    ],
+  })
+  return rows[0] ?? null
+}
+
+/** What is known of a key's request; `reply_sealed` is null while it is being served. */
+export type Remembered = { readonly request_sha256: Buffer; readonly reply_sealed: Buffer | null }
+
+/** What is known of a key, or null. */
+export async function find(q: Queryable, org: OrgId, key: string): Promise<Remembered | null> {
+  const { rows } = await q.query<Remembered>({
+    name: 'idempotency.find',
+    text: 'SELECT request_sha256, reply_sealed FROM idempotency WHERE org_id = $1 AND key = $2',
+    values: [org, key],
+  })
+  return rows[0] ?? null
+}
+
+/** Whose write it is. */
+export type ClaimRef = { readonly org_id: OrgId; readonly key: string; readonly claim: string }
+
+/** Notes what a try does, within its transaction; false when the claim was lost, and then nothing may be done. */
+export async function note(q: Queryable, { org_id, key, claim: own }: ClaimRef, what: Buffer): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'idempotency.note',
+    text: 'UPDATE idempotency SET note = $4 WHERE org_id = $1 AND key = $2 AND claim = $3',
+    values: [org_id, key, own, what],
+  })
+  return rowCount === 1
+}
+
+/** The statement that remembers a reply. */
+export function remember({ org_id, key, claim: own }: ClaimRef, replySealed: Buffer): Statement {
+  return {
+    name: 'idempotency.remember',
+    text: 'UPDATE idempotency SET reply_sealed = $4, note = NULL WHERE org_id = $1 AND key = $2 AND claim = $3',
+    values: [org_id, key, own, replySealed],
+  }
+}
+
+/** The statement that lets the next try begin at once. */
+export function giveUp({ org_id, key, claim: own }: ClaimRef, now: Date): Statement {
+  return {
+    name: 'idempotency.giveUp',
+    text: `UPDATE idempotency SET claimed_until = $4 WHERE org_id = $1 AND key = $2 AND claim = $3 AND reply_sealed IS NULL`,
+    values: [org_id, key, own, now],
+  }
+}
+
+/** The statement that forgets a request of which nothing was done. */
+export function forget({ org_id, key, claim: own }: ClaimRef): Statement {
+  return {
+    name: 'idempotency.forget',
+    text: 'DELETE FROM idempotency WHERE org_id = $1 AND key = $2 AND claim = $3',
+    values: [org_id, key, own],
+  }
+}
+
+/** The statement that keeps claims a while longer; those that were lost or are over stay so. */
+export function renew(held: readonly ClaimRef[], until: Date): Statement {
+  return {
+    name: 'idempotency.renew',
+    text: `UPDATE idempotency i SET claimed_until = $4 FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS c(org_id, key, claim)
+           WHERE i.org_id = c.org_id AND i.key = c.key AND i.claim = c.claim AND i.reply_sealed IS NULL`,
+    values: [held.map((one) => one.org_id), held.map((one) => one.key), held.map((one) => one.claim), until],
+  }
+}
+
+/** How many keys of an organization are remembered, counted up to `limit`. */
+export async function count(q: Queryable, org: OrgId, limit: number): Promise<number> {
+  const { rows } = await q.query<{ readonly count: number }>({
+    name: 'idempotency.count',
+    text: 'SELECT count(*) AS count FROM (SELECT 1 FROM idempotency WHERE org_id = $1 LIMIT $2) k',
+    values: [org, limit],
+  })
+  return rows[0]?.count ?? 0
+}
+
+/** Forgets keys that are over; answers how many, `limit` at most. */
+export async function prune(q: Queryable, now: Date, limit: number): Promise<number> {
+  const { rowCount } = await q.query({
+    name: 'idempotency.prune',
+    text: `DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
+             SELECT ctid FROM idempotency WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+    values: [now, limit],
+  })
+  return rowCount
+}

@@ -1,0 +1,105 @@
+/** Runs as the loops and workers read them. They are written in `standings.ts`. */
+import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
+import type { CauseCode, SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
+import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** An open run of a worker, as far as comparing it with what the worker sees needs. */
+export type WorkerRun = {
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly status: SandboxStatus
+  /** Why it was asked to stop, if it was. */
+  readonly stop_cause: CauseCode | null
+}
+
+/** The open runs of a worker, in the order of their ids. */
+export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly WorkerRun[]> {
+  const { rows } = await q.query<WorkerRun>({
+    name: 'runs.ofWorker',
+    text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+           WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
+    values: [worker],
+  })
+  return rows
+}
+
+/** What a worker must know to start a run. */
+export type RunOrder = {
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly org_id: OrgId
+  readonly slug: string
+  readonly status: SandboxStatus
+  readonly spec: SandboxSpec
+  readonly registry:
+    Exclude<RegistrySelection, { readonly mode: 'inline' }> | { readonly mode: 'inline'; readonly username: string }
+  readonly registry_sealed: Buffer | null
+  readonly default_disk_max_mib: number | null
+}
+
+/** The orders of a worker's open runs. */
+export async function ordersOf(q: Queryable, worker: WorkerId): Promise<readonly RunOrder[]> {
+  const { rows } = await q.query<RunOrder>({
+    name: 'runs.ordersOf',
+    text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.slug, s.status, s.spec, s.registry, s.registry_sealed,
+             l.max_disk_size_mib_per_sandbox AS default_disk_max_mib
+           FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
+           WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
+    values: [worker],
+  })
+  return rows
+}
+
+/** Whether a sandbox ever had a run of this id. */
+export async function wasOpened(q: Queryable, sandbox: SandboxId, run: RunId): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'runs.wasOpened',
+    text: 'SELECT 1 AS opened FROM runs WHERE id = $2 AND sandbox_id = $1',
+    values: [sandbox, run],
+  })
+  return rowCount > 0
+}
+
+/** A run that is a worker's. */
+export type PlacedRun = { readonly run_id: RunId; readonly worker_id: WorkerId }
+
+/** The open, placed run of a sandbox with its worker, or null. */
+export async function placedRunOf(q: Queryable, sandbox: SandboxId): Promise<PlacedRun | null> {
+  const { rows } = await q.query<PlacedRun>({
+    name: 'runs.placedRunOf',
+    text: `SELECT id AS run_id, worker_id FROM runs WHERE sandbox_id = $1 AND ended_at IS NULL AND worker_id IS NOT NULL`,
+    values: [sandbox],
+  })
+  return rows[0] ?? null
+}
+
+/** A run that a worker has or had. */
+export type LastRun = {
+  readonly run_id: RunId
+  readonly worker_id: WorkerId
+  readonly is_open: boolean
+}
+
+/** The latest run of a sandbox that was placed, or null. */
+export async function lastPlacedOf(q: Queryable, sandbox: SandboxId): Promise<LastRun | null> {
+  const { rows } = await q.query<LastRun>({
+    name: 'runs.lastPlacedOf',
+    text: `SELECT id AS run_id, worker_id, ended_at IS NULL AS is_open FROM runs
+           WHERE sandbox_id = $1 AND worker_id IS NOT NULL ORDER BY opened_at DESC, id DESC LIMIT 1`,
+    values: [sandbox],
+  })
+  return rows[0] ?? null
+}
+
+/** How many runs are open now, by the status of their sandbox. */
+export async function countOpen(
+  q: Queryable,
+): Promise<readonly { readonly status: SandboxStatus; readonly count: number }[]> {
+  const { rows } = await q.query<{ readonly status: SandboxStatus; readonly count: number }>({
+    name: 'runs.countOpen',
+    text: `SELECT s.status, count(*) AS count FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
+           WHERE r.ended_at IS NULL GROUP BY s.status`,
+  })
+  return rows
+}

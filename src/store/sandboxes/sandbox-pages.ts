@@ -1,0 +1,129 @@
+/**
+ * Pages of sandboxes. Each is one range of one index, at any number of sandboxes and any share of them that matches; three
+ * labels of which many sandboxes have any two, but few all, are walked as far as one request may.
+ */
+import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
+import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import type { Queryable } from '../postgres/database.ts'
+import { COLUMNS } from './sandboxes.ts'
+
+/** What a page is of: all labels must match, and `before` is exclusive. */
+export type SandboxFilter = {
+  readonly labels: readonly (readonly [key: string, value: string])[]
+  readonly before: SandboxId | null
+}
+
+/** Rows of a page, the newest first; `goOnBefore` is where the next page begins when the walk ended before the rows did. */
+export type SandboxRows = { readonly rows: readonly Sandbox[]; readonly goOnBefore: SandboxId | null }
+
+/**
+ * The first `count` sandboxes of an organization that match. Fewer with `goOnBefore`: the labels were walked as far as one
+ * request may, and those that match may follow.
+ */
+export async function page(
+  q: Queryable,
+  org: OrgId,
+  { labels, before }: SandboxFilter,
+  count: number,
+): Promise<SandboxRows> {
+  const from = before ?? asId<SandboxId>('ffffffff-ffff-ffff-ffff-ffffffffffff')
+  const values = [org, from, count]
+  const [first] = labels
+  if (labels.length > 1) return pageOfPair(q, org, { labels, before: from }, count)
+  const statement = first === undefined ? { ...OF_ALL, values } : { ...OF_LABEL, values: [...values, ...first] }
+  return { rows: (await q.query<Sandbox>(statement)).rows, goOnBefore: null }
+}
+
+/** How many sandboxes of a pair are looked at for the other labels, and how many more when they were not enough: some 10 ms. */
+const STRETCHES = [128, 2_048] as const
+
+async function pageOfPair(
+  q: Queryable,
+  org: OrgId,
+  { labels, before }: SandboxFilter,
+  count: number,
+): Promise<SandboxRows> {
+  const all = [labels.map(([key]) => key), labels.map(([, value]) => value)]
+  const rarest = await q.query<{ readonly of_both: Buffer; readonly of_one: Buffer }>({
+    ...RAREST,
+    values: [org, ...all],
+  })
+  const pair = rarest.rows[0]
+  if (pair === undefined) throw new Error('two labels have no pair')
+  const rows: Sandbox[] = []
+  let from = before
+  for (const stretch of STRETCHES) {
+    const values = [org, from, count - rows.length, ...all, pair.of_both, pair.of_one, stretch]
+    const found = await q.query<Walked>({ ...OF_PAIR, values })
+    for (const { walked: _, last_walked, ...row } of found.rows) {
+      from = last_walked
+      if (row.id !== null) rows.push(row)
+    }
+    if (rows.length >= count || (found.rows[0]?.walked ?? 0) < stretch) return { rows, goOnBefore: null }
+  }
+  return { rows, goOnBefore: from }
+}
+
+type Walked = (Sandbox | { readonly id: null }) & { readonly walked: number; readonly last_walked: SandboxId | null }
+
+const OF_ALL = {
+  name: 'sandboxes.pageOfAll',
+  text: `SELECT ${COLUMNS} FROM sandboxes WHERE org_id = $1 AND visible_until IS NULL AND id < $2
+         ORDER BY id DESC LIMIT $3`,
+}
+
+const OF_LABEL = {
+  name: 'sandboxes.pageOfLabel',
+  text: `SELECT ${COLUMNS} FROM (
+           SELECT l.sandbox_id AS labelled_id FROM sandbox_labels l
+           WHERE l.org_id = $1 AND l.key = $4 AND l.value = $5 AND l.sandbox_id < $2
+           ORDER BY l.sandbox_id DESC LIMIT $3) p
+         JOIN sandboxes s ON s.id = p.labelled_id WHERE s.visible_until IS NULL ORDER BY s.id DESC`,
+}
+
+/** How many rows of a label, or of a pair, are counted at most to find the rarest of several. */
+const COUNT_LIMIT = 200
+
+/** Of several labels: the rarest, and the rarest pair with it. Two labels are one pair, so that nothing is counted. */
+const RAREST = {
+  name: 'sandboxes.rarestPair',
+  text: `WITH w AS MATERIALIZED (SELECT key COLLATE "C", value COLLATE "C" FROM unnest($2::text[], $3::text[]) AS w(key, value)),
+         a AS MATERIALIZED (
+           SELECT key, value FROM w ORDER BY CASE WHEN cardinality($2) > 2 THEN
+             (SELECT count(*) FROM (SELECT FROM sandbox_labels l
+               WHERE l.org_id = $1 AND l.key = w.key AND l.value = w.value LIMIT ${String(COUNT_LIMIT)}) c) END, key LIMIT 1),
+         p AS MATERIALIZED (
+           SELECT CASE WHEN a.key < w.key THEN sandyard_label_pair(a.key, a.value, w.key, w.value)
+             ELSE sandyard_label_pair(w.key, w.value, a.key, a.value) END AS of_both,
+             sandyard_label_pair(a.key, a.value, '', '') AS of_one
+           FROM a JOIN w ON w.key <> a.key)
+         SELECT of_both, of_one FROM p ORDER BY CASE WHEN cardinality($2) > 2 THEN
+           (SELECT count(*) FROM (SELECT FROM sandbox_label_pairs s
+             WHERE s.org_id = $1 AND s.pair = p.of_both LIMIT ${String(COUNT_LIMIT)}) c) END LIMIT 1`,
+}
+
+/**
+ * The next sandboxes of a pair, and of those with too many labels for pairs; the labels themselves decide, as a pair is a
+ * hash. Each row says how many were looked at and which was the last; one row without a sandbox when none matched.
+ */
+const OF_PAIR = {
+  name: 'sandboxes.pageOfPair',
+  text: `WITH c AS MATERIALIZED (
+           (${walk('$6')}) UNION ALL (${walk('$7')}) ORDER BY labelled_id DESC LIMIT $8),
+         m AS (
+           SELECT ${COLUMNS} FROM (
+             SELECT labelled_id FROM c WHERE NOT EXISTS (
+               SELECT FROM unnest($4::text[], $5::text[]) AS w(key, value) WHERE NOT EXISTS (
+                 SELECT FROM sandbox_labels l
+                 WHERE l.org_id = $1 AND l.key = w.key AND l.value = w.value AND l.sandbox_id = c.labelled_id))
+             ORDER BY labelled_id DESC LIMIT $3) p
+           JOIN sandboxes s ON s.id = p.labelled_id WHERE s.visible_until IS NULL)
+         SELECT e.walked, e.last_walked, m.* FROM (
+           SELECT count(*) AS walked, (SELECT labelled_id FROM c ORDER BY labelled_id LIMIT 1) AS last_walked FROM c) e
+         LEFT JOIN m ON true ORDER BY m.id DESC`,
+}
+
+function walk(pair: string): string {
+  return `SELECT p.sandbox_id AS labelled_id FROM sandbox_label_pairs p
+    WHERE p.org_id = $1 AND p.pair = ${pair} AND p.sandbox_id < $2 ORDER BY p.sandbox_id DESC LIMIT $8`
+}

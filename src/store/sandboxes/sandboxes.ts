@@ -1,0 +1,178 @@
+/**
+ * Sandboxes as clients read them. A sandbox is a client's while `visible_until` is null; after that its name and slug
+ * are free, and it can be read by id and name until that time. Status is written in `standings.ts` alone.
+ */
+import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
+import { SANDBOX_STATUSES } from '../../domain/sandboxes/lifecycle.ts'
+import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import * as arrays from '../postgres/binary-array.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** What is read of a sandbox, as a `Sandbox`. */
+export const COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
+  started_at, status_reason, stopped_at, run_id, spec_projection::text AS spec_json`
+
+/** Those of the ids that are an organization's and can be read at `now`, in no order. */
+export async function findMany(
+  q: Queryable,
+  org: OrgId,
+  ids: readonly SandboxId[],
+  now: Date,
+): Promise<readonly Sandbox[]> {
+  const { rows } = await q.query<Sandbox>({
+    name: 'sandboxes.findMany',
+    text: `SELECT s.* FROM unnest($2::uuid[]) AS w(id), LATERAL (
+             SELECT ${COLUMNS} FROM sandboxes
+             WHERE id = w.id AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3) LIMIT 1) s`,
+    values: [org, arrays.uuids(ids), now],
+  })
+  return rows
+}
+
+/** Whether a sandbox of this id was ever made in an organization. */
+export async function wasMade(q: Queryable, org: OrgId, id: SandboxId): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'sandboxes.wasMade',
+    text: 'SELECT 1 AS made FROM sandboxes WHERE org_id = $1 AND id = $2',
+    values: [org, id],
+  })
+  return rowCount > 0
+}
+
+/** A sandbox that is a client's, locked until the transaction ends, as it is once the lock was had; null: there is none. */
+export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sandbox | null> {
+  const { rows } = await tx.query<Sandbox>({
+    name: 'sandboxes.lock',
+    text: `SELECT ${COLUMNS} FROM sandboxes WHERE org_id = $1 AND id = $2 AND visible_until IS NULL FOR UPDATE`,
+    values: [org, id],
+  })
+  return rows[0] ?? null
+}
+
+/** The sandbox that holds a name, or the one that held it last while it can still be read, or null. */
+export async function findByName(q: Queryable, org: OrgId, name: string, now: Date): Promise<Sandbox | null> {
+  const { rows } = await q.query<Sandbox>({
+    name: 'sandboxes.findByName',
+    text: `(SELECT ${COLUMNS}, 0 AS rank FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until IS NULL)
+           UNION ALL
+           (SELECT ${COLUMNS}, 1 FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until > $3
+            ORDER BY id DESC LIMIT 1)
+           ORDER BY rank LIMIT 1`,
+    values: [org, name, now],
+  })
+  const row = rows[0]
+  return row === undefined ? null : withoutRank(row)
+}
+
+function withoutRank(row: Sandbox & { readonly rank?: number }): Sandbox {
+  const { rank: _, ...sandbox } = row
+  return sandbox
+}
+
+/** Whether a name is taken in an organization now. */
+export async function isNameTaken(q: Queryable, org: OrgId, name: string): Promise<boolean> {
+  const { rows } = await q.query({
+    name: 'sandboxes.isNameTaken',
+    text: `SELECT 1 AS taken FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until IS NULL`,
+    values: [org, name],
+  })
+  return rows.length > 0
+}
+
+/** Whether a slug is taken now, by whatever organization. */
+export async function isSlugTaken(q: Queryable, slug: string): Promise<boolean> {
+  const { rows } = await q.query({
+    name: 'sandboxes.isSlugTaken',
+    text: 'SELECT 1 AS taken FROM sandboxes WHERE slug = $1 AND visible_until IS NULL',
+    values: [slug],
+  })
+  return rows.length > 0
+}
+
+/** Changes a sandbox's name or slug, null keeping what is; false when it is not there. Throws on a conflict. */
+export async function rename(
+  q: Queryable,
+  org: OrgId,
+  id: SandboxId,
+  to: { readonly name: string | null; readonly slug: string | null },
+): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'sandboxes.rename',
+    text: `UPDATE sandboxes SET name = coalesce($3, name), slug = coalesce($4, slug)
+           WHERE org_id = $1 AND id = $2 AND visible_until IS NULL`,
+    values: [org, id, to.name, to.slug],
+  })
+  return rowCount === 1
+}
+
+/** A sandbox that was a client's until now, and where its writable layer lies; null before its first placement. */
+export type Hidden = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
+
+/**
+ * Ends the time of sandboxes as a client's; names and slugs are free at once. Answers those that had not ended before.
+ * Their rows are locked in the order of their ids, as every transition does.
+ */
+export async function hide(q: Queryable, ids: readonly SandboxId[], visibleUntil: Date): Promise<readonly Hidden[]> {
+  const { rows } = await q.query<Hidden>({
+    name: 'sandboxes.hide',
+    text: `WITH w AS MATERIALIZED (
+             SELECT s.id FROM (SELECT id FROM unnest($1::uuid[]) AS u(id) ORDER BY id LIMIT $3::bigint) u,
+               LATERAL (SELECT id FROM sandboxes WHERE id = u.id FOR NO KEY UPDATE) s),
+           h AS (UPDATE sandboxes s SET visible_until = $2 FROM w WHERE s.id = w.id AND s.visible_until IS NULL
+             RETURNING s.id, s.home_worker_id),
+           l AS (DELETE FROM sandbox_labels WHERE sandbox_id IN (SELECT id FROM h))
+           SELECT id, home_worker_id FROM h`,
+    values: [arrays.uuids(ids), visibleUntil, ids.length],
+  })
+  return rows
+}
+
+/** Makes sandboxes that were still readable after their end unreadable at once. */
+export async function hideAtOnce(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
+  await q.query({
+    name: 'sandboxes.hideAtOnce',
+    text: `UPDATE sandboxes SET visible_until = $2 WHERE id = ANY($1::uuid[]) AND visible_until > $2`,
+    values: [arrays.uuids(ids), now],
+  })
+}
+
+/**
+ * Of the given sandboxes, those that no client can start again and that have no open run. One that this database has never
+ * held is none of them: a worker that was joined to another database must not lose its disks.
+ */
+export async function gone(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
+  const { rows } = await q.query<{ readonly id: SandboxId }>({
+    name: 'sandboxes.gone',
+    text: `SELECT w.id FROM unnest($1::uuid[]) AS w(id) JOIN sandboxes s ON s.id = w.id
+           WHERE s.visible_until IS NOT NULL
+             AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.sandbox_id = w.id AND r.ended_at IS NULL)`,
+    values: [ids],
+  })
+  return rows.map(({ id }) => id)
+}
+
+/** What somebody waits for: `mask` has a bit for each status, in the order of `SANDBOX_STATUSES`. */
+export type WaitWish = {
+  readonly id: SandboxId
+  readonly mask: number
+  /** A run that must still be the sandbox's latest; null: whichever. */
+  readonly run_id: RunId | null
+}
+
+/** The sandboxes that are as somebody waits for them to be, have another run, or are no client's any more. */
+export async function met(q: Queryable, wishes: readonly WaitWish[]): Promise<readonly SandboxId[]> {
+  const { rows } = await q.query<{ readonly id: SandboxId }>({
+    name: 'sandboxes.met',
+    text: `SELECT DISTINCT w.id FROM unnest($1::uuid[], $2::integer[], $3::uuid[]) AS w(id, mask, run_id)
+           LEFT JOIN sandboxes s ON s.id = w.id
+           WHERE s.id IS NULL OR s.visible_until IS NOT NULL OR s.run_id <> w.run_id
+             OR (w.mask >> array_position($4::text[], s.status) - 1) & 1 = 1`,
+    values: [
+      wishes.map(({ id }) => id),
+      wishes.map(({ mask }) => mask),
+      wishes.map(({ run_id }) => run_id),
+      SANDBOX_STATUSES,
+    ],
+  })
+  return rows.map(({ id }) => id)
+}

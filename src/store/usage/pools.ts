@@ -1,0 +1,35 @@
+/** Organizations whose pools are walls, and what they were told of it; read by `loops/enforce-pools.ts`. */
+import type { OrgId } from '../../domain/ids.ts'
+import type { Pools } from '../../domain/orgs/quota.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** An organization with walls and active runs, and what they take: `vcpus` and `memory_mib` of those that run. */
+export type WalledOrg = Pools & { readonly org_id: OrgId; readonly vcpus: number; readonly memory_mib: number }
+
+/** Organizations with walls and active runs, in the order of their ids, after a given one. */
+export async function walledWithRuns(q: Queryable, after: OrgId | null, limit: number): Promise<readonly WalledOrg[]> {
+  const { rows } = await q.query<WalledOrg>({
+    name: 'pools.walledWithRuns',
+    text: `SELECT l.org_id, l.hard_cap, l.included_vcpu_hours, l.included_memory_gib_hours, a.vcpus, a.memory_mib
+           FROM org_limits l, LATERAL (
+             SELECT count(*) AS active, coalesce(sum(vcpus) FILTER (WHERE started_at IS NOT NULL), 0) AS vcpus,
+               coalesce(sum(memory_mib) FILTER (WHERE started_at IS NOT NULL), 0) AS memory_mib
+             FROM runs r WHERE r.org_id = l.org_id AND r.ended_at IS NULL AND r.stop_requested_at IS NULL) a
+           WHERE l.org_id > $1 AND l.hard_cap AND a.active > 0
+             AND (l.included_vcpu_hours IS NOT NULL OR l.included_memory_gib_hours IS NOT NULL)
+           ORDER BY l.org_id LIMIT $2`,
+    values: [after ?? '00000000-0000-0000-0000-000000000000', limit],
+  })
+  return rows
+}
+
+/** Whether an organization was told in the UTC month of `now` that a pool is exhausted. */
+export async function isToldExhausted(q: Queryable, org: OrgId, pool: string, now: Date): Promise<boolean> {
+  const { rows } = await q.query({
+    name: 'pools.isToldExhausted',
+    text: `SELECT 1 AS told FROM events WHERE org_id = $1 AND event_type = 'pool_exhausted'
+             AND timestamp >= date_trunc('month', $3::timestamptz, 'UTC') AND payload ->> 'pool' = $2 LIMIT 1`,
+    values: [org, pool, now],
+  })
+  return rows.length > 0
+}

@@ -1,0 +1,107 @@
+/**
+ * What volumes held: what was written down (`storage_accruals`, kept when a volume is gone), and of active volumes the
+ * time since then at what they hold now. All in bytes times milliseconds, so that sums are exact.
+ */
+import type { OrgId, VolumeId } from '../../domain/ids.ts'
+import { startOfDay } from '../../domain/usage/metering.ts'
+import type { Terms } from '../../domain/usage/pricing.ts'
+import type { Queryable } from '../postgres/database.ts'
+import type { UsageQuestion } from './usage.ts'
+
+/**
+ * What a volume held on a UTC day, in bytes times milliseconds since midnight: up to the range's start and up to its end.
+ * The difference is the range's; both are given so that rounded figures of neighbouring ranges can add up.
+ */
+export type VolumeDay = {
+  readonly volume_id: VolumeId
+  readonly day: string
+  readonly before_byte_ms: bigint
+  readonly until_byte_ms: bigint
+}
+
+/** What each volume held on each day of a range, by day and volume, at most `limit` rows. Days without any have none. */
+export async function volumeDays(q: Queryable, question: UsageQuestion, limit: number): Promise<readonly VolumeDay[]> {
+  type Row = Pick<VolumeDay, 'volume_id' | 'day'> & { readonly before: string; readonly until: string }
+  const { rows } = await q.query<Row>({
+    name: 'storageUsage.volumeDays',
+    text: `${HELD} SELECT volume_id, day, sum(used_bytes * before_ms) AS before, sum(used_bytes * until_ms) AS until
+           FROM held WHERE used_bytes > 0 GROUP BY day, volume_id
+           HAVING sum(used_bytes * until_ms) > sum(used_bytes * before_ms) ORDER BY day, volume_id LIMIT $6`,
+    values: [...valuesOf(question), limit],
+  })
+  return rows.map(({ volume_id, day, before, until }) => {
+    return { volume_id, day, before_byte_ms: BigInt(before), until_byte_ms: BigInt(until) }
+  })
+}
+
+/** What all volumes of an organization held together on each day of a range; a day without any has no row. */
+export async function storageDays(
+  q: Queryable,
+  question: UsageQuestion,
+): Promise<readonly { readonly day: string; readonly byte_ms: bigint }[]> {
+  const { rows } = await q.query<{ readonly day: string; readonly byte_ms: string }>({
+    name: 'storageUsage.storageDays',
+    text: `${HELD} SELECT day, sum(used_bytes * (until_ms - before_ms)) AS byte_ms FROM held GROUP BY day ORDER BY day`,
+    values: valuesOf(question),
+  })
+  return rows.map(({ day, byte_ms }) => ({ day, byte_ms: BigInt(byte_ms) }))
+}
+
+/** What the active volumes of an organization hold by the workers' latest word; null when no worker has told of any. */
+export async function heldBytes(q: Queryable, org: OrgId): Promise<bigint | null> {
+  const { rows } = await q.query<{ readonly bytes: string | null }>({
+    name: 'storageUsage.heldBytes',
+    text: `SELECT sum(used_bytes) AS bytes FROM volumes WHERE org_id = $1 AND status = 'active'`,
+    values: [org],
+  })
+  const bytes = rows[0]?.bytes ?? null
+  return bytes === null ? null : BigInt(bytes)
+}
+
+/** The volumes of an organization that still exist, of those named; the host volume has no name. */
+export async function volumeNames(
+  q: Queryable,
+  org: OrgId,
+  ids: readonly VolumeId[],
+): Promise<readonly { readonly id: VolumeId; readonly name: string | null }[]> {
+  const { rows } = await q.query<{ readonly id: VolumeId; readonly name: string | null }>({
+    name: 'storageUsage.volumeNames',
+    text: 'SELECT id, name FROM volumes WHERE org_id = $1 AND id = ANY($2) ORDER BY id',
+    values: [org, ids],
+  })
+  return rows
+}
+
+/** What an organization pays by; null when there is no such organization. */
+export async function termsOf(q: Queryable, org: OrgId): Promise<Terms | null> {
+  const { rows } = await q.query<Terms>({
+    name: 'storageUsage.termsOf',
+    text: `SELECT prices, included_vcpu_hours, included_memory_gib_hours, included_disk_gib_hours, included_storage_gib
+           FROM org_limits WHERE org_id = $1`,
+    values: [org],
+  })
+  return rows[0] ?? null
+}
+
+/**
+ * The CTE `held`, a row for each interval of a day: how long of it lies before the range, and how long before the range's
+ * end. No accrual crosses midnight, so that those of the first day are found from its midnight on.
+ */
+const HELD = `WITH intervals AS (
+    SELECT volume_id, used_bytes, sandyard_ms(from_at) AS from_ms, sandyard_ms(to_at) AS to_ms FROM storage_accruals
+    WHERE org_id = $1 AND from_at >= $2::timestamptz AND from_at < to_timestamp($4::bigint / 1000.0)
+    UNION ALL
+    SELECT id, used_bytes, greatest(from_ms, d * 86400000), least(to_ms, (d + 1) * 86400000)
+    FROM (SELECT id, used_bytes, sandyard_ms(greatest(accrued_until, $2::timestamptz)) AS from_ms,
+            least(sandyard_ms($5::timestamptz), $4::bigint) AS to_ms
+          FROM volumes WHERE org_id = $1 AND status = 'active' AND used_bytes > 0 AND accrued_until IS NOT NULL) v,
+      generate_series(from_ms / 86400000, (to_ms - 1) / 86400000) d WHERE to_ms > from_ms),
+  held AS (
+    SELECT volume_id, '1970-01-01'::date + (from_ms / 86400000)::integer AS day, used_bytes::numeric,
+      greatest(0, least(to_ms, $3::bigint) - from_ms) AS before_ms, greatest(0, least(to_ms, $4::bigint) - from_ms) AS until_ms
+    FROM intervals)`
+
+function valuesOf({ org_id, range, now }: UsageQuestion): readonly unknown[] {
+  const { since, until } = range
+  return [org_id, startOfDay(since).toISOString(), since.getTime(), until.getTime(), now]
+}

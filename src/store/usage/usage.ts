@@ -1,0 +1,204 @@
+/**
+ * What sandboxes took, read and rolled up. The metered interval of a run goes from `started_at` to `ended_at`, or to now
+ * while it is open. A run that ended is added to the days of `usage_days` and `usage_org_days` once (`rollUp`); until
+ * then readers look at the run itself. All is counted in whole milliseconds times units, so that sums are exact and the
+ * parts of a range add up to it.
+ */
+import type { OrgId, SandboxId } from '../../domain/ids.ts'
+import { cutAtMidnights, startOfMonth, startOfNextMonth, type TimeRange } from '../../domain/usage/metering.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** Whole numbers as text: sums go beyond 2^53. */
+type AmountRow = { readonly vcpu_ms: string; readonly memory_mib_ms: string; readonly disk_mib_ms: string }
+
+/** vCPUs, MiB of memory and MiB of disk, each times milliseconds. */
+export type Amounts = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint; readonly disk_mib_ms: bigint }
+
+/** What a sandbox took on a UTC day (`2028-02-29`); amounts are whole numbers as text. */
+export type SandboxDay = AmountRow & { readonly sandbox_id: SandboxId; readonly day: string }
+
+/** What a range is read with: the range, and the instant that open runs have reached. */
+export type UsageQuestion = { readonly org_id: OrgId; readonly range: TimeRange; readonly now: Date }
+
+/**
+ * What an organization's sandboxes took on each day of a range, at most `limit` rows, in no order: sorting tens of
+ * thousands of rows takes longer than reading them.
+ */
+export async function sandboxDays(
+  q: Queryable,
+  question: UsageQuestion,
+  limit: number,
+): Promise<readonly SandboxDay[]> {
+  const { rows } = await q.query<SandboxDay>({
+    name: 'usage.sandboxDays',
+    text: `${piecesOf('usage_days')} SELECT sandbox_id, day, ${SUMS} FROM ${JOINED} LIMIT $10`,
+    values: [...valuesOf(question), limit],
+  })
+  return rows
+}
+
+/** The same for a range within one day, a page in the order of the sandboxes' ids, after a given one. */
+export async function sandboxPage(
+  q: Queryable,
+  question: UsageQuestion,
+  { after, limit }: { readonly after: SandboxId | null; readonly limit: number },
+): Promise<readonly SandboxDay[]> {
+  const { rows } = await q.query<SandboxDay>({
+    name: 'usage.sandboxPage',
+    text: `${piecesOf('usage_days')} SELECT sandbox_id, day, ${SUMS} FROM ${JOINED}
+           WHERE $11::uuid IS NULL OR sandbox_id > $11 ORDER BY sandbox_id LIMIT $10`,
+    values: [...valuesOf(question), limit, after],
+  })
+  return rows
+}
+
+/** What an organization took on each day of a range; a day without usage has no row. */
+export async function orgDays(
+  q: Queryable,
+  question: UsageQuestion,
+): Promise<readonly (Amounts & { readonly day: string })[]> {
+  const { rows } = await q.query<AmountRow & { readonly day: string }>({
+    name: 'usage.orgDays',
+    text: `${piecesOf('usage_org_days')}
+           SELECT day, ${SUMS} FROM whole FULL JOIN rest USING (day) ORDER BY day`,
+    values: valuesOf(question),
+  })
+  return rows.map((row) => ({ day: row.day, ...exact(row) }))
+}
+
+/** What an organization took since the UTC month began: what its monthly pools are compared with. */
+export async function monthTotals(q: Queryable, org: OrgId, now: Date): Promise<Amounts> {
+  const days = await orgDays(q, { org_id: org, range: monthOf(now), now })
+  return days.reduce<Amounts>(
+    (sum, day) => ({
+      vcpu_ms: sum.vcpu_ms + day.vcpu_ms,
+      memory_mib_ms: sum.memory_mib_ms + day.memory_mib_ms,
+      disk_mib_ms: sum.disk_mib_ms + day.disk_mib_ms,
+    }),
+    { vcpu_ms: 0n, memory_mib_ms: 0n, disk_mib_ms: 0n },
+  )
+}
+
+/**
+ * The same for every organization whose pools are walls (`org_limits.hard_cap`, with a pool of vCPU or memory hours) and
+ * that took something this month. For a loop: it sees all organizations, so `q` is the system's.
+ */
+export async function poolTotals(q: Queryable, now: Date): Promise<readonly (Amounts & { readonly org_id: OrgId })[]> {
+  const { since, until } = monthOf(now)
+  const { rows } = await q.query<AmountRow & { readonly org_id: OrgId }>({
+    name: 'usage.poolTotals',
+    text: `WITH walled AS MATERIALIZED (
+             SELECT org_id FROM org_limits
+             WHERE hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)),
+           pending AS (${PENDING_RUNS} WHERE org_id IN (SELECT org_id FROM walled)),
+           amounts AS (
+             SELECT org_id, vcpu_ms, memory_mib_ms, disk_mib_ms FROM usage_org_days
+             WHERE org_id IN (SELECT org_id FROM walled) AND day >= $4::date AND day < $5::date
+             UNION ALL
+             SELECT org_id, vcpus::bigint * ms, memory_mib::bigint * ms, disk_mib::bigint * ms
+             FROM (SELECT *, to_ms - from_ms AS ms FROM pending) p WHERE ms > 0)
+           SELECT org_id, sum(vcpu_ms) AS vcpu_ms, sum(memory_mib_ms) AS memory_mib_ms, sum(disk_mib_ms) AS disk_mib_ms
+           FROM amounts GROUP BY org_id`,
+    values: [since.getTime(), until.getTime(), now, since.toISOString(), until.toISOString()],
+  })
+  return rows.map((row) => ({ org_id: row.org_id, ...exact(row) }))
+}
+
+/** How sandboxes were last called, deleted ones as well. */
+export async function sandboxNames(
+  q: Queryable,
+  org: OrgId,
+  ids: readonly SandboxId[],
+): Promise<readonly { readonly id: SandboxId; readonly name: string; readonly slug: string }[]> {
+  const { rows } = await q.query<{ readonly id: SandboxId; readonly name: string; readonly slug: string }>({
+    name: 'usage.sandboxNames',
+    text: 'SELECT id, name, slug FROM sandboxes WHERE org_id = $1 AND id = ANY($2) ORDER BY id',
+    values: [org, ids],
+  })
+  return rows
+}
+
+/** The runs of one organization that no day holds yet, cut to a range: `$1` and `$2` in ms, `$3` now. */
+const PENDING_RUNS = `
+  SELECT org_id, sandbox_id, vcpus, memory_mib, disk_mib, greatest(sandyard_ms(started_at), $1::bigint) AS from_ms,
+    least(sandyard_ms(coalesce(ended_at, $3::timestamptz)), $2::bigint) AS to_ms
+  FROM (SELECT * FROM runs WHERE ended_at IS NULL AND started_at IS NOT NULL
+        UNION ALL
+        SELECT * FROM runs WHERE ended_at IS NOT NULL AND started_at IS NOT NULL AND rolled_up_at IS NULL) r`
+
+/**
+ * The CTEs `whole` and `rest`: what was taken in a range, to be joined by day. `whole` are rolled up days. `rest` is what
+ * is to be added: runs that are not rolled up, and of the days at the ends of the range the part that lies in it. Of
+ * rolled up runs that part is cut from those that ended on that day (`runs_rolled_up`) or started on it and went on
+ * (`runs_across_midnight`), and from the units that ran all day; no other run touches it. One statement is one snapshot,
+ * so that a run is met either as rolled up or as pending. OFFSET 0 keeps the planner from joining all runs at once: it
+ * takes row-level security for more selective than it is.
+ */
+function piecesOf(table: 'usage_days' | 'usage_org_days'): string {
+  const [by, sum] = table === 'usage_days' ? ['sandbox_id, ', 'bigint'] : ['', 'numeric']
+  return `WITH parts AS MATERIALIZED (
+      SELECT day, since, until, sandyard_ms(since) AS since_ms, sandyard_ms(until) AS until_ms,
+        (day::timestamp AT TIME ZONE 'UTC') AS day_at, ((day + 1)::timestamp AT TIME ZONE 'UTC') AS next_day_at
+      FROM unnest($7::date[], $8::timestamptz[], $9::timestamptz[]) AS p (day, since, until)),
+    pending AS (${PENDING_RUNS} WHERE org_id = $4),
+    cut AS (
+      SELECT sandbox_id, '1970-01-01'::date + d::integer AS day, vcpus, memory_mib, disk_mib,
+        least(to_ms, (d + 1) * 86400000) - greatest(from_ms, d * 86400000) AS ms
+      FROM pending, generate_series(from_ms / 86400000, (to_ms - 1) / 86400000) d WHERE to_ms > from_ms
+      UNION ALL
+      SELECT sandbox_id, day, vcpus, memory_mib, disk_mib,
+        least(sandyard_ms(ended_at), until_ms) - greatest(sandyard_ms(started_at), since_ms)
+      FROM parts p, LATERAL (
+        SELECT sandbox_id, vcpus, memory_mib, disk_mib, started_at, ended_at FROM runs
+        WHERE org_id = $4 AND rolled_up_at IS NOT NULL AND ended_at > p.since AND ended_at < p.next_day_at
+          AND started_at < p.until AND started_at < ended_at OFFSET 0) r
+      UNION ALL
+      SELECT sandbox_id, day, vcpus, memory_mib, disk_mib, until_ms - greatest(sandyard_ms(started_at), since_ms)
+      FROM parts p, LATERAL (
+        SELECT sandbox_id, vcpus, memory_mib, disk_mib, started_at FROM runs
+        WHERE org_id = $4 AND rolled_up_at IS NOT NULL
+          AND (started_at AT TIME ZONE 'UTC')::date <> (ended_at AT TIME ZONE 'UTC')::date
+          AND started_at > p.day_at AND started_at < p.until AND ended_at >= p.next_day_at OFFSET 0) r
+      UNION ALL
+      SELECT ${by === '' ? 'NULL, ' : by}day, all_day_vcpus, all_day_memory_mib, all_day_disk_mib, until_ms - since_ms
+      FROM parts p, LATERAL (
+        SELECT ${by}all_day_vcpus, all_day_memory_mib, all_day_disk_mib FROM ${table}
+        WHERE org_id = $4 AND day = p.day AND all_day_vcpus > 0 OFFSET 0) d),
+    whole AS (
+      SELECT ${by}day, vcpu_ms, memory_mib_ms, disk_mib_ms FROM ${table}
+      WHERE org_id = $4 AND day >= $5::date AND day < $6::date),
+    rest AS (
+      SELECT ${by}day, sum(vcpus * ms)::${sum} AS vcpu_ms, sum(memory_mib * ms)::${sum} AS memory_mib_ms,
+        sum(disk_mib * ms)::${sum} AS disk_mib_ms
+      FROM cut GROUP BY ${by}day)`
+}
+
+const JOINED = 'whole FULL JOIN rest USING (day, sandbox_id)'
+
+/** SQL: what `whole` and `rest` have together, as text, because it may be beyond 2^53. */
+const SUMS = ['vcpu_ms', 'memory_mib_ms', 'disk_mib_ms']
+  .map((column) => `(coalesce(whole.${column}, 0) + coalesce(rest.${column}, 0))::text AS ${column}`)
+  .join(', ')
+
+function valuesOf({ org_id, range, now }: UsageQuestion): readonly unknown[] {
+  const { days, parts } = cutAtMidnights(range)
+  return [
+    range.since.getTime(),
+    range.until.getTime(),
+    now,
+    org_id,
+    days.first,
+    days.end,
+    parts.map(({ day }) => day),
+    parts.map(({ since }) => since.toISOString()),
+    parts.map(({ until }) => until.toISOString()),
+  ]
+}
+
+function monthOf(now: Date): TimeRange {
+  return { since: startOfMonth(now), until: startOfNextMonth(now) }
+}
+
+function exact({ vcpu_ms, memory_mib_ms, disk_mib_ms }: AmountRow): Amounts {
+  return { vcpu_ms: BigInt(vcpu_ms), memory_mib_ms: BigInt(memory_mib_ms), disk_mib_ms: BigInt(disk_mib_ms) }
+}

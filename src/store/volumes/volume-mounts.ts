@@ -1,0 +1,138 @@
+/**
+ * Which volumes sandboxes mount, and where the files of volumes lie. A volume gets its home at its first use and keeps it;
+ * a run goes where the homes of its volumes are.
+ */
+import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
+import type { VolumeKind, VolumeStatus } from '../../domain/volumes/volume.ts'
+import type { Queryable } from '../postgres/database.ts'
+import type { VolumeHome } from './volumes.ts'
+
+/** A volume as a mount means it. */
+export type MountedVolume = VolumeHome & {
+  readonly id: VolumeId
+  readonly kind: VolumeKind
+  /** null: the host volume. */
+  readonly name: string | null
+  readonly status: VolumeStatus
+}
+
+/** The volumes of an organization with these names, and its host volume if that is wanted. */
+export async function resolve(
+  q: Queryable,
+  org: OrgId,
+  wanted: { readonly names: readonly string[]; readonly usesHost: boolean },
+): Promise<readonly MountedVolume[]> {
+  const { rows } = await q.query<MountedVolume>({
+    name: 'volumeMounts.resolve',
+    text: `SELECT id, kind, name, status, home_worker_id, is_shared FROM volumes
+           WHERE org_id = $1 AND (kind = 'managed' AND name = ANY($2::text[]) OR kind = 'host' AND $3) ORDER BY id`,
+    values: [org, wanted.names, wanted.usesHost],
+  })
+  return rows
+}
+
+/**
+ * Keeps the volumes of a sandbox from being deleted until the transaction ends. Answers those that can be mounted no more:
+ * their deletion was asked for, or is done.
+ */
+export async function hold(tx: Queryable, sandbox: SandboxId): Promise<readonly VolumeId[]> {
+  const { rows } = await tx.query<{ readonly volume_id: VolumeId }>({
+    name: 'volumeMounts.hold',
+    text: `WITH held AS MATERIALIZED (
+             SELECT v.id FROM volumes v
+             WHERE v.id IN (SELECT volume_id FROM sandbox_volumes WHERE sandbox_id = $1) AND v.status = 'active'
+             ORDER BY v.id FOR SHARE)
+           SELECT m.volume_id FROM sandbox_volumes m
+           WHERE m.sandbox_id = $1 AND NOT EXISTS (SELECT 1 FROM held WHERE held.id = m.volume_id)`,
+    values: [sandbox],
+  })
+  return rows.map(({ volume_id }) => volume_id)
+}
+
+/** The names by which a sandbox mounts volumes that are not active. */
+export async function lostNames(q: Queryable, sandbox: SandboxId): Promise<readonly string[]> {
+  const { rows } = await q.query<{ readonly name: string }>({
+    name: 'volumeMounts.lostNames',
+    text: `SELECT DISTINCT w.mount ->> 'name' AS name
+           FROM sandboxes s, json_array_elements(s.spec -> 'mounts') AS w(mount)
+           WHERE s.id = $1 AND w.mount ->> 'type' = 'named' AND NOT EXISTS (
+             SELECT 1 FROM sandbox_volumes m JOIN volumes v ON v.id = m.volume_id
+             WHERE m.sandbox_id = s.id AND v.name = w.mount ->> 'name' AND v.status = 'active')
+           ORDER BY name`,
+    values: [sandbox],
+  })
+  return rows.map(({ name }) => name)
+}
+
+/** Gives one volume its home unless it has one or is to be deleted; answers the home that it has then, null when it is gone. */
+export async function settle(tx: Queryable, id: VolumeId, home: VolumeHome): Promise<VolumeHome | null> {
+  await tx.query({
+    name: 'volumeMounts.settle',
+    text: `UPDATE volumes SET home_worker_id = $2, is_shared = $3
+           WHERE id = $1 AND status = 'active' AND home_worker_id IS NULL AND NOT is_shared`,
+    values: [id, home.home_worker_id, home.is_shared],
+  })
+  const { rows } = await tx.query<VolumeHome>({
+    name: 'volumeMounts.homeOf',
+    text: `SELECT home_worker_id, is_shared FROM volumes WHERE id = $1 AND status = 'active'`,
+    values: [id],
+  })
+  return rows[0] ?? null
+}
+
+/**
+ * Gives the volumes of a sandbox that have no home one on the worker that is to run it. False, and nothing is written, when
+ * one of them has its home elsewhere or is not active.
+ */
+export async function settleAll(tx: Queryable, sandbox: SandboxId, worker: WorkerId): Promise<boolean> {
+  const { rows } = await tx.query<{ readonly is_here: boolean }>({
+    name: 'volumeMounts.lockAll',
+    text: `WITH w AS (SELECT coalesce((storage ->> 'is_shared')::boolean, false) AS is_shared FROM workers WHERE id = $2)
+           SELECT v.status = 'active' AND CASE WHEN v.is_shared THEN (SELECT is_shared FROM w)
+             ELSE coalesce(v.home_worker_id = $2, true) END AS is_here
+           FROM volumes v WHERE v.id IN (SELECT volume_id FROM sandbox_volumes WHERE sandbox_id = $1)
+           ORDER BY v.id FOR NO KEY UPDATE`,
+    values: [sandbox, worker],
+  })
+  if (rows.some(({ is_here }) => !is_here)) return false
+  await tx.query({
+    name: 'volumeMounts.settleAll',
+    text: `UPDATE volumes v SET is_shared = w.is_shared, home_worker_id = CASE WHEN w.is_shared THEN NULL ELSE w.id END
+           FROM (SELECT id, coalesce((storage ->> 'is_shared')::boolean, false) AS is_shared FROM workers WHERE id = $2) w
+           WHERE v.id IN (SELECT volume_id FROM sandbox_volumes WHERE sandbox_id = $1)
+             AND v.home_worker_id IS NULL AND NOT v.is_shared`,
+    values: [sandbox, worker],
+  })
+  return true
+}
+
+/** A volume that an open run mounts, with the caps that are to hold. */
+export type OrderedVolume = {
+  readonly run_id: RunId
+  readonly org_id: OrgId
+  readonly volume_id: VolumeId
+  readonly kind: VolumeKind
+  readonly name: string | null
+  readonly capacity_gib: number | null
+  readonly max_total_storage_gib: number | null
+}
+
+/** The volumes of a worker's open runs. */
+export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly OrderedVolume[]> {
+  const { rows } = await q.query<OrderedVolume>({
+    name: 'volumeMounts.ofWorker',
+    text: `SELECT r.id AS run_id, v.org_id, v.id AS volume_id, v.kind, v.name, v.capacity_gib, l.max_total_storage_gib
+           FROM runs r JOIN sandbox_volumes m ON m.sandbox_id = r.sandbox_id JOIN volumes v ON v.id = m.volume_id
+             JOIN org_limits l ON l.org_id = v.org_id
+           WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id, v.id`,
+    values: [worker],
+  })
+  return rows
+}
+
+/** What the volumes of a sandbox `s` ask of its worker, as `VolumeNeeds`; null when it mounts none. */
+export const NEEDS_OF_VOLUMES = `SELECT CASE WHEN count(*) > 0 THEN json_build_object('needs_shared', bool_or(v.is_shared),
+    'homes', coalesce(json_agg(DISTINCT v.home_worker_id) FILTER (WHERE v.home_worker_id IS NOT NULL), '[]'),
+    'needs_caps', bool_or(v.capacity_gib IS NOT NULL OR l.max_total_storage_gib IS NOT NULL)) END AS needs
+  FROM sandbox_volumes m JOIN volumes v ON v.id = m.volume_id JOIN org_limits l ON l.org_id = v.org_id
+  WHERE m.sandbox_id = s.id`

@@ -1,0 +1,152 @@
+/**
+ * What workers say of volumes, and what is to be said to them. A report is believed for the volumes whose home the worker
+ * is, and for those of a shared storage. What a volume holds counts as held since the last word on it: `accrue` writes
+ * that time down before each new word.
+ */
+import type { OrgId, VolumeId, WorkerId } from '../../domain/ids.ts'
+import type { VolumeStatus } from '../../domain/volumes/volume.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** A worker as far as volumes go. */
+export type StorageOf = { readonly worker_id: WorkerId; readonly is_shared: boolean }
+
+export type Measured = { readonly volume_id: VolumeId; readonly org_id: OrgId; readonly used_bytes: number }
+
+/**
+ * Takes in what every volume of a worker takes now. Answers whether a volume that is to be deleted is gone with it. `all` is
+ * null when nothing has changed since the worker's last word.
+ */
+export async function take(
+  tx: Queryable,
+  from: StorageOf,
+  report: { readonly all: readonly Measured[] | null; readonly now: Date },
+): Promise<{ readonly emptied: boolean }> {
+  const { all, now } = report
+  if (all !== null && all.length > 0) {
+    const { rows } = await tx.query<{ readonly id: VolumeId }>({
+      name: 'volumeReports.lock',
+      text: `SELECT id FROM volumes WHERE id = ANY($1::uuid[]) AND (home_worker_id = $2 OR is_shared AND $3)
+             ORDER BY id FOR NO KEY UPDATE`,
+      values: [all.map(({ volume_id }) => volume_id), from.worker_id, from.is_shared],
+    })
+    const ids = rows.map(({ id }) => id)
+    await accrue(tx, ids, now)
+    await tx.query({
+      name: 'volumeReports.take',
+      text: `UPDATE volumes v SET used_bytes = r.used_bytes,
+               accrued_until = CASE WHEN v.status = 'active' THEN greatest(v.accrued_until, $3) ELSE v.accrued_until END
+             FROM json_to_recordset($1::json) AS r(volume_id uuid, used_bytes bigint)
+             WHERE v.id = r.volume_id AND v.id = ANY($2::uuid[])`,
+      values: [JSON.stringify(all), ids, now],
+    })
+  }
+  return { emptied: await noteEmptied(tx, from, report) }
+}
+
+/**
+ * Of the volumes that are to be deleted, those that the worker holds no more. One that it has never told of, and of which it
+ * has no news, it never held.
+ */
+async function noteEmptied(
+  tx: Queryable,
+  from: StorageOf,
+  { all, now }: { readonly all: readonly Measured[] | null; readonly now: Date },
+): Promise<boolean> {
+  const { rowCount } = await tx.query({
+    name: 'volumeReports.noteEmptied',
+    text: `UPDATE volumes SET emptied_at = $3
+           WHERE status = 'deleting' AND emptied_at IS NULL AND (home_worker_id = $1 OR is_shared AND $2)
+             AND CASE WHEN $4::uuid[] IS NULL THEN used_bytes IS NULL ELSE id <> ALL($4::uuid[]) END`,
+    values: [from.worker_id, from.is_shared, now, all === null ? null : all.map(({ volume_id }) => volume_id)],
+  })
+  return (rowCount ?? 0) > 0
+}
+
+/**
+ * Writes down what active volumes, which the caller has locked, held since that was last written: an interval for each
+ * UTC day, or a longer last one when it holds the same. A clock that stepped back adds nothing. May be repeated.
+ */
+export async function accrue(tx: Queryable, ids: readonly VolumeId[], now: Date): Promise<void> {
+  if (ids.length === 0) return
+  await tx.query({
+    name: 'volumeReports.accrue',
+    text: `WITH due AS (
+             SELECT id, org_id, used_bytes, accrued_until FROM volumes
+             WHERE id = ANY($1::uuid[]) AND status = 'active' AND accrued_until < $2),
+           pieces AS (
+             SELECT d.id, d.org_id, d.used_bytes, p.day AT TIME ZONE 'UTC' AS midnight,
+               greatest(d.accrued_until, p.day AT TIME ZONE 'UTC') AS from_at,
+               least($2, (p.day + interval '1 day') AT TIME ZONE 'UTC') AS to_at
+             FROM due d, generate_series(date_trunc('day', d.accrued_until AT TIME ZONE 'UTC'),
+               $2 AT TIME ZONE 'UTC' - interval '1 microsecond', interval '1 day') AS p(day)
+             WHERE d.used_bytes > 0),
+           longer AS (
+             UPDATE storage_accruals a SET to_at = p.to_at FROM pieces p
+             WHERE a.org_id = p.org_id AND a.volume_id = p.id AND a.from_at >= p.midnight AND a.from_at < p.from_at
+               AND a.to_at = p.from_at AND a.used_bytes = p.used_bytes
+             RETURNING a.volume_id, p.from_at),
+           more AS (
+             INSERT INTO storage_accruals (org_id, volume_id, from_at, to_at, used_bytes)
+             SELECT p.org_id, p.id, p.from_at, p.to_at, p.used_bytes FROM pieces p
+             WHERE NOT EXISTS (SELECT 1 FROM longer l WHERE l.volume_id = p.id AND l.from_at = p.from_at))
+           UPDATE volumes v SET accrued_until = $2 FROM due d WHERE v.id = d.id`,
+    values: [ids, now],
+  })
+}
+
+/** A volume that a worker holds or may hold, with the caps that are to be in force. */
+export type HeldVolume = {
+  readonly volume_id: VolumeId
+  readonly org_id: OrgId
+  readonly status: VolumeStatus
+  readonly capacity_gib: number | null
+  readonly max_total_storage_gib: number | null
+}
+
+/** Every volume of a worker, those of a shared storage included, but for those that are deleted already; by id. */
+export async function heldBy(q: Queryable, { worker_id, is_shared }: StorageOf): Promise<readonly HeldVolume[]> {
+  const { rows } = await q.query<HeldVolume>({
+    name: `volumeReports.heldBy.${is_shared ? 'shared' : 'own'}`,
+    text: `SELECT v.id AS volume_id, v.org_id, v.status, v.capacity_gib, l.max_total_storage_gib
+           FROM volumes v JOIN org_limits l ON l.org_id = v.org_id
+           WHERE (v.home_worker_id = $1 ${is_shared ? 'OR v.is_shared' : ''}) AND v.emptied_at IS NULL ORDER BY v.id`,
+    values: [worker_id],
+  })
+  return rows
+}
+
+/**
+ * Of the volumes that a worker told of, those that this database remembers to have deleted: a write that was under way can
+ * bring one back. One that it has never held is none of them: a worker that was joined to another database, or to an older
+ * state of it, must not lose its volumes.
+ */
+export async function deleted(q: Queryable, told: readonly Measured[]): Promise<readonly Measured[]> {
+  if (told.length === 0) return []
+  const { rows } = await q.query<{ readonly id: VolumeId }>({
+    name: 'volumeReports.deleted',
+    text: `SELECT w.id FROM unnest($1::uuid[], $2::uuid[]) AS w(id, org_id)
+           WHERE NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = w.id)
+             AND EXISTS (SELECT 1 FROM events e WHERE e.org_id = w.org_id AND e.event_type = 'volume_deleted'
+               AND e.payload ->> 'volume_id' = w.id::text)`,
+    values: [told.map(({ volume_id }) => volume_id), told.map(({ org_id }) => org_id)],
+  })
+  const ids = new Set(rows.map(({ id }) => id))
+  return told.filter(({ volume_id }) => ids.has(volume_id))
+}
+
+/** A volume that was taken off the table. */
+export type Reaped = { readonly id: VolumeId; readonly org_id: OrgId; readonly name: string }
+
+/** Takes volumes off the table that are to be deleted and of which no worker holds anything; their names are free then. */
+export async function reap(tx: Queryable, limit: number): Promise<readonly Reaped[]> {
+  const { rows } = await tx.query<Reaped>({
+    name: 'volumeReports.reap',
+    text: `DELETE FROM volumes WHERE id IN (
+             SELECT id FROM volumes WHERE status = 'deleting'
+               AND (emptied_at IS NOT NULL OR home_worker_id IS NULL AND NOT is_shared)
+             ORDER BY updated_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+           RETURNING id, org_id, name`,
+    values: [limit],
+  })
+  return rows
+}

@@ -1,0 +1,162 @@
+/** Workers as who runs the fleet sees them: who joined, what they hold, and what is to become of them. */
+import type { VolumeId, WorkerId } from '../../domain/ids.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** A worker as an identity. */
+export type KnownWorker = {
+  readonly id: WorkerId
+  readonly name: string
+  readonly credential_sha256: Buffer
+  readonly lease_expires_at: Date | null
+  readonly removed_at: Date | null
+}
+
+const KNOWN = 'id, name, credential_sha256, lease_expires_at, removed_at'
+
+/** The worker with this id. */
+export async function find(q: Queryable, id: WorkerId): Promise<KnownWorker | null> {
+  const { rows } = await q.query<KnownWorker>({ text: `SELECT ${KNOWN} FROM workers WHERE id = $1`, values: [id] })
+  return rows[0] ?? null
+}
+
+/** The worker that has this credential now, or had it when it was removed. */
+export async function findByCredential(q: Queryable, credentialSha256: Buffer): Promise<KnownWorker | null> {
+  const { rows } = await q.query<KnownWorker>({
+    text: `SELECT ${KNOWN} FROM workers WHERE credential_sha256 = $1 ORDER BY removed_at DESC NULLS FIRST LIMIT 1`,
+    values: [credentialSha256],
+  })
+  return rows[0] ?? null
+}
+
+/** Writes a new worker down; false when one that was not removed has its name or its credential. */
+export async function insert(
+  tx: Queryable,
+  worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
+): Promise<boolean> {
+  const { rowCount } = await tx.query({
+    text: `INSERT INTO workers (id, name, credential_sha256, created_at) VALUES ($1, $2, $3, $4)
+           ON CONFLICT DO NOTHING`,
+    values: [worker.id, worker.name, worker.credentialSha256, worker.now],
+  })
+  return rowCount > 0
+}
+
+/** The worker that has a name now, locked until the transaction ends, or null. */
+export async function lockNamed(tx: Queryable, name: string): Promise<KnownWorker | null> {
+  const { rows } = await tx.query<KnownWorker>({
+    text: `SELECT ${KNOWN} FROM workers WHERE name = $1 AND removed_at IS NULL FOR UPDATE`,
+    values: [name],
+  })
+  return rows[0] ?? null
+}
+
+/** A worker as a list shows it. */
+export type ListedWorker = {
+  readonly id: WorkerId
+  readonly name: string
+  readonly driver: string | null
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly used_vcpus: number
+  readonly used_memory_mib: number
+  readonly runs: number
+  readonly created_at: Date
+  readonly lease_expires_at: Date | null
+  readonly draining_since: Date | null
+  readonly drain_deadline_at: Date | null
+  readonly removed_at: Date | null
+}
+
+/** Workers in the order in which they joined, after a given one. */
+export async function list(q: Queryable, after: WorkerId | null, limit: number): Promise<readonly ListedWorker[]> {
+  const { rows } = await q.query<ListedWorker>({
+    text: `SELECT w.id, w.name, w.driver ->> 'name' AS driver, w.vcpus, w.memory_mib, w.created_at, w.lease_expires_at,
+             w.draining_since, w.drain_deadline_at, w.removed_at, u.runs::integer AS runs,
+             coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
+           FROM workers w CROSS JOIN LATERAL (
+             SELECT count(*) AS runs, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs r
+             WHERE r.worker_id = w.id AND r.ended_at IS NULL) u
+           WHERE w.id > $1 ORDER BY w.id LIMIT $2`,
+    values: [after ?? '00000000-0000-0000-0000-000000000000', limit],
+  })
+  return rows
+}
+
+/** Has a worker get no new runs, and what runs at the deadline stopped; or, with null, has it get runs again. */
+export async function setDrain(
+  tx: Queryable,
+  id: WorkerId,
+  drain: { readonly since: Date; readonly deadline_at: Date | null } | null,
+): Promise<void> {
+  await tx.query({
+    text: `UPDATE workers SET draining_since = CASE WHEN $2::timestamptz IS NULL THEN NULL ELSE coalesce(draining_since, $2) END,
+             drain_deadline_at = $3 WHERE id = $1`,
+    values: [id, drain?.since ?? null, drain?.deadline_at ?? null],
+  })
+}
+
+/** What lies on a worker and nowhere else. */
+export type Holdings = {
+  readonly runs: number
+  /** Sandboxes whose writable layer lies there. */
+  readonly sandboxes: number
+  readonly volumes: number
+  /** The names of the first of each. */
+  readonly sandbox_names: readonly string[]
+  readonly volume_names: readonly string[]
+}
+
+/** What lies on a worker and nowhere else; names `most` of each. */
+export async function holdings(q: Queryable, id: WorkerId, most: number): Promise<Holdings> {
+  const { rows } = await q.query<Holdings>({
+    text: `SELECT (SELECT count(*)::integer FROM runs WHERE worker_id = $1 AND ended_at IS NULL) AS runs,
+             (SELECT count(*)::integer FROM sandboxes WHERE home_worker_id = $1 AND visible_until IS NULL) AS sandboxes,
+             (SELECT count(*)::integer FROM volumes WHERE home_worker_id = $1 AND status = 'active') AS volumes,
+             ARRAY(SELECT name FROM sandboxes WHERE home_worker_id = $1 AND visible_until IS NULL ORDER BY id LIMIT $2) AS sandbox_names,
+             ARRAY(SELECT coalesce(name, 'the host volume of its organization') FROM volumes
+               WHERE home_worker_id = $1 AND status = 'active' ORDER BY id LIMIT $2) AS volume_names`,
+    values: [id, most],
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('a question without conditions has no answer')
+  return row
+}
+
+/** Voids a worker's credential and frees its name. Its lease goes on to its end: until then it may still run what it runs. */
+export async function remove(tx: Queryable, id: WorkerId, now: Date): Promise<void> {
+  await tx.query({ text: `UPDATE workers SET removed_at = $2 WHERE id = $1 AND removed_at IS NULL`, values: [id, now] })
+}
+
+/** Removed workers whose lease is over, and which run nothing: nothing of them will be heard or seen any more. */
+const GONE = `SELECT w.id FROM workers w WHERE w.removed_at IS NOT NULL AND coalesce(w.lease_expires_at, w.removed_at) < $1
+  AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`
+
+/** Has sandboxes whose writable layer lay on a worker that is gone begin anew elsewhere. Answers how many. */
+export async function freeSandboxes(tx: Queryable, now: Date, limit: number): Promise<number> {
+  const { rowCount } = await tx.query({
+    name: 'fleet.freeSandboxes',
+    text: `UPDATE sandboxes SET home_worker_id = NULL WHERE id IN (
+             SELECT s.id FROM (${GONE}) g JOIN sandboxes s ON s.home_worker_id = g.id LIMIT $2 FOR UPDATE OF s SKIP LOCKED)`,
+    values: [now, limit],
+  })
+  return rowCount
+}
+
+/** Volumes whose only home is a worker that is gone, locked until the transaction ends. */
+export async function lockHomeless(tx: Queryable, now: Date, limit: number): Promise<readonly VolumeId[]> {
+  const { rows } = await tx.query<{ readonly id: VolumeId }>({
+    name: 'fleet.lockHomeless',
+    text: `SELECT v.id FROM (${GONE}) g JOIN volumes v ON v.home_worker_id = g.id LIMIT $2 FOR NO KEY UPDATE OF v SKIP LOCKED`,
+    values: [now, limit],
+  })
+  return rows.map(({ id }) => id)
+}
+
+/** Has volumes that the caller has locked begin anew: their next use gives them a home; one that is to be deleted can be. */
+export async function freeVolumes(tx: Queryable, ids: readonly VolumeId[]): Promise<void> {
+  await tx.query({
+    name: 'fleet.freeVolumes',
+    text: `UPDATE volumes SET home_worker_id = NULL, used_bytes = NULL WHERE id = ANY($1::uuid[])`,
+    values: [ids],
+  })
+}

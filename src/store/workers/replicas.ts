@@ -1,0 +1,47 @@
+/** The server processes on this database. Each renews its own row; who lives is for who reads them to judge, by its own clock. */
+import type { Queryable } from '../postgres/database.ts'
+
+/** What a server process says of itself. */
+export type Replica = {
+  readonly id: string
+  /** How workers reach it; null: only by the address that they were given. */
+  readonly url: string | null
+  readonly version: string
+  /** The newest migration that it knows. */
+  readonly schema_version: number
+  readonly started_at: Date
+}
+
+/** A row as it was read; `seen_at` is another one after each renewal. */
+export type SeenReplica = Replica & { readonly seen_at: Date }
+
+/** Writes a process down, or that it lives still. May be repeated. */
+export async function renew(q: Queryable, replica: SeenReplica): Promise<void> {
+  const { id, url, version, schema_version, started_at, seen_at } = replica
+  await q.query({
+    name: 'replicas.renew',
+    text: `INSERT INTO replicas (id, url, version, schema_version, started_at, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
+           ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at`,
+    values: [id, url, version, schema_version, started_at, seen_at],
+  })
+}
+
+/** The first `limit` processes in the order in which they started. */
+export async function list(q: Queryable, limit: number): Promise<readonly SeenReplica[]> {
+  const { rows } = await q.query<SeenReplica>({
+    name: 'replicas.list',
+    text: `SELECT id, url, version, schema_version, started_at, seen_at FROM replicas ORDER BY started_at, id LIMIT $1`,
+    values: [limit],
+  })
+  return rows
+}
+
+/** Takes a process off, unless it was renewed after it was read. May be repeated. */
+export async function remove(q: Queryable, { id, seen_at }: Pick<SeenReplica, 'id' | 'seen_at'>): Promise<void> {
+  await q.query({ text: 'DELETE FROM replicas WHERE id = $1 AND seen_at = $2', values: [id, seen_at] })
+}
+
+/** Takes off who was reached at this address before: two processes can't listen on it. */
+export async function removeOthersAt(q: Queryable, url: string, id: string): Promise<void> {
+  await q.query({ text: 'DELETE FROM replicas WHERE url = $1 AND id <> $2', values: [url, id] })
+}

@@ -1,0 +1,57 @@
+import type { WorkerId } from '../../domain/ids.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** The right of one machine to join as a worker. */
+export type WorkerToken = {
+  readonly id: string
+  /** The name that the worker gets by it; null: its own choice. */
+  readonly name: string | null
+  readonly created_at: Date
+  readonly expires_at: Date
+}
+
+/** A token with what became of it. */
+export type UsableToken = Pick<WorkerToken, 'id' | 'name' | 'expires_at'> & {
+  readonly used_at: Date | null
+  readonly worker_id: WorkerId | null
+}
+
+/** Writes a token down, by the hash of its text. */
+export async function insert(q: Queryable, token: WorkerToken & { readonly secretSha256: Buffer }): Promise<void> {
+  await q.query({
+    text: `INSERT INTO worker_tokens (id, name, secret_sha256, created_at, expires_at) VALUES ($1, $2, $3, $4, $5)`,
+    values: [token.id, token.name, token.secretSha256, token.created_at, token.expires_at],
+  })
+}
+
+/** The token with this hash, locked until the transaction ends, or null. */
+export async function lock(tx: Queryable, secretSha256: Buffer): Promise<UsableToken | null> {
+  const { rows } = await tx.query<UsableToken>({
+    text: `SELECT id, name, expires_at, used_at, worker_id FROM worker_tokens WHERE secret_sha256 = $1 FOR UPDATE`,
+    values: [secretSha256],
+  })
+  return rows[0] ?? null
+}
+
+/** Says that a token was exchanged for a worker's credential. */
+export async function use(
+  tx: Queryable,
+  id: string,
+  use: { readonly worker_id: WorkerId; readonly now: Date },
+): Promise<void> {
+  await tx.query({
+    text: `UPDATE worker_tokens SET used_at = $2, worker_id = $3 WHERE id = $1`,
+    values: [id, use.now, use.worker_id],
+  })
+}
+
+/** Forgets tokens that were used or expired by then; answers how many, `limit` at most. */
+export async function prune(q: Queryable, endedBy: Date, limit: number): Promise<number> {
+  const { rowCount } = await q.query({
+    name: 'workerTokens.prune',
+    text: `DELETE FROM worker_tokens WHERE id IN (
+             SELECT id FROM worker_tokens WHERE coalesce(used_at, expires_at) <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+    values: [endedBy, limit],
+  })
+  return rowCount
+}

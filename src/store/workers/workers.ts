@@ -1,0 +1,179 @@
+import type { Capacity, DriverReport, StorageReport } from '../../domain/sandboxes/run.ts'
+import type { WorkerId } from '../../domain/ids.ts'
+import type { ReportPlace } from '../../domain/workers/report-place.ts'
+import type { Queryable } from '../postgres/database.ts'
+
+/** A worker with what it offers and what its open runs take. */
+export type WorkerRow = {
+  readonly id: WorkerId
+  readonly name: string
+  readonly vcpus: number
+  readonly memory_mib: number
+  readonly used_vcpus: number
+  readonly used_memory_mib: number
+  readonly driver: DriverReport | null
+  readonly storage: StorageReport | null
+  /** Whether it is to get nothing new. */
+  readonly is_draining: boolean
+}
+
+/** Registers a worker under a name or renews its credential; repeating it is harmless. Answers its id. */
+export async function register(
+  q: Queryable,
+  worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
+): Promise<WorkerId> {
+  const { rows } = await q.query<{ readonly id: WorkerId }>({
+    text: `INSERT INTO workers (id, name, credential_sha256, created_at) VALUES ($1, $2, $3, $4)
+           ON CONFLICT (name) WHERE removed_at IS NULL DO UPDATE SET credential_sha256 = excluded.credential_sha256 RETURNING id`,
+    values: [worker.id, worker.name, worker.credentialSha256, worker.now],
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('a registered worker has no row')
+  return row.id
+}
+
+/** The workers that these credentials belong to, in their order; null for nobody's, and for one of a worker that was removed. */
+export async function findByCredentials(
+  q: Queryable,
+  credentials: readonly Buffer[],
+): Promise<readonly (WorkerId | null)[]> {
+  const { rows } = await q.query<{ readonly id: WorkerId | null }>({
+    name: 'workers.findByCredentials',
+    text: `SELECT w.id FROM unnest($1::bytea[]) WITH ORDINALITY AS c(hash, n)
+             LEFT JOIN workers w ON w.credential_sha256 = c.hash AND w.removed_at IS NULL ORDER BY c.n`,
+    values: [credentials],
+  })
+  return rows.map(({ id }) => id)
+}
+
+/** What a worker's sync says of the worker itself. */
+export type WorkerReport = ReportPlace & {
+  readonly capacity: Capacity
+  readonly driver: DriverReport
+  readonly storage: StorageReport
+  readonly now: Date
+  readonly leaseExpiresAt: Date
+}
+
+/** What became of a worker's report. */
+export type Renewal = {
+  /** Whether it may make room for what waits. */
+  readonly makes_room: boolean
+  /** Since when it gets no new runs, or null, and when what it runs is asked to stop. */
+  readonly draining_since: Date | null
+  readonly drain_deadline_at: Date | null
+}
+
+/**
+ * Whether a report is to be taken in: it is later than the last one that was, as `domain/workers/report-place.ts` says. Once the
+ * lease is over that does not count any more: a worker whose folder was lost, on a machine whose clock is behind, is heard.
+ */
+export const IS_LATER = ({ life, seq, now }: Readonly<Record<'life' | 'seq' | 'now', string>>): string =>
+  `(w.life IS NULL OR (w.life, w.report_seq) < (${life}, ${seq}) OR w.life > ${life} AND w.lease_expires_at < ${now})`
+
+/**
+ * Writes what a worker says of itself and prolongs its lease; null, and nothing is written, when a later report was taken
+ * in already, or the worker was removed. Its row stays locked until the transaction ends, so that what
+ * is read after it belongs to this report.
+ */
+export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): Promise<Renewal | null> {
+  const { vcpus, memory_mib, disk_mib } = report.capacity
+  const { rows } = await tx.query<Renewal>({
+    name: 'workers.renew',
+    text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib, storage FROM workers WHERE id = $1)
+           UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
+             life = $8, report_seq = $9, storage = $10
+           FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND ${IS_LATER({ life: '$8', seq: '$9', now: '$7' })}
+           RETURNING w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
+             OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS makes_room`,
+    values: [
+      id,
+      vcpus,
+      memory_mib,
+      disk_mib,
+      JSON.stringify(report.driver),
+      report.leaseExpiresAt,
+      report.now,
+      report.life,
+      report.seq,
+      JSON.stringify(report.storage),
+    ],
+  })
+  return rows[0] ?? null
+}
+
+/** Whether the last report of a worker that was taken in is of a later life than this. */
+export async function isOutlived(q: Queryable, id: WorkerId, life: string): Promise<boolean> {
+  const { rowCount } = await q.query({
+    name: 'workers.isOutlived',
+    text: 'SELECT FROM workers WHERE id = $1 AND life > $2',
+    values: [id, life],
+  })
+  return rowCount === 1
+}
+
+/** The workers whose lease holds at `now`, with what is taken of them. */
+export async function live(q: Queryable, now: Date): Promise<readonly WorkerRow[]> {
+  const { rows } = await q.query<WorkerRow>({
+    name: 'workers.live',
+    text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver, w.storage, w.draining_since IS NOT NULL AS is_draining,
+             coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
+           FROM workers w LEFT JOIN (
+             SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
+             WHERE ended_at IS NULL AND worker_id IS NOT NULL GROUP BY worker_id) u ON u.worker_id = w.id
+           WHERE w.lease_expires_at > $1 AND w.removed_at IS NULL ORDER BY w.id`,
+    values: [now],
+  })
+  return rows
+}
+
+/** A worker that has not reported lately, and its last report; one that was removed is so by its operator's will. */
+export type SilentWorker = {
+  readonly id: WorkerId
+  readonly name: string
+  readonly is_removed: boolean
+  readonly life: string | null
+  readonly report_seq: number
+}
+
+/** Workers that hold open runs and whose lease ends before `deadline`. */
+export async function silent(q: Queryable, deadline: Date): Promise<readonly SilentWorker[]> {
+  const { rows } = await q.query<SilentWorker>({
+    name: 'workers.silent',
+    text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed, w.life, w.report_seq
+           FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
+           AND EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`,
+    values: [deadline],
+  })
+  return rows
+}
+
+/** Whether a worker has not reported since, and does not until the transaction ends. */
+export async function isSilentSince(tx: Queryable, { id, life, report_seq }: SilentWorker): Promise<boolean> {
+  const { rowCount } = await tx.query({
+    name: 'workers.isSilentSince',
+    text: 'SELECT FROM workers WHERE id = $1 AND life IS NOT DISTINCT FROM $2 AND report_seq = $3 FOR SHARE',
+    values: [id, life, report_seq],
+  })
+  return rowCount === 1
+}
+
+/** How every worker that ever said so keeps volumes. */
+export async function storages(
+  q: Queryable,
+): Promise<readonly { readonly id: WorkerId; readonly storage: StorageReport }[]> {
+  const { rows } = await q.query<{ readonly id: WorkerId; readonly storage: StorageReport }>({
+    name: 'workers.storages',
+    text: 'SELECT id, storage FROM workers WHERE storage IS NOT NULL AND removed_at IS NULL ORDER BY id',
+  })
+  return rows
+}
+
+/** The abilities of every worker that ever said its own; one that is away now may come back for what waits. */
+export async function abilitiesOffered(q: Queryable): Promise<readonly (readonly string[])[]> {
+  const { rows } = await q.query<{ readonly abilities: readonly string[] }>({
+    name: 'workers.abilitiesOffered',
+    text: `SELECT DISTINCT driver -> 'abilities' AS abilities FROM workers WHERE driver IS NOT NULL AND removed_at IS NULL`,
+  })
+  return rows.map(({ abilities }) => abilities)
+}

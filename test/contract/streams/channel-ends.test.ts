@@ -1,0 +1,20 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { CHANNEL_ENDS, CHANNEL_ENDS_TEXT, endOfWorkerCode } from '../../../src/contract/streams/channel-ends.ts'
+
+test('every end of a channel stands in the documentation and in the contract, and its reason fits a close frame', () => {
+  const page = readFileSync(join(import.meta.dirname, '../../../docs/channels.md'), 'utf8').replaceAll(/ +/g, ' ')
+  for (const [why, { code, reason }] of Object.entries(CHANNEL_ENDS)) {
+    assert.ok(page.includes(`| ${String(code)} | ${reason} | \`${why}\` |`), why)
+    assert.ok(CHANNEL_ENDS_TEXT.includes(reason), why)
+    assert.ok(Buffer.byteLength(reason) <= 123, `${why}: RFC 6455, 5.5`)
+  }
+})
+
+test('a worker’s code is told as what it means, and any other as a lost worker', () => {
+  const ends = ['agent_done', 'client_broke_framing', 'channel_failed', 'worker_closing'] as const
+  for (const end of ends) assert.equal(endOfWorkerCode(CHANNEL_ENDS[end].code), end)
+  assert.equal(endOfWorkerCode(1006), 'worker_lost')
+})

@@ -1,0 +1,205 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { createApiKey } from '../../../src/control/orgs/api-keys.ts'
+import { authenticate } from '../../../src/control/orgs/authenticate.ts'
+import { makeFirstOrg } from '../../../src/control/orgs/bootstrap.ts'
+import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
+import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
+import { openChannel } from '../../../src/control/streams/open-channel.ts'
+import { getEvent, listEvents } from '../../../src/control/events/read-events.ts'
+import { getOrg } from '../../../src/control/orgs/read-org.ts'
+import { getSandbox, listSandboxes } from '../../../src/control/sandboxes/read-sandboxes.ts'
+import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
+import { saveCredential } from '../../../src/control/orgs/registry-credentials.ts'
+import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
+import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
+import { SCOPES, type Caller } from '../../../src/domain/orgs/caller.ts'
+import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
+import { makeControlDeps } from '../../../src/control/make-deps.ts'
+import { openDatabase } from '../../../src/store/postgres/database.ts'
+import { makeTestControl, type TestControl } from '../../support/control.ts'
+import { addKey, addOrg } from '../../support/orgs.ts'
+import { makeTestDatabase } from '../../support/postgres.ts'
+import { PLAIN_SPEC } from '../../support/spec.ts'
+import { makeTestClock } from '../../support/test-clock.ts'
+
+const never = new AbortController().signal
+let control: TestControl
+let stranger: Caller
+before(async () => {
+  control = await makeTestControl()
+  stranger = await addOrg(control.deps, 'stranger')
+})
+after(() => control.close())
+
+function create(start: boolean): Promise<Sandbox> {
+  const registry = { mode: 'auto' } as const
+  const input = { spec: PLAIN_SPEC, name: null, slug: null, registry, start, waitMs: null, signal: never }
+  return createSandbox(control.deps, control.caller, input)
+}
+
+async function typesOf(): Promise<readonly string[]> {
+  const input = { event_type: null, since: null, until: null, cursor: null, limit: 1_000 }
+  return (await listEvents(control.deps, control.caller, input)).items.map((event) => event.event_type).reverse()
+}
+
+test('to a stranger no sandbox and no event of an organization is there, for any use case', async () => {
+  const { deps, caller } = control
+  const { id, name } = await create(true)
+  const [event] = (
+    await listEvents(deps, caller, { event_type: null, since: null, until: null, cursor: null, limit: 1 })
+  ).items
+  assert.ok(event)
+  const options = { waitMs: null, signal: never }
+  for (const ref of [{ id }, { name }]) {
+    const missing = { code: 'sandbox_not_found' }
+    await assert.rejects(getSandbox(deps, stranger, ref), missing)
+    await assert.rejects(startSandbox(deps, stranger, ref, options), missing)
+    await assert.rejects(stopSandbox(deps, stranger, ref), missing)
+    await assert.rejects(renameSandbox(deps, stranger, ref, { name: 'mine' }), missing)
+    await assert.rejects(deleteSandbox(deps, stranger, ref), missing)
+  }
+  await assert.rejects(openChannel(deps, stranger, id, never), { code: 'sandbox_not_found' })
+  await assert.rejects(getEvent(deps, stranger, event.id), { code: 'event_not_found' })
+  assert.deepEqual((await listSandboxes(deps, stranger, { cursor: null, limit: 100, labels: {} })).items, [])
+  assert.deepEqual(
+    (await listEvents(deps, stranger, { event_type: null, since: null, until: null, cursor: null, limit: 100 })).items,
+    [],
+  )
+  assert.equal((await getOrg(deps, stranger)).name, 'stranger')
+  assert.equal((await getSandbox(deps, caller, { id })).status, 'starting')
+})
+
+test('a query of an organization without a filter shows its own rows of every table, and can change no others', async () => {
+  const { deps, caller } = control
+  await create(true)
+  await saveCredential(deps, caller, { host: 'registry.example', username: 'me', password: 'secret' })
+  for (const table of ['sandboxes', 'runs', 'events', 'api_keys', 'members', 'volumes', 'registry_credentials']) {
+    const ownersSeenBy = async (who: Caller): Promise<readonly string[]> => {
+      const { rows } = await deps.db.asOrg(who.org_id, (q) =>
+        q.query<{ readonly org_id: string }>({ text: `SELECT DISTINCT org_id FROM ${table}` }),
+      )
+      return rows.map(({ org_id }) => org_id)
+    }
+    assert.deepEqual(await ownersSeenBy(caller), [caller.org_id], table)
+    assert.ok(
+      (await ownersSeenBy(stranger)).every((org) => org === stranger.org_id),
+      table,
+    )
+  }
+  const { rowCount } = await deps.db.asOrg(stranger.org_id, (q) => q.query({ text: `UPDATE sandboxes SET name = 'x'` }))
+  assert.equal(rowCount, 0)
+})
+
+test('each change leaves its events, in order, and reading leaves none', async () => {
+  const { deps, caller } = control
+  const eventsOf = async (change: () => Promise<unknown>): Promise<readonly string[]> => {
+    const before = (await typesOf()).length
+    await change()
+    return (await typesOf()).slice(before)
+  }
+  const expected: readonly (readonly [() => Promise<unknown>, readonly string[]])[] = [
+    [() => create(false), ['sandbox_created']],
+    [() => create(true), ['sandbox_created', 'sandbox_starting']],
+    [() => renameSandbox(deps, caller, { id: made.id }, { name: 'another' }), ['sandbox_renamed']],
+    [() => startSandbox(deps, caller, { id: made.id }, { waitMs: null, signal: never }), ['sandbox_starting']],
+    [() => startSandbox(deps, caller, { id: made.id }, { waitMs: null, signal: never }), []],
+    [() => stopSandbox(deps, caller, { id: made.id }), ['sandbox_stopped']],
+    [() => getSandbox(deps, caller, { id: made.id }), []],
+    [() => deleteSandbox(deps, caller, { id: made.id }), ['sandbox_deleted']],
+    [async () => deleteSandbox(deps, caller, { id: (await create(true)).id }), ['sandbox_created', 'sandbox_starting', 'sandbox_stopped', 'sandbox_deleted']], // prettier-ignore
+    [
+      () => saveCredential(deps, caller, { host: 'h.example', username: 'u', password: 'p' }),
+      ['registry_credential_saved'],
+    ],
+    [() => createApiKey(deps, caller, { name: 'k', scopes: SCOPES, expires_at: null }), ['api_key_created']],
+  ]
+  const made = await create(false)
+  for (const [change, types] of expected) assert.deepEqual(await eventsOf(change), types, change.toString())
+})
+
+test('an event is in the transaction of its change: when it can’t be written, nothing has happened', async () => {
+  const { deps, caller } = control
+  const made = await create(false)
+  await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE events ADD CONSTRAINT no_more CHECK (false) NOT VALID' }))
+  try {
+    await assert.rejects(create(true))
+    await assert.rejects(startSandbox(deps, caller, { id: made.id }, { waitMs: null, signal: never }))
+    await assert.rejects(renameSandbox(deps, caller, { id: made.id }, { name: 'not-told' }))
+    await assert.rejects(deleteSandbox(deps, caller, { id: made.id }))
+    await assert.rejects(createApiKey(deps, caller, { name: 'k', scopes: SCOPES, expires_at: null }))
+  } finally {
+    await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE events DROP CONSTRAINT no_more' }))
+  }
+  assert.deepEqual(await getSandbox(deps, caller, { id: made.id }), made)
+})
+
+test('an event can be neither changed nor deleted, not by the program itself either', async () => {
+  for (const text of [`UPDATE events SET event_type = 'x'`, 'DELETE FROM events'])
+    await assert.rejects(
+      control.deps.db.asSystem((q) => q.query({ text })),
+      /append-only/,
+    )
+})
+
+test('a revoked key is refused within its trust time, an expired one at once, and an unknown one always', async () => {
+  const clock = makeTestClock()
+  const deps = makeControlDeps({ ...control.deps, clock })
+  const key = await addKey(deps, control.caller.org_id)
+  assert.equal((await authenticate(deps, key))?.org_id, control.caller.org_id)
+  await control.deps.db.asSystem((q) => q.query({ text: `UPDATE api_keys SET revoked_at = now() WHERE name = 'k'` }))
+  clock.advance(999)
+  assert.notEqual(await authenticate(deps, key), null)
+  clock.advance(1)
+  assert.equal(await authenticate(deps, key), null)
+  const expiring = await addKey(deps, control.caller.org_id, { expires_at: new Date(clock.now().getTime() + 5_000) })
+  assert.notEqual(await authenticate(deps, expiring), null)
+  clock.advance(5_000)
+  assert.equal(await authenticate(deps, expiring), null)
+  for (const text of ['', 'msb_live_unknown', `${key} `]) assert.equal(await authenticate(deps, text), null)
+})
+
+test('a burst of one key costs one look-up, and a failed look-up is not remembered', async () => {
+  let looks = 0
+  let isAway = false
+  const { db } = control.deps
+  const asSystem: typeof db.asSystem = (fn) => {
+    looks += 1
+    return isAway ? Promise.reject(new Error('away')) : db.asSystem(fn)
+  }
+  const deps = makeControlDeps({ ...control.deps, db: { ...db, asSystem } })
+  const key = await addKey(control.deps, control.caller.org_id)
+  await Promise.all(Array.from({ length: 50 }, () => authenticate(deps, key)))
+  assert.equal(looks, 1)
+  const other = await addKey(control.deps, control.caller.org_id)
+  isAway = true
+  await assert.rejects(authenticate(deps, other), /away/)
+  isAway = false
+  assert.notEqual(await authenticate(deps, other), null)
+})
+
+test('of many starters at once one makes the first organization, and its key is the only one', async () => {
+  const database = await makeTestDatabase()
+  const { deps } = control
+  const db = await openDatabase({
+    connectionString: database.url,
+    tenantPoolSize: 2,
+    systemPoolSize: 8,
+    statementTimeoutMs: 20_000,
+    log: deps.log,
+  })
+  try {
+    const own = makeControlDeps({ ...deps, db })
+    const made = await Promise.all(Array.from({ length: 8 }, () => makeFirstOrg(own, null)))
+    const [first, ...others] = made.filter((org) => org !== null)
+    assert.ok(first !== undefined && others.length === 0)
+    assert.equal((await authenticate(own, first.key))?.org_id, first.org_id)
+    for (const table of ['orgs', 'users', 'members', 'volumes', 'api_keys']) {
+      const { rows } = await db.asSystem((q) => q.query({ text: `SELECT 1 AS one FROM ${table}` }))
+      assert.equal(rows.length, 1, table)
+    }
+  } finally {
+    await db.close()
+    await database.close()
+  }
+})

@@ -1,0 +1,32 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { lookWhenWoken } from '../../../src/control/requests/look-when-woken.ts'
+import { makeTestClock } from '../../support/test-clock.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+test('a wake-up that comes while the first look is under way leads to another look, and nobody is subscribed in the end', async () => {
+  const clock = makeTestClock()
+  const subscribed = new Set<() => void>()
+  const wake = {
+    subscribe: (_topic: string, callback: () => void) => {
+      subscribed.add(callback)
+      return () => void subscribed.delete(callback)
+    },
+  }
+  const ending = new AbortController()
+  const ends: (() => void)[] = []
+  const look = (): Promise<void> => new Promise((resolve) => ends.push(resolve))
+  const ended = lookWhenWoken({ clock, wake, topic: 'rows', everyMs: 1_000 }, look, ending.signal)
+  await waitUntil(() => ends.length === 1) // no clock has moved
+  for (const callback of subscribed) callback()
+  ends[0]?.()
+  await waitUntil(() => ends.length === 2)
+  ends[1]?.()
+  await waitUntil(() => clock.sleepers === 1)
+  clock.advance(1_000)
+  await waitUntil(() => ends.length === 3)
+  ends[2]?.()
+  ending.abort()
+  await ended
+  assert.equal(subscribed.size, 0)
+})

@@ -1,0 +1,76 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { deleteTogether } from '../../../src/control/sandboxes/delete-together.ts'
+import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
+import { transitionEach } from '../../../src/control/sandboxes/transition-each.ts'
+import { SYSTEM, type Transition } from '../../../src/control/sandboxes/transition.ts'
+import { isUnavailable } from '../../../src/store/postgres/database.ts'
+import { makeTestControl, type TestControl } from '../../support/control.ts'
+import { onServer } from '../../support/postgres.ts'
+import { create } from '../../support/quota-world.ts'
+
+let control: TestControl
+before(async () => {
+  control = await makeTestControl()
+})
+after(() => control.close())
+
+async function startsOf(count: number): Promise<readonly Transition[]> {
+  const made = await Promise.all(
+    Array.from({ length: count }, () => create(control.deps, control.caller, { start: false })),
+  )
+  const cause = { actor: SYSTEM, code: 'requested' } as const
+  return made.map(({ id }) => ({ sandbox_id: id, run_id: null, event: 'start_admitted', cause }))
+}
+
+async function countStarted(starts: readonly Transition[]): Promise<number> {
+  const ids = starts.map(({ sandbox_id }) => sandbox_id)
+  const { rowCount } = await control.deps.db.asSystem((q) =>
+    q.query({ text: `SELECT 1 AS one FROM sandboxes WHERE id = ANY($1) AND status = 'starting'`, values: [ids] }),
+  )
+  return rowCount
+}
+
+test('a sandbox that another session has locked keeps no other from moving', async () => {
+  const starts = await startsOf(20)
+  await onServer(control.databaseUrl, async (somebody) => {
+    await somebody.query(`SELECT set_config('sandyard.org', '*', false)`)
+    await somebody.query('BEGIN')
+    await somebody.query('SELECT 1 FROM sandboxes WHERE id = $1 FOR UPDATE', [starts[0]?.sandbox_id])
+    assert.equal(await transitionEach(control.deps, starts), 1)
+    await somebody.query('ROLLBACK')
+  })
+  assert.equal(await countStarted(starts), 19)
+})
+
+test('a sandbox that another session has locked keeps no other from being deleted', async () => {
+  const { deps, caller } = control
+  const starts = await startsOf(20)
+  const removals = await Promise.all(
+    starts.map(async ({ sandbox_id }) => ({ caller, sandbox: await getSandbox(deps, caller, { id: sandbox_id }) })),
+  )
+  await onServer(control.databaseUrl, async (somebody) => {
+    await somebody.query(`SELECT set_config('sandyard.org', '*', false)`)
+    await somebody.query('BEGIN')
+    await somebody.query('SELECT 1 FROM sandboxes WHERE id = $1 FOR UPDATE', [starts[0]?.sandbox_id])
+    const [first, ...others] = await deleteTogether(deps, removals)
+    assert.ok(first !== null && first !== undefined && isUnavailable(first.error))
+    assert.deepEqual(
+      others,
+      Array.from({ length: 19 }, () => null),
+    )
+    await somebody.query('ROLLBACK')
+  })
+})
+
+test('a table that another session has locked is waited for some times, not once for each sandbox', async () => {
+  const starts = await startsOf(20)
+  await onServer(control.databaseUrl, async (somebody) => {
+    await somebody.query('BEGIN')
+    await somebody.query('LOCK TABLE sandboxes IN ACCESS EXCLUSIVE MODE')
+    await assert.rejects(transitionEach(control.deps, starts), isUnavailable)
+    await somebody.query('ROLLBACK')
+  })
+  assert.equal(await transitionEach(control.deps, starts), 0)
+  assert.equal(await countStarted(starts), 20)
+})

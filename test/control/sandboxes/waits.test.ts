@@ -1,0 +1,164 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { makeControlDeps } from '../../../src/control/make-deps.ts'
+import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
+import { makeWaitHub, maskOf } from '../../../src/control/sandboxes/wait-hub.ts'
+import { registerWorker } from '../../../src/control/workers/worker-join.ts'
+import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
+import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
+import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
+import { placePending } from '../../../src/loops/place-pending.ts'
+import { takeReport } from '../../../src/control/workers/worker-sync.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import * as sandboxes from '../../../src/store/sandboxes/sandboxes.ts'
+import { makeTestControl, type TestControl } from '../../support/control.ts'
+import { addOrg } from '../../support/orgs.ts'
+import { PLAIN_SPEC } from '../../support/spec.ts'
+import { waitUntil } from '../../support/wait.ts'
+import { reportOf } from '../../support/report.ts'
+
+let named = 0
+/** A name that no sandbox has yet. */
+const newName = (): string => `box-${String(++named)}`
+
+const CAPACITY = 2
+const never = new AbortController().signal
+const cause = { actor: SYSTEM, code: 'worker_report' } as const
+
+let control: TestControl
+before(async () => {
+  control = await makeTestControl({ waitCapacity: CAPACITY })
+  const worker = await registerWorker(control.deps, { name: 'w1', credential: 'credential-of-a-test' })
+  await takeReport(control.deps, worker, reportOf(worker))
+})
+after(() => control.close())
+
+type Options = { readonly name?: string; readonly waitMs: number; readonly signal?: AbortSignal }
+
+function create({ name = newName(), waitMs, signal = never }: Options, deps = control.deps): Promise<Sandbox> {
+  const registry = { mode: 'auto' } as const
+  const input = { spec: PLAIN_SPEC, name, slug: null, registry, start: true, waitMs, signal }
+  return createSandbox(deps, control.caller, input)
+}
+
+/** Moves a sandbox that is being created, as a worker's report would. */
+async function report(
+  name: string,
+  event: 'worker_running' | 'worker_start_failed',
+  deps = control.deps,
+): Promise<void> {
+  const { id } = await waitUntil(async () => {
+    const { rows } = await deps.db.asSystem((q) =>
+      q.query<Pick<Sandbox, 'id'>>({ text: 'SELECT id FROM sandboxes WHERE name = $1', values: [name] }),
+    )
+    return rows[0]
+  })
+  await placePending(deps).run(never)
+  await transition(deps, { sandbox_id: id, run_id: null, event, cause: { ...cause, message: 'no such image' } })
+}
+
+test('a wait ends as soon as the sandbox runs', async () => {
+  const fromMs = systemClock.monotonicMs()
+  const name = newName()
+  const [sandbox] = await Promise.all([create({ name, waitMs: 20_000 }), report(name, 'worker_running')])
+  assert.equal(sandbox.status, 'running')
+  assert.ok(systemClock.monotonicMs() - fromMs < 5_000)
+  assert.equal(control.deps.waits.taken, 0)
+})
+
+test('a wait whose budget is over answers the sandbox as it is, still starting', async () => {
+  assert.equal((await create({ waitMs: 50 })).status, 'starting')
+  assert.equal((await create({ waitMs: 0 })).status, 'starting')
+})
+
+test('a start that fails while it is waited for is answered with its failure', async () => {
+  const name = newName()
+  const [sandbox] = await Promise.all([create({ name, waitMs: 20_000 }), report(name, 'worker_start_failed')])
+  assert.deepEqual([sandbox.status, sandbox.last_failure_message], ['failed', 'no such image'])
+})
+
+test('beyond the capacity for waits a create is refused before anything is stored, and one without a wait is not', async () => {
+  const leaving = new AbortController()
+  const before = await countStarting()
+  const waiting = [1, 2].map(() => create({ waitMs: 20_000, signal: leaving.signal }))
+  await waitUntil(() => control.deps.waits.taken === CAPACITY)
+  await waitUntil(async () => (await countStarting()) === before + CAPACITY)
+  const count = before + CAPACITY
+  await assert.rejects(create({ waitMs: 1_000 }), { code: 'rate_limited', retryAfterSeconds: 1 })
+  assert.equal(await countStarting(), count)
+  leaving.abort(new Error('the client left'))
+  await Promise.all(waiting)
+  assert.equal(control.deps.waits.taken, 0)
+})
+
+async function countStarting(): Promise<number> {
+  const { rows } = await control.deps.db.asSystem((q) =>
+    q.query<{ readonly count: number }>({ text: `SELECT count(*) AS count FROM sandboxes WHERE status = 'starting'` }),
+  )
+  return rows[0]?.count ?? 0
+}
+
+test('a client that leaves ends its wait, and its place is free', async () => {
+  const leaving = new AbortController()
+  const waiting = create({ waitMs: 60_000, signal: leaving.signal })
+  await waitUntil(() => control.deps.waits.taken === 1)
+  leaving.abort(new Error('the client left'))
+  assert.equal((await waiting).status, 'starting')
+  assert.equal(control.deps.waits.taken, 0)
+})
+
+test('a lost wake-up costs a wait some seconds, not its budget', async () => {
+  const { wake } = control.deps
+  const deaf = {
+    publish: () => undefined,
+    subscribe: () => () => undefined,
+    [Symbol.asyncDispose]: () => wake[Symbol.asyncDispose](),
+  }
+  const deps = makeControlDeps({ ...control.deps, wake: deaf })
+  const fromMs = systemClock.monotonicMs()
+  const name = newName()
+  const [sandbox] = await Promise.all([create({ name, waitMs: 30_000 }, deps), report(name, 'worker_running', deps)])
+  assert.equal(sandbox.status, 'running')
+  assert.ok(systemClock.monotonicMs() - fromMs < 20_000)
+})
+
+test('a second start joins the first, and ends with it', async () => {
+  const { deps, caller } = control
+  const name = newName()
+  const { id } = await create({ name, waitMs: 0 })
+  const joined = startSandbox(deps, caller, { id }, { waitMs: 20_000, signal: never })
+  await waitUntil(() => deps.waits.taken === 1)
+  await report(name, 'worker_running')
+  assert.equal((await joined).status, 'running')
+})
+
+test('who waits for a stranger’s sandbox by its id gets nothing of it and ends no wait of its owner, however wake-ups fall', async () => {
+  const { deps, caller } = control
+  const stranger = await addOrg(deps, 'waits-for-others')
+  for (const order of ['owner first', 'stranger first'] as const) {
+    const name = newName()
+    const { id } = await create({ name, waitMs: 0 })
+    const firstLook = Promise.withResolvers<void>()
+    let looks = 0
+    const hub = makeWaitHub({
+      ...deps,
+      met: (wishes) => deps.db.asSystem((q) => sandboxes.met(q, wishes)),
+      async readSandbox(wanted) {
+        if (wanted.org_id === stranger.org_id && ++looks === 1) await firstLook.promise
+        return deps.readSandbox(wanted)
+      },
+    })
+    const waitOf = (org_id: Sandbox['org_id']) =>
+      hub.wait({ org_id, id, mask: maskOf(['running']), run_id: null }, { waitMs: 20_000, signal: never })
+    const orgs = [caller.org_id, stranger.org_id]
+    const waits = (order === 'owner first' ? orgs : orgs.toReversed()).map(waitOf)
+    const [owners, strangers] = order === 'owner first' ? waits : waits.toReversed()
+    deps.wake.publish([`sandbox:${id}`])
+    await report(name, 'worker_running')
+    const seen = await owners
+    assert.ok(seen !== null && seen !== undefined && seen !== 'left', order)
+    assert.equal(seen.status, 'running', order)
+    firstLook.resolve()
+    assert.equal(await strangers, null, order)
+  }
+})

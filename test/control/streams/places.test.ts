@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { makePlaces } from '../../../src/control/streams/places.ts'
+import { Problem } from '../../../src/domain/problem.ts'
+
+type Thing = { readonly box: string; readonly org: string }
+const LIMITS = { box: 2, org: 3, all: 5 } as const
+const makeThingPlaces = (): ReturnType<typeof makePlaces<Thing>> =>
+  makePlaces<Thing>(
+    [
+      { name: 'per_box', variable: 'PER_BOX', max: LIMITS.box, keyOf: ({ box }) => box },
+      { name: 'per_org', variable: 'PER_ORG', max: LIMITS.org, keyOf: ({ org }) => org },
+      { name: 'in_all', variable: 'IN_ALL', max: LIMITS.all, keyOf: () => 'all' },
+    ],
+    'use fewer',
+  )
+
+/** Takes a place of a thing, or gives back one that was taken: by its number among all that ever were. */
+const step = fc.oneof(
+  fc.record({ box: fc.constantFrom('1', '2', '3', '4'), org: fc.constantFrom('a', 'b') }),
+  fc.record({ giveBack: fc.nat(20) }),
+)
+
+test('no limit of places is ever passed, none refuses below it, and a place is given back once', () => {
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
+      const places = makeThingPlaces()
+      const ever: { readonly thing: Thing; readonly giveBack: () => void; isHeld: boolean }[] = []
+      for (const one of steps) {
+        const held = ever.filter(({ isHeld }) => isHeld).map(({ thing }) => thing)
+        assert.equal(places.taken, held.length)
+        if ('giveBack' in one) {
+          const place = ever[one.giveBack]
+          place?.giveBack()
+          if (place !== undefined) place.isHeld = false
+          continue
+        }
+        const counts = [
+          ['per_box', held.filter(({ box }) => box === one.box).length, LIMITS.box],
+          ['per_org', held.filter(({ org }) => org === one.org).length, LIMITS.org],
+          ['in_all', held.length, LIMITS.all],
+        ] as const
+        const full = counts.find(([, count, max]) => count === max)?.[0]
+        if (full === undefined) ever.push({ thing: one, giveBack: places.take(one), isHeld: true })
+        else assert.throws(() => places.take(one), { code: 'rate_limited', message: new RegExp(full) })
+      }
+    }),
+  )
+})
+
+test('a refusal names the limit, its value, what is open and how to change it', () => {
+  const places = makeThingPlaces()
+  const thing = { box: '1', org: 'a' }
+  places.take(thing)
+  places.take(thing)
+  assert.throws(
+    () => places.take(thing),
+    (error: unknown) => {
+      assert.ok(error instanceof Problem)
+      const how_to_change = 'use fewer; whoever runs this installation can change it: PER_BOX'
+      assert.deepEqual(error.details, { limit: 'per_box', max: 2, current: 2, how_to_change })
+      return true
+    },
+  )
+})

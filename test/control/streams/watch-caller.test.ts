@@ -1,0 +1,146 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { createApiKey, revokeApiKey } from '../../../src/control/orgs/api-keys.ts'
+import { authenticate } from '../../../src/control/orgs/authenticate.ts'
+import type { ControlDeps } from '../../../src/control/deps.ts'
+import { makeControlDeps } from '../../../src/control/make-deps.ts'
+import { resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
+import { CallerEnded, watchCaller, type CallerWatch } from '../../../src/control/streams/watch-caller.ts'
+import type { Caller } from '../../../src/domain/orgs/caller.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import { openWake, type Wake } from '../../../src/store/postgres/wake.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import { makeTestControl, type TestControl } from '../../support/control.ts'
+import { addOrg } from '../../support/orgs.ts'
+import { makeTestClock } from '../../support/test-clock.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+let control: TestControl
+let otherWake: Wake
+before(async () => {
+  control = await makeTestControl()
+  const log = makeLog('error')
+  otherWake = await openWake({ connectionString: control.databaseUrl, clock: systemClock, log, windowMs: 5 })
+})
+after(async () => {
+  await otherWake[Symbol.asyncDispose]()
+  await control.close()
+})
+
+/** Another replica on the same database. */
+const replica = (): ControlDeps => makeControlDeps({ ...control.deps, wake: otherWake })
+
+/** A wake-up that reaches nobody. */
+const deaf: Wake = {
+  publish: () => undefined,
+  subscribe: () => () => undefined,
+  [Symbol.asyncDispose]: () => Promise.resolve(),
+}
+
+async function makeCaller(expires_at: Date | null = null): Promise<Caller> {
+  const { key } = await createApiKey(control.deps, control.caller, { name: 'made', scopes: ['write'], expires_at })
+  const caller = await authenticate(control.deps, key)
+  assert.ok(caller !== null)
+  return caller
+}
+
+const endOf = ({ signal }: CallerWatch): string | null =>
+  signal.aborted && signal.reason instanceof CallerEnded ? signal.reason.why : null
+
+test('a revoked key ends what every replica watches of it, and nothing of other keys', async () => {
+  const [revoked, other] = [await makeCaller(), await makeCaller()]
+  const elsewhere = replica()
+  const watches = [watchCaller(control.deps, revoked), watchCaller(elsewhere, revoked), watchCaller(elsewhere, revoked)]
+  const untouched = watchCaller(elsewhere, other)
+  await waitUntil(() => elsewhere.callerWatches.keys === 2)
+  await revokeApiKey(control.deps, control.caller, revoked.api_key_id)
+  await waitUntil(() => watches.every((watch) => endOf(watch) === 'api_key_revoked'))
+  assert.equal(untouched.signal.aborted, false)
+  untouched.stop()
+  assert.equal(elsewhere.callerWatches.keys, 0)
+})
+
+test('a suspended organization ends what its keys have open', async () => {
+  const member = await addOrg(control.deps, 'to be suspended')
+  const elsewhere = replica()
+  const watch = watchCaller(elsewhere, member)
+  await suspendOrg(control.deps, member, null)
+  await waitUntil(() => endOf(watch) === 'org_suspended')
+  await resumeOrg(control.deps, member)
+  const again = watchCaller(elsewhere, member)
+  await control.deps.db.asSystem((q) => q.query({ text: 'SELECT 1' }))
+  assert.equal(again.signal.aborted, false)
+  again.stop()
+})
+
+test('what outlasts a suspension goes on through it, and still ends with its key, whenever it began', async () => {
+  const member = await addOrg(control.deps, 'to be suspended and revoked')
+  const before = watchCaller(control.deps, member, { outlastsSuspension: true })
+  const channel = watchCaller(control.deps, member)
+  await suspendOrg(control.deps, member, null)
+  await waitUntil(() => endOf(channel) === 'org_suspended')
+  const during = watchCaller(control.deps, member, { outlastsSuspension: true })
+  const late = watchCaller(control.deps, member)
+  await waitUntil(() => endOf(late) === 'org_suspended')
+  assert.deepEqual([before.signal.aborted, during.signal.aborted], [false, false])
+  await revokeApiKey(control.deps, { org_id: member.org_id, actor: member.actor }, member.api_key_id)
+  await waitUntil(() => [before, during].every((watch) => endOf(watch) === 'api_key_revoked'))
+  assert.equal(control.deps.callerWatches.keys, 0)
+})
+
+test('a key that was revoked before it is watched ends the watch at once', async () => {
+  const caller = await makeCaller()
+  await revokeApiKey(control.deps, control.caller, caller.api_key_id)
+  const watch = watchCaller(control.deps, caller)
+  await waitUntil(() => endOf(watch) === 'api_key_revoked')
+})
+
+test('an expiry ends the watch on the dot, by the clock', async () => {
+  const clock = makeTestClock(new Date())
+  const deps = makeControlDeps({ ...control.deps, clock, wake: deaf })
+  const watch = watchCaller(deps, await makeCaller(new Date(clock.now().getTime() + 70_000)))
+  for (const ms of [30_000, 30_000, 9_999]) {
+    await waitUntil(() => clock.sleepers === 1)
+    clock.advance(ms)
+  }
+  await waitUntil(() => clock.sleepers === 1)
+  assert.equal(watch.signal.aborted, false)
+  clock.advance(1)
+  await waitUntil(() => endOf(watch) === 'api_key_expired')
+})
+
+test('without wake-ups a revoked key is noticed within 30 s, by one look for all who watch it', async () => {
+  const clock = makeTestClock(new Date())
+  let looks = 0
+  const db = { ...control.deps.db }
+  const asSystem: typeof db.asSystem = (fn) => {
+    looks += 1
+    return control.deps.db.asSystem(fn)
+  }
+  const deps = makeControlDeps({ ...control.deps, clock, wake: deaf, db: { ...db, asSystem } })
+  const caller = await makeCaller()
+  const watches = Array.from({ length: 10_000 }, () => watchCaller(deps, caller))
+  await waitUntil(() => clock.sleepers === 1)
+  assert.equal(looks, 1)
+  await revokeApiKey(control.deps, control.caller, caller.api_key_id)
+  clock.advance(30_000)
+  await waitUntil(() => watches.every((watch) => endOf(watch) === 'api_key_revoked'))
+  assert.equal(looks, 2)
+})
+
+test('a database that is away takes nobody’s right, and the next look is a second later', async () => {
+  const clock = makeTestClock(new Date())
+  let isAway = true
+  const asSystem: ControlDeps['db']['asSystem'] = (fn) =>
+    isAway ? Promise.reject(new Error('away')) : control.deps.db.asSystem(fn)
+  const log = makeLog('silent')
+  const deps = makeControlDeps({ ...control.deps, clock, log, wake: deaf, db: { ...control.deps.db, asSystem } })
+  const caller = await makeCaller()
+  const watch = watchCaller(deps, caller)
+  await revokeApiKey(control.deps, control.caller, caller.api_key_id)
+  await waitUntil(() => clock.sleepers === 1)
+  assert.equal(watch.signal.aborted, false)
+  isAway = false
+  clock.advance(1_000)
+  await waitUntil(() => endOf(watch) === 'api_key_revoked')
+})

@@ -1,0 +1,179 @@
+import assert from 'node:assert/strict'
+import { after, before, beforeEach, test } from 'node:test'
+import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
+import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
+import { transitionEach } from '../../../src/control/sandboxes/transition-each.ts'
+import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
+import { registerWorker } from '../../../src/control/workers/worker-join.ts'
+import { takeReport } from '../../../src/control/workers/worker-sync.ts'
+import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
+import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
+import { placePending } from '../../../src/loops/place-pending.ts'
+import * as rooms from '../../../src/store/workers/rooms.ts'
+import { makeTestControl, type TestControl } from '../../support/control.ts'
+import { reportOf } from '../../support/report.ts'
+import { PLAIN_SPEC } from '../../support/spec.ts'
+
+// Placement over a real database. What the pure rule promises stands in test/domain/workers/placement.test.ts.
+
+const never = new AbortController().signal
+const cause = { actor: SYSTEM, code: 'placement' } as const
+let control: TestControl
+before(async () => {
+  control = await makeTestControl()
+})
+after(() => control.close())
+beforeEach(async () => {
+  await sql('UPDATE runs SET ended_at = now() WHERE ended_at IS NULL')
+  await sql('UPDATE workers SET vcpus = 0, lease_expires_at = now()')
+})
+
+async function sql<Row extends Record<string, unknown>>(
+  text: string,
+  values: readonly unknown[] = [],
+): Promise<readonly Row[]> {
+  return (await control.deps.db.asSystem((q) => q.query<Row>({ text, values }))).rows
+}
+
+let reports = 0
+type Offered = { readonly vcpus: number; readonly memory_mib?: number; readonly images?: readonly string[] }
+async function join(name: string, { vcpus, memory_mib = 100_000, images = [] }: Offered): Promise<WorkerId> {
+  const worker_id = await registerWorker(control.deps, { name, credential: `credential-of-${name}` })
+  const capacity = { vcpus, memory_mib, disk_mib: 1_000_000 }
+  const driver = { name: 'test', isolation: 'none', abilities: [], images }
+  await takeReport(control.deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity, driver }))
+  return worker_id
+}
+
+async function create(spec: Partial<SandboxSpec> = {}, vcpus = 1): Promise<SandboxId> {
+  const resources = { memory_mib: 100, vcpus, disk_size_mib: null }
+  const input = {
+    name: null,
+    slug: null,
+    registry: { mode: 'auto' },
+    start: true,
+    waitMs: null,
+    signal: never,
+  } as const
+  return (await createSandbox(control.deps, control.caller, { ...input, spec: { ...PLAIN_SPEC, resources, ...spec } }))
+    .id
+}
+
+async function runOf(id: SandboxId): Promise<{ readonly id: RunId; readonly worker_id: WorkerId | null }> {
+  const [run] = await sql<{ id: RunId; worker_id: WorkerId | null }>(
+    'SELECT id, worker_id FROM runs WHERE sandbox_id = $1 AND ended_at IS NULL',
+    [id],
+  )
+  assert.ok(run)
+  return run
+}
+
+async function placeOn(worker: WorkerId, ids: readonly SandboxId[]): Promise<void> {
+  const requests = await Promise.all(
+    ids.map(async (id) => ({
+      sandbox_id: id,
+      run_id: (await runOf(id)).id,
+      event: 'placed' as const,
+      cause,
+      worker: { id: worker, name: 'w' },
+    })),
+  )
+  assert.equal(await transitionEach(control.deps, requests), 0)
+}
+
+const countOn = async (worker: WorkerId): Promise<number> =>
+  (await sql('SELECT id FROM runs WHERE worker_id = $1 AND ended_at IS NULL', [worker])).length
+
+test('however many place at the same time by pictures of their own, a worker never gets more than it has', async () => {
+  const worker = await join('contended', { vcpus: 7 })
+  const ids = await Promise.all(Array.from({ length: 40 }, () => create()))
+  await Promise.all([0, 10, 20, 30].map((from) => placeOn(worker, ids.slice(from, from + 10))))
+  assert.equal(await countOn(worker), 7)
+  const [stopped] = await sql<{ sandbox_id: SandboxId }>('SELECT sandbox_id FROM runs WHERE worker_id = $1', [worker])
+  assert.ok(stopped)
+  for (const event of ['stop_requested', 'worker_stopped'] as const)
+    await transition(control.deps, { sandbox_id: stopped.sandbox_id, run_id: null, event, cause })
+  await placeOn(worker, (await Promise.all(ids.map(async (id) => ({ id, run: id === stopped.sandbox_id ? null : await runOf(id) })))).flatMap(({ id, run }) => (run?.worker_id === null ? [id] : []))) // prettier-ignore
+  assert.equal(await countOn(worker), 7, 'what was freed is given once')
+})
+
+test('a worker that is drained, removed or past its lease gets no run, whatever a picture says', async () => {
+  const drained = await join('drained', { vcpus: 10 })
+  const removed = await join('removed', { vcpus: 10 })
+  const silent = await join('silent', { vcpus: 10 })
+  await sql('UPDATE workers SET draining_since = now() WHERE id = $1', [drained])
+  await sql('UPDATE workers SET removed_at = now() WHERE id = $1', [removed])
+  await sql(`UPDATE workers SET lease_expires_at = now() - interval '1 s' WHERE id = $1`, [silent])
+  const id = await create()
+  for (const worker of [drained, removed, silent]) await placeOn(worker, [id])
+  await placePending(control.deps).run(never)
+  assert.equal((await runOf(id)).worker_id, null)
+  assert.equal((await getSandbox(control.deps, control.caller, { id })).status_reason, 'insufficient_capacity')
+})
+
+test('of the workers with room, one that holds the image is chosen, however the request spells it', async () => {
+  await join('other', { vcpus: 10, memory_mib: 1_000 })
+  const holder = await join('holder', { vcpus: 10, images: ['registry.example/box:latest'] })
+  const id = await create({ image: 'box' })
+  await placePending(control.deps).run(never)
+  assert.equal((await runOf(id)).worker_id, holder)
+})
+
+test('spread by the setting, runs of equal size go to different workers', async () => {
+  const workers = [await join('a', { vcpus: 10 }), await join('b', { vcpus: 10 }), await join('c', { vcpus: 10 })]
+  await Promise.all(workers.map(() => create()))
+  const settings = { ...control.deps.settings, placement: 'spread' } as const
+  await placePending({ ...control.deps, settings }).run(never)
+  assert.deepEqual(await Promise.all(workers.map(countOn)), [1, 1, 1])
+})
+
+test('what waits is placed, the oldest first, once room comes free; new runs are placed even while the picture is an old one', async () => {
+  const worker = await join('full', { vcpus: 2 })
+  // Each look at this clock takes a while, so that the picture of the fleet costs too much to be read in every pass.
+  let nowMs = 0
+  const clock = { ...control.deps.clock, monotonicMs: () => (nowMs += 100) }
+  const loop = placePending({ ...control.deps, clock })
+  const [holder, first, second] = [await create(), await create({}, 2), await create({}, 2)]
+  assert.equal(await loop.run(never), null)
+  assert.equal((await runOf(holder)).worker_id, worker)
+  const small = await create()
+  assert.notEqual(await loop.run(never), null, 'those that wait are looked at once the picture is read anew')
+  assert.equal((await runOf(small)).worker_id, worker)
+  for (const id of [holder, small])
+    for (const event of ['stop_requested', 'worker_stopped'] as const)
+      await transition(control.deps, { sandbox_id: id, run_id: null, event, cause })
+  while ((await loop.run(never)) !== null) assert.ok(nowMs < 10_000)
+  assert.equal((await runOf(first)).worker_id, worker)
+  assert.equal((await runOf(second)).worker_id, null)
+})
+
+test('a sandbox that waits is told its place, what it lacks and the largest room, and one that does not is told nothing', async () => {
+  await join('small', { vcpus: 2 })
+  const [running, first, second] = [await create(), await create({}, 3), await create({}, 4)]
+  await placePending(control.deps).run(never)
+  const { explainWaiting } = control.deps
+  assert.equal(await explainWaiting(running), null)
+  const told = await explainWaiting(second)
+  assert.deepEqual(told, {
+    position: 2,
+    waiting: 2,
+    missing: [{ kind: 'resource', name: 'vcpus', requested: 4, largest_free: 1, accepted: null }],
+    largest_free: { vcpus: 1, memory_mib: 99_900 },
+  })
+  assert.equal((await explainWaiting(first))?.position, 1)
+})
+
+test('no more of those that wait are counted than the bound says', async () => {
+  const ids = [await create({}, 64), await create({}, 64), await create({}, 64), await create({}, 64)]
+  await placePending(control.deps).run(never)
+  const found = await Promise.all(ids.map((id) => control.deps.db.asSystem((q) => rooms.waitingOf(q, id, 2))))
+  assert.deepEqual(
+    found.map((run) => [run?.position ?? 0, run?.waiting]).toSorted(([one = 0], [other = 0]) => one - other),
+    [
+      [1, 3],
+      [2, 3],
+      [3, 3],
+      [3, 3],
+    ],
+  )
+})

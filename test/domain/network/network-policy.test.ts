@@ -1,0 +1,187 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { cidr, contains, parseCidr, type Cidr } from '../../../src/domain/network/cidr.ts'
+import { METADATA, SPECIAL } from '../../../src/domain/network/network-groups.ts'
+import {
+  compilePolicy,
+  decidePacket,
+  DEFAULT_POLICY,
+  networkAbilities,
+  type Packet,
+} from '../../../src/domain/network/network-policy.ts'
+import {
+  DESTINATION_GROUPS,
+  PROTOCOLS,
+  type Action,
+  type NetworkPolicy,
+  type Rule,
+} from '../../../src/domain/spec/spec.ts'
+import { DEFAULT_NETWORK, networkWith } from '../../support/networks.ts'
+
+const GATEWAY = '10.209.0.5'
+const HARD_DENY = ['10.209.0.0/16', '44.0.113.12/32', 'fd12::/16']
+const place = { gateway: cidr(GATEWAY), hardDeny: HARD_DENY.map(cidr) }
+
+// prettier-ignore
+const ADDRESSES = [
+  '1.1.1.1', '44.0.113.10', '44.0.113.12', '9.9.9.9', '10.1.2.3', '172.16.0.1', '172.32.0.1', '192.168.1.1',
+  '100.64.0.1', '100.100.100.200', '100.128.0.1', '127.0.0.1', '169.254.1.1', '169.254.169.254', '224.0.0.1',
+  '255.255.255.255', '0.0.0.0', '192.0.2.1', '198.18.0.1', '203.0.113.9', '240.0.0.1', GATEWAY, '10.209.0.6',
+  '2606:4700::1111', '::1', 'fe80::1', 'fc00::1', 'fd00:ec2::254', 'fd12::9', 'ff02::1', '2001:db8::1', '2002::1',
+] as const
+const BLOCKS = [...ADDRESSES, '0.0.0.0/0', '10.0.0.0/8', '44.0.0.0/8', '169.254.0.0/16', '::/0', 'fd00::/8'] as const
+
+const action = fc.constantFrom<Action>('allow', 'deny')
+const port = fc.constantFrom(0, 22, 53, 80, 443, 8080, 65_535)
+const range = fc.tuple(port, port).map(([a, b]) => ({ start: Math.min(a, b), end: Math.max(a, b) }))
+const destination = fc.oneof(
+  fc.constant('any' as const),
+  fc.constantFrom(...BLOCKS).map((block) => ({ cidr: block })),
+  fc.constantFrom(...DESTINATION_GROUPS).map((group) => ({ group })),
+)
+const rule: fc.Arbitrary<Rule> = fc
+  .record({
+    direction: fc.constantFrom('egress' as const, 'ingress' as const, 'any' as const),
+    destination,
+    action,
+    ports: fc.array(range, { maxLength: 2 }),
+    protocols: fc.subarray([...PROTOCOLS]),
+  })
+  .map((made) => {
+    const withPorts = made.protocols.filter((protocol) => protocol === 'tcp' || protocol === 'udp')
+    return { ...made, protocols: made.ports.length > 0 ? withPorts : made.protocols }
+  })
+const policy: fc.Arbitrary<NetworkPolicy> = fc.record({
+  default_egress: action,
+  default_ingress: action,
+  rules: fc.array(rule, { maxLength: 8 }),
+})
+const packet: fc.Arbitrary<Packet> = fc
+  .record({ peer: fc.constantFrom(...ADDRESSES).map(cidr), protocol: fc.constantFrom(...PROTOCOLS), port })
+  .map((made) => ({ ...made, port: made.protocol === 'tcp' || made.protocol === 'udp' ? made.port : null }))
+
+test('a compiled policy decides every packet as the rules read one by one do', () => {
+  fc.assert(
+    fc.property(policy, packet, fc.constantFrom('egress', 'ingress'), (given, seen, direction) => {
+      assert.equal(decidePacket(compilePolicy(given, place)[direction], seen), readOneByOne(given, seen, direction))
+    }),
+    { numRuns: 3_000 },
+  )
+})
+
+test('no policy reaches what the operator denies, nor the gateway but for DNS', () => {
+  fc.assert(
+    fc.property(policy, packet, (given, seen) => {
+      const isGateway = contains(place.gateway, seen.peer)
+      fc.pre(isGateway ? seen.port !== 53 : place.hardDeny.some((block) => contains(block, seen.peer)))
+      assert.equal(decidePacket(compilePolicy(given, place).egress, seen), 'deny')
+    }),
+  )
+})
+
+test('no policy reaches a metadata address without naming it', () => {
+  fc.assert(
+    fc.property(policy, packet, (given, seen) => {
+      fc.pre(
+        METADATA.some((address) => contains(address, seen.peer)) && !given.rules.some(({ destination: d }) => names(d)),
+      )
+      assert.equal(decidePacket(compilePolicy(given, place).egress, seen), 'deny')
+    }),
+  )
+})
+
+test('every address is in one group at most, and in none besides public when it is special', () => {
+  const isIn = (address: string, group: (typeof DESTINATION_GROUPS)[number]): boolean => {
+    const { egress } = compilePolicy(networkWith([{ destination: { group }, ports: [] }]).policy, {
+      ...place,
+      hardDeny: [],
+    })
+    return decidePacket(egress, { peer: cidr(address), protocol: 'tcp', port: 53 }) === 'allow'
+  }
+  for (const address of ADDRESSES) {
+    const groups = DESTINATION_GROUPS.filter((group) => isIn(address, group))
+    assert.ok(groups.length <= 1, `${address} is in ${groups.join(' and ')}`)
+    const isSpecial = SPECIAL.some((block) => contains(block, cidr(address)))
+    assert.equal(groups[0] === 'public', !isSpecial, `${address} is ${groups.join()}`)
+  }
+})
+
+test('without a policy, public addresses and DNS are open and all else is closed, both ways', () => {
+  const { egress, ingress } = compilePolicy(null, place)
+  assert.deepEqual(compilePolicy(DEFAULT_POLICY, place), { egress, ingress })
+  for (const address of ADDRESSES) {
+    const peer = cidr(address)
+    const isHardDenied = place.hardDeny.some((block) => contains(block, peer)) && address !== GATEWAY
+    const isOpen = !SPECIAL.some((block) => contains(block, peer)) && !isHardDenied
+    assert.equal(decidePacket(egress, { peer, protocol: 'tcp', port: 443 }), isOpen ? 'allow' : 'deny', address)
+    assert.equal(decidePacket(ingress, { peer, protocol: 'tcp', port: 443 }), 'deny')
+  }
+  assert.equal(decidePacket(egress, { peer: place.gateway, protocol: 'udp', port: 53 }), 'allow')
+})
+
+test('a rule that names a domain is never compiled, and asks for the ability to resolve it', () => {
+  const spec = networkWith([{ destination: { domain_suffix: 'example.com' } }])
+  assert.throws(() => compilePolicy(spec.policy, place), /names a domain/)
+  assert.deepEqual(networkAbilities(spec), ['network_policy', 'network_domains'])
+})
+
+test('a network asks for exactly the abilities that it needs, and strict alone for none', () => {
+  assert.deepEqual(networkAbilities({ ...DEFAULT_NETWORK, strict: true }), ['network_policy'])
+  assert.deepEqual(networkAbilities({ ...DEFAULT_NETWORK, enabled: false, max_connections: 3 }), ['network_off'])
+  assert.deepEqual(networkAbilities({ ...DEFAULT_NETWORK, max_connections: 3 }), [
+    'network_policy',
+    'network_max_connections',
+  ])
+})
+
+/** The law in its plainest form, on addresses as text and groups as a list. */
+function readOneByOne(given: NetworkPolicy, seen: Packet, direction: 'egress' | 'ingress'): Action {
+  const isGateway = contains(place.gateway, seen.peer)
+  if (!isGateway && place.hardDeny.some((block) => contains(block, seen.peer))) return 'deny'
+  if (direction === 'egress' && isGateway && !(seen.port === 53)) return 'deny'
+  for (const candidate of given.rules) {
+    if (candidate.direction !== 'any' && candidate.direction !== direction) continue
+    if (candidate.protocols.length > 0 && !candidate.protocols.includes(seen.protocol)) continue
+    const isInPorts = candidate.ports.some(
+      ({ start, end }) => seen.port !== null && start <= seen.port && seen.port <= end,
+    )
+    if (candidate.ports.length > 0 && !isInPorts) continue
+    if (!isPeer(candidate, seen.peer, isGateway)) continue
+    return candidate.action
+  }
+  const byDefault = direction === 'egress' ? given.default_egress : given.default_ingress
+  return byDefault === 'allow' && !isMetadata(seen.peer) ? 'allow' : 'deny'
+}
+
+function isPeer({ destination: wanted, action: taken }: Rule, peer: Cidr, isGateway: boolean): boolean {
+  const isShielded = taken === 'allow' && isMetadata(peer)
+  if (wanted === 'any') return !isShielded
+  if ('cidr' in wanted) return contains(cidr(wanted.cidr), peer) && (!isShielded || names(wanted))
+  if (!('group' in wanted)) throw new Error('no domains here')
+  return wanted.group === groupOf(peer, isGateway)
+}
+
+function groupOf(peer: Cidr, isGateway: boolean): string | null {
+  const lies = (...blocks: readonly string[]): boolean => blocks.some((block) => contains(cidr(block), peer))
+  if (isGateway) return 'host'
+  if (isMetadata(peer)) return 'metadata'
+  if (lies('127.0.0.0/8', '::1')) return 'loopback'
+  if (lies('10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', '100.64.0.0/10', 'fc00::/7')) return 'private'
+  if (lies('169.254.0.0/16', 'fe80::/10')) return 'link_local'
+  if (lies('224.0.0.0/4', '255.255.255.255', 'ff00::/8')) return 'multicast'
+  if (lies('0.0.0.0/8', '192.0.2.0/24', '198.18.0.0/15', '203.0.113.0/24', '240.0.0.0/4', '2001:db8::/32', '2002::/16'))
+    return null
+  return peer.family === 4 || lies('2000::/3') ? 'public' : null
+}
+
+function isMetadata(peer: Cidr): boolean {
+  return METADATA.some((address) => contains(address, peer))
+}
+
+function names(wanted: Rule['destination']): boolean {
+  if (wanted === 'any') return false
+  if ('group' in wanted) return wanted.group === 'metadata'
+  const block = 'cidr' in wanted ? parseCidr(wanted.cidr) : null
+  return block !== null && isMetadata(block)
+}

@@ -1,0 +1,80 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import {
+  isActive,
+  isTerminal,
+  nextStatus,
+  SANDBOX_STATUSES,
+  TRANSITION_EVENTS,
+  type SandboxStatus,
+  type TransitionEvent,
+} from '../../../src/domain/sandboxes/lifecycle.ts'
+import { eventOfOutcome } from '../../../src/domain/sandboxes/outcome.ts'
+import type { Outcome } from '../../../src/domain/sandboxes/run.ts'
+
+/** The table of the design, row by row: from (placed or not), what happens, to. Anything else does not apply. */
+const TABLE: readonly (readonly [SandboxStatus, 'placed' | 'waiting' | 'either', TransitionEvent, SandboxStatus])[] = [
+  ['created', 'either', 'start_admitted', 'starting'],
+  ['stopped', 'either', 'start_admitted', 'starting'],
+  ['failed', 'either', 'start_admitted', 'starting'],
+  ['starting', 'waiting', 'no_capacity', 'starting'],
+  ['starting', 'waiting', 'placed', 'starting'],
+  ['starting', 'placed', 'worker_running', 'running'],
+  ['starting', 'placed', 'worker_start_failed', 'failed'],
+  ['starting', 'waiting', 'stop_requested', 'stopped'],
+  ['starting', 'placed', 'stop_requested', 'stopping'],
+  ['running', 'either', 'stop_requested', 'stopping'],
+  ['starting', 'either', 'ended_well', 'stopped'],
+  ['running', 'either', 'ended_well', 'stopped'],
+  ['stopping', 'either', 'ended_well', 'stopped'],
+  ['starting', 'either', 'ended_badly', 'failed'],
+  ['running', 'either', 'ended_badly', 'failed'],
+  ['stopping', 'either', 'ended_badly', 'stopped'],
+  ['stopping', 'placed', 'worker_start_failed', 'stopped'],
+  ['stopping', 'either', 'worker_stopped', 'stopped'],
+  ['starting', 'placed', 'worker_lost', 'failed'],
+  ['running', 'placed', 'worker_lost', 'failed'],
+  ['stopping', 'placed', 'worker_lost', 'failed'],
+]
+
+test('the lifecycle is the table of the design, and everything else does not apply', () => {
+  for (const status of SANDBOX_STATUSES)
+    for (const isPlaced of [false, true])
+      for (const event of TRANSITION_EVENTS) {
+        const row = TABLE.find(
+          ([from, place, what]) =>
+            from === status && what === event && (place === 'either' || (place === 'placed') === isPlaced),
+        )
+        assert.equal(
+          nextStatus({ status, isPlaced }, event),
+          row?.[3] ?? null,
+          `${status} ${String(isPlaced)} ${event}`,
+        )
+      }
+})
+
+test('a status is active, terminal, or that of a sandbox that never started', () => {
+  for (const status of SANDBOX_STATUSES)
+    assert.equal([isActive(status), isTerminal(status), status === 'created'].filter(Boolean).length, 1, status)
+})
+
+test('an end is a failure exactly when somebody is to be told what failed', () => {
+  const outcomes: fc.Arbitrary<Outcome> = fc.oneof(
+    fc.record({ kind: fc.constant('exited' as const), code: fc.integer({ min: 0, max: 255 }) }),
+    fc.record({ kind: fc.constant('signalled' as const), signal: fc.constant('SIGKILL') }),
+    fc.constant<Outcome>({ kind: 'out_of_memory' }),
+    fc.constant<Outcome>({ kind: 'stopped' }),
+    fc.constant<Outcome>({ kind: 'start_failed', reason: 'image', message: 'no such image' }),
+    fc.constant<Outcome>({ kind: 'lost', message: 'the machine is gone' }),
+  )
+  fc.assert(
+    fc.property(outcomes, (outcome) => {
+      const { event, message } = eventOfOutcome(outcome)
+      assert.equal(event === 'ended_well', message === null)
+    }),
+  )
+  assert.equal(eventOfOutcome({ kind: 'exited', code: 0 }).event, 'ended_well')
+  assert.equal(eventOfOutcome({ kind: 'stopped' }).event, 'ended_well')
+  assert.equal(eventOfOutcome({ kind: 'exited', code: 3 }).message, 'the workload exited with code 3')
+})

@@ -1,0 +1,190 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { CreateSandboxInput } from '../../../src/contract/sandboxes/spec-input.ts'
+import { SandboxSpecReply } from '../../../src/contract/sandboxes/spec-output.ts'
+import { normalizeSpec, type NormalizedSpec } from '../../../src/domain/spec/normalize-spec.ts'
+import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
+import type { Refusal } from '../../../src/domain/spec/refusal.ts'
+import { renderSpec } from '../../../src/domain/spec/render-spec.ts'
+import type { SpecInput } from '../../../src/domain/spec/spec-input.ts'
+import { makeParserMaker } from '../../../src/http/requests/validate.ts'
+import { publishedSchema } from '../../support/contract.ts'
+import { asInput, specInputs } from '../../support/spec-inputs.ts'
+
+function normalized(input: SpecInput): NormalizedSpec {
+  const result = normalizeSpec(input)
+  assert.ok('normalized' in result, 'refusal' in result ? JSON.stringify(result.refusal) : '')
+  return result.normalized
+}
+
+function refused(input: SpecInput): Refusal {
+  const result = normalizeSpec(input)
+  assert.ok('refusal' in result, 'it was accepted')
+  return result.refusal
+}
+
+const IMAGE = { image: 'registry.example/box:1' }
+
+test('a normalized specification sent again normalizes to itself', () => {
+  const parse = makeParserMaker()(CreateSandboxInput, 'body')
+  fc.assert(
+    fc.property(specInputs, (input) => {
+      const { spec } = normalized(parse(input))
+      assert.deepEqual(normalized(parse(asInput(spec))).spec, spec)
+    }),
+    { numRuns: 300 },
+  )
+})
+
+test('the projection of any accepted specification fits our reply schema and the published one', () => {
+  const ours = makeParserMaker()(SandboxSpecReply, 'body')
+  const published = publishedSchema('/components/schemas/SandboxSpecResponse')
+  fc.assert(
+    fc.property(specInputs, (input) => {
+      const projection: unknown = JSON.parse(JSON.stringify(projectSpec(normalized(input).spec)))
+      ours(projection)
+      assert.ok(published === null || published(projection), JSON.stringify(published?.errors))
+    }),
+    { numRuns: 300 },
+  )
+})
+
+test('both texts of a specification are JSON of it and of what replies show of it, the latter to the letter', () => {
+  fc.assert(
+    fc.property(specInputs, (input) => {
+      const { spec } = normalized(input)
+      const { spec_json, projection_json } = renderSpec(spec)
+      assert.deepEqual(JSON.parse(spec_json), JSON.parse(JSON.stringify(spec)))
+      assert.equal(projection_json, JSON.stringify(projectSpec(spec)))
+    }),
+  )
+})
+
+test('the least a client can say gives the defaults of the service description', () => {
+  const { spec, name, slug, registry } = normalized(IMAGE)
+  assert.deepEqual({ name, slug, registry }, { name: null, slug: null, registry: { mode: 'auto' } })
+  assert.deepEqual(spec.resources, { memory_mib: 512, vcpus: 1, disk_size_mib: null })
+  assert.equal(spec.runtime.metrics_sample_interval_ms, 1000)
+  assert.equal(spec.pull_policy, 'if_missing')
+  assert.deepEqual(spec.lifecycle, { ephemeral: false, idle_timeout_secs: null, max_duration_secs: null })
+  assert.deepEqual(spec.network, { enabled: true, strict: false, max_connections: null, policy: null, secrets: [] })
+})
+
+test('the PascalCase spellings of replies mean the same as the snake_case ones', () => {
+  const { spec } = normalized({
+    image: { type: 'Oci', reference: 'box' },
+    pull_policy: 'IfMissing',
+    rlimits: [{ resource: 'Nofile', soft: 1, hard: 2 }],
+    mounts: [{ type: 'DiskImage', host: 'd', guest: '/d', format: 'Qcow2' }],
+    patches: [{ type: 'CopyFile', src: 'a', dst: '/a' }],
+    network: { policy: { rules: [{ direction: 'Egress', destination: { group: 'LinkLocal' }, action: 'Deny' }] } },
+  })
+  assert.equal(spec.pull_policy, 'if_missing')
+  assert.equal(spec.rlimits[0]?.resource, 'nofile')
+  assert.deepEqual([spec.mounts[0]?.type, spec.patches[0]?.type], ['disk_image', 'copy_file'])
+  assert.deepEqual(spec.network.policy?.rules[0]?.destination, { group: 'link_local' })
+})
+
+test('the network of a reply may be sent back, and what no driver has is refused by name', () => {
+  assert.deepEqual(
+    normalized({ ...IMAGE, network: { ports: [], trust_host_cas: false, dns: null, tls: null } }).spec.network,
+    normalized(IMAGE).spec.network,
+  )
+  const refusal = refused({ ...IMAGE, network: { ports: [{}] } })
+  assert.deepEqual([refusal.code, refusal.field], ['invalid_sandbox_config', 'network.ports'])
+})
+
+test('env keeps its order and its duplicates, so that the later one wins when it is applied', () => {
+  const env = [
+    { key: 'A', value: '1' },
+    { key: 'B', value: '' },
+    { key: 'A', value: '2' },
+  ]
+  assert.deepEqual(normalized({ ...IMAGE, env }).spec.env, env)
+})
+
+test('the bytes of a file patch are kept as base64', () => {
+  const { spec } = normalized({ ...IMAGE, patches: [{ type: 'file', path: '/b', content: [0, 1, 250, 255] }] })
+  assert.deepEqual(spec.patches, [{ type: 'file', path: '/b', content: 'AAH6/w==', mode: null, replace: false }])
+})
+
+test('mounts keep the order of the request, so that a refusal counts them as the client does', () => {
+  const { spec } = normalized({
+    ...IMAGE,
+    mounts: [
+      { type: 'tmpfs', guest: '/w/a' },
+      { type: 'tmpfs', guest: '/w/./' },
+    ],
+  })
+  assert.deepEqual(
+    spec.mounts.map(({ guest }) => guest),
+    ['/w/a', '/w'],
+  )
+})
+
+test('every refusal names the field, and its code is invalid_request unless the field asks for what no driver has', () => {
+  const cases: readonly (readonly [SpecInput, string])[] = [
+    [{}, 'image'],
+    [{ image: 'a b' }, 'image'],
+    [{ image: { type: 'oci', reference: '' } }, 'image.reference'],
+    [{ image: 'a', source: 'oci', reference: 'a' }, 'reference'],
+    [{ reference: 'a' }, 'source'],
+    [{ ...IMAGE, name: 'x'.repeat(129) }, 'name'],
+    [{ ...IMAGE, name: 'a\nb' }, 'name'],
+    [{ ...IMAGE, slug: 'a--b' }, 'slug'],
+    [{ ...IMAGE, slug: '-ab' }, 'slug'],
+    [{ ...IMAGE, slug: 'ab' }, 'slug'],
+    [{ ...IMAGE, labels: { 'sandbox.x': '1' } }, 'labels.sandbox.x'],
+    [{ ...IMAGE, labels: { '': '1' } }, 'labels'],
+    [{ ...IMAGE, resources: { memory_mib: 0 } }, 'resources.memory_mib'],
+    [{ ...IMAGE, resources: { vcpus: 0 } }, 'resources.vcpus'],
+    [{ ...IMAGE, resources: { disk_size_mib: 1 } }, 'resources.disk_size_mib'],
+    [{ ...IMAGE, rlimits: [{ resource: 'cpu', soft: 2, hard: 1 }] }, 'rlimits[0].soft'],
+    [{ ...IMAGE, env: [{ key: 'A=B', value: '' }] }, 'env[0].key'],
+    [{ ...IMAGE, runtime: { workdir: 'app' } }, 'runtime.workdir'],
+    [{ ...IMAGE, runtime: { hostname: '-a' } }, 'runtime.hostname'],
+    [{ ...IMAGE, runtime: { scripts: { 'a/b': '' } } }, 'runtime.scripts'],
+    [{ ...IMAGE, mounts: [{ type: 'tmpfs', guest: 'tmp' }] }, 'mounts[0].guest'],
+    [{ ...IMAGE, mounts: [{ type: 'tmpfs', guest: '/' }] }, 'mounts[0].guest'],
+    [{ ...IMAGE, mounts: [{ type: 'tmpfs', guest: '/a', size_mib: 0 }] }, 'mounts[0].size_mib'],
+    [{ ...IMAGE, mounts: [{ type: 'tmpfs', guest: '/a' }, { type: 'tmpfs', guest: '/a/' }] }, 'mounts[1].guest'],
+    [{ ...IMAGE, mounts: [{ type: 'bind', host: 'a/../b', guest: '/a' }] }, 'mounts[0].host'],
+    [{ ...IMAGE, mounts: [{ type: 'bind', host: '', guest: '/a' }] }, 'mounts[0].host'],
+    [{ ...IMAGE, patches: [{ type: 'remove', path: '/../etc' }] }, 'patches[0].path'],
+    [{ ...IMAGE, patches: [{ type: 'symlink', target: '', link: '/a' }] }, 'patches[0].target'],
+    [{ ...IMAGE, network: { policy: { rules: [{ direction: 'any', destination: { cidr: '1.2.3.4/33' }, action: 'allow' }] } } }, 'network.policy.rules[0].destination.cidr'],
+    [{ ...IMAGE, network: { policy: { rules: [{ direction: 'any', destination: 'any', action: 'allow', ports: [{ start: 2, end: 1 }] }] } } }, 'network.policy.rules[0].ports[0].end'],
+    [{ ...IMAGE, init: { cmd: 'init' } }, 'init.cmd'],
+  ] // prettier-ignore
+  for (const [input, field] of cases) {
+    const refusal = refused(input)
+    assert.deepEqual([refusal.code, refusal.field], ['invalid_request', field])
+    assert.notEqual(refusal.accepted, '')
+  }
+})
+
+test("the next client's secret keys are mapped where they mean the same and refused by name where they mean more", () => {
+  const secret = {
+    env_var: 'T',
+    placeholder: '$T',
+    substitution: { headers: true, query: true },
+    passthrough_hosts: [{ type: 'exact', value: 'a.com' }],
+  } as const
+  const { spec } = normalized({ ...IMAGE, network: { secrets: { entries: [secret] } } })
+  assert.deepEqual(spec.network.secrets, [
+    {
+      env_var: 'T',
+      placeholder: '$T',
+      allowed_hosts: [],
+      injection: { headers: true, basic_auth: true, query_params: true, body: false },
+      on_violation: { type: 'passthrough', hosts: [{ type: 'exact', value: 'a.com' }] },
+    },
+  ])
+  const both = { ...secret, violation_action: { type: 'block_and_terminate' } } as const
+  const refusal = refused({ ...IMAGE, network: { secrets: { entries: [both] } } })
+  assert.deepEqual(
+    [refusal.code, refusal.field],
+    ['invalid_sandbox_config', 'network.secrets.entries[0].passthrough_hosts'],
+  )
+})

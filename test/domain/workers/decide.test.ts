@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { decide, type Held, type Wanted, type WorkerAction } from '../../../src/domain/workers/decide.ts'
+import { asId, type RunId, type SandboxId } from '../../../src/domain/ids.ts'
+
+const PHASES = ['starting', 'running', 'stopping', 'ended'] as const
+const run = (n: number): RunId => asId<RunId>(`run-${String(n)}`)
+/** Two runs of each sandbox, so that one waits for the other. */
+const sandbox = (n: number): SandboxId => asId<SandboxId>(`sandbox-${String(n >> 1)}`)
+
+const someHeld = fc
+  .uniqueArray(fc.nat({ max: 9 }))
+  .chain((ids) =>
+    fc.tuple(
+      ...ids.map((n) =>
+        fc.constantFrom(...PHASES).map((phase): Held => ({ run_id: run(n), sandbox_id: sandbox(n), phase })),
+      ),
+    ),
+  )
+const someWanted = fc
+  .uniqueArray(fc.nat({ max: 9 }), { selector: (n) => n >> 1 })
+  .chain((ids) =>
+    fc.tuple(
+      ...ids.map((n) =>
+        fc
+          .constantFrom('running' as const, 'stopped' as const)
+          .map((desired): Wanted => ({ run_id: run(n), sandbox_id: sandbox(n), desired, grace_ms: 5 })),
+      ),
+    ),
+  )
+
+test('a worker never touches a wanted run that is as wanted, and never starts what is not wanted', () => {
+  fc.assert(
+    fc.property(someWanted, someHeld, (wanted, held) => {
+      for (const action of decide(wanted, held)) {
+        const want = wanted.find((one) => one.run_id === action.run_id)
+        const have = held.find((one) => one.run_id === action.run_id)
+        if (action.kind === 'start') assert.ok(want?.desired === 'running' && have === undefined)
+        if (action.kind === 'stop')
+          assert.ok(want?.desired === 'stopped' && have !== undefined && have.phase !== 'ended')
+        if (action.kind === 'remove') assert.ok(want === undefined && have !== undefined)
+      }
+    }),
+  )
+})
+
+test('two runs of one sandbox are never held to run at once', () => {
+  fc.assert(
+    fc.property(someWanted, someHeld, (wanted, held) => {
+      for (const action of decide(wanted, held)) {
+        if (action.kind !== 'start') continue
+        const want = wanted.find((one) => one.run_id === action.run_id)
+        assert.ok(!held.some((one) => one.sandbox_id === want?.sandbox_id))
+      }
+    }),
+  )
+})
+
+test('a worker whose steps may fail or be lost still comes to hold what is wanted', () => {
+  fc.assert(
+    fc.property(someWanted, someHeld, fc.array(fc.boolean(), { maxLength: 60 }), (wanted, start, luck) => {
+      let held: readonly Held[] = start
+      const lucky = [...luck]
+      for (let step = 0; step < 60 + luck.length; step++) {
+        const [action] = decide(wanted, held)
+        if (action === undefined) break
+        if (lucky.shift() === false) continue
+        held = perform(held, action, wanted)
+      }
+      assert.deepEqual(decide(wanted, held), [])
+      for (const want of wanted.filter(({ desired }) => desired === 'running')) {
+        assert.ok(held.some(({ run_id }) => run_id === want.run_id))
+      }
+      assert.ok(held.every(({ run_id }) => wanted.some((want) => want.run_id === run_id)))
+      for (const want of wanted.filter(({ desired }) => desired === 'stopped')) {
+        assert.ok(
+          held.every((one) => one.run_id !== want.run_id || one.phase === 'ended'),
+          'a stop that was cut short goes on',
+        )
+      }
+    }),
+  )
+})
+
+function perform(held: readonly Held[], action: WorkerAction, wanted: readonly Wanted[]): readonly Held[] {
+  switch (action.kind) {
+    case 'start': {
+      const want = wanted.find(({ run_id }) => run_id === action.run_id)
+      return want === undefined
+        ? held
+        : [...held, { run_id: want.run_id, sandbox_id: want.sandbox_id, phase: 'running' }]
+    }
+    case 'stop':
+      return held.map((one) => (one.run_id === action.run_id ? { ...one, phase: 'ended' } : one))
+    case 'remove':
+      return held.filter((one) => one.run_id !== action.run_id)
+  }
+}

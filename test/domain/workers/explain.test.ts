@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { asId, type WorkerId } from '../../../src/domain/ids.ts'
+import type { PlacementRequest, PlacementWorker } from '../../../src/domain/workers/placement.ts'
+import { explain } from '../../../src/domain/workers/explain.ts'
+import { makePool } from '../../../src/domain/workers/pool.ts'
+
+const [here, there] = [asId<WorkerId>('here'), asId<WorkerId>('there')]
+const WORKER: PlacementWorker = {
+  id: here,
+  free_vcpus: 4,
+  free_memory_mib: 4_096,
+  abilities: ['patches'],
+  storage: { is_shared: false, enforces_caps: false },
+  images: [],
+}
+const REQUEST: PlacementRequest = {
+  vcpus: 1,
+  memory_mib: 256,
+  abilities: [],
+  home_worker_id: null,
+  volumes: null,
+  image: null,
+}
+
+/** Kinds and names of what is missing. */
+function lacks(request: Partial<PlacementRequest>, workers: readonly PlacementWorker[]): readonly string[] {
+  return explain({ ...REQUEST, ...request }, workers).missing.map(({ kind, name }) => `${kind} ${name}`)
+}
+
+test('each amount that no worker has is named with what was asked and what the closest worker has', () => {
+  const workers = [WORKER, { ...WORKER, id: there, free_vcpus: 1, free_memory_mib: 8_192 }]
+  const told = explain({ ...REQUEST, vcpus: 8, memory_mib: 6_000 }, workers)
+  assert.deepEqual(told.largest_free, { vcpus: 4, memory_mib: 4_096 })
+  assert.deepEqual(
+    told.missing.map(({ name, requested, largest_free }) => [name, requested, largest_free]),
+    [
+      ['vcpus', 8, 4],
+      ['memory_mib', 6_000, 4_096],
+    ],
+  )
+})
+
+test('what no worker can do is named, and room only of those that could run it', () => {
+  const workers = [WORKER, { ...WORKER, id: there, free_vcpus: 0, abilities: ['patches', 'secrets'] }]
+  assert.deepEqual(lacks({ abilities: ['metrics'] }, workers), ['ability metrics'])
+  assert.deepEqual(lacks({ abilities: ['secrets'] }, workers), ['resource vcpus'])
+  assert.deepEqual(lacks({ home_worker_id: asId<WorkerId>('away') }, workers), ['disk disk'])
+  assert.deepEqual(lacks({ home_worker_id: there }, workers), ['resource vcpus'])
+  const volumes = { homes: [asId<WorkerId>('away')], needs_shared: false, needs_caps: false }
+  assert.deepEqual(lacks({ volumes }, workers), ['volume volumes'])
+  assert.deepEqual(lacks({ volumes: { homes: [], needs_shared: false, needs_caps: true } }, workers), [
+    'volume volumes',
+  ])
+})
+
+test('without any worker that gets runs, that is what is missing, and the largest room is none', () => {
+  const told = explain({ ...REQUEST, abilities: ['patches'] }, [])
+  assert.deepEqual(told.largest_free, { vcpus: 0, memory_mib: 0 })
+  assert.deepEqual(told.missing.map(({ kind }) => kind), ['worker']) // prettier-ignore
+})
+
+test('something is missing exactly when the request has no place', () => {
+  const abilities = fc.subarray(['a', 'b'])
+  const workers = fc.array(
+    fc.record({
+      id: fc.constantFrom(here, there),
+      free_vcpus: fc.integer({ min: -1, max: 3 }),
+      free_memory_mib: fc.integer({ min: -10, max: 600 }),
+      abilities,
+      storage: fc.option(fc.record({ is_shared: fc.boolean(), enforces_caps: fc.boolean() })),
+      images: fc.constant([]),
+    }),
+    { maxLength: 2 },
+  )
+  const request = fc.record({
+    vcpus: fc.integer({ min: 1, max: 3 }),
+    memory_mib: fc.integer({ min: 16, max: 600 }),
+    abilities,
+    home_worker_id: fc.option(fc.constantFrom(here, there)),
+    volumes: fc.option(
+      fc.record({ homes: fc.subarray([here, there]), needs_shared: fc.boolean(), needs_caps: fc.boolean() }),
+    ),
+    image: fc.constant(null),
+  })
+  const isDistinct = (all: readonly PlacementWorker[]): boolean => new Set(all.map(({ id }) => id)).size === all.length
+  fc.assert(
+    fc.property(request, workers.filter(isDistinct), (wanted, offers) => {
+      const isPlaced = makePool(offers, 'pack').take(wanted) !== null
+      assert.equal(explain(wanted, offers).missing.length === 0, isPlaced)
+    }),
+  )
+})

@@ -1,0 +1,181 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { asId, type WorkerId } from '../../../src/domain/ids.ts'
+import {
+  canHold,
+  isTorn,
+  PLACEMENT_POLICIES,
+  type PlacementPolicy,
+  type PlacementRequest,
+  type PlacementWorker,
+} from '../../../src/domain/workers/placement.ts'
+import { makePool } from '../../../src/domain/workers/pool.ts'
+import { memoryLevel } from '../../../src/domain/workers/shelf.ts'
+
+type Request = PlacementRequest & { readonly id: number }
+
+/** Gives requests to a fleet in their order. */
+function place(requests: readonly Request[], workers: readonly PlacementWorker[], how: PlacementPolicy) {
+  const pool = makePool(workers, how)
+  const all = requests.map((request) => ({ id: request.id, worker_id: pool.take(request) }))
+  return {
+    placed: all.flatMap(({ id, worker_id }) => (worker_id === null ? [] : [{ id, worker_id }])),
+    waiting: all.filter(({ worker_id }) => worker_id === null).map(({ id }) => id),
+  }
+}
+
+const ids = ['w1', 'w2', 'w3'].map((id) => asId<WorkerId>(id))
+const abilities = fc.subarray(['a', 'b', 'c'])
+const policy = fc.constantFrom(...PLACEMENT_POLICIES)
+const aWorker = (id: WorkerId): fc.Arbitrary<PlacementWorker> =>
+  fc.record({
+    id: fc.constant(id),
+    free_vcpus: fc.integer({ min: -2, max: 8 }),
+    free_memory_mib: fc.integer({ min: -100, max: 1_000 }),
+    abilities,
+    storage: fc.option(fc.record({ is_shared: fc.boolean(), enforces_caps: fc.boolean() })),
+    images: fc.subarray(['red', 'blue']),
+  })
+const workers = fc.tuple(...ids.map(aWorker)).map((all): readonly PlacementWorker[] => all)
+const requests: fc.Arbitrary<readonly Request[]> = fc
+  .array(
+    fc.record({
+      vcpus: fc.integer({ min: 1, max: 4 }),
+      memory_mib: fc.integer({ min: 16, max: 600 }),
+      abilities,
+      home_worker_id: fc.option(fc.constantFrom(...ids, asId<WorkerId>('gone'))),
+      volumes: fc.option(fc.record({ homes: fc.subarray(ids), needs_shared: fc.boolean(), needs_caps: fc.boolean() })),
+      image: fc.option(fc.constantFrom('red', 'blue', 'gone')),
+    }),
+    { maxLength: 20 },
+  )
+  .map((all) => all.map((request, id) => ({ ...request, id })))
+
+test('a worker never gets more than it has, nothing that it can’t enforce, and nothing that lives elsewhere', () => {
+  fc.assert(
+    fc.property(requests, workers, policy, (wanted, offers, how) => {
+      const { placed } = place(wanted, offers, how)
+      for (const worker of offers) {
+        const given = placed.filter(({ worker_id }) => worker_id === worker.id).flatMap(({ id }) => wanted[id] ?? [])
+        if (given.length === 0) continue
+        assert.ok(given.reduce((sum, { vcpus }) => sum + vcpus, 0) <= worker.free_vcpus)
+        assert.ok(given.reduce((sum, { memory_mib }) => sum + memory_mib, 0) <= worker.free_memory_mib)
+        for (const request of given) {
+          assert.ok(request.abilities.every((ability) => worker.abilities.includes(ability)))
+          assert.ok(request.home_worker_id === null || request.home_worker_id === worker.id)
+          assert.ok(!isTorn(request))
+          const { volumes } = request
+          if (volumes === null) continue
+          assert.ok(volumes.homes.every((home) => home === worker.id))
+          assert.ok(!volumes.needs_shared || worker.storage?.is_shared === true)
+          assert.ok(!volumes.needs_caps || worker.storage?.enforces_caps === true)
+        }
+      }
+    }),
+  )
+})
+
+test('each request is placed or waits, once, and none waits that still has room at the end', () => {
+  fc.assert(
+    fc.property(requests, workers, policy, (wanted, offers, how) => {
+      const { placed, waiting } = place(wanted, offers, how)
+      const told = [...placed.map(({ id }) => id), ...waiting].sort((a, b) => a - b)
+      assert.deepEqual(told, wanted.map(({ id }) => id)) // prettier-ignore
+      const left = offers.map((worker) => {
+        const given = placed.filter(({ worker_id }) => worker_id === worker.id).flatMap(({ id }) => wanted[id] ?? [])
+        return {
+          ...worker,
+          free_vcpus: given.reduce((free, { vcpus }) => free - vcpus, worker.free_vcpus),
+          free_memory_mib: given.reduce((free, { memory_mib }) => free - memory_mib, worker.free_memory_mib),
+        }
+      })
+      const again = place(wanted.filter(({ id }) => waiting.includes(id)), left, how) // prettier-ignore
+      assert.deepEqual(again.placed, [])
+    }),
+  )
+})
+
+/** The rule in its plainest form: for each request all workers that can take it, and of these the preferred ones. */
+function candidates(request: Request, left: readonly PlacementWorker[]): readonly PlacementWorker[] {
+  const able = left.filter(
+    (worker) =>
+      !isTorn(request) &&
+      (request.home_worker_id ?? worker.id) === worker.id &&
+      worker.free_vcpus >= request.vcpus &&
+      worker.free_memory_mib >= request.memory_mib &&
+      request.abilities.every((ability) => worker.abilities.includes(ability)) &&
+      (request.volumes === null || canHold(worker, request.volumes)),
+  )
+  const holders = able.filter(({ images }) => request.image !== null && images.includes(request.image))
+  return holders.length > 0 ? holders : able
+}
+
+function preferred(able: readonly PlacementWorker[], how: PlacementPolicy): readonly PlacementWorker[] {
+  const levels = able.map(({ free_memory_mib }) => memoryLevel(free_memory_mib))
+  const wanted = how === 'pack' ? Math.min(...levels) : Math.max(...levels)
+  return able.filter((_, index) => levels[index] === wanted)
+}
+
+/** Follows a placement step by step and says where it parted from the rule. */
+function check(wanted: readonly Request[], offers: readonly PlacementWorker[], how: PlacementPolicy): void {
+  const { placed } = place(wanted, offers, how)
+  const workerOf = new Map(placed.map(({ id, worker_id }) => [id, worker_id]))
+  let left = offers
+  for (const request of wanted) {
+    const worker_id = workerOf.get(request.id)
+    const able = candidates(request, left)
+    if (worker_id === undefined) assert.deepEqual(able, [], `request ${String(request.id)} waits and has room`)
+    else
+      assert.ok(
+        preferred(able, how).some(({ id }) => id === worker_id),
+        `request ${String(request.id)} is elsewhere`,
+      )
+    left = left.map((worker) =>
+      worker.id === worker_id
+        ? {
+            ...worker,
+            free_vcpus: worker.free_vcpus - request.vcpus,
+            free_memory_mib: worker.free_memory_mib - request.memory_mib,
+          }
+        : worker,
+    )
+  }
+}
+
+test('each request goes where the rule in its plainest form sends it: to a holder of its image, then by the policy', () => {
+  fc.assert(fc.property(requests, workers, policy, check))
+})
+
+test('a large fleet, with images that many and few workers hold, is placed by the same rule as a small one', () => {
+  const many = Array.from({ length: 80 }, (_, index) => asId<WorkerId>(`n${String(index)}`))
+  const fleet = fc.tuple(...many.map(aWorker)).map((all): readonly PlacementWorker[] => all)
+  fc.assert(fc.property(requests, fleet, policy, check), { numRuns: 50 })
+})
+
+const offer = { free_vcpus: 8, abilities: [], storage: null, images: [] }
+const request = { vcpus: 1, memory_mib: 256, abilities: [], home_worker_id: null, volumes: null, image: null }
+const roomsOf = (memory: readonly number[]): readonly PlacementWorker[] =>
+  ids.map((id, index) => ({ ...offer, id, free_memory_mib: memory[index] ?? 0 }))
+
+test('packing chooses the fullest worker that fits, spreading the emptiest', () => {
+  const offers = roomsOf([900, 300, 600])
+  assert.deepEqual(place([{ ...request, id: 0 }], offers, 'pack').placed, [{ id: 0, worker_id: 'w2' }])
+  assert.deepEqual(place([{ ...request, id: 0 }], offers, 'spread').placed, [{ id: 0, worker_id: 'w1' }])
+})
+
+test('equal workers take turns when spread, and are filled one after the other when packed', () => {
+  const three = [0, 1, 2].map((id) => ({ ...request, memory_mib: 1, id }))
+  const chosen = (how: PlacementPolicy) =>
+    place(three, roomsOf([1000, 1000, 1000]), how).placed.map((one) => one.worker_id)
+  assert.deepEqual(chosen('spread'), ['w1', 'w2', 'w3'])
+  assert.deepEqual(chosen('pack'), ['w1', 'w1', 'w1'])
+})
+
+test('more free memory never has a lower level', () => {
+  fc.assert(
+    fc.property(fc.integer({ min: -10, max: 2 ** 31 - 1 }), fc.nat(2 ** 31 - 1), (mib, more) => {
+      assert.ok(memoryLevel(mib + more) >= memoryLevel(mib))
+    }),
+  )
+})

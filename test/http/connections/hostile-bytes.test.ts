@@ -1,0 +1,259 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { PassThrough } from 'node:stream'
+import { test, type TestContext } from 'node:test'
+import { gzipSync } from 'node:zlib'
+import { WebSocket } from 'ws'
+import { DEFAULT_SERVER_SETTINGS, type ServerSettings } from '../../../src/http/server/server.ts'
+import type { UseCases } from '../../../src/http/use-cases.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import { channelOver } from '../../support/channel.ts'
+import { asCaller, KEY, makeHttpWorld, SANDBOX_ID, theSandbox } from '../../support/http-world.ts'
+import { exchangeRaw, firstReply, openConnection } from '../../support/raw-http.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+async function listen(t: TestContext, settings: Partial<ServerSettings> = {}, useCases: Partial<UseCases> = {}) {
+  const app = makeHttpWorld({ useCases, server: { settings: { ...DEFAULT_SERVER_SETTINGS, ...settings } } })
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  t.after(() => app.close())
+  const isServing = async (): Promise<boolean> => {
+    const reply = await fetch(`${url}/v1/sandboxes/${SANDBOX_ID}`, { headers: asCaller })
+    return reply.status === 200 && Object(await reply.json()).id === SANDBOX_ID
+  }
+  return { url, port: Number(new URL(url).port), isServing }
+}
+
+const AUTH = `host: x\r\nauthorization: Bearer ${KEY}\r\n`
+const JSON_HEAD = `POST /v1/sandboxes HTTP/1.1\r\n${AUTH}content-type: application/json\r\n`
+const GET = `GET /v1/sandboxes/${SANDBOX_ID} HTTP/1.1\r\n${AUTH}`
+const chunked = (chunks: string): string => `${JSON_HEAD}transfer-encoding: chunked\r\n\r\n${chunks}`
+const list = (query: string): string => `GET /v1/sandboxes?${query} HTTP/1.1\r\n${AUTH}\r\n`
+const path = (text: string): string => `GET ${text} HTTP/1.1\r\n${AUTH}\r\n`
+const gzipped = gzipSync(Buffer.alloc(64 * 1024 * 1024))
+
+/** What is sent, and the statuses that may answer it. */
+const ATTACKS: readonly (readonly [what: string, bytes: string | Buffer, statuses: readonly number[]])[] = [
+  ['a length and chunks', `${JSON_HEAD}content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n`, [400]],
+  ['chunks and a length', `${JSON_HEAD}transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n`, [400]],
+  ['two lengths', `${JSON_HEAD}content-length: 2\r\ncontent-length: 4\r\n\r\n{}`, [400]],
+  ['a list of lengths', `${JSON_HEAD}content-length: 2, 2\r\n\r\n{}`, [400]],
+  ['a signed length', `${JSON_HEAD}content-length: +2\r\n\r\n{}`, [400]],
+  ['a negative length', `${JSON_HEAD}content-length: -2\r\n\r\n{}`, [400]],
+  ['a length beyond all numbers', `${JSON_HEAD}content-length: 99999999999999999999999\r\n\r\n{}`, [400]],
+  ['a length beyond the limit', `${JSON_HEAD}content-length: 99999999999\r\n\r\n{}`, [413]],
+  ['an unknown transfer coding', `${JSON_HEAD}transfer-encoding: xchunked\r\n\r\n0\r\n\r\n`, [400]],
+  ['chunks that are not last', `${JSON_HEAD}transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n`, [400]],
+  ['a folded header', `${JSON_HEAD}x-a: b\r\n content-length: 2\r\n\r\n{}`, [400]],
+  ['a blank before a colon', `${JSON_HEAD}content-length : 2\r\n\r\n{}`, [400]],
+  ['a NUL in a header', `${GET}x-a: b\0c\r\n\r\n`, [400]],
+  ['lines without a return', `GET / HTTP/1.1\nhost: x\n\n`, [400, 404]],
+  ['a chunk size beyond all numbers', chunked('fffffffffffffffff\r\n'), [400]],
+  ['a chunk size that is none', chunked('-1\r\n'), [400]],
+  ['a chunk longer than its size', chunked('1\r\n{}\r\n0\r\n\r\n'), [400]],
+  ['an endless chunk extension', chunked(`2;${'a'.repeat(40_000)}\r\n{}\r\n0\r\n\r\n`), [400, 413]],
+  ['a large trailer', chunked(`2\r\n{}\r\n0\r\nx-a: ${'a'.repeat(40_000)}\r\n\r\n`), [400]],
+  ['a large header', `${GET}x-a: ${'a'.repeat(40_000)}\r\n\r\n`, [400]],
+  ['many headers', `${GET}${Array.from({ length: 5_000 }, (_, n) => `h${String(n)}: x\r\n`).join('')}\r\n`, [400]],
+  ['a long path', path(`/${'a'.repeat(40_000)}`), [400]],
+  ['no host', 'GET /healthz HTTP/1.1\r\n\r\n', [400]],
+  ['an expectation', `${JSON_HEAD}expect: the worst\r\ncontent-length: 2\r\n\r\n{}`, [400]],
+  ['a tunnel', 'CONNECT 127.0.0.1:22 HTTP/1.1\r\nhost: x\r\n\r\n', [400]],
+  ['HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', [400]],
+  ['HTTP/0.9', 'GET /\r\n\r\n', [400, 404]],
+  ['HTTP/9.9', 'GET / HTTP/9.9\r\nhost: x\r\n\r\n', [400]],
+  ['TLS', Buffer.from('16030100c8010000c40303', 'hex'), [400]],
+  ['random bytes', Buffer.from(Array.from({ length: 512 }, (_, n) => (n * 97) % 256)), [400]],
+  ['a method that nobody knows', `EXPLODE / HTTP/1.1\r\n${AUTH}\r\n`, [400]],
+  ['a compression bomb', Buffer.concat([Buffer.from(`${JSON_HEAD}content-encoding: gzip\r\ncontent-length: ${String(gzipped.length)}\r\n\r\n`), gzipped]), [415]],
+  ['another charset', `${JSON_HEAD.replace('json', 'json; charset=utf-16')}content-length: 2\r\n\r\n{}`, [415]],
+  ['a path that leads up', path('/v1/sandboxes/%2e%2e/%2e%2e/etc/passwd'), [404]],
+  ['an encoded slash', path('/v1/sandboxes%2f..%2f'), [400, 404]],
+  ['an encoded NUL', path('/v1/sandboxes/by-name/a%00b'), [400, 404]],
+  ['half a percent', path('/v1/sandboxes/by-name/%'), [400]],
+  ['bytes that are not UTF-8', path('/v1/sandboxes/by-name/%ff%fe'), [400]],
+  ['overlong UTF-8', path('/v1/sandboxes/by-name/%c0%af'), [400]],
+  ['a long parameter', path(`/v1/sandboxes/by-name/${'a'.repeat(4_000)}`), [400]],
+  ['many parameters', list(Array.from({ length: 3_000 }, (_, n) => `a${String(n)}`).join('&')), [400]],
+  ['a parameter twice', list('limit=1&limit=2'), [400]],
+  ['a parameter of the prototype', list('__proto__=1&constructor=2'), [400]],
+  ['a number beyond all', list(`limit=${'9'.repeat(5_000)}`), [400]],
+  ['a filter of many labels', list(`labels=${encodeURIComponent(JSON.stringify(Object.fromEntries(Array.from({ length: 100 }, (_, n) => [`k${String(n)}`, '']))))}`), [400]],
+  ['a body for no route', `POST /nothing HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4000000\r\n\r\n`, [404]],
+] // prettier-ignore
+
+test('what is not a request of this API is refused in the error envelope, before its body is there, and others are served', async (t) => {
+  const { port, isServing } = await listen(t)
+  for (const [what, bytes, statuses] of ATTACKS) {
+    const reply = await exchangeRaw(port, bytes)
+    assert.ok(reply !== null, `${what}: closed without a reply`)
+    assert.ok(statuses.includes(reply.status), `${what}: ${String(reply.status)} ${reply.body}`)
+    assert.equal(typeof JSON.parse(reply.body).error.code, 'string', what)
+  }
+  assert.ok(await isServing())
+})
+
+test('the body of one request is never read as another request', async (t) => {
+  const { port } = await listen(t)
+  const inner = `GET /v1/me/org HTTP/1.1\r\n${AUTH}\r\n`
+  for (const head of [GET, `GET /healthz HTTP/1.1\r\nhost: x\r\n`, `GET /nothing HTTP/1.1\r\nhost: x\r\n`]) {
+    const connection = openConnection(port)
+    connection.socket.write(`${head}content-length: ${String(inner.length)}\r\nconnection: close\r\n\r\n${inner}`)
+    await waitUntil(() => connection.isClosed())
+    assert.equal(connection.received().split('HTTP/1.1 ').length - 1, 1, connection.received())
+  }
+})
+
+test('HTTP/1.0 is answered and its connection closed, and who waits for 100-continue gets it before the reply', async (t) => {
+  const { port } = await listen(t)
+  const old = openConnection(port)
+  old.socket.write(`GET /v1/sandboxes/${SANDBOX_ID} HTTP/1.0\r\nauthorization: Bearer ${KEY}\r\n\r\n`)
+  await waitUntil(() => old.isClosed())
+  assert.match(old.received(), /^HTTP\/1\.1 200 /)
+  const asking = openConnection(port)
+  asking.socket.write(`${JSON_HEAD}expect: 100-continue\r\ncontent-length: 2\r\n\r\n`)
+  await waitUntil(() => asking.received().startsWith('HTTP/1.1 100 '))
+  asking.socket.write('{}')
+  assert.equal((await waitUntil(() => firstReply(asking.received()) ?? undefined)).status, 400)
+  asking.socket.destroy()
+})
+
+test('a connection that sends nothing, its head or its body too slowly is closed in time, with a refusal where it can be', async (t) => {
+  const { port, isServing } = await listen(t, { headTimeoutMs: 300, requestTimeoutMs: 600 })
+  const slow: readonly (readonly [string, string])[] = [
+    ['', ''],
+    ['GET /healthz HTTP/1.1\r\n', 'x'],
+    [`${JSON_HEAD}content-length: 100000\r\n\r\n`, ' '],
+    [`${JSON_HEAD}transfer-encoding: chunked\r\n\r\n`, '1\r\n \r\n'],
+  ]
+  const connections = slow.map(([head, dribble]) => {
+    const connection = openConnection(port)
+    connection.socket.write(head)
+    const dribbling = setInterval(() => {
+      if (dribble !== '') connection.socket.write(dribble)
+    }, 50)
+    connection.socket.once('close', () => {
+      clearInterval(dribbling)
+    })
+    return connection
+  })
+  for (const connection of connections) await waitUntil(() => connection.isClosed())
+  for (const { received } of connections) assert.match(received(), /^HTTP\/1\.1 400 [^]*invalid_request/)
+  assert.ok(await isServing())
+})
+
+test('a refused client that keeps its side open is closed all the same', async (t) => {
+  const { port } = await listen(t)
+  const connection = openConnection(port)
+  connection.socket.pause() // it never reads that the other side has ended
+  connection.socket.write('nonsense\r\n\r\n')
+  const { socket } = connection
+  await waitUntil(() => {
+    socket.write('x') // answered by a reset once the connection is gone
+    return connection.isClosed()
+  })
+})
+
+test('who sends requests and reads no replies is soon not read any more, and its connection is cut', async (t) => {
+  const spec_json = JSON.stringify({ padding: 'x'.repeat(100_000) })
+  let served = 0
+  const getSandbox: UseCases['getSandbox'] = () => {
+    served += 1
+    return Promise.resolve({ ...theSandbox, spec_json })
+  }
+  const connections = { ...DEFAULT_SERVER_SETTINGS.connections, lookMs: 100 }
+  const { port, isServing } = await listen(t, { connections }, { getSandbox })
+  const REQUESTS = 5_000
+  const { socket, isClosed } = openConnection(port)
+  socket.pause()
+  socket.write(`${GET}\r\n`.repeat(REQUESTS))
+  const isCut = async (): Promise<boolean> => {
+    socket.write(`${GET}\r\n`)
+    await systemClock.sleep(20)
+    return isClosed()
+  }
+  await waitUntil(isCut)
+  assert.ok(served < REQUESTS / 2, `${String(served)} were served`)
+  assert.ok(await isServing())
+})
+
+test('requests that one connection sends at once are served one after the other, in their order, and too many of them end it', async (t) => {
+  let atOnce = 0
+  let most = 0
+  const getSandbox: UseCases['getSandbox'] = async (_caller, ref) => {
+    most = Math.max(most, (atOnce += 1))
+    await systemClock.sleep(5)
+    atOnce -= 1
+    return { ...theSandbox, name: 'name' in ref ? ref.name : '' }
+  }
+  const { port } = await listen(t, {}, { getSandbox })
+  const get = (n: number): string => path(`/v1/sandboxes/by-name/n${String(n)}`)
+  const few = openConnection(port)
+  few.socket.write(Array.from({ length: 10 }, (_, n) => get(n)).join(''))
+  const names = (): readonly string[] => [...few.received().matchAll(/"name":"(n\d+)"/g)].map(([, name]) => name ?? '')
+  await waitUntil(() => names().length === 10)
+  assert.deepEqual(names(), Array.from({ length: 10 }, (_, n) => `n${String(n)}`)) // prettier-ignore
+  assert.equal(most, 1)
+  few.socket.destroy()
+  const many = openConnection(port)
+  many.socket.write(Array.from({ length: 100 }, (_, n) => get(n)).join(''))
+  await waitUntil(() => many.isClosed())
+})
+
+test('no address has more connections than it may, nor all together, and the others get theirs', async (t) => {
+  const connections = { ...DEFAULT_SERVER_SETTINGS.connections, capacity: 6, perAddress: 3 }
+  const { port } = await listen(t, { connections })
+  const open = ['127.0.0.2', '127.0.0.2', '127.0.0.2', '127.0.0.3'].map((address) => openConnection(port, address))
+  await Promise.all(open.map(({ socket }) => once(socket, 'connect')))
+  const fourth = openConnection(port, '127.0.0.2')
+  await waitUntil(() => fourth.isClosed())
+  const refused = firstReply(fourth.received())
+  assert.equal(refused?.status, 429)
+  assert.equal(JSON.parse(refused?.body ?? '').error.details.limit, 'connections_per_address')
+  assert.equal((await exchangeRaw(port, 'GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n'))?.status, 200)
+  const more = ['127.0.0.4', '127.0.0.5'].map((address) => openConnection(port, address))
+  await Promise.all(more.map(({ socket }) => once(socket, 'connect')))
+  const seventh = openConnection(port, '127.0.0.6')
+  await waitUntil(() => seventh.isClosed())
+  assert.equal(JSON.parse(firstReply(seventh.received())?.body ?? '').error.details.limit, 'connections')
+  for (const { socket } of [...open, ...more]) socket.destroy()
+  await waitUntil(async () => (await exchangeRaw(port, 'GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n'))?.status === 200)
+})
+
+/** A frame of a client, masked with zeros (RFC 6455, 5.2). */
+function frame(opcode: number, payload: Buffer, isLast = true): Buffer {
+  return Buffer.concat([Buffer.from([(isLast ? 0x80 : 0) | opcode, 0x80 | payload.length, 0, 0, 0, 0]), payload])
+}
+
+const FLOODS: readonly (readonly [what: string, frames: Buffer, times: number])[] = [
+  ['a message of endless tiny pieces', frame(0, Buffer.from('x'), false), 100_000],
+  ['a message of endless empty pieces', frame(0, Buffer.alloc(0), false), 100_000],
+  ['pings whose answers nobody reads', frame(9, Buffer.alloc(125)), 800_000],
+]
+
+test('a WebSocket that is flooded with pieces, or with pings whose answers nobody reads, is closed before it fills memory', async (t) => {
+  const useCases: Partial<UseCases> = { openChannel: () => channelOver(new PassThrough().resume()) }
+  const { url, isServing } = await listen(t, {}, useCases)
+  for (const [what, bytes, times] of FLOODS) {
+    const client = new WebSocket(`${url.replace('http', 'ws')}/v1/sandboxes/${SANDBOX_ID}/agent`, { headers: asCaller })
+    client.on('error', () => client.terminate())
+    const upgraded = once(client, 'upgrade')
+    await once(client, 'open')
+    const [{ socket }] = await upgraded
+    socket.on('error', () => socket.destroy())
+    if (what.startsWith('pings')) client.pause()
+    else socket.write(frame(2, Buffer.from('x'), false))
+    const before = process.memoryUsage.rss()
+    const thousand = Buffer.concat(Array<Buffer>(1_000).fill(bytes))
+    for (let sent = 0; sent < times && !socket.destroyed; sent += 1_000) {
+      if (!socket.write(thousand)) await systemClock.sleep(1)
+    }
+    await waitUntil(() => {
+      if (!socket.destroyed) socket.write(bytes)
+      return socket.destroyed || client.readyState === client.CLOSED
+    }, 60_000)
+    const grownMib = (process.memoryUsage.rss() - before) / 1024 / 1024
+    assert.ok(grownMib < 400, `${what}: ${String(grownMib)} MiB`) // this test's own side of it included
+    client.terminate()
+  }
+  assert.ok(await isServing())
+})

@@ -1,0 +1,173 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { after, before, test } from 'node:test'
+import { WebSocket } from 'ws'
+import { OPERATIONS } from '../../../src/contract/operations.ts'
+import { addMember, changeRole, removeMember } from '../../../src/control/orgs/members.ts'
+import { changePlan, createOrg, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
+import { setPlan } from '../../../src/control/orgs/plans.ts'
+import { setQuota } from '../../../src/control/orgs/quotas.ts'
+import { OPERATOR } from '../../../src/domain/orgs/caller.ts'
+import { EVENT_TYPES, type EventType } from '../../../src/domain/events/event-types.ts'
+import { asId, type OrgId } from '../../../src/domain/ids.ts'
+import { enforcePools } from '../../../src/loops/enforce-pools.ts'
+import { reapVolumes } from '../../../src/loops/reap-volumes.ts'
+import { assertReply, operationIds } from '../../support/contract.ts'
+import {
+  EXAMPLES,
+  filePath,
+  makeBusyWorld,
+  makeThings,
+  type KeyedOperation,
+  type Things,
+} from '../../support/every-operation.ts'
+import { addKey } from '../../support/orgs.ts'
+import { send } from '../../support/send.ts'
+import { waitUntil } from '../../support/wait.ts'
+import type { WorkerWorld } from '../../support/worker-world.ts'
+
+// What the audit promises: whatever changes something leaves its event, with who did it, and what reads leaves none.
+
+/** Types of events that nothing in these tests leaves. It is empty, and is to stay so. */
+const NEVER_SEEN: readonly EventType[] = []
+
+type Seen = {
+  readonly id: string
+  readonly event_type: EventType
+  readonly category: string
+  readonly payload: Record<string, unknown>
+  readonly actor: { readonly kind: string; readonly api_key_id?: string }
+}
+
+let world: WorkerWorld
+before(async () => {
+  world = await makeBusyWorld()
+})
+after(() => world.close())
+
+const keyed = operationIds.filter((id): id is KeyedOperation => OPERATIONS[id].access !== 'none')
+
+for (const id of keyed) {
+  const { leaves, ask } = EXAMPLES[id]
+  test(`${id} leaves ${leaves.length === 0 ? 'no event' : leaves.join(', ')}`, async () => {
+    const { caller, deps } = world.control
+    const things = await makeThings(world, caller)
+    const setup = await addKey(deps, caller.org_id)
+    const kept = { params: { id: things.volume.id }, headers: filePath('kept.txt'), body: Buffer.from('kept') }
+    const { status: isKept } = await send(world.url, { id: 'write_volume_file', key: setup, asking: kept })
+    assert.equal(isKept, 200)
+    const key = await addKey(deps, caller.org_id)
+    const before = (await allEvents()).length
+    if (id === 'open_agent') await openChannel(things, key)
+    else {
+      const reply = await send(world.url, { id, key, asking: ask(things) })
+      assert.ok(reply.status === 200, `${id}: ${reply.text}`)
+      if (OPERATIONS[id].reply.kind === 'json') assertReply(id, reply.status, JSON.parse(reply.text))
+    }
+    const { rows } = await deps.db.asSystem((q) =>
+      q.query<{ id: string }>({ text: `SELECT id FROM api_keys WHERE name = 'k' ORDER BY id DESC LIMIT 1` }),
+    )
+    const mine = (await allEvents()).slice(before).filter(({ actor }) => actor.api_key_id === rows[0]?.id)
+    assert.deepEqual(
+      mine.map(({ event_type }) => event_type),
+      leaves,
+    )
+  })
+}
+
+test('what operators, loops and workers do leaves its event too: every type of the catalogue is left by something', async () => {
+  const { deps } = world.control
+  const signal = new AbortController().signal
+  const { id } = await createOrg(deps, { name: 'audited', slug: 'audited', owner: 'o@example.org', plan: null })
+  const acting = { org_id: asId<OrgId>(id), actor: OPERATOR }
+  await addMember(deps, acting, { email: 'm@example.org', display_name: null, role: 'member' })
+  await changeRole(deps, acting, { email: 'm@example.org', role: 'admin' })
+  await removeMember(deps, acting, 'm@example.org')
+  await setPlan(deps, 'walled', { limits: { included_vcpu_hours: 1 }, prices: null })
+  await changePlan(deps, acting, 'walled')
+  await setPlan(deps, 'walled', { limits: { included_vcpu_hours: 0 }, prices: null })
+  await setQuota(deps, acting, { limit: 'max_sandboxes', value: 10 })
+  await suspendOrg(deps, acting, 'unpaid')
+  await resumeOrg(deps, acting)
+  await leaveRunsOf(acting.org_id)
+  await enforcePools(deps).run(signal)
+  const ended = await world.create({ image: 'registry.example/fails:1' })
+  await waitUntil(async () => (await world.statusOf(ended.id)).status === 'failed')
+  const waiting = await world.create({ resources: { vcpus: 4_000, memory_mib: 64, disk_size_mib: null } })
+  await waitUntil(async () => (await typesOf(waiting.id)).has('sandbox_waiting'))
+  await waitUntil(async () => {
+    await reapVolumes(deps).run(signal)
+    return (await allEvents()).some(({ event_type }) => event_type === 'volume_deleted')
+  })
+  const left = new Set((await allEvents()).map(({ event_type }) => event_type))
+  const missing = Object.keys(EVENT_TYPES).filter((type) => ![...left].some((one) => one === type))
+  assert.deepEqual(missing, NEVER_SEEN)
+})
+
+test('every event that was left has its category, who did it, and the facts that the catalogue says of its type, no others', async () => {
+  for (const { event_type, category, payload, actor } of await allEvents()) {
+    const { category: expected, facts } = EVENT_TYPES[event_type]
+    const kinds = new Map<string, string>(Object.entries(facts))
+    assert.equal(category, expected)
+    assert.ok(['api_key', 'system'].includes(actor.kind), JSON.stringify(actor))
+    for (const [name, value] of Object.entries(payload))
+      assert.ok(isOf(kinds.get(name), value), `${event_type}.${name}: ${JSON.stringify(value)}`)
+    for (const [name, kind] of kinds) assert.ok(name in payload || kind.endsWith('?'), `${event_type} lacks ${name}`)
+  }
+})
+
+test('no event holds a secret, an e-mail address or the content of a file', async () => {
+  const text = JSON.stringify(await allEvents())
+  for (const secret of ['hidden-password', 'hidden-content', 'msb_live_', '@example.org'])
+    assert.ok(!text.includes(secret), secret)
+})
+
+function isOf(kind: string | undefined, value: unknown): boolean {
+  switch (kind?.replace('?', '')) {
+    case 'uuid':
+      return typeof value === 'string' && /^[0-9a-f-]{36}$/.test(value)
+    case 'instant':
+      return typeof value === 'string' && !Number.isNaN(Date.parse(value))
+    case 'text':
+      return typeof value === 'string'
+    case 'texts':
+      return Array.isArray(value) && value.every((one) => typeof one === 'string')
+    case 'object':
+      return typeof value === 'object' && value !== null && !Array.isArray(value)
+    default:
+      return typeof value === kind?.replace('?', '')
+  }
+}
+
+/** Every event of every organization, the oldest first. */
+async function allEvents(): Promise<readonly Seen[]> {
+  const { rows } = await world.control.deps.db.asSystem((q) =>
+    q.query<Seen>({ text: 'SELECT id, event_type, category, payload, actor FROM events ORDER BY id' }),
+  )
+  return rows
+}
+
+async function typesOf(sandbox: string): Promise<ReadonlySet<EventType>> {
+  return new Set(
+    (await allEvents()).filter(({ payload }) => payload['sandbox_id'] === sandbox).map(({ event_type }) => event_type),
+  )
+}
+
+/** A run of an hour in the ledger, so that a wall of no hours is met. */
+async function leaveRunsOf(org: OrgId): Promise<void> {
+  await world.control.deps.db.asSystem((q) =>
+    q.query({
+      text: `WITH s AS (INSERT INTO sandboxes (id, org_id, name, slug, status, ephemeral, created_at, vcpus, memory_mib, abilities, spec, spec_projection, registry)
+               SELECT $1::uuid, $2::uuid, 'ran', 'ran', 'running', false, now(), 1, 64, '{}', '{"lifecycle":{}}', '{}', '{"mode":"auto"}')
+             INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, opened_at, started_at) SELECT $3::uuid, $2::uuid, $1::uuid, 1, 64, now(), now() - interval '1 second'`,
+      values: [world.control.deps.uuids.next(), org, world.control.deps.uuids.next()],
+    }),
+  )
+}
+
+async function openChannel({ running }: Things, key: string): Promise<void> {
+  const url = `${world.url.replace('http', 'ws')}/v1/sandboxes/${running.id}/agent`
+  const socket = new WebSocket(url, { headers: { authorization: `Bearer ${key}` } })
+  await once(socket, 'open')
+  socket.terminate()
+}

@@ -1,0 +1,399 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { QueryResultRow } from 'pg'
+import { Registry } from 'prom-client'
+import { takeTurn } from '../../../src/control/requests/idempotency.ts'
+import { makeControlDeps } from '../../../src/control/make-deps.ts'
+import { CrowdedOut } from '../../../src/control/requests/share-database.ts'
+import { asId, type OrgId, type SandboxId } from '../../../src/domain/ids.ts'
+import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
+import { bindUseCases, type UseCases } from '../../../src/http/use-cases.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import { systemRandom } from '../../../src/lib/random.ts'
+import { makeSeal } from '../../../src/lib/seal.ts'
+import { pruneKeys } from '../../../src/loops/prune.ts'
+import type { Database, Statement } from '../../../src/store/postgres/database.ts'
+import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
+import type { Operation } from '../../../src/contract/operation.ts'
+import {
+  EXAMPLES,
+  filePath,
+  openBusyWorld,
+  makeThings,
+  type KeyedOperation,
+  type Things,
+} from '../../support/every-operation.ts'
+import { addKey, addOrg } from '../../support/orgs.ts'
+import { operationIds } from '../../support/contract.ts'
+import { send, type Asking, type Sent } from '../../support/send.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const { world, caller, key } = await openBusyWorld()
+
+const isPost = (id: OperationId): boolean => OPERATIONS[id].method === 'POST'
+const posts = operationIds.filter((id): id is KeyedOperation => isPost(id) && OPERATIONS[id].access !== 'none')
+let numbered = 0
+const newKey = (): string => `key ${String(++numbered)}`
+
+type Where = { readonly url?: string; readonly apiKey?: string }
+
+function ask(id: KeyedOperation, asking: Asking, idempotencyKey: string, where: Where = {}): Promise<Sent> {
+  const { url = world.url, apiKey = key } = where
+  const headers = { ...asking.headers, 'idempotency-key': idempotencyKey }
+  return send(url, { id, key: apiKey, asking: { ...asking, headers } })
+}
+
+async function count(table: string): Promise<number> {
+  const { rows } = await world.control.deps.db.asSystem((q) =>
+    q.query<{ readonly count: number }>({ text: `SELECT count(*) AS count FROM ${table}` }),
+  )
+  return rows[0]?.count ?? 0
+}
+
+/** What a request of an operation is about, with the file that some of them need. */
+async function prepare(): Promise<Things> {
+  const things = await makeThings(world, caller)
+  const asking = { params: { id: things.volume.id }, headers: filePath('kept.txt'), body: Buffer.from('kept') }
+  assert.equal((await send(world.url, { id: 'write_volume_file', key, asking })).status, 200)
+  return things
+}
+
+test('every POST that comes again with its key is answered as before and leaves no second event', async () => {
+  for (const id of posts) {
+    const asking = EXAMPLES[id].ask(await prepare())
+    const idempotencyKey = newKey()
+    const first = await ask(id, asking, idempotencyKey)
+    assert.equal(first.status, 200, `${id}: ${first.text}`)
+    assert.equal(first.headers.get('idempotency-replayed'), null)
+    const told = await countTold()
+    const second = await ask(id, asking, idempotencyKey)
+    assert.deepEqual([second.status, second.text], [200, first.text], id)
+    assert.equal(second.headers.get('idempotency-replayed'), 'true')
+    assert.equal(second.headers.get('etag'), first.headers.get('etag'))
+    assert.equal(await countTold(), told, `${id} did something a second time`)
+  }
+})
+
+test('a POST whose server died before it could remember the reply is not done again, and answers for what was done', async () => {
+  const dying = await makeDyingServer()
+  try {
+    for (const id of posts) {
+      const asking = EXAMPLES[id].ask(await prepare())
+      const idempotencyKey = newKey()
+      const lost = await ask(id, asking, idempotencyKey, { url: dying.url })
+      assert.equal(lost.status, 200, `${id}: ${lost.text}`)
+      const told = await countTold()
+      await endClaims()
+      const retried = await ask(id, asking, idempotencyKey)
+      const { resumes }: Operation = OPERATIONS[id]
+      if (resumes === true) assert.equal(retried.status, 200, `${id}: ${retried.text}`)
+      else assert.deepEqual([id, retried.status, retried.code], [id, 409, 'idempotency_reply_lost'])
+      assert.equal(JSON.parse(retried.text).id, resumes === true ? JSON.parse(lost.text).id : undefined)
+      assert.equal(JSON.parse(retried.text).key, resumes === true ? JSON.parse(lost.text).key : undefined)
+      assert.equal(await countTold(), told + (id === 'make_volume_folder' ? 1 : 0), `${id} was done a second time`)
+      const again = await ask(id, asking, idempotencyKey)
+      assert.deepEqual([again.status, again.text], [retried.status, retried.text])
+    }
+  } finally {
+    await dying.close()
+  }
+})
+
+test('a POST whose server died before it did anything is served by the retry, where it can be told', async () => {
+  for (const id of posts) {
+    const asking = EXAMPLES[id].ask(await prepare())
+    const idempotencyKey = newKey()
+    const dying = await makeDyingServer({ doesNothing: true })
+    const lost = await ask(id, asking, idempotencyKey, { url: dying.url })
+    assert.equal(lost.status, 500, `${id}: ${lost.text}`)
+    await dying.close()
+    const told = await countTold()
+    await endClaims()
+    const retried = await ask(id, asking, idempotencyKey)
+    const { resumes }: Operation = OPERATIONS[id]
+    assert.equal(retried.status, resumes === true ? 200 : 409, `${id}: ${retried.text}`)
+    assert.equal((await countTold()) > told, resumes === true, id)
+  }
+})
+
+test('a start that was done before its server died is not done again once the run is over, nor is a stop of a later run', async () => {
+  const dying = await makeDyingServer()
+  const { idle } = await prepare()
+  const asking = { params: { sandbox_id: idle.id } }
+  const [startKey, stopKey] = [newKey(), newKey()]
+  const status = async (): Promise<string> => (await world.statusOf(asId<SandboxId>(idle.id))).status
+  await ask('start_sandbox', asking, startKey, { url: dying.url })
+  await waitUntil(async () => (await status()) === 'running')
+  await ask('stop_sandbox', asking, stopKey, { url: dying.url })
+  await waitUntil(async () => (await status()) === 'stopped')
+  await endClaims()
+  const started = await ask('start_sandbox', asking, startKey)
+  assert.deepEqual([started.status, JSON.parse(started.text).status], [200, 'stopped'])
+  await ask('start_sandbox', asking, newKey())
+  await waitUntil(async () => (await status()) === 'running')
+  const stopped = await ask('stop_sandbox', asking, stopKey)
+  assert.deepEqual([stopped.status, JSON.parse(stopped.text).status], [200, 'running'])
+  assert.equal(await status(), 'running')
+  await dying.close()
+})
+
+test('a create that was refused for the crowd of its organization after it was done is not done again', async (t) => {
+  const { deps } = world.control
+  let isCrowded = false
+  const db: Database = {
+    ...deps.db,
+    asOrg: (org, fn) => {
+      if (!isCrowded) return deps.db.asOrg(org, fn)
+      isCrowded = false
+      return Promise.reject(new CrowdedOut())
+    },
+    commit: async <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) => {
+      const answer = await deps.db.commit<Row>(scope, statement)
+      isCrowded = statement.name?.startsWith('admissions.') === true
+      return answer
+    },
+  }
+  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, db })))
+  t.after(() => app.close())
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  const before = await count('sandboxes')
+  const idempotencyKey = newKey()
+  const asking = {
+    body: { image: 'registry.example/box:1' },
+    query: { start: 'true', wait_for: 'running', wait_timeout: '5' },
+  }
+  const refused = await ask('create_sandbox', asking, idempotencyKey, { url })
+  assert.deepEqual([refused.status, await count('sandboxes')], [429, before + 1])
+  const retried = await ask('create_sandbox', asking, idempotencyKey)
+  assert.deepEqual([retried.status, await count('sandboxes')], [200, before + 1])
+})
+
+test('a try that was taken for dead does nothing any more', async () => {
+  const { deps } = world.control
+  const request = { key: newKey(), request_sha256: Buffer.alloc(32), signal: new AbortController().signal }
+  const first = await takeTurn(deps, caller, request)
+  await endClaims()
+  const second = await takeTurn(deps, caller, request)
+  assert.ok(first.kind === 'serve' && second.kind === 'serve' && second.once.isRetry)
+  assert.equal(second.once.id, first.once.id)
+  const { once } = first
+  await assert.rejects(
+    deps.db.asOrg(caller.org_id, (q) => once.note(q, 'late')),
+    { code: 'idempotency_key_in_use' },
+  )
+  const reply = { status: 200, headers: {}, body: '{}' }
+  await first.end({ kind: 'replied', reply: { ...reply, body: '"late"' } })
+  await second.end({ kind: 'replied', reply })
+  const third = await takeTurn(deps, caller, request)
+  assert.deepEqual(third, { kind: 'again', reply })
+})
+
+test('a stop whose first try never came to its demand is refused once the sandbox is not as demanded any more', async (t) => {
+  const { deps } = world.control
+  const { running } = await prepare()
+  const db: Database = {
+    ...deps.db,
+    transaction: (scope, fn) =>
+      scope === 'system' ? Promise.reject(new Error('the server died')) : deps.db.transaction(scope, fn),
+  }
+  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, db })))
+  t.after(() => app.close())
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  const params = { sandbox_id: running.id }
+  const shown = await send(world.url, { id: 'get_sandbox', key, asking: { params } })
+  const asking = { params, headers: { 'if-match': shown.headers.get('etag') ?? '' } }
+  const idempotencyKey = newKey()
+  assert.equal((await ask('stop_sandbox', asking, idempotencyKey, { url })).status, 500)
+  const renaming = { params, body: { name: 'renamed-meanwhile' } }
+  assert.equal((await send(world.url, { id: 'update_sandbox', key, asking: renaming })).status, 200)
+  const retried = await ask('stop_sandbox', asking, idempotencyKey)
+  assert.deepEqual([retried.status, retried.code], [412, 'precondition_failed'])
+  assert.equal((await world.statusOf(asId<SandboxId>(running.id))).status, 'running')
+})
+
+test('a reply and a note that were sealed with a key that is lost are refused as lost, told once, and hold no claim', async (t) => {
+  const { deps } = world.control
+  const warnings: string[] = []
+  const log = { ...deps.log, warn: (_: object, message: string) => void warnings.push(message) }
+  const seal = makeSeal(systemRandom.bytes(32), systemRandom)
+  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, seal, log })))
+  t.after(() => app.close())
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  const asking = { body: { name: 'of-another-seal' } }
+  const before = await count('volumes')
+  const dying = await makeDyingServer()
+  t.after(() => dying.close())
+  const [replied, noted] = [newKey(), newKey()]
+  await ask('create_volume', asking, replied)
+  await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted, { url: dying.url })
+  await endClaims()
+  for (let tries = 0; tries < 2; tries += 1) {
+    const again = await ask('create_volume', asking, replied, { url })
+    const retried = await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted, { url })
+    for (const { status, code, message } of [again, retried]) {
+      assert.deepEqual([status, code], [409, 'idempotency_reply_lost'])
+      assert.match(message, /sealed with another key/)
+    }
+  }
+  const other = await ask('create_volume', { body: { name: 'other' } }, replied, { url })
+  assert.deepEqual([other.status, other.code], [409, 'idempotency_key_reused'])
+  assert.equal(await count('volumes'), before + 2)
+  assert.equal(warnings.length, 1)
+  // Who has the key still serves both.
+  assert.equal((await ask('create_volume', asking, replied)).status, 200)
+  assert.equal((await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted)).status, 200)
+})
+
+test('a key that is over is a new one, and the loop forgets it', async () => {
+  const { deps } = world.control
+  const idempotencyKey = newKey()
+  const first = await ask('create_volume', { body: { name: 'first-of-a-day' } }, idempotencyKey)
+  await deps.db.asSystem((q) => q.query({ text: `UPDATE idempotency SET expires_at = now() - interval '1 second'` }))
+  const second = await ask('create_volume', { body: { name: 'next-of-a-day' } }, idempotencyKey)
+  assert.deepEqual([first.status, second.status], [200, 200])
+  await pruneKeys(deps).run(new AbortController().signal)
+  assert.equal(await count('idempotency'), 1)
+})
+
+/** A server that dies after it served a request, or before, and before it could remember that. */
+async function makeDyingServer(how: { readonly doesNothing?: boolean } = {}) {
+  const made = makeControlDeps(world.control.deps)
+  // Who is dead renews no claim.
+  const deps = { ...made, claims: { ...made.claims, hold: () => () => undefined } }
+  const useCases = bindUseCases(deps)
+  const dying: UseCases['takeTurn'] = async (...args) => {
+    const turn = await useCases.takeTurn(...args)
+    if (turn.kind === 'again') return turn
+    return { ...turn, end: () => Promise.resolve() }
+  }
+  const dead = new Proxy(useCases, {
+    get: (target, name) =>
+      how.doesNothing === true && name !== 'takeTurn' && name !== 'authenticate'
+        ? () => Promise.reject(new Error('the server died'))
+        : name === 'takeTurn'
+          ? dying
+          : Reflect.get(target, name),
+  })
+  const app = serverOf(dead)
+  return { url: await app.listen({ host: '127.0.0.1', port: 0 }), close: () => app.close() }
+}
+
+function serverOf(useCases: UseCases) {
+  return makeServer({
+    useCases,
+    log: makeLog('silent'),
+    uuids: world.control.deps.uuids,
+    metrics: new Registry(),
+    isReady: () => Promise.resolve([]),
+    settings: DEFAULT_SERVER_SETTINGS,
+  })
+}
+
+/** As if the time of every claim were over. */
+async function endClaims(): Promise<void> {
+  await world.control.deps.db.asSystem((q) =>
+    q.query({ text: `UPDATE idempotency SET claimed_until = now() - interval '1 hour'` }),
+  )
+}
+
+/** Events by callers: loops and workers go on meanwhile. */
+async function countTold(): Promise<number> {
+  const { rows } = await world.control.deps.db.asSystem((q) =>
+    q.query<{ readonly count: number }>({
+      text: `SELECT count(*) AS count FROM events WHERE actor ->> 'kind' = 'api_key'`,
+    }),
+  )
+  return rows[0]?.count ?? 0
+}
+
+test('a key that comes with another body, query, path or demand is refused, and nothing is done', async () => {
+  const idempotencyKey = newKey()
+  const body = { name: 'keyed', image: 'registry.example/box:1' }
+  assert.equal((await ask('create_sandbox', { body }, idempotencyKey)).status, 200)
+  const before = await count('sandboxes')
+  const others: readonly Asking[] = [
+    { body: { ...body, name: 'other' } },
+    { body, query: { start: 'true' } },
+    { body, headers: { 'if-match': '*' } },
+  ]
+  for (const other of others.slice(0, 2)) {
+    const { status, code } = await ask('create_sandbox', other, idempotencyKey)
+    assert.deepEqual([status, code], [409, 'idempotency_key_reused'])
+  }
+  const { code } = await ask('create_volume', { body: { name: 'other' } }, idempotencyKey)
+  assert.equal(code, 'idempotency_key_reused')
+  assert.equal(await count('sandboxes'), before)
+})
+
+test('a refusal is remembered as well: what would be served later is refused as before', async () => {
+  const idempotencyKey = newKey()
+  const taken = { name: 'taken', image: 'registry.example/box:1' }
+  const holder = await ask('create_sandbox', { body: taken }, newKey())
+  const refused = await ask('create_sandbox', { body: taken }, idempotencyKey)
+  assert.deepEqual([refused.status, refused.code], [409, 'name_already_exists'])
+  const { id } = JSON.parse(holder.text)
+  assert.equal(
+    (await send(world.url, { id: 'delete_sandbox', key, asking: { params: { sandbox_id: id } } })).status,
+    200,
+  )
+  const again = await ask('create_sandbox', { body: taken }, idempotencyKey)
+  assert.deepEqual([again.status, again.text], [refused.status, refused.text])
+  assert.equal(again.headers.get('idempotency-replayed'), 'true')
+})
+
+test('the key of one organization is another key in another', async () => {
+  const stranger = await addOrg(world.control.deps, 'with-keys')
+  const strangersKey = await addKey(world.control.deps, stranger.org_id)
+  const idempotencyKey = newKey()
+  const body = { name: 'shared-name', labels: {} }
+  const ours = await ask('create_volume', { body }, idempotencyKey)
+  const theirs = await ask('create_volume', { body }, idempotencyKey, { apiKey: strangersKey })
+  assert.deepEqual([ours.status, theirs.status], [200, 200])
+  assert.equal(theirs.headers.get('idempotency-replayed'), null)
+  assert.notEqual(JSON.parse(ours.text).id, JSON.parse(theirs.text).id)
+})
+
+test('fifty of one key at once make one sandbox and have one answer', async () => {
+  const idempotencyKey = newKey()
+  const before = await count('sandboxes')
+  const asking = { body: { image: 'registry.example/box:1' }, query: { start: 'true' } }
+  const answers = await Promise.all(Array.from({ length: 50 }, () => ask('create_sandbox', asking, idempotencyKey)))
+  assert.deepEqual(
+    answers.map(({ status, text }) => `${String(status)} ${text}`),
+    answers.map(() => `200 ${answers[0]?.text ?? ''}`),
+  )
+  assert.equal(answers.filter(({ headers }) => headers.get('idempotency-replayed') === null).length, 1)
+  assert.equal(await count('sandboxes'), before + 1)
+})
+
+test('a key is 1 to 255 printable characters and one, and no other method than POST takes it', async () => {
+  const body = { name: 'unfit' }
+  for (const unfit of ['', 'x'.repeat(256), 'tab\there']) {
+    const { status, code } = await ask('create_volume', { body }, unfit)
+    assert.deepEqual([status, code], [400, 'invalid_request'], JSON.stringify(unfit))
+  }
+  const things = await makeThings(world, caller)
+  for (const id of operationIds) {
+    const { method, access, reply }: Operation = OPERATIONS[id]
+    if (method === 'POST' || method === 'GET' || access === 'none' || reply.kind !== 'json') continue
+    const keyedId = posts.concat(operationIds.filter((one): one is KeyedOperation => one === id)).at(-1)
+    if (keyedId === undefined) continue
+    const { status, code, message } = await ask(keyedId, EXAMPLES[keyedId].ask(things), newKey())
+    assert.deepEqual([id, status, code], [id, 400, 'invalid_request'])
+    assert.match(message, /idempotency-key/)
+  }
+})
+
+test('the secret of a key that is made is in no row, though its reply is remembered', async () => {
+  const idempotencyKey = newKey()
+  const body = { name: 'secret', scopes: ['read'] }
+  const first = await ask('create_api_key', { body }, idempotencyKey)
+  const { key: secret } = JSON.parse(first.text)
+  const { rows } = await world.control.deps.db.asSystem((q) =>
+    q.query<{ readonly row: string }>({ text: 'SELECT i::text AS row FROM idempotency i' }),
+  )
+  const hex = Buffer.from(secret).toString('hex')
+  assert.ok(rows.length > 0)
+  for (const { row } of rows) assert.ok(!row.includes(secret) && !row.includes(hex))
+  assert.equal((await ask('create_api_key', { body }, idempotencyKey)).text, first.text)
+})

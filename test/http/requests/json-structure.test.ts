@@ -1,0 +1,37 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { DEPTH_MAX, findBadStructure } from '../../../src/http/requests/json-structure.ts'
+
+test('no JSON text without a double key, __proto__ or deep nesting is refused, however it is spaced and escaped', () => {
+  fc.assert(
+    fc.property(fc.json({ maxDepth: 6 }), fc.constantFrom(undefined, 1, '\t'), (text, space) => {
+      const value: unknown = JSON.parse(text)
+      if (text.includes('__proto__')) return
+      assert.equal(findBadStructure(JSON.stringify(value, null, space)), null)
+    }),
+    { numRuns: 500 },
+  )
+})
+
+test('a key that stands twice in an object is found whatever stands between and around, and in two objects it is not', () => {
+  fc.assert(
+    fc.property(fc.string(), fc.json({ maxDepth: 3 }), (key, between) => {
+      if (key === '__proto__' || between.includes('__proto__')) return
+      const name = JSON.stringify(key)
+      assert.equal(findBadStructure(`[{${name}:${between},"x${key.length}":1,${name} : 2}]`)?.field, key)
+      assert.equal(findBadStructure(`[{${name}:${between}},{${name}:${between}}]`), null)
+    }),
+  )
+})
+
+test('nesting up to the limit is taken and one more is not', () => {
+  const nested = (depth: number): string => '['.repeat(depth) + ']'.repeat(depth)
+  assert.equal(findBadStructure(nested(DEPTH_MAX)), null)
+  assert.equal(findBadStructure(nested(DEPTH_MAX + 1))?.field, 'body')
+})
+
+test('text that is not JSON ends without an error of its own', () => {
+  fc.assert(fc.property(fc.string(), (text) => void findBadStructure(text)))
+  for (const text of ['"', '"\\', '{"', '{"a', '{"\\u12":', ']]]', '{"a\\x":1,"a\\x":1}']) findBadStructure(text)
+})

@@ -1,0 +1,252 @@
+import assert from 'node:assert/strict'
+import { test, type TestContext } from 'node:test'
+import type { FastifyPluginAsync } from 'fastify'
+import type { StrangerRates } from '../../../src/control/requests/request-rates.ts'
+import { makeJoinRoute } from '../../../src/http/workers/join-route.ts'
+import { makeSyncRoute } from '../../../src/http/workers/worker-routes.ts'
+import { bindUseCases } from '../../../src/http/use-cases.ts'
+import type { Caller } from '../../../src/domain/orgs/caller.ts'
+import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
+import { makeRequestLimits, type RequestLimitSettings } from '../../../src/http/requests/request-limits.ts'
+import type { UseCases } from '../../../src/http/use-cases.ts'
+import { assertReply } from '../../support/contract.ts'
+import { makeTestControl } from '../../support/control.ts'
+import { makeHttpWorld, SANDBOX_ID, theSandbox } from '../../support/http-world.ts'
+import { openConnection, firstReply } from '../../support/raw-http.ts'
+import { makeTestClock } from '../../support/test-clock.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const NO_RATES = { key: { perSec: 0, burst: 1 }, org: { perSec: 0, burst: 1 }, strangers: { perSec: 0, burst: 1 } }
+const WIDE: RequestLimitSettings = { rates: NO_RATES, orgRequestsInFlight: 100, orgBodiesMib: 64, bodiesMib: 256 }
+
+/** Two organizations, the first with two keys. */
+const CALLERS: ReadonlyMap<string, Caller> = new Map(
+  [
+    ['one-a', 'a', '1'],
+    ['one-b', 'b', '1'],
+    ['two', 'c', '2'],
+  ].map(([key = '', id = '', org = '']) => {
+    const api_key_id = asId<ApiKeyId>(`01890a5d-ac96-774b-bcce-b302099a800${id}`)
+    const org_id = asId<OrgId>(`01890a5d-ac96-774b-bcce-b302099a801${org}`)
+    return [
+      key,
+      { org_id, api_key_id, role: 'owner', scope: 'admin', actor: { kind: 'api_key', api_key_id, name: key } },
+    ]
+  }),
+)
+
+async function listen(
+  t: TestContext,
+  limits: Partial<RequestLimitSettings>,
+  useCases: Partial<UseCases> = {},
+  plugins: (rates: StrangerRates) => readonly FastifyPluginAsync[] = () => [],
+) {
+  const clock = makeTestClock()
+  const made = makeRequestLimits({ ...WIDE, ...limits }, clock)
+  const app = makeHttpWorld({
+    useCases: { authenticate: (key) => Promise.resolve(CALLERS.get(key) ?? null), ...useCases },
+    server: { limits: made, plugins: plugins(made.rates) },
+  })
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  t.after(() => app.close())
+  const get = async (key: string, path = `/v1/sandboxes/${SANDBOX_ID}`) => {
+    const reply = await fetch(`${url}${path}`, { headers: { authorization: `Bearer ${key}` } })
+    const body: unknown = await reply.json()
+    return {
+      status: reply.status,
+      headers: reply.headers,
+      body,
+      refusal: reply.status < 400 ? null : Object(body).error,
+    }
+  }
+  return { app, clock, url, port: Number(new URL(url).port), get }
+}
+
+test('a key may send its burst at once and its rate from then on; every reply says what is left, and no other key is refused for it', async (t) => {
+  const { clock, get } = await listen(t, { rates: { ...NO_RATES, key: { perSec: 2, burst: 3 } } })
+  const left: unknown[] = []
+  for (let sent = 0; sent < 3; sent++) {
+    const { status, headers } = await get('one-a')
+    left.push([status, ...['limit', 'remaining', 'reset'].map((name) => headers.get(`ratelimit-${name}`))])
+  }
+  assert.deepEqual(left, [
+    [200, '3', '2', '1'],
+    [200, '3', '1', '1'],
+    [200, '3', '0', '2'],
+  ])
+  const refused = await get('one-a')
+  assert.equal(refused.status, 429)
+  assertReply('get_sandbox', 429, refused.body)
+  assert.equal(refused.headers.get('retry-after'), '1')
+  assert.equal(refused.headers.get('ratelimit-remaining'), '0')
+  const { code, details } = refused.refusal
+  assert.deepEqual([code, details.limit, details.max, details.current], ['rate_limited', 'key_requests_per_sec', 2, 3])
+  assert.match(details.how_to_change, /SANDYARD_KEY_REQUESTS_PER_SEC/)
+  assert.equal((await get('one-b')).status, 200)
+  clock.advance(1_000)
+  assert.deepEqual(
+    [(await get('one-a')).status, (await get('one-a')).status, (await get('one-a')).status],
+    [200, 200, 429],
+  )
+})
+
+test('all keys of an organization share its rate, a refusal of another operation says the same, and no other organization meets it', async (t) => {
+  const { get } = await listen(t, { rates: { ...NO_RATES, org: { perSec: 1, burst: 2 } } })
+  assert.deepEqual([(await get('one-a')).status, (await get('one-b', '/v1/nothing')).status], [200, 404])
+  const { status, refusal } = await get('one-b', '/v1/me/org')
+  assert.deepEqual([status, refusal.details.limit], [429, 'org_requests_per_sec'])
+  assert.equal((await get('two')).status, 200)
+})
+
+test('without limits no reply speaks of them', async (t) => {
+  const { get } = await listen(t, {})
+  const { status, headers } = await get('one-a')
+  assert.deepEqual([status, headers.get('ratelimit-limit')], [200, null])
+})
+
+test('a large body counts as many requests', async (t) => {
+  const { url, get } = await listen(t, { rates: { ...NO_RATES, key: { perSec: 1, burst: 10 } } })
+  const body = JSON.stringify({ image: 'registry.example/box:1', env: [{ key: 'A', value: 'a'.repeat(100_000) }] })
+  const headers = { authorization: 'Bearer one-a', 'content-type': 'application/json' }
+  assert.equal((await fetch(`${url}/v1/sandboxes`, { method: 'POST', headers, body })).status, 200)
+  assert.equal((await get('one-a')).headers.get('ratelimit-remaining'), '2') // 1 and 6 for the body, 1 for this one
+})
+
+test('of an organization no more requests are answered at once than may be, and a place is free again once its reply is out', async (t) => {
+  const held = Promise.withResolvers<void>()
+  const getSandbox: UseCases['getSandbox'] = async () => {
+    await held.promise
+    return theSandbox
+  }
+  const { get } = await listen(t, { orgRequestsInFlight: 2 }, { getSandbox })
+  const first = [get('one-a'), get('one-b')]
+  const refused = await waitUntil(async () => {
+    const reply = await get('one-a', '/v1/me/org')
+    return reply.status === 429 && reply
+  })
+  assert.deepEqual(
+    [refused.refusal.code, refused.refusal.details.limit, refused.refusal.details.max],
+    ['rate_limited', 'org_requests_in_flight', 2],
+  )
+  assert.equal((await get('two', '/v1/me/org')).status, 200)
+  held.resolve()
+  assert.deepEqual((await Promise.all(first)).map(({ status }) => status), [200, 200]) // prettier-ignore
+  await waitUntil(async () => (await get('one-a', '/v1/me/org')).status === 200)
+})
+
+test('a client that leaves while its key is looked up keeps no place', async (t) => {
+  const lookUp = Promise.withResolvers<void>()
+  let isAsked = false
+  const authenticate = async (key: string): Promise<Caller | null> => {
+    if (key === 'one-a') {
+      isAsked = true
+      await lookUp.promise
+    }
+    return CALLERS.get(key) ?? null
+  }
+  const { get, port } = await listen(t, { orgRequestsInFlight: 1 }, { authenticate })
+  const leaving = openConnection(port)
+  leaving.socket.write(`GET /v1/me/org HTTP/1.1\r\nhost: x\r\nauthorization: Bearer one-a\r\n\r\n`)
+  await waitUntil(() => isAsked)
+  leaving.socket.destroy()
+  await get('two') // the server knows of the end that came before this
+  lookUp.resolve()
+  await get('two')
+  assert.equal((await get('one-b')).status, 200)
+})
+
+test('bodies that are under way take no more than an organization may, and an upload that is given up frees its place', async (t) => {
+  const { port, get } = await listen(t, { orgBodiesMib: 8 })
+  const head = (key: string, length: string): string =>
+    `POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${key}\r\ncontent-type: application/json\r\n${length}\r\n\r\n`
+  const slow = [head('one-a', 'content-length: 4194304'), head('one-b', 'transfer-encoding: chunked')].map((text) => {
+    const connection = openConnection(port)
+    connection.socket.write(text)
+    return connection
+  })
+  const ask = async (key: string) => {
+    const connection = openConnection(port)
+    connection.socket.write(`${head(key, 'content-length: 2')}{}`)
+    const reply = await waitUntil(() => firstReply(connection.received()) ?? undefined)
+    connection.socket.destroy()
+    return reply
+  }
+  const refused = await waitUntil(async () => {
+    const reply = await ask('one-a')
+    return reply.status === 429 && reply
+  })
+  assert.equal(JSON.parse(refused.body).error.details.limit, 'org_body_bytes')
+  assert.equal((await ask('two')).status, 400, 'the body itself is refused')
+  assert.equal((await get('one-a')).status, 200, 'what has no body is served')
+  for (const { socket } of slow) socket.destroy()
+  await waitUntil(async () => (await ask('one-a')).status === 400)
+})
+
+test('an organization has one turn for its large bodies, however its keys are spelled', async (t) => {
+  const order: OrgId[] = []
+  const createSandbox: UseCases['createSandbox'] = ({ org_id }) => {
+    order.push(org_id)
+    return Promise.resolve(theSandbox)
+  }
+  const { app } = await listen(t, {}, { createSandbox })
+  const payload = '{"image":"registry.example/box:1"}'.padEnd(70_000)
+  const ask = async (authorization: string): Promise<void> => {
+    const headers = { authorization, 'content-type': 'application/json' }
+    await app.inject({ method: 'POST', url: '/v1/sandboxes', headers, payload })
+  }
+  const spellings = Array.from({ length: 20 }, (_, n) => `Bearer${' '.repeat(n + 1)}one-a`)
+  await Promise.all([...spellings, 'Bearer two'].map(ask))
+  assert.equal(order.length, 21)
+  const turn = order.findIndex((org) => org === CALLERS.get('two')?.org_id)
+  assert.ok(turn > 0 && turn < 5, `its turn came after ${String(turn)} others`)
+})
+
+test('who guesses keys is refused without a look-up after a while, and a known key from the same address is served all along', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  let lookUps = 0
+  const counted = {
+    ...control.deps,
+    db: { ...control.deps.db, asSystem: (fn) => ((lookUps += 1), control.deps.db.asSystem(fn)) },
+  } satisfies typeof control.deps
+  const { createApiKey, authenticate, getOrg } = bindUseCases(counted)
+  const made = await createApiKey(control.caller, { name: 'known', scopes: ['admin'], expires_at: null })
+  const rates = { ...NO_RATES, strangers: { perSec: 1, burst: 5 } }
+  const { get, clock } = await listen(t, { rates }, { authenticate, getOrg })
+  assert.equal((await get(made.key, '/v1/me/org')).status, 200)
+  lookUps = 0
+  const statuses: number[] = []
+  for (let guess = 0; guess < 50; guess++) statuses.push((await get(`guess-${String(guess)}`, '/v1/me/org')).status)
+  assert.deepEqual(statuses, [...Array<number>(5).fill(401), ...Array<number>(45).fill(429)])
+  assert.equal(lookUps, 5)
+  await waitUntil(async () => {
+    assert.equal((await get(made.key, '/v1/me/org')).status, 200)
+    return lookUps > 5 // it was looked up anew: a key is trusted for a second
+  })
+  clock.advance(1_000)
+  assert.equal((await get('another guess', '/v1/me/org')).status, 401)
+})
+
+test('who guesses the credentials or join tokens of workers is refused after a while as well', async (t) => {
+  const control = await makeTestControl()
+  t.after(() => control.close())
+  const { deps } = control
+  const plugins = (rates: StrangerRates): readonly FastifyPluginAsync[] => [
+    makeSyncRoute({ control: deps, rates, tickets: { showTickets: () => [] }, replicas: { urls: [] } }),
+    makeJoinRoute(deps, rates),
+  ]
+  const rates = { ...NO_RATES, strangers: { perSec: 1, burst: 3 } }
+  const { url, clock } = await listen(t, { rates }, {}, plugins)
+  const credential_sha256 = 'a'.repeat(64)
+  const joining = JSON.stringify({ protocol: 3, token: 'syw_x', credential_sha256, name: null, fallback_name: 'a' })
+  const send = async (path: string, body: string): Promise<number> => {
+    const headers = { authorization: 'Bearer guess', 'content-type': 'application/json' }
+    return (await fetch(`${url}/worker/v1/${path}`, { method: 'POST', headers, body })).status
+  }
+  const asked = [['join', joining], ['sync', '{}'], ['join', joining], ['join', joining], ['sync', '{}']] as const // prettier-ignore
+  const statuses: number[] = []
+  for (const [path, body] of asked) statuses.push(await send(path, body))
+  assert.deepEqual(statuses, [401, 401, 401, 429, 429])
+  clock.advance(1_000)
+  assert.equal(await send('join', joining), 401)
+})

@@ -1,0 +1,127 @@
+import assert from 'node:assert/strict'
+import { connect } from 'node:net'
+import { test } from 'node:test'
+import { assertReply } from '../../support/contract.ts'
+import { openBusyWorld, makeThings, type KeyedOperation, type Things } from '../../support/every-operation.ts'
+import { send, type Asking, type Sent } from '../../support/send.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const { world, caller, key } = await openBusyWorld()
+
+const ask = (id: KeyedOperation, asking: Asking): Promise<Sent> => send(world.url, { id, key, asking })
+const wait = (id: string, query: Readonly<Record<string, string>>): Promise<Sent> =>
+  ask('wait_for_sandbox', { params: { sandbox_id: id }, query })
+const change = (id: KeyedOperation, sandbox: string): Promise<Sent> => ask(id, { params: { sandbox_id: sandbox } })
+const waiting = (): number => world.control.deps.waits.taken
+
+async function things(): Promise<Things> {
+  return await makeThings(world, caller)
+}
+
+test('a wait ends with the sandbox as soon as it has one of the statuses, whoever brings it there', async () => {
+  const { idle } = await things()
+  const running = wait(idle.id, { for: 'running', timeout: '60' })
+  const byName = ask('wait_for_sandbox_by_name', { params: { name: idle.name }, query: { for: 'failed,running' } })
+  await waitUntil(() => waiting() === 2)
+  await change('start_sandbox', idle.id)
+  for (const { status, text } of await Promise.all([running, byName])) {
+    assert.equal(status, 200, text)
+    assert.equal(JSON.parse(text).status, 'running')
+    assertReply('wait_for_sandbox', 200, JSON.parse(text))
+  }
+  const over = wait(idle.id, { timeout: '60' }) // for the end, where nothing is said
+  await waitUntil(() => waiting() === 1)
+  await change('stop_sandbox', idle.id)
+  assert.equal(JSON.parse((await over).text).status, 'stopped')
+  assert.equal(waiting(), 0)
+})
+
+test('a wait for what is so already ends at once, and one whose time is over answers the sandbox as it is', async () => {
+  const { idle, running } = await things()
+  assert.equal(JSON.parse((await wait(running.id, { for: 'running' })).text).status, 'running')
+  const late = await wait(idle.id, { for: 'running', timeout: '0' })
+  assert.deepEqual([late.status, JSON.parse(late.text).status], [200, 'created'])
+  const later = await wait(idle.id, { for: 'running', timeout: '1' })
+  assert.deepEqual([later.status, JSON.parse(later.text).status], [200, 'created'])
+  assert.equal(later.headers.get('etag'), late.headers.get('etag'))
+})
+
+test('a sandbox that is deleted while it is waited for is not there any more', async () => {
+  const { idle } = await things()
+  const deleted = wait(idle.id, { for: 'running', timeout: '60' })
+  await waitUntil(() => waiting() === 1)
+  await change('delete_sandbox', idle.id)
+  const { status, code } = await deleted
+  assert.deepEqual([status, code], [404, 'sandbox_not_found'])
+})
+
+test('a wait that is pinned to a run ends when that run can come to it no more', async () => {
+  const { running } = await things()
+  const { run_id } = JSON.parse((await ask('get_sandbox', { params: { sandbox_id: running.id } })).text)
+  const pinned = wait(running.id, { for: 'created', run: run_id, timeout: '60' })
+  await waitUntil(() => waiting() === 1)
+  await change('stop_sandbox', running.id)
+  const ended = await pinned
+  assert.deepEqual([ended.status, ended.code], [409, 'run_over'])
+  assertReply('wait_for_sandbox', 409, JSON.parse(ended.text))
+  assert.equal(JSON.parse((await wait(running.id, { for: 'stopped', run: run_id })).text).status, 'stopped')
+  await change('start_sandbox', running.id)
+  const other = await wait(running.id, { for: 'running', run: run_id, timeout: '60' })
+  assert.deepEqual([other.status, other.code], [409, 'run_over'])
+  const { accepted } = JSON.parse(other.text).error.details
+  assert.notEqual(accepted, run_id)
+  assert.equal((await wait(running.id, { for: 'running', run: accepted, timeout: '60' })).status, 200)
+})
+
+test('a word that is no status is refused', async () => {
+  const { idle } = await things()
+  for (const bad of ['', 'gone', 'running,', 'running, stopped'])
+    assert.equal((await wait(idle.id, { for: bad })).status, 400, bad)
+})
+
+test('a client that leaves frees its place, however long it has waited', async () => {
+  const { idle } = await things()
+  const { hostname, port } = new URL(world.url)
+  const head = `GET /v1/sandboxes/${idle.id}/wait?for=running&timeout=300 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${key}\r\n\r\n`
+  for (const stays of [0, 2_500]) {
+    const socket = connect(Number(port), hostname, () => socket.write(head))
+    await waitUntil(() => waiting() === 1)
+    const fromMs = performance.now()
+    await waitUntil(() => performance.now() - fromMs >= stays)
+    socket.destroy()
+    await waitUntil(() => waiting() === 0)
+  }
+})
+
+test('a wait that lasts has its reply, whole, on a connection that says that it closes', async () => {
+  const { idle } = await things()
+  const { hostname, port } = new URL(world.url)
+  let received = ''
+  const head = `GET /v1/sandboxes/${idle.id}/wait?for=running&timeout=300 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${key}\r\n\r\n`
+  const socket = connect(Number(port), hostname, () => socket.write(head))
+  socket.setEncoding('utf8').on('data', (piece: string) => (received += piece))
+  const closed = new Promise((resolve) => socket.once('close', resolve))
+  await waitUntil(() => waiting() === 1)
+  const fromMs = performance.now()
+  await waitUntil(() => performance.now() - fromMs >= 2_500)
+  socket.write('GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n') // is not answered: the reply before it closes the connection
+  await change('start_sandbox', idle.id)
+  await closed
+  const [lines = '', body = ''] = received.split('\r\n\r\n')
+  assert.match(lines, /^HTTP\/1.1 200 OK\r\n/)
+  assert.match(lines, /connection: close/i)
+  assert.match(lines, /x-request-id: /)
+  assert.equal(JSON.parse(body).status, 'running')
+  assert.equal(Number(/content-length: (\d+)/i.exec(lines)?.[1]), Buffer.byteLength(body))
+})
+
+test('waits are answered when the server closes', async () => {
+  const { idle } = await things()
+  const cut = wait(idle.id, { for: 'running', timeout: '300' })
+  await waitUntil(() => waiting() === 1)
+  await world.goAway()
+  const { status, text } = await cut
+  assert.deepEqual([status, JSON.parse(text).status], [200, 'created'])
+  assert.equal(waiting(), 0)
+  await world.comeBack()
+})

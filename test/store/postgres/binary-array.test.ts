@@ -1,0 +1,65 @@
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import fc from 'fast-check'
+import { Client } from 'pg'
+import * as arrays from '../../../src/store/postgres/binary-array.ts'
+import { columnTypes } from '../../../src/store/postgres/column-types.ts'
+import { makeTestDatabase } from '../../support/postgres.ts'
+
+let database: Awaited<ReturnType<typeof makeTestDatabase>>
+let client: Client
+before(async () => {
+  database = await makeTestDatabase()
+  client = new Client({ connectionString: database.url, types: columnTypes })
+  await client.connect()
+})
+after(async () => {
+  await client.end()
+  await database.close()
+})
+
+/** What PostgreSQL reads out of an array, one row an element. */
+async function readBack(type: string, array: Buffer): Promise<readonly unknown[]> {
+  const { rows } = await client.query<{ readonly value: unknown }>({
+    text: `SELECT value FROM unnest($1::${type}[]) WITH ORDINALITY AS r(value, place) ORDER BY place`,
+    values: [array],
+  })
+  return rows.map(({ value }) => value)
+}
+
+const list = <Value>(value: fc.Arbitrary<Value>) => fc.array(fc.option(value), { maxLength: 20 })
+/** What the tables can hold: no NUL, no half of a surrogate pair. */
+const aText = fc.string({ unit: 'grapheme' }).map((text) => text.replaceAll('\0', ''))
+const anInstant = fc.date({
+  min: new Date('0001-01-01T00:00:00Z'),
+  max: new Date('9999-12-31T00:00:00Z'),
+  noInvalidDate: true,
+})
+
+test('PostgreSQL reads from a binary array the very values that were written, nulls and empty lists included', async () => {
+  await fc.assert(
+    fc.asyncProperty(list(aText), list(fc.uuid()), list(fc.maxSafeInteger()), async (texts, uuids, bigints) => {
+      assert.deepEqual(await readBack('text', arrays.texts(texts)), texts)
+      assert.deepEqual(await readBack('uuid', arrays.uuids(uuids)), uuids)
+      assert.deepEqual(await readBack('bigint', arrays.bigints(bigints)), bigints)
+    }),
+    { numRuns: 50 },
+  )
+  await fc.assert(
+    fc.asyncProperty(list(fc.integer()), list(fc.boolean()), list(anInstant), async (integers, booleans, instants) => {
+      assert.deepEqual(await readBack('integer', arrays.integers(integers)), integers)
+      assert.deepEqual(await readBack('boolean', arrays.booleans(booleans)), booleans)
+      assert.deepEqual(await readBack('timestamptz', arrays.instants(instants)), instants)
+    }),
+    { numRuns: 50 },
+  )
+  const bytes = [Buffer.from([0, 255, 10]), null, Buffer.alloc(0)]
+  assert.deepEqual(await readBack('bytea', arrays.byteStrings(bytes)), bytes)
+  assert.deepEqual(await readBack('json', arrays.jsons(['{"a":"\\u00e9 \\"é"}', null])), [{ a: 'é "é' }, null])
+})
+
+test('a text that is no UUID is refused before it reaches the database', () => {
+  assert.throws(() => arrays.uuids(['0f3c1a52-0000-7000-8000-00000000000']))
+  assert.throws(() => arrays.uuids(['']))
+  assert.throws(() => arrays.uuids(['0f3c1a52-0000-7000-8000-00000000000g']))
+})

@@ -1,0 +1,139 @@
+import assert from 'node:assert/strict'
+import { after, before, describe, test } from 'node:test'
+import { Client } from 'pg'
+import { asId, type OrgId } from '../../../src/domain/ids.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import { isUnavailable, openDatabase, type Database } from '../../../src/store/postgres/database.ts'
+import { startExternalPostgres, type ExternalPostgres } from '../../support/external-postgres.ts'
+import { startFaultProxy, type FaultProxy } from '../../support/fault-proxy.ts'
+import { onServer } from '../../support/postgres.ts'
+import { tell } from '../../support/process-tree.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const ORG = asId<OrgId>('00000000-0000-7000-8000-00000000000a')
+const STATEMENT_MS = 1_000
+
+describe('the database while it is out of reach', () => {
+  let external: ExternalPostgres
+  let proxy: FaultProxy
+  let db: Database
+
+  before(async () => {
+    external = await startExternalPostgres({ settings: { max_connections: '12', fsync: 'off' } })
+    proxy = await startFaultProxy(external.port)
+    db = await open()
+  })
+  after(async () => {
+    await db.close()
+    await proxy.close()
+    await external.close()
+  })
+
+  const ask = (): Promise<unknown> => db.asOrg(ORG, (q) => q.query({ text: 'select 1' }))
+  const answers = (): Promise<boolean> => ask().then(() => true, () => false) // prettier-ignore
+  function open(): Promise<Database> {
+    return openDatabase({
+      connectionString: external.url.replace(String(external.port), String(proxy.port)),
+      tenantPoolSize: 4,
+      systemPoolSize: 4,
+      statementTimeoutMs: STATEMENT_MS,
+      log: makeLog('silent'),
+    })
+  }
+
+  test('a server that went away is known to be: what needs it is refused at once, and served by itself once it is back', async () => {
+    await ask()
+    await external.end('SIGKILL')
+    await waitUntil(async () => !(await answers()))
+    const fromMs = systemClock.monotonicMs()
+    const refused = await Promise.allSettled(Array.from({ length: 10_000 }, ask))
+    assert.ok(refused.every((one) => one.status === 'rejected' && isUnavailable(one.reason)))
+    assert.ok(systemClock.monotonicMs() - fromMs < 3_000, 'a refusal waited for a connection')
+    await external.start()
+    await waitUntil(answers, 5_000)
+  })
+
+  test('a network that swallows everything is found out: a statement on its way rejects, later ones are refused at once', async () => {
+    await ask()
+    proxy.setMode('swallow')
+    await assert.rejects(ask(), isUnavailable)
+    await assert.rejects(Promise.all(Array.from({ length: 20 }, ask)), isUnavailable)
+    const fromMs = systemClock.monotonicMs()
+    await assert.rejects(ask(), isUnavailable)
+    assert.ok(systemClock.monotonicMs() - fromMs < 1_000, 'what is known to be away was waited for')
+    proxy.setMode('pass')
+    proxy.resetAll()
+    await waitUntil(answers)
+  })
+
+  test('a server that makes no new connections, and serves those that there are, is not away: requests share them', async () => {
+    await ask()
+    tell(external.pid(), 'SIGSTOP') // its sessions run on
+    try {
+      await Promise.all(Array.from({ length: 200 }, ask))
+    } finally {
+      tell(external.pid(), 'SIGCONT')
+    }
+  })
+
+  test('closing waits for nobody who is out of reach', async () => {
+    const other = await open()
+    await other.asOrg(ORG, (q) => q.query({ text: 'select 1' }))
+    proxy.setMode('swallow')
+    const fromMs = systemClock.monotonicMs()
+    await other.close()
+    assert.ok(systemClock.monotonicMs() - fromMs < 5_000)
+    proxy.setMode('pass')
+    proxy.resetAll()
+    await waitUntil(answers)
+  })
+
+  test('no more wait for a connection than its limit, and those within it get theirs in their turn', async () => {
+    const WAITING_LIMIT = 4_096
+    const TAKEN = 4
+    const held = Promise.withResolvers<void>()
+    const holders = Array.from({ length: TAKEN }, () => db.asOrg(ORG, () => held.promise))
+    await Promise.race([Promise.all(holders), systemClock.sleep(500)])
+    const asked = Promise.allSettled(Array.from({ length: WAITING_LIMIT + 100 }, ask))
+    await systemClock.sleep(100)
+    held.resolve()
+    await Promise.all(holders)
+    const outcomes = await asked
+    assert.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, WAITING_LIMIT)
+    assert.ok(outcomes.every((one) => one.status === 'fulfilled' || isUnavailable(one.reason)))
+  })
+
+  test('a lock that somebody holds is not waited for longer than a request waits, and is no outage', async () => {
+    await db.asSystem((q) => q.query({ text: 'create table if not exists hot (id int4)' }))
+    await onServer(external.adminUrl, async (admin) => {
+      await admin.query('begin; lock table hot in access exclusive mode')
+      const blocked = db.asOrg(ORG, (q) => q.query({ text: 'select * from hot' }))
+      await assert.rejects(blocked, isUnavailable)
+      await ask()
+      await admin.query('rollback')
+    })
+  })
+
+  test('where one of its pools has every connection that the server gives, it gives one up for the other', async () => {
+    await db.close()
+    db = await open()
+    await Promise.all(Array.from({ length: 4 }, () => db.asSystem((q) => q.query({ text: 'select pg_sleep(0.1)' }))))
+    const others = await takeAll()
+    await waitUntil(answers)
+    await Promise.all(others.map((client) => client.end()))
+  })
+
+  async function takeAll(): Promise<readonly Client[]> {
+    const taken: Client[] = []
+    for (;;) {
+      const client = new Client({ connectionString: external.url })
+      try {
+        await client.connect()
+        taken.push(client)
+      } catch {
+        return taken // there is no more
+      }
+    }
+  }
+})
