@@ -6,7 +6,7 @@ import { settingRows } from '../src/config.ts'
 import { EVENT_TYPES } from '../src/domain/events/event-types.ts'
 import { abilitiesTable } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-plan.ts'
-import { OCI_ABILITIES } from '../src/worker/drivers/oci/probe.ts'
+import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
 
 const README = join(import.meta.dirname, '..', 'README.md')
 const EVENTS = join(import.meta.dirname, '..', 'docs', 'events.md')

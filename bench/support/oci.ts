@@ -1,5 +1,5 @@
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
-import { whatIsMissing } from '../../src/worker/drivers/oci/probe.ts'
+import { whatIsMissing } from '../../src/worker/drivers/oci/run/probe.ts'
 
 /** Why real sandboxes can't run here, or null. */
 export function whyNoOci(): string | null {

@@ -3,7 +3,7 @@ import type { RunId, WorkerId } from '../../src/domain/ids.ts'
 import { SELF_FENCE_MS } from '../../src/domain/workers/lease.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
-import { runAgent } from '../../src/worker/agent.ts'
+import { runAgent } from '../../src/worker/agent/agent.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import {
   behaviourByImage,
@@ -11,8 +11,8 @@ import {
   makeSimulatedWorld,
   type SimulatedWorld,
 } from '../../src/worker/drivers/simulated.ts'
-import type { Lease } from '../../src/worker/lease.ts'
-import { nextLife } from '../../src/worker/life.ts'
+import type { Lease } from '../../src/worker/agent/lease.ts'
+import { nextLife } from '../../src/worker/agent/life.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { makeLife, type Ending, type Gates, type Life } from './gates.ts'
 import { NO_VOLUMES, type Link, type Network } from './network.ts'

@@ -1,5 +1,5 @@
 import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
-import type { ControlPlane } from '../../src/worker/control-plane.ts'
+import type { ControlPlane } from '../../src/worker/agent/control-plane.ts'
 import { makeLife, type Ending, type Gates, type Life } from './gates.ts'
 import type { Replica } from './replica.ts'
 

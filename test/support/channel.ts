@@ -3,7 +3,7 @@ import { createServer } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { WebSocket, WebSocketServer } from 'ws'
 import type { OpenChannel } from '../../src/control/streams/open-channel.ts'
-import { pipeChannel } from '../../src/worker/pipe-channel.ts'
+import { pipeChannel } from '../../src/worker/processes/pipe-channel.ts'
 
 /** Both ends of a WebSocket over loopback: the control plane's, paused, and the worker's. */
 export async function socketPair(): Promise<readonly [WebSocket, WebSocket]> {

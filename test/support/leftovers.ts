@@ -1,8 +1,8 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { tryCommand } from '../../src/lib/run-command.ts'
-import { mountFolderOf, parentName } from '../../src/worker/drivers/oci/leftovers.ts'
-import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
+import { mountFolderOf, parentName } from '../../src/worker/drivers/oci/run/leftovers.ts'
+import { mountPointsBelow } from '../../src/worker/drivers/shared/mounts.ts'
 
 const COMMAND_TIMEOUT_MS = 10_000
 

@@ -50,7 +50,7 @@ export function makeLocalGuest(): Guest {
 
 /** Starts the very program that serves files in sandboxes, in whatever a guest is. */
 export async function startFilesProcess(guest: Guest): Promise<GuestProcess> {
-  const args = [join(import.meta.dirname, '../../src/worker/drivers/oci/guest/files.pl'), process.arch]
+  const args = [join(import.meta.dirname, '../../src/worker/perl/guest/files.pl'), process.arch]
   return await guest.exec({ cmd: 'perl', args, env: [], cwd: '/', user: null, tty: null, rlimits: [] })
 }
 

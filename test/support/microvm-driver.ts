@@ -6,7 +6,7 @@ import { makeLog } from '../../src/lib/log.ts'
 import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
 import type { Images } from '../../src/worker/drivers/oci/context.ts'
-import { mountPointsBelow } from '../../src/worker/drivers/oci/mounts.ts'
+import { mountPointsBelow } from '../../src/worker/drivers/shared/mounts.ts'
 import type { MicrosandboxDriverInput } from '../../src/worker/drivers/microsandbox/context.ts'
 import { makeMicrosandboxDriver } from '../../src/worker/drivers/microsandbox/driver.ts'
 import {

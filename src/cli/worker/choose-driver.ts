@@ -6,8 +6,8 @@ import { fieldsBeyond } from '../../domain/spec/required-abilities.ts'
 import { findInstallation, isolationOf, whatMicroVmsLack } from '../../worker/drivers/microsandbox/installation.ts'
 import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-plan.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
-import { OCI_ABILITIES, whatIsMissing } from '../../worker/drivers/oci/probe.ts'
-import type { FoundRuntime } from '../../worker/drivers/oci/runtime.ts'
+import { OCI_ABILITIES, whatIsMissing } from '../../worker/drivers/oci/run/probe.ts'
+import type { FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
 import { microVmFolder, sandboxFolder } from './start-worker.ts'
 
 /** Drivers that run sandboxes, in the order of preference: the strongest isolation first. */

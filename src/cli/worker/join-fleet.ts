@@ -3,7 +3,7 @@ import { WORKER_PROTOCOL_VERSION } from '../../contract/workers/worker-protocol.
 import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import { systemRandom } from '../../lib/random.ts'
-import { joinOnce, JoinRefused } from '../../worker/join.ts'
+import { joinOnce, JoinRefused } from '../../worker/agent/join.ts'
 import { say } from '../say.ts'
 import { readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 

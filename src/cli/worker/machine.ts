@@ -6,11 +6,11 @@ import type { WorkerId } from '../../domain/ids.ts'
 import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
 import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
-import { runAgent } from '../../worker/agent.ts'
-import type { ControlPlane } from '../../worker/control-plane.ts'
+import { runAgent } from '../../worker/agent/agent.ts'
+import type { ControlPlane } from '../../worker/agent/control-plane.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { ensureDemoImage } from '../../worker/images/demo.ts'
-import { openLease, type Lease } from '../../worker/lease.ts'
+import { openLease, type Lease } from '../../worker/agent/lease.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
 import { makeFilesOf } from '../../worker/volumes/files-of.ts'
 import type { VolumeStorage } from '../../worker/volumes/storage.ts'
@@ -58,7 +58,7 @@ export async function openMachine(
 /** Who a worker is, and how it reaches its control plane. */
 export type Identity = {
   readonly worker_id: WorkerId
-  /** See `worker/life.ts`. */
+  /** See `worker/agent/life.ts`. */
   readonly life: string
   readonly controlPlane: ControlPlane
   readonly onSynced?: (answer: SyncAnswer) => void

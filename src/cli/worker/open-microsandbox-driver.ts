@@ -4,7 +4,7 @@ import { systemClock } from '../../lib/clock.ts'
 import { makeMicrosandboxDriver } from '../../worker/drivers/microsandbox/driver.ts'
 import { findInstallation } from '../../worker/drivers/microsandbox/installation.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
-import { startWatchdog } from '../../worker/drivers/watchdog.ts'
+import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
 import { microVmFolder, openImages, UID_SHIFT, type DriverDeps } from './start-worker.ts'
 
 /** Opens the driver for microVMs. Rejects, in words, with what the machine lacks for it. */

@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import type { Config } from '../../config.ts'
 import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { readLayersInUse } from '../../worker/drivers/oci/layers-in-use.ts'
+import { readLayersInUse } from '../../worker/drivers/oci/rootfs/layers-in-use.ts'
 import { openImageStore, type ImageStore } from '../../worker/images/store.ts'
 import { openSandboxLogs } from '../../worker/logs/log-store.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
@@ -44,7 +44,7 @@ export function leaseFileOf(config: Config): string {
   return join(config.dataDir, 'lease.json')
 }
 
-/** Where a worker notes its life: see `worker/life.ts`. */
+/** Where a worker notes its life: see `worker/agent/life.ts`. */
 export function lifeFileOf(config: Config): string {
   return join(config.dataDir, 'life.json')
 }

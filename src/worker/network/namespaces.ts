@@ -1,5 +1,5 @@
 import type { Cidr } from '../../domain/network/cidr.ts'
-import { callSystem } from '../system-calls.ts'
+import { callSystem } from '../processes/system-calls.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type Installation } from './installation.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './system.ts'
 

@@ -4,7 +4,7 @@
  */
 import { readFile, readdir, readlink, realpath } from 'node:fs/promises'
 import { relative } from 'node:path'
-import { parseMountinfo, type Mount } from '../mountinfo.ts'
+import { parseMountinfo, type Mount } from '../processes/mountinfo.ts'
 
 /** The mounts that a process sees; none when it has ended. */
 export async function mountsOf(pid: string): Promise<readonly Mount[]> {

@@ -8,9 +8,9 @@ import { basename, join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { ownCommands, runCommand, tryCommand } from '../../lib/run-command.ts'
-import { makeMountDir, mountFolderOf } from '../drivers/oci/leftovers.ts'
-import { mount, unmountBelow } from '../drivers/oci/mounts.ts'
-import type { Mount } from '../mountinfo.ts'
+import { makeMountDir, mountFolderOf } from '../drivers/oci/run/leftovers.ts'
+import { mount, unmountBelow } from '../drivers/shared/mounts.ts'
+import type { Mount } from '../processes/mountinfo.ts'
 import { isMountedBeside, mountsOf } from './mounted.ts'
 
 export type PoolInput = {

@@ -10,10 +10,10 @@ import { describe, test } from 'node:test'
 import fc from 'fast-check'
 import { makeLog } from '../../../src/lib/log.ts'
 import type { Guest, GuestProcess } from '../../../src/worker/channel/guest.ts'
-import { startPiped } from '../../../src/worker/drivers/oci/exec-carrier.ts'
-import { makeLauncher } from '../../../src/worker/drivers/oci/launcher.ts'
-import { makeFifoPool } from '../../../src/worker/drivers/oci/fifo-pool.ts'
-import { connectByProcess } from '../../../src/worker/drivers/oci/tcp-connect.ts'
+import { startPiped } from '../../../src/worker/drivers/oci/exec/exec-carrier.ts'
+import { makeLauncher } from '../../../src/worker/drivers/oci/run/launcher.ts'
+import { makeFifoPool } from '../../../src/worker/drivers/oci/run/fifo-pool.ts'
+import { connectByProcess } from '../../../src/worker/drivers/oci/exec/tcp-connect.ts'
 import { connectAgent, type AgentClient } from '../../support/agent-client.ts'
 import { makeLocalGuest } from '../../support/local-guest.ts'
 import { openTcp } from '../../support/tcp-client.ts'
@@ -22,7 +22,7 @@ import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const MIB = 1024 * 1024
-const SCRIPT = join(import.meta.dirname, '../../../src/worker/drivers/oci/guest/tcp.pl')
+const SCRIPT = join(import.meta.dirname, '../../../src/worker/perl/guest/tcp.pl')
 const LIMIT_MS = 60_000
 
 /** A guest that connects as the driver of containers does, on this machine itself. */

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { StartFailure } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
-import { readOrNull } from '../oci/processes.ts'
+import { readOrNull } from '../shared/processes.ts'
 import type { VmPaths } from './installation.ts'
 import type { SdkAnswer } from './sdk-request.ts'
 

@@ -4,7 +4,7 @@ import { isMissing } from '../../../lib/is-missing.ts'
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { LogStream, LogWriter } from '../../logs/logs.ts'
-import { readJson, writeWhole } from '../json-file.ts'
+import { readJson, writeWhole } from '../shared/json-file.ts'
 
 /** What the runtime captured of one sandbox, on its way into our own log. */
 export type LogFollower = {

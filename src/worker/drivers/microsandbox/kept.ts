@@ -2,7 +2,7 @@ import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type SandboxId } from '../../../domain/ids.ts'
 import type { ImageConfig } from '../../images/image.ts'
-import { readJson, writeWhole } from '../json-file.ts'
+import { readJson, writeWhole } from '../shared/json-file.ts'
 
 /**
  * A sandbox whose disk the runtime keeps: it has started once. Its image is told here, because the disk means something

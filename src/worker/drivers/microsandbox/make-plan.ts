@@ -2,7 +2,7 @@ import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Ability } from '../../../domain/spec/abilities.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../driver.ts'
-import { withInterpreter } from '../oci/system-files.ts'
+import { withInterpreter } from '../shared/system-files.ts'
 import { planNetwork } from './vm-network.ts'
 import type { VmMount, VmPatch, VmPlan } from './vm-plan.ts'
 

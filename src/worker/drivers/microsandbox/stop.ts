@@ -1,4 +1,4 @@
-import { isAlive, sendSignal } from '../oci/processes.ts'
+import { isAlive, sendSignal } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
 import type { VmRecord } from './vm-records.ts'
 

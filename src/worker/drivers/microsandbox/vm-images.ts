@@ -5,7 +5,7 @@ import type { Image } from '../../images/image.ts'
 import { makeSingleFlight } from '../../images/single-flight.ts'
 import { StartError } from '../driver.ts'
 import { ownCommands } from '../../../lib/run-command.ts'
-import { unmountBelow } from '../oci/mounts.ts'
+import { unmountBelow } from '../shared/mounts.ts'
 import { exportImage } from './export-image.ts'
 import type { Msb } from './msb.ts'
 

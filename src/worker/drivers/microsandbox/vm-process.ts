@@ -1,6 +1,6 @@
 import { readdir } from 'node:fs/promises'
 import type { Clock } from '../../../lib/clock.ts'
-import { commandLineOf, isAlive, markProcess, sendSignal, type ProcessMark } from '../oci/processes.ts'
+import { commandLineOf, isAlive, markProcess, sendSignal, type ProcessMark } from '../shared/processes.ts'
 
 /** Every process whose command line holds all of these words. Read from the machine, whatever a record says. */
 export async function findProcesses(words: readonly string[]): Promise<readonly ProcessMark[]> {

@@ -1,8 +1,8 @@
 import type { RunId } from '../../../domain/ids.ts'
-import { readJson } from '../json-file.ts'
-import type { KeptRun } from '../kept-run.ts'
-import type { ProcessMark } from '../oci/processes.ts'
-import { openRunFiles, type RunFiles } from '../run-files.ts'
+import { readJson } from '../shared/json-file.ts'
+import type { KeptRun } from '../shared/kept-run.ts'
+import type { ProcessMark } from '../shared/processes.ts'
+import { openRunFiles, type RunFiles } from '../shared/run-files.ts'
 
 /** What this driver keeps of a run. */
 export type VmRecord = KeptRun<StartedVm> & { readonly idle_timeout_secs: number | null }

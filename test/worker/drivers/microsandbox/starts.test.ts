@@ -12,7 +12,7 @@ import {
 } from '../../../../src/worker/drivers/microsandbox/installation.ts'
 import { openKept } from '../../../../src/worker/drivers/microsandbox/kept.ts'
 import { openVmRecords, type VmRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
-import { markProcess, readBootId } from '../../../../src/worker/drivers/oci/processes.ts'
+import { markProcess, readBootId } from '../../../../src/worker/drivers/shared/processes.ts'
 import { makeMicroVmFixture, type MicroVmFixture } from '../../../support/microvm-driver.ts'
 import { named, wantedWithMounts } from '../../../support/mounts.ts'
 import { waitUntil } from '../../../support/wait.ts'

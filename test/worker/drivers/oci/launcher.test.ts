@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { makeLog } from '../../../../src/lib/log.ts'
-import { makeLauncher, type Launcher } from '../../../../src/worker/drivers/oci/launcher.ts'
+import { makeLauncher, type Launcher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { isAlive } from '../../../support/local-guest.ts'
 import { waitUntil } from '../../../support/wait.ts'
 
@@ -86,7 +86,7 @@ test('a launcher that is killed tells the end of what it started, and the next p
 })
 
 test('what a worker asked for as it died is not started', async () => {
-  const script = join(import.meta.dirname, '../../../../src/worker/drivers/oci/launcher.pl')
+  const script = join(import.meta.dirname, '../../../../src/worker/perl/launcher.pl')
   const mark = join(folder, 'started')
   const command = ['/dev/null', '/dev/null', '/dev/null', 'touch', mark].map((field) => `${field}\0`).join('')
   const request = Buffer.concat([Buffer.from([0, 0, 0, 5 + command.length, 0, 0, 0, 1, 3]), Buffer.from(command)])

@@ -3,7 +3,12 @@ import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promis
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import { inParent, openInRoot, resolveInRoot, RootPathError } from '../../../../src/worker/drivers/oci/root-path.ts'
+import {
+  inParent,
+  openInRoot,
+  resolveInRoot,
+  RootPathError,
+} from '../../../../src/worker/drivers/oci/rootfs/root-path.ts'
 
 let base = ''
 let root = ''

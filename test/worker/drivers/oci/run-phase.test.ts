@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { asId, type OrgId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
-import { phaseOf, type RunEvidence } from '../../../../src/worker/drivers/oci/run-phase.ts'
-import type { RunRecord } from '../../../../src/worker/drivers/oci/run-records.ts'
+import { phaseOf, type RunEvidence } from '../../../../src/worker/drivers/oci/run/run-phase.ts'
+import type { RunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
 const started: RunRecord['started'] = {

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync } fro
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { makeToolbox, toolCommand } from '../../../../src/worker/drivers/oci/toolbox.ts'
+import { makeToolbox, toolCommand } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
 
 const skip = process.platform === 'linux' ? false : 'needs Linux'
 

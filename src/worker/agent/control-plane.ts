@@ -1,0 +1,176 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import { WebSocket } from 'ws'
+import {
+  ASKED_HEADER,
+  STAND_BY_HOLD_MS,
+  STAND_BY_PATH,
+  SYNC_HOLD_MS,
+  type StreamAsked,
+  type SyncAnswer,
+  type SyncRequest,
+} from '../../contract/workers/worker-protocol.ts'
+import { problemIn } from './problem-in.ts'
+import { makeReplicaUrls } from './replica-urls.ts'
+
+/**
+ * The worker's way to its control plane: HTTP and WebSocket, always dialled from here. Its server processes are one: a sync
+ * goes to another one after the one before it failed.
+ */
+export interface ControlPlane {
+  /**
+   * Sends a whole picture and resolves with what is wanted. `onTaken` is called as soon as the picture was taken in, which
+   * prolongs the lease. Rejects when the control plane can't be reached or refuses; then the next one is tried.
+   */
+  sync(request: SyncRequest, signal: AbortSignal, onTaken?: () => Promise<void>): Promise<SyncAnswer>
+  /**
+   * Dials in with a ticket, at its URL, and resolves with a paused WebSocket; the signal ends the dialling, not the
+   * connection. Rejects when the ticket is over or not this worker's.
+   */
+  dial(ticket: Dialled, signal: AbortSignal): Promise<WebSocket>
+  /** The URLs to stand by at; absent where there is one only. */
+  readonly urls?: () => readonly string[]
+  /**
+   * Stands by for a stream and resolves, with a paused WebSocket, once one is wanted. Rejects when the control plane can't
+   * be reached, or has wanted none for `STAND_BY_HOLD_MS`: then it is asked again.
+   */
+  standBy(signal: AbortSignal, url?: string): Promise<{ readonly asked: StreamAsked; readonly socket: WebSocket }>
+}
+
+/** Of a ticket what dialling needs. */
+export type Dialled = { readonly ticket: string; readonly url?: string | undefined }
+
+/** The control plane removed this worker for good: what it runs was given away, and it may not come back as the same one. */
+export class WorkerRemoved extends Error {}
+
+/** How long a sync may take beyond the time that the control plane holds it. */
+const SYNC_SLACK_MS = 7_000
+/**
+ * How long a sync may be without a sign, where another server process can be tried: so that three that are stopped, one
+ * after the other, cost less than the lease (`SELF_FENCE_MS`).
+ */
+const SILENCE_MS = 4_000
+const DIAL_LIMIT_MS = 8_000
+/** The same where the ticket may have to be dialled elsewhere afterwards: the client waits 8 s in all. */
+const FIRST_DIAL_LIMIT_MS = 4_000
+const STAND_BY_SLACK_MS = 10_000
+
+/** Speaks to the control plane at `url`, and to the other URLs that it names, with the worker's own credential. */
+export function makeControlPlane(options: { readonly url: string; readonly credential: string }): ControlPlane {
+  const authorization = `Bearer ${options.credential}`
+  const replicas = makeReplicaUrls(options.url)
+
+  async function syncWith(url: string, request: SyncRequest, signal: AbortSignal): Promise<Response> {
+    const limitMs = replicas.untried > 0 ? SILENCE_MS : SYNC_HOLD_MS + SYNC_SLACK_MS
+    const silence = new AbortController()
+    const timer = setTimeout(() => {
+      silence.abort(new Error(`${url} gave no sign for ${String(limitMs)} ms`))
+    }, limitMs)
+    try {
+      return await fetch(new URL('/worker/v1/sync', url), {
+        method: 'POST',
+        headers: { authorization, 'content-type': 'application/json' },
+        body: JSON.stringify(request),
+        redirect: 'error', // the report is for the one who was named
+        signal: AbortSignal.any([signal, silence.signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
+      })
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+
+  return {
+    urls: () => replicas.all,
+    async sync(request, signal, onTaken) {
+      const url = replicas.current
+      try {
+        const response = await syncWith(url, request, signal)
+        if (response.ok) await onTaken?.()
+        const text = await response.text()
+        if (!response.ok) throw refusalOf(response.status, text)
+        const answer = JSON.parse(text) as SyncAnswer // the control plane is this program too, of the same protocol version
+        if (replicas.current === url) replicas.learn(url, answer.replicas ?? [])
+        return answer
+      } catch (error) {
+        if (!signal.aborted) replicas.leave(url)
+        throw error
+      }
+    },
+    async dial({ ticket, url: told }, signal) {
+      const url = told !== undefined && replicas.accepts(told) ? told : replicas.current
+      const path = `${STAND_BY_PATH}/${encodeURIComponent(ticket)}`
+      const open = async (to: string, limitMs: number): Promise<WebSocket> =>
+        (await openSocket(socketUrl(to, path), { authorization, limitMs, signal })).socket
+      if (url === replicas.current) return open(url, DIAL_LIMIT_MS)
+      try {
+        return await open(url, FIRST_DIAL_LIMIT_MS)
+      } catch (error) {
+        // It may be reached by another name than its own, as through a tunnel; if it was not that one, it refuses the ticket.
+        signal.throwIfAborted()
+        try {
+          return await open(replicas.current, FIRST_DIAL_LIMIT_MS)
+        } catch (second) {
+          throw new Error(`the ticket was taken neither at ${url} nor where this worker syncs`, {
+            cause: new AggregateError([error, second]),
+          })
+        }
+      }
+    },
+    async standBy(signal, url = replicas.current) {
+      const limitMs = STAND_BY_HOLD_MS + STAND_BY_SLACK_MS
+      const { socket, headers } = await openSocket(socketUrl(url, STAND_BY_PATH), { authorization, limitMs, signal })
+      try {
+        const text = Buffer.from(String(headers[ASKED_HEADER]), 'base64url').toString('utf8')
+        return { asked: JSON.parse(text) as StreamAsked, socket } // this program wrote it, of the same protocol version
+      } catch (error) {
+        socket.terminate()
+        throw new Error(`${url} wants a stream and does not say which: a proxy may keep its header`, { cause: error })
+      }
+    },
+  }
+}
+
+function socketUrl(base: string, path: string): URL {
+  const url = new URL(path, base)
+  url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:'
+  return url
+}
+
+function refusalOf(status: number, text: string): Error {
+  const { code, message } = problemIn(text)
+  if (status === 401 && code === 'worker_removed') return new WorkerRemoved(message)
+  return new Error(`the control plane refused a sync: ${String(status)} ${message}`)
+}
+
+type Opening = { readonly authorization: string; readonly limitMs: number; readonly signal: AbortSignal }
+
+function openSocket(
+  url: URL,
+  { authorization, limitMs, signal }: Opening,
+): Promise<{ readonly socket: WebSocket; readonly headers: IncomingHttpHeaders }> {
+  return new Promise((resolve, reject) => {
+    signal.throwIfAborted()
+    let headers: IncomingHttpHeaders = {}
+    const socket = new WebSocket(url, {
+      headers: { authorization },
+      handshakeTimeout: limitMs,
+      perMessageDeflate: false,
+      // Zeros are a mask that costs nothing; an unpredictable one protects proxies from scripts in browsers (RFC 6455, 10.3).
+      generateMask: (mask) => void mask.fill(0),
+    })
+    const onAbort = (): void => socket.terminate()
+    signal.addEventListener('abort', onAbort, { once: true })
+    // After the dialling, whoever joins the connection meets its end; an error that came with it tells nobody more.
+    socket.on('error', (error) => {
+      signal.removeEventListener('abort', onAbort)
+      reject(error)
+    })
+    socket.once('upgrade', (reply) => {
+      headers = reply.headers
+    })
+    socket.once('open', () => {
+      signal.removeEventListener('abort', onAbort)
+      socket.pause()
+      resolve({ socket, headers })
+    })
+  })
+}

@@ -1,0 +1,64 @@
+/**
+ * How long this worker may hold runs without a word from its control plane. It ends before the control plane calls the
+ * runs lost, so that none of them runs twice. The time is that since the machine's start: it goes on while a process is
+ * stopped and while the machine sleeps.
+ */
+import { readFileSync } from 'node:fs'
+import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
+import type { Clock } from '../../lib/clock.ts'
+import { readJson, writeWhole } from '../drivers/shared/json-file.ts'
+import { readBootId } from '../drivers/shared/processes.ts'
+import { makeTurns } from '../drivers/shared/turns.ts'
+
+export type Lease = {
+  /** The time by the lease's clock, in milliseconds. */
+  nowMs(): number
+  /** Notes that a message that set out at `sentAtMs` was answered. Overtaken answers change nothing. */
+  renew(sentAtMs: number): Promise<void>
+  isOver(): boolean
+}
+
+/** A lease that this process alone knows of; it begins now. */
+export function makeLease(clock: Pick<Clock, 'monotonicMs'>): Lease {
+  let renewedAtMs = clock.monotonicMs()
+  return {
+    nowMs: () => clock.monotonicMs(),
+    renew(sentAtMs) {
+      renewedAtMs = Math.max(renewedAtMs, sentAtMs)
+      return Promise.resolve()
+    },
+    isOver: () => clock.monotonicMs() - renewedAtMs >= SELF_FENCE_MS,
+  }
+}
+
+/** What stands in the file of a lease; the watchdog and the launcher read it, too. */
+type Written = { readonly boot: string; readonly over_at_ms: number }
+
+/**
+ * A lease in a file, which outlives this process: a later life of the worker has what is left of it, and the watchdog acts
+ * when it is over. Without a file, or with one of an earlier boot, it is over.
+ */
+export async function openLease(path: string): Promise<Lease> {
+  const boot = await readBootId()
+  const found = await readJson<Written>(path)
+  let overAtMs = found?.boot === boot ? found.over_at_ms : 0
+  const turns = makeTurns()
+  if (overAtMs === 0) await writeWhole(path, { boot, over_at_ms: 0 } satisfies Written)
+  return {
+    nowMs: sinceBootMs,
+    async renew(sentAtMs) {
+      await turns.take(path, async () => {
+        const wantedMs = sentAtMs + SELF_FENCE_MS
+        if (wantedMs <= overAtMs) return
+        await writeWhole(path, { boot, over_at_ms: wantedMs } satisfies Written)
+        overAtMs = wantedMs
+      })
+    },
+    isOver: () => sinceBootMs() >= overAtMs,
+  }
+}
+
+/** CLOCK_BOOTTIME (proc_uptime(5)), in steps of 10 ms. */
+function sinceBootMs(): number {
+  return Math.floor(Number(readFileSync('/proc/uptime', 'utf8').split(' ')[0]) * 1000)
+}

@@ -1,0 +1,126 @@
+import type { Duplex } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { createWebSocketStream, type WebSocket } from 'ws'
+import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
+import type { StreamAsked, WantedVolume } from '../../contract/workers/worker-protocol.ts'
+import type { Log } from '../../lib/log.ts'
+import type { Driver } from '../drivers/driver.ts'
+import { logLines } from '../logs/log-lines.ts'
+import type { SandboxLogs } from '../logs/logs.ts'
+import { pipeChannel } from '../processes/pipe-channel.ts'
+import { serveVolume } from '../volumes/serve-volume.ts'
+
+export type StreamDeps = {
+  readonly driver: Driver
+  readonly log: Log
+  readonly logs: Pick<SandboxLogs, 'read'>
+  readonly openFiles: (volume: WantedVolume) => Promise<VolumeFiles>
+  /** Called after each request that may have changed what a volume holds. */
+  readonly onFilesChanged: () => void
+}
+
+type AskedOf<Kind extends StreamAsked['kind']> = Extract<StreamAsked, { readonly kind: Kind }>
+
+/** What is asked for, and how the connection to serve it on is had: it is open already, or a ticket has to be dialled. */
+export type Wish<Asked = StreamAsked> = { readonly asked: Asked; readonly connect: () => Promise<WebSocket> }
+
+/** Serves what is asked for until either side has ended or the signal comes. What fails is reported, and ends it. */
+export function beginStream(deps: StreamDeps, wish: Wish, signal: AbortSignal): void {
+  serveStream(deps, wish, signal).catch((error: unknown) => {
+    deps.log.warn({ error, ...wish.asked }, 'a stream could not be opened')
+  })
+}
+
+function serveStream(deps: StreamDeps, { asked, connect }: Wish, signal: AbortSignal): Promise<void> {
+  switch (asked.kind) {
+    case 'agent':
+      return joinChannel(deps, { asked, connect }, signal)
+    case 'volume':
+      return serveFiles(deps, { asked, connect }, signal)
+    case 'logs':
+      return sendLogs(deps, { asked, connect }, signal)
+  }
+}
+
+/** Joins the stream to a run's command channel. */
+async function joinChannel(
+  deps: StreamDeps,
+  { asked, connect }: Wish<AskedOf<'agent'>>,
+  signal: AbortSignal,
+): Promise<void> {
+  // Both at once: neither needs the other, and a client waits for the sum otherwise.
+  const dialling = connect().then((socket) => ({ socket, destroy: () => socket.terminate() }))
+  const [{ socket }, channel] = await bothOrNone(dialling, deps.driver.openChannel(asked.run_id))
+  await pipeChannel(socket, channel, signal)
+}
+
+/** A connection as a stream, for what is served request by request or line by line. */
+async function dialStream(connect: Wish['connect']): Promise<Duplex> {
+  const stream = createWebSocketStream(await connect())
+  // An error before the stream is joined destroys it, which whoever joins it meets; nobody else hears of it.
+  stream.on('error', () => stream.destroy())
+  return stream
+}
+
+/** Answers requests for the files of a volume. */
+async function serveFiles(
+  deps: StreamDeps,
+  { asked, connect }: Wish<AskedOf<'volume'>>,
+  signal: AbortSignal,
+): Promise<void> {
+  const opening = deps.openFiles(asked.volume).then((files) => ({ files, destroy: () => undefined }))
+  const [client, { files }] = await bothOrNone(dialStream(connect), opening)
+  const hangUp = (): void => {
+    client.destroy()
+  }
+  signal.addEventListener('abort', hangUp, { once: true })
+  if (signal.aborted) hangUp() // while it was being opened
+  try {
+    await serveVolume(client, files, { log: deps.log, onChanged: deps.onFilesChanged })
+  } catch (error) {
+    if (!isHangUp(error)) throw error
+  } finally {
+    signal.removeEventListener('abort', hangUp)
+    client.destroy()
+  }
+}
+
+/** Sends what a query wants of a sandbox's log, as `log-protocol.ts` says; the control plane hangs up when it has enough. */
+async function sendLogs(
+  deps: StreamDeps,
+  { asked: { sandbox_id, query }, connect }: Wish<AskedOf<'logs'>>,
+  signal: AbortSignal,
+): Promise<void> {
+  const client = await dialStream(connect)
+  const gone = new AbortController()
+  client.once('close', () => {
+    gone.abort(new Error('the reader left'))
+  })
+  const entries = deps.logs.read(sandbox_id, query, AbortSignal.any([signal, gone.signal]))
+  try {
+    client.resume() // nothing comes this way, but the end
+    await pipeline(logLines(entries, query), client, { signal })
+  } catch (error) {
+    if (!isHangUp(error) && !gone.signal.aborted) throw error
+  } finally {
+    client.destroy()
+  }
+}
+
+type Destroyable = { destroy(): void }
+
+async function bothOrNone<A extends Destroyable, B extends Destroyable>(a: Promise<A>, b: Promise<B>): Promise<[A, B]> {
+  const [first, second] = await Promise.allSettled([a, b])
+  if (first.status === 'fulfilled' && second.status === 'fulfilled') return [first.value, second.value]
+  if (first.status === 'fulfilled') first.value.destroy()
+  if (second.status === 'fulfilled') second.value.destroy()
+  throw new Error('a stream could not be joined', {
+    cause: first.status === 'rejected' ? first.reason : second.status === 'rejected' ? second.reason : undefined,
+  })
+}
+
+/** A client that is done drops the connection; that is how every channel ends (agent protocol, section 1). */
+function isHangUp(error: unknown): boolean {
+  if (!(error instanceof Error) || !('code' in error)) return false
+  return error.code === 'ERR_STREAM_PREMATURE_CLOSE' || error.code === 'ABORT_ERR' || error.code === 'ECONNRESET'
+}

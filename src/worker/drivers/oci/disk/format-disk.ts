@@ -1,0 +1,55 @@
+import { mkdir, open, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Commands } from '../../../../lib/run-command.ts'
+import { callSystem } from '../../../processes/system-calls.ts'
+
+const FORMAT_TIMEOUT_MS = 60_000
+/** Of how many sizes an empty disk is kept; one of 8 GiB takes 116 KiB. */
+const SIZES_LIMIT = 16
+
+/** Makes a file a new, empty disk of a size; nothing may be there. */
+export type Format = (path: string, sizeMib: number) => Promise<void>
+
+/**
+ * Disks are copied from one that was formatted, of which all but the first blocks of each part are holes: 1 ms of processor, where
+ * formatting takes 2.5 (2026-11). Copies have one UUID, by which ext4 and the overlay above it tell nothing apart; the host
+ * finds disks by their files. `folder` is emptied.
+ */
+export async function makeFormat(commands: Commands, folder: string): Promise<Format> {
+  await rm(folder, { recursive: true, force: true }) // a worker that was killed may have formatted half of one
+  await mkdir(folder, { mode: 0o700 })
+  const empty = new Map<number, Promise<string>>()
+  const emptyOf = (sizeMib: number): Promise<string> | null => {
+    const known = empty.get(sizeMib)
+    if (known !== undefined || empty.size >= SIZES_LIMIT) return known ?? null
+    const made = makeEmpty(commands, join(folder, String(sizeMib)), sizeMib)
+    empty.set(sizeMib, made)
+    made.catch(() => empty.delete(sizeMib)) // who asked is told; the next one tries again
+    return made
+  }
+  return async (path, sizeMib) => {
+    const from = await emptyOf(sizeMib)
+    if (from === null) await formatAnew(commands, path, sizeMib)
+    else await callSystem(commands, ['copy', from, path])
+  }
+}
+
+async function makeEmpty(commands: Commands, path: string, sizeMib: number): Promise<string> {
+  await formatAnew(commands, path, sizeMib)
+  return path
+}
+
+/**
+ * Without a journal, which a disk that is checked after a crash can do without, and without room to grow, which takes 4 MiB of
+ * 8 GiB: 2.5 ms to make, 8 with both (2026-11).
+ */
+async function formatAnew(commands: Commands, path: string, sizeMib: number): Promise<void> {
+  const handle = await open(path, 'w', 0o600)
+  try {
+    await handle.truncate(sizeMib * 1024 * 1024)
+  } finally {
+    await handle.close()
+  }
+  const features = ['-O', '^has_journal,^resize_inode', '-E', 'lazy_itable_init=1,nodiscard', '-m', '0']
+  await commands.run('mkfs.ext4', ['-q', '-F', ...features, path], { timeoutMs: FORMAT_TIMEOUT_MS })
+}

@@ -1,0 +1,191 @@
+import { readFileSync } from 'node:fs'
+import { rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Log } from '../../../../lib/log.ts'
+import { makeGuestFiles } from '../../../channel/files-by-process.ts'
+import { FileFailure } from '../../../channel/guest-files.ts'
+import { ExecFailure } from '../../../channel/guest.ts'
+import type { Guest, GuestProcess } from '../../../channel/guest.ts'
+import type { Container } from './container.ts'
+import { startPiped } from './exec-carrier.ts'
+import type { Carrier, TerminalSize } from './exec-carrier.ts'
+import { planProcess, planTool, readProcessBase } from './exec-plan.ts'
+import type { ProcessBase, ProcessPlan } from './exec-plan.ts'
+import { exitCodeOf } from './exec-status.ts'
+import { startOnTerminal } from './exec-terminal.ts'
+import { makeFifoPool } from '../run/fifo-pool.ts'
+import type { Launcher } from '../run/launcher.ts'
+import { hideFolders } from '../rootfs/hide-folders.ts'
+import { makePidFiles } from '../run/pid-file.ts'
+import { makeGvisorGroup } from '../run/gvisor-group.ts'
+import { innerPid, makeProcessGroup } from '../run/process-group.ts'
+import type { ProcessGroup } from '../run/process-group.ts'
+import type { PtyBinding } from './pty-binding.ts'
+import { connectByProcess } from './tcp-connect.ts'
+import { toolCommand } from '../rootfs/toolbox.ts'
+
+export type ContainerGuestDeps = {
+  readonly log: Log
+  /** Starts the runtime's command lines. */
+  readonly launcher: Launcher
+  /** From `loadPtyBinding`; null makes terminals by script(1). */
+  readonly pty: PtyBinding | null
+}
+
+/** A runtime that has not started a process after this will not: its container is frozen, or the machine is. */
+const START_TIMEOUT_MS = 30_000
+
+/** The size of a terminal whose request has a zero in it, which programs can't draw on. */
+const USUAL_SIZE: TerminalSize = { rows: 24, cols: 80 }
+
+/**
+ * Runs processes in a container by its runtime's `exec`. One guest serves any number of channels of its container; make
+ * one for each container, since it keeps pipes ready. Needs root, and the container's bundle in `runDir`.
+ */
+export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
+  const pool = makeFifoPool(container.runDir, deps.log)
+  const pidFiles = makePidFiles(pool.folder)
+  const isGvisor = container.runtimeName === 'runsc'
+  const terminals = { ...deps, pool, isOnlyTerminal: isGvisor }
+  let base: Promise<ProcessBase> | null = null
+  let count = 0
+
+  const readBase = (): Promise<ProcessBase> => {
+    base ??= readProcessBase(container.runDir).catch((error: unknown) => {
+      base = null
+      throw error
+    })
+    return base
+  }
+  const launch = async (files: ExecFiles, plan: ProcessPlan, tty: TerminalSize | null): Promise<GuestProcess> => {
+    await writeFile(files.plan, JSON.stringify(plan), { mode: 0o600 })
+    const command = execCommand(container, files)
+    const carrier = tty === null ? await startPiped(terminals, command) : await startOnTerminal(terminals, command, tty)
+    const timer = setTimeout(() => {
+      killCli(carrier)
+    }, START_TIMEOUT_MS)
+    try {
+      const pid = await pidFiles.wait(files.pid, carrier.ended)
+      if (pid === null) throw await explain(carrier, container)
+      // gVisor's process ids are its own: the host's is that of the command line that stands for the process.
+      const inner = isGvisor ? await pidFiles.wait(files.innerPid, carrier.ended) : innerPid(pid)
+      if (isGvisor && inner === null) throw await explain(carrier, container)
+      carrier.noteStarted()
+      const seen = { carrier, pid, inner: inner ?? pid }
+      return isGvisor
+        ? adopt(seen, makeGvisorGroup(container, seen.inner, deps.log), () => isGone(container.initPid))
+        : adopt(seen, makeProcessGroup(container.initPid, { cli: carrier.pid, process: pid }), () => false)
+    } catch (error) {
+      killCli(carrier)
+      for (const stream of [carrier.stdin, carrier.stdout, carrier.stderr]) stream?.destroy()
+      throw error
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+
+  const start = async (plan: ProcessPlan, tty: TerminalSize | null): Promise<GuestProcess> => {
+    const name = String(count++)
+    const files = {
+      plan: join(pool.folder, `${name}.json`),
+      pid: join(pool.folder, `${name}.pid`),
+      innerPid: join(pool.folder, `${name}.inner`),
+    }
+    try {
+      return await launch(files, plan, tty)
+    } finally {
+      await Promise.all(Object.values(files).map((path) => rm(path, { force: true })))
+    }
+  }
+
+  return {
+    async exec(request) {
+      const tty = request.tty === null ? null : sizeOf(request.tty)
+      return await start(await planProcess(container, await readBase(), { ...request, tty }), tty)
+    },
+    async openFiles() {
+      const plan = planTool(await readBase(), toolCommand('files.pl', [process.arch]))
+      if (plan === null) throw new FileFailure(`files: ${NOT_OFFERED}`)
+      try {
+        return makeGuestFiles(await start(plan, null))
+      } catch (error) {
+        if (!(error instanceof ExecFailure)) throw error
+        throw new FileFailure(`files: ${error.message}`, { cause: error })
+      }
+    },
+    async connect(target, signal) {
+      const run = async (args: readonly string[]): Promise<GuestProcess> => {
+        const plan = planTool(await readBase(), toolCommand('tcp.pl', args))
+        if (plan === null) throw new ExecFailure('other', NOT_OFFERED)
+        return await start(plan, null)
+      }
+      return await connectByProcess(run, target, signal)
+    },
+  }
+}
+
+/** Of a sandbox that was started by an earlier version, or while the machine had no perl. */
+const NOT_OFFERED = 'Operation not supported (os error 95)'
+
+type ExecFiles = { readonly plan: string; readonly pid: string; readonly innerPid: string }
+
+function execCommand({ runtime, runtimeName, id }: Container, files: ExecFiles): readonly string[] {
+  const inner = runtimeName === 'runsc' ? ['--internal-pid-file', files.innerPid] : []
+  return [...runtime, 'exec', '--process', files.plan, '--pid-file', files.pid, ...inner, id]
+}
+
+/** Ends a command line that has not started its process, with what it may have forked. */
+function killCli(carrier: Carrier): void {
+  if (carrier.isRunning()) process.kill(-carrier.pid, 'SIGKILL')
+}
+
+function sizeOf(tty: TerminalSize): TerminalSize {
+  return tty.rows === 0 || tty.cols === 0 ? USUAL_SIZE : tty
+}
+
+/** A process that was started: its id on the host, of which its terminal is found, and in the container. */
+type Started = { readonly carrier: Carrier; readonly pid: number; readonly inner: number }
+
+function adopt({ carrier, pid, inner }: Started, group: ProcessGroup, isCutShort: () => boolean): GuestProcess {
+  const sent = new Set<number>()
+  return {
+    pid: inner,
+    stdin: carrier.stdin,
+    stdout: carrier.stdout,
+    stderr: carrier.stderr,
+    resize(rows, cols) {
+      carrier.resize(pid, sizeOf({ rows, cols }))
+    },
+    signal(signal) {
+      sent.add(signal)
+      group.signal(signal)
+    },
+    exited: carrier.ended.then((exit) => (isCutShort() ? -1 : exitCodeOf(exit, sent))),
+  }
+}
+
+/** Whether a process has ended, its zombie not counted: a command that was cut short with it tells no code of its own. */
+function isGone(pid: number): boolean {
+  try {
+    return /^State:\s+[ZX]/m.test(readFileSync(`/proc/${String(pid)}/status`, 'utf8'))
+  } catch {
+    return true
+  }
+}
+
+/** The most of a runtime's last words that is told to the client, in bytes. */
+const LAST_WORDS_BYTES = 1000
+
+/** What to say when a runtime ended without having started the process, though all that can be checked was fine. */
+async function explain(carrier: Carrier, { runDir, rootPath }: Container): Promise<ExecFailure> {
+  const output = carrier.stderr ?? carrier.stdout
+  const chunks: Buffer[] = []
+  for await (const chunk of output) {
+    if (chunk instanceof Buffer) chunks.push(chunk)
+  }
+  const said = hideFolders(Buffer.concat(chunks).toString('utf8'), [runDir, rootPath]).trim().slice(-LAST_WORDS_BYTES)
+  return new ExecFailure(
+    'other',
+    `the runtime could not start the process: ${said === '' ? 'it did not say why' : said}`,
+  )
+}

@@ -1,0 +1,136 @@
+import { Duplex } from 'node:stream'
+import type { Readable } from 'node:stream'
+import { TcpFailure } from '../../../channel/guest.ts'
+import type { GuestProcess } from '../../../channel/guest.ts'
+
+const SIGKILL = 9
+/** What is read ahead of a slow client, beside what the pipe's own stream does. */
+const READ_AHEAD_BYTES = 64 * 1024
+
+/** The longest line that the process says; what says more without an end is not ours. */
+const MAX_LINE_CHARACTERS = 4096
+
+/**
+ * The connection that a process of `guest/tcp.pl` carries, as one stream of its pipes. It emits `connect` once there is
+ * one, ends each direction when that has ended, tells a failure (`TcpFailure`) after all that arrived was read, and
+ * closes when the process was reaped. `destroy` kills the process.
+ */
+export class TcpStream extends Duplex {
+  readonly #process: GuestProcess
+  #receivedBytes = 0
+  /** How many bytes the other end has sent in all, once that is known. */
+  #totalBytes = Infinity
+  /** What the connection broke of, as the process said it. */
+  #said: TcpFailure | null = null
+  #failure: TcpFailure | null = null
+  #hasExited = false
+  #written: (() => void) | null = null
+
+  constructor(process: GuestProcess) {
+    super({ allowHalfOpen: true, autoDestroy: false, readableHighWaterMark: READ_AHEAD_BYTES })
+    this.#process = process
+    const { stdin, stdout } = process
+    stdout.on('data', (data: Buffer) => {
+      if (this.#receivedBytes >= this.#totalBytes) return // more than it said: the sandbox has put another in its place
+      this.#receivedBytes += data.length
+      if (!this.push(data)) stdout.pause()
+      this.#endAtTotal()
+    })
+    stdin.on('drain', () => {
+      this.#takeNext()
+    })
+    for (const pipe of [stdin, stdout, process.stderr]) {
+      pipe?.on('error', () => {
+        this.#takeNext() // the process has ended, and has said why
+      })
+    }
+    const drained = new Promise<void>((resolve) => {
+      stdout.once('close', resolve)
+    })
+    const silent = eachLine(process.stderr, (line) => {
+      this.#hear(line)
+    })
+    void Promise.all([process.exited, silent, drained]).then(() => {
+      this.#end()
+    })
+  }
+
+  /** As of any stream; the last bytes before a failure are given before it is told. */
+  override read(size?: number): unknown {
+    const data: unknown = super.read(size)
+    if (this.#failure !== null && this.readableLength === 0) this.destroy(this.#failure)
+    return data
+  }
+
+  override _read(): void {
+    this.#process.stdout.resume()
+  }
+
+  override _write(data: Buffer, _encoding: BufferEncoding, written: () => void): void {
+    const { stdin } = this.#process
+    if (stdin.destroyed || stdin.write(data)) written()
+    else this.#written = written
+  }
+
+  override _final(finished: () => void): void {
+    this.#process.stdin.end()
+    finished()
+  }
+
+  override _destroy(error: Error | null, destroyed: (error: Error | null) => void): void {
+    const { stdin, stdout, stderr, exited } = this.#process
+    if (!this.#hasExited) this.#process.signal(SIGKILL)
+    for (const pipe of [stdin, stdout, stderr]) pipe?.destroy()
+    void exited.then(() => {
+      destroyed(error)
+    })
+  }
+
+  #hear(line: string): void {
+    const [word, rest = ''] = line.slice(0, MAX_LINE_CHARACTERS).split(/ (.*)/s, 2)
+    if (word === 'connected') this.emit('connect')
+    else if (word === 'failed') this.#said = new TcpFailure(rest)
+    else if (word === 'eof') {
+      this.#totalBytes = Number(rest)
+      this.#endAtTotal()
+    }
+  }
+
+  #takeNext(): void {
+    const written = this.#written
+    this.#written = null // before the call, which may come to the next write at once
+    written?.()
+  }
+
+  #endAtTotal(): void {
+    if (this.#receivedBytes < this.#totalBytes || this.readableEnded) return
+    this.push(null)
+    // Nobody asks for more now, and the pipe is seen to end only once it is empty, whatever is still put into it.
+    this.#process.stdout.resume()
+  }
+
+  #end(): void {
+    this.#hasExited = true
+    this.#takeNext()
+    const isWhole = this.#receivedBytes >= this.#totalBytes
+    this.#failure = this.#said ?? (isWhole ? null : new TcpFailure('the connection was cut in the sandbox'))
+    if (this.#failure !== null) {
+      if (this.readableLength === 0) this.destroy(this.#failure)
+    } else if (this.readableEnded) this.destroy()
+    else this.once('end', () => this.destroy())
+  }
+}
+
+/** Calls back for each line of a stream; resolves when it has closed. */
+function eachLine(stream: Readable | null, hear: (line: string) => void): Promise<void> {
+  return new Promise((resolve) => {
+    let rest = ''
+    stream?.setEncoding('utf8').on('data', (text: string) => {
+      const lines = `${rest}${text}`.split('\n')
+      rest = (lines.pop() ?? '').slice(0, MAX_LINE_CHARACTERS)
+      for (const line of lines) hear(line)
+    })
+    if (stream === null || stream.closed) resolve()
+    else stream.once('close', resolve)
+  })
+}

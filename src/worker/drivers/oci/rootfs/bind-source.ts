@@ -1,0 +1,33 @@
+import type { FileHandle } from 'node:fs/promises'
+import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
+import { parseVolumePath } from '../../../../domain/volumes/volume-path.ts'
+import { walk, type Volume } from '../../../volumes/beneath.ts'
+import { withMeaning } from '../../../volumes/file-errors.ts'
+import { InTheWay } from './root-tree.ts'
+
+/**
+ * Calls back with what a bind mount names on its organization's host volume: a folder, made when it is not there, or a
+ * file. It is held by a descriptor that was reached step by step beneath the volume's root, so that no symlink and no
+ * change meanwhile leads out of it. Rejects with `InTheWay`, in words for the sandbox's owner.
+ */
+export async function withBindSource<T>(
+  volume: Volume,
+  host: string,
+  use: (held: FileHandle) => Promise<T>,
+): Promise<T> {
+  const parsed = parseVolumePath(host)
+  if ('refused' in parsed) throw new InTheWay(`'${host}': ${parsed.refused}`)
+  await using place = await reach(volume, host, parsed.names)
+  const stats = await place.found?.handle.stat()
+  if (place.found === null || (stats?.isDirectory() !== true && stats?.isFile() !== true))
+    throw new InTheWay(`'${host}' is neither a folder nor a file`)
+  return await use(place.found.handle)
+}
+
+async function reach(volume: Volume, host: string, names: readonly string[]): ReturnType<typeof walk> {
+  try {
+    return await withMeaning(host, () => walk(volume, names, { path: host, last: 'follow', missing: 'all' }))
+  } catch (error) {
+    throw error instanceof VolumeFileError ? new InTheWay(error.message) : error
+  }
+}

@@ -1,0 +1,42 @@
+import { existsSync } from 'node:fs'
+import { readdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Image } from '../../../images/image.ts'
+import { StartError } from '../../driver.ts'
+import { readOrNull } from '../../shared/processes.ts'
+
+/**
+ * The image that a sandbox's disk was made over. Its writable layer means something over these very layers only, so a
+ * tag that moved meanwhile changes nothing for a sandbox that has started once; nor is its credential asked for again.
+ */
+const PIN = 'image.json'
+
+/** Keeps the image beside a sandbox's disk. */
+export async function pinImage(folder: string, image: Image): Promise<void> {
+  await writeFile(join(folder, PIN), JSON.stringify(image), { mode: 0o600 })
+}
+
+/**
+ * The image that was kept beside a disk; null when there is none. Rejects with `StartError` of kind image when one of
+ * its layers is gone: over other layers, whatever the tag says now, the disk would mean something else.
+ */
+export async function pinnedImage(folder: string): Promise<Image | null> {
+  const image = await readPin(folder)
+  if (image === null || image.layers.every((layer) => existsSync(layer))) return image
+  throw new StartError(
+    'image',
+    `layers of the image that its disk was made over (${image.digest}) are gone from the worker`,
+  )
+}
+
+/** The layers that the disks in a folder of disks were made over: these must not be deleted. */
+export async function pinnedLayers(kept: string): Promise<readonly string[]> {
+  const names = existsSync(kept) ? await readdir(kept) : []
+  const images = await Promise.all(names.map((name) => readPin(join(kept, name))))
+  return images.flatMap((image) => image?.layers ?? [])
+}
+
+async function readPin(folder: string): Promise<Image | null> {
+  const text = await readOrNull(join(folder, PIN))
+  return text === null ? null : (JSON.parse(text) as Image) // written by pinImage before the disk counted as kept
+}

@@ -1,0 +1,158 @@
+import {
+  chmodSync,
+  closeSync,
+  constants,
+  existsSync,
+  fchmodSync,
+  fchownSync,
+  lchownSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { isMissing } from '../../../../lib/is-missing.ts'
+import { inParent, resolveInRoot } from './root-path.ts'
+
+/** Writes beneath a sandbox's root, none of which follows a symlink out of it. What is made belongs to `owner`. */
+export type RootTree = {
+  readonly root: string
+  readonly owner: number
+  /** See `ResolveOptions`. */
+  readonly isFresh?: boolean
+}
+
+const NEW_FILE = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
+
+/** Something in the way of a write, in words that name the path. */
+export class InTheWay extends Error {}
+
+/** Makes a folder and those above it that are missing; one that exists is left as it is. Many may run at once. */
+export async function makeFolders(tree: RootTree, guestPath: string, mode = 0o755): Promise<void> {
+  const found = await resolveInRoot(tree.root, guestPath, freshness(tree))
+  if (found.exists) {
+    const stat = tree.isFresh === true ? lstatSync(found.hostPath) : await lstat(found.hostPath)
+    if (!stat.isDirectory()) throw new InTheWay(`'${guestPath}' exists and is not a folder`)
+    return
+  }
+  await makeFolders(tree, dirname(found.guestPath))
+  await inParent(tree, found.guestPath, async (folder, name) => {
+    const path = join(folder, name)
+    if (tree.isFresh === true) {
+      if (existsSync(path)) return
+      mkdirSync(path)
+      lchownSync(path, tree.owner, tree.owner)
+      chmodSync(path, mode)
+      return
+    }
+    if (!(await makeFolder(path))) return
+    await lchown(path, tree.owner, tree.owner)
+    await chmod(path, mode)
+  })
+}
+
+/** False when somebody else has just made it. */
+async function makeFolder(path: string): Promise<boolean> {
+  try {
+    await mkdir(path)
+    return true
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'EEXIST') return false
+    throw error
+  }
+}
+
+/**
+ * Puts a file at a path, in place of a file or symlink that is there; a folder is in the way. The last part of the
+ * path is not followed. `fill` writes the content.
+ */
+export async function putFile(
+  tree: RootTree,
+  guestPath: string,
+  file: { readonly mode: number; readonly fill: (handle: FileHandle) => Promise<void> },
+): Promise<void> {
+  await makeFolders(tree, dirname(guestPath))
+  await inParent(tree, guestPath, async (folder, name) => {
+    const path = join(folder, name)
+    if ((await statOrNull(path))?.isDirectory() === true) throw new InTheWay(`'${guestPath}' is a folder`)
+    await rm(path, { force: true })
+    const handle = await open(path, NEW_FILE, 0o600)
+    try {
+      await file.fill(handle)
+      await handle.chown(tree.owner, tree.owner)
+      await handle.chmod(file.mode)
+    } finally {
+      await handle.close()
+    }
+  })
+}
+
+/** Makes an empty file and the folders above it that are missing; a file that exists is left as it is. */
+export async function makeFile(tree: RootTree, guestPath: string): Promise<void> {
+  const found = await resolveInRoot(tree.root, guestPath, freshness(tree))
+  await makeFolders(tree, dirname(found.guestPath))
+  await inParent(tree, found.guestPath, async (folder, name) => {
+    const stat = await statOrNull(join(folder, name))
+    if (stat !== null) {
+      if (!stat.isFile()) throw new InTheWay(`'${guestPath}' exists and is not a file`)
+      return
+    }
+    const handle = await open(join(folder, name), NEW_FILE, 0o644)
+    try {
+      await handle.chown(tree.owner, tree.owner)
+    } finally {
+      await handle.close()
+    }
+  })
+}
+
+/** `putFile` with a text. */
+export async function putText(
+  tree: RootTree,
+  guestPath: string,
+  file: { readonly mode: number; readonly text: string },
+): Promise<void> {
+  if (tree.isFresh === true) await putTextAtOnce(tree, guestPath, file)
+  else await putFile(tree, guestPath, { mode: file.mode, fill: (handle) => handle.writeFile(file.text) })
+}
+
+/** As in root-steps.ts. */
+async function putTextAtOnce(
+  tree: RootTree,
+  guestPath: string,
+  { mode, text }: { readonly mode: number; readonly text: string },
+): Promise<void> {
+  await makeFolders(tree, dirname(guestPath))
+  await inParent(tree, guestPath, (folder, name) => {
+    const path = join(folder, name)
+    const found = lstatSync(path, { throwIfNoEntry: false })
+    if (found?.isDirectory() === true) throw new InTheWay(`'${guestPath}' is a folder`)
+    if (found !== undefined) unlinkSync(path)
+    const fd = openSync(path, NEW_FILE, 0o600)
+    try {
+      writeFileSync(fd, text)
+      fchownSync(fd, tree.owner, tree.owner)
+      fchmodSync(fd, mode)
+    } finally {
+      closeSync(fd)
+    }
+    return Promise.resolve()
+  })
+}
+
+function freshness({ isFresh = false }: RootTree): { readonly isFresh: boolean } {
+  return { isFresh }
+}
+
+/** What is at a path itself, symlinks not followed; null for nothing. */
+export async function statOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
+  try {
+    return await lstat(path)
+  } catch (error) {
+    if (isMissing(error)) return null
+    throw error
+  }
+}

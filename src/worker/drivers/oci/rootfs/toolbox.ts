@@ -1,0 +1,130 @@
+import { createHash } from 'node:crypto'
+import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { runCommand } from '../../../../lib/run-command.ts'
+import { TOOLS_FOLDER } from '../../shared/environment.ts'
+
+/** The scripts of the toolbox: files of `guest/`. */
+export type ToolScript = 'files.pl' | 'tcp.pl'
+
+/**
+ * Makes a folder with the programs that the worker runs in sandboxes, which may have none of their own: the machine's
+ * perl with its loader, its libraries and the modules that our scripts use, and the scripts. It lies beneath `parent`,
+ * named after its content, and is made as a whole or not at all; one that is there already is left alone. Rejects in
+ * words when the machine has no perl that can be copied.
+ */
+export async function makeToolbox(parent: string): Promise<string> {
+  const files = await gatherFiles()
+  const path = join(parent, nameOf(files))
+  await mkdir(parent, { recursive: true })
+  const names = await readdir(parent)
+  await Promise.all(names.filter(isUnfinished).map((name) => rm(join(parent, name), { recursive: true })))
+  if (names.includes(nameOf(files))) return path
+  const unfinished = await mkdtemp(join(parent, UNFINISHED_PREFIX))
+  for (const { name, content, mode } of files) await put(join(unfinished, name), content, mode)
+  // The sandbox's users are strangers to this machine: everybody may read.
+  for (const folder of foldersOf(files)) await chmod(join(unfinished, folder), 0o755)
+  await rename(unfinished, path)
+  return path
+}
+
+/** The command that runs a script of the toolbox; `folder` is where the toolbox is seen, in a sandbox unless said. */
+export function toolCommand(
+  script: ToolScript,
+  args: readonly string[] = [],
+  folder: string = TOOLS_FOLDER,
+): readonly string[] {
+  const [loader, libraries, perl] = [LOADER, LIBRARIES, PERL].map((name) => `${folder}/${name}`)
+  return [loader ?? '', '--library-path', libraries ?? '', perl ?? '', '-e', RUN, `${folder}/perl5`, `${folder}/${script}`, ...args] // prettier-ignore
+}
+
+/** Whether a name in a folder of toolboxes is that of one that is being made, or was left when a worker was killed. */
+function isUnfinished(name: string): boolean {
+  return name.startsWith(UNFINISHED_PREFIX)
+}
+
+const UNFINISHED_PREFIX = 'unfinished-'
+
+const LOADER = 'loader'
+const LIBRARIES = 'lib'
+const PERL = 'perl'
+/** Runs a script with the toolbox's modules alone: those that an image has may be of another perl. */
+const RUN = 'BEGIN { @INC = shift } my $script = shift; defined do $script or die $@ || "$script: $!\\n"'
+
+/** Modules that the scripts use, with those that they load on demand. */
+const MODULES = ['strict.pm', 'warnings.pm', 'constant.pm', 'warnings/register.pm', 'bytes.pm', 'integer.pm', 'Carp.pm', 'Carp/Heavy.pm', 'Exporter.pm', 'Exporter/Heavy.pm', 'XSLoader.pm', 'Fcntl.pm', 'Errno.pm', 'Socket.pm'] // prettier-ignore
+
+/** Tells where perl is, and of each module the name, the file and the folder of modules; of each library the file. */
+const LIST = `eval { require $_ } for @ARGV; require Socket; require Fcntl;
+print "perl\\t$^X\\n";
+print "module\\t$_\\t$INC{$_}\\n" for sort keys %INC;
+print "object\\t$_\\n" for @DynaLoader::dl_shared_objects`
+
+const COMMAND_TIMEOUT_MS = 20_000
+const SCRIPTS = join(import.meta.dirname, '../../../perl/guest')
+
+type ToolFile = { readonly name: string; readonly content: Buffer; readonly mode: number }
+
+async function gatherFiles(): Promise<readonly ToolFile[]> {
+  // Variables such as PERL5LIB would bring in modules of whoever started the worker.
+  const env = { PATH: process.env['PATH'], LC_ALL: 'C' }
+  const { stdout } = await runCommand('perl', ['-e', LIST, ...MODULES], { timeoutMs: COMMAND_TIMEOUT_MS, env })
+  const rows = stdout.split('\n').map((line) => line.split('\t'))
+  const perl = await realpath(rows.find(([kind]) => kind === 'perl')?.[1] ?? 'perl')
+  const modules = rows.flatMap(([kind, name, path]) =>
+    kind === 'module' && name !== undefined && path !== undefined ? [{ name: `perl5/${name}`, path }] : [],
+  )
+  const objects = rows.flatMap(([kind, path]) => (kind === 'object' && path !== undefined ? [path] : []))
+  const { stdout: needed } = await runCommand('ldd', [perl, ...objects], { timeoutMs: COMMAND_TIMEOUT_MS, env })
+  const scripts = (await readdir(SCRIPTS)).map((name) => ({ name, path: join(SCRIPTS, name) }))
+  const found = [
+    { name: PERL, path: perl },
+    ...librariesIn(needed),
+    ...objects.flatMap((path) => {
+      const [name] = /auto\/.+\.so$/.exec(path) ?? []
+      return name === undefined ? [] : [{ name: `perl5/${name}`, path }]
+    }),
+    ...modules,
+    ...scripts,
+  ]
+  const unique = [...new Map(found.map((file) => [file.name, file])).values()]
+  return await Promise.all(
+    unique.map(async ({ name, path }) => ({
+      name,
+      content: await readFile(path),
+      mode: name === PERL || name === LOADER ? 0o755 : 0o644,
+    })),
+  )
+}
+
+/** What ldd(1) told: libraries by the name by which they are asked for, and the loader, which has a path for a name. */
+function librariesIn(listing: string): readonly { readonly name: string; readonly path: string }[] {
+  return listing.split('\n').flatMap((line) => {
+    const [, asked, path] = /^\s*(\S+) => (\/\S+) \(/.exec(line) ?? []
+    if (asked !== undefined && path !== undefined) {
+      return [{ name: asked.startsWith('/') ? LOADER : `${LIBRARIES}/${asked}`, path }]
+    }
+    const [, loader] = /^\s*(\/\S+) \(/.exec(line) ?? []
+    return loader === undefined ? [] : [{ name: LOADER, path: loader }]
+  })
+}
+
+function nameOf(files: readonly ToolFile[]): string {
+  const hash = createHash('sha256')
+  for (const { name, content, mode } of files.toSorted((a, b) => (a.name < b.name ? -1 : 1))) {
+    hash.update(`${name} ${String(mode)} ${String(content.length)}\n`).update(content)
+  }
+  return hash.digest('hex').slice(0, 16)
+}
+
+async function put(path: string, content: Buffer, mode: number): Promise<void> {
+  await mkdir(dirname(path), { recursive: true })
+  // Flushed: the folder's name is a promise that it is whole, also after a power cut.
+  await writeFile(path, content, { flush: true })
+  await chmod(path, mode)
+}
+
+function foldersOf(files: readonly ToolFile[]): ReadonlySet<string> {
+  const above = (name: string): readonly string[] => (name === '.' ? ['.'] : [name, ...above(dirname(name))])
+  return new Set(files.flatMap(({ name }) => above(dirname(name))))
+}

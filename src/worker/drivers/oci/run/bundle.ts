@@ -1,0 +1,168 @@
+import type { Resources, Rlimit, SandboxSpec } from '../../../../domain/spec/spec.ts'
+import { processCapabilities } from './capabilities.ts'
+import { INIT_PATH, TOOLS_FOLDER } from '../../shared/environment.ts'
+import type { PlannedMount } from '../rootfs/mount-plan.ts'
+import { mountFlags } from '../../shared/pin-mounts.ts'
+import { seccompProfile } from './seccomp.ts'
+import { NAMESPACE_SIZE, type SandboxUser } from './users.ts'
+
+/** All that a container's configuration is made of. */
+export type BundleInput = {
+  readonly spec: SandboxSpec
+  readonly hostname: string
+  /** The merged root file system on the host. */
+  readonly rootPath: string
+  readonly uidShift: number
+  readonly netnsPath: string
+  readonly cgroupsPath: string
+  /** The host's static init program. */
+  readonly initBinary: string
+  /** The folder of the worker's own programs for sandboxes, if it has them. */
+  readonly toolbox: string | null
+  /** null: the sandbox only waits for commands. */
+  readonly workload: readonly string[] | null
+  readonly user: SandboxUser
+  readonly env: readonly string[]
+  readonly workdir: string
+  readonly rlimits: readonly Rlimit[]
+  /** In the order in which they are made. */
+  readonly mounts: readonly PlannedMount[]
+  readonly architecture: NodeJS.Architecture
+}
+
+/** The OCI runtime configuration (config.json) of a sandbox. Source: OCI runtime specification 1.0.2. */
+export function makeBundle(input: BundleInput): object {
+  const mapping = [{ containerID: 0, hostID: input.uidShift, size: NAMESPACE_SIZE }]
+  return {
+    ociVersion: '1.0.2',
+    process: makeProcess(input),
+    root: { path: input.rootPath, readonly: false },
+    hostname: input.hostname,
+    mounts: [...systemMounts(input), ...input.mounts.map((mount) => asBundleMount(mount, input.spec.resources))],
+    linux: {
+      cgroupsPath: input.cgroupsPath,
+      // The limits lie on the cgroup above; here are devices alone, of which the runtime adds null, zero and the like.
+      resources: { devices: [{ allow: false, access: 'rwm' }] },
+      uidMappings: mapping,
+      gidMappings: mapping,
+      namespaces: [
+        ...['pid', 'mount', 'ipc', 'uts', 'user', 'cgroup'].map((type) => ({ type })),
+        { type: 'network', path: input.netnsPath },
+      ],
+      seccomp: seccompProfile(input.architecture),
+      maskedPaths: MASKED_PATHS,
+      readonlyPaths: READONLY_PATHS,
+    },
+  }
+}
+
+function makeProcess(input: BundleInput): object {
+  // The idle init is user 0: it reaps, and has nothing else to do. A workload's init is the workload's own user.
+  const user = input.workload === null ? IDLE_USER : input.user
+  return {
+    terminal: false,
+    user: { uid: user.uid, gid: user.gid, additionalGids: user.additionalGids },
+    args: input.workload === null ? [INIT_PATH, '-P'] : [INIT_PATH, '--', ...input.workload],
+    env: input.env,
+    cwd: input.workload === null ? '/' : input.workdir,
+    capabilities: processCapabilities(input.spec.security_profile),
+    rlimits: input.rlimits.map(({ resource, soft, hard }) => ({
+      type: `RLIMIT_${resource.toUpperCase()}`,
+      soft,
+      hard,
+    })),
+    noNewPrivileges: input.spec.security_profile === 'restricted',
+    // When the machine itself runs out of memory, sandboxes go before the worker.
+    oomScoreAdj: 500,
+  }
+}
+
+const IDLE_USER: SandboxUser = { uid: 0, gid: 0, additionalGids: [], home: '/root' }
+
+function systemMounts(input: BundleInput): readonly object[] {
+  const shm = input.mounts.some((mount) => mount.guest === '/dev/shm')
+    ? []
+    : [shmMount(input.spec.resources.memory_mib)]
+  return [
+    { destination: '/proc', type: 'proc', source: 'proc', options: ['nosuid', 'noexec', 'nodev'] },
+    { destination: '/dev', type: 'tmpfs', source: 'tmpfs', options: ['nosuid', 'strictatime', 'mode=755', 'size=64k'] },
+    {
+      destination: '/dev/pts',
+      type: 'devpts',
+      source: 'devpts',
+      options: ['nosuid', 'noexec', 'newinstance', 'ptmxmode=0666', 'mode=0620', 'gid=5'],
+    },
+    ...shm,
+    { destination: '/dev/mqueue', type: 'mqueue', source: 'mqueue', options: ['nosuid', 'noexec', 'nodev'] },
+    // A namespace made outside can't mount sysfs, and a bind of the host's would show its devices and cgroups.
+    {
+      destination: '/sys',
+      type: 'tmpfs',
+      source: 'tmpfs',
+      options: ['nosuid', 'noexec', 'nodev', 'ro', 'mode=555', 'size=4k'],
+    },
+    bindOwn(INIT_PATH, input.initBinary),
+    ...(input.toolbox === null ? [] : [bindOwn(TOOLS_FOLDER, input.toolbox)]),
+  ]
+}
+
+/** What is the worker's own in a sandbox: nobody in it can change it. */
+function bindOwn(destination: string, source: string): object {
+  return { destination, type: 'bind', source, options: ['bind', 'ro', 'nosuid', 'nodev'] }
+}
+
+function shmMount(memoryMib: number): object {
+  return {
+    destination: '/dev/shm',
+    type: 'tmpfs',
+    source: 'shm',
+    options: ['nosuid', 'noexec', 'nodev', 'mode=1777', `size=${halfOf(memoryMib)}m`],
+  }
+}
+
+function asBundleMount({ guest, spec, pin }: PlannedMount, { memory_mib }: Resources): object {
+  if (spec.type !== 'tmpfs')
+    return { destination: guest, type: 'bind', source: pin, options: ['bind', ...mountFlags(spec.options)] }
+  const { readonly, noexec, nosuid, nodev } = spec.options
+  const flags = [
+    readonly ? 'ro' : 'rw',
+    noexec ? 'noexec' : 'exec',
+    nosuid ? 'nosuid' : 'suid',
+    nodev ? 'nodev' : 'dev',
+  ]
+  const size = spec.size_mib === null ? halfOf(memory_mib) : String(spec.size_mib)
+  return { destination: guest, type: 'tmpfs', source: 'tmpfs', options: [...flags, 'mode=1777', `size=${size}m`] }
+}
+
+function halfOf(memoryMib: number): string {
+  return String(Math.max(1, Math.floor(memoryMib / 2)))
+}
+
+/** Covered: what tells of the machine or of its kernel's memory. */
+const MASKED_PATHS: readonly string[] = [
+  'acpi',
+  'asound',
+  'config.gz',
+  'interrupts',
+  'kallsyms',
+  'kcore',
+  'key-users',
+  'keys',
+  'kmsg',
+  'latency_stats',
+  'modules',
+  'sched_debug',
+  'scsi',
+  'slabinfo',
+  'timer_list',
+  'timer_stats',
+  'vmallocinfo',
+  'pagetypeinfo',
+  'zoneinfo',
+  'driver',
+].map((name) => `/proc/${name}`)
+
+/** Left readable; a write would change the machine. */
+const READONLY_PATHS: readonly string[] = ['bus', 'fs', 'irq', 'sys', 'sysrq-trigger', 'mtrr'].map(
+  (name) => `/proc/${name}`,
+)

@@ -1,0 +1,38 @@
+import type { SecurityProfile } from '../../../../domain/spec/spec.ts'
+
+/**
+ * What the sandbox's user 0 may do, always within its user namespace (capabilities(7)). Absent on purpose, although
+ * Docker gives them: `CAP_NET_RAW` and `CAP_MKNOD`, which mean nothing in a user namespace or open raw sockets.
+ */
+const DEFAULT_CAPABILITIES = [
+  'CAP_AUDIT_WRITE', // sudo and login stop without it
+  'CAP_CHOWN', // package managers set owners
+  'CAP_DAC_OVERRIDE', // user 0 edits others' files
+  'CAP_FOWNER',
+  'CAP_FSETID', // set-uid bits survive chown and write, as packages need
+  'CAP_KILL',
+  'CAP_NET_BIND_SERVICE',
+  'CAP_SETFCAP', // packages that carry file capabilities
+  'CAP_SETGID', // su, sudo, and daemons that leave user 0
+  'CAP_SETPCAP', // sudo lowers its own bounding set
+  'CAP_SETUID',
+  'CAP_SYS_CHROOT', // sshd and package builds; the root was pivoted, so a chroot leads nowhere
+] as const
+
+/** `restricted`: user 0 keeps power over its own files and processes, and can become nobody else. */
+const RESTRICTED_CAPABILITIES = [
+  'CAP_CHOWN',
+  'CAP_DAC_OVERRIDE',
+  'CAP_FOWNER',
+  'CAP_KILL',
+  'CAP_NET_BIND_SERVICE',
+] as const
+
+/**
+ * The capabilities of a sandbox's processes in OCI form, whoever they run as: to a user other than 0 the kernel leaves
+ * none of them when the program starts, as none is inheritable or ambient (capabilities(7)).
+ */
+export function processCapabilities(profile: SecurityProfile): Readonly<Record<string, readonly string[]>> {
+  const held = profile === 'restricted' ? RESTRICTED_CAPABILITIES : DEFAULT_CAPABILITIES
+  return { bounding: held, effective: held, permitted: held, inheritable: [], ambient: [] }
+}

@@ -1,0 +1,186 @@
+import { existsSync, writeFileSync } from 'node:fs'
+import { mkdir, readdir, rmdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { isMissing } from '../../../../lib/is-missing.ts'
+import { readOrNull } from '../../shared/processes.ts'
+
+/**
+ * The limits of a run, in a cgroup of our own above the runtime's: the runtime removes its own at the end, and with it
+ * what would tell that memory ran out (runtime-notes 4.3). Works on cgroup version 2 and on version 1 hierarchies.
+ */
+export type Cgroups = {
+  readonly version: 1 | 2
+  /** Makes a run's cgroup with its limits. May be repeated. */
+  create(name: string, limits: CgroupLimits): Promise<void>
+  /** Host ids of every process in it, those of the runtime's cgroup included; empty when it doesn't exist. */
+  pids(name: string): Promise<readonly number[]>
+  /** Whether the kernel ran out of the cgroup's memory. Version 1 can only tell that all of it was in use. */
+  hasRunOutOfMemory(name: string): Promise<boolean>
+  /** Removes it; rejects while a process is left in it. An unknown one succeeds. */
+  remove(name: string): Promise<void>
+  /** The names of all that exist. */
+  list(): Promise<readonly string[]>
+  /** Removes the parent, which must be empty. */
+  close(): Promise<void>
+  /** What to give to the runtime as `cgroupsPath`. */
+  runtimePath(name: string): string
+}
+
+export type CgroupLimits = { readonly memoryBytes: number; readonly vcpus: number; readonly pids: number }
+
+/** Hierarchies of version 1 that a limit needs. */
+const V1_CONTROLLERS = ['memory', 'cpu', 'pids'] as const
+/** Every hierarchy of version 1 in which a runtime makes its own cgroup. */
+const V1_HIERARCHIES = [
+  ...V1_CONTROLLERS,
+  'cpuacct',
+  'cpuset',
+  'devices',
+  'freezer',
+  'blkio',
+  'systemd',
+  'net_cls',
+  'net_prio',
+  'perf_event',
+  'hugetlb',
+  'unified',
+] as const
+const CPU_PERIOD_US = 100_000
+/** The runtime's own cgroup beneath ours. */
+const CHILD = 'c'
+
+/** The cgroups beneath `/<parent>`, on the version this machine has. Rejects when a needed controller is missing. */
+export async function openCgroups(parent: string, mountPoint = '/sys/fs/cgroup'): Promise<Cgroups> {
+  return existsSync(join(mountPoint, 'cgroup.controllers'))
+    ? await openV2(parent, mountPoint)
+    : await openV1(parent, mountPoint)
+}
+
+/** A folder beneath which every process of the cgroups of `/<parent>` is found, in subfolders by their names. */
+export function cgroupFolderOf(parent: string, mountPoint = '/sys/fs/cgroup'): string {
+  return join(mountPoint, existsSync(join(mountPoint, 'cgroup.controllers')) ? '' : 'pids', parent)
+}
+
+async function openV2(parent: string, mountPoint: string): Promise<Cgroups> {
+  const base = join(mountPoint, parent)
+  await mkdir(base, { recursive: true })
+  for (const folder of pathsDownTo(mountPoint, parent)) await enableControllers(folder)
+  return {
+    version: 2,
+    async create(name, limits) {
+      const dir = join(base, name)
+      await mkdir(dir, { recursive: true })
+      setNow(join(dir, 'memory.max'), limits.memoryBytes)
+      if (existsSync(join(dir, 'memory.swap.max'))) setNow(join(dir, 'memory.swap.max'), 0)
+      setNow(join(dir, 'cpu.max'), `${String(quotaUs(limits.vcpus))} ${String(CPU_PERIOD_US)}`)
+      setNow(join(dir, 'pids.max'), limits.pids)
+    },
+    pids: (name) => pidsBelow(join(base, name)),
+    async hasRunOutOfMemory(name) {
+      const events = (await readOrNull(join(base, name, 'memory.events'))) ?? ''
+      return Number(/^oom_kill (\d+)$/m.exec(events)?.[1] ?? 0) > 0
+    },
+    remove: (name) => removeTree(join(base, name)),
+    list: () => foldersIn(base),
+    close: () => removeTree(base),
+    runtimePath: (name) => join('/', parent, name, CHILD),
+  }
+}
+
+async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
+  const base = (controller: string): string => join(mountPoint, controller, parent)
+  for (const controller of V1_CONTROLLERS) {
+    if (!existsSync(join(mountPoint, controller)))
+      throw new Error(`the cgroup controller '${controller}' is not mounted at ${mountPoint}`)
+  }
+  await Promise.all(V1_CONTROLLERS.map((controller) => mkdir(base(controller), { recursive: true })))
+  await writeIfPresent(join(base('memory'), 'memory.use_hierarchy'), '1')
+  const hierarchies = V1_HIERARCHIES.filter((controller) => existsSync(join(mountPoint, controller)))
+  return {
+    version: 1,
+    async create(name, limits) {
+      await Promise.all(V1_CONTROLLERS.map((controller) => mkdir(join(base(controller), name), { recursive: true })))
+      const memory = join(base('memory'), name)
+      setNow(join(memory, 'memory.limit_in_bytes'), limits.memoryBytes)
+      const memoryAndSwap = join(memory, 'memory.memsw.limit_in_bytes')
+      if (existsSync(memoryAndSwap)) setNow(memoryAndSwap, limits.memoryBytes)
+      setNow(join(base('cpu'), name, 'cpu.cfs_period_us'), CPU_PERIOD_US)
+      setNow(join(base('cpu'), name, 'cpu.cfs_quota_us'), quotaUs(limits.vcpus))
+      setNow(join(base('pids'), name, 'pids.max'), limits.pids)
+    },
+    pids: (name) => pidsBelow(join(base('pids'), name)),
+    async hasRunOutOfMemory(name) {
+      const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
+      // The count of kills is the runtime's own cgroup's, and gone with it; `failcnt` stays 0 (kernel 6.18, 2026-11).
+      const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
+      return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
+    },
+    async remove(name) {
+      await Promise.all(hierarchies.map((controller) => removeTree(join(base(controller), name))))
+    },
+    async close() {
+      await Promise.all(hierarchies.map((controller) => removeTree(base(controller))))
+    },
+    async list() {
+      const names = await Promise.all(hierarchies.map((controller) => foldersIn(base(controller))))
+      return [...new Set(names.flat())]
+    },
+    runtimePath: (name) => join('/', parent, name, CHILD),
+  }
+}
+
+/** At once: the kernel takes it in some microseconds, and the way to another thread and back is 45 of processor (2026-11). */
+function setNow(path: string, value: number | string): void {
+  writeFileSync(path, String(value))
+}
+
+function quotaUs(vcpus: number): number {
+  return Math.max(1000, Math.round(vcpus * CPU_PERIOD_US)) // the kernel's least quota is 1 ms
+}
+
+function pathsDownTo(mountPoint: string, parent: string): readonly string[] {
+  const parts = parent.split('/').filter((part) => part !== '')
+  return parts.reduce<readonly string[]>(
+    (paths, _, index) => [...paths, join(mountPoint, ...parts.slice(0, index + 1))],
+    [mountPoint],
+  )
+}
+
+async function enableControllers(folder: string): Promise<void> {
+  for (const controller of ['memory', 'cpu', 'pids'])
+    await writeFile(join(folder, 'cgroup.subtree_control'), `+${controller}`)
+}
+
+async function writeIfPresent(path: string, value: string): Promise<void> {
+  if (existsSync(path)) await writeFile(path, value)
+}
+
+async function readNumber(path: string): Promise<number | undefined> {
+  const text = await readOrNull(path)
+  return text === null ? undefined : Number(text)
+}
+
+async function pidsBelow(dir: string): Promise<readonly number[]> {
+  const own = ((await readOrNull(join(dir, 'cgroup.procs'))) ?? '').split('\n').filter((line) => line !== '')
+  const below = await Promise.all((await foldersIn(dir)).map((name) => pidsBelow(join(dir, name))))
+  return [...own.map(Number), ...below.flat()]
+}
+
+async function removeTree(dir: string): Promise<void> {
+  for (const name of await foldersIn(dir)) await removeTree(join(dir, name))
+  try {
+    await rmdir(dir)
+  } catch (error) {
+    if (!isMissing(error)) throw error
+  }
+}
+
+async function foldersIn(dir: string): Promise<readonly string[]> {
+  try {
+    const entries = await readdir(dir, { withFileTypes: true })
+    return entries.filter((entry) => entry.isDirectory()).map((entry) => entry.name)
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && (error.code === 'ENOENT' || error.code === 'ENODEV')) return []
+    throw error
+  }
+}

@@ -1,0 +1,106 @@
+import { existsSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { chmod, mkdir, readdir, rmdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { asId, type RunId } from '../../../../domain/ids.ts'
+import type { OciContext } from '../context.ts'
+import { ownCommands } from '../../../../lib/run-command.ts'
+import { mount, mountPointsBelow, unmountBelow } from '../../shared/mounts.ts'
+import { commandLineOf, sendSignal } from '../../shared/processes.ts'
+import { endWith, forget, killAll, removeMounts, settle } from './release.ts'
+import type { RunRecord, StartedRun } from './run-records.ts'
+import { SHIM_NAME } from './shim.ts'
+import { TOOLBOX_PREFIX } from '../rootfs/toolbox-mount.ts'
+
+/** A short name for what a driver's folder stands for outside of it: its cgroups and mounts. */
+export function parentName(dir: string): string {
+  return createHash('sha256').update(dir).digest('hex').slice(0, 12)
+}
+
+/** Beneath which cgroup the driver of a folder has those of its runs. */
+export function cgroupParentOf(dir: string): string {
+  return `sandyard/${parentName(dir)}`
+}
+
+/** Where the driver of a folder mounts its sandboxes. */
+export function mountFolderOf(dir: string): string {
+  return join('/run/sandyard', parentName(dir))
+}
+
+/**
+ * Makes the folder for mounts, a mount itself that is shared: an unmount in it reaches the mount namespaces in which
+ * runtimes run, which would otherwise keep every file system that was mounted when they started. It lies under /run and not in the driver's own folder, because the sandbox's user 0, a
+ * stranger to this machine, must be able to pass every folder on the way; a home folder would stop it.
+ */
+export async function makeMountDir(dir: string): Promise<string> {
+  const path = mountFolderOf(dir)
+  await mkdir(path, { recursive: true, mode: 0o711 })
+  for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
+  if (!(await mountPointsBelow(path)).includes(path)) await mount(ownCommands, ['--bind', '--make-shared', path, path])
+  return path
+}
+
+/** Takes back the folder for mounts and the parent of cgroups when no run is left in them. */
+export async function removeIfUnused({ mountDir, cgroups, clock, commands }: OciContext): Promise<void> {
+  if (!existsSync(mountDir)) return
+  const names = await readdir(mountDir)
+  const toolboxes = names.filter(isToolbox)
+  if (names.length > toolboxes.length || (await cgroups.list()).length > 0) return
+  await unmountBelow(mountDir, { clock, commands })
+  for (const name of toolboxes) await rmdir(join(mountDir, name))
+  await rmdir(mountDir)
+  await cgroups.close()
+}
+
+/**
+ * Puts in order what an earlier worker left: ended runs are brought to rest, starts that were cut short are undone and
+ * forgotten, and whatever names a run without a readable record goes.
+ */
+export async function sweep(context: OciContext): Promise<void> {
+  const { records, cgroups, mountDir } = context
+  const known = new Set<RunId>()
+  for (const record of await records.list()) {
+    // One whose undoing was itself cut short says "lost" already.
+    if (record.started === null && (record.outcome === null || record.outcome.kind === 'lost')) {
+      await killShim(record.run_id)
+      await endWith(context, record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
+      await records.delete(record.run_id)
+      continue
+    }
+    known.add(record.run_id)
+    const { outcome, started } = await settle(context, record)
+    if (outcome === null) adopt(context, record, started)
+  }
+  const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
+  const named = [...(await records.names()), ...(await cgroups.list()), ...mounted]
+  for (const run of new Set(named.map((name) => asId<RunId>(name)))) {
+    if (!known.has(run)) await erase(context, run)
+  }
+}
+
+function isToolbox(name: string): boolean {
+  return name.startsWith(TOOLBOX_PREFIX)
+}
+
+/** Goes on reading what a run that lives writes. */
+function adopt({ logs, captures }: OciContext, record: RunRecord, started: StartedRun | null): void {
+  logs.of(record.sandbox_id).openRun()
+  captures.begin({ ...record, shim: started?.shim ?? null })
+}
+
+async function erase(context: OciContext, run: RunId): Promise<void> {
+  await killShim(run)
+  await killAll(context, run)
+  await forget(context, context.runtime, run)
+  await Promise.all([context.networks.detach(run), context.cgroups.remove(run), removeMounts(context, run)])
+  await context.records.delete(run)
+}
+
+/** The shim of a start that was cut short is in no record and may still be at work: it is found by its command line. */
+async function killShim(run: RunId): Promise<void> {
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue
+    const words = commandLineOf(Number(name))
+    if (words.includes(SHIM_NAME) && words.includes(run)) sendSignal(-Number(name), 'SIGKILL')
+  }
+}

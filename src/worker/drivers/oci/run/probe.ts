@@ -1,0 +1,68 @@
+import { existsSync } from 'node:fs'
+import { statfs } from 'node:fs/promises'
+import { availableParallelism, totalmem } from 'node:os'
+import { delimiter, join } from 'node:path'
+import type { Ability } from '../../../../domain/spec/abilities.ts'
+import type { Probe } from '../../driver.ts'
+import type { OciContext } from '../context.ts'
+
+/** What this driver enforces. An ability that is not here is refused by name before a run gets this far. */
+export const OCI_ABILITIES: readonly Ability[] = [
+  'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
+  'network_max_connections', 'named_mounts', 'bind_mounts',
+] // prettier-ignore
+
+/** Programs of the host that a start calls. */
+const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck', 'perl'] as const
+
+const MIB = 1024 * 1024
+
+/** What the machine offers. Rejects with all that is missing, in one text for people. */
+export async function probeMachine(context: OciContext): Promise<Probe> {
+  const { settings, runtime } = context
+  refuseUnfit(settings.initBinary)
+  const disk = await statfs(context.dir)
+  return {
+    report: {
+      name: 'oci',
+      isolation: runtime.isolation,
+      abilities: OCI_ABILITIES,
+      images: await context.images.list(),
+    },
+    capacity: {
+      vcpus: availableParallelism() * settings.cpuOvercommit,
+      memory_mib: Math.floor(totalmem() / MIB),
+      disk_mib: Math.floor((disk.bavail * disk.bsize) / MIB),
+    },
+  }
+}
+
+/** Throws when sandboxes can't run here, with all that is missing in one text for people. */
+export function refuseUnfit(initBinary: string): void {
+  const missing = whatIsMissing(initBinary)
+  if (missing.length > 0) throw new Error(`sandboxes can't run here: ${missing.join('; ')}`)
+}
+
+/** Everything that keeps sandboxes from running, in words; empty when nothing does. */
+export function whatIsMissing(initBinary: string): readonly string[] {
+  if (process.platform !== 'linux') return ['the machine does not run Linux']
+  const programs = PROGRAMS.filter((name) => !isInstalled(name))
+  return [
+    ...(process.getuid?.() === 0 ? [] : ['the worker is not root']),
+    ...programs.map((name) => `the program '${name}' is missing`),
+    ...(existsSync(initBinary) ? [] : [`the init program ${initBinary} is missing (package catatonit)`]),
+    ...(existsSync('/proc/self/ns/user') ? [] : ['the kernel has no user namespaces']),
+  ]
+}
+
+/** What keeps the worker from making its toolbox, without which the files of sandboxes are not offered; in words. */
+export function whatToolboxLacks(): readonly string[] {
+  const packages = { perl: 'perl-base', ldd: 'libc-bin' }
+  return Object.entries(packages).flatMap(([name, debianPackage]) =>
+    isInstalled(name) ? [] : [`the program '${name}' is missing (package ${debianPackage})`],
+  )
+}
+
+function isInstalled(program: string): boolean {
+  return (process.env['PATH'] ?? '').split(delimiter).some((folder) => existsSync(join(folder, program)))
+}

@@ -1,0 +1,57 @@
+import type { Rlimit, RlimitResource } from '../../../../domain/spec/spec.ts'
+
+/** The hard limits of a process; a resource that is not limited is absent. */
+export type HardLimits = Readonly<Partial<Record<RlimitResource, number>>>
+
+/** What is in force, and what had to be lowered, in words. */
+export type ClampedRlimits = { readonly rlimits: readonly Rlimit[]; readonly clamped: readonly string[] }
+
+/** As good as no limit, and exact in JSON, where 2^64 - 1 would be rounded past what a runtime can read. */
+const UNLIMITED = Number.MAX_SAFE_INTEGER
+
+/** Lowers limits to what this machine allows: a runtime would fail at the first that exceeds its own hard limit. */
+export function clampRlimits(wanted: readonly Rlimit[], allowed: HardLimits): ClampedRlimits {
+  const clamped: string[] = []
+  const rlimits = wanted.map((rlimit) => {
+    const most = allowed[rlimit.resource] ?? UNLIMITED
+    if (rlimit.hard > most && most < UNLIMITED)
+      clamped.push(`${rlimit.resource} ${String(rlimit.hard)} to ${String(most)}`)
+    const hard = Math.min(rlimit.hard, most)
+    return { resource: rlimit.resource, hard, soft: Math.min(rlimit.soft, hard) }
+  })
+  return { rlimits, clamped }
+}
+
+/** Reads the text of `/proc/<pid>/limits` (proc(5)). */
+export function parseHardLimits(text: string): HardLimits {
+  const limits: Partial<Record<RlimitResource, number>> = {}
+  for (const [resource, label] of Object.entries(LABELS)) {
+    const line = text.split('\n').find((candidate) => candidate.startsWith(`${label} `))
+    const hard = line?.slice(label.length).trim().split(/\s+/)[1]
+    if (hard !== undefined && hard !== 'unlimited' && isResource(resource)) limits[resource] = Number(hard)
+  }
+  return limits
+}
+
+function isResource(name: string): name is RlimitResource {
+  return name in LABELS
+}
+
+const LABELS: Record<RlimitResource, string> = {
+  cpu: 'Max cpu time',
+  fsize: 'Max file size',
+  data: 'Max data size',
+  stack: 'Max stack size',
+  core: 'Max core file size',
+  rss: 'Max resident set',
+  nproc: 'Max processes',
+  nofile: 'Max open files',
+  memlock: 'Max locked memory',
+  as: 'Max address space',
+  locks: 'Max file locks',
+  sigpending: 'Max pending signals',
+  msgqueue: 'Max msgqueue size',
+  nice: 'Max nice priority',
+  rtprio: 'Max realtime priority',
+  rttime: 'Max realtime timeout',
+}

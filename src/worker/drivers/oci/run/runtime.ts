@@ -1,0 +1,134 @@
+import { constants } from 'node:fs'
+import { access, readFile } from 'node:fs/promises'
+import { delimiter, join } from 'node:path'
+import { runCommand } from '../../../../lib/run-command.ts'
+import { fitGvisor, inMountNamespace } from './gvisor.ts'
+
+/** Runtimes by strength of isolation, the strongest first: a virtual machine, a kernel of its own, then containers. */
+export const RUNTIME_NAMES = ['kata-runtime', 'runsc', 'crun', 'runc'] as const
+export type RuntimeName = (typeof RUNTIME_NAMES)[number]
+
+/** An OCI runtime that this machine has. */
+export type Runtime = {
+  readonly name: RuntimeName
+  /** First line of its own version text, such as `crun 1.8.1`. */
+  readonly version: string
+  /** The command line up to its subcommand, wrappers and global options included. */
+  readonly command: readonly string[]
+  /** For people: what separates a sandbox from the machine. */
+  readonly isolation: string
+}
+
+export type RuntimeChoice = {
+  /** A name to insist on, or null: the strongest that is installed. */
+  readonly name: RuntimeName | null
+  /** Folders to look in, in the form of the variable PATH. */
+  readonly searchPath: string
+  /** Where the runtime keeps its own state; made by it. */
+  readonly stateDir: string
+  /** The static init program of the host, with which gVisor is tried. */
+  readonly initBinary: string
+}
+
+/** A runtime, and in words why stronger ones that are installed were passed over. */
+export type FoundRuntime = Runtime & { readonly passedOver: readonly string[] }
+
+/** Finds a runtime. Rejects with a text for people when there is none that can be used, and says why. */
+export async function findRuntime(choice: RuntimeChoice): Promise<FoundRuntime> {
+  const names = choice.name === null ? RUNTIME_NAMES : [choice.name]
+  const flaws: string[] = []
+  for (const name of names) {
+    const binary = await findBinary(name, choice.searchPath)
+    if (binary === null) continue
+    const { stdout } = await runCommand(binary, ['--version'], { timeoutMs: COMMAND_TIMEOUT_MS })
+    const number = /\d[\w.+~-]*/.exec(stdout)?.[0] ?? 'unknown'
+    const flaw = flawOf(name, number)
+    if (flaw !== null) {
+      flaws.push(`${name} ${number} ${flaw}`)
+      continue
+    }
+    const version = `${name} ${number}`
+    if (name === 'runsc') {
+      const fit = await fitGvisor({ binary, stateDir: choice.stateDir, initBinary: choice.initBinary })
+      if ('flaw' in fit) {
+        flaws.push(`${version} ${fit.flaw}`)
+        continue
+      }
+      const isolation = `${version} on ${fit.platform}, ${ISOLATION[name]}`
+      return { name, version, command: fit.command, isolation, passedOver: flaws }
+    }
+    const command = [...(await wrapperFor(name)), binary, ...globalOptions(name, choice.stateDir)]
+    return { name, version, command, isolation: `${version}, ${ISOLATION[name]}`, passedOver: flaws }
+  }
+  throw new Error(
+    [`no OCI runtime can be used: looked for ${names.join(', ')} in ${choice.searchPath}`, ...flaws].join('; '),
+  )
+}
+
+const COMMAND_TIMEOUT_MS = 10_000
+
+const ISOLATION: Record<RuntimeName, string> = {
+  'kata-runtime': 'virtual machine per sandbox',
+  runsc: 'gVisor kernel of its own in a user namespace',
+  crun: 'container: user namespace, seccomp, few capabilities',
+  runc: 'container: user namespace, seccomp, few capabilities',
+}
+
+async function findBinary(name: string, searchPath: string): Promise<string | null> {
+  for (const folder of searchPath.split(delimiter).filter((part) => part !== '')) {
+    const path = join(folder, name)
+    if (await isExecutable(path)) return path
+  }
+  return null
+}
+
+async function isExecutable(path: string): Promise<boolean> {
+  return await access(path, constants.X_OK).then(
+    () => true,
+    () => false,
+  )
+}
+
+/** The first release of gVisor that was tried and found good; that of 2022-12 has no terminals (2026-11). */
+const FIRST_USABLE_RUNSC = 20240729
+
+/** Why an installed runtime can't be used here; null when it can. */
+function flawOf(name: RuntimeName, version: string): string | null {
+  if (name === 'kata-runtime' && !/^[01]\./.test(version))
+    return 'has no OCI command line (from version 2 on it is a containerd shim)'
+  // Such a runc enters the user namespace first, and is then refused the network namespace (tried with 1.1.5, 2026-11).
+  if (name === 'runc' && /^(0|1\.[01])\./.test(version))
+    return "can't run commands in a sandbox's own network: 1.2 is needed"
+  const release = Number(/\d{8}/.exec(version)?.[0] ?? Infinity)
+  if (name === 'runsc' && release < FIRST_USABLE_RUNSC) return 'is too old: release 20240729 or a later one is needed'
+  return null
+}
+
+function globalOptions(name: Exclude<RuntimeName, 'runsc'>, stateDir: string): readonly string[] {
+  const root = ['--root', join(stateDir, name)]
+  switch (name) {
+    case 'crun':
+      return ['--cgroup-manager=cgroupfs', ...root]
+    case 'runc':
+    case 'kata-runtime':
+      return root
+  }
+}
+
+/**
+ * Each call gets a mount namespace of its own where the machine's mounts would make the runtime refuse. It is a slave
+ * of the machine's, so that sandboxes that are unmounted later don't stay mounted in it.
+ */
+async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
+  if (name === 'crun' && (await hasHybridCgroups()))
+    return inMountNamespace('umount /sys/fs/cgroup/unified 2>/dev/null; exec "$@"')
+  return []
+}
+
+/** crun refuses both cgroup versions at once while the second has controllers (runtime-notes 4.1). */
+async function hasHybridCgroups(): Promise<boolean> {
+  return await readFile('/sys/fs/cgroup/unified/cgroup.controllers', 'utf8').then(
+    (controllers) => controllers.trim() !== '',
+    () => false,
+  )
+}

@@ -1,0 +1,128 @@
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { RunId } from '../../../../domain/ids.ts'
+import type { Clock } from '../../../../lib/clock.ts'
+import { tryCommand } from '../../../../lib/run-command.ts'
+import { StartError } from '../../driver.ts'
+import { INIT_PATH } from '../../shared/environment.ts'
+import { hideFolders } from '../rootfs/hide-folders.ts'
+import type { Launcher } from './launcher.ts'
+import {
+  commandLineOf,
+  markProcess,
+  readNow,
+  readOrNull,
+  sendSignal,
+  type ProcessMark,
+} from '../../shared/processes.ts'
+import type { RunRecords } from './run-records.ts'
+import type { Runtime } from './runtime.ts'
+import type { WorkloadPipes } from './workload-pipes.ts'
+
+/**
+ * The shell that waits for the runtime and writes down its exit code; it outlives this process. It holds the workload's
+ * pipes, without which what nobody has read yet would be gone: who reads them kills it when the run is over, and without
+ * its run's folder it ends by itself.
+ */
+const SHIM = `out=$1 err=$2 exit=$3; shift 3
+exec 3<>"$out" 4<>"$err"
+"$@" </dev/null >"$out" 2>"$err" 3>&- 4>&-
+code=$?
+echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"
+while [ -p "$out" ]; do sleep 5 3>&- 4>&-; done`
+
+/** Stands in a shim's command line, so that it can be told from any other process. */
+export const SHIM_NAME = 'sandyard-shim'
+
+export type ShimInput = {
+  readonly run: RunId
+  readonly runtime: Runtime
+  readonly launcher: Launcher
+  readonly records: RunRecords
+  readonly bundle: object
+  /** Where the run's file systems are mounted. */
+  readonly rootBase: string
+  /** Where the workload's output goes. */
+  readonly pipes: WorkloadPipes
+  readonly clock: Clock
+  readonly signal: AbortSignal
+}
+
+/** The processes of a run that was started; a run may be over before they could be marked. */
+export type ShimResult = { readonly shim: ProcessMark | null; readonly init: ProcessMark | null }
+
+const READY_TIMEOUT_MS = 30_000
+/** How often is looked whether the init is there: at first this often, later after a sixteenth of the time that passed. */
+const READY_POLL_MS = 2
+
+/**
+ * Starts the container of a run that has no files yet and waits until its first process is the init. Rejects with
+ * `StartError('runtime')` or the signal's reason; then no process of it is left outside its cgroup.
+ */
+export async function launchShim(input: ShimInput): Promise<ShimResult> {
+  const folder = input.records.folderOf(input.run)
+  const exit = input.records.endFileOf(input.run)
+  await writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 })
+  const options = ['--bundle', folder, '--pid-file', join(folder, 'pid')]
+  const run = [...input.runtime.command, ...logOptions(input.runtime, folder), 'run', ...options, input.run]
+  const shell = ['/bin/sh', '-c', SHIM, SHIM_NAME, input.pipes.stdout, input.pipes.stderr, exit, ...run]
+  const { pid, ended } = await input.launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'])
+  try {
+    const init = await waitUntilReady(input)
+    return { shim: markProcess(pid), init }
+  } catch (error) {
+    sendSignal(-pid, 'SIGKILL') // the shell, the runtime and what it forked are one process group
+    await ended
+    throw error
+  }
+}
+
+/** What the runtime itself had to say, its last words. */
+async function runtimeWords(folder: string): Promise<string> {
+  return ((await readOrNull(join(folder, 'runtime.log'))) ?? '').trim().slice(-RUNTIME_WORDS_LIMIT)
+}
+const RUNTIME_WORDS_LIMIT = 500
+
+async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
+  const folder = input.records.folderOf(input.run)
+  const fromMs = input.clock.monotonicMs()
+  for (let passedMs = 0; passedMs < READY_TIMEOUT_MS; passedMs = input.clock.monotonicMs() - fromMs) {
+    // Looked at in this order: a run that is over has had its process, however short it was.
+    const isOver = input.records.readExit(input.run) !== null
+    const pid = readPid(join(folder, 'pid'))
+    if (pid !== null && (await isReady(input, pid))) return markProcess(pid)
+    if (isOver) {
+      const words = await runtimeWords(folder)
+      if (pid === null || words !== '') throw couldNotStart(input, words)
+      return null // it ran and is over already
+    }
+    await input.clock.sleep(Math.max(READY_POLL_MS, passedMs / 16), input.signal)
+  }
+  throw new StartError(
+    'runtime',
+    `${input.runtime.name} did not start the sandbox within ${String(READY_TIMEOUT_MS)} ms`,
+  )
+}
+
+/** The owner is told where the sandbox has it, and the log where the worker does. */
+function couldNotStart({ records, run, rootBase, runtime }: ShimInput, words: string): StartError {
+  const said = hideFolders(words, [records.folderOf(run), rootBase])
+  return new StartError('runtime', `${runtime.name} could not start the sandbox: ${said}`, new Error(words))
+}
+
+/** A container's own process becomes the init at the moment it starts; of a kernel in user space one has to ask. */
+async function isReady({ runtime, run }: ShimInput, pid: number): Promise<boolean> {
+  if (runtime.name === 'crun' || runtime.name === 'runc') return commandLineOf(pid)[0] === INIT_PATH
+  const [file = '', ...args] = [...runtime.command, 'state', run]
+  const { code, stdout } = await tryCommand(file, args, { timeoutMs: READY_TIMEOUT_MS })
+  return code === 0 && /"status":\s*"running"/.test(stdout)
+}
+
+function readPid(path: string): number | null {
+  const text = readNow(path)
+  return text === null || !/^\d+\s*$/.test(text) ? null : Number(text)
+}
+
+function logOptions(runtime: Runtime, folder: string): readonly string[] {
+  return ['--log', join(folder, 'runtime.log'), ...(runtime.name === 'runsc' ? ['--log-format=text'] : [])]
+}

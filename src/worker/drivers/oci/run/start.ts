@@ -1,0 +1,81 @@
+import type { WantedRun } from '../../../../contract/workers/worker-protocol.ts'
+import { SENTENCES } from '../../../logs/sentences.ts'
+import { attemptStart } from '../../shared/attempt-start.ts'
+import { StartError } from '../../driver.ts'
+import { newKeptRun } from '../../shared/kept-run.ts'
+import type { OciContext } from '../context.ts'
+import { furnish } from '../rootfs/furnish.ts'
+import { gatherParts } from './gather.ts'
+import { endWith } from './release.ts'
+import type { RunRecord } from './run-records.ts'
+import { launchShim } from './shim.ts'
+import { isScriptName } from '../../shared/system-files.ts'
+
+/**
+ * Starts a run that has no record yet. Rejects with `StartError`; by then nothing of the run is left but its record,
+ * ended with that failure.
+ */
+export async function startRun(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
+  const record: RunRecord = { ...newKeptRun(wanted, context.bootId), spec: wanted.spec, image: null }
+  await context.records.write(record)
+  context.logs.of(wanted.sandbox_id).openRun()
+  await attemptStart({
+    run: wanted.run_id,
+    log: context.log,
+    signal,
+    bringUp: () => bringUp(context, wanted, { record, signal }),
+    endWith: (outcome) => endWith(context, record, outcome),
+  })
+}
+
+type BringUp = { readonly record: RunRecord; readonly signal: AbortSignal }
+async function bringUp(context: OciContext, wanted: WantedRun, { record, signal }: BringUp): Promise<void> {
+  refuseUnusable(wanted)
+  const watch = makeStopwatch(context)
+  const parts = await gatherParts(context, wanted, signal)
+  watch.lap('parts')
+  const { bundle, facts } = await furnish(context, wanted, parts)
+  watch.lap('files')
+  signal.throwIfAborted()
+  const { runtime, launcher, records, clock } = context
+  const rootBase = parts.paths.base
+  const shimInput = {
+    run: wanted.run_id,
+    bundle,
+    rootBase,
+    pipes: parts.pipes,
+    runtime,
+    launcher,
+    records,
+    clock,
+    signal,
+  }
+  const { shim, init } = await launchShim(shimInput)
+  context.logs.of(wanted.sandbox_id).system(SENTENCES.started)
+  context.captures.begin({ ...record, shim })
+  watch.lap('runtime')
+  const started = { uid_shift: context.settings.uidShift, runtime, shim, init }
+  await records.write({ ...record, image: parts.image.config, facts, started })
+  context.log.debug({ run_id: wanted.run_id, ...watch.laps() }, 'started')
+}
+
+function refuseUnusable({ spec }: WantedRun): void {
+  const name = Object.keys(spec.runtime.scripts).find((candidate) => !isScriptName(candidate))
+  if (name !== undefined) throw new StartError('config', `'${name}' is not usable as the name of a script`)
+}
+
+type Stopwatch = { lap(name: string): void; laps(): Readonly<Record<string, number>> }
+
+/** Milliseconds of each step, for the log. */
+function makeStopwatch({ clock }: OciContext): Stopwatch {
+  const laps: Record<string, number> = {}
+  let lastMs = clock.monotonicMs()
+  return {
+    lap(name) {
+      const nowMs = clock.monotonicMs()
+      laps[`${name}_ms`] = Math.round((nowMs - lastMs) * 10) / 10
+      lastMs = nowMs
+    },
+    laps: () => laps,
+  }
+}

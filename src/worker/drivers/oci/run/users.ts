@@ -1,0 +1,77 @@
+import { openInRoot, RootPathError } from '../rootfs/root-path.ts'
+
+/** Who a process in the sandbox runs as. */
+export type SandboxUser = {
+  readonly uid: number
+  readonly gid: number
+  readonly additionalGids: readonly number[]
+  readonly home: string
+}
+
+/** The texts of a sandbox's `/etc/passwd` and `/etc/group`; empty when missing. */
+export type UserFiles = { readonly passwd: string; readonly group: string }
+
+/** More is no honest user file; the rest is not read. */
+const USER_FILE_LIMIT_BYTES = 4 * 1024 * 1024
+
+type FilesRoot = { readonly root: string; readonly isFresh: boolean }
+
+/** Reads the user files beneath a sandbox's root, without leaving it. */
+export async function readUserFiles(from: FilesRoot): Promise<UserFiles> {
+  const [passwd, group] = await Promise.all([readBounded(from, '/etc/passwd'), readBounded(from, '/etc/group')])
+  return { passwd, group }
+}
+
+/**
+ * Finds `name`, `uid`, `name:group` or `uid:gid`; null is user 0. A number needs no entry. Answers with a sentence
+ * when a name is unknown or a number lies outside the sandbox's user namespace.
+ */
+export function resolveUser(wanted: string | null, files: UserFiles): SandboxUser | string {
+  const [userPart = '', groupPart] = (wanted === null || wanted === '' ? '0' : wanted).split(':', 2)
+  const entry = parseEntries(files.passwd).find((fields) =>
+    isNumber(userPart) ? fields[2] === userPart : fields[0] === userPart,
+  )
+  if (entry === undefined && !isNumber(userPart)) return `user '${userPart}' is not in the image's /etc/passwd`
+  const uid = Number(entry?.[2] ?? userPart)
+  const groups = parseEntries(files.group)
+  const groupEntry = groups.find((fields) => fields[0] === groupPart)
+  if (groupPart !== undefined && !isNumber(groupPart) && groupEntry === undefined)
+    return `group '${groupPart}' is not in the image's /etc/group`
+  const gid = groupPart === undefined ? Number(entry?.[3] ?? 0) : Number(groupEntry?.[2] ?? groupPart)
+  const name = entry?.[0]
+  const additionalGids =
+    groupPart === undefined && name !== undefined
+      ? groups.filter((fields) => (fields[3] ?? '').split(',').includes(name)).map((fields) => Number(fields[2]))
+      : []
+  if ([uid, gid, ...additionalGids].some((id) => !Number.isInteger(id) || id < 0 || id >= NAMESPACE_SIZE)) {
+    return `user '${wanted ?? ''}' has an id of ${String(NAMESPACE_SIZE)} or more, which a sandbox has not`
+  }
+  const home = entry?.[5]
+  return { uid, gid, additionalGids, home: home === undefined || home === '' ? '/' : home }
+}
+
+/** How many user ids a sandbox has: those of an ordinary system (uid 65534 is `nobody`). */
+export const NAMESPACE_SIZE = 65_536
+
+function isNumber(text: string): boolean {
+  return /^\d+$/.test(text)
+}
+
+function parseEntries(text: string): readonly (readonly string[])[] {
+  return text
+    .split('\n')
+    .filter((line) => line !== '' && !line.startsWith('#'))
+    .map((line) => line.split(':'))
+}
+
+async function readBounded({ root, isFresh }: FilesRoot, path: string): Promise<string> {
+  try {
+    await using handle = await openInRoot(root, path, { isFresh })
+    const buffer = Buffer.alloc(Math.min((await handle.stat()).size, USER_FILE_LIMIT_BYTES))
+    const { bytesRead } = await handle.read(buffer, 0, buffer.length, 0)
+    return buffer.toString('utf8', 0, bytesRead)
+  } catch (error) {
+    if (error instanceof RootPathError) return '' // missing, or no file at all: such an image has no users
+    throw error
+  }
+}

@@ -1,0 +1,50 @@
+import type { RunId } from '../../../domain/ids.ts'
+import type { SeenRun } from '../../../contract/workers/worker-protocol.ts'
+import type { Turns } from './turns.ts'
+import type { RunFiles } from './run-files.ts'
+import type { Starts } from './starts.ts'
+
+export type HeldRunsInput<R> = {
+  readonly records: Pick<RunFiles<R>, 'list' | 'read'>
+  readonly starts: Pick<Starts, 'has'>
+  readonly turns: Turns
+  /** How a run stands, by its record; `isBeingStarted`: its start is in flight. */
+  readonly see: (record: R, isBeingStarted: boolean) => Promise<SeenRun>
+  /** Brings a run that has ended to rest. */
+  readonly settle: (record: R) => Promise<unknown>
+}
+
+/** The runs that a driver has on record. */
+export type HeldRuns = {
+  /** As the machine shows them. */
+  readonly list: () => Promise<readonly SeenRun[]>
+  /** Brings a run that has ended to rest, in its turn; one whose start is in flight, or that is unknown, is left alone. */
+  readonly settleEnded: (run: RunId) => Promise<void>
+}
+
+/** Looks at runs by their records, anew each time. */
+export function makeHeldRuns<R extends { readonly run_id: RunId; readonly started: unknown }>({
+  records,
+  starts,
+  turns,
+  see,
+  settle,
+}: HeldRunsInput<R>): HeldRuns {
+  const seeFresh = async (read: R): Promise<SeenRun | null> => {
+    // A start that came to its end since this was read has written how: the old record would look like one cut short.
+    const record = read.started === null && !starts.has(read.run_id) ? await records.read(read.run_id) : read
+    return record === null ? null : await see(record, starts.has(record.run_id))
+  }
+  return {
+    async list() {
+      const seen = await Promise.all((await records.list()).map((record) => seeFresh(record)))
+      return seen.filter((run) => run !== null)
+    },
+    async settleEnded(run) {
+      await turns.take(run, async () => {
+        const record = starts.has(run) ? null : await records.read(run)
+        if (record !== null) await settle(record)
+      })
+    },
+  }
+}

@@ -1,0 +1,44 @@
+import { readFile } from 'node:fs/promises'
+import type { Clock } from '../../../lib/clock.ts'
+import { CommandError, type Commands } from '../../../lib/run-command.ts'
+import { parseMountinfo } from '../../processes/mountinfo.ts'
+
+const MOUNT_TIMEOUT_MS = 20_000
+/** How often and how far apart a busy mount is tried again: whoever holds it is on its way out. */
+const BUSY_TRIES = 40
+const BUSY_PAUSE_MS = 10
+
+/** Mounts; `cwd` is where relative paths in the options start. */
+export async function mount(commands: Commands, args: readonly string[], cwd = '/'): Promise<void> {
+  await commands.run('mount', args, { timeoutMs: MOUNT_TIMEOUT_MS, cwd })
+}
+
+/** Every mount point in or beneath a folder, the innermost first. */
+export async function mountPointsBelow(folder: string): Promise<readonly string[]> {
+  const points = parseMountinfo(await readFile('/proc/self/mountinfo', 'utf8')).map(({ point }) => point)
+  return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
+}
+
+export type UnmountDeps = { readonly clock: Clock; readonly commands: Commands }
+
+/**
+ * Unmounts all in or beneath a folder. What stays busy is detached from the tree, so that its holder's end frees it.
+ * A folder without mounts succeeds.
+ */
+export async function unmountBelow(folder: string, deps: UnmountDeps): Promise<void> {
+  for (const point of await mountPointsBelow(folder)) await unmount(point, deps)
+}
+
+async function unmount(point: string, { clock, commands }: UnmountDeps): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      await commands.run('umount', tries < BUSY_TRIES ? [point] : ['-l', point], { timeoutMs: MOUNT_TIMEOUT_MS })
+      return
+    } catch (error) {
+      if (!(error instanceof CommandError)) throw error
+      if (!(await mountPointsBelow(point)).includes(point)) return
+      if (tries >= BUSY_TRIES) throw error
+    }
+    await clock.sleep(BUSY_PAUSE_MS)
+  }
+}

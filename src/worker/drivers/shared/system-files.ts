@@ -1,0 +1,71 @@
+import { posix } from 'node:path'
+import type { Patch, SandboxSpec } from '../../../domain/spec/spec.ts'
+import type { SandboxNetwork } from '../../network/sandbox-network.ts'
+import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from './environment.ts'
+import { makeFolders, putText, type RootTree } from '../oci/rootfs/root-tree.ts'
+
+/** What the files of a run tell the sandbox about itself. */
+export type SystemFilesInput = {
+  readonly spec: SandboxSpec
+  readonly hostname: string
+  readonly network: SandboxNetwork
+  readonly workdir: string
+  /** False when the writable layer was patched at an earlier start: what patches wrote is then left alone. */
+  readonly isFirstStart: boolean
+  readonly hasToolbox: boolean
+}
+
+/** Writes hostname, hosts, resolv.conf and the spec's scripts, and makes the targets of mounts. May be repeated. */
+export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput): Promise<void> {
+  const { spec } = input
+  const patched = patchedPaths(spec.patches, input.isFirstStart)
+  const files = [...identityFiles(input)].filter(([path]) => !patched.has(path))
+  const folders = ['/etc', SCRIPTS_FOLDER, ...(input.hasToolbox ? [TOOLS_FOLDER] : []), input.workdir]
+  await Promise.all(folders.map((folder) => makeFolders(tree, folder)))
+  await Promise.all([
+    putText(tree, INIT_PATH, { mode: 0o755, text: '' }),
+    ...files.map(([path, text]) => putText(tree, path, { mode: 0o644, text })),
+    ...Object.entries(spec.runtime.scripts).map(([name, text]) => {
+      return putText(tree, posix.join(SCRIPTS_FOLDER, name), {
+        mode: 0o755,
+        text: withInterpreter(text, spec.runtime.shell),
+      })
+    }),
+  ])
+}
+
+/**
+ * Keeps gVisor from covering an empty `/tmp` with a file system in memory, which no restart would keep and no limit of
+ * the disk hold: it leaves one alone that has a file (20240729, measured 2026-11). May be repeated.
+ */
+export async function keepTmpOnDisk(tree: RootTree): Promise<void> {
+  await makeFolders(tree, '/tmp', 0o1777)
+  await putText(tree, '/tmp/.msb', { mode: 0o444, text: '' })
+}
+
+/** Whether a script's name is one file's name. */
+export function isScriptName(name: string): boolean {
+  return name !== '' && name !== '.' && name !== '..' && !/[/\0]/.test(name) && Buffer.byteLength(name) <= 255
+}
+
+function identityFiles({ hostname, network }: SystemFilesInput): ReadonlyMap<string, string> {
+  const own = network.ipv4 ?? '127.0.1.1'
+  return new Map([
+    ['/etc/hostname', `${hostname}\n`],
+    ['/etc/hosts', `127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n${own} ${hostname}\n`],
+    ['/etc/resolv.conf', network.resolvers.map((address) => `nameserver ${address}\n`).join('')],
+  ])
+}
+
+/** At the first start an `append` needs the file beneath it; every other patch brings the whole file. */
+function patchedPaths(patches: readonly Patch[], isFirstStart: boolean): ReadonlySet<string> {
+  const counting = patches.filter((patch) => !(isFirstStart && patch.type === 'append'))
+  return new Set(
+    counting.map((patch) => posix.normalize('path' in patch ? patch.path : 'dst' in patch ? patch.dst : patch.link)),
+  )
+}
+
+/** The kernel runs a script only with an interpreter line (execve(2)). */
+export function withInterpreter(text: string, shell: string | null): string {
+  return text.startsWith('#!') ? text : `#!${shell ?? '/bin/sh'}\n${text}`
+}

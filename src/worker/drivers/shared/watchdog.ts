@@ -1,0 +1,74 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { join } from 'node:path'
+import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
+import type { Log } from '../../../lib/log.ts'
+
+/**
+ * A process of its own that kills the sandboxes of this worker when its lease is over, also while the worker is stopped, stuck
+ * or dead: see `watchdog.pl`.
+ */
+export type Watchdog = {
+  /** Tells the process that the worker ends; it leaves at once when no sandbox runs. */
+  close(): Promise<void>
+}
+
+export type WatchdogInput = {
+  /** The file of the lease. */
+  readonly leaseFile: string
+  /** Where the runs are found, as `watchdog.pl` takes it. */
+  readonly runs: `cgroups:${string}` | `vms:${string}`
+  readonly clock: Clock
+  readonly log: Log
+}
+
+const SCRIPT = join(import.meta.dirname, '../../perl/watchdog.pl')
+/** How long after it ended the process is started anew. */
+const RESTART_MS = 500
+/** How long a shutdown waits for the process to leave. */
+const LEAVE_MS = 1_000
+
+/** Starts the process, and anew whenever it ends. */
+export function startWatchdog(input: WatchdogInput): Watchdog {
+  const { leaseFile, runs, clock, log } = input
+  const closing = new AbortController()
+  let child: ChildProcess | null = null
+
+  const live = (): Promise<void> =>
+    new Promise((resolve) => {
+      const begun = spawn('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, runs], {
+        stdio: ['pipe', 'ignore', 'inherit'],
+        detached: true,
+        cwd: '/',
+        env: { PATH: process.env['PATH'] ?? '' }, // it outlives the worker, and needs none of its secrets
+      })
+      child = begun
+      begun.stdin.on('error', (error) => {
+        log.debug({ err: error }, 'the watchdog takes nothing') // its end is told by `close`
+      })
+      begun.once('error', (error) => {
+        log.error({ error }, 'the watchdog of this worker could not be started')
+        resolve()
+      })
+      begun.once('close', () => {
+        resolve()
+      })
+      begun.unref()
+    })
+  const keep = async (): Promise<void> => {
+    while (!closing.signal.aborted) {
+      await live()
+      if (!closing.signal.aborted) log.warn({}, 'the watchdog of this worker ended; it is started again')
+      await interruptibleSleep(clock, RESTART_MS, closing.signal)
+    }
+  }
+  const kept = keep()
+  return {
+    async close() {
+      closing.abort(new Error('the worker ends'))
+      child?.stdin?.end()
+      const waited = new AbortController()
+      await Promise.race([kept, interruptibleSleep(clock, LEAVE_MS, waited.signal)])
+      waited.abort()
+    },
+  }
+}

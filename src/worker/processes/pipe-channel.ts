@@ -1,0 +1,66 @@
+import type { Duplex } from 'node:stream'
+import type { WebSocket } from 'ws'
+import { CHANNEL_ENDS } from '../../contract/streams/channel-ends.ts'
+import { bytesOf, closeSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/socket-flow.ts'
+
+/**
+ * Carries bytes between a WebSocket and a run's channel until either ends or the signal comes, then ends the other;
+ * resolves when both are closed. A side that is slow slows the other down. The code of the WebSocket's end says what the
+ * channel's was: its end, a failure, or, of one that is destroyed without either, that the agent broke it off.
+ */
+export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: AbortSignal): Promise<void> {
+  const { promise: closed, resolve } = Promise.withResolvers<void>()
+  const onAbort = (): void => {
+    closeSocket(socket, CHANNEL_ENDS.worker_closing)
+  }
+  const onClosed = (): void => {
+    if (socket.readyState === socket.CLOSED && channel.closed) resolve()
+  }
+  socket.on('error', () => {
+    socket.terminate() // `close` follows
+  })
+  socket.once('close', () => {
+    channel.destroy()
+    onClosed()
+  })
+  channel.on('error', () => {
+    closeSocket(socket, CHANNEL_ENDS.channel_failed)
+  })
+  channel.once('end', () => {
+    closeSocket(socket, CHANNEL_ENDS.agent_done)
+  })
+  channel.once('close', () => {
+    closeSocket(socket, CHANNEL_ENDS.client_broke_framing)
+    onClosed()
+  })
+  signal.addEventListener('abort', onAbort, { once: true })
+  if (signal.aborted) onAbort()
+  if (socket.readyState === socket.CLOSED) channel.destroy()
+  if (channel.destroyed) closeSocket(socket, CHANNEL_ENDS.channel_failed)
+  toChannel(socket, channel)
+  toSocket(socket, channel)
+  onClosed()
+  await closed
+  signal.removeEventListener('abort', onAbort)
+}
+
+function toChannel(socket: WebSocket, channel: Duplex): void {
+  socket.on('message', (data) => {
+    if (channel.writable && !channel.write(bytesOf(data))) socket.pause()
+  })
+  channel.on('drain', () => {
+    if (socket.isPaused) socket.resume()
+  })
+  socket.resume()
+}
+
+function toSocket(socket: WebSocket, channel: Duplex): void {
+  const onSent = (): void => {
+    if (channel.isPaused() && socket.bufferedAmount < LOW_WATER_BYTES) channel.resume()
+  }
+  channel.on('data', (piece: Buffer) => {
+    if (socket.readyState !== socket.OPEN) return
+    socket.send(piece, { binary: true }, onSent)
+    if (socket.bufferedAmount > HIGH_WATER_BYTES) channel.pause()
+  })
+}

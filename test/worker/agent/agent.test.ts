@@ -1,0 +1,432 @@
+import assert from 'node:assert/strict'
+import { duplexPair } from 'node:stream'
+import { text } from 'node:stream/consumers'
+import { after, afterEach, before, test } from 'node:test'
+import { createWebSocketStream } from 'ws'
+import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
+import { openChannel } from '../../../src/control/streams/open-channel.ts'
+import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
+import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
+import {
+  WORKER_PROTOCOL_VERSION,
+  type SyncAnswer,
+  type SyncRequest,
+} from '../../../src/contract/workers/worker-protocol.ts'
+import type { SandboxId } from '../../../src/domain/ids.ts'
+import { SELF_FENCE_MS } from '../../../src/domain/workers/lease.ts'
+import { systemClock } from '../../../src/lib/clock.ts'
+import type { ControlPlane } from '../../../src/worker/agent/control-plane.ts'
+import type { Driver } from '../../../src/worker/drivers/driver.ts'
+import {
+  behaviourByImage,
+  makeSimulatedDriver,
+  makeSimulatedWorld,
+  type SimulatedWorld,
+} from '../../../src/worker/drivers/simulated.ts'
+import { neverWanted } from '../../support/never-wanted.ts'
+import { reportOf } from '../../support/report.ts'
+import { makeTestClock } from '../../support/test-clock.ts'
+import { waitUntil } from '../../support/wait.ts'
+import { wantedRun } from '../../support/wanted-run.ts'
+import { makeWorkerWorld, type LifeOptions, type WorkerWorld } from '../../support/worker-world.ts'
+
+const never = new AbortController().signal
+const behaviourOf = behaviourByImage([
+  { image: /missing/, behaviour: { startFailure: { reason: 'image', message: 'no such image' } } },
+  { image: /slow/, behaviour: { startDelayMs: 60_000 } },
+  { image: /stubborn/, behaviour: { ignoresTerm: true } },
+])
+
+let world: WorkerWorld
+before(async () => {
+  world = await makeWorkerWorld()
+})
+after(() => world.close())
+
+/** What the machine of the worker holds; a test's own. */
+let machine: SimulatedWorld = makeSimulatedWorld()
+let endLife: () => Promise<void> = () => Promise.resolve()
+afterEach(async () => {
+  await endLife()
+  await world.control.deps.db.asSystem((q) =>
+    q.query({ text: `UPDATE runs SET ended_at = now() WHERE ended_at IS NULL` }),
+  )
+  await world.control.deps.db.asSystem((q) =>
+    q.query({ text: `UPDATE sandboxes SET status = 'stopped', status_reason = NULL` }),
+  )
+  machine = makeSimulatedWorld()
+})
+
+function openDriver(): Driver {
+  return makeSimulatedDriver({ world: machine, clock: systemClock, behaviourOf })
+}
+
+/** Lets the worker live with what the machine holds. */
+function live(driver: Driver = openDriver(), options: LifeOptions = {}): void {
+  endLife = world.live(driver, options)
+}
+
+async function waitForStatus(id: SandboxId, status: string): Promise<{ readonly last_failure_message: string | null }> {
+  return waitUntil(async () => {
+    const row = await world.statusOf(id)
+    return row.status === status && row
+  })
+}
+
+/** Gives a worker that would do the wrong thing the time to do it: another sandbox comes to run meanwhile. */
+async function runAnother(): Promise<void> {
+  await waitForStatus((await world.create()).id, 'running')
+}
+
+function heldOf(id: SandboxId): readonly string[] {
+  return [...machine.runs.values()].filter(({ seen }) => seen.sandbox_id === id).map(({ seen }) => seen.phase)
+}
+
+test('a sandbox lives its whole life: started, running, stopped, started again, deleted, its disk discarded', async () => {
+  live()
+  const { deps, caller } = world.control
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  assert.deepEqual(heldOf(id), ['running'])
+  assert.equal((await stopSandbox(deps, caller, { id })).status, 'stopping')
+  await waitForStatus(id, 'stopped')
+  await waitUntil(() => heldOf(id).length === 0)
+  assert.ok(machine.stored.has(id), 'the disk of a stopped sandbox stays')
+  await startSandbox(deps, caller, { id }, { waitMs: null, signal: never })
+  await waitForStatus(id, 'running')
+  await deleteSandbox(deps, caller, { id })
+  await waitForStatus(id, 'stopped')
+  await waitUntil(() => heldOf(id).length === 0 && !machine.stored.has(id))
+})
+
+test('a start that fails is told with its reason, and nothing of its run stays', async () => {
+  live()
+  const { id } = await world.create({ image: 'registry.example/missing' })
+  assert.equal((await waitForStatus(id, 'failed')).last_failure_message, 'no such image')
+  await waitUntil(() => heldOf(id).length === 0)
+})
+
+test('a workload that ends by itself is seen within a second, with its exit code', async () => {
+  live()
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  const run = [...machine.runs.keys()].find((key) => machine.runs.get(key)?.seen.sandbox_id === id)
+  assert.ok(run !== undefined)
+  const fromMs = systemClock.monotonicMs()
+  machine.end(run, { kind: 'exited', code: 3 })
+  assert.equal((await waitForStatus(id, 'failed')).last_failure_message, 'the workload exited with code 3')
+  assert.ok(systemClock.monotonicMs() - fromMs < 1_000)
+})
+
+test('a worker that is replaced adopts what runs, and removes what nobody wants', async () => {
+  live()
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  await endLife()
+  const stray = wantedRun()
+  await openDriver().start(stray, never)
+  live()
+  await waitUntil(() => !machine.runs.has(stray.run_id))
+  assert.deepEqual(heldOf(id), ['running'])
+  assert.equal((await world.statusOf(id)).status, 'running')
+})
+
+test('a start that a shutdown cut short is nobody’s failure: the next life begins it again', async () => {
+  const driver = openDriver()
+  live(driver)
+  const { id } = await world.create({ image: 'registry.example/slow' })
+  await waitUntil(() => heldOf(id).includes('starting'))
+  const ended = endLife()
+  await driver.close()
+  await ended
+  assert.deepEqual(heldOf(id), ['ended'])
+  live(makeSimulatedDriver({ world: machine, clock: systemClock }))
+  await waitForStatus(id, 'running')
+})
+
+test('a stop during a start ends the start, and is no failure', async () => {
+  live()
+  const { deps, caller } = world.control
+  const { id } = await world.create({ image: 'registry.example/slow' })
+  await waitUntil(() => heldOf(id).includes('starting'))
+  await stopSandbox(deps, caller, { id })
+  assert.equal((await waitForStatus(id, 'stopped')).last_failure_message, null)
+  await waitUntil(() => heldOf(id).length === 0)
+})
+
+test('a stop ends also a start that the driver does not list yet, and no other run of the sandbox starts beside it', async () => {
+  const driver = openDriver()
+  const { promise: mayEnd, resolve } = Promise.withResolvers<void>()
+  let unlisted = 0
+  live({
+    ...driver,
+    async start(run, signal) {
+      if (unlisted > 0 || !run.spec.image.endsWith('unlisted')) return driver.start(run, signal)
+      unlisted += 1
+      await new Promise<void>((done) => signal.addEventListener('abort', () => done(), { once: true }))
+      await mayEnd
+    },
+  })
+  const { deps, caller } = world.control
+  const { id } = await world.create({ image: 'registry.example/unlisted' })
+  await waitUntil(() => unlisted === 1)
+  await stopSandbox(deps, caller, { id })
+  await runAnother()
+  assert.equal((await world.statusOf(id)).status, 'stopping')
+  resolve()
+  await waitForStatus(id, 'stopped')
+  await startSandbox(deps, caller, { id }, { waitMs: null, signal: never })
+  await waitForStatus(id, 'running')
+})
+
+test('a worker goes on while the control plane is away, and tells what happened when it is back', async () => {
+  live()
+  const { id } = await world.create()
+  const { id: other } = await world.create()
+  await Promise.all([waitForStatus(id, 'running'), waitForStatus(other, 'running')])
+  await world.goAway()
+  const run = [...machine.runs.values()].find(({ seen }) => seen.sandbox_id === id)
+  assert.ok(run)
+  machine.end(run.seen.run_id, { kind: 'exited', code: 0 })
+  await world.comeBack()
+  await waitForStatus(id, 'stopped')
+  assert.equal((await world.statusOf(other)).status, 'running')
+  assert.deepEqual(heldOf(other), ['running'])
+})
+
+test('a worker that can’t sync destroys its runs before their lease is over, counted from the report that prolonged it', async () => {
+  const clock = makeTestClock()
+  const real = world.connect()
+  let isCut = false
+  const held: (() => void)[] = []
+  const controlPlane: ControlPlane = {
+    ...real,
+    async sync(request, signal) {
+      if (isCut) throw new Error('cut off')
+      const answer = await real.sync(request, signal)
+      await new Promise<void>((resolve) => held.push(resolve)) // the answer is on its way
+      return answer
+    },
+  }
+  live(openDriver(), { clock, controlPlane, fencesItself: true })
+  const release = (): boolean => {
+    for (const go of held.splice(0)) go()
+    return false
+  }
+  const { id } = await world.create()
+  await waitUntil(() => release() || heldOf(id).includes('running'))
+  await waitUntil(async () => release() || (await world.statusOf(id)).status === 'running')
+  isCut = true
+  clock.advance(SELF_FENCE_MS - 2_000)
+  release() // an answer that arrives late says nothing of the time since its report
+  clock.advance(1_000)
+  await waitUntil(() => clock.sleepers > 0)
+  assert.deepEqual(heldOf(id), ['running'])
+  await waitUntil(() => {
+    clock.advance(500)
+    return heldOf(id).length === 0
+  })
+  assert.ok(clock.monotonicMs() < SELF_FENCE_MS + 5_000)
+})
+
+test('an answer that was overtaken by a later one changes nothing', async () => {
+  const real = world.connect()
+  const { promise: letGo, resolve } = Promise.withResolvers<void>()
+  let late: SyncRequest | null = null
+  const controlPlane: ControlPlane = {
+    ...real,
+    async sync(request, signal): Promise<SyncAnswer> {
+      const answer = await real.sync(request, signal)
+      if (late !== null || answer.wanted?.length !== 0) return answer
+      late = request // the answer that wants nothing arrives long after those that want a run
+      await letGo
+      return answer
+    },
+  }
+  const driver = openDriver()
+  let news: () => void = () => undefined
+  live(
+    {
+      ...driver,
+      watch(onChange) {
+        news = onChange
+        return driver.watch(onChange)
+      },
+    },
+    { controlPlane },
+  )
+  await waitUntil(() => late !== null)
+  const { id } = await world.create()
+  await waitUntil(() => {
+    news() // the stuck sync counts as the held one: only news are sent beside it
+    return heldOf(id).includes('running')
+  })
+  resolve()
+  await runAnother()
+  assert.deepEqual(heldOf(id), ['running'])
+})
+
+test('an answer that never comes keeps no news from being told', async () => {
+  const real = world.connect()
+  let isFirst = true
+  live(openDriver(), {
+    controlPlane: {
+      ...real,
+      async sync(request, signal) {
+        if (!isFirst) return real.sync(request, signal)
+        isFirst = false
+        return new Promise((_, reject) => {
+          signal.addEventListener('abort', () => reject(new Error('given up')), { once: true })
+        })
+      },
+    },
+  })
+  await waitUntil(() => !isFirst)
+  const stray = wantedRun() // news, and nothing that the control plane wants
+  await openDriver().start(stray, never)
+  const fromMs = systemClock.monotonicMs()
+  await runAnother()
+  assert.ok(systemClock.monotonicMs() - fromMs < 3_000)
+})
+
+test('a report that was overtaken on its way moves nothing', async () => {
+  live()
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  await endLife()
+  const connection = world.connect()
+  const life = world.control.deps.uuids.next()
+  const report = async (seq: number, seen: SyncRequest['seen']): Promise<SyncAnswer> =>
+    connection.sync(reportOf(world.worker_id, { life, seq, seen }), never)
+  await report(
+    2,
+    [...machine.runs.values()].map(({ seen }) => seen),
+  )
+  const { wanted, discard, streams } = await report(1, [])
+  assert.deepEqual({ wanted, discard, streams }, { wanted: null, discard: [], streams: [] })
+  assert.equal((await world.statusOf(id)).status, 'running')
+  await report(3, [])
+  assert.equal((await world.statusOf(id)).last_failure_message, 'the worker no longer holds this run')
+})
+
+test('a disk is discarded only when its run is gone', async () => {
+  live()
+  const { deps, caller } = world.control
+  const { id } = await world.create({ image: 'registry.example/stubborn' })
+  await waitForStatus(id, 'running')
+  await deleteSandbox(deps, caller, { id })
+  await waitUntil(() => heldOf(id).includes('stopping'))
+  assert.ok(machine.stored.has(id))
+  await waitUntil(() => heldOf(id).length === 0)
+  await waitUntil(() => !machine.stored.has(id))
+})
+
+test('a step that fails is tried again, but not in a tight loop', async () => {
+  const driver = openDriver()
+  let tries = 0
+  live({
+    ...driver,
+    remove(run) {
+      tries += 1
+      return tries <= 2 ? Promise.reject(new Error('the machine is busy')) : driver.remove(run)
+    },
+  })
+  const stray = wantedRun()
+  const fromMs = systemClock.monotonicMs()
+  await driver.start(stray, never)
+  await waitUntil(() => !machine.runs.has(stray.run_id))
+  assert.equal(tries, 3)
+  assert.ok(systemClock.monotonicMs() - fromMs > 900)
+})
+
+test('a channel is dialled once, its bytes go both ways, and a waiting ticket costs no further syncs', async () => {
+  const driver = openDriver()
+  const real = world.connect()
+  let dials = 0
+  let syncs = 0
+  const { promise: mayDial, resolve } = Promise.withResolvers<void>()
+  live(
+    {
+      ...driver,
+      openChannel() {
+        const [client, agent] = duplexPair()
+        agent.pipe(agent)
+        return Promise.resolve(client)
+      },
+    },
+    {
+      controlPlane: {
+        standBy: neverWanted,
+        sync(request, signal) {
+          syncs += 1
+          return real.sync(request, signal)
+        },
+        async dial(ticket, signal) {
+          dials += 1
+          await mayDial
+          return real.dial(ticket, signal)
+        },
+      },
+    },
+  )
+  const { deps, caller } = world.control
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  const opened = openChannel(deps, caller, id, never)
+  await waitUntil(() => dials === 1)
+  const before = syncs
+  await runAnother()
+  assert.ok(syncs - before <= 10, `${String(syncs - before)} syncs while a ticket waits`)
+  resolve()
+  const { socket, close } = await opened
+  const channel = createWebSocketStream(socket)
+  const echoed = new Promise<string>((done) => channel.once('data', (data: Buffer) => done(data.toString())))
+  channel.write('hello')
+  assert.equal(await echoed, 'hello')
+  close()
+  await waitUntil(() => world.relay.waiting === 0)
+  assert.equal(dials, 1)
+})
+
+test('a channel begins on a connection on which the worker stood by, without a ticket or a sync, and it stands by again', async () => {
+  const driver = openDriver()
+  const real = world.connect()
+  live(
+    {
+      ...driver,
+      openChannel() {
+        const [client, agent] = duplexPair()
+        agent.end('hello')
+        return Promise.resolve(client)
+      },
+    },
+    {
+      controlPlane: {
+        ...real,
+        dial: () => Promise.reject(new Error('a ticket was dialled')),
+      },
+    },
+  )
+  const { deps, caller } = world.control
+  const { id } = await world.create()
+  await waitForStatus(id, 'running')
+  for (let round = 0; round < 10; round++) {
+    await waitUntil(() => world.relay.standingBy === 4)
+    const { socket, close } = await openChannel(deps, caller, id, never)
+    assert.equal(await text(createWebSocketStream(socket)), 'hello')
+    close()
+  }
+})
+
+test('a worker is refused without its credential, for another’s id, and for another protocol', async () => {
+  const body = (changes: object): string => JSON.stringify({ ...reportOf(world.worker_id), ...changes })
+  const post = async (credential: string, changes: object): Promise<number> => {
+    const headers = { authorization: `Bearer ${credential}`, 'content-type': 'application/json' }
+    const url = `${world.url}/worker/v1/sync`
+    return (await fetch(url, { method: 'POST', headers, body: body(changes) })).status
+  }
+  assert.equal(await post('wrong', {}), 401)
+  assert.equal(await post(world.credential, { worker_id: '00000000-0000-7000-8000-000000000002' }), 400)
+  assert.equal(await post(world.credential, { protocol: WORKER_PROTOCOL_VERSION + 1 }), 400)
+  assert.equal(await post(world.credential, { unknown: true }), 400)
+})

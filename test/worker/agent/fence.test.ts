@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { SELF_FENCE_MS } from '../../../src/domain/workers/lease.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import { WorkerRemoved } from '../../../src/worker/agent/control-plane.ts'
+import { makeFence } from '../../../src/worker/agent/fence.ts'
+import { makeLease } from '../../../src/worker/agent/lease.ts'
+import { makeTestClock } from '../../support/test-clock.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const log = makeLog('silent')
+
+/** A fence whose destroying leaves as many runs as the test says, and its end. */
+function makeWorld() {
+  const clock = makeTestClock()
+  const lease = makeLease(clock)
+  const fence = makeFence({ lease, fencesItself: true, clock, log })
+  const over = new AbortController()
+  const state = { left: 2, destroyed: 0 }
+  const kept = fence.keep(() => {
+    state.destroyed += 1
+    return Promise.resolve(state.left)
+  }, over.signal)
+  const pass = async (): Promise<void> => {
+    await waitUntil(() => clock.sleepers > 0)
+    clock.advance(1_000)
+    await waitUntil(() => clock.sleepers > 0)
+  }
+  return { clock, lease, fence, over, state, kept, pass }
+}
+
+test('the fence is up from the end of the lease until nothing is left, also when an answer comes in between', async () => {
+  const { clock, lease, fence, over, state, kept, pass } = makeWorld()
+  await pass()
+  assert.deepEqual([fence.isUp(), state.destroyed], [false, 0])
+  clock.advance(SELF_FENCE_MS)
+  assert.equal(fence.isUp(), true)
+  await pass()
+  await lease.renew(lease.nowMs())
+  assert.deepEqual([lease.isOver(), fence.isUp()], [false, true])
+  await pass()
+  assert.equal(fence.isUp(), true)
+  state.left = 0
+  await pass()
+  assert.deepEqual([fence.isUp(), state.destroyed], [false, 4])
+  await pass()
+  assert.equal(state.destroyed, 4)
+  over.abort()
+  await kept
+})
+
+test('a worker that was removed has all its runs destroyed, whatever its lease, and ends with the reason; no other refusal does so', async () => {
+  const { fence, state, kept, pass } = makeWorld()
+  fence.noteFailure(new Error('401'))
+  await pass()
+  assert.deepEqual([fence.isUp(), state.destroyed], [false, 0])
+  const removed = new WorkerRemoved('it was removed')
+  fence.noteFailure(removed)
+  assert.equal(fence.isUp(), true)
+  await pass()
+  assert.equal(state.destroyed, 1)
+  state.left = 0
+  const ended = assert.rejects(kept, removed)
+  await Promise.race([ended, pass()])
+  await ended
+})

@@ -1,0 +1,71 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { makeReplicaUrls } from '../../../src/worker/agent/replica-urls.ts'
+
+const [GIVEN, A, B] = ['http://given:8080', 'http://a:8080', 'http://b:8080'] as const
+
+test('the URL that a worker was given comes first, and what it is told of replaces what it was told before', () => {
+  const urls = makeReplicaUrls(`${GIVEN}/`)
+  assert.deepEqual([urls.all, urls.current, urls.untried], [[GIVEN], GIVEN, 0])
+  urls.learn(GIVEN, [A, GIVEN])
+  assert.deepEqual([urls.all, urls.current], [[GIVEN, A], GIVEN])
+  urls.learn(GIVEN, [B])
+  assert.deepEqual(urls.all, [GIVEN, B])
+})
+
+test('after failures each URL is tried in turn, and one that answers is kept', () => {
+  const urls = makeReplicaUrls(GIVEN)
+  urls.learn(GIVEN, [A, B])
+  const tried = [GIVEN, A, B, GIVEN].map((url) => {
+    assert.equal(urls.current, url)
+    const { untried } = urls
+    urls.leave(url)
+    return untried
+  })
+  assert.deepEqual(tried, [2, 1, 0, 0])
+  urls.learn(A, [A, B])
+  assert.deepEqual([urls.current, urls.untried], [A, 2])
+})
+
+test('a second failure at the same URL leaves the next one alone', () => {
+  const urls = makeReplicaUrls(GIVEN)
+  urls.learn(GIVEN, [A, B])
+  urls.leave(GIVEN)
+  urls.leave(GIVEN)
+  assert.equal(urls.current, A)
+})
+
+test('a process that is told of no longer is left at its first failure, and not before', () => {
+  const urls = makeReplicaUrls(GIVEN)
+  urls.learn(GIVEN, [A, B])
+  urls.leave(GIVEN)
+  urls.learn(A, [B])
+  assert.deepEqual([urls.all, urls.current], [[GIVEN, B], A])
+  urls.leave(A)
+  assert.equal(urls.current, GIVEN)
+})
+
+test('a worker that joined by https takes no URL without it, and nobody one of another kind', () => {
+  const urls = makeReplicaUrls('https://given')
+  urls.learn('https://given', ['http://a', 'https://b:8443', 'ftp://c', 'no URL'])
+  assert.deepEqual(urls.all, ['https://given', 'https://b:8443'])
+})
+
+test('a URL of the loopback is for a worker that was given one, and for no other', () => {
+  const local = ['http://127.0.0.1:8080', 'http://localhost:8080', 'http://[::1]:8080']
+  const urls = makeReplicaUrls(GIVEN)
+  urls.learn(GIVEN, [...local, A])
+  assert.deepEqual(urls.all, [GIVEN, A])
+  const beside = makeReplicaUrls('http://127.0.0.1:9090')
+  beside.learn('http://127.0.0.1:9090', local)
+  assert.deepEqual(beside.all, ['http://127.0.0.1:9090', ...local])
+})
+
+test('however many are told of, a bounded number is kept', () => {
+  const urls = makeReplicaUrls(GIVEN)
+  urls.learn(
+    GIVEN,
+    Array.from({ length: 1_000 }, (_, index) => `http://r${String(index)}`),
+  )
+  assert.equal(urls.all.length, 32)
+})

@@ -1,0 +1,230 @@
+import assert from 'node:assert/strict'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { request as httpRequest } from 'node:http'
+import { join } from 'node:path'
+import type { Duplex } from 'node:stream'
+import { after, afterEach, before, beforeEach, test } from 'node:test'
+import { createWebSocketStream, type WebSocket } from 'ws'
+import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../../src/contract/volumes/volume-headers.ts'
+import { VOLUME_ROUTES } from '../../../src/contract/volumes/volume-protocol.ts'
+import type {
+  StreamTicket,
+  SyncAnswer,
+  SyncRequest,
+  WantedVolume,
+} from '../../../src/contract/workers/worker-protocol.ts'
+import { asId, type WorkerId } from '../../../src/domain/ids.ts'
+import { interruptibleSleep, systemClock } from '../../../src/lib/clock.ts'
+import { makeLog } from '../../../src/lib/log.ts'
+import { systemRandom } from '../../../src/lib/random.ts'
+import { makeUuids } from '../../../src/lib/uuid.ts'
+import { runAgent } from '../../../src/worker/agent/agent.ts'
+import { makeSimulatedDriver, makeSimulatedWorld } from '../../../src/worker/drivers/simulated.ts'
+import { makeNoLogs } from '../../../src/worker/logs/no-logs.ts'
+import { makeVolumeFiles } from '../../../src/worker/volumes/files.ts'
+import type { VolumeStorage } from '../../../src/worker/volumes/storage.ts'
+import { neverWanted } from '../../support/never-wanted.ts'
+import { socketPair } from '../../support/channel.ts'
+import { makeFolderStorage, newVolume, TEST_UID_SHIFT } from '../../support/volume-storage.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+// What the worker says and does about volumes, against plain folders and a control plane that wants what the test wants.
+
+let storage: VolumeStorage
+let removeFolders: () => void
+before(async () => {
+  ;[storage, removeFolders] = await makeFolderStorage()
+})
+after(() => removeFolders())
+
+type Wish = Pick<SyncAnswer, 'volumes_version' | 'volumes' | 'discard_volumes' | 'streams'>
+const NOTHING: Wish = { volumes_version: 'none', volumes: [], discard_volumes: [], streams: [] }
+
+let wish: Wish
+let reports: SyncRequest[]
+let clients: Duplex[]
+let sampleMs: number
+let isLosingAnswers: boolean
+let end: () => Promise<void>
+beforeEach(() => {
+  wish = NOTHING
+  reports = []
+  clients = []
+  sampleMs = 60_000
+  isLosingAnswers = false
+  end = () => Promise.resolve()
+})
+afterEach(() => end())
+
+/** Answers at once what is news, and else after a while, as the real one does. */
+async function sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswer> {
+  reports.push(report)
+  const isNews = (): boolean =>
+    wish.volumes_version !== report.known_volumes_version ||
+    wish.discard_volumes.length > 0 ||
+    wish.streams.some(({ ticket }) => !report.dialled.includes(ticket))
+  for (let left = 100; left > 0 && !isNews() && !signal.aborted; left--)
+    await interruptibleSleep(systemClock, 5, signal)
+  if (signal.aborted || isLosingAnswers) throw new Error('cut off')
+  const volumes = wish.volumes_version === report.known_volumes_version ? null : wish.volumes
+  return { wanted_version: 'none', wanted: [], discard: [], ...wish, volumes }
+}
+
+async function dial(): Promise<WebSocket> {
+  const [control, worker] = await socketPair()
+  clients.push(createWebSocketStream(control))
+  return worker
+}
+
+function live(over: Partial<VolumeStorage> = {}): void {
+  const ending = new AbortController()
+  const done = runAgent(
+    {
+      worker_id: asId<WorkerId>('worker'),
+      life: makeUuids(systemClock, systemRandom).next(),
+      driver: makeSimulatedDriver({ world: makeSimulatedWorld(), clock: systemClock }),
+      storage: { ...storage, ...over },
+      storageSampleMs: sampleMs,
+      logs: makeNoLogs(),
+      filesOf: (root) => makeVolumeFiles({ root, uidShift: TEST_UID_SHIFT, random: systemRandom }),
+      controlPlane: { sync, dial, standBy: neverWanted },
+      clock: systemClock,
+      log: makeLog('silent'),
+      fencesItself: false,
+    },
+    ending.signal,
+  )
+  end = async () => {
+    ending.abort(new Error('the life of this worker is over'))
+    await done
+  }
+}
+
+/** What the latest report that says so tells of a volume, null when it is not among those that are here. */
+function toldOf({ volume_id }: WantedVolume): number | null | undefined {
+  const told = reports.findLast(({ volumes }) => volumes !== null)?.volumes
+  return told?.find((one) => one.volume_id === volume_id)?.used_bytes ?? (told === undefined ? undefined : null)
+}
+
+async function put(volume: WantedVolume, path: string, content: string): Promise<number> {
+  const ticket: StreamTicket = { kind: 'volume', ticket: path, volume }
+  wish = { ...wish, streams: [ticket] }
+  const stream = await waitUntil(() => clients[0])
+  const headers = { [VOLUME_PATH_HEADER]: encodeVolumePath(path) }
+  const { method, url } = VOLUME_ROUTES.write
+  const status = await new Promise<number>((resolve, reject) => {
+    const sent = httpRequest({ method, path: url, headers, createConnection: () => stream }, (response) => {
+      response.resume().once('end', () => resolve(response.statusCode ?? 0))
+    })
+    sent.once('error', reject)
+    sent.end(content)
+  })
+  wish = { ...wish, streams: [] }
+  stream.destroy()
+  return status
+}
+
+test('the first sync says how volumes are kept and what lies here already, and later ones say it only anew', async () => {
+  const volume = newVolume()
+  writeFileSync(join(await storage.open(volume), 'file'), 'x'.repeat(100_000))
+  live()
+  await waitUntil(() => reports.length > 2)
+  assert.deepEqual(reports[0]?.storage, storage.report)
+  assert.ok((reports[0].volumes?.find(({ volume_id }) => volume_id === volume.volume_id)?.used_bytes ?? 0) >= 100_000)
+  assert.equal(reports[2]?.volumes, null)
+})
+
+test('volumes are measured anew from time to time', async () => {
+  const volume = newVolume()
+  const path = await storage.open(volume)
+  sampleMs = 100
+  live()
+  await waitUntil(() => toldOf(volume) !== undefined)
+  writeFileSync(join(path, 'file'), 'x'.repeat(100_000))
+  await waitUntil(() => (toldOf(volume) ?? 0) >= 100_000)
+})
+
+test('what was measured is said until an answer has come', async () => {
+  isLosingAnswers = true
+  live()
+  await waitUntil(() => reports.length > 1)
+  assert.notEqual(reports[1]?.volumes, null)
+})
+
+test('caps are put in force once, and those that fail are asked for again', async () => {
+  const [good, bad] = [newVolume(), newVolume()]
+  const limited: WantedVolume[] = []
+  live({
+    limit(volume) {
+      limited.push(volume)
+      return volume === bad ? Promise.reject(new Error('the machine is busy')) : Promise.resolve()
+    },
+  })
+  wish = { ...NOTHING, volumes_version: 'first', volumes: [good] }
+  await waitUntil(() => reports.some(({ known_volumes_version }) => known_volumes_version === 'first'))
+  await waitUntil(() => limited.length > 0)
+  wish = { ...NOTHING, volumes_version: 'second', volumes: [bad, good] }
+  await waitUntil(() => reports.some(({ known_volumes_version }) => known_volumes_version === 'second'))
+  assert.ok(reports.length < 20, `${String(reports.length)} syncs while caps fail`)
+  await waitUntil(() => limited.length === 5)
+  assert.deepEqual(limited, [good, bad, good, bad, good])
+})
+
+test('a volume that is to go is deleted, and the control plane hears at once that it is gone', async () => {
+  const volume = newVolume()
+  const path = await storage.open(volume)
+  live()
+  await waitUntil(() => typeof toldOf(volume) === 'number')
+  wish = { ...NOTHING, discard_volumes: [volume] }
+  const fromMs = systemClock.monotonicMs()
+  await waitUntil(() => toldOf(volume) === null)
+  assert.ok(!existsSync(path))
+  assert.ok(systemClock.monotonicMs() - fromMs < 2_000)
+})
+
+test('a deletion that fails is tried again, but not in a tight loop, and the worker syncs meanwhile', async () => {
+  const volume = newVolume()
+  let tries = 0
+  live({
+    remove(key) {
+      tries += 1
+      if (tries <= 2) return Promise.reject(new Error('it is mounted'))
+      wish = NOTHING // the next answer may be on its way before the folder was seen to be gone
+      return storage.remove(key)
+    },
+  })
+  const path = await storage.open(volume)
+  wish = { ...NOTHING, discard_volumes: [volume] }
+  await waitUntil(() => !existsSync(path))
+  assert.equal(tries, 3)
+  assert.ok(reports.length > 2 && reports.length < 20, `${String(reports.length)} syncs while a deletion fails`)
+})
+
+test('a file that comes by a stream is written to the volume, and what the volume takes is told within seconds', async () => {
+  const volume = newVolume()
+  live()
+  await waitUntil(() => reports.length > 1)
+  assert.equal(await put(volume, 'folder/file', 'x'.repeat(100_000)), 200)
+  const path = await storage.open(volume)
+  assert.equal(readFileSync(join(path, 'folder/file'), 'utf8').length, 100_000)
+  await waitUntil(() => (toldOf(volume) ?? 0) >= 100_000, 2_500)
+})
+
+test('a stream to a volume that can’t be opened is hung up, and the worker goes on', async () => {
+  const volume = newVolume({ capacity_bytes: 1 }) // plain folders refuse a cap
+  live()
+  wish = { ...NOTHING, streams: [{ kind: 'volume', ticket: 't', volume }] }
+  const stream = await waitUntil(() => clients[0])
+  await waitUntil(() => stream.destroyed || stream.readableEnded || !stream.resume().readable)
+  wish = NOTHING
+  const before = reports.length
+  await waitUntil(() => reports.length > before)
+})
+
+test('the end of a worker hangs up the streams to volumes', async () => {
+  live()
+  wish = { ...NOTHING, streams: [{ kind: 'volume', ticket: 't', volume: newVolume() }] }
+  const stream = await waitUntil(() => clients[0])
+  await end()
+  await waitUntil(() => stream.destroyed || !stream.resume().readable)
+})

@@ -1,0 +1,164 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import type { TestContext } from 'node:test'
+import { makeLog } from '../../../../src/lib/log.ts'
+import type { Guest } from '../../../../src/worker/channel/guest.ts'
+import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/exec.ts'
+import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
+import { toolCommand } from '../../../../src/worker/drivers/oci/rootfs/toolbox.ts'
+import { connectAgent } from '../../../support/agent-client.ts'
+import type { AgentClient } from '../../../support/agent-client.ts'
+import { startTestContainer, whyNoContainer } from '../../../support/container.ts'
+import type { TestContainer } from '../../../support/container.ts'
+import { openTcp } from '../../../support/tcp-client.ts'
+import { startTcpServer } from '../../../support/tcp-server.ts'
+import { waitUntil } from '../../../support/wait.ts'
+
+// Connections into a real container, whose server is a few lines for the perl of the toolbox.
+
+const missing = whyNoContainer()
+const skip = missing === null ? false : `no real container here: ${missing}`
+const MIB = 1024 * 1024
+const LIMIT_MS = 60_000
+
+let box: TestContainer
+let guest: Guest
+before(async () => {
+  if (missing !== null) return
+  box = await startTestContainer({
+    // What would make a program of ours load files of the sandbox, or speak another language.
+    spec: { env: [{ key: 'PERL5OPT', value: '-Mno_such_module' }, { key: 'LD_PRELOAD', value: '/no/such.so' }, { key: 'LC_ALL', value: 'de_DE.UTF-8' }] }, // prettier-ignore
+  })
+  guest = makeContainerGuest(box.container, {
+    log: makeLog('silent'),
+    launcher: makeLauncher(makeLog('silent')),
+    pty: null,
+  })
+})
+after(() => {
+  if (missing === null) box.remove()
+})
+
+function connect(t: TestContext): AgentClient {
+  const client = connectAgent(guest)
+  t.after(() => client.hangUp())
+  return client
+}
+
+const LISTEN =
+  'socket(L, AF_INET, SOCK_STREAM, 0); bind(L, pack_sockaddr_in(0, INADDR_LOOPBACK)) or die $!; listen(L, 128);' +
+  'print((unpack_sockaddr_in(getsockname(L)))[0], "\\n"); binmode STDOUT;'
+
+/** Runs a server in the sandbox until the client hangs up; gives its port. `serve` sees the listening socket as L. */
+async function serveInside(client: AgentClient, serve: string): Promise<number> {
+  const [loader = '', ...args] = toolCommand('tcp.pl').slice(0, 4)
+  const script = `BEGIN { @INC = "/.msb/tools/perl5"; $| = 1 } use Socket; ${LISTEN} ${serve}`
+  const id = client.exec({ cmd: loader, args: [...args, '-e', script], env: ['PERL5OPT=', 'LD_PRELOAD='] })
+  return Number(await waitUntil(() => /^(\d+)\n/.exec(client.text(id))?.[1], LIMIT_MS))
+}
+
+const ECHO = 'while (accept(S, L)) { if (!fork) { while (sysread(S, $b, 65536)) { syswrite(S, $b) } exit } close S }'
+
+/** How many connections processes of this sandbox carry. */
+function carriers(): number {
+  const namespaceOf = (pid: string): string => {
+    try {
+      return readlinkSync(join('/proc', pid, 'ns/pid'))
+    } catch {
+      return '' // it has ended
+    }
+  }
+  const own = namespaceOf(String(box.container.initPid))
+  return readdirSync('/proc').filter(
+    (pid) => /^\d+$/.test(pid) && namespaceOf(pid) === own && commandOf(pid).includes('/tcp.pl\0'),
+  ).length
+}
+
+function commandOf(pid: string): string {
+  try {
+    return readFileSync(join('/proc', pid, 'cmdline'), 'utf8')
+  } catch {
+    return '' // it has ended
+  }
+}
+
+test('127.0.0.1 is the sandbox: its server is reached, that of the host is not', { skip }, async (t) => {
+  const client = connect(t)
+  const host = await startTcpServer()
+  t.after(() => host.close())
+  const port = await serveInside(client, ECHO)
+  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+  tcp.send('early')
+  await tcp.connected()
+  await waitUntil(() => tcp.data().toString() === 'early', LIMIT_MS)
+  tcp.end()
+  assert.equal((await tcp.last()).type, 'core.tcp.closed')
+  assert.deepEqual(tcp.types(), ['connected', 'data', 'eof', 'closed'])
+  const strange = openTcp(client, 101, { host: '127.0.0.1', port: host.port })
+  assert.deepEqual((await strange.last()).payload, {
+    error: `connect 127.0.0.1:${String(host.port)}: Connection refused (os error 111)`,
+  })
+  assert.equal(carriers(), 0)
+})
+
+test('what the sandbox has no network for is told in words', { skip }, async (t) => {
+  const client = connect(t)
+  const far = openTcp(client, 100, { host: '192.0.2.1', port: 9 })
+  assert.match(String((await far.last()).payload['error']), /^connect 192\.0\.2\.1:9: .+ \(os error \d+\)$/)
+  const unknown = openTcp(client, 101, { host: 'no-such-host.invalid', port: 9 })
+  assert.match(String((await unknown.last()).payload['error']), /failed to lookup address information: /)
+})
+
+test('megabytes pass whole in both directions at once', { skip }, async (t) => {
+  const client = connect(t)
+  const port = await serveInside(client, ECHO)
+  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+  const pieces = Array.from({ length: 32 }, () => randomBytes(MIB))
+  for (const piece of pieces) tcp.send(piece)
+  tcp.end()
+  assert.equal((await tcp.last(LIMIT_MS)).type, 'core.tcp.closed')
+  assert.ok(tcp.data().equals(Buffer.concat(pieces)))
+})
+
+test('a server that ends first is told as an end, and still hears the client', { skip }, async (t) => {
+  const client = connect(t)
+  const port = await serveInside(client, 'while (accept(S, L)) { syswrite(S, "bye"); shutdown(S, 1); sysread(S, $b, 99); print $b, "\\n"; close S }') // prettier-ignore
+  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+  await client.next(({ type }) => type === 'core.tcp.eof', LIMIT_MS)
+  assert.equal(tcp.data().toString(), 'bye')
+  tcp.send('still heard')
+  await waitUntil(() => client.text(1).includes('still heard'), LIMIT_MS)
+  tcp.end()
+  assert.equal((await tcp.last()).type, 'core.tcp.closed')
+})
+
+test('a server that does not read stops the client', { skip }, async (t) => {
+  const client = connect(t)
+  const port = await serveInside(client, 'accept(S, L); sleep 1000')
+  const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
+  await tcp.connected()
+  let sent = 0
+  for (const piece = Buffer.alloc(MIB); client.stream.writableLength < 2 * MIB && sent < 256 * MIB; sent += MIB) {
+    tcp.send(piece)
+    for (let turn = 0; turn < 100 && client.stream.writableLength > 0; turn++)
+      await new Promise((resolve) => setTimeout(resolve, 5))
+  }
+  assert.ok(sent < 64 * MIB, `${String(sent / MIB)} MiB were taken from it`)
+})
+
+test('a cut, a hang-up and a failure leave no process in the sandbox', { skip }, async (t) => {
+  const client = connect(t)
+  const port = await serveInside(client, 'while (accept($s[@s], L)) {}')
+  const one = openTcp(client, 100, { host: '127.0.0.1', port })
+  await one.connected()
+  assert.equal(carriers(), 1)
+  one.close()
+  await waitUntil(() => carriers() === 0, LIMIT_MS)
+  for (let id = 101; id < 109; id++) openTcp(client, id, { host: '127.0.0.1', port })
+  await client.next(({ id, type }) => id > 100 && type === 'core.tcp.connected', LIMIT_MS)
+  await client.hangUp()
+  assert.equal(carriers(), 0)
+})

@@ -1,0 +1,187 @@
+import assert from 'node:assert/strict'
+import { spawn, type ChildProcess } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, test } from 'node:test'
+import { systemClock } from '../../../../src/lib/clock.ts'
+import { makeLog } from '../../../../src/lib/log.ts'
+import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
+import { startWatchdog } from '../../../../src/worker/drivers/shared/watchdog.ts'
+import { waitUntil } from '../../../support/wait.ts'
+
+// The process that ends sandboxes when nobody else can. Cgroups are played by folders, sandboxes by processes of the test.
+
+const SCRIPT = join(import.meta.dirname, '../../../../src/worker/perl/watchdog.pl')
+/** Some looks of the watchdog. */
+const LOOKS_MS = 700
+
+let folder: string
+let leaseFile: string
+let children: ChildProcess[] = []
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'sandyard-watchdog-'))
+  leaseFile = join(folder, 'lease.json')
+  lease(60_000)
+})
+afterEach(() => {
+  for (const child of children) child.kill('SIGKILL')
+  children = []
+  rmSync(folder, { recursive: true, force: true })
+})
+
+/** Writes a lease that is over in so many milliseconds. */
+function lease(inMs: number, boot = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()): void {
+  const uptimeMs = Number(readFileSync('/proc/uptime', 'utf8').split(' ')[0]) * 1_000
+  writeFileSync(leaseFile, JSON.stringify({ boot, over_at_ms: Math.floor(uptimeMs + inMs) }))
+}
+
+function start(file: string, args: readonly string[]): ChildProcess {
+  const child = spawn(file, args, { stdio: ['pipe', 'ignore', 'inherit'] })
+  children.push(child)
+  return child
+}
+
+/** A process that looks as if it were in a cgroup of version 1, two levels below the driver's. */
+function startSandbox(run: string): ChildProcess {
+  const child = start('sleep', ['1000'])
+  mkdirSync(join(folder, 'groups', run, 'c'), { recursive: true })
+  writeFileSync(join(folder, 'groups', run, 'c', 'cgroup.procs'), `${String(child.pid)}\n`)
+  return child
+}
+
+const watch = (): ChildProcess => start('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, `cgroups:${folder}/groups`])
+const lives = ({ exitCode, signalCode }: ChildProcess): boolean => exitCode === null && signalCode === null
+const looks = (): Promise<void> => systemClock.sleep(LOOKS_MS)
+
+test('sandboxes go on while the lease holds, and are killed once it is over, those that come later as well', async () => {
+  const sandbox = startSandbox('one')
+  watch()
+  await looks()
+  assert.ok(lives(sandbox))
+  lease(0)
+  await waitUntil(() => !lives(sandbox))
+  const late = startSandbox('late')
+  await waitUntil(() => !lives(late))
+})
+
+test('a lease of an earlier boot, or a file that says nothing, is over', async () => {
+  for (const spoil of [() => lease(60_000, 'another'), () => writeFileSync(leaseFile, '{"boot":')]) {
+    lease(60_000)
+    const sandbox = startSandbox('one')
+    const dog = watch()
+    await looks()
+    assert.ok(lives(sandbox))
+    spoil()
+    await waitUntil(() => !lives(sandbox))
+    dog.kill('SIGKILL')
+    await waitUntil(() => !lives(dog))
+  }
+})
+
+test('it outlives its worker while there are runs, and leaves when there are none or nobody leases any more', async () => {
+  const sandbox = startSandbox('one')
+  const dog = watch()
+  dog.stdin?.end()
+  await looks()
+  assert.ok(lives(dog) && lives(sandbox))
+  rmSync(join(folder, 'groups/one'), { recursive: true })
+  await waitUntil(() => !lives(dog))
+  assert.equal(dog.exitCode, 0)
+  const other = watch()
+  startSandbox('two')
+  await looks()
+  rmSync(leaseFile)
+  await waitUntil(() => !lives(other))
+})
+
+test('one that outlives its worker rests between its looks', async () => {
+  startSandbox('one')
+  const dog = watch()
+  dog.stdin?.end()
+  await looks()
+  const before = cpuTicks(dog)
+  await looks()
+  await looks()
+  assert.ok(lives(dog))
+  const took = cpuTicks(dog) - before
+  assert.ok(took < 30, `${String(took)} ticks of the processor in ${String(2 * LOOKS_MS)} ms`)
+})
+
+test('of two one acts, and the other one takes its place', async () => {
+  startSandbox('one')
+  const first = watch()
+  await looks()
+  const second = watch()
+  const third = watch()
+  third.stdin?.end() // its worker died
+  await waitUntil(() => !lives(third))
+  assert.ok(lives(first) && lives(second))
+  first.kill('SIGKILL')
+  await waitUntil(() => !lives(first))
+  const sandbox = startSandbox('two')
+  lease(0)
+  await waitUntil(() => !lives(sandbox))
+})
+
+test('a virtual machine is known by the name of a sandbox that is on record, and no other is touched', async () => {
+  const id = '0a000000-0000-7000-8000-000000000001'
+  mkdirSync(join(folder, 'runs/one'), { recursive: true })
+  writeFileSync(join(folder, 'runs/one/state.json'), JSON.stringify({ version: 1, sandbox_id: id }))
+  const vm = (name: string): ChildProcess => start('perl', ['-e', 'sleep 1000', 'sandbox', '--name', name])
+  const [ours, theirs] = [vm(`sy-${id}`), vm('sy-0b000000-0000-7000-8000-000000000002')]
+  start('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, `vms:${folder}/runs`])
+  await looks()
+  assert.ok(lives(ours))
+  lease(0)
+  await waitUntil(() => !lives(ours))
+  await looks()
+  assert.ok(lives(theirs))
+})
+
+test('the worker starts its watchdog again when that is killed, and ends it as it leaves', async () => {
+  const sandbox = startSandbox('one')
+  const log = makeLog('silent')
+  const dog = startWatchdog({ leaseFile, runs: `cgroups:${folder}/groups`, clock: systemClock, log })
+  const pids = (): readonly string[] => processesWith(`${leaseFile}.watch`)
+  const [first] = await waitUntil(() => pids().length === 1 && pids())
+  const environment = readFileSync(`/proc/${String(first)}/environ`, 'utf8').split('\0')
+  assert.deepEqual(environment.filter((one) => !one.startsWith('PATH=')), ['']) // prettier-ignore
+  process.kill(Number(first), 'SIGKILL')
+  await waitUntil(() => pids().length === 1 && pids()[0] !== first)
+  lease(0)
+  await waitUntil(() => !lives(sandbox))
+  rmSync(join(folder, 'groups'), { recursive: true })
+  await dog.close()
+  assert.deepEqual(pids(), [])
+})
+
+test('nothing is started once the lease is over, whoever still asks', async () => {
+  const launcher = makeLauncher(makeLog('silent'), leaseFile)
+  const files = ['/dev/null', '/dev/null', '/dev/null'] as const
+  assert.deepEqual(await (await launcher.start(['true'], files)).ended, { code: 0 })
+  lease(0)
+  await assert.rejects(launcher.start(['true'], files), /the lease of this worker is over/)
+  launcher.close()
+})
+
+/** The time that a process had of the processor, in hundredths of a second: fields 14 and 15 of proc_pid_stat(5). */
+function cpuTicks({ pid }: ChildProcess): number {
+  const fields = readFileSync(`/proc/${String(pid)}/stat`, 'utf8')
+    .replace(/^.*\) /, '')
+    .split(' ')
+  return Number(fields[11]) + Number(fields[12])
+}
+
+/** The processes of watchdogs that have this word in their command line. */
+function processesWith(word: string): readonly string[] {
+  return readdirSync('/proc').filter((pid) => {
+    if (!/^\d+$/.test(pid)) return false
+    try {
+      const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0')
+      return words[0] === 'perl' && words.includes(word)
+    } catch {
+      return false // it ended since the folder was read
+    }
+  })
+}

@@ -1,0 +1,128 @@
+import assert from 'node:assert/strict'
+import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { after, test } from 'node:test'
+import { makeLog } from '../../../src/lib/log.ts'
+import { CommandError } from '../../../src/lib/run-command.ts'
+import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+// A command that the helper runs must be told of as one that this process runs itself.
+
+const helper = makeCommandHelper(makeLog('silent'))
+const { run, attempt } = helper.commands
+const folder = realpathSync(mkdtempSync(`${tmpdir()}/sandyard-commands-`))
+const LIMIT = { timeoutMs: 10_000 }
+after(() => {
+  helper.close()
+  rmSync(folder, { recursive: true })
+})
+
+test('what a command reads, writes and ends with arrives whole, whatever bytes it says', async () => {
+  const script = 'cat; printf "a b\\n\\377" >&2; pwd; exit 7'
+  assert.deepEqual(await attempt('sh', ['-c', script], { ...LIMIT, input: 'in\nput ü\n', cwd: folder }), {
+    code: 7,
+    stdout: `in\nput ü\n${folder}\n`,
+    stderr: 'a b\n\uFFFD',
+  })
+  const { stdout } = await run('sh', ['-c', 'head -c 300000 /dev/zero | tr "\\0" x'], LIMIT)
+  assert.equal(stdout, 'x'.repeat(300_000))
+  const words = ['', ' ', "it's", '"', 'ü', '\n', '\\']
+  assert.deepEqual((await run('printf', ['[%s]', ...words], LIMIT)).stdout, words.map((word) => `[${word}]`).join(''))
+})
+
+test('a command that reads nothing or much of its input is no reason to wait', async () => {
+  assert.equal((await attempt('true', [], { ...LIMIT, input: 'x'.repeat(50_000) })).code, 0)
+  assert.equal((await run('wc', ['-c'], { ...LIMIT, input: 'x'.repeat(500_000) })).stdout.trim(), '500000')
+})
+
+test('at the limit of open files commands fail in words, and go on when there are some again', async () => {
+  const script = `
+    import { closeSync, openSync } from 'node:fs'
+    import { makeLog } from './src/lib/log.ts'
+    import { makeCommandHelper } from './src/worker/command-helper.ts'
+    import { SYSTEM_CALLS_SCRIPT } from './src/worker/system-calls.ts'
+    const { commands, close } = makeCommandHelper(makeLog('silent'))
+    const open = []
+    try { for (;;) open.push(openSync('/dev/null')) } catch (error) { console.log(error.code) }
+    for (const [file, args] of [['true', []], ['perl', [SYSTEM_CALLS_SCRIPT, 'unlink', '/nowhere']]])
+      await commands.attempt(file, args, { timeoutMs: 5_000 }).catch((error) => console.log(error.constructor.name))
+    for (const one of open) closeSync(one)
+    console.log((await commands.attempt('true', [], { timeoutMs: 5_000 })).code)
+    close()`
+  const inShell = `ulimit -n 64; exec "$0" --input-type=module-typescript -e "$1"`
+  const { stdout } = await run('sh', ['-c', inShell, process.execPath, script], { ...LIMIT, cwd: process.cwd() })
+  assert.deepEqual(stdout.trim().split('\n'), ['EMFILE', 'CommandError', 'CommandError', '0'])
+})
+
+test('a command that is not there, or a folder that is not, is said in words, and others go on', async () => {
+  await assert.rejects(run('no-such-command', [], LIMIT), (error) => {
+    return error instanceof CommandError && String(error.cause).includes('No such file')
+  })
+  await assert.rejects(run('true', [], { ...LIMIT, cwd: '/no/such/folder' }), CommandError)
+  await assert.rejects(run('false', [], LIMIT), /false: exit 1/)
+  assert.equal((await run('echo', ['on'], LIMIT)).stdout, 'on\n')
+})
+
+test('many at once are each told their own end', async () => {
+  const numbers = Array.from({ length: 60 }, (_, n) => n)
+  const results = await Promise.all(
+    numbers.map((n) => attempt('sh', ['-c', `sleep 0.0${String(n % 7)}; echo ${String(n)}; exit ${String(n)}`], LIMIT)),
+  )
+  assert.deepEqual(
+    results.map(({ code, stdout }) => [code, stdout]),
+    numbers.map((n) => [n, `${String(n)}\n`]),
+  )
+})
+
+test('the late end of a process that was let go of is nothing to those who ask the next one', async () => {
+  const brief = makeCommandHelper(makeLog('silent'))
+  const untold = brief.commands.attempt('sleep', ['0.2'], LIMIT)
+  brief.close()
+  const told = brief.commands.attempt('sh', ['-c', 'sleep 0.5; echo told'], LIMIT)
+  const [, { stdout }] = await Promise.all([untold.catch((error: unknown) => error), told])
+  assert.equal(stdout, 'told\n')
+  brief.close()
+})
+
+test('a command that takes too long is killed with all that it started', async () => {
+  const { code, stdout } = await attempt('sh', ['-c', 'sleep 1000 & echo $!; wait'], { timeoutMs: 300 })
+  assert.equal(code, null)
+  await waitUntil(() => commandLineOf(stdout.trim()) === '')
+})
+
+test('a command whose time is over before it is heard to have begun is killed all the same', async () => {
+  const fresh = makeCommandHelper(makeLog('silent')) // it takes longer to begin than this command may take
+  assert.equal((await fresh.commands.attempt('sleep', ['1000.25'], { timeoutMs: 1 })).code, null)
+  fresh.close()
+})
+
+test('a NUL makes no two words of one', async () => {
+  await assert.rejects(run('echo', ['one\0two'], LIMIT), /null bytes/)
+  assert.equal((await run('cat', [], { ...LIMIT, input: 'a\0echo\0b' })).stdout, 'a\0echo\0b')
+})
+
+test('of what a command says, no more than 4 MiB are kept', async () => {
+  const { stdout } = await run('head', ['-c', '5000000', '/dev/zero'], LIMIT)
+  assert.equal(stdout.length, 4 * 1024 * 1024)
+})
+
+/** Empty once it has ended, reaped or not. */
+function commandLineOf(pid: string): string {
+  const path = `/proc/${pid}/cmdline`
+  return existsSync(path) ? readFileSync(path, 'utf8') : ''
+}
+
+test('commands get none of the descriptors and no signal mask of who asked for them', async () => {
+  const { stdout } = await run('sh', ['-c', 'ls /proc/self/fd; grep SigBlk /proc/self/status'], LIMIT)
+  assert.match(stdout, /^0\n1\n2\n3\nSigBlk:\s0000000000000000\n$/)
+})
+
+test('a helper that was killed fails what it ran, and the next command has a new one', async () => {
+  const { stdout: parent } = await run('sh', ['-c', 'echo $PPID'], LIMIT)
+  const long = run('sleep', ['1000.125'], LIMIT)
+  process.kill(Number(parent), 'SIGKILL')
+  await assert.rejects(long, /could not be run/)
+  assert.equal((await run('echo', ['again'], LIMIT)).stdout, 'again\n')
+  await attempt('pkill', ['-x', '-f', 'sleep 1000.125'], LIMIT)
+})

@@ -1,0 +1,96 @@
+import assert from 'node:assert/strict'
+import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, test } from 'node:test'
+import { makeLog } from '../../../src/lib/log.ts'
+import { CommandError, runCommand } from '../../../src/lib/run-command.ts'
+import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
+import { callSystem, SYSTEM_CALLS_SCRIPT } from '../../../src/worker/processes/system-calls.ts'
+import { waitUntil } from '../../support/wait.ts'
+
+const folder = mkdtempSync(`${tmpdir()}/sandyard-callers-`)
+const LIMIT = { timeoutMs: 10_000 }
+const helper = makeCommandHelper(makeLog('silent'))
+const { commands } = helper
+after(() => {
+  helper.close()
+  rmSync(folder, { recursive: true })
+})
+
+/** The processes that make system calls for this one. */
+function callers(): readonly number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name) && isCaller(name))
+    .map(Number)
+}
+
+function isCaller(pid: string): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').endsWith(
+      `${SYSTEM_CALLS_SCRIPT}\0serve\0${String(process.pid)}\0`,
+    )
+  } catch {
+    return false // it ended between the two looks
+  }
+}
+
+test('what hangs is killed when its time is over, and the next call is made by a new process', async () => {
+  await callSystem(commands, ['fifos', join(folder, 'first')])
+  const before = callers()
+  assert.equal(before.length, 1)
+  for (const pid of before) process.kill(pid, 'SIGSTOP')
+  const late = ['fifos', join(folder, 'late')]
+  await assert.rejects(commands.run('perl', [SYSTEM_CALLS_SCRIPT, ...late], { timeoutMs: 200, cwd: '/' }), CommandError)
+  await callSystem(commands, ['fifos', join(folder, 'next')])
+  assert.ok(statSync(join(folder, 'next')).isFIFO())
+  assert.equal(lstatSync(join(folder, 'late'), { throwIfNoEntry: false }), undefined)
+  assert.ok(callers().every((pid) => !before.includes(pid)))
+})
+
+test('networks that are made while their makers are killed are whole or refused, and never in the machine itself', async (t) => {
+  if (process.getuid?.() !== 0) {
+    t.skip('network namespaces need root')
+    return
+  }
+  mkdirSync('/run/netns', { recursive: true })
+  const own = statSync('/proc/self/ns/net').ino
+  const router = `sy-kill-${String(process.pid)}`
+  const names = Array.from({ length: 40 }, (_, n) => `${router}-${String(n)}`)
+  await runCommand('ip', ['netns', 'add', router], LIMIT)
+  t.after(async () => {
+    for (const name of readdirSync('/run/netns').filter((name) => name === router || names.includes(name)))
+      await runCommand('ip', ['netns', 'delete', name], LIMIT)
+  })
+  let isOver = false
+  let seen = 0
+  const made = Promise.allSettled(
+    names.map((name, n) => {
+      const cable = [`/run/netns/${router}`, `v${String(n)}`, `198.18.${String(n)}.1`, `198.18.${String(n)}.2`, '30']
+      return commands.run('perl', [SYSTEM_CALLS_SCRIPT, 'network', `/run/netns/${name}`, ...cable], LIMIT)
+    }),
+  ).finally(() => {
+    isOver = true
+  })
+  await waitUntil(() => {
+    // Four more have been begun by now: some of their makers are in the midst of them.
+    const count = readdirSync('/run/netns').filter((name) => names.includes(name)).length
+    if (count < seen + 4) return isOver
+    seen = count
+    for (const pid of callers()) process.kill(pid, 'SIGKILL')
+    return isOver
+  }, 30_000)
+  const ends = await made
+  assert.ok(ends.some(({ status }) => status === 'rejected'))
+  for (const [n, { status }] of ends.entries()) {
+    if (status === 'rejected') continue
+    const { stdout } = await runCommand('ip', ['-n', names[n] ?? '', '-o', 'route'], LIMIT)
+    assert.match(stdout, new RegExp(`default via 198\\.18\\.${String(n)}\\.1 `))
+  }
+  await callSystem(commands, ['network', `/run/netns/${router}-last`])
+  names.push(`${router}-last`)
+  assert.notEqual(statSync(`/run/netns/${router}-last`).ino, own)
+  const { stdout } = await runCommand('ip', ['-o', 'link'], LIMIT)
+  assert.doesNotMatch(stdout, /\bv\d+@/)
+  assert.ok(callers().every((pid) => readlinkSync(`/proc/${String(pid)}/ns/net`) === `net:[${String(own)}]`))
+})

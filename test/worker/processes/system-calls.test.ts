@@ -1,0 +1,148 @@
+import assert from 'node:assert/strict'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readlinkSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
+import { open, readFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, test } from 'node:test'
+import { makeLog } from '../../../src/lib/log.ts'
+import { CommandError, ownCommands, runCommand } from '../../../src/lib/run-command.ts'
+import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
+import { callSystem } from '../../../src/worker/processes/system-calls.ts'
+
+const isRoot = process.getuid?.() === 0
+const helper = makeCommandHelper(makeLog('silent'))
+const folder = mkdtempSync(`${tmpdir()}/sandyard-calls-`)
+const LIMIT = { timeoutMs: 10_000 }
+after(() => {
+  helper.close()
+  rmSync(folder, { recursive: true })
+})
+
+for (const [by, commands] of [
+  ['a process that stays', helper.commands],
+  ['a process of its own', ownCommands],
+] as const) {
+  test(`a copy by ${by} has every byte of a sparse file and none of its holes`, async () => {
+    const [from, to] = [join(folder, `from ${by}`), join(folder, `to ${by}`)]
+    const size = 64 * 1024 * 1024 + 1234
+    writeFileSync(from, '')
+    truncateSync(from, size)
+    const file = await open(from, 'r+')
+    for (const at of [0, 4095, 4096, 1_000_000, 5 * 1024 * 1024 - 1, size - 3]) await file.write('abc', at)
+    await file.write(Buffer.alloc(3_000_000), 0, 3_000_000, 20_000_000) // zeros that are written are none the less nothing
+    await file.close()
+    await callSystem(commands, ['copy', from, to])
+    assert.ok((await readFile(from)).equals(await readFile(to)))
+    const { blocks, mode } = statSync(to)
+    assert.ok(blocks * 512 < 200_000, `${String(blocks)} blocks`)
+    assert.equal(mode & 0o777, 0o600)
+    await assert.rejects(callSystem(commands, ['copy', from, to]), /File exists/)
+  })
+
+  test(`what the kernel refuses ${by} is told in words, and the next call is made`, async () => {
+    const missing = join(folder, 'no', 'pipe')
+    await assert.rejects(callSystem(commands, ['fifos', missing]), (error) => {
+      return error instanceof CommandError && error.message.includes(`${missing}: No such file or directory`)
+    })
+    const pipe = join(folder, `pipe ${by}`)
+    writeFileSync(pipe, 'in the way')
+    await callSystem(commands, ['fifos', pipe])
+    assert.ok(statSync(pipe).isFIFO())
+    assert.equal(statSync(pipe).mode & 0o777, 0o666)
+  })
+}
+
+test('many calls at once are each told their own end', async () => {
+  const paths = Array.from({ length: 40 }, (_, n) =>
+    join(folder, n % 3 === 0 ? `none/${String(n)}` : `many-${String(n)}`),
+  )
+  const ends = await Promise.allSettled(paths.map((path) => callSystem(helper.commands, ['fifos', path])))
+  assert.deepEqual(
+    ends.map(({ status }) => status === 'fulfilled'),
+    paths.map((path) => existsSync(path)),
+  )
+})
+
+test('a network that is refused half made leaves who makes it in the namespace of the machine', async (t) => {
+  if (!isRoot) {
+    t.skip('network namespaces need root')
+    return
+  }
+  mkdirSync('/run/netns', { recursive: true })
+  const names = ['first', 'second'].map((name) => `sy-calls-${String(process.pid)}-${name}`)
+  const [first = '', second = ''] = names.map((name) => `/run/netns/${name}`)
+  t.after(async () => {
+    for (const name of names) await runCommand('ip', ['netns', 'delete', name], LIMIT)
+  })
+  const own = readlinkSync('/proc/self/ns/net')
+  const cable = ['/run/netns/no-such-router', 'v1', '198.18.0.1', '198.18.0.2', '30'] as const
+  await assert.rejects(callSystem(helper.commands, ['network', first, ...cable]), /no-such-router: No such file/)
+  // The next is made by the same process, from where it is: in a namespace of its own, its new one would lie in that.
+  await callSystem(helper.commands, ['network', second])
+  const ids = await Promise.all([first, second].map(async (path) => `net:[${String(statSync(path).ino)}]`))
+  assert.equal(new Set([...ids, own]).size, 3)
+  const { stdout } = await helper.commands.run('readlink', ['/proc/self/ns/net'], { ...LIMIT, netns: second })
+  assert.equal(stdout.trim(), ids[1])
+  const settings = await helper.commands.run('cat', ['/proc/sys/net/ipv4/ip_unprivileged_port_start'], {
+    ...LIMIT,
+    netns: second,
+  })
+  assert.equal(settings.stdout.trim(), '0')
+})
+
+test('a disk that is mounted again keeps the mode that its sandbox gave its root', async (t) => {
+  if (!isRoot) {
+    t.skip('mounts need root')
+    return
+  }
+  const [image, point] = [join(folder, 'disk.img'), join(folder, 'disk')]
+  writeFileSync(image, '')
+  truncateSync(image, 16 * 1024 * 1024)
+  await runCommand('mkfs.ext4', ['-q', '-F', image], LIMIT)
+  mkdirSync(point)
+  const upper = join(point, 'upper')
+  const modes: number[] = []
+  for (const mode of [0o1777, 0o700]) {
+    await callSystem(helper.commands, ['disk', image, point, '100000'])
+    try {
+      modes.push(statSync(upper).mode & 0o7777)
+      chmodSync(upper, mode)
+      assert.equal(statSync(upper).uid, 100_000)
+    } finally {
+      await runCommand('umount', [point], LIMIT)
+    }
+  }
+  assert.deepEqual(modes, [0o755, 0o1777])
+})
+
+test('what a sandbox writes on holds no devices, and its disk no programs of other users either', async (t) => {
+  if (!isRoot) {
+    t.skip('mounts need root')
+    return
+  }
+  const [image, base] = [join(folder, 'flags.img'), join(folder, 'base')]
+  const points = [join(base, 'disk'), join(base, 'root')]
+  writeFileSync(image, '')
+  truncateSync(image, 16 * 1024 * 1024)
+  await runCommand('mkfs.ext4', ['-q', '-F', image], LIMIT)
+  for (const point of points) mkdirSync(point, { recursive: true })
+  await callSystem(helper.commands, ['disk', image, join(base, 'disk'), '100000'])
+  t.after(() => runCommand('umount', [join(base, 'disk')], LIMIT))
+  await callSystem(helper.commands, ['root', base, 'index=off'])
+  t.after(() => runCommand('umount', [join(base, 'root')], LIMIT))
+  const mounts = (await readFile('/proc/self/mountinfo', 'utf8')).split('\n').map((line) => line.split(' '))
+  assert.deepEqual(
+    points.map((point) => mounts.find((fields) => fields[4] === point)?.[5]),
+    ['rw,nosuid,nodev,noatime', 'rw,nodev,relatime'],
+  )
+})
