@@ -1,9 +1,9 @@
 import { openAgentChannel, runProgram } from './support/agent-channel.ts'
 import { startCloud } from './support/cloud.ts'
-import { short } from './support/numbers.ts'
+import { formatNumber } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
-import { memoryOf } from './support/process-memory.ts'
-import type { Row } from './support/report.ts'
+import { readProcessMemory } from './support/process-memory.ts'
+import type { ResultRow } from './support/report.ts'
 import { startSandbox } from './support/sandbox.ts'
 
 const CHANNELS = 200
@@ -11,18 +11,18 @@ const CHANNELS = 200
 const SETTLE_MS = 5_000
 
 /** 200 channels of one sandbox, opened at once: how long until each has run a command, and what an idle one takes. */
-export async function benchChannels(): Promise<readonly Row[]> {
+export async function benchChannels(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})
   const { id } = await startSandbox(cloud, 'bench-channels')
   const first = await openAgentChannel(cloud, id)
   await runProgram(first, 'true')
   await pause(SETTLE_MS)
-  const before = await memoryOf(cloud.pid)
+  const before = await readProcessMemory(cloud.pid)
   const beganMs = performance.now()
   const channels = await Promise.all(Array.from({ length: CHANNELS }, () => openAgentChannel(cloud, id)))
   const openMs = performance.now() - beganMs
   await pause(SETTLE_MS)
-  const idle = await memoryOf(cloud.pid)
+  const idle = await readProcessMemory(cloud.pid)
   const ranFromMs = performance.now()
   await Promise.all(channels.map((channel) => runProgram(channel, 'true')))
   const ranMs = performance.now() - ranFromMs
@@ -30,12 +30,16 @@ export async function benchChannels(): Promise<readonly Row[]> {
   const told = { benchmark: 'channels', limit: '', ratio: null, goal: '', isMet: null }
   const perChannelKib = ((idle.pssMib - before.pssMib) * 1024) / CHANNELS
   return [
-    { ...told, what: `${String(CHANNELS)} channels opened at once`, measured: `all ready after ${short(openMs)} ms` },
-    { ...told, what: 'a command on each of them at once', measured: `all ended after ${short(ranMs)} ms` },
+    {
+      ...told,
+      what: `${String(CHANNELS)} channels opened at once`,
+      measured: `all ready after ${formatNumber(openMs)} ms`,
+    },
+    { ...told, what: 'a command on each of them at once', measured: `all ended after ${formatNumber(ranMs)} ms` },
     {
       ...told,
       what: 'an idle channel, both of its ends and the relay between',
-      measured: `${short(perChannelKib)} KiB of memory`,
+      measured: `${formatNumber(perChannelKib)} KiB of memory`,
       samples: { before, idle },
     },
   ]

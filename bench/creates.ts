@@ -1,9 +1,9 @@
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { median, perSecond } from './support/numbers.ts'
+import { median, formatRate } from './support/numbers.ts'
 import { pgbenchPath, runPgbench } from './support/pgbench.ts'
-import type { Row } from './support/report.ts'
-import { rateOf, runLoad, type LoadJob } from './support/run-load.ts'
+import type { ResultRow } from './support/report.ts'
+import { repliesPerSecond, runLoad, type LoadJob } from './support/run-load.ts'
 import { createBody } from './support/spec.ts'
 
 const ROUNDS = 3
@@ -20,7 +20,7 @@ const CLIENTS: readonly number[] = [8, 64]
  * tables of the same server, one transaction each. pgbench has the lighter part: one prepared statement, no row-level
  * security, no validation.
  */
-export async function benchCreates(): Promise<readonly Row[]> {
+export async function benchCreates(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const commit = await makeCommit(cloud)
   const rounds: { ours: number; connections: number; medianMs: number; limit: number; clients: number }[] = []
@@ -32,7 +32,7 @@ export async function benchCreates(): Promise<readonly Row[]> {
     for (const connections of CONNECTIONS) {
       const job = jobOf(cloud, `${String(round)}-${String(connections)}`, connections)
       const result = await runLoad(job)
-      loads.push({ ours: rateOf(job, result), connections, medianMs: median(result.latenciesMs) })
+      loads.push({ ours: repliesPerSecond(job, result), connections, medianMs: median(result.latenciesMs) })
     }
     const ofUs = loads.toSorted((one, other) => other.ours - one.ours)[0]
     if (ofUs === undefined) throw new Error('no number of connections is measured')
@@ -46,8 +46,8 @@ export async function benchCreates(): Promise<readonly Row[]> {
     {
       benchmark: 'creates',
       what: `durable creates, the better of ${CONNECTIONS.join(' and ')} connections`,
-      measured: perSecond(ours),
-      limit: hasLimit ? `pgbench ${perSecond(limit)}` : 'no pgbench here',
+      measured: formatRate(ours),
+      limit: hasLimit ? `pgbench ${formatRate(limit)}` : 'no pgbench here',
       ratio: hasLimit ? ratio : null,
       goal: `>= ${String(GOAL)}`,
       isMet: hasLimit ? ratio >= GOAL : null,

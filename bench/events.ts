@@ -1,9 +1,9 @@
 import type { Client } from 'pg'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { inMs, median, quantile } from './support/numbers.ts'
-import type { Row } from './support/report.ts'
-import { getBytes, sampleMs } from './support/sample.ts'
+import { formatMs, median, quantile } from './support/numbers.ts'
+import type { ResultRow } from './support/report.ts'
+import { fetchBytes, sampleLatenciesMs } from './support/sample.ts'
 import { createBody } from './support/spec.ts'
 
 const EVENTS = 1_000_000
@@ -12,26 +12,26 @@ const GOAL_MS = 10
 const SAMPLES = 200
 
 /** A page of 20 among a million events over HTTP, one request at a time, against one event by its id. */
-export async function benchEvents(): Promise<readonly Row[]> {
+export async function benchEvents(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const admin = await connectAdmin(cloud)
   try {
     const { status, body } = await cloud.call('POST', '/v1/sandboxes', { ...createBody('bench-events'), labels: {} })
     if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)
     const { middle, id } = await fill(admin, String(body['org_id']))
-    const bare = await sampleMs(SAMPLES, () => getBytes(cloud, `/v1/events/${id}`))
-    const rows: Row[] = []
+    const bare = await sampleLatenciesMs(SAMPLES, () => fetchBytes(cloud, `/v1/events/${id}`))
+    const rows: ResultRow[] = []
     for (const [what, query] of await shapesOf(cloud, middle)) {
       const path = `/v1/events?limit=20&${query}`
-      const found: { readonly data: readonly unknown[] } = JSON.parse((await getBytes(cloud, path)).toString())
+      const found: { readonly data: readonly unknown[] } = JSON.parse((await fetchBytes(cloud, path)).toString())
       if (found.data.length === 0 && !what.includes('none')) throw new Error(`${path} found nothing`)
-      const ours = await sampleMs(SAMPLES, () => getBytes(cloud, path))
+      const ours = await sampleLatenciesMs(SAMPLES, () => fetchBytes(cloud, path))
       const p99 = quantile(ours, 0.99)
       rows.push({
         benchmark: 'events',
         what: `page of 20 of a million events, ${what}`,
-        measured: `p50 ${inMs(median(ours))}, p99 ${inMs(p99)} ms`,
-        limit: `one event by id ${inMs(median(bare))} ms`,
+        measured: `p50 ${formatMs(median(ours))}, p99 ${formatMs(p99)} ms`,
+        limit: `one event by id ${formatMs(median(bare))} ms`,
         ratio: median(ours) / median(bare),
         goal: `p99 < ${String(GOAL_MS)} ms`,
         isMet: p99 < GOAL_MS,
@@ -48,7 +48,7 @@ async function shapesOf(cloud: Cloud, middle: Date): Promise<readonly (readonly 
   const hourLater = new Date(middle.getTime() + 3_600_000).toISOString()
   const range = `since=${middle.toISOString()}&until=${hourLater}`
   const page: { readonly next_cursor: string } = JSON.parse(
-    (await getBytes(cloud, `/v1/events?until=${middle.toISOString()}`)).toString(),
+    (await fetchBytes(cloud, `/v1/events?until=${middle.toISOString()}`)).toString(),
   )
   return [
     ['the newest', ''],

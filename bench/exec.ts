@@ -5,9 +5,9 @@ import { readConfig } from '../src/config.ts'
 import { runCommand } from '../src/lib/run-command.ts'
 import { openAgentChannel, runProgram } from './support/agent-channel.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { median, short, spreadMs } from './support/numbers.ts'
+import { median, formatNumber, formatSpreadMs } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
-import type { Row } from './support/report.ts'
+import type { ResultRow } from './support/report.ts'
 import { startSandbox } from './support/sandbox.ts'
 
 const WARMUPS = 5
@@ -26,7 +26,7 @@ const GOAL_MORE_MS = 15
  * `true` in a sandbox against the runtime's own exec, one of each in turn: by the public client, which looks the sandbox
  * up and opens a channel for each command, and over one channel that stays open.
  */
-export async function benchExec(): Promise<readonly Row[]> {
+export async function benchExec(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})
   const { id, name } = await startSandbox(cloud, 'bench-exec')
   const [run = ''] = await readdir(join(cloud.dataDir, 'sandboxes', 'runs'))
@@ -54,10 +54,10 @@ export async function benchExec(): Promise<readonly Row[]> {
   return (['client', 'channel'] as const).map((way) => ({
     benchmark: 'exec',
     what: `${what[way]} (min / median / p95)`,
-    measured: spreadMs(took[way]),
-    limit: `runtime's exec ${spreadMs(took.runtime)}`,
+    measured: formatSpreadMs(took[way]),
+    limit: `runtime's exec ${formatSpreadMs(took.runtime)}`,
     ratio: median(took[way]) / median(took.runtime),
-    goal: `<= ${short(goalMs)} ms (${String(GOAL_RATIO)} times and ${String(GOAL_MORE_MS)} ms)`,
+    goal: `<= ${formatNumber(goalMs)} ms (${String(GOAL_RATIO)} times and ${String(GOAL_MORE_MS)} ms)`,
     isMet: median(took[way]) <= goalMs,
     samples: took,
   }))

@@ -13,11 +13,11 @@ import {
   withRuns,
   type PlayedWorker,
 } from './support/fleet-tables.ts'
-import { perSecond, short } from './support/numbers.ts'
+import { formatRate, formatNumber } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
-import { cpuSecondsOf } from './support/process-cpu.ts'
-import { descendantsOf } from './support/process-memory.ts'
-import type { Row } from './support/report.ts'
+import { readCpuSeconds } from './support/process-cpu.ts'
+import { findDescendants } from './support/process-memory.ts'
+import type { ResultRow } from './support/report.ts'
 import { createBody } from './support/spec.ts'
 
 const WORKERS = Number(process.env['FLEET_WORKERS'] ?? 10_000)
@@ -35,7 +35,7 @@ const STEADY_MS = Number(process.env['FLEET_STEADY_MS'] ?? 40_000)
  * database into the database, and what the server and its PostgreSQL use while every worker syncs and nothing changes. The
  * workers are played by one process of their own.
  */
-export async function benchFleet(): Promise<readonly Row[]> {
+export async function benchFleet(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const client = await connectAdmin(cloud)
   try {
@@ -72,11 +72,11 @@ async function measurePlacement(client: Client, prefix: string, count: number): 
   }
 }
 
-function placementRows(...measured: readonly Placed[]): readonly Row[] {
+function placementRows(...measured: readonly Placed[]): readonly ResultRow[] {
   return measured.map(({ rate, openBefore, count }) => ({
     benchmark: 'fleet',
     what: `placement of ${String(count)} runs on ${String(WORKERS)} workers with ${String(openBefore)} open runs`,
-    measured: perSecond(rate),
+    measured: formatRate(rate),
     limit: '',
     ratio: null,
     goal: '>= 5,000 /s',
@@ -158,24 +158,24 @@ function startPlayer(cloud: Cloud, workers: readonly PlayedWorker[]) {
 }
 
 async function usageOf(cloud: Cloud, player: ChildProcess) {
-  const postgres = await descendantsOf(cloud.pid)
+  const postgres = await findDescendants(cloud.pid)
   return {
     atMs: performance.now(),
-    server: await cpuSecondsOf([cloud.pid]),
-    postgres: await cpuSecondsOf(postgres),
-    player: await cpuSecondsOf([player.pid ?? 0]),
+    server: await readCpuSeconds([cloud.pid]),
+    postgres: await readCpuSeconds(postgres),
+    player: await readCpuSeconds([player.pid ?? 0]),
   }
 }
 
-function steadyRows(steady: Steady): readonly Row[] {
+function steadyRows(steady: Steady): readonly ResultRow[] {
   const { serverCores, postgresCores, syncsPerSecond, failed, leased } = steady
   const cores = serverCores + postgresCores
   const isWhole = failed === 0 && leased === WORKERS
   return [
     {
       benchmark: 'fleet',
-      what: `steady load of ${String(WORKERS)} workers with ${String(RUNS)} runs, ${perSecond(syncsPerSecond)} syncs${isWhole ? '' : ` (${String(failed)} failed, ${String(leased)} leases hold)`}`,
-      measured: `${short(cores)} cores: server ${short(serverCores)}, PostgreSQL ${short(postgresCores)}`,
+      what: `steady load of ${String(WORKERS)} workers with ${String(RUNS)} runs, ${formatRate(syncsPerSecond)} syncs${isWhole ? '' : ` (${String(failed)} failed, ${String(leased)} leases hold)`}`,
+      measured: `${formatNumber(cores)} cores: server ${formatNumber(serverCores)}, PostgreSQL ${formatNumber(postgresCores)}`,
       limit: '',
       ratio: null,
       goal: '< 0.5 cores',

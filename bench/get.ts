@@ -2,9 +2,9 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { startCloud } from './support/cloud.ts'
-import { median, perSecond } from './support/numbers.ts'
-import type { Row } from './support/report.ts'
-import { rateOf, runLoad, type LoadJob } from './support/run-load.ts'
+import { median, formatRate } from './support/numbers.ts'
+import type { ResultRow } from './support/report.ts'
+import { repliesPerSecond, runLoad, type LoadJob } from './support/run-load.ts'
 import { createBody } from './support/spec.ts'
 
 const ROUNDS = 3
@@ -12,7 +12,7 @@ const CONNECTIONS = 64
 const GOAL = 0.4
 
 /** `GET` of one sandbox by id against a bare `node:http` server that answers the same bytes, by the same generator. */
-export async function benchGet(): Promise<readonly Row[]> {
+export async function benchGet(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-get'))
   if (status !== 200) throw new Error(`the sandbox was refused: ${JSON.stringify(body)}`)
@@ -33,7 +33,7 @@ export async function benchGet(): Promise<readonly Row[]> {
   const rounds: { ours: number; limit: number; medianMs: number; p99Ms: number }[] = []
   try {
     for (let round = 0; round < ROUNDS; round++) {
-      const limit = rateOf(ours, await runLoad({ ...ours, port: bare.port }))
+      const limit = repliesPerSecond(ours, await runLoad({ ...ours, port: bare.port }))
       const { latenciesMs } = await runLoad(ours)
       const sorted = latenciesMs.toSorted((one, other) => one - other)
       rounds.push({
@@ -51,8 +51,8 @@ export async function benchGet(): Promise<readonly Row[]> {
     {
       benchmark: 'get',
       what: `GET by id, ${String(CONNECTIONS)} connections`,
-      measured: perSecond(median(rounds.map((round) => round.ours))),
-      limit: `bare node:http ${perSecond(median(rounds.map((round) => round.limit)))}`,
+      measured: formatRate(median(rounds.map((round) => round.ours))),
+      limit: `bare node:http ${formatRate(median(rounds.map((round) => round.limit)))}`,
       ratio,
       goal: `>= ${String(GOAL)}`,
       isMet: ratio >= GOAL,

@@ -1,15 +1,15 @@
 import { spawn } from 'node:child_process'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
-import { ATTACKS, type Attack, type Target, type Tried } from '../test/support/attacks.ts'
-import { useModestly, type Seen } from '../test/support/good-client.ts'
-import { makeSecondOrg } from '../test/support/second-org.ts'
+import { ATTACKS, type Attack, type AttackTarget, type AttackTally } from '../test/support/attacks.ts'
+import { runWellBehavedClient, type ClientResult } from '../test/support/good-client.ts'
+import { createSecondOrg } from '../test/support/second-org.ts'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { inMs, median, quantile } from './support/numbers.ts'
+import { formatMs, median, quantile } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
-import { memoryOf } from './support/process-memory.ts'
-import type { Row } from './support/report.ts'
+import { readProcessMemory } from './support/process-memory.ts'
+import type { ResultRow } from './support/report.ts'
 
 const ATTACK_MS = 5_000
 /** What an attack left to do is done before the next round is measured, in milliseconds. */
@@ -28,14 +28,14 @@ const BY_DEFAULT = {
 }
 
 /** What reads and creates of one organization take while another client does its worst, against a quiet moment just before. */
-export async function benchHostile(): Promise<readonly Row[]> {
+export async function benchHostile(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated', ...BY_DEFAULT })
-  const key = await makeSecondOrg(cloud.dataDir, 'hostile')
+  const key = await createSecondOrg(cloud.dataDir, 'hostile')
   const asHostile = { headers: { authorization: `Bearer ${key}` } }
   const url = `http://${cloud.host}:${String(cloud.port)}`
   const volume: { readonly id: string } = JSON.parse(await (await fetch(`${url}/v1/volumes/default`, asHostile)).text())
   await fill(cloud)
-  const rows: Row[] = []
+  const rows: ResultRow[] = []
   for (const [nth, attack] of ATTACKS.entries()) {
     const quiet = await watch(cloud, `quiet-${String(nth)}`)
     const target = { port: cloud.port, key: attack.hasKey ? key : '', address: ADDRESS, volume: volume.id }
@@ -43,7 +43,7 @@ export async function benchHostile(): Promise<readonly Row[]> {
     const seen = await watch(cloud, `attacked-${String(nth)}`)
     const tried = await attacker.stop()
     await pause(REST_MS)
-    const { rssMib } = await memoryOf(cloud.pid)
+    const { rssMib } = await readProcessMemory(cloud.pid)
     rows.push(rowOf({ attack, tried, quiet, seen, rssMib }))
   }
   return rows
@@ -51,20 +51,20 @@ export async function benchHostile(): Promise<readonly Row[]> {
 
 type Round = {
   readonly attack: Attack
-  readonly tried: Tried
-  readonly quiet: Seen
-  readonly seen: Seen
+  readonly tried: AttackTally
+  readonly quiet: ClientResult
+  readonly seen: ClientResult
   readonly rssMib: number
 }
 
-function rowOf({ attack, tried, quiet, seen, rssMib }: Round): Row {
+function rowOf({ attack, tried, quiet, seen, rssMib }: Round): ResultRow {
   const [p50, p99] = [quantile(seen.latenciesMs, 0.5), quantile(seen.latenciesMs, 0.99)]
   const quietP99 = quantile(quiet.latenciesMs, 0.99)
   return {
     benchmark: 'hostile',
     what: `${attack.what} (${attack.hasKey ? 'a key of another organization' : 'no key'}; ${String(tried.connections)} connections, ${String(tried.sent)} sent)`,
-    measured: `p50 ${inMs(p50)}, p99 ${inMs(p99)} ms, ${String(seen.failures.length)} of ${String(seen.latenciesMs.length + seen.failures.length)} failed; RSS ${String(Math.round(rssMib))} MiB`,
-    limit: `quiet p50 ${inMs(median(quiet.latenciesMs))}, p99 ${inMs(quietP99)} ms`,
+    measured: `p50 ${formatMs(p50)}, p99 ${formatMs(p99)} ms, ${String(seen.failures.length)} of ${String(seen.latenciesMs.length + seen.failures.length)} failed; RSS ${String(Math.round(rssMib))} MiB`,
+    limit: `quiet p50 ${formatMs(median(quiet.latenciesMs))}, p99 ${formatMs(quietP99)} ms`,
     ratio: p99 / quietP99,
     goal: '',
     isMet: null,
@@ -72,13 +72,13 @@ function rowOf({ attack, tried, quiet, seen, rssMib }: Round): Row {
   }
 }
 
-async function watch({ host, port, headers }: Cloud, prefix: string): Promise<Seen> {
+async function watch({ host, port, headers }: Cloud, prefix: string): Promise<ClientResult> {
   const key = (headers['authorization'] ?? '').replace('Bearer ', '')
   const server = { url: `http://${host}:${String(port)}`, key }
-  return useModestly(server, prefix, AbortSignal.timeout(ATTACK_MS))
+  return runWellBehavedClient(server, prefix, AbortSignal.timeout(ATTACK_MS))
 }
 
-function startAttack(attack: Attack, target: Target): { stop(): Promise<Tried> } {
+function startAttack(attack: Attack, target: AttackTarget): { stop(): Promise<AttackTally> } {
   const script = join(import.meta.dirname, 'support/attack.ts')
   const child = spawn(process.execPath, [script, attack.what, JSON.stringify(target)], {
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -86,7 +86,7 @@ function startAttack(attack: Attack, target: Target): { stop(): Promise<Tried> }
   return {
     async stop() {
       child.stdin.end()
-      return JSON.parse(await text(child.stdout)) as Tried // attack.ts wrote it
+      return JSON.parse(await text(child.stdout)) as AttackTally // attack.ts wrote it
     },
   }
 }

@@ -1,7 +1,7 @@
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { inMs, quantile } from './support/numbers.ts'
-import type { Row } from './support/report.ts'
+import { formatMs, quantile } from './support/numbers.ts'
+import type { ResultRow } from './support/report.ts'
 import { runLoad } from './support/run-load.ts'
 import { createBody } from './support/spec.ts'
 
@@ -19,10 +19,10 @@ const SHAPES: readonly Shape[] = [
 ]
 
 /** A page of 20 among 100,000 sandboxes over HTTP, one request at a time. */
-export async function benchList(): Promise<readonly Row[]> {
+export async function benchList(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   await fill(cloud)
-  const rows: Row[] = []
+  const rows: ResultRow[] = []
   for (const shape of SHAPES) {
     const query = `limit=20&labels=${encodeURIComponent(JSON.stringify(shape.labels))}`
     const { latenciesMs } = await runLoad({
@@ -41,7 +41,7 @@ export async function benchList(): Promise<readonly Row[]> {
     rows.push({
       benchmark: 'list',
       what: `page of 20 of 100,000, ${shape.what}`,
-      measured: `p50 ${inMs(quantile(latenciesMs, 0.5))}, p99 ${inMs(p99)} ms`,
+      measured: `p50 ${formatMs(quantile(latenciesMs, 0.5))}, p99 ${formatMs(p99)} ms`,
       limit: '',
       ratio: null,
       goal: shape.hasGoal ? `p99 < ${String(GOAL_MS)} ms` : '',

@@ -1,7 +1,7 @@
 import { startCloud } from './support/cloud.ts'
-import { inMs, median, perSecond, quantile } from './support/numbers.ts'
-import type { Row } from './support/report.ts'
-import { runLives, type LivesResult } from './support/run-lives.ts'
+import { formatMs, median, formatRate, quantile } from './support/numbers.ts'
+import type { ResultRow } from './support/report.ts'
+import { runLifecycles, type LifecycleResult } from './support/run-lives.ts'
 import { createBody } from './support/spec.ts'
 
 const ROUNDS = 3
@@ -15,22 +15,22 @@ const GOAL = 500
  * waits until it runs, stopped, waited for until it is, deleted. Each life is four requests, seven events and five
  * transitions.
  */
-export async function benchLives(): Promise<readonly Row[]> {
+export async function benchLifecycles(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const { host, port, headers } = cloud
-  const rounds: LivesResult[] = []
+  const rounds: LifecycleResult[] = []
   for (let round = 0; round < ROUNDS; round++) {
     const body = JSON.stringify(createBody(`life-${String(round)}-{{n}}`))
     const durationMs = SECONDS * 1000
-    rounds.push(await runLives({ host, port, headers, body, clients: CLIENTS, warmupMs: 1_000, durationMs }))
+    rounds.push(await runLifecycles({ host, port, headers, body, clients: CLIENTS, warmupMs: 1_000, durationMs }))
   }
   const rate = median(rounds.map(({ lives }) => lives / SECONDS))
-  const steps = (['create until running', 'stop', 'until stopped', 'delete'] as const).map((step): Row => {
+  const steps = (['create until running', 'stop', 'until stopped', 'delete'] as const).map((step): ResultRow => {
     const samples = rounds.flatMap(({ stepsMs }) => stepsMs[step])
-    const measured = `p50 ${inMs(median(samples))}, p99 ${inMs(quantile(samples, 0.99))} ms`
+    const measured = `p50 ${formatMs(median(samples))}, p99 ${formatMs(quantile(samples, 0.99))} ms`
     return { benchmark: 'lives', what: `the same, ${step}`, measured, limit: '', ratio: null, goal: '', isMet: null }
   })
-  const whole = { what: `whole lives of sandboxes, ${String(CLIENTS)} clients`, measured: perSecond(rate) }
+  const whole = { what: `whole lives of sandboxes, ${String(CLIENTS)} clients`, measured: formatRate(rate) }
   const goal = { goal: `>= ${String(GOAL)} /s`, isMet: rate >= GOAL }
   const samples = rounds.map(({ lives, cpuMs }) => ({ lives, cpuMs }))
   return [{ benchmark: 'lives', ...whole, limit: '', ratio: null, ...goal, samples }, ...steps]

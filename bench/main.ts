@@ -8,7 +8,7 @@ import { benchFleet } from './fleet.ts'
 import { benchGet } from './get.ts'
 import { benchHostile } from './hostile.ts'
 import { benchList } from './list.ts'
-import { benchLives } from './lives.ts'
+import { benchLifecycles } from './lives.ts'
 import { benchMemory } from './memory.ts'
 import { benchMillion } from './million.ts'
 import { benchStart } from './start.ts'
@@ -18,14 +18,14 @@ import { benchUsage } from './usage.ts'
 import { benchVolume } from './volume.ts'
 import { benchWaits } from './waits.ts'
 import { describeMachine } from './support/machine.ts'
-import { renderTable, verdictOf, type Row } from './support/report.ts'
+import { renderTable, formatVerdict, type ResultRow } from './support/report.ts'
 
-type Benchmark = { readonly about: string; readonly run: () => Promise<readonly Row[]> }
+type Benchmark = { readonly about: string; readonly run: () => Promise<readonly ResultRow[]> }
 
 const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   creates: { about: 'durable creates per second, against pgbench committing the same rows', run: benchCreates },
   get: { about: 'GET by id, against bare node:http with the same bytes', run: benchGet },
-  lives: { about: 'create, running, stop, delete: whole lives of sandboxes per second', run: benchLives },
+  lives: { about: 'create, running, stop, delete: whole lives of sandboxes per second', run: benchLifecycles },
   start: { about: 'create until running, against a script of the same steps', run: benchStart },
   starts: { about: 'real sandboxes started per second, against the runtime alone', run: benchStarts },
   list: { about: 'a page by label among 100,000 sandboxes', run: benchList },
@@ -64,7 +64,7 @@ if (values.help === true || values.list === true || unknown.length > 0) {
 async function runAll(names: readonly string[]): Promise<void> {
   const machine = describeMachine()
   process.stdout.write(`${machine}\n`)
-  const rows: Row[] = []
+  const rows: ResultRow[] = []
   for (const name of names) {
     const benchmark = BENCHMARKS[name]
     if (benchmark === undefined) continue
@@ -82,8 +82,8 @@ async function runAll(names: readonly string[]): Promise<void> {
   if (values.json !== undefined) await writeFile(values.json, `${JSON.stringify({ machine, rows }, null, 2)}\n`)
 }
 
-function lineOf(row: Row): string {
+function lineOf(row: ResultRow): string {
   const ratio = row.ratio === null ? '' : `; ratio ${row.ratio.toFixed(2)}`
-  const goal = row.goal === '' ? '' : ` (goal ${row.goal}: ${verdictOf(row)})`
+  const goal = row.goal === '' ? '' : ` (goal ${row.goal}: ${formatVerdict(row)})`
   return `${row.what}: ${row.measured}${row.limit === '' ? '' : ` against ${row.limit}`}${ratio}${goal}`
 }

@@ -1,8 +1,8 @@
 import { encodeCursor } from '../src/domain/requests/cursor.ts'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { inMs, median, quantile } from './support/numbers.ts'
-import type { Row } from './support/report.ts'
+import { formatMs, median, quantile } from './support/numbers.ts'
+import type { ResultRow } from './support/report.ts'
 import { createBody } from './support/spec.ts'
 
 const FEW = 10_000
@@ -23,11 +23,11 @@ type Shape = {
 }
 
 /** What costs 1.5 times as much at most among a million sandboxes as among 10,000, over HTTP, a sample of each in turn. */
-export async function benchMillion(): Promise<readonly Row[]> {
+export async function benchMillion(): Promise<readonly ResultRow[]> {
   await using few = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   await using many = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const [among10k, amongMillion] = [await fill(few, FEW), await fill(many, MANY)]
-  const rows: Row[] = []
+  const rows: ResultRow[] = []
   for (const { what, ask, hasGoal } of SHAPES) {
     const taken: { readonly few: number[]; readonly many: number[] } = { few: [], many: [] }
     for (let n = -WARM_UP; n < SAMPLES; n++) {
@@ -40,8 +40,8 @@ export async function benchMillion(): Promise<readonly Row[]> {
     rows.push({
       benchmark: 'million',
       what: `${what}, among ${MANY.toLocaleString('en-US')} sandboxes`,
-      measured: `p50 ${inMs(median(taken.many))}, p99 ${inMs(quantile(taken.many, 0.99))} ms`,
-      limit: `among ${FEW.toLocaleString('en-US')} p50 ${inMs(median(taken.few))}, p99 ${inMs(quantile(taken.few, 0.99))} ms`,
+      measured: `p50 ${formatMs(median(taken.many))}, p99 ${formatMs(quantile(taken.many, 0.99))} ms`,
+      limit: `among ${FEW.toLocaleString('en-US')} p50 ${formatMs(median(taken.few))}, p99 ${formatMs(quantile(taken.few, 0.99))} ms`,
       ratio,
       goal: hasGoal ? `<= ${String(GOAL)}` : '',
       isMet: hasGoal ? ratio <= GOAL : null,

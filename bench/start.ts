@@ -1,9 +1,9 @@
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { median, quantile, short, spreadMs } from './support/numbers.ts'
-import { whyNoOci } from './support/oci.ts'
+import { median, quantile, formatNumber, formatSpreadMs } from './support/numbers.ts'
+import { ociUnavailableReason } from './support/oci.ts'
 import { pause } from './support/pause.ts'
 import { makeRawStarter, type RawSteps } from './support/raw-start.ts'
-import type { Row } from './support/report.ts'
+import type { ResultRow } from './support/report.ts'
 
 const WARMUPS = 3
 const SAMPLES = 30
@@ -15,11 +15,11 @@ const NEXT_GOAL_MS = 25
 const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: { vcpus: 1, memory_mib: 512 } }
 
 /** From `POST …?start=true&wait_for=running` to the reply, against a script of the same steps, one of each in turn. */
-export async function benchStart(): Promise<readonly Row[]> {
-  const reason = whyNoOci()
+export async function benchStart(): Promise<readonly ResultRow[]> {
+  const reason = ociUnavailableReason()
   if (reason !== null) throw new Error(`no real sandbox can be started here: ${reason}`)
   await using cloud = await startCloud({})
-  await untilDemoImage(cloud)
+  await waitForDemoImage(cloud)
   await using raw = await makeRawStarter(cloud.dataDir, { name: 'raw', ...BODY })
   const ours: number[] = []
   const script: RawSteps[] = []
@@ -37,14 +37,14 @@ export async function benchStart(): Promise<readonly Row[]> {
   const ratio = median(ours) / median(totals)
   const goalMs = median(runtime) + NEXT_GOAL_MS
   const steps = (['disk', 'mounts', 'network', 'runtime'] as const).map(
-    (step) => `${step} ${short(median(script.map((one) => one[step])))}`,
+    (step) => `${step} ${formatNumber(median(script.map((one) => one[step])))}`,
   )
   return [
     {
       benchmark: 'start',
       what: 'create until running (min / median / p95)',
-      measured: spreadMs(ours),
-      limit: `script ${spreadMs(totals)}`,
+      measured: formatSpreadMs(ours),
+      limit: `script ${formatSpreadMs(totals)}`,
       ratio,
       goal: '<= 1.0',
       isMet: ratio <= 1,
@@ -53,17 +53,17 @@ export async function benchStart(): Promise<readonly Row[]> {
     {
       benchmark: 'start',
       what: `the same, median, against the runtime alone + ${String(NEXT_GOAL_MS)} ms`,
-      measured: `${short(median(ours))} ms`,
-      limit: `runtime ${spreadMs(runtime)}`,
+      measured: `${formatNumber(median(ours))} ms`,
+      limit: `runtime ${formatSpreadMs(runtime)}`,
       ratio: median(ours) / goalMs,
-      goal: `<= ${short(goalMs)} ms (next)`,
+      goal: `<= ${formatNumber(goalMs)} ms (next)`,
       isMet: median(ours) <= goalMs,
     },
     {
       benchmark: 'start',
       what: 'steps of the script, median',
       measured: `${steps.join(', ')} ms`,
-      limit: `best ${short(quantile(totals, 0))} ms`,
+      limit: `best ${formatNumber(quantile(totals, 0))} ms`,
       ratio: null,
       goal: '',
       isMet: null,
@@ -83,7 +83,7 @@ async function startOne(cloud: Cloud, name: string): Promise<number> {
 }
 
 /** The demo image is made while the server is ready already; the first start may fail for the lack of it. */
-export async function untilDemoImage(cloud: Cloud): Promise<void> {
+export async function waitForDemoImage(cloud: Cloud): Promise<void> {
   for (let tries = 1; ; tries++) {
     const { body } = await cloud.call('POST', '/v1/sandboxes?start=true&wait_for=running', {
       name: `bench-first-${String(tries)}`,

@@ -1,10 +1,10 @@
-import { untilDemoImage } from './start.ts'
+import { waitForDemoImage } from './start.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { median, short } from './support/numbers.ts'
-import { whyNoOci } from './support/oci.ts'
+import { median, formatNumber } from './support/numbers.ts'
+import { ociUnavailableReason } from './support/oci.ts'
 import { pause } from './support/pause.ts'
 import { makeRawStarter } from './support/raw-start.ts'
-import type { Row } from './support/report.ts'
+import type { ResultRow } from './support/report.ts'
 
 const ROUNDS = 3
 /** Sandboxes of a round, and how many of them are started at a time: two cores are busy with fewer. */
@@ -19,11 +19,11 @@ const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: {
  * Starts of real sandboxes per second, from nothing until `running` over HTTP, against the runtime alone: its create and
  * start of as many containers, as many at a time, whose disks, mounts and networks were made before the clock runs.
  */
-export async function benchStarts(): Promise<readonly Row[]> {
-  const reason = whyNoOci()
+export async function benchStarts(): Promise<readonly ResultRow[]> {
+  const reason = ociUnavailableReason()
   if (reason !== null) throw new Error(`no real sandbox can be started here: ${reason}`)
   await using cloud = await startCloud({ SANDYARD_VCPU_OVERCOMMIT: '1000' })
-  await untilDemoImage(cloud)
+  await waitForDemoImage(cloud)
   const rounds: { ours: number; runtime: number }[] = []
   for (let round = 0; round < ROUNDS; round++) {
     const runtime = await rateOfRuntime(cloud)
@@ -37,8 +37,8 @@ export async function benchStarts(): Promise<readonly Row[]> {
     {
       benchmark: 'starts',
       what: `real sandboxes started, ${String(AT_ONCE)} at a time`,
-      measured: `${short(median(rounds.map(({ ours }) => ours)))} /s`,
-      limit: `runtime alone ${short(median(rounds.map(({ runtime }) => runtime)))} /s`,
+      measured: `${formatNumber(median(rounds.map(({ ours }) => ours)))} /s`,
+      limit: `runtime alone ${formatNumber(median(rounds.map(({ runtime }) => runtime)))} /s`,
       ratio,
       goal: '>= 0.8',
       isMet: ratio >= 0.8,

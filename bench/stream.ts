@@ -1,8 +1,14 @@
-import { askFiles, openAgentChannel, openFile, runProgram, type AgentChannel } from './support/agent-channel.ts'
+import {
+  requestFileOperation,
+  openAgentChannel,
+  openFile,
+  runProgram,
+  type AgentChannel,
+} from './support/agent-channel.ts'
 import { startCloud } from './support/cloud.ts'
-import { startEcho } from './support/echo.ts'
-import { median, short } from './support/numbers.ts'
-import type { Row } from './support/report.ts'
+import { startEchoServer } from './support/echo.ts'
+import { median, formatNumber } from './support/numbers.ts'
+import type { ResultRow } from './support/report.ts'
 import { startSandbox } from './support/sandbox.ts'
 
 const MIB = 1024 * 1024
@@ -15,9 +21,9 @@ const GOAL = 0.5
  * 256 MiB of output, and of a file in and out, through the command channel of a real sandbox, against a bare WebSocket
  * that carries as many bytes there and back. The client of the channel is in this process, as that of the echo is.
  */
-export async function benchStream(): Promise<readonly Row[]> {
+export async function benchStream(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})
-  await using echo = await startEcho()
+  await using echo = await startEchoServer()
   const { id } = await startSandbox(cloud, 'bench-stream')
   const channel = await openAgentChannel(cloud, id)
   const ways = {
@@ -40,8 +46,8 @@ export async function benchStream(): Promise<readonly Row[]> {
     return {
       benchmark: 'stream',
       what: `${String(SIZE_MIB)} MiB, ${way}, through the command channel`,
-      measured: `${short(median(rates[way]))} MB/s`,
-      limit: `${short(median(rates.echo))} MB/s, bare WebSocket echo`,
+      measured: `${formatNumber(median(rates[way]))} MB/s`,
+      limit: `${formatNumber(median(rates.echo))} MB/s, bare WebSocket echo`,
       ratio,
       goal: `>= ${String(GOAL)}`,
       isMet: ratio >= GOAL,
@@ -76,12 +82,12 @@ async function writeAll(channel: AgentChannel): Promise<void> {
   }
   await session.send('core.fs.data', { data: Buffer.alloc(0) })
   await session.over
-  await askFiles(channel, 'CloseHandle', { handle })
+  await requestFileOperation(channel, 'CloseHandle', { handle })
 }
 
 async function readAll(channel: AgentChannel): Promise<number> {
   const handle = await openFile(channel, FILE, 'read')
-  const { bytes } = await askFiles(channel, 'Read', { handle, offset: 0, len: null })
-  await askFiles(channel, 'CloseHandle', { handle })
+  const { bytes } = await requestFileOperation(channel, 'Read', { handle, offset: 0, len: null })
+  await requestFileOperation(channel, 'CloseHandle', { handle })
   return bytes
 }

@@ -2,10 +2,10 @@ import type { Client } from 'pg'
 import { DAY_MS, startOfDay } from '../src/domain/usage/metering.ts'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { inMs, median, perSecond, quantile } from './support/numbers.ts'
+import { formatMs, median, formatRate, quantile } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
-import type { Row } from './support/report.ts'
-import { getBytes, sampleMs } from './support/sample.ts'
+import type { ResultRow } from './support/report.ts'
+import { fetchBytes, sampleLatenciesMs } from './support/sample.ts'
 import { createBody } from './support/spec.ts'
 
 const RUNS = 1_000_000
@@ -18,7 +18,7 @@ type Range = { readonly since: Date; readonly until: Date }
 type Report = { readonly what: string; readonly path: string; readonly limit: string; readonly hasGoal: boolean }
 
 /** Reports over a million runs of a thousand sandboxes in 31 days, over HTTP, against bare queries for the same rows. */
-export async function benchUsage(): Promise<readonly Row[]> {
+export async function benchUsage(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const admin = await connectAdmin(cloud)
   try {
@@ -27,7 +27,7 @@ export async function benchUsage(): Promise<readonly Row[]> {
     const org = await fill(cloud, admin, month)
     const rolledUp = await untilRolledUp(admin)
     await admin.query('VACUUM ANALYZE')
-    const rows: Row[] = [rolledUp]
+    const rows: ResultRow[] = [rolledUp]
     for (const report of reportsOn(org, month)) rows.push(await measure(cloud, admin, report))
     return rows
   } finally {
@@ -66,16 +66,16 @@ function reportsOn(org: string, month: Range): readonly Report[] {
   ]
 }
 
-async function measure(cloud: Cloud, admin: Client, { what, path, limit, hasGoal }: Report): Promise<Row> {
-  const bytes = await getBytes(cloud, path)
-  const ours = await sampleMs(SAMPLES, () => getBytes(cloud, path))
-  const bare = await sampleMs(SAMPLES, () => admin.query({ text: limit, rowMode: 'array' }))
+async function measure(cloud: Cloud, admin: Client, { what, path, limit, hasGoal }: Report): Promise<ResultRow> {
+  const bytes = await fetchBytes(cloud, path)
+  const ours = await sampleLatenciesMs(SAMPLES, () => fetchBytes(cloud, path))
+  const bare = await sampleLatenciesMs(SAMPLES, () => admin.query({ text: limit, rowMode: 'array' }))
   const p95 = quantile(ours, 0.95)
   return {
     benchmark: 'usage',
     what: `${what}, ${(RUNS / 1e6).toFixed(0)} million runs`,
-    measured: `p50 ${inMs(median(ours))}, p95 ${inMs(p95)} ms (${(bytes.length / 1e6).toFixed(1)} MB)`,
-    limit: `bare SELECT of the days ${inMs(median(bare))} ms`,
+    measured: `p50 ${formatMs(median(ours))}, p95 ${formatMs(p95)} ms (${(bytes.length / 1e6).toFixed(1)} MB)`,
+    limit: `bare SELECT of the days ${formatMs(median(bare))} ms`,
     ratio: median(ours) / median(bare),
     goal: hasGoal ? `p95 < ${String(GOAL_MS)} ms` : '',
     isMet: hasGoal ? p95 < GOAL_MS : null,
@@ -114,7 +114,7 @@ async function fill(cloud: Cloud, admin: Client, { since, until }: Range): Promi
 }
 
 /** The server's own loop takes them up; answers how fast, from its first batch on. */
-async function untilRolledUp(admin: Client): Promise<Row> {
+async function untilRolledUp(admin: Client): Promise<ResultRow> {
   const pending = async (): Promise<number> => {
     const { rows } = await admin.query<{ readonly count: string }>(
       'SELECT count(*) AS count FROM runs WHERE rolled_up_at IS NULL AND started_at IS NOT NULL AND ended_at IS NOT NULL',
@@ -130,7 +130,7 @@ async function untilRolledUp(admin: Client): Promise<Row> {
   return {
     benchmark: 'usage',
     what: 'runs rolled up by the loop',
-    measured: perSecond(rate),
+    measured: formatRate(rate),
     limit: '',
     ratio: null,
     goal: '',

@@ -8,8 +8,8 @@ import { Writable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { promisify } from 'node:util'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { median, short } from './support/numbers.ts'
-import type { Row } from './support/report.ts'
+import { median, formatNumber } from './support/numbers.ts'
+import type { ResultRow } from './support/report.ts'
 
 const SIZE_MIB = 256
 const ROUNDS = 5
@@ -20,7 +20,7 @@ const MIB = 1024 * 1024
  * last as an upload is. Both ends of the stream and its two hops (client to control plane, control plane to worker)
  * share this machine.
  */
-export async function benchVolume(): Promise<readonly Row[]> {
+export async function benchVolume(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const dir = await mkdtemp(join(cloud.dataDir, 'bench-'))
   const source = join(dir, 'source')
@@ -39,8 +39,8 @@ export async function benchVolume(): Promise<readonly Row[]> {
   return (['upload', 'download'] as const).map((way) => ({
     benchmark: 'volume',
     what: `${way} of ${String(SIZE_MIB)} MiB through the file routes`,
-    measured: `${short(median(rounds.map((round) => round[way])))} MB/s`,
-    limit: `${short(median(rounds.map(({ copy }) => copy)))} MB/s, cp and sync`,
+    measured: `${formatNumber(median(rounds.map((round) => round[way])))} MB/s`,
+    limit: `${formatNumber(median(rounds.map(({ copy }) => copy)))} MB/s, cp and sync`,
     ratio: median(rounds.map((round) => round[way] / round.copy)),
     goal: '',
     isMet: null,

@@ -4,12 +4,12 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { connectAdmin } from './support/admin.ts'
 import { startCloud, type Cloud } from './support/cloud.ts'
-import { inMs, median, quantile, short } from './support/numbers.ts'
+import { formatMs, median, quantile, formatNumber } from './support/numbers.ts'
 import { pause } from './support/pause.ts'
-import { memoryOf } from './support/process-memory.ts'
-import type { Row } from './support/report.ts'
+import { readProcessMemory } from './support/process-memory.ts'
+import type { ResultRow } from './support/report.ts'
 import { runLoad, type LoadJob } from './support/run-load.ts'
-import type { WaitJob, WaitsEnd } from './support/wait-job.ts'
+import type { WaitJob, WaitsResult } from './support/wait-job.ts'
 
 const WAITS = 10_000
 /** A load of reads ran, and so many wait already: the young generation of the heap is as large then as it ever gets. */
@@ -28,7 +28,7 @@ const SETTLE_MS = 4_000
  * memory and processor, and how long after the commit of a change its wait is answered. Counted from the timestamp of the
  * change's event, which is taken within its transaction: the commit itself is part of what is measured.
  */
-export async function benchWaits(): Promise<readonly Row[]> {
+export async function benchWaits(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({
     SANDYARD_DRIVER: 'simulated',
     SANDYARD_WAIT_CAPACITY: String(2 * WAITS),
@@ -42,13 +42,13 @@ export async function benchWaits(): Promise<readonly Row[]> {
   await runLoad(warmUpOf(cloud))
   const first = await startWaiters(cloud, ids.slice(WAITS)) // after the reads, in whose course V8 gives back what waits made it take
   await pause(SETTLE_MS)
-  const before = await memoryOf(cloud.pid)
+  const before = await readProcessMemory(cloud.pid)
   const waiters = await startWaiters(cloud, ids.slice(0, WAITS))
   await pause(SETTLE_MS)
   const cpuFromMs = await cpuMsOf(cloud.pid)
   await pause(IDLE_MS)
   const idleShare = ((await cpuMsOf(cloud.pid)) - cpuFromMs) / IDLE_MS
-  const during = await memoryOf(cloud.pid)
+  const during = await readProcessMemory(cloud.pid)
   const commits = await moveSome(cloud, ids.slice(0, WOKEN))
   const restMs = await moveRest(cloud, ids.slice(WOKEN))
   const [{ arrivals, failures }] = await Promise.all([waiters.end, first.end])
@@ -64,7 +64,7 @@ export async function benchWaits(): Promise<readonly Row[]> {
     {
       ...told,
       what: `from a commit to the answer of its wait, ${WAITS.toLocaleString('en-US')} open`,
-      measured: `median ${inMs(median(latencies))} ms, p99 ${inMs(p99)} ms`,
+      measured: `median ${formatMs(median(latencies))} ms, p99 ${formatMs(p99)} ms`,
       goal: '< 50 ms',
       isMet: p99 < 50,
       samples: latencies,
@@ -72,13 +72,17 @@ export async function benchWaits(): Promise<readonly Row[]> {
     {
       ...told,
       what: 'memory of a wait in the server, its connection included (PSS)',
-      measured: `${short(each)} KiB`,
+      measured: `${formatNumber(each)} KiB`,
       goal: '< 10 KiB',
       isMet: each < 10,
       samples: { before, during },
     },
-    { ...told, what: 'processor while all wait', measured: `${short(idleShare * 100)} % of a core` },
-    { ...told, what: `${String(WAITS - WOKEN)} waits ended by one statement`, measured: `${short(restMs / 1000)} s` },
+    { ...told, what: 'processor while all wait', measured: `${formatNumber(idleShare * 100)} % of a core` },
+    {
+      ...told,
+      what: `${String(WAITS - WOKEN)} waits ended by one statement`,
+      measured: `${formatNumber(restMs / 1000)} s`,
+    },
   ]
 }
 
@@ -148,7 +152,7 @@ async function moveRest(cloud: Cloud, ids: readonly string[]): Promise<number> {
   return performance.now() - fromMs
 }
 
-type Waiters = { readonly end: Promise<WaitsEnd> }
+type Waiters = { readonly end: Promise<WaitsResult> }
 
 /** Starts the waiters in a process of their own; resolves once all have asked. */
 async function startWaiters(cloud: Cloud, ids: readonly string[]): Promise<Waiters> {
@@ -167,7 +171,7 @@ async function startWaiters(cloud: Cloud, ids: readonly string[]): Promise<Waite
   child.stdin.write(`${JSON.stringify(job)}\n`)
   const asked = await lines.next()
   if (asked.value !== 'asked') throw new Error(`the waiters ended: ${String(asked.value)}`)
-  return { end: lines.next().then(({ value }) => JSON.parse(value ?? '') as WaitsEnd) } // waiters.ts wrote it
+  return { end: lines.next().then(({ value }) => JSON.parse(value ?? '') as WaitsResult) } // waiters.ts wrote it
 }
 
 /** Processor time of a process until now, in milliseconds (proc(5), `stat`: fields 14 and 15, in hundredths of a second). */

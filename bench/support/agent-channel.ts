@@ -97,13 +97,17 @@ export async function runProgram(channel: AgentChannel, cmd: string, ...args: re
 }
 
 /** One file operation (agent protocol, section 8), with the bytes that it streamed. */
-export async function askFiles(channel: AgentChannel, op: string, fields: Payload): Promise<Awaited<Session['over']>> {
+export async function requestFileOperation(
+  channel: AgentChannel,
+  op: string,
+  fields: Payload,
+): Promise<Awaited<Session['over']>> {
   return await channel.request('core.fs.request', { op: { [op]: fields } }).over
 }
 
 /** Opens a file of the sandbox; gives its handle. */
 export async function openFile(channel: AgentChannel, path: string, how: 'read' | 'write'): Promise<number> {
   const options = { read: how === 'read', write: how === 'write', append: false, create: how === 'write', truncate: how === 'write', create_new: false, mode: null } // prettier-ignore
-  const { payload } = await askFiles(channel, 'OpenFile', { path, options })
+  const { payload } = await requestFileOperation(channel, 'OpenFile', { path, options })
   return Number(asMap(payload['data'])['Handle'])
 }

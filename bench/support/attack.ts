@@ -1,12 +1,12 @@
 /** A hostile client as a process of its own: carries out one attack until its input ends, and writes how often it tried. */
 import { once } from 'node:events'
-import { ATTACKS, carryOut, type Target } from '../../test/support/attacks.ts'
+import { ATTACKS, runAttack, type AttackTarget } from '../../test/support/attacks.ts'
 
 const [what = '', target = ''] = process.argv.slice(2)
 const attack = ATTACKS.find((one) => one.what === what)
 if (attack === undefined) throw new Error(`there is no attack '${what}'`)
 const over = new AbortController()
-const trying = carryOut(attack, JSON.parse(target) as Target, over.signal) // hostile.ts wrote it
+const trying = runAttack(attack, JSON.parse(target) as AttackTarget, over.signal) // hostile.ts wrote it
 process.stdin.resume()
 await once(process.stdin, 'end')
 over.abort()

@@ -5,7 +5,7 @@ import { createInterface } from 'node:readline'
 import { WebSocket, type RawData } from 'ws'
 
 /** A bare WebSocket to a server in a process of its own that sends everything back. */
-export type Echo = AsyncDisposable & {
+export type EchoServer = AsyncDisposable & {
   /** Sends so many bytes and resolves when they all came back. */
   carry(bytes: number): Promise<void>
 }
@@ -16,7 +16,7 @@ const MESSAGE_BYTES = 1024 * 1024
 const WINDOW_BYTES = 8 * 1024 * 1024
 
 /** Starts the server and connects to it. */
-export async function startEcho(): Promise<Echo> {
+export async function startEchoServer(): Promise<EchoServer> {
   const child = spawn(process.execPath, [join(import.meta.dirname, 'echo-server.ts')], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })

@@ -5,20 +5,25 @@
  */
 import { connect, type Socket } from 'node:net'
 import { json } from 'node:stream/consumers'
-import type { LivesJob, LivesResult, LifeStep } from './run-lives.ts'
+import type { LifecycleJob, LifecycleResult, LifecycleStep } from './run-lives.ts'
 
-process.stdout.write(JSON.stringify(await run((await json(process.stdin)) as LivesJob))) // run-lives.ts wrote it
+process.stdout.write(JSON.stringify(await run((await json(process.stdin)) as LifecycleJob))) // run-lives.ts wrote it
 
-async function run(job: LivesJob): Promise<LivesResult> {
+async function run(job: LifecycleJob): Promise<LifecycleResult> {
   const fromMs = performance.now() + job.warmupMs
   const untilMs = fromMs + job.durationMs
-  const stepsMs: Record<LifeStep, number[]> = { 'create until running': [], stop: [], 'until stopped': [], delete: [] }
+  const stepsMs: Record<LifecycleStep, number[]> = {
+    'create until running': [],
+    stop: [],
+    'until stopped': [],
+    delete: [],
+  }
   let lives = 0
   const lead = async (client: number): Promise<void> => {
     const socket = connect(job.port, job.host).setNoDelay(true).setEncoding('utf8')
     const call = callerOn(job, socket)
     for (let count = 0; performance.now() < untilMs; count++) {
-      const timed = async <T>(step: LifeStep, work: () => Promise<T>): Promise<T> => {
+      const timed = async <T>(step: LifecycleStep, work: () => Promise<T>): Promise<T> => {
         const beganMs = performance.now()
         const result = await work()
         const endedMs = performance.now()
@@ -48,7 +53,7 @@ async function createRunning(call: Call, body: string): Promise<string> {
 }
 
 /** Rejects on any status but 200. Bodies are ASCII, and every reply of these routes gives a content length. */
-function callerOn(job: LivesJob, socket: Socket): Call {
+function callerOn(job: LifecycleJob, socket: Socket): Call {
   const given = Object.entries({ host: `${job.host}:${String(job.port)}`, ...job.headers })
   const headers = given.map(([name, value]) => `${name}: ${value}\r\n`).join('')
   let received = ''

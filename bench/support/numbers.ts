@@ -13,19 +13,19 @@ export function median(samples: readonly number[]): number {
 }
 
 /** Milliseconds as `min / median / p95`. */
-export function spreadMs(samples: readonly number[]): string {
-  return [Math.min(...samples), median(samples), quantile(samples, 0.95)].map(inMs).join(' / ') + ' ms'
+export function formatSpreadMs(samples: readonly number[]): string {
+  return [Math.min(...samples), median(samples), quantile(samples, 0.95)].map(formatMs).join(' / ') + ' ms'
 }
 
 /** `1.23` below 10, `12.3` below 100, `123` from there on. */
-export function short(value: number): string {
+export function formatNumber(value: number): string {
   return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)
 }
 
-export function inMs(value: number): string {
-  return short(value)
+export function formatMs(value: number): string {
+  return formatNumber(value)
 }
 
-export function perSecond(value: number): string {
+export function formatRate(value: number): string {
   return `${Math.round(value).toLocaleString('en-US')} /s`
 }

@@ -2,7 +2,7 @@ import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
 import { whatIsMissing } from '../../src/worker/drivers/oci/run/probe.ts'
 
 /** Why real sandboxes can't run here, or null. */
-export function whyNoOci(): string | null {
+export function ociUnavailableReason(): string | null {
   if (process.getuid?.() !== 0) return 'needs root'
   const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
   return missing.length === 0 ? null : missing.join('; ')

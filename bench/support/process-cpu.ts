@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises'
 const TICKS = 100
 
 /** Seconds of a processor that processes have used so far, those of their ended children included. */
-export async function cpuSecondsOf(pids: readonly number[]): Promise<number> {
+export async function readCpuSeconds(pids: readonly number[]): Promise<number> {
   const used = await Promise.all(pids.map(secondsOf))
   return used.reduce((sum, one) => sum + one, 0)
 }

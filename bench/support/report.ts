@@ -1,5 +1,5 @@
 /** What a benchmark found out about one thing. */
-export type Row = {
+export type ResultRow = {
   readonly benchmark: string
   readonly what: string
   readonly measured: string
@@ -15,7 +15,7 @@ export type Row = {
 }
 
 /** The rows as a Markdown table. */
-export function renderTable(rows: readonly Row[]): string {
+export function renderTable(rows: readonly ResultRow[]): string {
   const cells = rows.map((row) => [
     row.benchmark,
     row.what,
@@ -23,7 +23,7 @@ export function renderTable(rows: readonly Row[]): string {
     row.limit,
     row.ratio === null ? '' : row.ratio.toFixed(2),
     row.goal,
-    verdictOf(row),
+    formatVerdict(row),
   ])
   const head = ['benchmark', 'what', 'measured', 'raw limit', 'ratio', 'goal', 'verdict']
   const widths = head.map((title, column) =>
@@ -35,6 +35,6 @@ export function renderTable(rows: readonly Row[]): string {
 }
 
 /** `met`, `not met`, or nothing for what is only told. */
-export function verdictOf({ isMet }: Row): string {
+export function formatVerdict({ isMet }: ResultRow): string {
   return isMet === null ? '' : isMet ? 'met' : 'not met'
 }

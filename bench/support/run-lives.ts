@@ -4,10 +4,10 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 
 /** What a client does with a sandbox, in this order. */
-export type LifeStep = 'create until running' | 'stop' | 'until stopped' | 'delete'
+export type LifecycleStep = 'create until running' | 'stop' | 'until stopped' | 'delete'
 
 /** What the clients are to do. */
-export type LivesJob = {
+export type LifecycleJob = {
   readonly host: string
   readonly port: number
   readonly clients: number
@@ -20,20 +20,20 @@ export type LivesJob = {
 }
 
 /** What they saw. */
-export type LivesResult = {
+export type LifecycleResult = {
   /** Whole lives that ended in the time. */
   readonly lives: number
-  readonly stepsMs: Readonly<Record<LifeStep, readonly number[]>>
+  readonly stepsMs: Readonly<Record<LifecycleStep, readonly number[]>>
   /** Processor time of the clients. */
   readonly cpuMs: number
 }
 
 /** Runs the clients in a process of their own. Rejects when a reply was not as a life needs it. */
-export async function runLives(job: LivesJob): Promise<LivesResult> {
+export async function runLifecycles(job: LifecycleJob): Promise<LifecycleResult> {
   const child = spawn(process.execPath, [join(import.meta.dirname, 'lives.ts')], { stdio: ['pipe', 'pipe', 'inherit'] })
   const exit = once(child, 'exit')
   child.stdin.end(JSON.stringify(job))
   const [output] = await Promise.all([text(child.stdout), exit])
   if (child.exitCode !== 0) throw new Error(`the clients ended with ${String(child.exitCode)}`)
-  return JSON.parse(output) as LivesResult // lives.ts wrote it
+  return JSON.parse(output) as LifecycleResult // lives.ts wrote it
 }

@@ -44,6 +44,6 @@ export async function runLoad(job: LoadJob): Promise<LoadResult> {
 }
 
 /** How many replies a job counted in a second. */
-export function rateOf(job: LoadJob, result: LoadResult): number {
+export function repliesPerSecond(job: LoadJob, result: LoadResult): number {
   return result.latenciesMs.length / (job.durationMs / 1000)
 }

@@ -3,7 +3,7 @@ import type { Cloud } from './cloud.ts'
 const WARM_UP = 3
 
 /** Latencies of something done over and over, one at a time, in ms; the first few are not counted. */
-export async function sampleMs(count: number, work: () => Promise<unknown>): Promise<readonly number[]> {
+export async function sampleLatenciesMs(count: number, work: () => Promise<unknown>): Promise<readonly number[]> {
   const samples: number[] = []
   for (let done = -WARM_UP; done < count; done++) {
     const fromMs = performance.now()
@@ -14,7 +14,7 @@ export async function sampleMs(count: number, work: () => Promise<unknown>): Pro
 }
 
 /** The bytes of a reply that must be 200. */
-export async function getBytes(cloud: Cloud, path: string): Promise<Buffer> {
+export async function fetchBytes(cloud: Cloud, path: string): Promise<Buffer> {
   const reply = await fetch(`http://${cloud.host}:${String(cloud.port)}${path}`, { headers: cloud.headers })
   const bytes = Buffer.from(await reply.arrayBuffer())
   if (reply.status !== 200)

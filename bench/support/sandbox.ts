@@ -1,5 +1,5 @@
 import type { Cloud } from './cloud.ts'
-import { whyNoOci } from './oci.ts'
+import { ociUnavailableReason } from './oci.ts'
 
 /** A sandbox that runs. */
 export type RunningSandbox = { readonly id: string; readonly name: string }
@@ -8,7 +8,7 @@ const TRIES = 20
 
 /** Starts a real sandbox. The demo image is made at a server's first start: until it is there, starts fail. */
 export async function startSandbox(cloud: Cloud, prefix: string): Promise<RunningSandbox> {
-  const reason = whyNoOci()
+  const reason = ociUnavailableReason()
   if (reason !== null) throw new Error(`no real sandbox can be started here: ${reason}`)
   for (let tries = 1; ; tries++) {
     const name = `${prefix}-${String(tries)}`

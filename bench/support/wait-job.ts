@@ -8,7 +8,7 @@ export type WaitJob = {
 }
 
 /** When each answer came, in milliseconds since 1970, and what went wrong. */
-export type WaitsEnd = {
+export type WaitsResult = {
   readonly arrivals: readonly (readonly [id: string, atMs: number])[]
   readonly failures: readonly string[]
 }

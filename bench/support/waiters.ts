@@ -4,7 +4,7 @@
  */
 import { connect } from 'node:net'
 import { createInterface } from 'node:readline'
-import type { WaitJob, WaitsEnd } from './wait-job.ts'
+import type { WaitJob, WaitsResult } from './wait-job.ts'
 
 /** Connections that are opened at the same time: more would be refused by the listener's queue. */
 const TOGETHER = 200
@@ -20,7 +20,7 @@ for (let from = 0; from < job.ids.length; from += TOGETHER) {
 }
 process.stdout.write('asked\n')
 await allAnswered
-const end: WaitsEnd = { arrivals: [...arrivals], failures }
+const end: WaitsResult = { arrivals: [...arrivals], failures }
 process.stdout.write(`${JSON.stringify(end)}\n`, () => process.exit(0))
 
 function ask(id: string): Promise<void> {

@@ -1,4 +1,4 @@
 /** Tells the person at the terminal what a long-running command does. */
-export function say(text: string): void {
+export function printStatus(text: string): void {
   process.stdout.write(`sandyard: ${text}\n`)
 }

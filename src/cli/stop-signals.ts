@@ -3,11 +3,11 @@ import type { Clock } from '../lib/clock.ts'
 /** What ends a program: the signal that asks for a clean stop, and how a signal of the system is told. */
 export type StopSignals = {
   readonly signal: AbortSignal
-  readonly onSignal: (name: NodeJS.Signals) => void
+  readonly handleSignal: (name: NodeJS.Signals) => void
 }
 
 /** How long after a first signal another one is the same wish: npm passes on a Ctrl-C that the terminal sent us too. */
-const SAME_WISH_MS = 1_000
+const DUPLICATE_SIGNAL_MS = 1_000
 
 /** The first signal asks for a clean stop; one that comes later than a second after it calls `force`. */
 export function makeStopSignals(deps: {
@@ -19,13 +19,13 @@ export function makeStopSignals(deps: {
   let firstAtMs: number | null = null
   return {
     signal: stop.signal,
-    onSignal(name) {
+    handleSignal(name) {
       const nowMs = deps.clock.monotonicMs()
       if (firstAtMs === null) {
         firstAtMs = nowMs
         deps.say(`${name}: shutting down`)
         stop.abort(new Error(`stopped by ${name}`))
-      } else if (nowMs - firstAtMs >= SAME_WISH_MS) {
+      } else if (nowMs - firstAtMs >= DUPLICATE_SIGNAL_MS) {
         deps.say(`${name} again: leaving at once; the next start sets right what this one leaves`)
         deps.force(name)
       }

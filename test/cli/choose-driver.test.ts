@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { chooseDriver, type DriverSurvey } from '../../src/cli/worker/choose-driver.ts'
-import { driverLines } from '../../src/cli/commands/doctor.ts'
+import { formatDrivers } from '../../src/cli/commands/doctor.ts'
 
 const FIT = { lacks: [], keepsSandboxes: false } as const
-const MICROVM: DriverSurvey = { ...FIT, name: 'microsandbox', isolation: 'microVM', refuses: ['`a.b`'] }
-const OCI: DriverSurvey = { ...FIT, name: 'oci', isolation: 'crun', refuses: ['`init`', '`c` of type `d`'] }
-const unable = (survey: DriverSurvey): DriverSurvey => ({ ...survey, lacks: ['no /dev/kvm', 'not root'] })
-const keeping = (survey: DriverSurvey): DriverSurvey => ({ ...survey, keepsSandboxes: true })
+const MICROVM: DriverSurvey = { ...FIT, name: 'microsandbox', isolation: 'microVM', refusedFields: ['`a.b`'] }
+const OCI: DriverSurvey = { ...FIT, name: 'oci', isolation: 'crun', refusedFields: ['`init`', '`c` of type `d`'] }
+const unable = (survey: DriverSurvey): DriverSurvey => ({ ...survey, missing: ['no /dev/kvm', 'not root'] })
+const keeping = (survey: DriverSurvey): DriverSurvey => ({ ...survey, hasSandboxes: true })
 
 test('the driver that isolates most is taken where it can run, and the next one elsewhere', () => {
   assert.equal(chooseDriver('auto', [MICROVM, OCI]).name, 'microsandbox')
@@ -29,7 +29,7 @@ test('what the settings name is taken, whatever the machine has; the simulated o
 
 test('doctor tells of each driver, the preferred first, whether it can run or all that it lacks, what it refuses, and which is taken and why', () => {
   const surveys = [unable(MICROVM), keeping(OCI)]
-  assert.deepEqual(driverLines(surveys, chooseDriver('auto', surveys)), [
+  assert.deepEqual(formatDrivers(surveys, chooseDriver('auto', surveys)), [
     '\ndrivers, the preferred first:\n',
     "  microsandbox  can't run here: no /dev/kvm; not root\n",
     '                refuses: a.b\n',

@@ -7,18 +7,18 @@ test('a first signal asks for a clean stop, one within a second is the same wish
   const clock = makeTestClock()
   const said: string[] = []
   const forced: string[] = []
-  const { signal, onSignal } = makeStopSignals({
+  const { signal, handleSignal } = makeStopSignals({
     clock,
     say: (text) => said.push(text),
     force: (name) => forced.push(name),
   })
   assert.ok(!signal.aborted)
-  onSignal('SIGINT')
+  handleSignal('SIGINT')
   assert.ok(signal.aborted)
   clock.advance(999)
-  onSignal('SIGINT')
+  handleSignal('SIGINT')
   assert.deepEqual([said.length, forced], [1, []])
   clock.advance(1)
-  onSignal('SIGTERM')
+  handleSignal('SIGTERM')
   assert.deepEqual([said.length, forced], [2, ['SIGTERM']])
 })

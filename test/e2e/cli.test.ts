@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { msb, msbInTerminal } from '../support/msb.ts'
+import { runMsb, startMsbInTerminal } from '../support/msb.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
@@ -17,7 +17,7 @@ describe('the msb command', { skip: whyNoServer() }, () => {
 
   /** What a call that must succeed printed. */
   async function printed(...args: readonly string[]): Promise<string> {
-    const { code, stdout, stderr } = await msb(server, args)
+    const { code, stdout, stderr } = await runMsb(server, args)
     assert.equal(code, 0, `msb ${args.join(' ')}: ${stderr}`)
     return stdout
   }
@@ -35,7 +35,7 @@ describe('the msb command', { skip: whyNoServer() }, () => {
   }
 
   test('run prints what the command prints, exits as it does, and leaves no sandbox', async () => {
-    const result = await msb(server, ['run', DEMO_IMAGE, '--', 'sh', '-c', 'echo out; echo err >&2; exit 41'])
+    const result = await runMsb(server, ['run', DEMO_IMAGE, '--', 'sh', '-c', 'echo out; echo err >&2; exit 41'])
     assert.deepEqual([result.code, result.stdout, result.stderr], [41, 'out\n', 'err\n'])
     const deadlineMs = systemClock.monotonicMs() + 10_000
     while (/msb-/.test(await printed('ls'))) assert.ok(systemClock.monotonicMs() < deadlineMs, 'a sandbox is left')
@@ -87,10 +87,10 @@ describe('the msb command', { skip: whyNoServer() }, () => {
     const said = await printed('exec', ...options, 'passing', '--', 'sh', '-c', 'echo "$A"; pwd; id -u; id -g')
     assert.equal(said, '1 2\n/var\n7\n8\n')
     const input = Buffer.alloc(3_000_000, 'x')
-    const counted = await msb(server, ['exec', 'passing', '--', 'wc', '-c'], { input })
+    const counted = await runMsb(server, ['exec', 'passing', '--', 'wc', '-c'], { input })
     assert.equal(counted.stdout.trim(), '3000000')
-    assert.equal((await msb(server, ['exec', 'passing', '--', 'sh', '-c', 'exit 77'])).code, 77)
-    const missing = await msb(server, ['exec', 'passing', '--', 'no-such-program'])
+    assert.equal((await runMsb(server, ['exec', 'passing', '--', 'sh', '-c', 'exit 77'])).code, 77)
+    const missing = await runMsb(server, ['exec', 'passing', '--', 'no-such-program'])
     assert.equal(missing.code, 127)
     assert.match(missing.stderr, /no-such-program/)
     await printed('rm', 'passing')
@@ -98,7 +98,7 @@ describe('the msb command', { skip: whyNoServer() }, () => {
 
   test('a shell in a terminal echoes, follows its size, and ends with its own exit code', async () => {
     await printed('create', '--name', 'tty', DEMO_IMAGE)
-    const shell = msbInTerminal(server, ['exec', 'tty', '--', 'bash', '--norc', '-i'])
+    const shell = startMsbInTerminal(server, ['exec', 'tty', '--', 'bash', '--norc', '-i'])
     shell.write('stty size; tty\n')
     await shell.shown(/24 80\r\n\/dev\/pts\/\d+/)
     shell.resize(40, 132)
@@ -110,7 +110,7 @@ describe('the msb command', { skip: whyNoServer() }, () => {
   })
 
   test('run without a command in a terminal is a shell of a new sandbox', async () => {
-    const shell = msbInTerminal(server, ['run', DEMO_IMAGE])
+    const shell = startMsbInTerminal(server, ['run', DEMO_IMAGE])
     await shell.shown(/# $/)
     shell.write('echo $((6*7)); exit 6\n')
     await shell.shown(/\n42\r\n/)
@@ -141,11 +141,11 @@ describe('the msb command', { skip: whyNoServer() }, () => {
       [['create', '--name', 'bad name', DEMO_IMAGE], /name/],
     ] as const
     for (const [args, reason] of refusals) {
-      const { code, stderr } = await msb(server, args)
+      const { code, stderr } = await runMsb(server, args)
       assert.equal(code, 1, args.join(' '))
       assert.match(stderr, reason)
     }
-    const stranger = await msb(server, ['ls'], { env: { MSB_API_KEY: 'not-a-key-of-this-server' } })
+    const stranger = await runMsb(server, ['ls'], { env: { MSB_API_KEY: 'not-a-key-of-this-server' } })
     assert.equal(stranger.code, 1)
     assert.match(stranger.stderr, /401.*unauthorized/)
     await printed('rm', 'no-image')

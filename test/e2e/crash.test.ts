@@ -3,8 +3,8 @@ import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call, listAll, type SandboxBody } from '../support/api.ts'
-import { containersOf } from '../support/leftovers.ts'
-import { msb } from '../support/msb.ts'
+import { findContainers } from '../support/leftovers.ts'
+import { runMsb } from '../support/msb.ts'
 import { noteFault } from '../support/reliability.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readRows } from '../support/server-database.ts'
@@ -34,8 +34,8 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
   after(() => server.close())
 
   test('a running sandbox is taken over: its files, its processes and its boot are the same', async () => {
-    const inside = (script: string) => msb(server, ['exec', 'survivor', '--', 'sh', '-c', script])
-    assert.equal((await msb(server, ['create', '--name', 'survivor', '--tmpfs', '/scratch', DEMO_IMAGE])).code, 0)
+    const inside = (script: string) => runMsb(server, ['exec', 'survivor', '--', 'sh', '-c', script])
+    assert.equal((await runMsb(server, ['create', '--name', 'survivor', '--tmpfs', '/scratch', DEMO_IMAGE])).code, 0)
     const look = 'cat /scratch/file; pgrep -f "^sleep 98765"; stat -c %Z /proc/1; cut -d" " -f22 /proc/1/stat'
     await inside('echo here > /scratch/file; setsid sleep 98765 > /dev/null 2>&1 < /dev/null &')
     const first = await inside(look)
@@ -46,7 +46,7 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
     const second = await inside(look)
     assert.equal(second.stdout, first.stdout, second.stderr)
     assert.deepEqual(await startedAt(server, 'survivor'), startedBefore)
-    assert.equal((await msb(server, ['rm', 'survivor'])).code, 0)
+    assert.equal((await runMsb(server, ['rm', 'survivor'])).code, 0)
   })
 
   test(`${String(ROUNDS)} times under load: no acknowledged sandbox is lost or doubled, no container is left over`, async () => {
@@ -71,10 +71,10 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
       assert.ok(isOneOf(status, possible), told)
     }
     const wantedRuns = await readRows<{ id: string }>(server, 'SELECT id FROM runs WHERE ended_at IS NULL')
-    assert.deepEqual(containersOf(server.dataDir).toSorted(), wantedRuns.map(({ id }) => id).toSorted())
+    assert.deepEqual(findContainers(server.dataDir).toSorted(), wantedRuns.map(({ id }) => id).toSorted())
     const running = settled.filter(({ status }) => status === 'running')
     assert.equal(running.length, wantedRuns.length)
-    const execs = await Promise.all(running.slice(0, 4).map(({ name }) => msb(server, ['exec', name, '--', 'true'])))
+    const execs = await Promise.all(running.slice(0, 4).map(({ name }) => runMsb(server, ['exec', name, '--', 'true'])))
     assert.deepEqual(
       execs.map(({ code, stderr }) => `${String(code)}${stderr}`),
       execs.map(() => '0'),
@@ -173,7 +173,7 @@ async function settle(server: RealServer): Promise<readonly SandboxBody[]> {
       'SELECT r.id, s.status FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id WHERE r.ended_at IS NULL',
     )
     const moving = open.filter(({ status }) => status !== 'running')
-    const isQuiet = moving.length === 0 && containersOf(server.dataDir).length === open.length
+    const isQuiet = moving.length === 0 && findContainers(server.dataDir).length === open.length
     if (isQuiet) return await listAll(server) // listed afterwards: an earlier list may show one on its way
     assert.ok(systemClock.monotonicMs() < deadlineMs, `never settled: ${JSON.stringify(moving.slice(0, 3))}`)
     await systemClock.sleep(50)

@@ -14,7 +14,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import type { Sandbox } from 'microsandbox'
-import { msb } from '../support/msb.ts'
+import { runMsb } from '../support/msb.ts'
 import { residentMib } from '../support/process-memory.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
@@ -161,7 +161,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     writeFileSync(join(tree, 'sub/deep/data'), randomBytes(3 * MIB))
     symlinkSync('sub/deep/data', join(tree, 'link'))
     const cp = async (from: string, to: string): Promise<void> => {
-      const { code, stderr } = await msb(server, ['cp', from, to])
+      const { code, stderr } = await runMsb(server, ['cp', from, to])
       assert.equal(code, 0, `${from} to ${to}: ${stderr}`)
     }
     await cp(tree, 'files:/tree')
@@ -173,7 +173,7 @@ describe('the files of a sandbox', { skip: whyNoServer() }, () => {
     assert.equal(readlinkSync(join(host, 'back/link')), 'sub/deep/data')
     assert.ok(readFileSync(join(host, 'back/sub/deep/data')).equals(readFileSync(join(tree, 'sub/deep/data'))))
     assert.equal(lstatSync(join(host, 'back/run.sh')).mode & 0o777, 0o755)
-    const missing = await msb(server, ['cp', 'files:/none', host])
+    const missing = await runMsb(server, ['cp', 'files:/none', host])
     assert.equal(missing.code, 1)
     assert.match(missing.stderr, /none/)
     await other.stop()

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { ATTACKS, carryOut } from '../support/attacks.ts'
+import { ATTACKS, runAttack } from '../support/attacks.ts'
 import { mustCall } from '../support/api.ts'
-import { useModestly } from '../support/good-client.ts'
+import { runWellBehavedClient } from '../support/good-client.ts'
 import { residentMib } from '../support/process-memory.ts'
 import { noteFault } from '../support/reliability.ts'
-import { makeSecondOrg } from '../support/second-org.ts'
+import { createSecondOrg } from '../support/second-org.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
@@ -22,7 +22,7 @@ let hostileKey = ''
 let volume = ''
 before(async () => {
   server = await startServer({ SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'error' })
-  hostileKey = await makeSecondOrg(server.dataDir, 'hostile')
+  hostileKey = await createSecondOrg(server.dataDir, 'hostile')
   const hostile = { url: server.url, key: hostileKey }
   volume = (await mustCall(hostile, 'get_default_volume')).id
 })
@@ -35,8 +35,8 @@ for (const attack of ATTACKS) {
     const target = { port: Number(new URL(url).port), key: attack.hasKey ? hostileKey : '', address: ADDRESS, volume }
     const beforeMib = residentMib(server.pid())
     const saidBefore = server.output().length
-    const attacking = carryOut(attack, target, over.signal)
-    const using = useModestly({ url, key }, `modest-${String(ATTACKS.indexOf(attack))}`, over.signal)
+    const attacking = runAttack(attack, target, over.signal)
+    const using = runWellBehavedClient({ url, key }, `modest-${String(ATTACKS.indexOf(attack))}`, over.signal)
     await systemClock.sleep(ATTACK_MS)
     const peakMib = residentMib(server.pid())
     over.abort()

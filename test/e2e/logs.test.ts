@@ -3,7 +3,7 @@ import { after, before, describe, test } from 'node:test'
 import type { LogEntry } from 'microsandbox'
 import { mustCall } from '../support/api.ts'
 import { readLog } from '../support/events.ts'
-import { msb, msbInTerminal } from '../support/msb.ts'
+import { runMsb, startMsbInTerminal } from '../support/msb.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -26,7 +26,7 @@ describe('logs', { skip: whyNoServer() }, () => {
 
   /** A sandbox whose workload is a script. */
   async function run(name: string, script: string): Promise<string> {
-    const { code, stderr } = await msb(server, ['run', '-d', '--name', name, DEMO_IMAGE, '--', 'sh', '-c', script])
+    const { code, stderr } = await runMsb(server, ['run', '-d', '--name', name, DEMO_IMAGE, '--', 'sh', '-c', script])
     assert.equal(code, 0, stderr)
     return (await mustCall(server, 'get_sandbox_by_name', { params: { name } })).id
   }
@@ -71,7 +71,7 @@ describe('logs', { skip: whyNoServer() }, () => {
     const [ends] = await Promise.all([run('ends', TALK), run('idles', TALK)])
     const ended: string[] = []
     const follow = async (name: string): Promise<string> => {
-      const { code, stdout, stderr } = await msb(server, ['logs', '-f', name])
+      const { code, stdout, stderr } = await runMsb(server, ['logs', '-f', name])
       assert.equal(code, 0, `${name}: ${stderr}`)
       ended.push(name)
       return stdout
@@ -88,8 +88,8 @@ describe('logs', { skip: whyNoServer() }, () => {
 
   test('what a command writes is in the log of its sandbox, and what a terminal shows is its output', async () => {
     const id = await run('worked', 'exec sleep 600')
-    assert.equal((await msb(server, ['exec', 'worked', '--', 'sh', '-c', 'echo piped; echo wrong >&2'])).code, 0)
-    const terminal = msbInTerminal(server, ['exec', '-t', 'worked', '--', 'echo', 'shown'])
+    assert.equal((await runMsb(server, ['exec', 'worked', '--', 'sh', '-c', 'echo piped; echo wrong >&2'])).code, 0)
+    const terminal = startMsbInTerminal(server, ['exec', '-t', 'worked', '--', 'echo', 'shown'])
     assert.equal(await terminal.ended(), 0)
     await untilSaid(id, 'shown\r\n')
     const { lines } = await logsOf(id, 'follow=false')

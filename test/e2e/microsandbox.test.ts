@@ -4,7 +4,7 @@ import { release } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { whatMicroVmsLack } from '../../src/worker/drivers/microsandbox/installation.ts'
-import { msb } from '../support/msb.ts'
+import { runMsb } from '../support/msb.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -28,7 +28,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
 
   /** What a call that must succeed printed. */
   async function printed(...args: readonly string[]): Promise<string> {
-    const { code, stdout, stderr } = await msb(server, args)
+    const { code, stdout, stderr } = await runMsb(server, args)
     assert.equal(code, 0, `msb ${args.join(' ')}: ${stderr}`)
     return stdout
   }
@@ -56,7 +56,7 @@ describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? fal
   test('msb creates one, runs a command in it, stops and removes it', async () => {
     await printed('create', '--name', 'by-msb', '--cpus', '1', '--memory', '256M', DEMO_IMAGE)
     assert.match(await printed('ls'), /^by-msb\s.*running/m)
-    const result = await msb(server, ['exec', 'by-msb', '--', 'sh', '-c', 'echo out; echo err >&2; exit 41'])
+    const result = await runMsb(server, ['exec', 'by-msb', '--', 'sh', '-c', 'echo out; echo err >&2; exit 41'])
     assert.deepEqual([result.code, result.stdout, result.stderr], [41, 'out\n', 'err\n'])
     await printed('stop', 'by-msb')
     assert.match(await printed('ls'), /^by-msb\s.*stopped/m)

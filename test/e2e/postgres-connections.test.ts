@@ -3,7 +3,7 @@ import { after, before, describe, test } from 'node:test'
 import { Client } from 'pg'
 import { systemClock } from '../../src/lib/clock.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
-import { noteSurvival, recover, survive } from '../support/fault-laws.ts'
+import { noteSurvival, waitForRecovery, assertSurvivesFault } from '../support/fault-laws.ts'
 import { onServer } from '../support/postgres.ts'
 import { noteFault } from '../support/reliability.ts'
 import { startServer, type RealServer } from '../support/server.ts'
@@ -35,10 +35,10 @@ describe('an external PostgreSQL without connections', () => {
 
   test('other clients take every connection that is free: those that the server has serve all requests, and its loops go on', async () => {
     let taken = 0
-    const survival = await survive(server, external.adminUrl, async () => {
+    const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       await takeAll(external, others)
       taken = others.length
-      const { runningMs } = await recover(server) // while there is none to be had
+      const { runningMs } = await waitForRecovery(server) // while there is none to be had
       assert.ok(runningMs >= 0)
       await systemClock.sleep(STARVED_MS)
       await letGo(others)
@@ -47,7 +47,7 @@ describe('an external PostgreSQL without connections', () => {
   })
 
   test('a restart after which other clients have every connection: requests are refused, and all goes on when there are some', async () => {
-    const survival = await survive(server, external.adminUrl, async (load) => {
+    const survival = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       await external.end('SIGINT')
       await external.start({ superuser_reserved_connections: String(MAX_CONNECTIONS - 1) })
       const before = load.answers.get(503) ?? 0
@@ -64,7 +64,7 @@ describe('an external PostgreSQL without connections', () => {
     await external.end('SIGINT')
     await external.start({ superuser_reserved_connections: String(MAX_CONNECTIONS - 5) })
     await server.start()
-    const survival = await survive(server, external.adminUrl, () => systemClock.sleep(5_000))
+    const survival = await assertSurvivesFault(server, external.adminUrl, () => systemClock.sleep(5_000))
     const held = await onServer(external.adminUrl, async (admin) => {
       const { rows } = await admin.query<{ count: string }>(
         `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sandyard%'`,

@@ -1,9 +1,9 @@
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { sessionsOf } from '../support/external-postgres.ts'
-import { noteSurvival, survive, type Survival } from '../support/fault-laws.ts'
+import { noteSurvival, assertSurvivesFault, type SurvivalResult } from '../support/fault-laws.ts'
 import { onServer } from '../support/postgres.ts'
-import { freezeTree, tell } from '../support/process-tree.ts'
+import { freezeTree, sendSignal } from '../support/process-tree.ts'
 import { readPostmasterPid, startServer, type RealServer } from '../support/server.ts'
 import { superuserUrl } from '../support/server-database.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -31,12 +31,12 @@ describe('the embedded PostgreSQL', () => {
   ] as const
   for (const { signal, fault } of deaths) {
     test(`${fault}: requests are refused and not lost, and all goes on once it was started again`, async () => {
-      const survivals: Survival[] = []
+      const survivals: SurvivalResult[] = []
       for (let round = 0; round < ROUNDS; round++) {
         survivals.push(
-          await survive(server, adminUrl, async () => {
+          await assertSurvivesFault(server, adminUrl, async () => {
             const dead = postmasterOf(server)
-            tell(dead, signal)
+            sendSignal(dead, signal)
             await waitUntil(() => ![0, dead].includes(postmasterOf(server)), 60_000)
           }),
         )
@@ -46,13 +46,13 @@ describe('the embedded PostgreSQL', () => {
   }
 
   test('kill -9 of one session, after which PostgreSQL cuts all of them: requests are refused and not lost, and all goes on', async () => {
-    const survivals: Survival[] = []
+    const survivals: SurvivalResult[] = []
     for (let round = 0; round < ROUNDS; round++) {
       survivals.push(
-        await survive(server, adminUrl, async () => {
+        await assertSurvivesFault(server, adminUrl, async () => {
           const [session] = sessionsOf(postmasterOf(server))
           if (session === undefined) throw new Error('no session serves a client')
-          tell(session, 'SIGKILL')
+          sendSignal(session, 'SIGKILL')
           await waitUntil(() => !sessionsOf(postmasterOf(server)).includes(session))
         }),
       )
@@ -62,7 +62,7 @@ describe('the embedded PostgreSQL', () => {
 
   test('sessions that are ended one by one cost some requests a 503 and nothing else', async () => {
     let ended = 0
-    const survival = await survive(server, adminUrl, async () => {
+    const survival = await assertSurvivesFault(server, adminUrl, async () => {
       const pids = sessionsOf(postmasterOf(server))
       for (const pid of pids) {
         await onServer(adminUrl, (admin) => admin.query('select pg_terminate_backend($1)', [pid]))
@@ -74,7 +74,7 @@ describe('the embedded PostgreSQL', () => {
   })
 
   test(`a server that stands still for ${String(FREEZE_MS / 1000)} s: requests end in 503 within their bound, and all goes on when it moves`, async () => {
-    const survival = await survive(server, adminUrl, () => freezeTree(postmasterOf(server), FREEZE_MS))
+    const survival = await assertSurvivesFault(server, adminUrl, () => freezeTree(postmasterOf(server), FREEZE_MS))
     noteSurvival('SIGSTOP of all of PostgreSQL for 30 s', [survival], 1)
   })
 })

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
-import type { Load } from '../support/fault-load.ts'
-import { noteSurvival, survive } from '../support/fault-laws.ts'
+import type { FaultLoad } from '../support/fault-load.ts'
+import { noteSurvival, assertSurvivesFault } from '../support/fault-laws.ts'
 import { onServer } from '../support/postgres.ts'
 import { readPostmasterPid, startServer, type RealServer } from '../support/server.ts'
 import { superuserUrl } from '../support/server-database.ts'
@@ -29,11 +29,11 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
     opened.push(() => external.close())
     const server = await startServer({ ...SIMULATED, DATABASE_URL: external.url })
     opened.push(() => server.close())
-    const tables = await survive(server, external.adminUrl, async (load) => {
+    const tables = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       await whileFull(disk, load)
     })
     noteSurvival('the disk of an external PostgreSQL is full for 10 s', [tables], 1)
-    const log = await survive(server, external.adminUrl, async (load) => {
+    const log = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       await whileFull(disk, load, () => exhaustLog(external.adminUrl))
       await startAgain(external)
     })
@@ -47,7 +47,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
     const adminUrl = superuserUrl(server)
     for (const [name, value] of Object.entries(SMALL_LOG))
       await onServer(adminUrl, (admin) => admin.query(`ALTER SYSTEM SET ${name} = '${value}'`))
-    const survival = await survive(server, adminUrl, async (load) => {
+    const survival = await assertSurvivesFault(server, adminUrl, async (load) => {
       await whileFull(disk, load, () => exhaustLog(adminUrl))
       await waitUntil(() => readPostmasterPid(server.dataDir) !== null, 30_000)
     })
@@ -69,7 +69,7 @@ const SIMULATED = { SANDYARD_DRIVER: 'simulated', SANDYARD_LOG_LEVEL: 'warn' }
 /** Fills the disk, has what is asked for happen, sees that requests are refused, and gives the room back. */
 async function whileFull(
   disk: SmallDisk,
-  load: Load,
+  load: FaultLoad,
   then: () => Promise<void> = () => Promise.resolve(),
 ): Promise<void> {
   try {

@@ -3,7 +3,7 @@ import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call } from '../support/api.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
-import { noteSurvival, survive, type Survival } from '../support/fault-laws.ts'
+import { noteSurvival, assertSurvivesFault, type SurvivalResult } from '../support/fault-laws.ts'
 import { onServer } from '../support/postgres.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 
@@ -34,10 +34,10 @@ describe('an external PostgreSQL', () => {
     ['SIGKILL', 'kill -9'],
   ] as const) {
     test(`${words}: requests are refused at once while it is away, and all goes on when it is back`, async () => {
-      const survivals: Survival[] = []
+      const survivals: SurvivalResult[] = []
       for (let round = 0; round < ROUNDS; round++) {
         survivals.push(
-          await survive(server, external.adminUrl, async () => {
+          await assertSurvivesFault(server, external.adminUrl, async () => {
             const saidBefore = linesOf(server)
             await external.end(signal)
             await systemClock.sleep(AWAY_MS)
@@ -62,7 +62,7 @@ describe('an external PostgreSQL', () => {
         await admin.query(`ALTER SYSTEM SET default_transaction_read_only = ${value}`)
         await admin.query('SELECT pg_reload_conf()')
       })
-    const survival = await survive(server, external.adminUrl, async (load) => {
+    const survival = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       await setReadOnly('on')
       await systemClock.sleep(500)
       const before = load.answers.get(200) ?? 0

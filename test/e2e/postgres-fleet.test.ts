@@ -5,8 +5,8 @@ import { SELF_FENCE_MS, WORKER_LEASE_MS } from '../../src/domain/workers/lease.t
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall, type SandboxBody } from '../support/api.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
-import { recover } from '../support/fault-laws.ts'
-import { msb } from '../support/msb.ts'
+import { waitForRecovery } from '../support/fault-laws.ts'
+import { runMsb } from '../support/msb.ts'
 import { TEST_SERVER_VARIABLE } from '../support/postgres.ts'
 import { noteFault } from '../support/reliability.ts'
 import { startReplicaWorld, type ReplicaProcess, type ReplicaWorld } from '../support/replica-world.ts'
@@ -80,7 +80,7 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
     await external.end('SIGKILL')
     await systemClock.sleep(awayMs)
     await external.start()
-    const recoveries = await Promise.all(world.replicas.map((replica) => recover(replica)))
+    const recoveries = await Promise.all(world.replicas.map((replica) => waitForRecovery(replica)))
     return Math.max(...recoveries.map(({ runningMs }) => runningMs))
   }
 })
@@ -89,7 +89,7 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
 async function look(server: ReplicaProcess, name: string): Promise<string> {
   const answer = await call(server, 'get_sandbox_by_name', { params: { name } })
   assert.ok(!answer.isRefusal, answer.text)
-  const { stdout } = await msb(server, [
+  const { stdout } = await runMsb(server, [
     'exec',
     name,
     '--',

@@ -4,7 +4,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { call, listAll } from '../support/api.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
-import { noteSurvival, survive } from '../support/fault-laws.ts'
+import { noteSurvival, assertSurvivesFault } from '../support/fault-laws.ts'
 import { startFaultProxy, type FaultProxy } from '../support/fault-proxy.ts'
 import { onServer } from '../support/postgres.ts'
 import { noteFault } from '../support/reliability.ts'
@@ -40,7 +40,7 @@ describe('an external PostgreSQL behind a bad network', () => {
   })
 
   test(`${String(DELAY_MS)} ms of delay each way: requests are slow and right, and none is refused for it`, async () => {
-    const survival = await survive(server, external.adminUrl, async () => {
+    const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       proxy.setDelay(DELAY_MS)
       await systemClock.sleep(10_000)
       proxy.setDelay(0)
@@ -51,7 +51,7 @@ describe('an external PostgreSQL behind a bad network', () => {
 
   test('connections that are reset in the middle of statements cost some requests a 503 and nothing else', async () => {
     let reset = 0
-    const survival = await survive(server, external.adminUrl, async () => {
+    const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       for (let round = 0; round < RESETS; round++) {
         reset += proxy.resetAll()
         await systemClock.sleep(300)
@@ -62,7 +62,7 @@ describe('an external PostgreSQL behind a bad network', () => {
   })
 
   test(`a network that swallows everything for ${String(BLACK_HOLE_MS / 1000)} s: requests end in 503 within their bound, most of them at once`, async () => {
-    const survival = await survive(server, external.adminUrl, async (load) => {
+    const survival = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       proxy.setMode('swallow')
       await systemClock.sleep(BLACK_HOLE_MS)
       const before = load.answers.get(503) ?? 0
@@ -78,7 +78,7 @@ describe('an external PostgreSQL behind a bad network', () => {
   })
 
   test(`a lock that another session holds on a hot table for ${String(LOCK_MS / 1000)} s: what needs it is answered 503, the rest is served`, async () => {
-    const survival = await survive(server, external.adminUrl, async (load) => {
+    const survival = await assertSurvivesFault(server, external.adminUrl, async (load) => {
       await onServer(external.adminUrl, async (admin) => {
         await admin.query('BEGIN')
         await admin.query('LOCK TABLE runs IN ACCESS EXCLUSIVE MODE')
@@ -118,7 +118,7 @@ describe('an external PostgreSQL behind a bad network', () => {
 
   test('the answers to commits of transitions are lost under load: each transition is there once', async () => {
     const lostBefore = proxy.lost
-    const survival = await survive(server, external.adminUrl, async () => {
+    const survival = await assertSurvivesFault(server, external.adminUrl, async () => {
       proxy.loseAnswersTo('commit\0')
       await systemClock.sleep(5_000)
       proxy.loseAnswersTo(null)

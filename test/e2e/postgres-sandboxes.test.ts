@@ -3,10 +3,10 @@ import { after, before, describe, test } from 'node:test'
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall } from '../support/api.ts'
-import { recover } from '../support/fault-laws.ts'
-import { containersOf } from '../support/leftovers.ts'
-import { msb } from '../support/msb.ts'
-import { freezeTree, tell } from '../support/process-tree.ts'
+import { waitForRecovery } from '../support/fault-laws.ts'
+import { findContainers } from '../support/leftovers.ts'
+import { runMsb } from '../support/msb.ts'
+import { freezeTree, sendSignal } from '../support/process-tree.ts'
 import { noteFault } from '../support/reliability.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { readPostmasterPid, startServer, whyNoServer, type RealServer } from '../support/server.ts'
@@ -35,17 +35,17 @@ describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }
       await inside(server, name, 'echo here > /root/file; setsid sleep 98765 > /dev/null 2>&1 < /dev/null &')
     }
     const before = await Promise.all(names.map((name) => look(server, name)))
-    const containers = containersOf(server.dataDir).toSorted()
+    const containers = findContainers(server.dataDir).toSorted()
     const count = `for i in $(seq ${String(COMMAND_SECS)}); do echo $i; sleep 1; done`
     const commands = names.map((name) => inside(server, name, count))
 
     await systemClock.sleep(1_000) // the commands run
     await freezeTree(readPostmasterPid(server.dataDir) ?? 0, FREEZE_MS)
-    const frozen = await recover(server)
+    const frozen = await waitForRecovery(server)
     const dead = readPostmasterPid(server.dataDir) ?? 0
-    tell(dead, 'SIGKILL')
+    sendSignal(dead, 'SIGKILL')
     await waitUntil(() => ![0, dead].includes(readPostmasterPid(server.dataDir) ?? 0), 60_000)
-    const killed = await recover(server)
+    const killed = await waitForRecovery(server)
 
     const ended = await Promise.all(commands)
     for (const { code, stdout, stderr } of ended) {
@@ -53,7 +53,7 @@ describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }
       assert.equal(stdout.trim().split('\n').length, COMMAND_SECS)
     }
     assert.deepEqual(await Promise.all(names.map((name) => look(server, name))), before)
-    assert.deepEqual(containers.filter((id) => !containersOf(server.dataDir).includes(id)), []) // prettier-ignore
+    assert.deepEqual(containers.filter((id) => !findContainers(server.dataDir).includes(id)), []) // prettier-ignore
     noteFault({
       area: 'postgresql',
       fault: 'PostgreSQL stands still for longer than a lease, then kill -9, under real sandboxes',
@@ -79,6 +79,6 @@ async function look(server: RealServer, name: string): Promise<string> {
   return `${answer.body.status} ${String(answer.body.started_at)} ${seen.stdout}`
 }
 
-function inside(server: RealServer, name: string, script: string): ReturnType<typeof msb> {
-  return msb(server, ['exec', name, '--', 'sh', '-c', script])
+function inside(server: RealServer, name: string, script: string): ReturnType<typeof runMsb> {
+  return runMsb(server, ['exec', name, '--', 'sh', '-c', script])
 }

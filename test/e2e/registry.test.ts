@@ -4,7 +4,7 @@ import { text } from 'node:stream/consumers'
 import { after, before, describe, test } from 'node:test'
 import { findHostPrograms, findLibraries } from '../../src/worker/images/demo-programs.ts'
 import { call, mustCall } from '../support/api.ts'
-import { msb } from '../support/msb.ts'
+import { runMsb } from '../support/msb.ts'
 import { startRegistry, type TestRegistry } from '../support/registry.ts'
 import { loadSdk, type Sdk } from '../support/sdk.ts'
 import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
@@ -89,7 +89,7 @@ describe('images from a registry', { skip: whyNoServer() }, () => {
 
   test('the msb command runs an image by its tag', async () => {
     open.push('team/run', 'v1', await imageOf('run'))
-    const result = await msb(server, ['run', `${open.address}/team/run:v1`, '--', 'cat', '/etc/version'])
+    const result = await runMsb(server, ['run', `${open.address}/team/run:v1`, '--', 'cat', '/etc/version'])
     assert.deepEqual([result.code, result.stdout], [0, 'run'], result.stderr)
   })
 

@@ -5,8 +5,8 @@ import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call, mustCall, type SandboxBody } from '../support/api.ts'
-import { recover, settle } from '../support/fault-laws.ts'
-import { msb } from '../support/msb.ts'
+import { waitForRecovery, assertConsistentAfterFault } from '../support/fault-laws.ts'
+import { runMsb } from '../support/msb.ts'
 import { dialRaw, openRaw, refusalOf } from '../support/raw-channel.ts'
 import { noteFault } from '../support/reliability.ts'
 import { startReplicaLoad, type ReplicaLoad } from '../support/replica-load.ts'
@@ -51,7 +51,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       await served(load, 20)
       await inject(load)
       await served(load, 20)
-      await settle(one(1), load, world.adminUrl)
+      await assertConsistentAfterFault(one(1), load, world.adminUrl)
       await assertNobodyLost()
       return load
     } finally {
@@ -79,7 +79,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
   }
 
   async function assertExec(replica: ReplicaProcess): Promise<void> {
-    const { code, stdout, stderr } = await msb(replica, ['exec', 'survivor', '--', 'echo', 'here'])
+    const { code, stdout, stderr } = await runMsb(replica, ['exec', 'survivor', '--', 'echo', 'here'])
     assert.deepEqual([code, stdout], [0, 'here\n'], stderr)
   }
 
@@ -98,7 +98,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       load.noteDown(one(0))
       await one(0).kill9()
       await channel.closed
-      const { runningMs } = await recover(one(1), LOOPS_LIMIT_MS)
+      const { runningMs } = await waitForRecovery(one(1), LOOPS_LIMIT_MS)
       await assertExec(one(1))
       await assertExec(one(2))
       await restart(one(0), load)
@@ -110,7 +110,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
         await victim.kill9()
         const other = world.replicas.find((replica) => replica !== victim)
         assert.ok(other)
-        placedMs = Math.max(placedMs, (await recover(other, LOOPS_LIMIT_MS)).runningMs)
+        placedMs = Math.max(placedMs, (await waitForRecovery(other, LOOPS_LIMIT_MS)).runningMs)
         await restart(victim, load)
       }
     })
@@ -119,7 +119,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       fault: 'kill -9 of one of three server processes, under load, then a start',
       injected: KILLS,
       checked: `requests to the others, a new sandbox within ${String(LOOPS_LIMIT_MS / 1000)} s, exec through the others, nothing acknowledged lost or doubled`,
-      found: `${String(load.known.length)} sandboxes, ${String(load.answered)} answers, ${String(load.unanswered)} requests to the dead without one; a new sandbox ran after ${String(placedMs)} ms at most`,
+      found: `${String(load.expected.length)} sandboxes, ${String(load.answered)} answers, ${String(load.unanswered)} requests to the dead without one; a new sandbox ran after ${String(placedMs)} ms at most`,
     })
   })
 
@@ -137,7 +137,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
         await load.noteFrozen(replica)
         replica.freeze()
       }
-      placedMs = (await recover(third, LOOPS_LIMIT_MS)).runningMs
+      placedMs = (await waitForRecovery(third, LOOPS_LIMIT_MS)).runningMs
       await assertExec(third)
       after = await epoch()
       assert.equal(await world.leader(), third)
@@ -145,7 +145,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       for (const replica of [old, other]) replica.thaw()
       await waitUntil(() => /another process has taken the lead|the lead was left/.test(old.output()), 20_000)
       for (const replica of [old, other]) {
-        await recover(replica)
+        await waitForRecovery(replica)
         load.noteUp(replica)
       }
       assert.equal(await world.leader(), third)
@@ -171,10 +171,10 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       const stoppedAtMs = systemClock.monotonicMs()
       await load.noteFrozen(old)
       old.freeze()
-      placedMs = (await recover(other, LOOPS_LIMIT_MS)).runningMs
+      placedMs = (await waitForRecovery(other, LOOPS_LIMIT_MS)).runningMs
       await systemClock.sleep(Math.max(0, stoppedAtMs + STOPPED_MS - systemClock.monotonicMs()))
       old.thaw()
-      await recover(old)
+      await waitForRecovery(old)
       load.noteUp(old)
     })
     noteFault({
@@ -194,7 +194,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       assert.ok(other)
       load.noteDown(old)
       await old.stop()
-      placedMs = (await recover(other)).runningMs
+      placedMs = (await waitForRecovery(other)).runningMs
       await assertExec(other)
       await restart(old, load)
       await assertExec(old) // at once, while it is new to the one that the worker syncs with

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { leftoversOf } from '../support/leftovers.ts'
+import { findLeftovers } from '../support/leftovers.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
@@ -75,14 +75,14 @@ describe('the life of a sandbox by the SDK', { skip: whyNoServer() }, () => {
 
   test('a removed sandbox that ran leaves nothing on the machine, and its name is free at once', async () => {
     const box = await builder('gone').create()
-    const run = (await leftoversOf(server.dataDir)).filter((line) => line.startsWith('container'))
+    const run = (await findLeftovers(server.dataDir)).filter((line) => line.startsWith('container'))
     assert.ok(run.length > 0, 'a running sandbox has a container')
     await sdk.Sandbox.remove('gone')
     const next = await builder('gone').create()
     assert.notEqual(next.id, box.id)
     await sdk.Sandbox.remove('gone')
     for (let left = run; left.length > 0; await systemClock.sleep(20))
-      left = (await leftoversOf(server.dataDir)).filter((line) => run.includes(line))
+      left = (await findLeftovers(server.dataDir)).filter((line) => run.includes(line))
   })
 
   test('labels select, and a page is continued where it ended', async () => {

@@ -4,8 +4,8 @@ import { text } from 'node:stream/consumers'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall, type SandboxBody } from '../support/api.ts'
-import { leftoversOf } from '../support/leftovers.ts'
-import { msb } from '../support/msb.ts'
+import { findLeftovers } from '../support/leftovers.ts'
+import { runMsb } from '../support/msb.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
 import { dumpTables } from '../support/server-database.ts'
 import { spawnProgram, startServer, whyNoServer, type RealServer } from '../support/server.ts'
@@ -80,7 +80,7 @@ describe('the service', { skip: whyNoServer() }, () => {
     const lifecycle = { max_duration_secs: 1 }
     await mustCall(server, 'create_sandbox', { query: wait, body: body('limited', { lifecycle }) })
     const from = systemClock.monotonicMs()
-    await msb(server, ['exec', 'limited', '--', 'sleep', '20'])
+    await runMsb(server, ['exec', 'limited', '--', 'sleep', '20'])
     const ended = await until('limited', (seen) => seen?.status === 'stopped')
     assert.ok(systemClock.monotonicMs() - from < 4_000)
     const events = await mustCall(server, 'list_events', { query: { limit: '100' } })
@@ -91,7 +91,7 @@ describe('the service', { skip: whyNoServer() }, () => {
   test('idle_timeout_secs ends a sandbox that nobody uses, and none that somebody does', async () => {
     const lifecycle = { idle_timeout_secs: 2 }
     await mustCall(server, 'create_sandbox', { query: wait, body: body('busy', { lifecycle }) })
-    const talking = await msb(server, [
+    const talking = await runMsb(server, [
       'exec',
       'busy',
       '--',
@@ -170,21 +170,21 @@ describe('the service', { skip: whyNoServer() }, () => {
 
   test('SIGTERM ends it within seconds; what it kept running is taken over by the next start', async () => {
     await mustCall(server, 'create_sandbox', { query: wait, body: body('kept') })
-    await msb(server, ['exec', 'kept', '--', 'sh', '-c', 'setsid sleep 76543 > /dev/null 2>&1 < /dev/null &'])
+    await runMsb(server, ['exec', 'kept', '--', 'sh', '-c', 'setsid sleep 76543 > /dev/null 2>&1 < /dev/null &'])
     await server.stop()
     await server.start({ SANDYARD_SHUTDOWN: 'keep' })
     await mustCall(server, 'start_sandbox_by_name', { params: { name: 'kept' }, query: { wait_for: 'running' } })
-    await msb(server, ['exec', 'kept', '--', 'sh', '-c', 'setsid sleep 76543 > /dev/null 2>&1 < /dev/null &'])
+    await runMsb(server, ['exec', 'kept', '--', 'sh', '-c', 'setsid sleep 76543 > /dev/null 2>&1 < /dev/null &'])
     assert.ok((await server.stop()) < STOP_MOST_MS)
     assert.ok(
-      (await leftoversOf(server.dataDir)).some((line) => line.startsWith('container')),
+      (await findLeftovers(server.dataDir)).some((line) => line.startsWith('container')),
       'it was to run on',
     )
     await server.start()
-    const found = await msb(server, ['exec', 'kept', '--', 'pgrep', '-f', '^sleep 76543'])
+    const found = await runMsb(server, ['exec', 'kept', '--', 'pgrep', '-f', '^sleep 76543'])
     assert.equal(found.code, 0, found.stderr)
     assert.ok((await server.stop()) < STOP_MOST_MS)
-    assert.deepEqual(await leftoversOf(server.dataDir), [])
+    assert.deepEqual(await findLeftovers(server.dataDir), [])
     assert.match(readFileSync(`${server.dataDir}/database/postgres/data/PG_VERSION`, 'utf8'), /\d/)
     await server.start()
     const after = await named('kept')

@@ -2,11 +2,17 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { interruptibleSleep, systemClock } from '../../src/lib/clock.ts'
 import { noteFault } from '../support/reliability.ts'
-import { makeAsker } from '../support/soak/ask.ts'
-import { beHostile, liveLives, readPages, turnFiles, turnKeys } from '../support/soak/clients.ts'
+import { makeSoakClient } from '../support/soak/ask.ts'
+import {
+  sendHostileTraffic,
+  runSandboxLifecycles,
+  readListPages,
+  rewriteFiles,
+  rotateKeys,
+} from '../support/soak/clients.ts'
 import { openCluster, type Cluster } from '../support/soak/cluster.ts'
 import { watchMemory, type MemoryWatch } from '../support/soak/memory.ts'
-import { COUNTED, makeTally, type Tally } from '../support/soak/tally.ts'
+import { COUNTER_NAMES, makeTally, type SoakTally } from '../support/soak/tally.ts'
 
 // Everything at once: server processes, workers and PostgreSQL are killed and frozen while clients of every kind work.
 
@@ -26,15 +32,15 @@ describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
     if (!cluster.areReal) t.diagnostic(`the sandboxes are simulated: ${cluster.why}`)
     const tally = makeTally()
     const over = new AbortController()
-    const asker = makeAsker(cluster.urls, cluster.key, tally)
+    const asker = makeSoakClient(cluster.urls, cluster.key, tally)
     const deps = { asker, tally, areReal: cluster.areReal, signal: over.signal }
     const watches = cluster.steady.map(({ name, program }) => watchMemory(name, program))
     const clients = [
-      ...Array.from({ length: LIVES_AT_ONCE }, () => liveLives(deps)),
-      readPages(deps),
-      turnKeys(deps),
-      turnFiles(deps),
-      beHostile(deps),
+      ...Array.from({ length: LIVES_AT_ONCE }, () => runSandboxLifecycles(deps)),
+      readListPages(deps),
+      rotateKeys(deps),
+      rewriteFiles(deps),
+      sendHostileTraffic(deps),
     ]
     const injected = new Map<string, number>()
     const working = Promise.all([
@@ -48,7 +54,7 @@ describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
     await working
     await cluster.settle()
 
-    for (const what of COUNTED) t.diagnostic(`${what}: ${String(tally.counts[what])}`)
+    for (const what of COUNTER_NAMES) t.diagnostic(`${what}: ${String(tally.counts[what])}`)
     for (const [fault, count] of injected) t.diagnostic(`injected: ${fault}: ${String(count)}`)
     assert.deepEqual(tally.breaches, [])
     assert.ok(tally.counts['whole lives of sandboxes'] > 0, `no sandbox lived:\n${cluster.output()}`)
@@ -87,11 +93,11 @@ function judge(watch: MemoryWatch): string {
 
 function note(seen: {
   readonly injected: ReadonlyMap<string, number>
-  readonly tally: Tally
+  readonly tally: SoakTally
   readonly memory: readonly string[]
 }): void {
   const { counts } = seen.tally
-  const work = COUNTED.map((what) => `${counts[what].toLocaleString('en-US')} ${what}`).join(', ')
+  const work = COUNTER_NAMES.map((what) => `${counts[what].toLocaleString('en-US')} ${what}`).join(', ')
   for (const [fault, injected] of seen.injected)
     noteFault({
       area: 'soak',

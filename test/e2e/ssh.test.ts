@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import type { ExecHandle, Sandbox } from 'microsandbox'
 import { freePort } from '../support/free-port.ts'
-import { msb, msbInTerminal } from '../support/msb.ts'
+import { runMsb, startMsbInTerminal } from '../support/msb.ts'
 import { makeOpenSsh, whyNoOpenSsh, type OpenSsh } from '../support/openssh.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
@@ -50,12 +50,12 @@ describe('SSH', { skip: whyNoServer() }, () => {
   })
 
   test('msb ssh runs a command: output, error output and exit code are its own', async () => {
-    const { code, stdout, stderr } = await msb(server, ['ssh', 'ssh', '--', 'echo out; echo err >&2; id -u; exit 3'])
+    const { code, stdout, stderr } = await runMsb(server, ['ssh', 'ssh', '--', 'echo out; echo err >&2; id -u; exit 3'])
     assert.deepEqual([code, stdout, stderr], [3, 'out\n0\n', 'err\n'])
   })
 
   test('msb ssh in a terminal is a shell of that size, and exits with its code', async () => {
-    const shell = msbInTerminal(server, ['ssh', 'ssh'])
+    const shell = startMsbInTerminal(server, ['ssh', 'ssh'])
     shell.write('stty size; echo $((40+2))\r')
     await shell.shown(/24 80[^]*42/)
     shell.resize(33, 121)

@@ -5,7 +5,7 @@ import { after, before, describe, test } from 'node:test'
 import type { SandboxBuilder } from 'microsandbox'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall } from '../support/api.ts'
-import { msb } from '../support/msb.ts'
+import { runMsb } from '../support/msb.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 
@@ -42,16 +42,16 @@ describe('volumes on a real server', { skip: whyNoServer() }, () => {
   }
 
   test('the command line client makes, lists and removes a volume, and its name is free again', async () => {
-    assert.equal((await msb(server, ['volume', 'create', 'by-hand'])).code, 0)
-    const listed = await msb(server, ['volume', 'ls'])
+    assert.equal((await runMsb(server, ['volume', 'create', 'by-hand'])).code, 0)
+    const listed = await runMsb(server, ['volume', 'ls'])
     assert.equal(listed.code, 0, listed.stderr)
     assert.match(listed.stdout, /by-hand/)
-    const again = await msb(server, ['volume', 'create', 'by-hand'])
+    const again = await runMsb(server, ['volume', 'create', 'by-hand'])
     assert.equal(again.code, 1)
-    const removed = await msb(server, ['volume', 'rm', 'by-hand'])
+    const removed = await runMsb(server, ['volume', 'rm', 'by-hand'])
     assert.equal(removed.code, 0, removed.stderr)
     await untilGone('by-hand')
-    assert.equal((await msb(server, ['volume', 'create', 'by-hand'])).code, 0)
+    assert.equal((await runMsb(server, ['volume', 'create', 'by-hand'])).code, 0)
   })
 
   test('the SDK does every file operation on a volume that no sandbox mounts', async () => {

@@ -7,7 +7,7 @@ import { WORKER_PROTOCOL_VERSION } from '../../src/contract/workers/worker-proto
 import { call, mustCall, type SandboxBody } from '../support/api.ts'
 import { makeFleetWorld, type FleetWorld } from '../support/fleet-world.ts'
 import type { FleetWorker } from '../support/fleet-worker.ts'
-import { msb } from '../support/msb.ts'
+import { runMsb } from '../support/msb.ts'
 import { isInOwnNetwork } from '../support/own-network.ts'
 import { noteFault } from '../support/reliability.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
@@ -39,7 +39,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       const { server } = world
       const box = await create('first')
       assert.deepEqual(await sandboxesOn(steady), [box.id])
-      const { code, stdout, stderr } = await msb(server, ['exec', 'first', '--', 'echo', 'from far away'])
+      const { code, stdout, stderr } = await runMsb(server, ['exec', 'first', '--', 'echo', 'from far away'])
       assert.deepEqual({ code, stdout }, { code: 0, stdout: 'from far away\n' }, stderr)
       const token = await world.operate('token')
       const request = { protocol: WORKER_PROTOCOL_VERSION, token, name: 'guest', fallback_name: 'guest' }
@@ -186,7 +186,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       assert.ok(!answer.isRefusal, answer.text)
     }
     async function remove(...names: readonly string[]): Promise<void> {
-      for (const name of names) assert.equal((await msb(world.server, ['rm', '--force', name])).code, 0)
+      for (const name of names) assert.equal((await runMsb(world.server, ['rm', '--force', name])).code, 0)
       await waitUntil(
         async () => (await readRows(world.server, 'SELECT id FROM runs WHERE ended_at IS NULL')).length === 0,
         SETTLE_LIMIT_MS,

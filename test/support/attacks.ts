@@ -4,7 +4,12 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../src/contract/volumes/volume-headers.ts'
 
 /** Whom it is done to, by whom: with a key of an organization or without one, from an address of its own. */
-export type Target = { readonly port: number; readonly key: string; readonly address: string; readonly volume: string }
+export type AttackTarget = {
+  readonly port: number
+  readonly key: string
+  readonly address: string
+  readonly volume: string
+}
 
 export type Attack = {
   readonly what: string
@@ -12,10 +17,10 @@ export type Attack = {
   readonly hasKey: boolean
   readonly connections: number
   /** What one connection does: `next` gives what it sends, or null for nothing more. */
-  readonly plan: (target: Target, nth: number) => Plan
+  readonly makeScript: (target: AttackTarget, nth: number) => ConnectionScript
 }
 
-type Plan = {
+type ConnectionScript = {
   readonly next: (sent: number) => string | Buffer | null
   /** Sends the next one this long after the one before, in milliseconds; `answered`: once there is a reply. */
   readonly pace: number | 'answered'
@@ -23,19 +28,19 @@ type Plan = {
 }
 
 /** How often it was tried: connections opened, and requests or pieces sent. */
-export type Tried = { readonly connections: number; readonly sent: number }
+export type AttackTally = { readonly connections: number; readonly sent: number }
 
 /** How long it rests before it connects anew, in milliseconds. */
 const RECONNECT_MS = 20
 
 /** Attacks until the signal comes. What the server does to it, it takes for granted: it comes again. */
-export async function carryOut(attack: Attack, target: Target, signal: AbortSignal): Promise<Tried> {
+export async function runAttack(attack: Attack, target: AttackTarget, signal: AbortSignal): Promise<AttackTally> {
   let connections = 0
   let sent = 0
   const one = async (nth: number): Promise<void> => {
     while (!signal.aborted) {
       connections += 1
-      const more = await useConnection(attack.plan(target, nth), target, signal)
+      const more = await useConnection(attack.makeScript(target, nth), target, signal)
       sent += more
       await sleep(RECONNECT_MS)
     }
@@ -45,7 +50,7 @@ export async function carryOut(attack: Attack, target: Target, signal: AbortSign
 }
 
 /** Resolves with what was sent once the connection is over. */
-function useConnection(plan: Plan, { port, address }: Target, signal: AbortSignal): Promise<number> {
+function useConnection(plan: ConnectionScript, { port, address }: AttackTarget, signal: AbortSignal): Promise<number> {
   return new Promise((resolve) => {
     const socket: Socket = connect({ port, host: '127.0.0.1', localAddress: address })
     const onAbort = (): void => void socket.destroy()
@@ -78,15 +83,19 @@ function endsReply(piece: Buffer): boolean {
 
 const BODY_BYTES = 4_000_000
 
-const head = (start: string, { key }: Target, more = ''): string =>
+const head = (start: string, { key }: AttackTarget, more = ''): string =>
   `${start} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${key}\r\n${more}\r\n`
-const post = (path: string, target: Target, bytes: number): string =>
+const post = (path: string, target: AttackTarget, bytes: number): string =>
   head(`POST ${path}`, target, `content-type: application/json\r\ncontent-length: ${String(bytes)}\r\n`)
-const over = (request: (sent: number) => string): Plan => ({ next: request, pace: 'answered', readsReplies: true })
+const over = (request: (sent: number) => string): ConnectionScript => ({
+  next: request,
+  pace: 'answered',
+  readsReplies: true,
+})
 const labels = (wanted: Readonly<Record<string, string>>): string => encodeURIComponent(JSON.stringify(wanted))
 
 /** A create of a legal specification of four megabytes. */
-function largeCreate(target: Target, name: string): Buffer {
+function largeCreate(target: AttackTarget, name: string): Buffer {
   const env = Array.from({ length: 4_000 }, (_, n) => ({ key: `K${String(n)}`, value: 'v'.repeat(960) }))
   const body = JSON.stringify({ name, image: 'registry.example/box:1', env })
   return Buffer.from(`${post('/v1/sandboxes', target, Buffer.byteLength(body))}${body}`)
@@ -95,20 +104,20 @@ function largeCreate(target: Target, name: string): Buffer {
 const YEAR = 'since=2025-11-21T00:00:00Z&until=2026-11-21T00:00:00Z'
 
 export const ATTACKS: readonly Attack[] = [
-  { what: 'connections that send nothing', hasKey: false, connections: 1_000, plan: () => ({ next: () => null, pace: 0, readsReplies: true }) },
-  { what: 'heads sent byte by byte', hasKey: false, connections: 300, plan: () => ({ next: (sent) => 'GET / HTTP/1.1\r\nx: '.charAt(sent) || 'x', pace: 200, readsReplies: true }) },
-  { what: 'guesses of keys', hasKey: false, connections: 32, plan: (target, nth) => over((sent) => head('GET /v1/sandboxes', { ...target, key: `guess-${String(nth)}-${String(sent)}` })) },
-  { what: 'requests without a key whose replies nobody reads', hasKey: false, connections: 32, plan: () => ({ next: () => 'GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n'.repeat(100), pace: 5, readsReplies: false }) },
-  { what: 'what is no HTTP', hasKey: false, connections: 32, plan: () => over(() => 'nonsense\r\n\r\n') },
-  { what: 'large bodies without a key', hasKey: false, connections: 32, plan: (target) => { const piece = Buffer.alloc(65_536, ' '); return { next: (sent) => (sent === 0 ? post('/v1/sandboxes', { ...target, key: 'none' }, BODY_BYTES) : piece), pace: 1, readsReplies: true } } },
-  { what: 'metrics and readiness over and over', hasKey: false, connections: 32, plan: (_, nth) => over(() => `GET ${nth % 2 === 0 ? '/metrics' : '/readyz'} HTTP/1.1\r\nhost: x\r\n\r\n`) },
-  { what: 'reads as fast as they are answered', hasKey: true, connections: 64, plan: (target) => over(() => head('GET /v1/sandboxes?limit=100', target)) },
-  { what: 'lists by labels that few have all', hasKey: true, connections: 32, plan: (target, nth) => over(() => head(`GET /v1/sandboxes?labels=${nth % 2 === 0 ? labels({ parity: 'odd', mirror: 'even' }) : labels({ a: '1', b: '1', c: '1' })}`, target)) },
-  { what: 'creates of four megabytes', hasKey: true, connections: 16, plan: (target, nth) => ({ ...over(() => ''), next: (sent) => largeCreate(target, `large-${String(process.hrtime.bigint())}-${String(nth)}-${String(sent)}`) }) },
-  { what: 'usage reports of a year', hasKey: true, connections: 16, plan: (target) => over(() => head(`GET /v1/billing/usage/sandbox?${YEAR}`, target)) },
-  { what: 'pages of events and quotas', hasKey: true, connections: 32, plan: (target, nth) => over(() => head(nth % 2 === 0 ? 'GET /v1/quotas' : `GET /v1/events?limit=100&event_type=never_heard_of&${YEAR}`, target)) },
-  { what: 'bodies sent byte by byte', hasKey: true, connections: 200, plan: (target) => ({ next: (sent) => (sent === 0 ? post('/v1/sandboxes', target, BODY_BYTES) : ' '), pace: 200, readsReplies: true }) },
-  { what: 'starts that wait for room that never comes', hasKey: true, connections: 300, plan: (target, nth) => over((sent) => { const body = JSON.stringify({ name: `wait-${String(process.hrtime.bigint())}-${String(nth)}-${String(sent)}`, image: 'registry.example/box:1', resources: { vcpus: 200, memory_mib: 1_000_000 } }); return `${post('/v1/sandboxes?start=true&wait_for=running&wait_timeout=300', target, body.length)}${body}` }) },
-  { what: 'lists whose replies nobody reads', hasKey: true, connections: 64, plan: (target) => ({ next: () => head('GET /v1/sandboxes?limit=100', target).repeat(20), pace: 5, readsReplies: false }) },
-  { what: 'uploads of a byte each 100 ms', hasKey: true, connections: 100, plan: (target, nth) => ({ next: (sent) => (sent === 0 ? head(`PUT /v1/volumes/${target.volume}/files/content`, target, `${VOLUME_PATH_HEADER}: ${encodeVolumePath(`/slow-${String(nth)}`)}\r\ncontent-length: ${String(BODY_BYTES)}\r\n`) : 'x'), pace: 100, readsReplies: true }) },
+  { what: 'connections that send nothing', hasKey: false, connections: 1_000, makeScript: () => ({ next: () => null, pace: 0, readsReplies: true }) },
+  { what: 'heads sent byte by byte', hasKey: false, connections: 300, makeScript: () => ({ next: (sent) => 'GET / HTTP/1.1\r\nx: '.charAt(sent) || 'x', pace: 200, readsReplies: true }) },
+  { what: 'guesses of keys', hasKey: false, connections: 32, makeScript: (target, nth) => over((sent) => head('GET /v1/sandboxes', { ...target, key: `guess-${String(nth)}-${String(sent)}` })) },
+  { what: 'requests without a key whose replies nobody reads', hasKey: false, connections: 32, makeScript: () => ({ next: () => 'GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n'.repeat(100), pace: 5, readsReplies: false }) },
+  { what: 'what is no HTTP', hasKey: false, connections: 32, makeScript: () => over(() => 'nonsense\r\n\r\n') },
+  { what: 'large bodies without a key', hasKey: false, connections: 32, makeScript: (target) => { const piece = Buffer.alloc(65_536, ' '); return { next: (sent) => (sent === 0 ? post('/v1/sandboxes', { ...target, key: 'none' }, BODY_BYTES) : piece), pace: 1, readsReplies: true } } },
+  { what: 'metrics and readiness over and over', hasKey: false, connections: 32, makeScript: (_, nth) => over(() => `GET ${nth % 2 === 0 ? '/metrics' : '/readyz'} HTTP/1.1\r\nhost: x\r\n\r\n`) },
+  { what: 'reads as fast as they are answered', hasKey: true, connections: 64, makeScript: (target) => over(() => head('GET /v1/sandboxes?limit=100', target)) },
+  { what: 'lists by labels that few have all', hasKey: true, connections: 32, makeScript: (target, nth) => over(() => head(`GET /v1/sandboxes?labels=${nth % 2 === 0 ? labels({ parity: 'odd', mirror: 'even' }) : labels({ a: '1', b: '1', c: '1' })}`, target)) },
+  { what: 'creates of four megabytes', hasKey: true, connections: 16, makeScript: (target, nth) => ({ ...over(() => ''), next: (sent) => largeCreate(target, `large-${String(process.hrtime.bigint())}-${String(nth)}-${String(sent)}`) }) },
+  { what: 'usage reports of a year', hasKey: true, connections: 16, makeScript: (target) => over(() => head(`GET /v1/billing/usage/sandbox?${YEAR}`, target)) },
+  { what: 'pages of events and quotas', hasKey: true, connections: 32, makeScript: (target, nth) => over(() => head(nth % 2 === 0 ? 'GET /v1/quotas' : `GET /v1/events?limit=100&event_type=never_heard_of&${YEAR}`, target)) },
+  { what: 'bodies sent byte by byte', hasKey: true, connections: 200, makeScript: (target) => ({ next: (sent) => (sent === 0 ? post('/v1/sandboxes', target, BODY_BYTES) : ' '), pace: 200, readsReplies: true }) },
+  { what: 'starts that wait for room that never comes', hasKey: true, connections: 300, makeScript: (target, nth) => over((sent) => { const body = JSON.stringify({ name: `wait-${String(process.hrtime.bigint())}-${String(nth)}-${String(sent)}`, image: 'registry.example/box:1', resources: { vcpus: 200, memory_mib: 1_000_000 } }); return `${post('/v1/sandboxes?start=true&wait_for=running&wait_timeout=300', target, body.length)}${body}` }) },
+  { what: 'lists whose replies nobody reads', hasKey: true, connections: 64, makeScript: (target) => ({ next: () => head('GET /v1/sandboxes?limit=100', target).repeat(20), pace: 5, readsReplies: false }) },
+  { what: 'uploads of a byte each 100 ms', hasKey: true, connections: 100, makeScript: (target, nth) => ({ next: (sent) => (sent === 0 ? head(`PUT /v1/volumes/${target.volume}/files/content`, target, `${VOLUME_PATH_HEADER}: ${encodeVolumePath(`/slow-${String(nth)}`)}\r\ncontent-length: ${String(BODY_BYTES)}\r\n`) : 'x'), pace: 100, readsReplies: true }) },
 ] // prettier-ignore

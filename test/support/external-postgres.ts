@@ -14,7 +14,7 @@ import { locateBinaries } from '../../src/store/embedded/embedded-binaries.ts'
 import { findServerUser } from '../../src/store/embedded/embedded-user.ts'
 import { startPostmaster, type Postmaster } from '../../src/store/embedded/postmaster.ts'
 import { freePort } from './free-port.ts'
-import { childrenOf, isRunning, tell, titleOf } from './process-tree.ts'
+import { childrenOf, isRunning, sendSignal, readCommandLine } from './process-tree.ts'
 
 /** A PostgreSQL of an operator's own: it listens on TCP, syncs to its disk, and nobody starts it again but the test. */
 export type ExternalPostgres = {
@@ -77,14 +77,14 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
       if (running === null) return
       const ended = running
       const sessions = childrenOf(ended.pid)
-      tell(ended.pid, signal)
+      sendSignal(ended.pid, signal)
       await ended.exited
       for (const pid of sessions) while (isRunning(pid)) await systemClock.sleep(10) // orphans end when they notice
       running = null
     },
     async close() {
       if (running !== null) {
-        for (const pid of [running.pid, ...childrenOf(running.pid)]) tell(pid, 'SIGCONT')
+        for (const pid of [running.pid, ...childrenOf(running.pid)]) sendSignal(pid, 'SIGCONT')
         await external.end('SIGQUIT')
       }
       await rm(options.dataDir === undefined ? dataDir : join(dataDir, 'postgres'), { recursive: true, force: true })
@@ -102,5 +102,5 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
 
 /** The sessions of a server that serve clients, by the title that PostgreSQL gives its processes. */
 export function sessionsOf(pid: number): readonly number[] {
-  return childrenOf(pid).filter((child) => titleOf(child).includes(`postgres: ${APP_NAME} `))
+  return childrenOf(pid).filter((child) => readCommandLine(child).includes(`postgres: ${APP_NAME} `))
 }

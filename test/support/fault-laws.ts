@@ -3,8 +3,8 @@ import assert from 'node:assert/strict'
 import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { call, listAll, type SandboxBody } from './api.ts'
-import { createNamed, startLoad, stateOf, type Load, type State } from './fault-load.ts'
-import { PACE } from './pace.ts'
+import { createNamed, startLoad, stateOf, type FaultLoad, type ExpectedState } from './fault-load.ts'
+import { TIMEOUT_FACTOR } from './pace.ts'
 import { onServer } from './postgres.ts'
 import { noteFault } from './reliability.ts'
 import { DEMO_IMAGE } from './sdk.ts'
@@ -15,24 +15,28 @@ type Api = Pick<RealServer, 'url' | 'key'>
 
 /** All goes on within this, in milliseconds, once the database is back. Measured in 2026-11: 0.1 to 3 s. */
 export const RECOVERY_LIMIT_MS = 15_000
-const SETTLE_LIMIT_MS = 30_000
+const CONVERGENCE_LIMIT_MS = 30_000
 const STEP_MS = 20
 
-/** How a server comes through a fault of its database: see `recover` and `settle`. */
-export type Survival = Recovery & Settled & { readonly load: Load; readonly refused: number }
+/** How a server comes through a fault of its database: see `waitForRecovery` and `assertConsistentAfterFault`. */
+export type SurvivalResult = Recovery & ConsistencyCounts & { readonly load: FaultLoad; readonly refused: number }
 
 /**
  * Has clients work, injects a fault, waits until all goes on and lets it, and asserts the laws. `inject` resolves when the
  * database is as it was.
  */
-export async function survive(server: Api, adminUrl: string, inject: (load: Load) => Promise<void>): Promise<Survival> {
+export async function assertSurvivesFault(
+  server: Api,
+  adminUrl: string,
+  inject: (load: FaultLoad) => Promise<void>,
+): Promise<SurvivalResult> {
   const load = startLoad(server)
   try {
-    await untilServed(load, 50)
+    await waitForServedRequests(load, 50)
     await inject(load)
-    const recovery = await recover(server)
-    await untilServed(load, 50)
-    const settled = await settle(server, load, adminUrl)
+    const recovery = await waitForRecovery(server)
+    await waitForServedRequests(load, 50)
+    const settled = await assertConsistentAfterFault(server, load, adminUrl)
     return { ...recovery, ...settled, load, refused: load.answers.get(503) ?? 0 }
   } finally {
     await load.stop()
@@ -40,22 +44,25 @@ export async function survive(server: Api, adminUrl: string, inject: (load: Load
 }
 
 /** Until so many more requests were served. */
-export async function untilServed(load: Load, count: number): Promise<void> {
+export async function waitForServedRequests(load: FaultLoad, count: number): Promise<void> {
   const served = (): number => [200, 201, 202, 204].reduce((sum, status) => sum + (load.answers.get(status) ?? 0), 0)
   const from = served()
-  await waitUntil(() => load.hasFailed || served() - from >= count, SETTLE_LIMIT_MS)
+  await waitUntil(() => load.hasFailed || served() - from >= count, CONVERGENCE_LIMIT_MS)
 }
 
 /** What it took after the database's return, in milliseconds. */
 export type Recovery = { readonly firstAnswerMs: number; readonly readyMs: number; readonly runningMs: number }
 
 /** Waits until requests, readyz, and with them loops, waits and workers go on: a sandbox is created, placed, started and waited for. */
-export async function recover(server: Api, limitMs = RECOVERY_LIMIT_MS): Promise<Recovery> {
+export async function waitForRecovery(server: Api, limitMs = RECOVERY_LIMIT_MS): Promise<Recovery> {
   const fromMs = systemClock.monotonicMs()
   const since = (): number => Math.round(systemClock.monotonicMs() - fromMs)
   const until = async (what: string, isSo: () => Promise<boolean>): Promise<number> => {
     while (!(await isSo())) {
-      assert.ok(since() < limitMs * PACE, `${what}: not within ${String(since())} ms of the database's return`)
+      assert.ok(
+        since() < limitMs * TIMEOUT_FACTOR,
+        `${what}: not within ${String(since())} ms of the database's return`,
+      )
       await systemClock.sleep(STEP_MS)
     }
     return since()
@@ -83,31 +90,35 @@ async function runsOne(server: Api): Promise<boolean> {
 const SMALL = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
 
 /** What is looked at after each fault: counts for the report. */
-export type Settled = { readonly sandboxes: number; readonly asAcknowledged: number; readonly unsure: number }
+export type ConsistencyCounts = { readonly sandboxes: number; readonly asAcknowledged: number; readonly unsure: number }
 
 /**
  * Ends the load and asserts that all came to rest as it was acknowledged: nothing lost, nothing doubled, each run opened,
  * moved and ended once. What nobody can be sure of is asked for again by its name, and is there once then.
  */
-export async function settle(server: Api, load: Load, adminUrl: string): Promise<Settled> {
+export async function assertConsistentAfterFault(
+  server: Api,
+  load: FaultLoad,
+  adminUrl: string,
+): Promise<ConsistencyCounts> {
   await load.stop()
-  const unsure = load.known.filter(({ id, possible }) => id === null && possible.size > 1)
+  const unsure = load.expected.filter(({ id, possible }) => id === null && possible.size > 1)
   for (const one of unsure) await createNamed(server, call, one)
   const resting = await untilResting(server)
   assert.equal(new Set(resting.map(({ name }) => name)).size, resting.length, 'a name is listed twice')
   const byName = new Map(resting.map((sandbox) => [sandbox.name, sandbox]))
   let asAcknowledged = 0
-  for (const { name, possible } of load.known) {
+  for (const { name, possible } of load.expected) {
     const found = byName.get(name)
     const told = `${name} is ${stateOf(found)} (${String(found?.last_failure_message)}); its client expects ${[...possible].join(' or ')}`
     assert.ok(isOneOf(stateOf(found), possible), told)
     asAcknowledged += 1
   }
   assert.deepEqual(await doubledEvents(adminUrl), [], 'a change was written twice')
-  const own = new Set(load.known.map(({ name }) => name))
+  const own = new Set(load.expected.map(({ name }) => name))
   for (const { id } of resting.filter(({ name }) => own.has(name)))
     await call(server, 'delete_sandbox', { params: { sandbox_id: id } }) // room for what comes next
-  return { sandboxes: load.known.length, asAcknowledged, unsure: unsure.length }
+  return { sandboxes: load.expected.length, asAcknowledged, unsure: unsure.length }
 }
 
 async function untilResting(server: Api): Promise<readonly SandboxBody[]> {
@@ -117,12 +128,15 @@ async function untilResting(server: Api): Promise<readonly SandboxBody[]> {
     const moving = all.filter(({ status }) => status === 'starting' || status === 'stopping')
     if (moving.length === 0) return all
     const tookMs = systemClock.monotonicMs() - fromMs
-    assert.ok(tookMs < SETTLE_LIMIT_MS * PACE, `never came to rest: ${JSON.stringify(moving.slice(0, 3))}`)
+    assert.ok(
+      tookMs < CONVERGENCE_LIMIT_MS * TIMEOUT_FACTOR,
+      `never came to rest: ${JSON.stringify(moving.slice(0, 3))}`,
+    )
     await systemClock.sleep(STEP_MS)
   }
 }
 
-function isOneOf(seen: string, possible: ReadonlySet<State>): boolean {
+function isOneOf(seen: string, possible: ReadonlySet<ExpectedState>): boolean {
   for (const state of possible) if (state === seen) return true
   return false
 }
@@ -143,9 +157,9 @@ async function doubledEvents(adminUrl: string): Promise<readonly object[]> {
 }
 
 /** Notes for the report how a server came through a fault that was injected so often. */
-export function noteSurvival(fault: string, survivals: readonly Survival[], injected: number): void {
-  const most = (of: (one: Survival) => number): string => String(Math.round(Math.max(...survivals.map(of))))
-  const sum = (of: (one: Survival) => number): string => String(survivals.reduce((all, one) => all + of(one), 0))
+export function noteSurvival(fault: string, survivals: readonly SurvivalResult[], injected: number): void {
+  const most = (of: (one: SurvivalResult) => number): string => String(Math.round(Math.max(...survivals.map(of))))
+  const sum = (of: (one: SurvivalResult) => number): string => String(survivals.reduce((all, one) => all + of(one), 0))
   noteFault({
     area: 'postgresql',
     fault,

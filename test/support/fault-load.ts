@@ -3,16 +3,16 @@ import assert from 'node:assert/strict'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call, type SandboxBody } from './api.ts'
-import { PACE } from './pace.ts'
+import { TIMEOUT_FACTOR } from './pace.ts'
 import { DEMO_IMAGE } from './sdk.ts'
 import type { RealServer } from './server.ts'
 
 /** What a sandbox may be as far as its client knows: one state, or several after an answer that says nothing of it. */
-export type State = 'absent' | 'created' | 'running' | 'stopped'
-export type Known = { readonly name: string; id: string | null; possible: ReadonlySet<State> }
+export type ExpectedState = 'absent' | 'created' | 'running' | 'stopped'
+export type ExpectedSandbox = { readonly name: string; id: string | null; possible: ReadonlySet<ExpectedState> }
 
-export type Load = {
-  readonly known: readonly Known[]
+export type FaultLoad = {
+  readonly expected: readonly ExpectedSandbox[]
   /** How many requests were answered, by status. */
   readonly answers: ReadonlyMap<number, number>
   /** The longest that a request took, in milliseconds, its own wait for a sandbox left out. */
@@ -27,10 +27,10 @@ export type Load = {
  * What a request may take whatever the database does, in milliseconds: 5 s for a connection, 10 s for a statement that nobody
  * answers, and as much for a busy machine.
  */
-const REQUEST_LIMIT_MS = 30_000 * PACE
+const REQUEST_LIMIT_MS = 30_000 * TIMEOUT_FACTOR
 const WAIT_SECS = 2
 /** How many live sandboxes one client keeps at most. */
-const LIVE_MOST = 6
+const MAX_LIVE_SANDBOXES = 6
 /** After a refusal a client rests a little: it does as `Retry-After` says, in a hurry. */
 const REST_MS = 20
 
@@ -38,8 +38,8 @@ const REST_MS = 20
  * Starts clients that create, start with and without waiting, stop, delete, get and list until they are told to end. `send`
  * sends a request; where none is given, to the server.
  */
-export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, send: typeof call = call): Load {
-  const known: Known[] = []
+export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, send: typeof call = call): FaultLoad {
+  const known: ExpectedSandbox[] = []
   const answers = new Map<number, number>()
   const ended = new AbortController()
   let slowestMs = 0
@@ -57,7 +57,7 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
   }
 
   const live = async (): Promise<void> => {
-    const own: Known[] = []
+    const own: ExpectedSandbox[] = []
     while (!ended.signal.aborted) await ACTS[randomBelow(systemRandom, ACTS.length)]?.({ server, ask, own, known })
   }
   const lives = Promise.all(Array.from({ length: clients }, live))
@@ -67,7 +67,7 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
     ended.abort() // the first wrong answer ends all
   })
   return {
-    known,
+    expected,
     answers,
     get slowestMs() {
       return slowestMs
@@ -95,13 +95,17 @@ async function meetRefusal(id: string, answer: Awaited<ReturnType<typeof call>>)
 type Act = (client: {
   readonly server: Pick<RealServer, 'url' | 'key'>
   readonly ask: typeof call
-  readonly own: Known[]
-  readonly known: Known[]
+  readonly own: ExpectedSandbox[]
+  readonly known: ExpectedSandbox[]
 }) => Promise<void>
 
 const create: Act = async ({ server, ask, own, known }) => {
-  if (own.filter(({ possible }) => !isOnly(possible, 'absent')).length >= LIVE_MOST) return
-  const one: Known = { name: `load-${systemRandom.bytes(6).toString('hex')}`, id: null, possible: new Set(['absent']) }
+  if (own.filter(({ possible }) => !isOnly(possible, 'absent')).length >= MAX_LIVE_SANDBOXES) return
+  const one: ExpectedSandbox = {
+    name: `load-${systemRandom.bytes(6).toString('hex')}`,
+    id: null,
+    possible: new Set(['absent']),
+  }
   own.push(one)
   known.push(one)
   await createNamed(server, ask, one)
@@ -111,10 +115,10 @@ const create: Act = async ({ server, ask, own, known }) => {
 export async function createNamed(
   server: Pick<RealServer, 'url' | 'key'>,
   ask: typeof call,
-  one: Known,
+  one: ExpectedSandbox,
 ): Promise<void> {
   const kind = randomBelow(systemRandom, 3)
-  const wanted: State = kind === 0 ? 'created' : 'running'
+  const wanted: ExpectedState = kind === 0 ? 'created' : 'running'
   const query: Record<string, string> = kind === 0 ? {} : { start: 'true', ...(kind === 1 ? WAITING : {}) }
   const body = { name: one.name, image: DEMO_IMAGE, resources: { vcpus: 1, memory_mib: 64, disk_size_mib: 64 } }
   const before = one.possible
@@ -166,7 +170,7 @@ const list: Act = async ({ server, ask }) => void (await ask(server, 'list_sandb
 const ACTS: readonly Act[] = [create, create, change, change, get, get, list]
 
 /** Whether a state is all that a sandbox can be in. */
-export function isOnly(possible: ReadonlySet<State>, state: State): boolean {
+export function isOnly(possible: ReadonlySet<ExpectedState>, state: ExpectedState): boolean {
   return possible.size === 1 && possible.has(state)
 }
 

@@ -7,7 +7,7 @@ import { readJson } from '../../src/worker/drivers/shared/json-file.ts'
 import { cgroupFolderOf } from '../../src/worker/drivers/oci/run/cgroup.ts'
 import { cgroupParentOf } from '../../src/worker/drivers/oci/run/leftovers.ts'
 import type { RunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
-import { leftoversOf } from './leftovers.ts'
+import { findLeftovers } from './leftovers.ts'
 import { spawnProgram } from './server.ts'
 import { waitUntil } from './wait.ts'
 
@@ -118,7 +118,7 @@ export function makeFleetWorker({ name, address, dataDir, env }: WorkerInput): C
       if (child === null) return
       if (hasEnded(child) && existsSync(join(dataDir, 'worker.json'))) await start().catch(() => null) // to clean up
       await end('SIGTERM')
-      const left = existsSync(join(dataDir, 'name-prefix')) ? await leftoversOf(dataDir) : []
+      const left = existsSync(join(dataDir, 'name-prefix')) ? await findLeftovers(dataDir) : []
       assert.deepEqual(left, [], `the worker ${name} left something behind; it said:\n${said.slice(-4000)}`)
     },
   }

@@ -2,21 +2,21 @@ import { Agent, request } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 /** What a well-behaved client saw: how long its requests took, in ms, and what went wrong. */
-export type Seen = { readonly latenciesMs: readonly number[]; readonly failures: readonly string[] }
+export type ClientResult = { readonly latenciesMs: readonly number[]; readonly failures: readonly string[] }
 
 /** How long it rests between two requests, in milliseconds. */
 const REST_MS = 25
 /** One request in so many is a create. */
 const CREATE_EACH = 8
 /** A reply that takes longer is a failure, in milliseconds. */
-const PATIENCE_MS = 60_000
+const REPLY_TIMEOUT_MS = 60_000
 
 /** Reads and creates sandboxes at a modest rate over one connection until the signal comes, `prefix` making its names its own. */
-export async function useModestly(
+export async function runWellBehavedClient(
   server: { readonly url: string; readonly key: string },
   prefix: string,
   signal: AbortSignal,
-): Promise<Seen> {
+): Promise<ClientResult> {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
   const latenciesMs: number[] = []
   const failures: string[] = []
@@ -59,7 +59,7 @@ function exchange(
       authorization: `Bearer ${key}`,
       ...(bytes === null ? {} : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(bytes) }),
     }
-    const asked = request(`${url}${path}`, { method, agent, headers, timeout: PATIENCE_MS }, (reply) => {
+    const asked = request(`${url}${path}`, { method, agent, headers, timeout: REPLY_TIMEOUT_MS }, (reply) => {
       let text = ''
       reply.setEncoding('utf8')
       reply.on('data', (piece: string) => {
@@ -70,7 +70,7 @@ function exchange(
       })
       reply.on('error', reject)
     })
-    asked.on('timeout', () => asked.destroy(new Error(`no reply in ${String(PATIENCE_MS)} ms`)))
+    asked.on('timeout', () => asked.destroy(new Error(`no reply in ${String(REPLY_TIMEOUT_MS)} ms`)))
     asked.on('error', reject)
     asked.end(bytes ?? undefined)
   })

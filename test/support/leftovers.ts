@@ -11,7 +11,7 @@ const COMMAND_TIMEOUT_MS = 10_000
  * namespaces, devices, packet filter tables, cgroups, containers and processes. Nothing is left of one that was stopped
  * together with its sandboxes.
  */
-export async function leftoversOf(dataDir: string): Promise<readonly string[]> {
+export async function findLeftovers(dataDir: string): Promise<readonly string[]> {
   const sandboxesDir = join(dataDir, 'sandboxes')
   const prefix = readFileSync(join(dataDir, 'name-prefix'), 'utf8')
   const [below, mounts, pool, loops, links, tables] = await Promise.all([
@@ -35,7 +35,7 @@ export async function leftoversOf(dataDir: string): Promise<readonly string[]> {
 }
 
 /** The containers that the OCI runtime of an installation knows, by the id of their run. */
-export function containersOf(dataDir: string): readonly string[] {
+export function findContainers(dataDir: string): readonly string[] {
   return namesIn(join(dataDir, 'runtime/crun'))
 }
 

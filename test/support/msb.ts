@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import type { RealServer } from './server.ts'
-import { PACE } from './pace.ts'
+import { TIMEOUT_FACTOR } from './pace.ts'
 import { waitUntil } from './wait.ts'
 
 /** The unmodified public command line client, from npm `microsandbox`. */
@@ -10,13 +10,13 @@ const MSB = join(import.meta.dirname, '../../node_modules/.bin/msb')
 const LIMIT_MS = 60_000
 
 /** Runs `msb` against a server; without `input` its standard input is empty. A bad exit is a result. */
-export function msb(
+export function runMsb(
   server: Pick<RealServer, 'clientEnv'>,
   args: readonly string[],
   options: { readonly input?: string | Buffer; readonly env?: Readonly<Record<string, string>> } = {},
 ): Promise<CommandResult> {
   return tryCommand(process.execPath, [MSB, ...args], {
-    timeoutMs: LIMIT_MS * PACE,
+    timeoutMs: LIMIT_MS * TIMEOUT_FACTOR,
     env: { ...process.env, ...server.clientEnv, ...options.env },
     ...(options.input === undefined ? {} : { input: options.input }),
   })
@@ -33,7 +33,7 @@ export type MsbTerminal = {
 }
 
 /** Runs `msb` in a terminal of 24 rows and 80 columns. */
-export function msbInTerminal(server: Pick<RealServer, 'clientEnv'>, args: readonly string[]): MsbTerminal {
+export function startMsbInTerminal(server: Pick<RealServer, 'clientEnv'>, args: readonly string[]): MsbTerminal {
   let seen = ''
   let code: number | null = null
   const terminal = spawnTerminal(process.execPath, [MSB, ...args], {

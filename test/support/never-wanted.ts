@@ -1,5 +1,5 @@
 /** The `standBy` of a control plane that only leaves tickets. */
-export function neverWanted(signal: AbortSignal): Promise<never> {
+export function rejectOnAbort(signal: AbortSignal): Promise<never> {
   return new Promise((_resolve, reject) => {
     const end = (): void => {
       reject(new Error('the worker no longer stands by'))

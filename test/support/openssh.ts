@@ -3,11 +3,11 @@ import { copyFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
-import { PACE } from './pace.ts'
+import { TIMEOUT_FACTOR } from './pace.ts'
 import type { RealServer } from './server.ts'
 
 const SERVER_PROCESS = join(import.meta.dirname, 'ssh-server-process.ts')
-const LIMIT_MS = 120_000 * PACE
+const LIMIT_MS = 120_000 * TIMEOUT_FACTOR
 
 /** OpenSSH's own client, which reaches a sandbox through the SDK's SSH server. */
 export type OpenSsh = {

@@ -8,7 +8,7 @@ export function childrenOf(pid: number): readonly number[] {
 }
 
 /** The words that a process was started with, or the title that it gave itself; empty when there is none. */
-export function titleOf(pid: number): string {
+export function readCommandLine(pid: number): string {
   return read(`/proc/${String(pid)}/cmdline`)
 }
 
@@ -18,18 +18,18 @@ export function isRunning(pid: number): boolean {
 }
 
 /** Sends a signal to a process, unless it ended in the meantime. */
-export function tell(pid: number, signal: NodeJS.Signals): void {
+export function sendSignal(pid: number, signal: NodeJS.Signals): void {
   if (isRunning(pid)) process.kill(pid, signal)
 }
 
 /** Has a process and its children stand still for a time, in milliseconds. */
 export async function freezeTree(pid: number, ms: number): Promise<void> {
   const frozen = [pid, ...childrenOf(pid)]
-  for (const one of frozen) tell(one, 'SIGSTOP')
+  for (const one of frozen) sendSignal(one, 'SIGSTOP')
   try {
     await systemClock.sleep(ms)
   } finally {
-    for (const one of frozen) tell(one, 'SIGCONT')
+    for (const one of frozen) sendSignal(one, 'SIGCONT')
   }
 }
 

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import type { ChildProcess } from 'node:child_process'
-import { PACE } from './pace.ts'
+import { TIMEOUT_FACTOR } from './pace.ts'
 import { spawnProgram } from './server.ts'
 import { waitUntil } from './wait.ts'
 
 /** The program as a process that a test ends, freezes and starts again. */
-export type Program = {
+export type ProgramProcess = {
   /** Of the process now; 0 when there is none. */
   pid(): number
   /** All that it printed and logged, over all its starts. */
@@ -28,7 +28,7 @@ export function makeProgram(
   args: readonly string[],
   settings: Readonly<Record<string, string>>,
   isReady: RegExp,
-): Program {
+): ProgramProcess {
   let child: ChildProcess | null = null
   let said = ''
   const hasEnded = (one: ChildProcess): boolean => one.exitCode !== null || one.signalCode !== null
@@ -58,7 +58,7 @@ export function makeProgram(
       return await waitUntil(() => {
         assert.ok(!hasEnded(started), `\`sandyard ${args.join(' ')}\` ended:\n${said.slice(from)}`)
         return isReady.exec(said.slice(from)) ?? undefined
-      }, READY_LIMIT_MS * PACE)
+      }, READY_LIMIT_MS * TIMEOUT_FACTOR)
     },
     stop: () => end('SIGTERM'),
     kill9: () => end('SIGKILL'),

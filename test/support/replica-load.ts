@@ -3,13 +3,13 @@ import type { OperationId } from '../../src/contract/operations.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call } from './api.ts'
-import { startLoad, type Load } from './fault-load.ts'
-import { PACE } from './pace.ts'
+import { startLoad, type FaultLoad } from './fault-load.ts'
+import { TIMEOUT_FACTOR } from './pace.ts'
 import type { ReplicaProcess } from './replica-world.ts'
 import { waitUntil } from './wait.ts'
 
 /** Clients that spread their requests over all server processes, those included that a test has just ended or stopped. */
-export type ReplicaLoad = Load & {
+export type ReplicaLoad = FaultLoad & {
   /** How many requests got no answer from a process that was down, and how many got one from one that was not. */
   readonly unanswered: number
   readonly answered: number
@@ -54,7 +54,7 @@ export function startReplicaLoad(replicas: readonly ReplicaProcess[], clients: n
     const fromMs = systemClock.monotonicMs()
     const timer = setInterval(() => {
       const tookMs = systemClock.monotonicMs() - fromMs
-      if (tookMs > (isDown() ? PATIENCE_MS : LIMIT_MS) * PACE) ending.abort(new Error('no answer in time'))
+      if (tookMs > (isDown() ? PATIENCE_MS : LIMIT_MS) * TIMEOUT_FACTOR) ending.abort(new Error('no answer in time'))
     }, 100)
     count(1)
     try {

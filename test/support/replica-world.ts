@@ -5,18 +5,18 @@ import type { QueryResultRow } from 'pg'
 import { runCommand } from '../../src/lib/run-command.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { freePort } from './free-port.ts'
-import { leftoversOf } from './leftovers.ts'
+import { findLeftovers } from './leftovers.ts'
 import { makeTestDatabase, onServer } from './postgres.ts'
-import { makeProgram, type Program } from './program.ts'
+import { makeProgram, type ProgramProcess } from './program.ts'
 import type { RealServer } from './server.ts'
 
 /** A server process on a fixed port; its URL stays the same over its starts. */
-export type ReplicaProcess = Program & Pick<RealServer, 'url' | 'key' | 'clientEnv'>
+export type ReplicaProcess = ProgramProcess & Pick<RealServer, 'url' | 'key' | 'clientEnv'>
 
 /** Server processes on one PostgreSQL, and one worker that was given the URL of the first. */
 export type ReplicaWorld = {
   readonly replicas: readonly ReplicaProcess[]
-  readonly worker: Program
+  readonly worker: ProgramProcess
   /** The superuser's URL of the database. */
   readonly adminUrl: string
   /** The one that leads the loops now, or null. */
@@ -54,7 +54,7 @@ export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
     }),
   )
   const workerDir = join(root, 'worker')
-  let worker: Program | null = null
+  let worker: ProgramProcess | null = null
 
   const world: Omit<ReplicaWorld, 'worker'> = {
     replicas,
@@ -69,7 +69,7 @@ export async function startReplicaWorld(count: number): Promise<ReplicaWorld> {
       (await onServer(database.adminUrl, (admin) => admin.query<Row>(text))).rows,
     async close() {
       if (worker !== null) await worker.stop()
-      const left = worker === null ? [] : await leftoversOf(workerDir)
+      const left = worker === null ? [] : await findLeftovers(workerDir)
       await Promise.all(replicas.map((replica) => replica.stop()))
       await database.close()
       rmSync(root, { recursive: true, force: true })

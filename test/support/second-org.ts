@@ -6,7 +6,7 @@ const PROGRAM = join(import.meta.dirname, '../../src/cli.ts')
 const LIMIT_MS = 120_000
 
 /** Makes another organization of a server that runs on a data folder, by the program's own commands; answers a key of it. */
-export async function makeSecondOrg(dataDir: string, slug: string): Promise<string> {
+export async function createSecondOrg(dataDir: string, slug: string): Promise<string> {
   const run = promisify(execFile)
   const sandyard = async (...args: readonly string[]): Promise<string> => {
     const env = { ...process.env, SANDYARD_DATA_DIR: dataDir }

@@ -4,9 +4,9 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } f
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { systemClock } from '../../src/lib/clock.ts'
-import { leftoversOf } from './leftovers.ts'
+import { findLeftovers } from './leftovers.ts'
 import { whyNoOci } from './oci-driver.ts'
-import { PACE } from './pace.ts'
+import { TIMEOUT_FACTOR } from './pace.ts'
 import { isRunning } from './process-tree.ts'
 import { waitUntil } from './wait.ts'
 
@@ -79,7 +79,7 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
       assert.equal(started.exitCode, null, `the server ended:\n${said.slice(from)}`)
       return /ready on (\S+)/.exec(said.slice(from))?.[1]
     }, READY_LIMIT_MS)
-    for (const deadlineMs = systemClock.monotonicMs() + READY_LIMIT_MS * PACE; ;) {
+    for (const deadlineMs = systemClock.monotonicMs() + READY_LIMIT_MS * TIMEOUT_FACTOR; ;) {
       const { status } = await fetch(`${url}/readyz`)
       if (status === 200) return
       assert.ok(systemClock.monotonicMs() < deadlineMs, `not ready:\n${said.slice(from)}`)
@@ -121,7 +121,7 @@ export async function startServer(env: Readonly<Record<string, string>> = {}): P
         if (child !== null) await endProcess(child, 'SIGKILL')
         throw new Error(`the server did not stop; it said:\n${said.slice(-4000)}`, { cause: error })
       }
-      const left = existsSync(join(dataDir, 'name-prefix')) ? await leftoversOf(dataDir) : []
+      const left = existsSync(join(dataDir, 'name-prefix')) ? await findLeftovers(dataDir) : []
       rmSync(root, { recursive: true, force: true })
       assert.deepEqual(left, [], `a stopped server left something behind; it said:\n${said.slice(-4000)}`)
     },

@@ -1,5 +1,5 @@
 import { systemClock } from '../../src/lib/clock.ts'
-import { PACE } from './pace.ts'
+import { TIMEOUT_FACTOR } from './pace.ts'
 
 const STEP_MS = 5
 
@@ -11,8 +11,8 @@ export async function waitUntil<T>(ask: () => Answer<T> | Promise<Answer<T>>, li
   for (;;) {
     const answer = await ask()
     if (answer !== undefined && answer !== false) return answer
-    if (systemClock.monotonicMs() - from > limitMs * PACE)
-      throw new Error(`nothing within ${String(limitMs * PACE)} ms: ${ask.toString()}`)
+    if (systemClock.monotonicMs() - from > limitMs * TIMEOUT_FACTOR)
+      throw new Error(`nothing within ${String(limitMs * TIMEOUT_FACTOR)} ms: ${ask.toString()}`)
     await systemClock.sleep(STEP_MS)
   }
 }
@@ -21,7 +21,7 @@ export async function waitUntil<T>(ask: () => Answer<T> | Promise<Answer<T>>, li
 const STILL_MS = 200
 
 /** Resolves once a count that has begun to grow grows no more; rejects when it has not stopped within `limitMs`. */
-export async function waitUntilStill(count: () => number, limitMs = 30_000): Promise<void> {
+export async function waitUntilUnchanged(count: () => number, limitMs = 30_000): Promise<void> {
   let before = 0
   await waitUntil(async () => {
     const isStill = before > 0 && count() === before

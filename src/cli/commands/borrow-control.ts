@@ -5,16 +5,15 @@ import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { makeUuids } from '../../lib/uuid.ts'
-import { borrowStore } from '../server/open-store.ts'
+import { openSharedStore } from '../server/open-store.ts'
 
 /** What a short command needs of the use cases' dependencies; dispose of it when the command is done. */
-export type BorrowedControl = Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log' | 'keyCache'> &
-  AsyncDisposable
+export type OperatorDeps = Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log' | 'keyCache'> & AsyncDisposable
 
 /** Opens the database for a short command; while a server runs on the data folder, its database is used. */
-export async function borrowControl(config: Config): Promise<BorrowedControl> {
+export async function openOperatorDeps(config: Config): Promise<OperatorDeps> {
   const log = makeLog(config.logLevel)
-  const store = await borrowStore(config, log)
+  const store = await openSharedStore(config, log)
   return {
     db: store.db,
     clock: systemClock,

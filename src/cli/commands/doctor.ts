@@ -8,7 +8,7 @@ import { chooseStorage } from '../../worker/volumes/open-storage.ts'
 import type { Call, Command } from './command.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
 import { chooseRuntime } from '../worker/open-oci-driver.ts'
-import { storagePlan } from '../worker/start-worker.ts'
+import { volumeStorageConfig } from '../worker/start-worker.ts'
 
 export const doctor: Command = {
   usage: 'doctor',
@@ -16,84 +16,84 @@ export const doctor: Command = {
   run: runDoctor,
 }
 
-type Finding = { readonly what: string; readonly isGood: boolean; readonly told: string }
+type Finding = { readonly name: string; readonly isOk: boolean; readonly detail: string }
 
 /** What sandboxes run without, or what is made at the first start. */
-const WELCOME = ['data folder', 'volumes', 'files']
+const OPTIONAL_FINDINGS = ['data folder', 'volumes', 'files']
 /** What only sandboxes of the driver for OCI runtimes need. */
-const OF_OCI = ['OCI runtime', 'programs', 'network']
+const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'network']
 
 async function runDoctor({ config }: Call): Promise<number> {
   const getRuntime = once(() => chooseRuntime(config))
   const surveys = await surveyDrivers(config, getRuntime)
   const choice = chooseDriver(config.driver, surveys)
   const findings: Finding[] = [
-    { what: 'node', isGood: Number(process.versions.node.split('.')[0]) >= 24, told: process.version },
+    { name: 'node', isOk: Number(process.versions.node.split('.')[0]) >= 24, detail: process.version },
     {
-      what: 'user',
-      isGood: process.getuid?.() === 0,
-      told: process.getuid?.() === 0 ? 'root' : 'not root: drivers that run sandboxes need root',
+      name: 'user',
+      isOk: process.getuid?.() === 0,
+      detail: process.getuid?.() === 0 ? 'root' : 'not root: drivers that run sandboxes need root',
     },
-    await find('data folder', async () => {
+    await check('data folder', async () => {
       await access(config.dataDir, constants.W_OK)
       return config.dataDir
     }),
-    await find('OCI runtime', async () => {
+    await check('OCI runtime', async () => {
       const { isolation, passedOver } = await getRuntime()
       return [isolation, ...passedOver.map((flaw) => `passed over: ${flaw}`)].join('; ')
     }),
-    await find('programs', () => {
+    await check('programs', () => {
       const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
       return missing.length === 0 ? Promise.resolve('all there') : Promise.reject(new Error(missing.join('; ')))
     }),
-    await find('files', () => {
+    await check('files', () => {
       const missing = whatToolboxLacks()
       if (missing.length > 0) return Promise.reject(new Error(`no files of sandboxes: ${missing.join(', ')}`))
       return Promise.resolve('perl serves the files of sandboxes')
     }),
-    await find('volumes', async () => {
-      const choice = await chooseStorage(storagePlan(config))
+    await check('volumes', async () => {
+      const choice = await chooseStorage(volumeStorageConfig(config))
       if (choice.kind === 'pool') return 'in a pool with btrfs quota groups: caps hold while a sandbox writes'
       if (!choice.isShared) throw new Error(`plain folders, and caps are refused: ${choice.whyNoCaps}`)
       return `plain folders in ${choice.root}, and caps are refused: ${choice.whyNoCaps}`
     }),
-    await find('network', async () => {
+    await check('network', async () => {
       const probe = await probeNetwork(systemRandom)
       if (probe.missing.length > 0) throw new Error(probe.missing.join('; '))
       return `abilities: ${probe.abilities.join(', ')}`
     }),
   ]
-  for (const { what, isGood, told } of findings)
-    process.stdout.write(`${isGood ? 'ok     ' : 'MISSING'}  ${what.padEnd(12)} ${told}\n`)
-  process.stdout.write(driverLines(surveys, choice).join(''))
-  const unneeded = [...WELCOME, ...(choice.name === 'oci' ? [] : OF_OCI)]
-  const needed = findings.filter(({ what }) => !unneeded.includes(what))
+  for (const { name, isOk, detail } of findings)
+    process.stdout.write(`${isOk ? 'ok     ' : 'MISSING'}  ${name.padEnd(12)} ${detail}\n`)
+  process.stdout.write(formatDrivers(surveys, choice).join(''))
+  const unneeded = [...OPTIONAL_FINDINGS, ...(choice.name === 'oci' ? [] : OCI_ONLY_FINDINGS)]
+  const needed = findings.filter(({ name }) => !unneeded.includes(name))
   const chosen = surveys.find(({ name }) => name === choice.name)
-  return needed.every(({ isGood }) => isGood) && (chosen?.lacks.length ?? 0) === 0 ? 0 : 1
+  return needed.every(({ isOk }) => isOk) && (chosen?.missing.length ?? 0) === 0 ? 0 : 1
 }
 
 /** The drivers in the order of preference, whether each can run here and what it refuses, and which one is taken. */
-export function driverLines(surveys: readonly DriverSurvey[], choice: DriverChoice): readonly string[] {
+export function formatDrivers(surveys: readonly DriverSurvey[], choice: DriverChoice): readonly string[] {
   const line = (name: string, told: string): string => `  ${name.padEnd(13)} ${told}\n`
-  const lines = surveys.flatMap(({ name, isolation, lacks, refuses, keepsSandboxes }) => {
-    const told = lacks.length === 0 ? `can run here: ${isolation}` : `can't run here: ${lacks.join('; ')}`
+  const lines = surveys.flatMap(({ name, isolation, missing, refusedFields, hasSandboxes }) => {
+    const told = missing.length === 0 ? `can run here: ${isolation}` : `can't run here: ${missing.join('; ')}`
     return [
-      line(name, keepsSandboxes ? `${told}; sandboxes of its own are kept here` : told),
-      line('', `refuses: ${refuses.join(', ').replaceAll('`', '')}`), // they are written for the README
+      line(name, hasSandboxes ? `${told}; sandboxes of its own are kept here` : told),
+      line('', `refuses: ${refusedFields.join(', ').replaceAll('`', '')}`), // they are written for the README
     ]
   })
   return [
     '\ndrivers, the preferred first:\n',
     ...lines,
     line('simulated', 'runs nothing, and is taken only by name'),
-    `sandboxes run with: ${choice.name}, because ${choice.why}\n`,
+    `sandboxes run with: ${choice.name}, because ${choice.reason}\n`,
   ]
 }
 
-async function find(what: string, look: () => Promise<string>): Promise<Finding> {
+async function check(what: string, look: () => Promise<string>): Promise<Finding> {
   try {
-    return { what, isGood: true, told: await look() }
+    return { name, isOk: true, detail: await look() }
   } catch (error) {
-    return { what, isGood: false, told: error instanceof Error ? error.message : String(error) }
+    return { name, isOk: false, detail: error instanceof Error ? error.message : String(error) }
   }
 }

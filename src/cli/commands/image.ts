@@ -1,6 +1,6 @@
 import { makeLog } from '../../lib/log.ts'
 import { UsageError, type Command } from './command.ts'
-import { collectLayers, openImages } from '../worker/start-worker.ts'
+import { deleteUnusedLayers, openImages } from '../worker/start-worker.ts'
 
 export const image: Command = {
   usage: 'image load PATH REFERENCE | list | remove REFERENCE | prune',
@@ -20,12 +20,12 @@ export const image: Command = {
     }
     if (verb === 'remove' && path !== undefined && rest.length === 1) {
       await images.remove(path)
-      const count = await collectLayers(config, images)
+      const count = await deleteUnusedLayers(config, images)
       process.stdout.write(`${path} is forgotten; ${String(count)} layers were deleted\n`)
       return 0
     }
     if (verb === 'prune' && rest.length === 0) {
-      process.stdout.write(`${String(await collectLayers(config, images))} layers were deleted\n`)
+      process.stdout.write(`${String(await deleteUnusedLayers(config, images))} layers were deleted\n`)
       return 0
     }
     throw new UsageError(`usage: sandyard ${image.usage}`)

@@ -3,8 +3,8 @@ import { SCOPES, type Scope } from '../../domain/orgs/caller.ts'
 import { DURATION_RULE, readDuration } from '../../domain/duration.ts'
 import { asId, type ApiKeyId } from '../../domain/ids.ts'
 import { isUuid } from '../../lib/uuid.ts'
-import { borrowControl, type BorrowedControl } from './borrow-control.ts'
-import { chooseOrg, operatorOf } from './choose-org.ts'
+import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
+import { findOrg, asOperator } from './choose-org.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 import { printList } from './print-list.ts'
 
@@ -16,30 +16,30 @@ export const key: Command = {
     const [verb, id, ...rest] = call.args
     const act = rest.length > 0 ? null : verb === 'revoke' ? revoking(id) : id === undefined ? VERBS[verb ?? ''] : null
     if (act === null || act === undefined) throw new UsageError(`usage: sandyard ${key.usage}`)
-    await using control = await borrowControl(call.config)
+    await using control = await openOperatorDeps(call.config)
     await act(control, call)
     return 0
   },
 }
 
-type Act = (control: BorrowedControl, call: Call) => Promise<void>
+type Act = (control: OperatorDeps, call: Call) => Promise<void>
 
 const VERBS: Readonly<Record<string, Act>> = { create, list }
 
-async function create(control: BorrowedControl, { texts }: Call): Promise<void> {
+async function create(control: OperatorDeps, { texts }: Call): Promise<void> {
   const scopes = readScopes(texts['scopes'])
   const expires_at = readExpiry(texts, control.clock.now())
-  const org = await chooseOrg(control.db, texts['org'])
+  const org = await findOrg(control.db, texts['org'])
   const name = texts['name'] ?? 'made by sandyard key create'
-  const made = await createApiKey(control, operatorOf(org), { name, scopes, expires_at })
+  const made = await createApiKey(control, asOperator(org), { name, scopes, expires_at })
   process.stdout.write(`${made.key}\n`)
 }
 
-async function list(control: BorrowedControl, { texts }: Call): Promise<void> {
-  const org = await chooseOrg(control.db, texts['org'])
+async function list(control: OperatorDeps, { texts }: Call): Promise<void> {
+  const org = await findOrg(control.db, texts['org'])
   await printList(
     ['ID', 'NAME', 'SCOPES', 'CREATED', 'EXPIRES', 'LAST USED', 'REVOKED'],
-    (input) => listApiKeys(control, operatorOf(org), input),
+    (input) => listApiKeys(control, asOperator(org), input),
     ({ id, name, scopes, created_at, ...at }) => [
       id,
       name,
@@ -52,8 +52,8 @@ async function list(control: BorrowedControl, { texts }: Call): Promise<void> {
 function revoking(id: string | undefined): Act | null {
   if (id === undefined || !isUuid(id)) return null
   return async (control, { texts }) => {
-    const org = await chooseOrg(control.db, texts['org'])
-    await revokeApiKey(control, operatorOf(org), asId<ApiKeyId>(id.toLowerCase()))
+    const org = await findOrg(control.db, texts['org'])
+    await revokeApiKey(control, asOperator(org), asId<ApiKeyId>(id.toLowerCase()))
     process.stdout.write(`${id} is revoked\n`)
   }
 }

@@ -1,17 +1,17 @@
 import { addMember, changeRole, listMembers, removeMember } from '../../control/orgs/members.ts'
 import { ROLES, type Acting, type Role } from '../../domain/orgs/caller.ts'
-import { actOnOrg, type Act } from './act-on-org.ts'
-import type { BorrowedControl } from './borrow-control.ts'
+import { runOnOrg, type OrgAction } from './act-on-org.ts'
+import type { OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 import { printList } from './print-list.ts'
 
 export const member: Command = {
   usage: `member add EMAIL [--role ${ROLES.join('|')}] [--name N] | role EMAIL ROLE | remove EMAIL | list [--org SLUG]`,
   summary: 'who belongs to an organization; its last owner stays',
-  run: async (call) => actOnOrg(call, readAct(call)),
+  run: async (call) => runOnOrg(call, readAct(call)),
 }
 
-function readAct({ args, texts }: Call): Act {
+function readAct({ args, texts }: Call): OrgAction {
   const [verb, email, word, ...rest] = args
   if (verb === 'list' && email === undefined) return list
   if (email !== undefined && rest.length === 0) {
@@ -23,28 +23,28 @@ function readAct({ args, texts }: Call): Act {
   throw new UsageError(`usage: sandyard ${member.usage}`)
 }
 
-function adding(email: string, input: { readonly role: Role; readonly display_name: string | null }): Act {
+function adding(email: string, input: { readonly role: Role; readonly display_name: string | null }): OrgAction {
   return async (control, acting) => {
     await addMember(control, acting, { email, ...input })
     process.stdout.write(`${email} is a member as ${input.role}\n`)
   }
 }
 
-function giving(email: string, role: Role): Act {
+function giving(email: string, role: Role): OrgAction {
   return async (control, acting) => {
     await changeRole(control, acting, { email, role })
     process.stdout.write(`${email} has the role ${role}\n`)
   }
 }
 
-function removing(email: string): Act {
+function removing(email: string): OrgAction {
   return async (control, acting) => {
     await removeMember(control, acting, email)
     process.stdout.write(`${email} is no longer a member\n`)
   }
 }
 
-function list(control: BorrowedControl, acting: Acting): Promise<void> {
+function list(control: OperatorDeps, acting: Acting): Promise<void> {
   return printList(
     ['E-MAIL', 'ROLE', 'NAME', 'JOINED'],
     (input) => listMembers(control, acting, input),

@@ -1,7 +1,7 @@
 import { changePlan, createOrg, listOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
-import { pageOf } from './page-of.ts'
-import { borrowControl, type BorrowedControl } from './borrow-control.ts'
-import { chooseOrg, operatorOf } from './choose-org.ts'
+import { keysetPages } from './page-of.ts'
+import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
+import { findOrg, asOperator } from './choose-org.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 import { printList } from './print-list.ts'
 
@@ -18,13 +18,13 @@ export const org: Command = {
 `,
   async run(call) {
     const act = readAct(call)
-    await using control = await borrowControl(call.config)
+    await using control = await openOperatorDeps(call.config)
     await act(control)
     return 0
   },
 }
 
-type Act = (control: BorrowedControl) => Promise<void>
+type Act = (control: OperatorDeps) => Promise<void>
 
 function readAct({ args, texts, switches }: Call): Act {
   const [verb, given, word, ...rest] = args
@@ -49,29 +49,29 @@ function creating(input: Parameters<typeof createOrg>[1]): Act {
 
 function suspending(slug: string, reason: string | null): Act {
   return async (control) => {
-    await suspendOrg(control, operatorOf(await chooseOrg(control.db, slug)), reason)
+    await suspendOrg(control, asOperator(await findOrg(control.db, slug)), reason)
     process.stdout.write(`${slug} is suspended: what runs is stopped, and nothing starts\n`)
   }
 }
 
 function resuming(slug: string): Act {
   return async (control) => {
-    await resumeOrg(control, operatorOf(await chooseOrg(control.db, slug)))
+    await resumeOrg(control, asOperator(await findOrg(control.db, slug)))
     process.stdout.write(`${slug} may start sandboxes\n`)
   }
 }
 
 function moving(slug: string, plan: string): Act {
   return async (control) => {
-    await changePlan(control, operatorOf(await chooseOrg(control.db, slug)), plan)
+    await changePlan(control, asOperator(await findOrg(control.db, slug)), plan)
     process.stdout.write(`${slug} is on the plan '${plan}'\n`)
   }
 }
 
-function list(control: BorrowedControl): Promise<void> {
+function list(control: OperatorDeps): Promise<void> {
   return printList(
     ['SLUG', 'NAME', 'PLAN', 'OVERRIDES', 'SUSPENDED'],
-    pageOf(
+    keysetPages(
       (after, limit) => listOrgs(control, after, limit),
       ({ slug }) => slug,
     ),
@@ -88,7 +88,7 @@ function list(control: BorrowedControl): Promise<void> {
 /** How many organizations are read together. */
 const JSON_PAGE = 100
 
-async function listJson(control: BorrowedControl): Promise<void> {
+async function listJson(control: OperatorDeps): Promise<void> {
   const all: Awaited<ReturnType<typeof listOrgs>>[number][] = []
   for (let after: string | null = null; ;) {
     const page: readonly (typeof all)[number][] = await listOrgs(control, after, JSON_PAGE)

@@ -1,7 +1,7 @@
 import type { Page, PageInput } from '../../control/requests/page.ts'
 
 /** Pages of a list that is read by the key of the last item before. */
-export function pageOf<Item>(
+export function keysetPages<Item>(
   read: (after: string | null, limit: number) => Promise<readonly Item[]>,
   keyOf: (item: Item) => string,
 ): (input: PageInput) => Promise<Page<Item>> {

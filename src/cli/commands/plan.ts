@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { getPlan, listPlans, setPlan } from '../../control/orgs/plans.ts'
 import { PRICES, type Plan } from '../../domain/orgs/plan.ts'
 import { LIMITS } from '../../domain/orgs/quota.ts'
-import { borrowControl, type BorrowedControl } from './borrow-control.ts'
+import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 
 export const plan: Command = {
@@ -21,13 +21,13 @@ ${PRICES.map((name) => `  ${name}`).join('\n')}
 `,
   async run(call) {
     const act = readAct(call)
-    await using control = await borrowControl(call.config)
+    await using control = await openOperatorDeps(call.config)
     await act(control)
     return 0
   },
 }
 
-type Act = (control: BorrowedControl) => Promise<void>
+type Act = (control: OperatorDeps) => Promise<void>
 
 function readAct({ args, switches }: Call): Act {
   const [verb, name, file, ...rest] = args
@@ -39,7 +39,7 @@ function readAct({ args, switches }: Call): Act {
   throw new UsageError(`usage: sandyard ${plan.usage}`)
 }
 
-async function list(control: BorrowedControl): Promise<void> {
+async function list(control: OperatorDeps): Promise<void> {
   const lines = (await listPlans(control)).map(({ name, limits, prices, orgs }) => {
     const set = Object.entries(limits).filter(([, value]) => value !== null)
     const shown = set.map(([limit, value]) => `${limit}=${String(value)}`).join(' ')
@@ -48,7 +48,7 @@ async function list(control: BorrowedControl): Promise<void> {
   process.stdout.write(`${['PLAN\tORGANIZATIONS\tPRICES\tLIMITS', ...lines].join('\n')}\n`)
 }
 
-async function listJson(control: BorrowedControl): Promise<void> {
+async function listJson(control: OperatorDeps): Promise<void> {
   process.stdout.write(`${JSON.stringify(await listPlans(control), null, 2)}\n`)
 }
 

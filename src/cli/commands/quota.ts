@@ -3,8 +3,8 @@ import type { Acting } from '../../domain/orgs/caller.ts'
 import { parseLimitValue } from '../../domain/orgs/plan.ts'
 import { hoursUsed, isLimitName, LIMIT_RULE, LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
 import type { QuotaRow } from '../../store/orgs/quotas.ts'
-import { actOnOrg, type Act } from './act-on-org.ts'
-import type { BorrowedControl } from './borrow-control.ts'
+import { runOnOrg, type OrgAction } from './act-on-org.ts'
+import type { OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 
 export const quota: Command = {
@@ -18,10 +18,10 @@ ${Object.entries(LIMITS)
   .map(([name, { unit, what }]) => `  ${name}\n      ${what} [${unit}]`)
   .join('\n')}
 `,
-  run: async (call) => actOnOrg(call, readAct(call)),
+  run: async (call) => runOnOrg(call, readAct(call)),
 }
 
-function readAct({ args, switches }: Call): Act {
+function readAct({ args, switches }: Call): OrgAction {
   const [verb, name, word, ...rest] = args
   if (rest.length === 0) {
     if (verb === 'show' && name === undefined) return switches.has('json') ? showJson : show
@@ -31,7 +31,7 @@ function readAct({ args, switches }: Call): Act {
   throw new UsageError(`usage: sandyard ${quota.usage}`)
 }
 
-async function show(control: BorrowedControl, { org_id }: Acting): Promise<void> {
+async function show(control: OperatorDeps, { org_id }: Acting): Promise<void> {
   const standing = await readQuotas(control, org_id)
   const lines = limitNames().map((name) => {
     const value = standing[name]
@@ -43,7 +43,7 @@ async function show(control: BorrowedControl, { org_id }: Acting): Promise<void>
   process.stdout.write(`${['LIMIT\tVALUE\tUNIT\tIN USE\tFROM', ...lines].join('\n')}\n`)
 }
 
-async function showJson(control: BorrowedControl, { org_id }: Acting): Promise<void> {
+async function showJson(control: OperatorDeps, { org_id }: Acting): Promise<void> {
   const { vcpu_ms: _vcpu, memory_mib_ms: _memory, ...standing } = await readQuotas(control, org_id)
   process.stdout.write(`${JSON.stringify(standing, null, 2)}\n`)
 }
@@ -65,14 +65,14 @@ function inUse(name: LimitName, standing: QuotaRow): string {
   }
 }
 
-function setting(limit: LimitName, value: number | null): Act {
+function setting(limit: LimitName, value: number | null): OrgAction {
   return async (control, acting) => {
     await setQuota(control, acting, { limit, value })
     process.stdout.write(`${limit} is ${value === null ? 'unlimited' : String(value)}\n`)
   }
 }
 
-function clearing(limit: LimitName): Act {
+function clearing(limit: LimitName): OrgAction {
   return async (control, acting) => {
     await clearQuota(control, acting, limit)
     process.stdout.write(`${limit} is what the plan says\n`)

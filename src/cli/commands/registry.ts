@@ -4,8 +4,8 @@ import { requireSealingKey } from '../../control/orgs/sealing-key.ts'
 import type { Acting } from '../../domain/orgs/caller.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { fingerprintOf, makeSeal } from '../../lib/seal.ts'
-import { actOnOrg, type Act } from './act-on-org.ts'
-import type { BorrowedControl } from './borrow-control.ts'
+import { runOnOrg, type OrgAction } from './act-on-org.ts'
+import type { OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { printList } from './print-list.ts'
@@ -13,10 +13,10 @@ import { printList } from './print-list.ts'
 export const registry: Command = {
   usage: 'registry login HOST --username U --password-stdin | list | logout HOST [--org SLUG]',
   summary: "the organization's credentials for image registries; a password is read from standard input",
-  run: async (call) => actOnOrg(call, await readAct(call)),
+  run: async (call) => runOnOrg(call, await readAct(call)),
 }
 
-async function readAct(call: Call): Promise<Act> {
+async function readAct(call: Call): Promise<OrgAction> {
   const [verb, host, ...rest] = call.args
   const username = call.texts['username']
   if (verb === 'list' && host === undefined) return list
@@ -28,7 +28,10 @@ async function readAct(call: Call): Promise<Act> {
   throw new UsageError(`usage: sandyard ${registry.usage}`)
 }
 
-async function loggingIn({ config }: Call, input: { readonly host: string; readonly username: string }): Promise<Act> {
+async function loggingIn(
+  { config }: Call,
+  input: { readonly host: string; readonly username: string },
+): Promise<OrgAction> {
   const password = (await text(process.stdin)).replace(/\r?\n$/, '')
   if (password === '') throw new UsageError('the password is read from standard input, and there was none')
   const { sealingKey } = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
@@ -40,14 +43,14 @@ async function loggingIn({ config }: Call, input: { readonly host: string; reado
   }
 }
 
-function loggingOut(host: string): Act {
+function loggingOut(host: string): OrgAction {
   return async (control, acting) => {
     await deleteCredential(control, acting, { host })
     process.stdout.write(`the credential for ${host} is deleted\n`)
   }
 }
 
-function list(control: BorrowedControl, acting: Acting): Promise<void> {
+function list(control: OperatorDeps, acting: Acting): Promise<void> {
   return printList(
     ['HOST', 'USERNAME', 'SAVED', 'ID'],
     (input) => listCredentials(control, acting, input),

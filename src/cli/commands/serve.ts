@@ -5,12 +5,12 @@ import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
-import { refuseBesideUp } from '../server/one-up.ts'
+import { requireNoUpServer } from '../server/one-up.ts'
 import { openStore } from '../server/open-store.ts'
-import { say } from '../say.ts'
+import { printStatus } from '../say.ts'
 import { startControl } from '../server/start-control.ts'
-import { tellHowToUse } from './tell-how-to-use.ts'
-import { stopSignal, untilAborted } from '../until-stopped.ts'
+import { printClientSetup } from './tell-how-to-use.ts'
+import { listenForStopSignals, waitForAbort } from '../until-stopped.ts'
 
 export const serve: Command = {
   usage: 'serve [--host ADDRESS] [--port PORT] [--advertise-url URL]',
@@ -27,17 +27,17 @@ a second signal ends it at once. docs/replicas.md says what holds when one of se
 
 async function runServe({ config }: Call): Promise<number> {
   const log = makeCalmLog(makeLog(config.logLevel), systemClock)
-  const stop = stopSignal()
+  const stop = listenForStopSignals()
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
-  say(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
+  printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.outgrown])
   await using control = await startControl(config, folder, store, log)
-  await refuseBesideUp(control)
+  await requireNoUpServer(control)
   const first = await makeFirstOrg(control.deps, config.apiKey)
-  say('this process runs no sandboxes: that is for workers')
-  tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
-  await untilAborted(signal)
+  printStatus('this process runs no sandboxes: that is for workers')
+  printClientSetup(control.url, first?.key ?? null, config.apiKey !== null)
+  await waitForAbort(signal)
   store.schema.outgrown.throwIfAborted()
   return 0
 }

@@ -1,9 +1,9 @@
 import { hostname } from 'node:os'
-import { say } from '../say.ts'
+import { printStatus } from '../say.ts'
 
 /** Prints where the API is and what the public client needs to use it; `key` is one that was just made, or null. */
-export function tellHowToUse(url: string, key: string | null, isGiven: boolean): void {
-  say(`ready on ${url} (${hostname()})`)
+export function printClientSetup(url: string, key: string | null, isGiven: boolean): void {
+  printStatus(`ready on ${url} (${hostname()})`)
   process.stdout.write(`\nexport MSB_BACKEND=cloud\nexport MSB_API_URL=${url}\n`)
   if (key === null)
     process.stdout.write('export MSB_API_KEY=…    # yours; `npx sandyard key create` makes another one\n')

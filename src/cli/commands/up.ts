@@ -9,14 +9,14 @@ import { makeControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginLife } from '../../worker/agent/life.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
-import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, untilSynced, type Machine, type MachineDeps } from '../worker/machine.ts' // prettier-ignore
+import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/machine.ts' // prettier-ignore
 import { openStore } from '../server/open-store.ts'
-import { refuseBesideServers } from '../server/one-up.ts'
-import { say } from '../say.ts'
+import { requireNoOtherServer } from '../server/one-up.ts'
+import { printStatus } from '../say.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
-import { lifeFileOf } from '../worker/start-worker.ts'
-import { tellHowToUse } from './tell-how-to-use.ts'
-import { stopSignal, untilAborted } from '../until-stopped.ts'
+import { incarnationFilePath } from '../worker/start-worker.ts'
+import { printClientSetup } from './tell-how-to-use.ts'
+import { listenForStopSignals, waitForAbort } from '../until-stopped.ts'
 
 export const up: Command = {
   usage: 'up',
@@ -26,65 +26,65 @@ export const up: Command = {
 
 async function runUp({ config }: Call): Promise<number> {
   const log = makeCalmLog(makeLog(config.logLevel), systemClock)
-  const stop = stopSignal()
+  const stop = listenForStopSignals()
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
-  say(`data folder: ${config.dataDir}`)
-  say(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
+  printStatus(`data folder: ${config.dataDir}`)
+  printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.outgrown])
   await using control = await startControl(config, folder, store, log)
-  if (config.databaseUrl !== null) refuseBesideServers(control) // nobody else reaches the embedded one
+  if (config.databaseUrl !== null) requireNoOtherServer(control) // nobody else reaches the embedded one
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
   const first = await makeFirstOrg(control.deps, config.apiKey)
-  const machine = await tryMachine({ config, folder, log })
+  const machine = await tryOpenWorkerHost({ config, folder, log })
   const synced = Promise.withResolvers<void>()
   const working =
     machine === null
-      ? untilAborted(signal)
-      : runLocally({ config, folder, log }, { control, machine, onSynced: synced.resolve }, signal)
+      ? waitForAbort(signal)
+      : runLocalWorker({ config, folder, log }, { control, machine, onSynced: synced.resolve }, signal)
   // What comes before it is awaited must not be taken for an error that nobody met.
   working.catch(() => synced.resolve())
   if (machine !== null) {
-    await keepDemoImage({ config, log }, machine)
-    await untilSynced(synced.promise, signal)
+    await loadDemoImage({ config, log }, machine)
+    await waitForFirstSync(synced.promise, signal)
   }
   missing = machine === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
-  tellHowToUse(control.url, first?.key ?? null, config.apiKey !== null)
+  printClientSetup(control.url, first?.key ?? null, config.apiKey !== null)
   await working // a worker that can't go on ends the program, with its reason
-  if (machine !== null) await leaveMachine(config, machine)
+  if (machine !== null) await closeWorkerHost(config, machine)
   store.schema.outgrown.throwIfAborted()
   return 0
 }
 
 /** Without them the API works all the same: what is there can be read, and starts say what they wait for. */
-async function tryMachine(deps: MachineDeps): Promise<Machine | null> {
+async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<WorkerHost | null> {
   try {
     // It is the only server process, so that nobody calls its sandboxes lost while it stands still or has no database.
-    return await openMachine(deps, { fencesItself: false })
+    return await openWorkerHost(deps, { fencesItself: false })
   } catch (error) {
     deps.log.error({ error }, 'no driver')
-    say(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
-    say('`sandyard doctor` tells what is missing; the API works, and starts wait until a worker can take them')
+    printStatus(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
+    printStatus('`sandyard doctor` tells what is missing; the API works, and starts wait until a worker can take them')
     return null
   }
 }
 
-type Local = { readonly control: RunningControl; readonly machine: Machine; readonly onSynced: () => void }
+type LocalWorker = { readonly control: RunningControl; readonly machine: WorkerHost; readonly onSynced: () => void }
 
 /** Registers the local worker, and lives as it until the signal. */
-async function runLocally(
-  { config, folder, log }: MachineDeps,
-  { control, machine, onSynced }: Local,
+async function runLocalWorker(
+  { config, folder, log }: WorkerHostDeps,
+  { control, machine, onSynced }: LocalWorker,
   signal: AbortSignal,
 ): Promise<void> {
   const credential = folder.workerCredential
   const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER, credential })
   const identity = {
     worker_id,
-    life: await beginLife({ clock: systemClock, random: systemRandom }, lifeFileOf(config)),
+    life: await beginLife({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),
     controlPlane: makeControlPlane({ url: control.url, credential }),
     onSynced,
   }
-  await liveAsWorker({ config, log }, { machine, identity }, signal)
+  await runWorkerAgent({ config, log }, { machine, identity }, signal)
 }

@@ -3,8 +3,8 @@ import { exportUsage } from '../../control/usage/export-usage.ts'
 import { decimalSeconds } from '../../domain/usage/metering.ts'
 import { Problem } from '../../domain/problem.ts'
 import { csvLine } from '../../lib/csv.ts'
-import { borrowControl } from './borrow-control.ts'
-import { chooseOrg } from './choose-org.ts'
+import { openOperatorDeps } from './borrow-control.ts'
+import { findOrg } from './choose-org.ts'
 import { UsageError, type Command } from './command.ts'
 
 const COLUMNS = ['day', 'sandbox_id', 'name', 'slug', 'vcpu_seconds', 'memory_mib_seconds', 'disk_mib_seconds']
@@ -16,8 +16,8 @@ export const usage: Command = {
   async run({ config, args, texts }) {
     if (args.join(' ') !== 'export') throw new UsageError(`usage: sandyard ${usage.usage}`)
     const asked = { since: readInstant('since', texts['since']), until: readInstant('until', texts['until']) }
-    await using control = await borrowControl(config)
-    const { id: org_id } = await chooseOrg(control.db, texts['org'])
+    await using control = await openOperatorDeps(config)
+    const { id: org_id } = await findOrg(control.db, texts['org'])
     try {
       const pages = exportUsage(control, { org_id }, asked)
       await write(csvLine(COLUMNS))

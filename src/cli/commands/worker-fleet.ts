@@ -12,12 +12,12 @@ import {
 import { createWorkerToken, TOKEN_LIFE_MS } from '../../control/workers/worker-tokens.ts'
 import { DURATION_RULE, readDuration } from '../../domain/duration.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
-import { borrowControl, type BorrowedControl } from './borrow-control.ts'
+import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call } from './command.ts'
 import { isWorkerFolder } from '../worker/worker-identity.ts'
 
 /** What operators do with workers, where the database is. */
-export const FLEET_VERBS: Readonly<Record<string, (call: Call, args: readonly string[]) => Promise<number>>> = {
+export const FLEET_COMMANDS: Readonly<Record<string, (call: Call, args: readonly string[]) => Promise<number>>> = {
   token: (call, args) => withFleet(call, noName(args), makeToken),
   list: (call, args) => withFleet(call, noName(args), list),
   drain: (call, args) => withFleet(call, oneName(args), drain),
@@ -25,7 +25,7 @@ export const FLEET_VERBS: Readonly<Record<string, (call: Call, args: readonly st
   remove: (call, args) => withFleet(call, oneName(args), remove),
 }
 
-type Act = (control: BorrowedControl, call: Call, name: string) => Promise<void>
+type Act = (control: OperatorDeps, call: Call, name: string) => Promise<void>
 
 async function withFleet(call: Call, name: string, act: Act): Promise<number> {
   const { config } = call
@@ -36,7 +36,7 @@ async function withFleet(call: Call, name: string, act: Act): Promise<number> {
     (await isWorkerFolder(config.dataDir))
   )
     throw new UsageError(`${config.dataDir} is a worker's: run this where the control plane is, or set DATABASE_URL`)
-  await using control = await borrowControl(config)
+  await using control = await openOperatorDeps(config)
   await act(control, call, name)
   return 0
 }
@@ -51,14 +51,14 @@ function oneName([name, ...rest]: readonly string[]): string {
   return name
 }
 
-async function makeToken(control: BorrowedControl, { texts, switches }: Call): Promise<void> {
+async function makeToken(control: OperatorDeps, { texts, switches }: Call): Promise<void> {
   const name = texts['name'] ?? null
   const lifeMs = durationOf(texts, 'expires-in') ?? TOKEN_LIFE_MS
   const { token, ...made } = await createWorkerToken(control, { name, lifeMs })
   process.stdout.write(switches.has('json') ? `${JSON.stringify({ ...made, token }, null, 2)}\n` : `${token}\n`)
 }
 
-async function list(control: BorrowedControl, { switches }: Call): Promise<void> {
+async function list(control: OperatorDeps, { switches }: Call): Promise<void> {
   const found = await Array.fromAsync(listWorkers(control))
   if (switches.has('json')) {
     process.stdout.write(`${JSON.stringify(found, null, 2)}\n`)
@@ -68,7 +68,7 @@ async function list(control: BorrowedControl, { switches }: Call): Promise<void>
   const lines = found.map((one) => [
     one.name,
     one.id,
-    stateInWords(one),
+    formatState(one),
     one.driver ?? '-',
     `${String(one.used_vcpus)}/${String(one.vcpus)}`,
     `${String(one.used_memory_mib)}/${String(one.memory_mib)}`,
@@ -78,7 +78,7 @@ async function list(control: BorrowedControl, { switches }: Call): Promise<void>
   process.stdout.write(`${[headings, ...lines].map((line) => line.join('\t')).join('\n')}\n`)
 }
 
-function stateInWords({ state, last_report_at, drain_deadline_at, removed_at }: FleetWorker): string {
+function formatState({ state, last_report_at, drain_deadline_at, removed_at }: FleetWorker): string {
   if (state === 'silent') return `silent since ${last_report_at?.toISOString() ?? 'it joined'}`
   if (state === 'removed') return `removed at ${removed_at?.toISOString() ?? '-'}`
   if (state === 'draining' && drain_deadline_at !== null) return `draining until ${drain_deadline_at.toISOString()}`
@@ -87,7 +87,7 @@ function stateInWords({ state, last_report_at, drain_deadline_at, removed_at }: 
 
 const WAIT_STEP_MS = 1_000
 
-async function drain(control: BorrowedControl, { texts, switches }: Call, name: string): Promise<void> {
+async function drain(control: OperatorDeps, { texts, switches }: Call, name: string): Promise<void> {
   const withinMs = durationOf(texts, 'deadline')
   const deadline = withinMs === null ? null : new Date(control.clock.now().getTime() + withinMs)
   await drainWorker(control, name, deadline)
@@ -103,12 +103,12 @@ async function drain(control: BorrowedControl, { texts, switches }: Call, name: 
   }
 }
 
-async function resume(control: BorrowedControl, _call: Call, name: string): Promise<void> {
+async function resume(control: OperatorDeps, _call: Call, name: string): Promise<void> {
   await resumeWorker(control, name)
   process.stdout.write(`${name} gets runs again\n`)
 }
 
-async function remove(control: BorrowedControl, { switches }: Call, name: string): Promise<void> {
+async function remove(control: OperatorDeps, { switches }: Call, name: string): Promise<void> {
   const isForced = switches.has('force')
   const removal = await removeWorker(control, name, isForced ? 'force' : 'unused')
   process.stdout.write(`${name} is removed\n`)

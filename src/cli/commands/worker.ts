@@ -1,6 +1,6 @@
 import { UsageError, type Command } from './command.ts'
 import { REMOVED_EXIT_CODE, runWorker } from '../worker/run-worker.ts'
-import { FLEET_VERBS } from './worker-fleet.ts'
+import { FLEET_COMMANDS } from './worker-fleet.ts'
 
 export const worker: Command = {
   usage:
@@ -23,7 +23,7 @@ Where the control plane's database is:
   run(call) {
     const [verb, ...args] = call.args
     if (verb === undefined) return runWorker(call)
-    const act = FLEET_VERBS[verb]
+    const act = FLEET_COMMANDS[verb]
     if (act === undefined) throw new UsageError(`usage: sandyard ${worker.usage}`)
     return act(call, args)
   },

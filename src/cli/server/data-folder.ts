@@ -15,28 +15,28 @@ export type DataFolder = {
 
 /** Opens the folder, making what is missing; only its owner can read what is made. May be repeated. */
 export async function openDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
-  await ensureDataDir(path)
-  const keep = (name: string, make: () => string): Promise<string> => keepFile(join(path, name), random, make)
+  await ensureDataFolder(path)
+  const stored = (name: string, make: () => string): Promise<string> => readOrCreateFile(join(path, name), random, make)
   return {
     path,
     sealingKey: Buffer.from(
-      sealingKey ?? (await keep('sealing.key', () => random.bytes(32).toString('base64'))),
+      sealingKey ?? (await stored('sealing.key', () => random.bytes(32).toString('base64'))),
       'base64',
     ),
-    workerCredential: await keep('worker.credential', () => random.bytes(32).toString('base64url')),
-    namePrefix: await keep('name-prefix', () => namePrefix(random)),
+    workerCredential: await stored('worker.credential', () => random.bytes(32).toString('base64url')),
+    namePrefix: await stored('name-prefix', () => namePrefix(random)),
   }
 }
 
 /** Makes the folder if it is missing. May be repeated. */
-export async function ensureDataDir(path: string): Promise<void> {
+export async function ensureDataFolder(path: string): Promise<void> {
   await mkdir(path, { recursive: true })
   await chmod(path, 0o711) // the database's own user passes through it
 }
 
 /** The text of a file, made once: whoever comes second, even at the same time, reads what the first one wrote. */
-async function keepFile(path: string, random: Random, make: () => string): Promise<string> {
-  const found = await readIfThere(path)
+async function readOrCreateFile(path: string, random: Random, make: () => string): Promise<string> {
+  const found = await readIfExists(path)
   if (found !== null) return found
   const fresh = `${path}.${random.bytes(8).toString('hex')}`
   await writeFile(fresh, make(), { mode: 0o600 })
@@ -45,7 +45,7 @@ async function keepFile(path: string, random: Random, make: () => string): Promi
   await file.close()
   try {
     await link(fresh, path)
-    await syncDir(dirname(path))
+    await syncFolder(dirname(path))
   } catch (error) {
     if (!hasCode(error, 'EEXIST')) throw error
   } finally {
@@ -55,13 +55,13 @@ async function keepFile(path: string, random: Random, make: () => string): Promi
 }
 
 /** Without it a power cut may take the name of the file away, and with a sealing key all that it sealed. */
-async function syncDir(path: string): Promise<void> {
+async function syncFolder(path: string): Promise<void> {
   const dir = await open(path)
   await dir.sync()
   await dir.close()
 }
 
-async function readIfThere(path: string): Promise<string | null> {
+async function readIfExists(path: string): Promise<string | null> {
   try {
     return await readFile(path, 'utf8')
   } catch (error) {

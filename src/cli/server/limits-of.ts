@@ -4,7 +4,7 @@ import { DEFAULT_SERVER_SETTINGS, type ServerSettings } from '../../http/server/
 import { systemClock } from '../../lib/clock.ts'
 
 /** What the settings let the callers of a server do: what each may send, and how many connections there may be. */
-export function limitsOf(config: Config): { readonly settings: ServerSettings; readonly limits: RequestLimits } {
+export function serverLimits(config: Config): { readonly settings: ServerSettings; readonly limits: RequestLimits } {
   const rates = {
     key: { perSec: config.keyRequestsPerSec, burst: config.keyRequestBurst },
     org: { perSec: config.orgRequestsPerSec, burst: config.orgRequestBurst },

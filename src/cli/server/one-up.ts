@@ -6,18 +6,20 @@ import type { RunningControl } from './start-control.ts'
  * The worker inside `up` does not destroy its sandboxes when it is cut off: on a machine alone that would only lose them. So
  * no other server process may be there, which could call them lost and have them run a second time elsewhere.
  */
-const RULE =
+const UP_RULE =
   '`sandyard up` is alone on its database: for several server processes use `sandyard serve` and `sandyard worker`'
 
 /** For `up`: throws when others serve on this database. */
-export function refuseBesideServers({ others }: Pick<RunningControl, 'others'>): void {
+export function requireNoOtherServer({ others }: Pick<RunningControl, 'others'>): void {
   if (others === 0) return
-  throw new Error(`${String(others)} other server processes use this database, or did within the last minute. ${RULE}`)
+  throw new Error(
+    `${String(others)} other server processes use this database, or did within the last minute. ${UP_RULE}`,
+  )
 }
 
 /** For `serve`: throws when an `up` lives on this database. */
-export async function refuseBesideUp({ deps }: Pick<RunningControl, 'deps'>): Promise<void> {
+export async function requireNoUpServer({ deps }: Pick<RunningControl, 'deps'>): Promise<void> {
   for await (const { name, state } of listWorkers(deps))
     if (name === LOCAL_WORKER && (state === 'live' || state === 'draining'))
-      throw new Error(`\`sandyard up\` uses this database, or did within the last half minute. ${RULE}`)
+      throw new Error(`\`sandyard up\` uses this database, or did within the last half minute. ${UP_RULE}`)
 }

@@ -9,7 +9,7 @@ import { DataFolderInUse } from '../../store/embedded/data-lock.ts'
 import { startEmbedded } from '../../store/embedded/embedded.ts'
 import { migrate, readMigrations } from '../../store/postgres/migrate.ts'
 import { holdSchema, type SchemaHold } from '../../store/postgres/schema-hold.ts'
-import { ensureDataDir } from './data-folder.ts'
+import { ensureDataFolder } from './data-folder.ts'
 
 export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', '..', 'migrations')
 
@@ -23,8 +23,8 @@ export type Store = {
 } & AsyncDisposable
 
 /** Connections for requests and for the program's own work: a page of a busy list takes one for some milliseconds. */
-export const TENANT_POOL = 12
-const SYSTEM_POOL = 8
+export const TENANT_CONNECTIONS = 12
+const SYSTEM_CONNECTIONS = 8
 /** No statement of ours takes a tenth of this; one that does is stuck behind something. What waits for it is answered 503. */
 const STATEMENT_TIMEOUT_MS = 8_000
 
@@ -33,8 +33,8 @@ const ADDRESS_FILE = 'database.url'
 
 /** Opens the database, starting the embedded one unless `DATABASE_URL` names another, and migrates it. */
 export async function openStore(config: Config, log: Log): Promise<Store> {
-  if (config.databaseUrl !== null) return openOwn(config.databaseUrl, log)
-  await ensureDataDir(config.dataDir)
+  if (config.databaseUrl !== null) return openExternal(config.databaseUrl, log)
+  await ensureDataFolder(config.dataDir)
   const embedded = await startEmbedded({
     dataDir: join(config.dataDir, 'database'),
     log,
@@ -43,33 +43,33 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
   })
   const address = join(config.dataDir, ADDRESS_FILE)
   await writeFile(address, embedded.connectionString, { mode: 0o600 })
-  return openAt(embedded.connectionString, log, async () => {
+  return migrateAndOpen(embedded.connectionString, log, async () => {
     await rm(address, { force: true })
     await embedded.stop()
   })
 }
 
 /** Its address holds a password, so that no message shows it. */
-async function openOwn(connectionString: string, log: Log): Promise<Store> {
+async function openExternal(connectionString: string, log: Log): Promise<Store> {
   try {
-    return await openAt(connectionString, log, () => Promise.resolve())
+    return await migrateAndOpen(connectionString, log, () => Promise.resolve())
   } catch (error) {
     throw new Error("the PostgreSQL of DATABASE_URL can't be used", { cause: error })
   }
 }
 
 /** The same for a short command: while a server runs on the data folder, its database is used. */
-export async function borrowStore(config: Config, log: Log): Promise<Store> {
+export async function openSharedStore(config: Config, log: Log): Promise<Store> {
   try {
     return await openStore(config, log)
   } catch (error) {
     if (!(error instanceof DataFolderInUse)) throw error
     const connectionString = await readFile(join(config.dataDir, ADDRESS_FILE), 'utf8')
-    return openAt(connectionString, log, () => Promise.resolve())
+    return migrateAndOpen(connectionString, log, () => Promise.resolve())
   }
 }
 
-async function openAt(connectionString: string, log: Log, stop: () => Promise<void>): Promise<Store> {
+async function migrateAndOpen(connectionString: string, log: Log, stop: () => Promise<void>): Promise<Store> {
   try {
     await migrate(connectionString, MIGRATIONS_DIR, log)
     const migrations = await readMigrations(MIGRATIONS_DIR)
@@ -77,8 +77,8 @@ async function openAt(connectionString: string, log: Log, stop: () => Promise<vo
     const schema = opened.use(await holdSchema({ connectionString, migrations, clock: systemClock, log }))
     const db = await openDatabase({
       connectionString,
-      tenantPoolSize: TENANT_POOL,
-      systemPoolSize: SYSTEM_POOL,
+      tenantPoolSize: TENANT_CONNECTIONS,
+      systemPoolSize: SYSTEM_CONNECTIONS,
       statementTimeoutMs: STATEMENT_TIMEOUT_MS,
       log,
     })

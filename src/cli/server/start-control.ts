@@ -38,9 +38,9 @@ import type { Queryable } from '../../store/postgres/database.ts'
 import { openWake } from '../../store/postgres/wake.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
-import { limitsOf } from './limits-of.ts'
-import { TENANT_POOL, type Store } from './open-store.ts'
-import { say } from '../say.ts'
+import { serverLimits } from './limits-of.ts'
+import { TENANT_CONNECTIONS, type Store } from './open-store.ts'
+import { printStatus } from '../say.ts'
 import { VERSION } from '../version.ts'
 
 /** A control plane that serves. */
@@ -89,7 +89,7 @@ export async function startControl(
   const tickets = makeStreamTickets({ ...basis, replicas, ownTickets: (worker) => relay.showTickets(worker) })
   const deps = makeControlDeps({
     ...basis,
-    db: shareDatabase(store.db, { connections: TENANT_POOL, perOrg: TENANT_POOL / 3 }),
+    db: shareDatabase(store.db, { connections: TENANT_CONNECTIONS, perOrg: TENANT_CONNECTIONS / 3 }),
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),
@@ -114,7 +114,7 @@ export async function startControl(
     () => canReach(store, log),
     () => Promise.resolve(whyNotHeld(store)),
   ]
-  const limited = limitsOf(config)
+  const limited = serverLimits(config)
   const gate = { control: deps, rates: limited.limits.rates }
   const server = makeServer({
     useCases: bindUseCases(deps),
@@ -147,7 +147,7 @@ export async function startControl(
     throw error
   }
   keeping.push(replicas.keep(stopping.signal), tickets.keep(stopping.signal))
-  if (replicas.count > 1 && replicas.ownUrl === null) say(NO_URL)
+  if (replicas.count > 1 && replicas.ownUrl === null) printStatus(NO_URL)
   return {
     deps,
     url,

@@ -8,7 +8,7 @@ import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-p
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { OCI_ABILITIES, whatIsMissing } from '../../worker/drivers/oci/run/probe.ts'
 import type { FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
-import { microVmFolder, sandboxFolder } from './start-worker.ts'
+import { microVmFolder, ociFolder } from './start-worker.ts'
 
 /** Drivers that run sandboxes, in the order of preference: the strongest isolation first. */
 export const REAL_DRIVERS = ['microsandbox', 'oci'] as const
@@ -20,14 +20,14 @@ export type DriverSurvey = {
   /** What it would isolate sandboxes by; empty when it can't run. */
   readonly isolation: string
   /** Everything that keeps it from running here, in words. */
-  readonly lacks: readonly string[]
+  readonly missing: readonly string[]
   /** Where in a request it is asked for what it does not offer. */
-  readonly refuses: readonly string[]
+  readonly refusedFields: readonly string[]
   /** Whether disks of sandboxes are kept here that only it can run. */
-  readonly keepsSandboxes: boolean
+  readonly hasSandboxes: boolean
 }
 
-export type DriverChoice = { readonly name: RealDriver | 'simulated'; readonly why: string }
+export type DriverChoice = { readonly name: RealDriver | 'simulated'; readonly reason: string }
 
 /** How each driver stands on this machine, in the order of preference. */
 export async function surveyDrivers(
@@ -43,19 +43,19 @@ export async function surveyDrivers(
  * one, whose opening then tells what is missing.
  */
 export function chooseDriver(setting: Config['driver'], surveys: readonly DriverSurvey[]): DriverChoice {
-  if (setting !== 'auto') return { name: setting, why: 'the settings name it' }
-  const keeping = surveys.filter(({ keepsSandboxes }) => keepsSandboxes)
+  if (setting !== 'auto') return { name: setting, reason: 'the settings name it' }
+  const keeping = surveys.filter(({ hasSandboxes }) => hasSandboxes)
   const only = keeping.length === 1 ? keeping[0] : undefined
-  if (only !== undefined) return { name: only.name, why: 'the disks of sandboxes that are kept here are its own' }
-  const able = surveys.find(({ lacks }) => lacks.length === 0)
+  if (only !== undefined) return { name: only.name, reason: 'the disks of sandboxes that are kept here are its own' }
+  const able = surveys.find(({ missing }) => missing.length === 0)
   if (able !== undefined) {
     const isFirst = able.name === surveys[0]?.name
     return {
       name: able.name,
-      why: isFirst ? 'it isolates most, and can run here' : 'it is the first that can run here',
+      reason: isFirst ? 'it isolates most, and can run here' : 'it is the first that can run here',
     }
   }
-  return { name: 'oci', why: 'no driver can run here, and this one needs least' }
+  return { name: 'oci', reason: 'no driver can run here, and this one needs least' }
 }
 
 async function surveyMicrosandbox(config: Config): Promise<DriverSurvey> {
@@ -63,9 +63,9 @@ async function surveyMicrosandbox(config: Config): Promise<DriverSurvey> {
   return {
     name: 'microsandbox',
     isolation: installation === null ? '' : isolationOf(installation.version),
-    lacks: await whatMicroVmsLack(),
-    refuses: fieldsBeyond(MICROSANDBOX_ABILITIES),
-    keepsSandboxes: await hasEntries(join(microVmFolder(config), 'kept')),
+    missing: await whatMicroVmsLack(),
+    refusedFields: fieldsBeyond(MICROSANDBOX_ABILITIES),
+    hasSandboxes: await hasEntries(join(microVmFolder(config), 'kept')),
   }
 }
 
@@ -77,8 +77,8 @@ async function surveyOci(config: Config, getRuntime: () => Promise<FoundRuntime>
   } catch (error) {
     lacks.push(error instanceof Error ? error.message : String(error))
   }
-  const keepsSandboxes = await hasEntries(join(sandboxFolder(config), 'disks', 'kept'))
-  return { name: 'oci', isolation, lacks, refuses: fieldsBeyond(OCI_ABILITIES), keepsSandboxes }
+  const keepsSandboxes = await hasEntries(join(ociFolder(config), 'disks', 'kept'))
+  return { name: 'oci', isolation, missing, refusedFields: fieldsBeyond(OCI_ABILITIES), hasSandboxes }
 }
 
 async function hasEntries(folder: string): Promise<boolean> {

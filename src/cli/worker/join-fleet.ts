@@ -4,20 +4,24 @@ import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { joinOnce, JoinRefused } from '../../worker/agent/join.ts'
-import { say } from '../say.ts'
+import { printStatus } from '../say.ts'
 import { readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 
-export type JoinWish = { readonly url: string; readonly token: string; readonly name: string | null }
+export type JoinTarget = { readonly url: string; readonly token: string; readonly name: string | null }
 
 /** How long after a failure it is tried again: twice as long each time, up to the most. */
-const RETRY_LEAST_MS = 1_000
-const RETRY_MOST_MS = 15_000
+const RETRY_MIN_MS = 1_000
+const RETRY_MAX_MS = 15_000
 
 /**
  * Joins the control plane as a worker and keeps who it is in the data folder. Tries until it is answered, and says so; null
  * when the signal came first. Rejects with `JoinRefused`.
  */
-export async function joinFleet(dataDir: string, wish: JoinWish, signal: AbortSignal): Promise<JoinedIdentity | null> {
+export async function joinFleet(
+  dataDir: string,
+  wish: JoinTarget,
+  signal: AbortSignal,
+): Promise<JoinedIdentity | null> {
   const { url, token, name } = wish
   const credential = (await readIdentity(dataDir))?.credential ?? systemRandom.bytes(32).toString('base64url')
   await writeIdentity(dataDir, { credential, joined: null }) // before it is sent: an answer that is lost is asked for again
@@ -28,7 +32,7 @@ export async function joinFleet(dataDir: string, wish: JoinWish, signal: AbortSi
     name,
     fallback_name: hostname(),
   }
-  for (let pauseMs = RETRY_LEAST_MS; !signal.aborted; pauseMs = Math.min(2 * pauseMs, RETRY_MOST_MS)) {
+  for (let pauseMs = RETRY_MIN_MS; !signal.aborted; pauseMs = Math.min(2 * pauseMs, RETRY_MAX_MS)) {
     try {
       const identity = { credential, joined: { url, ...(await joinOnce(url, request, signal)) } }
       await writeIdentity(dataDir, identity)
@@ -36,7 +40,7 @@ export async function joinFleet(dataDir: string, wish: JoinWish, signal: AbortSi
     } catch (error) {
       if (error instanceof JoinRefused) throw error
       if (signal.aborted) return null
-      say(`${url} can't be joined: ${inWords(error)}; the next try is in ${String(pauseMs / 1000)} s`)
+      printStatus(`${url} can't be joined: ${describeError(error)}; the next try is in ${String(pauseMs / 1000)} s`)
       await interruptibleSleep(systemClock, pauseMs, signal)
     }
   }
@@ -44,7 +48,7 @@ export async function joinFleet(dataDir: string, wish: JoinWish, signal: AbortSi
 }
 
 /** What went wrong, for the terminal: what `fetch` rejects with says why in its cause. */
-export function inWords(error: unknown): string {
+export function describeError(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   return error.cause instanceof Error ? `${error.message}: ${error.cause.message}` : error.message
 }

@@ -16,11 +16,11 @@ import { makeFilesOf } from '../../worker/volumes/files-of.ts'
 import type { VolumeStorage } from '../../worker/volumes/storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 import { openDriver } from './open-driver.ts'
-import { say } from '../say.ts'
-import { leaseFileOf, openImages, openLogs, openStorage, UID_SHIFT } from './start-worker.ts'
+import { printStatus } from '../say.ts'
+import { leaseFilePath, openImages, openLogs, openVolumes, UID_SHIFT } from './start-worker.ts'
 
 /** What runs sandboxes on this machine, and what keeps their volumes and logs. */
-export type Machine = {
+export type WorkerHost = {
   readonly driver: Driver
   readonly storage: VolumeStorage
   readonly logs: SandboxLogs
@@ -29,34 +29,34 @@ export type Machine = {
 }
 
 /** What a machine is opened with. */
-export type MachineDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
+export type WorkerHostDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
 
 /**
  * Opens the driver, the volumes and the logs of this machine, and says what they are. `fencesItself` is false only where
  * worker and control plane are one process: nothing else could run its sandboxes meanwhile. Rejects when no driver works
  * here.
  */
-export async function openMachine(
-  deps: MachineDeps,
+export async function openWorkerHost(
+  deps: WorkerHostDeps,
   { fencesItself }: { readonly fencesItself: boolean },
-): Promise<Machine> {
+): Promise<WorkerHost> {
   await using opened = new AsyncDisposableStack()
-  const storage = opened.adopt(await openStorage(deps.config, deps.log), (one) => one.close())
-  say(`volumes: ${storage.report.how}`)
+  const storage = opened.adopt(await openVolumes(deps.config, deps.log), (one) => one.close())
+  printStatus(`volumes: ${storage.report.how}`)
   const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
-  const leaseFile = fencesItself ? leaseFileOf(deps.config) : null
+  const leaseFile = fencesItself ? leaseFilePath(deps.config) : null
   // One that is left of an earlier worker on this folder would have its watchdog kill what runs here now.
-  if (leaseFile === null) await rm(leaseFileOf(deps.config), { force: true })
+  if (leaseFile === null) await rm(leaseFilePath(deps.config), { force: true })
   const lease = leaseFile === null ? null : await openLease(leaseFile)
   const { driver, why } = await openDriver(deps.config, { ...deps, storage, logs, leaseFile })
   const { report } = await driver.probe()
-  say(`sandboxes run with the driver ${report.name} (${why}): ${report.isolation}`)
+  printStatus(`sandboxes run with the driver ${report.name} (${why}): ${report.isolation}`)
   opened.move()
   return { driver, storage, logs, lease }
 }
 
 /** Who a worker is, and how it reaches its control plane. */
-export type Identity = {
+export type AgentIdentity = {
   readonly worker_id: WorkerId
   /** See `worker/agent/life.ts`. */
   readonly life: string
@@ -65,9 +65,9 @@ export type Identity = {
 }
 
 /** Lives as a worker until the signal; rejects when the driver can't work on this machine. Sandboxes go on running. */
-export function liveAsWorker(
-  { config, log }: Omit<MachineDeps, 'folder'>,
-  { machine: { lease, ...machine }, identity }: { readonly machine: Machine; readonly identity: Identity },
+export function runWorkerAgent(
+  { config, log }: Omit<WorkerHostDeps, 'folder'>,
+  { machine: { lease, ...machine }, identity }: { readonly machine: WorkerHost; readonly identity: AgentIdentity },
   signal: AbortSignal,
 ): Promise<void> {
   return runAgent(
@@ -85,17 +85,20 @@ export function liveAsWorker(
 }
 
 /** Makes the demo image where sandboxes can run. May be repeated. */
-export async function keepDemoImage({ config, log }: Omit<MachineDeps, 'folder'>, machine: Machine): Promise<void> {
+export async function loadDemoImage(
+  { config, log }: Omit<WorkerHostDeps, 'folder'>,
+  machine: WorkerHost,
+): Promise<void> {
   if (machine.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
 }
 
 /** Ends what runs where the settings say so, says what goes on running otherwise, and lets go of the machine. */
-export async function leaveMachine(config: Config, { driver, storage, logs, lease }: Machine): Promise<void> {
-  if (config.shutdown === 'stop') await stopAll(driver, config.stopGraceMs)
+export async function closeWorkerHost(config: Config, { driver, storage, logs, lease }: WorkerHost): Promise<void> {
+  if (config.shutdown === 'stop') await stopAllSandboxes(driver, config.stopGraceMs)
   const live = (await driver.list()).filter(({ phase }) => phase === 'running')
   if (live.length > 0) {
     const until = lease === null ? '' : ` within ${String(SELF_FENCE_MS / 1000)} s, after which they are destroyed`
-    say(
+    printStatus(
       `${String(live.length)} sandboxes go on running; the next start takes them over${until} (SANDYARD_SHUTDOWN=stop ends them)`,
     )
   }
@@ -105,33 +108,36 @@ export async function leaveMachine(config: Config, { driver, storage, logs, leas
 }
 
 /** How long the control plane may take to hear of what was stopped, in milliseconds. */
-const HEARD_LIMIT_MS = 5_000
-const HEARD_LOOK_MS = 50
+const REPORT_TIMEOUT_MS = 5_000
+const REPORT_POLL_MS = 50
 
 /**
  * Ends what runs where the settings say so, and waits until the worker, which must still live, has told the control plane: what
  * it does not hear of, it calls lost.
  */
-export async function stopWhileHeard(config: Config, { driver }: Pick<Machine, 'driver'>): Promise<void> {
+export async function stopSandboxesAndReport(config: Config, { driver }: Pick<WorkerHost, 'driver'>): Promise<void> {
   if (config.shutdown !== 'stop') return
-  await stopAll(driver, config.stopGraceMs)
-  const deadlineMs = systemClock.monotonicMs() + HEARD_LIMIT_MS
+  await stopAllSandboxes(driver, config.stopGraceMs)
+  const deadlineMs = systemClock.monotonicMs() + REPORT_TIMEOUT_MS
   while ((await driver.list()).length > 0 && systemClock.monotonicMs() < deadlineMs)
-    await systemClock.sleep(HEARD_LOOK_MS)
+    await systemClock.sleep(REPORT_POLL_MS)
 }
 
-async function stopAll(driver: Driver, graceMs: number): Promise<void> {
+async function stopAllSandboxes(driver: Driver, graceMs: number): Promise<void> {
   const live = (await driver.list()).filter(({ phase }) => phase !== 'ended')
-  if (live.length > 0) say(`stopping ${String(live.length)} sandboxes`)
+  if (live.length > 0) printStatus(`stopping ${String(live.length)} sandboxes`)
   await Promise.all(live.map(({ run_id }) => driver.stop(run_id, graceMs)))
 }
 
 /** How long the first sync may take before the address is told all the same, in milliseconds. */
-const FIRST_SYNC_MS = 10_000
+const FIRST_SYNC_TIMEOUT_MS = 10_000
 
 /** Before the worker's first sync, what ran is told as it was, and what needs an ability of the worker is refused. */
-export async function untilSynced(synced: Promise<void>, signal: AbortSignal): Promise<void> {
+export async function waitForFirstSync(synced: Promise<void>, signal: AbortSignal): Promise<void> {
   const over = new AbortController()
-  await Promise.race([synced, interruptibleSleep(systemClock, FIRST_SYNC_MS, AbortSignal.any([signal, over.signal]))])
+  await Promise.race([
+    synced,
+    interruptibleSleep(systemClock, FIRST_SYNC_TIMEOUT_MS, AbortSignal.any([signal, over.signal])),
+  ])
   over.abort()
 }

@@ -11,7 +11,7 @@ import type { DriverDeps } from './start-worker.ts'
 
 type OpenDeps = DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> }
 
-const OPEN: Readonly<Record<DriverChoice['name'], (config: Config, deps: OpenDeps) => Promise<Driver>>> = {
+const DRIVER_OPENERS: Readonly<Record<DriverChoice['name'], (config: Config, deps: OpenDeps) => Promise<Driver>>> = {
   microsandbox: openMicrosandboxDriver,
   oci: openOciDriver,
   simulated: (_config, { logs }) => Promise.resolve(makeSimulatedDriver({ clock: systemClock, logs })),
@@ -24,6 +24,6 @@ export async function openDriver(
 ): Promise<{ readonly driver: Driver; readonly why: string }> {
   const getRuntime = once(() => chooseRuntime(config)) // gVisor is tried by a sandbox
   const surveys = config.driver === 'auto' ? await surveyDrivers(config, getRuntime) : []
-  const { name, why } = chooseDriver(config.driver, surveys)
-  return { driver: await OPEN[name](config, { ...deps, getRuntime }), why }
+  const { name, reason } = chooseDriver(config.driver, surveys)
+  return { driver: await DRIVER_OPENERS[name](config, { ...deps, getRuntime }), why }
 }

@@ -18,7 +18,7 @@ import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
 import { makeNetworks } from '../../worker/network/make-networks.ts'
 import { readHostResolvers } from '../../worker/network/resolv-conf.ts'
-import { openImages, sandboxFolder, UID_SHIFT, type DriverDeps } from './start-worker.ts'
+import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './start-worker.ts'
 import { VERSION } from '../version.ts'
 
 /** The OCI runtime that the settings choose. Rejects, in words, when there is none. */
@@ -61,11 +61,11 @@ export async function openOciDriver(
   })
   const images = await openImages(config, log)
   const launcher = makeLauncher(log, leaseFile)
-  const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(sandboxFolder(config)))}` as const
+  const runs = `cgroups:${cgroupFolderOf(cgroupParentOf(ociFolder(config)))}` as const
   const watchdog = leaseFile === null ? null : startWatchdog({ leaseFile, runs, clock: systemClock, log })
   const guests = makeContainerGuests({ log, launcher, pty: loadPtyBinding() })
   const driver = await makeOciDriver({
-    dir: sandboxFolder(config),
+    dir: ociFolder(config),
     runtime,
     launcher,
     commands: helper.commands,

@@ -10,13 +10,20 @@ import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginLife } from '../../worker/agent/life.ts'
 import { UsageError, type Call } from '../commands/command.ts'
-import { ensureDataDir, openDataFolder } from '../server/data-folder.ts'
-import { inWords, joinFleet, type JoinWish } from './join-fleet.ts'
-import { keepDemoImage, leaveMachine, liveAsWorker, openMachine, stopWhileHeard, type Machine } from './machine.ts'
-import { say } from '../say.ts'
-import { lifeFileOf } from './start-worker.ts'
-import { stopSignal, untilAborted } from '../until-stopped.ts'
-import { forgetIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
+import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
+import { describeError, joinFleet, type JoinTarget } from './join-fleet.ts'
+import {
+  loadDemoImage,
+  closeWorkerHost,
+  runWorkerAgent,
+  openWorkerHost,
+  stopSandboxesAndReport,
+  type WorkerHost,
+} from './machine.ts'
+import { printStatus } from '../say.ts'
+import { incarnationFilePath } from './start-worker.ts'
+import { listenForStopSignals, waitForAbort } from '../until-stopped.ts'
+import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 
 /** What the process ends with when its worker was removed: to start it again changes nothing then. */
 export const REMOVED_EXIT_CODE = 3
@@ -25,31 +32,33 @@ export const REMOVED_EXIT_CODE = 3
 export async function runWorker(call: Call): Promise<number> {
   const { config } = call
   const log = makeCalmLog(makeLog(config.logLevel), systemClock)
-  const token = await readToken(call)
-  const signal = stopSignal()
-  await ensureDataDir(config.dataDir)
+  const token = await readJoinToken(call)
+  const signal = listenForStopSignals()
+  await ensureDataFolder(config.dataDir)
   using _lock = lockDataFolder(config.dataDir)
-  const origin = await originOf(call, token)
+  const origin = await resolveOrigin(call, token)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
-  say(`data folder: ${config.dataDir}`)
+  printStatus(`data folder: ${config.dataDir}`)
   // Before it joins: a machine that can run nothing must not use the token up.
-  const machine = await openMachine({ config, folder, log }, { fencesItself: true })
+  const machine = await openWorkerHost({ config, folder, log }, { fencesItself: true })
   try {
-    const joined = origin.kind === 'joined' ? origin : await joinFleet(config.dataDir, origin.wish, signal)
-    if (joined !== null) await live(config, { machine, joined }, signal)
+    const joined = origin.kind === 'joined' ? origin : await joinFleet(config.dataDir, origin.join, signal)
+    if (joined !== null) await runUntilStopped(config, { machine, joined }, signal)
     return 0
   } catch (error) {
     if (!(error instanceof WorkerRemoved)) throw error
-    await forgetIdentity(config.dataDir)
-    say(`${error.message}: its sandboxes are destroyed. With a new join token this machine can join as a new worker`)
+    await deleteIdentity(config.dataDir)
+    printStatus(
+      `${error.message}: its sandboxes are destroyed. With a new join token this machine can join as a new worker`,
+    )
     return REMOVED_EXIT_CODE
   } finally {
-    await leaveMachine(config, machine)
+    await closeWorkerHost(config, machine)
   }
 }
 
 /** A token among the words of a command line can be read by every user of the machine: it is taken off there. */
-async function readToken({ config, switches }: Call): Promise<string | null> {
+async function readJoinToken({ config, switches }: Call): Promise<string | null> {
   process.title = 'sandyard worker'
   if (!switches.has('token-stdin')) return config.joinToken
   const token = (await text(process.stdin)).trim()
@@ -57,10 +66,10 @@ async function readToken({ config, switches }: Call): Promise<string | null> {
   return token
 }
 
-type Origin = ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly wish: JoinWish }
+type WorkerOrigin = ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly join: JoinTarget }
 
 /** Who this machine is already, with the address that it is given now; or how it is to join. */
-async function originOf({ config, texts }: Call, token: string | null): Promise<Origin> {
+async function resolveOrigin({ config, texts }: Call, token: string | null): Promise<WorkerOrigin> {
   const known = await readIdentity(config.dataDir)
   const name = texts['name'] ?? config.workerName
   if (known?.joined === null || known === null) {
@@ -69,37 +78,37 @@ async function originOf({ config, texts }: Call, token: string | null): Promise<
       throw new UsageError(
         'a join token is needed, in SANDYARD_JOIN_TOKEN or by --token-stdin: `sandyard worker token` makes one',
       )
-    return { kind: 'new', wish: { url: config.join, token, name } }
+    return { kind: 'new', join: { url: config.join, token, name } }
   }
   const joined = { ...known.joined, url: config.join ?? known.joined.url }
   if (name !== null && name !== joined.name)
     throw new UsageError(
       `this machine has joined as '${joined.name}' already; for another name, remove that worker first`,
     )
-  if (token !== null) say(`this machine has joined as '${joined.name}' already: the join token is not used`)
+  if (token !== null) printStatus(`this machine has joined as '${joined.name}' already: the join token is not used`)
   if (joined.url !== known.joined.url) await writeIdentity(config.dataDir, { ...known, joined })
   return { kind: 'joined', credential: known.credential, joined }
 }
 
-type Life = { readonly machine: Machine; readonly joined: JoinedIdentity }
+type JoinedWorker = { readonly machine: WorkerHost; readonly joined: JoinedIdentity }
 
-async function live(
+async function runUntilStopped(
   config: Config,
-  { machine, joined: { credential, joined } }: Life,
+  { machine, joined: { credential, joined } }: JoinedWorker,
   signal: AbortSignal,
 ): Promise<void> {
   const log = makeCalmLog(makeLog(config.logLevel), systemClock)
   const { url, worker_id, name } = joined
-  warnOfPlainText(url)
-  say(`worker '${name}' (${worker_id}) of ${url}`)
-  await keepDemoImage({ config, log }, machine)
-  const life = await beginLife({ clock: systemClock, random: systemRandom }, lifeFileOf(config))
-  const controlPlane = tellReach(makeControlPlane({ url, credential }), url)
-  const identity = { worker_id, life, controlPlane, onSynced: tellStanding() }
+  warnIfUnencrypted(url)
+  printStatus(`worker '${name}' (${worker_id}) of ${url}`)
+  await loadDemoImage({ config, log }, machine)
+  const life = await beginLife({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
+  const controlPlane = printReachability(makeControlPlane({ url, credential }), url)
+  const identity = { worker_id, life, controlPlane, onSynced: printDrainChanges() }
   const ending = new AbortController()
-  const living = liveAsWorker({ config, log }, { machine, identity }, ending.signal)
-  const stopped = untilAborted(signal)
-    .then(() => stopWhileHeard(config, machine))
+  const living = runWorkerAgent({ config, log }, { machine, identity }, ending.signal)
+  const stopped = waitForAbort(signal)
+    .then(() => stopSandboxesAndReport(config, machine))
     .finally(() => {
       ending.abort(signal.reason)
     })
@@ -107,7 +116,7 @@ async function live(
 }
 
 /** Says when the control plane was reached first, and whenever it begins or ends a drain. */
-function tellStanding(): (answer: SyncAnswer) => void {
+function printDrainChanges(): (answer: SyncAnswer) => void {
   let told: string | null = null
   return ({ drain }) => {
     const until = drain?.deadline_at ?? null
@@ -115,27 +124,27 @@ function tellStanding(): (answer: SyncAnswer) => void {
       drain === undefined
         ? 'ready: the control plane gives it sandboxes to run'
         : `draining: it gets no new sandboxes, and those that run go on ${until === null ? 'to their end' : `until ${until}`}`
-    if (standing !== told) say(standing)
+    if (standing !== told) printStatus(standing)
     told = standing
   }
 }
 
 /** Says when the control plane is out of reach, and when it is not any more. */
-function tellReach(controlPlane: ControlPlane, url: string): ControlPlane {
+function printReachability(controlPlane: ControlPlane, url: string): ControlPlane {
   let isAway = false
   return {
     ...controlPlane,
     async sync(request, signal, onTaken) {
       try {
         const answer = await controlPlane.sync(request, signal, onTaken)
-        if (isAway) say(`${url} answers again`)
+        if (isAway) printStatus(`${url} answers again`)
         isAway = false
         return answer
       } catch (error) {
         if (!isAway && !signal.aborted && !(error instanceof WorkerRemoved)) {
           isAway = true
           const fence = `${String(SELF_FENCE_MS / 1000)} s without an answer end the sandboxes here`
-          say(`${url} can't be reached: ${inWords(error)}; it is tried again and again. ${fence}`)
+          printStatus(`${url} can't be reached: ${describeError(error)}; it is tried again and again. ${fence}`)
         }
         throw error
       }
@@ -145,10 +154,10 @@ function tellReach(controlPlane: ControlPlane, url: string): ControlPlane {
 
 const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
 
-function warnOfPlainText(url: string): void {
+function warnIfUnencrypted(url: string): void {
   const { protocol, hostname } = new URL(url)
   if (protocol === 'https:' || LOOPBACK.test(hostname)) return
-  say(
+  printStatus(
     `WARNING: ${url} is not encrypted: whoever sees the network between here and there reads credentials and secrets. Use https`,
   )
 }

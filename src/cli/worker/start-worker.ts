@@ -25,12 +25,12 @@ export function openImages(config: Config, log: Log): Promise<ImageStore> {
 }
 
 /** Deletes layers that no reference and no sandbox needs any more; answers how many. */
-export async function collectLayers(config: Config, images: ImageStore): Promise<number> {
-  return images.collectGarbage(await readLayersInUse(sandboxFolder(config)))
+export async function deleteUnusedLayers(config: Config, images: ImageStore): Promise<number> {
+  return images.collectGarbage(await readLayersInUse(ociFolder(config)))
 }
 
 /** Where the driver for OCI runtimes keeps its sandboxes. */
-export function sandboxFolder(config: Config): string {
+export function ociFolder(config: Config): string {
   return join(config.dataDir, 'sandboxes')
 }
 
@@ -40,23 +40,23 @@ export function microVmFolder(config: Config): string {
 }
 
 /** Where a worker that fences itself keeps its lease. */
-export function leaseFileOf(config: Config): string {
+export function leaseFilePath(config: Config): string {
   return join(config.dataDir, 'lease.json')
 }
 
 /** Where a worker notes its life: see `worker/agent/life.ts`. */
-export function lifeFileOf(config: Config): string {
+export function incarnationFilePath(config: Config): string {
   return join(config.dataDir, 'life.json')
 }
 
 /** Where the settings keep volumes. */
-export function storagePlan(config: Config): StoragePlan {
+export function volumeStorageConfig(config: Config): StoragePlan {
   return { dir: join(config.dataDir, 'volumes'), sharedDir: config.sharedVolumesDir, poolGib: config.volumePoolGib }
 }
 
 /** Opens the storage for volumes. Rejects when the volumes that are there can't be reached. */
-export function openStorage(config: Config, log: Log): Promise<VolumeStorage> {
-  return openVolumeStorage(storagePlan(config), { uidShift: UID_SHIFT, clock: systemClock, log })
+export function openVolumes(config: Config, log: Log): Promise<VolumeStorage> {
+  return openVolumeStorage(volumeStorageConfig(config), { uidShift: UID_SHIFT, clock: systemClock, log })
 }
 
 /** Opens the logs of the sandboxes that run here. */

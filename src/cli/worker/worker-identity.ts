@@ -21,17 +21,17 @@ export async function isWorkerFolder(dataDir: string): Promise<boolean> {
 /** The identity that lies in a data folder, or null. */
 export async function readIdentity(dataDir: string): Promise<WorkerIdentity | null> {
   try {
-    const { credential, joined } = JSON.parse(await readFile(fileOf(dataDir), 'utf8')) as WorkerIdentity // written below
+    const { credential, joined } = JSON.parse(await readFile(identityFile(dataDir), 'utf8')) as WorkerIdentity // written below
     return { credential, joined: joined === null ? null : { ...joined, worker_id: asId<WorkerId>(joined.worker_id) } }
   } catch (error) {
     if (isMissing(error)) return null
-    throw new Error(`the worker's identity in ${fileOf(dataDir)} can't be read`, { cause: error })
+    throw new Error(`the worker's identity in ${identityFile(dataDir)} can't be read`, { cause: error })
   }
 }
 
 /** Writes an identity whole, for its owner alone; after a power cut it is this one or the one before. */
 export async function writeIdentity(dataDir: string, identity: WorkerIdentity): Promise<void> {
-  const path = fileOf(dataDir)
+  const path = identityFile(dataDir)
   const file = await open(`${path}.tmp`, 'w', 0o600)
   await file.writeFile(JSON.stringify(identity))
   await file.sync()
@@ -43,10 +43,10 @@ export async function writeIdentity(dataDir: string, identity: WorkerIdentity): 
 }
 
 /** Forgets the identity: the machine can join anew. */
-export async function forgetIdentity(dataDir: string): Promise<void> {
-  await rm(fileOf(dataDir), { force: true })
+export async function deleteIdentity(dataDir: string): Promise<void> {
+  await rm(identityFile(dataDir), { force: true })
 }
 
-function fileOf(dataDir: string): string {
+function identityFile(dataDir: string): string {
   return join(dataDir, 'worker.json')
 }

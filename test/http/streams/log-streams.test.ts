@@ -19,7 +19,7 @@ import { followLog as follow, openEvents, readLog, type LogEvent } from '../../s
 import { makeTestLogs } from '../../support/logs.ts'
 import { addKey, addOrg } from '../../support/orgs.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
-import { waitUntil, waitUntilStill } from '../../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 
 // Logs from a worker's disk to whoever reads them, over everything between.
@@ -286,7 +286,7 @@ test('a reader that does not read holds back all that is between it and the work
   endLife = live({ read: endless })
   const leaving = new AbortController()
   await openEvents(urlOf(box), key, { signal: leaving.signal })
-  await waitUntilStill(() => made)
+  await waitUntilUnchanged(() => made)
   assert.ok(made < 4_000, `${String(made)} lines of 16 KiB were taken while nobody read`)
   leaving.abort()
   await endLife()

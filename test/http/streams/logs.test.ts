@@ -9,7 +9,7 @@ import { DEFAULT_SERVER_SETTINGS } from '../../../src/http/server/server.ts'
 import { assertReply } from '../../support/contract.ts'
 import { openEvents, readLog, type ServerEvent } from '../../support/events.ts'
 import { asCaller, KEY, makeHttpWorld, SANDBOX_ID, type WorldOptions } from '../../support/http-world.ts'
-import { waitUntil, waitUntilStill } from '../../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 
 const PATH = `/v1/sandboxes/${SANDBOX_ID}/logs`
 const NOW = '2026-11-21T10:14:00.123Z'
@@ -155,7 +155,7 @@ test('a reader that does not read holds the log back instead of filling memory, 
   socket.write(
     `GET ${pathname} HTTP/1.1\r\nhost: a\r\nauthorization: ${asCaller.authorization}\r\nconnection: close\r\n\r\n`,
   )
-  await waitUntilStill(() => made)
+  await waitUntilUnchanged(() => made)
   assert.ok(made < total / 2, `${String(made)} of ${String(total)} lines were taken while nobody read`)
   let arrived = 0
   socket.on('data', (data) => (arrived += data.length))

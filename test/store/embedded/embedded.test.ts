@@ -13,7 +13,7 @@ import { systemRandom } from '../../../src/lib/random.ts'
 import { openDatabase } from '../../../src/store/postgres/database.ts'
 import { DataFolderInUse } from '../../../src/store/embedded/data-lock.ts'
 import { startEmbedded, type EmbeddedServer } from '../../../src/store/embedded/embedded.ts'
-import { childrenOf, tell } from '../../support/process-tree.ts'
+import { childrenOf, sendSignal } from '../../support/process-tree.ts'
 
 const PROGRAM = join(import.meta.dirname, '..', '..', 'support', 'embedded-process.ts')
 const ROOT = join(import.meta.dirname, '..', '..', '..')
@@ -163,7 +163,7 @@ async function killAll({ child, postmaster }: Owner): Promise<void> {
   const ended = once(child, 'exit')
   const pids = [postmaster, ...childrenOf(postmaster)]
   child.kill('SIGKILL')
-  for (const pid of pids) tell(pid, 'SIGKILL')
+  for (const pid of pids) sendSignal(pid, 'SIGKILL')
   await ended
 }
 

@@ -8,7 +8,7 @@ import { isUnavailable, openDatabase, type Database } from '../../../src/store/p
 import { startExternalPostgres, type ExternalPostgres } from '../../support/external-postgres.ts'
 import { startFaultProxy, type FaultProxy } from '../../support/fault-proxy.ts'
 import { onServer } from '../../support/postgres.ts'
-import { tell } from '../../support/process-tree.ts'
+import { sendSignal } from '../../support/process-tree.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const ORG = asId<OrgId>('00000000-0000-7000-8000-00000000000a')
@@ -69,11 +69,11 @@ describe('the database while it is out of reach', () => {
 
   test('a server that makes no new connections, and serves those that there are, is not away: requests share them', async () => {
     await ask()
-    tell(external.pid(), 'SIGSTOP') // its sessions run on
+    sendSignal(external.pid(), 'SIGSTOP') // its sessions run on
     try {
       await Promise.all(Array.from({ length: 200 }, ask))
     } finally {
-      tell(external.pid(), 'SIGCONT')
+      sendSignal(external.pid(), 'SIGCONT')
     }
   })
 

@@ -3,17 +3,17 @@ import { systemClock } from '../../../src/lib/clock.ts'
 import { assertReply } from '../contract.ts'
 import { exchange, type Asking, type Reply } from '../send.ts'
 import type { OperationId } from '../../../src/contract/operations.ts'
-import type { Tally } from './tally.ts'
+import type { SoakTally } from './tally.ts'
 
 /** How the clients of a soak reach the cloud: any of its processes, any of which may be away. */
-export type Asker = {
+export type SoakClient = {
   /**
    * Asks one of the processes. Null: no answer, or one that says that something is away just now, so that nobody knows what
    * was done. Every other answer is one that the contract allows, and no 500.
    */
-  ask(id: OperationId, asking?: Asking, key?: string): Promise<Reply | null>
-  /** The same again and again until there is an answer; it must be harmless to repeat. Rejects after `PATIENCE_MS`. */
-  insist(id: OperationId, asking?: Asking, key?: string): Promise<Reply>
+  tryRequest(id: OperationId, asking?: Asking, key?: string): Promise<Reply | null>
+  /** The same again and again until there is an answer; it must be harmless to repeat. Rejects after `REPLY_TIMEOUT_MS`. */
+  requestUntilAnswered(id: OperationId, asking?: Asking, key?: string): Promise<Reply>
   readonly urls: readonly string[]
   readonly key: string
 }
@@ -23,11 +23,11 @@ const PATIENCE_MS = 90_000
 const PAUSE_MS = 100
 
 /** Asks `urls` at random. */
-export function makeAsker(urls: readonly string[], key: string, tally: Tally): Asker {
-  const asker: Asker = {
+export function makeSoakClient(urls: readonly string[], key: string, tally: SoakTally): SoakClient {
+  const asker: SoakClient = {
     urls,
     key,
-    async ask(id, asking = {}, as = key) {
+    async tryRequest(id, asking = {}, as = key) {
       const url = urls[randomBelow(systemRandom, urls.length)] ?? ''
       tally.count('requests')
       const reply = await answerOf(exchange(url, { id, key: as, asking }))
@@ -43,10 +43,10 @@ export function makeAsker(urls: readonly string[], key: string, tally: Tally): A
       if (isJson(reply)) assertReply(id, reply.status, JSON.parse(reply.text))
       return reply
     },
-    async insist(id, asking, as) {
+    async requestUntilAnswered(id, asking, as) {
       const deadlineMs = systemClock.monotonicMs() + PATIENCE_MS
       for (;;) {
-        const reply = await asker.ask(id, asking, as)
+        const reply = await asker.tryRequest(id, asking, as)
         if (reply !== null) return reply
         if (systemClock.monotonicMs() > deadlineMs) throw new Error(`${id} had no answer for ${String(PATIENCE_MS)} ms`)
         await systemClock.sleep(PAUSE_MS)

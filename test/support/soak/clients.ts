@@ -5,12 +5,12 @@ import { randomBelow, systemRandom } from '../../../src/lib/random.ts'
 import { interruptibleSleep, systemClock } from '../../../src/lib/clock.ts'
 import { openRaw } from '../raw-channel.ts'
 import { DEMO_IMAGE } from '../sdk.ts'
-import type { Asker } from './ask.ts'
-import type { Tally } from './tally.ts'
+import type { SoakClient } from './ask.ts'
+import type { SoakTally } from './tally.ts'
 
 export type SoakDeps = {
-  readonly asker: Asker
-  readonly tally: Tally
+  readonly client: SoakClient
+  readonly tally: SoakTally
   /** Whether the sandboxes are real: then commands run in them. */
   readonly areReal: boolean
   readonly signal: AbortSignal
@@ -21,7 +21,7 @@ const SIZE = { vcpus: 1, memory_mib: 64, disk_size_mib: 64 }
 const STARTS_MOST = 8
 
 /** Creates, starts, uses, stops and deletes sandboxes, each of them acknowledged and exactly once. */
-export async function liveLives(deps: SoakDeps): Promise<void> {
+export async function runSandboxLifecycles(deps: SoakDeps): Promise<void> {
   for (let n = 0; !deps.signal.aborted; n++) {
     const name = `soak-${systemRandom.bytes(6).toString('hex')}`
     const id = await createOnce(deps, name, n)
@@ -32,14 +32,14 @@ export async function liveLives(deps: SoakDeps): Promise<void> {
 }
 
 /** The key makes it one sandbox, however often the request has to be sent. */
-async function createOnce({ asker, tally }: SoakDeps, name: string, n: number): Promise<string> {
+async function createOnce({ client, tally }: SoakDeps, name: string, n: number): Promise<string> {
   const asking = {
     query: { start: 'true', wait_for: 'running', wait_timeout: '20' },
     body: { name, image: DEMO_IMAGE, resources: SIZE, labels: { soak: String(n % 2) } },
     headers: { 'idempotency-key': name },
   }
-  const first = await asker.insist('create_sandbox', asking)
-  const again = await asker.insist('create_sandbox', asking)
+  const first = await client.requestUntilAnswered('create_sandbox', asking)
+  const again = await client.requestUntilAnswered('create_sandbox', asking)
   tally.count('creates repeated with their key')
   const [id, same] = [first, again].map(({ text }) => String(JSON.parse(text).id))
   if (first.status !== 200 || id !== same)
@@ -47,22 +47,22 @@ async function createOnce({ asker, tally }: SoakDeps, name: string, n: number): 
   return id ?? ''
 }
 
-async function statusOf({ asker }: SoakDeps, id: string): Promise<string> {
-  const { status, text } = await asker.insist('get_sandbox', { params: { sandbox_id: id } })
+async function statusOf({ client }: SoakDeps, id: string): Promise<string> {
+  const { status, text } = await client.requestUntilAnswered('get_sandbox', { params: { sandbox_id: id } })
   return status === 404 ? 'gone' : String(JSON.parse(text).status)
 }
 
 /** Runs a command in it; what breaks a channel is a process that died, and says nothing of the sandbox. */
 async function useIt(deps: SoakDeps, id: string): Promise<void> {
-  const { asker, tally, signal } = deps
+  const { client, tally, signal } = deps
   for (let starts = 0; starts < STARTS_MOST && !signal.aborted;) {
     const status = await statusOf(deps, id)
     if (status === 'failed' || status === 'stopped') {
       starts += 1
-      await asker.insist('start_sandbox', { params: { sandbox_id: id }, query: { wait_for: 'running' } })
+      await client.requestUntilAnswered('start_sandbox', { params: { sandbox_id: id }, query: { wait_for: 'running' } })
     } else if (status === 'running') {
-      const url = asker.urls[randomBelow(systemRandom, asker.urls.length)] ?? ''
-      const said = await saidBy({ url, key: asker.key }, id)
+      const url = client.urls[randomBelow(systemRandom, client.urls.length)] ?? ''
+      const said = await saidBy({ url, key: client.key }, id)
       if (said === null) await systemClock.sleep(PAUSE_MS)
       else if (said === 'hello\n') return tally.count('commands run in sandboxes')
       else tally.breach(`a command of ${id} gave ${JSON.stringify(said)}`)
@@ -91,40 +91,40 @@ async function saidBy(server: { readonly url: string; readonly key: string }, id
 }
 
 async function endIt(deps: SoakDeps, id: string, name: string): Promise<void> {
-  const { asker, tally } = deps
+  const { client, tally } = deps
   const params = { sandbox_id: id }
-  const stop = await asker.insist('stop_sandbox', { params })
+  const stop = await client.requestUntilAnswered('stop_sandbox', { params })
   if (stop.status !== 200 && stop.status !== 409) tally.breach(`the stop of ${name} answered ${stop.text}`)
-  const gone = await asker.insist('delete_sandbox', { params })
+  const gone = await client.requestUntilAnswered('delete_sandbox', { params })
   if (gone.status !== 200 && gone.status !== 404) tally.breach(`the deletion of ${name} answered ${gone.text}`)
-  const after = await asker.insist('get_sandbox', { params })
+  const after = await client.requestUntilAnswered('get_sandbox', { params })
   if (after.status !== 404) tally.breach(`${name} was deleted and is ${after.text}`)
 }
 
 /** Reads pages, usage and quotas, as a dashboard does. */
-export async function readPages({ asker, tally, signal }: SoakDeps): Promise<void> {
+export async function readListPages({ client, tally, signal }: SoakDeps): Promise<void> {
   while (!signal.aborted) {
     for (const query of [{ limit: '20' }, { labels: '{"soak":"1"}' }, { labels: '{"soak":"1","none":"x"}' }])
-      await asker.ask('list_sandboxes', { query })
-    await asker.ask('list_events', { query: { limit: '50' } })
-    await asker.ask('get_quotas')
-    await asker.ask('get_usage')
+      await client.tryRequest('list_sandboxes', { query })
+    await client.tryRequest('list_events', { query: { limit: '50' } })
+    await client.tryRequest('get_quotas')
+    await client.tryRequest('get_usage')
     tally.count('pages read')
     await interruptibleSleep(systemClock, PAUSE_MS, signal)
   }
 }
 
 /** Makes keys, uses them, revokes them, and sees that no process takes them any more. */
-export async function turnKeys({ asker, tally, signal }: SoakDeps): Promise<void> {
+export async function rotateKeys({ client, tally, signal }: SoakDeps): Promise<void> {
   while (!signal.aborted) {
-    const made = await asker.insist('create_api_key', { body: { name: 'soak' } })
+    const made = await client.requestUntilAnswered('create_api_key', { body: { name: 'soak' } })
     const { id, key } = JSON.parse(made.text)
-    const used = await asker.insist('get_org', {}, String(key))
+    const used = await client.requestUntilAnswered('get_org', {}, String(key))
     if (used.status !== 200) tally.breach(`a new key was answered ${String(used.status)}`)
-    await asker.insist('revoke_api_key', { params: { api_key_id: String(id) } })
+    await client.requestUntilAnswered('revoke_api_key', { params: { api_key_id: String(id) } })
     await systemClock.sleep(KEY_MEMORY_MS)
-    for (let asked = 0; asked < asker.urls.length * 2; asked++) {
-      const { status } = await asker.insist('get_org', {}, String(key))
+    for (let asked = 0; asked < client.urls.length * 2; asked++) {
+      const { status } = await client.requestUntilAnswered('get_org', {}, String(key))
       if (status !== 401) tally.breach(`a revoked key was answered ${String(status)}`)
     }
     tally.count('keys made, used and revoked')
@@ -136,14 +136,14 @@ export async function turnKeys({ asker, tally, signal }: SoakDeps): Promise<void
 const KEY_MEMORY_MS = 5_000
 
 /** Writes files into the organization's volume and reads them back; nobody else writes them. */
-export async function turnFiles({ asker, tally, signal }: SoakDeps): Promise<void> {
-  const volume = await asker.insist('get_default_volume')
+export async function rewriteFiles({ client, tally, signal }: SoakDeps): Promise<void> {
+  const volume = await client.requestUntilAnswered('get_default_volume')
   const params = { id: String(JSON.parse(volume.text).id) }
   for (let n = 0; !signal.aborted; n++) {
     const headers = { [VOLUME_PATH_HEADER]: encodeVolumePath(`/soak-${String(n % FILES)}`) }
     const body = Buffer.from(systemRandom.bytes(FILE_BYTES).toString('base64'))
-    const wrote = await asker.insist('write_volume_file', { params, headers, body })
-    const read = await asker.insist('read_volume_file', { params, headers })
+    const wrote = await client.requestUntilAnswered('write_volume_file', { params, headers, body })
+    const read = await client.requestUntilAnswered('read_volume_file', { params, headers })
     if (wrote.status !== 200) tally.breach(`a file was not written: ${wrote.text}`)
     else if (read.text !== body.toString())
       tally.breach(`a file of ${String(FILE_BYTES)} bytes was read back otherwise`)
@@ -156,7 +156,7 @@ const FILES = 10
 const FILE_BYTES = 32 * 1024
 
 /** Opens connections that say nothing, half a request or nonsense, and keeps them. */
-export async function beHostile({ asker, tally, signal }: SoakDeps): Promise<void> {
+export async function sendHostileTraffic({ client, tally, signal }: SoakDeps): Promise<void> {
   const nonsense = [
     '',
     'GET / HTTP/1.1\r\n',
@@ -164,7 +164,7 @@ export async function beHostile({ asker, tally, signal }: SoakDeps): Promise<voi
     '\0\0\0\r\n\r\n',
   ]
   while (!signal.aborted) {
-    const { hostname, port } = new URL(asker.urls[randomBelow(systemRandom, asker.urls.length)] ?? '')
+    const { hostname, port } = new URL(client.urls[randomBelow(systemRandom, client.urls.length)] ?? '')
     const socket = connect(Number(port), hostname)
     socket.on('error', () => socket.destroy())
     socket.write(nonsense[randomBelow(systemRandom, nonsense.length)] ?? '')

@@ -8,9 +8,9 @@ import { systemRandom } from '../../../src/lib/random.ts'
 import { runCommand } from '../../../src/lib/run-command.ts'
 import { startEmbedded } from '../../../src/store/embedded/embedded.ts'
 import { freePort } from '../free-port.ts'
-import { leftoversOf } from '../leftovers.ts'
+import { findLeftovers } from '../leftovers.ts'
 import { onServer } from '../postgres.ts'
-import { makeProgram, type Program } from '../program.ts'
+import { makeProgram, type ProgramProcess } from '../program.ts'
 import { whyNoServer } from '../server.ts'
 import { waitUntil } from '../wait.ts'
 
@@ -23,7 +23,7 @@ export type Cluster = {
   readonly areReal: boolean
   readonly why: string
   /** The processes that no fault is done to. */
-  readonly steady: readonly { readonly name: string; readonly program: Pick<Program, 'pid'> }[]
+  readonly steady: readonly { readonly name: string; readonly program: Pick<ProgramProcess, 'pid'> }[]
   /** Each resolves once what it did is over. */
   readonly faults: readonly { readonly name: string; readonly inject: () => Promise<void> }[]
   /** Waits until no run is open. */
@@ -73,7 +73,7 @@ export async function openCluster(): Promise<Cluster> {
     return join(root, name)
   }
 
-  const servers: { readonly program: Program; readonly url: string }[] = []
+  const servers: { readonly program: ProgramProcess; readonly url: string }[] = []
   for (let n = 0; n < REPLICAS; n++) {
     const port = String(await freePort())
     const settings = { ...shared, SANDYARD_DATA_DIR: folder(`server-${String(n)}`), SANDYARD_PORT: port }
@@ -83,7 +83,7 @@ export async function openCluster(): Promise<Cluster> {
     servers.push({ program, url })
   }
   const urls = servers.map(({ url }) => url)
-  const workers: { readonly program: Program; readonly dataDir: string }[] = []
+  const workers: { readonly program: ProgramProcess; readonly dataDir: string }[] = []
   for (let n = 0; n < WORKERS; n++) {
     const dataDir = folder(`worker-${String(n)}`)
     const token = await makeToken({ ...shared, SANDYARD_DATA_DIR: folder(`operator-${String(n)}`) })
@@ -99,11 +99,11 @@ export async function openCluster(): Promise<Cluster> {
   const [steadyServer, server] = servers
   const [steadyWorker, worker] = workers
   assert.ok(steadyServer !== undefined && server !== undefined && steadyWorker !== undefined && worker !== undefined)
-  const again = async (program: Program): Promise<void> => {
+  const again = async (program: ProgramProcess): Promise<void> => {
     await program.kill9()
     await program.start()
   }
-  const freeze = async (program: Program): Promise<void> => {
+  const freeze = async (program: ProgramProcess): Promise<void> => {
     program.freeze()
     await systemClock.sleep(FROZEN_MS)
     program.thaw()
@@ -137,7 +137,7 @@ export async function openCluster(): Promise<Cluster> {
     async leftovers() {
       for (const { program } of workers) await program.stop()
       const known = workers.filter(({ dataDir }) => existsSync(join(dataDir, 'name-prefix')))
-      return (await Promise.all(known.map(({ dataDir }) => leftoversOf(dataDir)))).flat()
+      return (await Promise.all(known.map(({ dataDir }) => findLeftovers(dataDir)))).flat()
     },
     output: () => [...servers, ...workers].map(({ program }) => program.output().slice(-2_000)).join('\n---\n'),
     [Symbol.asyncDispose]: () => keep.disposeAsync(),

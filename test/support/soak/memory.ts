@@ -1,5 +1,5 @@
 import { residentMib } from '../process-memory.ts'
-import type { Program } from '../program.ts'
+import type { ProgramProcess } from '../program.ts'
 
 /** What a process held over time, in MiB. */
 export type MemoryWatch = {
@@ -10,7 +10,7 @@ export type MemoryWatch = {
 }
 
 /** Watches a process that lives through the whole soak. */
-export function watchMemory(name: string, program: Pick<Program, 'pid'>): MemoryWatch {
+export function watchMemory(name: string, program: Pick<ProgramProcess, 'pid'>): MemoryWatch {
   const samples: number[] = []
   return {
     name,

@@ -1,5 +1,5 @@
 /** What the clients of a soak met, counted. */
-export type Tally = {
+export type SoakTally = {
   /** Adds one to a count. */
   count(what: Counted): void
   /** Notes what must never be; the soak fails with it. */
@@ -8,7 +8,7 @@ export type Tally = {
   readonly breaches: readonly string[]
 }
 
-export const COUNTED = [
+export const COUNTER_NAMES = [
   'requests',
   'refused while something was away',
   'connections that broke',
@@ -20,16 +20,16 @@ export const COUNTED = [
   'pages read',
   'hostile connections',
 ] as const
-type Counted = (typeof COUNTED)[number]
+type Counted = (typeof COUNTER_NAMES)[number]
 
 /** The most breaches that are kept: the first say why. */
 const BREACHES_KEPT = 20
 
 /** An empty tally. */
-export function makeTally(): Tally {
+export function makeTally(): SoakTally {
   const counts: Record<Counted, number> = Object.assign(
     Object.create(null),
-    Object.fromEntries(COUNTED.map((what) => [what, 0])),
+    Object.fromEntries(COUNTER_NAMES.map((what) => [what, 0])),
   )
   const breaches: string[] = []
   return {

@@ -23,7 +23,7 @@ import {
   makeSimulatedWorld,
   type SimulatedWorld,
 } from '../../../src/worker/drivers/simulated.ts'
-import { neverWanted } from '../../support/never-wanted.ts'
+import { rejectOnAbort } from '../../support/never-wanted.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -356,7 +356,7 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
     },
     {
       controlPlane: {
-        standBy: neverWanted,
+        standBy: rejectOnAbort,
         sync(request, signal) {
           syncs += 1
           return real.sync(request, signal)

@@ -11,7 +11,7 @@ import { ExecFailure } from '../../../src/worker/channel/guest.ts'
 import type { Guest } from '../../../src/worker/channel/guest.ts'
 import { connectAgent } from '../../support/agent-client.ts'
 import { isAlive, makeLocalGuest } from '../../support/local-guest.ts'
-import { waitUntil, waitUntilStill } from '../../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 
 const MIB = 1024 * 1024
 const guest = makeLocalGuest()
@@ -270,7 +270,7 @@ test('processes that do not read their input together keep a bounded part of it,
     client.send(id, 'core.exec.stdin', { data: Buffer.alloc(0) })
   }
   await client.next((message) => message.type === 'core.exec.started')
-  await waitUntilStill(() => client.stream.writableLength)
+  await waitUntilUnchanged(() => client.stream.writableLength)
   assert.ok(
     client.stream.writableLength > 40 * MIB,
     `only ${String(client.stream.writableLength)} bytes of 80 MiB wait`,

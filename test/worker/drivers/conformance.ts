@@ -6,7 +6,7 @@ import type { Mount, SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { StartError, type Driver } from '../../../src/worker/drivers/driver.ts'
 import { named, tmpfs, wantedWithMounts } from '../../support/mounts.ts'
-import { PACE } from '../../support/pace.ts'
+import { TIMEOUT_FACTOR } from '../../support/pace.ts'
 
 /** What the suite needs of a driver to try it. */
 export type ConformanceSubject = {
@@ -33,7 +33,7 @@ const NEVER = new AbortController().signal
 /** The promises of `Driver` that every driver keeps, as tests. */
 export function describeConformance(subject: ConformanceSubject): void {
   const promise = (sentence: string, body: (driver: Driver, t: TestContext) => Promise<void>): void => {
-    test(sentence, { timeout: 60_000 * PACE }, async (t) => {
+    test(sentence, { timeout: 60_000 * TIMEOUT_FACTOR }, async (t) => {
       if (subject.whyNot !== null) {
         t.skip(subject.whyNot)
         return
@@ -187,13 +187,13 @@ export function describeConformance(subject: ConformanceSubject): void {
       const before = calls
       await until(() => Promise.resolve(calls > before || calls > 1))
       unwatch()
-      assert.ok(systemClock.monotonicMs() - endedAtMs < 1000 * PACE)
+      assert.ok(systemClock.monotonicMs() - endedAtMs < 1000 * TIMEOUT_FACTOR)
       assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'exited', code: 7 })
       await until(async () => (await subject.leftovers()).length === 0)
     })
 
     promise('says when a sandbox was idle for its whole timeout', async (driver) => {
-      const lifecycle = { ephemeral: false, idle_timeout_secs: PACE, max_duration_secs: null }
+      const lifecycle = { ephemeral: false, idle_timeout_secs: TIMEOUT_FACTOR, max_duration_secs: null }
       const wanted = subject.wanted({ lifecycle })
       await driver.start(wanted, NEVER)
       assert.notEqual((await find(driver, wanted.run_id))?.is_idle_expired, true)
@@ -281,7 +281,7 @@ export async function find(driver: Driver, run: RunId): Promise<SeenRun | undefi
 
 /** Waits until something holds; rejects after 10 s (times PACE). */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
-  const deadlineMs = systemClock.monotonicMs() + 10_000 * PACE
+  const deadlineMs = systemClock.monotonicMs() + 10_000 * TIMEOUT_FACTOR
   while (!(await holds())) {
     if (systemClock.monotonicMs() > deadlineMs) throw new Error('what was waited for did not come within 10 s')
     await systemClock.sleep(10)
