@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { settingRows } from '../src/config.ts'
 import { EVENT_TYPES } from '../src/domain/events/event-types.ts'
-import { abilitiesTable } from '../src/domain/spec/required-abilities.ts'
+import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-plan.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
 
@@ -30,7 +30,7 @@ const settings = table([
 const abilities = table([
   ['field', '`oci`', '`microsandbox`', 'what it asks'],
   ['---', '---', '---', '---'],
-  ...abilitiesTable.map(({ ability, fields, meaning }) => [
+  ...ABILITIES_TABLE.map(({ ability, fields, meaning }) => [
     fields,
     ...[OCI_ABILITIES, MICROSANDBOX_ABILITIES].map((offered) =>
       ability !== null && offered.includes(ability) ? 'enforced' : '**refused**',

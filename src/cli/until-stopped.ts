@@ -7,7 +7,7 @@ import { makeStopSignals } from './stop-signals.ts'
 export function listenForStopSignals(): AbortSignal {
   const stop = makeStopSignals({
     clock: systemClock,
-    printStatus,
+    say: printStatus,
     force: (name) => process.exit(128 + constants.signals[name]),
   })
   process.on('SIGINT', stop.handleSignal)

@@ -11,7 +11,7 @@ export const Uuid = Type.String({ format: 'uuid' })
 export const DateTime = Type.String({ format: 'date-time' })
 
 /** An object of a request: fields that it does not list are refused. */
-export function input<const Properties extends Record<string, TSchema>>(
+export function requestObject<const Properties extends Record<string, TSchema>>(
   properties: Properties,
   options: Documentation = {},
 ) {
@@ -21,29 +21,32 @@ export function input<const Properties extends Record<string, TSchema>>(
 export type Documentation = { readonly title?: string; readonly description?: string }
 
 /** A schema with one `type`, or null: the type becomes a list of types, so that an error names both. */
-export function orNull<Schema extends TSchema>(schema: Schema) {
+export function nullable<Schema extends TSchema>(schema: Schema) {
   if (!('type' in schema) || typeof schema.type !== 'string') throw new Error('orNull takes a schema with one type')
   const values = 'enum' in schema && Array.isArray(schema.enum) ? { enum: [...schema.enum, null] } : {}
   return Type.Unsafe<Static<Schema> | null>({ ...schema, type: [schema.type, 'null'], ...values })
 }
 
 /** A component, or null. */
-export function componentOrNull<Schema extends TSchema>(schema: Schema) {
+export function nullableComponent<Schema extends TSchema>(schema: Schema) {
   return Type.Unsafe<Static<Schema> | null>({ anyOf: [schema, { type: 'null' }] })
 }
 
 /** One of a closed set of strings. */
-export function oneOf<const Value extends string>(values: readonly Value[], options: Documentation = {}) {
+export function stringEnum<const Value extends string>(values: readonly Value[], options: Documentation = {}) {
   return Type.Unsafe<Value>({ type: 'string', enum: [...values], ...options })
 }
 
 /** One of a closed set of strings of a request: in snake_case, or in the PascalCase of some reply shapes. */
-export function oneOfEither<const Value extends string>(values: readonly Value[], options: Documentation = {}) {
+export function stringEnumEitherCase<const Value extends string>(
+  values: readonly Value[],
+  options: Documentation = {},
+) {
   return Type.Unsafe<EitherCasing<Value>>({ type: 'string', enum: eitherCasing(values), ...options })
 }
 
 /** Objects told apart by the string in `tag`, so that an error is about the variant that was meant. */
-export function variants<const Variants extends readonly TSchema[]>(
+export function taggedUnion<const Variants extends readonly TSchema[]>(
   tag: string,
   list: Variants,
   options: Documentation = {},
@@ -95,12 +98,12 @@ export const MessageReply = Type.Object(
 )
 
 /** A page of a list. `next_cursor` is null on the last one. */
-export function page<Item extends TSchema>(item: Item, title: string) {
+export function pageOf<Item extends TSchema>(item: Item, title: string) {
   return Type.Object(
     {
       data: Type.Array(item),
       has_more: Type.Boolean({ description: 'Whether another page follows.' }),
-      next_cursor: orNull(Type.String({ description: 'The `cursor` of the next page.' })),
+      next_cursor: nullable(Type.String({ description: 'The `cursor` of the next page.' })),
     },
     { title, description: 'A page of a list.' },
   )

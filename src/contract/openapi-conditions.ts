@@ -2,7 +2,7 @@ import type { Operation } from './operation.ts'
 
 /** What the document says of conditional requests and of those that are told apart by a key: RFC 9110, 13. */
 
-export const HEADERS = { 'x-request-id': { $ref: '#/components/headers/RequestId' } }
+export const COMMON_HEADERS = { 'x-request-id': { $ref: '#/components/headers/RequestId' } }
 
 export const CONDITION_HEADERS = {
   ETag: { description: 'Names this state of the object.', schema: { type: 'string' } },
@@ -12,34 +12,36 @@ export const CONDITION_HEADERS = {
   },
 }
 
-const TAG = { ETag: { $ref: '#/components/headers/ETag' } }
-const REPLAYED = { 'Idempotency-Replayed': { $ref: '#/components/headers/IdempotencyReplayed' } }
+const ETAG_HEADER = { ETag: { $ref: '#/components/headers/ETag' } }
+const REPLAYED_HEADER = { 'Idempotency-Replayed': { $ref: '#/components/headers/IdempotencyReplayed' } }
 
 /** The reply to `If-None-Match` with the tag of the object as it is. */
-export const NOT_MODIFIED = { 304: { description: 'The object is still as it was.', headers: { ...HEADERS, ...TAG } } }
+export const NOT_MODIFIED = {
+  304: { description: 'The object is still as it was.', headers: { ...COMMON_HEADERS, ...ETAG_HEADER } },
+}
 
 /** Whether an operation answers one object with its tag. */
-export function isTagged({ reply }: Operation): boolean {
-  return reply.kind === 'json' && reply.tagged === true
+export function hasETag({ reply }: Operation): boolean {
+  return reply.kind === 'json' && reply.hasETag === true
 }
 
 /** The headers of a reply of an operation that succeeds. */
-export function headersOf(operation: Operation): object {
+export function replyHeaders(operation: Operation): object {
   const isKeyed = operation.method === 'POST'
-  return { ...HEADERS, ...(isTagged(operation) ? TAG : {}), ...(isKeyed ? REPLAYED : {}) }
+  return { ...COMMON_HEADERS, ...(hasETag(operation) ? ETAG_HEADER : {}), ...(isKeyed ? REPLAYED_HEADER : {}) }
 }
 
 /** The headers that a request of an operation may carry beside its own. */
-export function conditionsOf(operation: Operation): readonly object[] {
-  const { method, matches } = operation
+export function conditionParameters(operation: Operation): readonly object[] {
+  const { method, checksIfMatch } = operation
   return [
-    ...(method === 'POST' ? [KEY] : []),
-    ...(matches === true ? [IF_MATCH] : []),
-    ...(method === 'GET' && isTagged(operation) ? [IF_NONE_MATCH] : []),
+    ...(method === 'POST' ? [IDEMPOTENCY_KEY] : []),
+    ...(checksIfMatch === true ? [IF_MATCH] : []),
+    ...(method === 'GET' && hasETag(operation) ? [IF_NONE_MATCH] : []),
   ]
 }
 
-const KEY = {
+const IDEMPOTENCY_KEY = {
   name: 'Idempotency-Key',
   in: 'header',
   required: false,

@@ -1,7 +1,14 @@
 import type { TSchema } from 'typebox'
 import { PROBLEMS, type ProblemCode } from '../domain/problem.ts'
 import { ErrorReply } from './common.ts'
-import { conditionsOf, CONDITION_HEADERS, headersOf, HEADERS, isTagged, NOT_MODIFIED } from './openapi-conditions.ts'
+import {
+  conditionParameters,
+  CONDITION_HEADERS,
+  replyHeaders,
+  COMMON_HEADERS,
+  hasETag,
+  NOT_MODIFIED,
+} from './openapi-conditions.ts'
 import { problemsOf, type Operation } from './operation.ts'
 import { OPERATIONS } from './operations.ts'
 
@@ -67,7 +74,7 @@ function renderOperation(operation: Operation, components: Components): object {
       ...renderParameters(params, 'path', components),
       ...renderParameters(query, 'query', components),
       ...(headers === undefined ? [] : renderParameters(headers, 'header', components)),
-      ...conditionsOf(operation),
+      ...conditionParameters(operation),
     ],
     ...(hasBody
       ? {
@@ -81,7 +88,7 @@ function renderOperation(operation: Operation, components: Components): object {
     responses: {
       [reply.status]: {
         description: reply.description,
-        headers: headersOf(operation),
+        headers: replyHeaders(operation),
         ...(reply.kind === 'json'
           ? { content: { 'application/json': { schema: render(reply.schema, components) } } }
           : {}),
@@ -89,7 +96,7 @@ function renderOperation(operation: Operation, components: Components): object {
         ...(reply.kind === 'events' ? { content: renderEvents(reply.schema, components) } : {}),
         ...(reply.kind === 'text' ? { content: { 'text/plain': { schema: { type: 'string' } } } } : {}),
       },
-      ...(isTagged(operation) && operation.method === 'GET' ? NOT_MODIFIED : {}),
+      ...(hasETag(operation) && operation.method === 'GET' ? NOT_MODIFIED : {}),
       ...renderProblems(operation, components),
     },
   }
@@ -135,8 +142,8 @@ function renderProblems(operation: Operation, components: Components): object {
           description: codes.map((code) => `\`${code}\``).join(', '),
           headers:
             status === 429 || status === 503 || codes.includes('idempotency_key_in_use')
-              ? { ...HEADERS, ...RETRY_AFTER }
-              : HEADERS,
+              ? { ...COMMON_HEADERS, ...RETRY_AFTER }
+              : COMMON_HEADERS,
           content: { 'application/json': { schema: render(ErrorReply, components) } },
         },
       ]),

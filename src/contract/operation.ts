@@ -1,7 +1,7 @@
 import type { Static, TSchema } from 'typebox'
 import type { Scope } from '../domain/orgs/caller.ts'
 import type { ProblemCode } from '../domain/problem.ts'
-import { input } from './common.ts'
+import { requestObject } from './common.ts'
 
 /** One operation of the API: the route, its validation, and its entry in the document all come from this. */
 export type Operation<
@@ -31,12 +31,12 @@ export type Operation<
   /** `bytes`: the body is any bytes, streamed, whatever its content type says; `body` is then unused. */
   readonly takes?: 'bytes'
   /** Whether `If-Match` is looked at, within the transaction of the change; elsewhere it is refused. */
-  readonly matches?: true
+  readonly checksIfMatch?: true
   /**
    * Of a POST: whether a request under an Idempotency-Key whose first try ended without a reply is served again, because its
    * use case then finds what was done. One that isn't is refused: `idempotency_reply_lost`.
    */
-  readonly resumes?: true
+  readonly isResumable?: true
 }
 
 /** What an operation answers when all is well. */
@@ -48,13 +48,13 @@ export type Reply =
   | { readonly kind: 'text'; readonly status: 200; readonly description: string }
   | { readonly kind: 'websocket'; readonly status: 101; readonly description: string }
 
-/** `tagged`: one object, with its `ETag`; `If-None-Match` is looked at. */
+/** `taggedReply`: one object, with its `ETag`; `If-None-Match` is looked at. */
 export type JsonReply = {
   readonly kind: 'json'
   readonly status: 200
   readonly schema: TSchema
   readonly description: string
-  readonly tagged?: true
+  readonly hasETag?: true
 }
 
 /** A request whose parts were checked against their schemas. */
@@ -64,48 +64,48 @@ export type RequestOf<Of extends Operation> = {
   readonly body: Static<Of['body']>
 }
 
-export const NoParams = input({})
-export const NoQuery = input({})
-export const NoBody = input({})
+export const NoParams = requestObject({})
+export const NoQuery = requestObject({})
+export const NoBody = requestObject({})
 
 /** A row of the table: what is not given takes nothing, refuses nothing of its own, and needs the scope of its method. */
-export function operation<
+export function defineOperation<
   Params extends TSchema = typeof NoParams,
   Query extends TSchema = typeof NoQuery,
   Body extends TSchema = typeof NoBody,
 >(given: Parts<Params, Query, Body>): Operation<Params, Query, Body>
-export function operation(given: Partial<Operation> & Pick<Operation, Given>): Operation {
+export function defineOperation(given: Partial<Operation> & Pick<Operation, RequiredParts>): Operation {
   const access = given.method === 'GET' ? 'read' : 'write'
   return { params: NoParams, query: NoQuery, body: NoBody, problems: [], access, ...given }
 }
-type Given = 'id' | 'method' | 'path' | 'tag' | 'summary' | 'reply'
+type RequiredParts = 'id' | 'method' | 'path' | 'tag' | 'summary' | 'reply'
 type Parts<Params extends TSchema, Query extends TSchema, Body extends TSchema> = Pick<
   Operation<Params, Query, Body>,
-  Given
+  RequiredParts
 > &
   Partial<Operation<Params, Query, Body>>
 
 /** A reply of JSON. */
-export function json(schema: TSchema, description: string): Reply {
+export function jsonReply(schema: TSchema, description: string): Reply {
   return { kind: 'json', status: 200, schema, description }
 }
 
 /** A reply of one object, with its `ETag`. */
-export function object(schema: TSchema, description: string): Reply {
-  return { kind: 'json', status: 200, schema, description, tagged: true }
+export function taggedReply(schema: TSchema, description: string): Reply {
+  return { kind: 'json', status: 200, schema, description, hasETag: true }
 }
 
 /** Every refusal that an operation may answer with. */
 export function problemsOf(operation: Operation): readonly ProblemCode[] {
   if (operation.access === 'none') return operation.problems
   const takesBody = operation.method === 'GET' ? [] : (['payload_too_large', 'unsupported_media_type'] as const)
-  const keyed = operation.method === 'POST' ? KEYED : []
-  const matched = operation.matches === true ? (['precondition_failed'] as const) : []
-  return [...new Set([...COMMON, ...takesBody, ...keyed, ...matched, ...operation.problems])]
+  const keyed = operation.method === 'POST' ? IDEMPOTENCY_PROBLEMS : []
+  const matched = operation.checksIfMatch === true ? (['precondition_failed'] as const) : []
+  return [...new Set([...COMMON_PROBLEMS, ...takesBody, ...keyed, ...matched, ...operation.problems])]
 }
 
-const KEYED = ['idempotency_key_reused', 'idempotency_key_in_use', 'idempotency_reply_lost'] as const
-const COMMON = [
+const IDEMPOTENCY_PROBLEMS = ['idempotency_key_reused', 'idempotency_key_in_use', 'idempotency_reply_lost'] as const
+const COMMON_PROBLEMS = [
   'invalid_request',
   'invalid_api_key',
   'forbidden',

@@ -1,10 +1,10 @@
 import type { Operation } from './operation.ts'
 import { ACCOUNT_OPERATIONS } from './orgs/account-operations.ts'
-import { BILLING_OPERATIONS } from './usage/operations.ts'
+import { USAGE_OPERATIONS } from './usage/operations.ts'
 import { EVENT_OPERATIONS } from './events/operations.ts'
 import { ORG_OPERATIONS } from './orgs/org-operations.ts'
 import { QUOTA_OPERATIONS } from './orgs/quota-operations.ts'
-import { SANDBOX_LOG_OPERATIONS } from './streams/operations.ts'
+import { LOG_OPERATIONS } from './streams/operations.ts'
 import { SANDBOX_BY_NAME_OPERATIONS } from './sandboxes/operations-by-name.ts'
 import { SANDBOX_OPERATIONS } from './sandboxes/operations.ts'
 import { SERVICE_OPERATIONS } from './service/operations.ts'
@@ -14,14 +14,14 @@ import { VOLUME_OPERATIONS } from './volumes/operations.ts'
 /** Every operation of the API. A route, its validation, its metrics and its documentation all follow from a row. */
 export const OPERATIONS = {
   ...SANDBOX_OPERATIONS,
-  ...SANDBOX_LOG_OPERATIONS,
+  ...LOG_OPERATIONS,
   ...SANDBOX_BY_NAME_OPERATIONS,
   ...VOLUME_OPERATIONS,
   ...VOLUME_FILE_OPERATIONS,
   ...ORG_OPERATIONS,
   ...QUOTA_OPERATIONS,
   ...ACCOUNT_OPERATIONS,
-  ...BILLING_OPERATIONS,
+  ...USAGE_OPERATIONS,
   ...EVENT_OPERATIONS,
   ...SERVICE_OPERATIONS,
 } as const satisfies Record<string, Operation>

@@ -41,7 +41,7 @@ export const PROBLEMS = {
 export type ProblemCode = keyof typeof PROBLEMS
 
 /** The word for programs in a refusal: the catalogue's key, but where the contract gives two statuses to one code. */
-export function codeOnWire(code: ProblemCode): string {
+export function publicCode(code: ProblemCode): string {
   const problem = PROBLEMS[code]
   return 'code' in problem ? problem.code : code
 }

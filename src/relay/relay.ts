@@ -18,25 +18,25 @@ export type Relay<Asked, Stream> = {
    * Keeps a connection that a worker opened ahead of need. `begin` is called at most once, with what is wanted; it answers
    * null when the connection is gone. What is returned withdraws it.
    */
-  standBy(workerId: string, begin: Begin<Asked, Stream>): () => void
+  addStandby(workerId: string, begin: StartStream<Asked, Stream>): () => void
   /** All open tickets of a worker. */
-  showTickets(workerId: string): readonly Ticket<Asked>[]
+  openTickets(workerId: string): readonly Ticket<Asked>[]
   /** Whether a worker may dial in with a ticket. */
-  isOpen(workerId: string, ticket: string): boolean
+  hasTicket(workerId: string, ticket: string): boolean
   /** Gives the stream that a worker dialled in with to whoever waits for it; false when the ticket is not its or is over. */
   accept(workerId: string, ticket: string, stream: Stream): boolean
   /** How many tickets are open. */
-  readonly waiting: number
+  readonly openTicketCount: number
   /** On how many connections workers stand by. */
-  readonly standingBy: number
+  readonly standbyCount: number
 }
 
 /** The most tickets that may be open at once, over all workers. */
 export const TICKET_LIMIT = 10_000
 
-type Begin<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
+type StartStream<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
 
-type Open<Asked, Stream> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Stream) => void }
+type OpenTicket<Asked, Stream> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Stream) => void }
 
 /**
  * Makes a relay; `newTicket` gives unguessable texts, `onTicket` is called when a worker has a ticket to take, `onOver` when
@@ -47,17 +47,17 @@ export function makeRelay<Asked extends object, Stream>(options: {
   readonly onTicket: (workerId: string, ticket: Ticket<Asked>) => void
   readonly onOver?: (ticket: string) => void
 }): Relay<Asked, Stream> {
-  const byWorker = new Map<string, Map<string, Open<Asked, Stream>>>()
-  const spares = new Map<string, Set<Begin<Asked, Stream>>>()
+  const byWorker = new Map<string, Map<string, OpenTicket<Asked, Stream>>>()
+  const standbys = new Map<string, Set<StartStream<Asked, Stream>>>()
   let waiting = 0
 
-  const withdraw = (workerId: string, begin: Begin<Asked, Stream>): void => {
-    const ofWorker = spares.get(workerId)
+  const withdraw = (workerId: string, begin: StartStream<Asked, Stream>): void => {
+    const ofWorker = standbys.get(workerId)
     ofWorker?.delete(begin)
-    if (ofWorker?.size === 0) spares.delete(workerId)
+    if (ofWorker?.size === 0) standbys.delete(workerId)
   }
-  const takeSpare = (workerId: string): Begin<Asked, Stream> | null => {
-    const [begin = null] = spares.get(workerId) ?? []
+  const takeStandby = (workerId: string): StartStream<Asked, Stream> | null => {
+    const [begin = null] = standbys.get(workerId) ?? []
     if (begin !== null) withdraw(workerId, begin)
     return begin
   }
@@ -73,7 +73,7 @@ export function makeRelay<Asked extends object, Stream>(options: {
   return {
     async open(workerId, asked, signal) {
       signal.throwIfAborted()
-      for (let begin = takeSpare(workerId); begin !== null; begin = takeSpare(workerId)) {
+      for (let begin = takeStandby(workerId); begin !== null; begin = takeStandby(workerId)) {
         const stream = await begin(asked)
         if (stream !== null) return stream
       }
@@ -85,7 +85,7 @@ export function makeRelay<Asked extends object, Stream>(options: {
         close(workerId, ticket.ticket)
         reject(reasonOf(signal))
       }
-      const tickets = byWorker.get(workerId) ?? new Map<string, Open<Asked, Stream>>()
+      const tickets = byWorker.get(workerId) ?? new Map<string, OpenTicket<Asked, Stream>>()
       byWorker.set(workerId, tickets.set(ticket.ticket, { ticket, resolve }))
       waiting += 1
       signal.addEventListener('abort', onAbort, { once: true })
@@ -96,15 +96,15 @@ export function makeRelay<Asked extends object, Stream>(options: {
         signal.removeEventListener('abort', onAbort)
       }
     },
-    standBy(workerId, begin) {
-      const ofWorker = spares.get(workerId) ?? new Set()
-      spares.set(workerId, ofWorker.add(begin))
+    addStandby(workerId, begin) {
+      const ofWorker = standbys.get(workerId) ?? new Set()
+      standbys.set(workerId, ofWorker.add(begin))
       return () => {
         withdraw(workerId, begin)
       }
     },
-    showTickets: (workerId) => [...(byWorker.get(workerId)?.values() ?? [])].map(({ ticket }) => ticket),
-    isOpen: (workerId, ticket) => byWorker.get(workerId)?.has(ticket) === true,
+    openTickets: (workerId) => [...(byWorker.get(workerId)?.values() ?? [])].map(({ ticket }) => ticket),
+    hasTicket: (workerId, ticket) => byWorker.get(workerId)?.has(ticket) === true,
     accept(workerId, ticket, stream) {
       const one = byWorker.get(workerId)?.get(ticket)
       if (one === undefined) return false
@@ -112,11 +112,11 @@ export function makeRelay<Asked extends object, Stream>(options: {
       one.resolve(stream)
       return true
     },
-    get waiting() {
+    get openTicketCount() {
       return waiting
     },
-    get standingBy() {
-      return [...spares.values()].reduce((sum, ofWorker) => sum + ofWorker.size, 0)
+    get standbyCount() {
+      return [...standbys.values()].reduce((sum, ofWorker) => sum + ofWorker.size, 0)
     },
   }
 }

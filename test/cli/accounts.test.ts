@@ -8,7 +8,7 @@ import { after, before, test } from 'node:test'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
 import { listEvents } from '../../src/control/events/read-events.ts'
 import { OPERATOR } from '../../src/domain/orgs/caller.ts'
-import { readDuration } from '../../src/domain/duration.ts'
+import { parseDurationMs } from '../../src/domain/duration.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { addOrg } from '../support/orgs.ts'
 import { spawnProgram } from '../support/server.ts'
@@ -112,7 +112,10 @@ test('with several organizations a command must name its own, and touches no oth
 })
 
 test('a duration is a whole number with its unit', () => {
-  assert.deepEqual(['90m', '12h', '30d', '8w'].map(readDuration), [5_400_000, 43_200_000, 2_592_000_000, 4_838_400_000])
+  assert.deepEqual(
+    ['90m', '12h', '30d', '8w'].map(parseDurationMs),
+    [5_400_000, 43_200_000, 2_592_000_000, 4_838_400_000],
+  )
   for (const bad of ['', '0d', '30', 'd', '-1d', '1.5h', '1 d', '9999999d', '1y'])
-    assert.equal(readDuration(bad), null, bad)
+    assert.equal(parseDurationMs(bad), null, bad)
 })

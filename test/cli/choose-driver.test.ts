@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { chooseDriver, type DriverSurvey } from '../../src/cli/worker/choose-driver.ts'
 import { formatDrivers } from '../../src/cli/commands/doctor.ts'
 
-const FIT = { lacks: [], keepsSandboxes: false } as const
+const FIT = { missing: [], hasSandboxes: false } as const
 const MICROVM: DriverSurvey = { ...FIT, name: 'microsandbox', isolation: 'microVM', refusedFields: ['`a.b`'] }
 const OCI: DriverSurvey = { ...FIT, name: 'oci', isolation: 'crun', refusedFields: ['`init`', '`c` of type `d`'] }
 const unable = (survey: DriverSurvey): DriverSurvey => ({ ...survey, missing: ['no /dev/kvm', 'not root'] })

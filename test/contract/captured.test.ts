@@ -5,10 +5,10 @@ import { normalizeSpec } from '../../src/domain/spec/normalize-spec.ts'
 import { projectSpec } from '../../src/domain/spec/project-spec.ts'
 import { requiredAbilities } from '../../src/domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
-import { makeParserMaker } from '../../src/http/requests/validate.ts'
+import { makeSchemaCompiler } from '../../src/http/requests/validate.ts'
 import { capturedBodies, contractIsMissing, publishedSchema } from '../support/contract.ts'
 
-const parse = makeParserMaker()(CreateSandboxInput, 'body')
+const parse = makeSchemaCompiler()(CreateSandboxInput, 'body')
 
 function specOf(body: unknown): SandboxSpec {
   const result = normalizeSpec(parse(body))

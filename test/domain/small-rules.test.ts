@@ -5,12 +5,12 @@ import { ABILITIES } from '../../src/domain/spec/abilities.ts'
 import { eitherCasing, pascalCase, snakeCase } from '../../src/domain/casing.ts'
 import { decodeCursor, encodeCursor } from '../../src/domain/requests/cursor.ts'
 import { normalizeGuestPath } from '../../src/domain/spec/guest-path.ts'
-import { parseLabelFilter, refuseLabels } from '../../src/domain/sandboxes/labels.ts'
+import { parseLabelFilter, findLabelRefusal } from '../../src/domain/sandboxes/labels.ts'
 import { isName, isSlug } from '../../src/domain/sandboxes/names.ts'
 import { Problem } from '../../src/domain/problem.ts'
-import { abilitiesTable } from '../../src/domain/spec/required-abilities.ts'
+import { ABILITIES_TABLE } from '../../src/domain/spec/required-abilities.ts'
 import { renderSandbox, type Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
-import { makeSlug } from '../../src/domain/sandboxes/slugs.ts'
+import { generateSlug } from '../../src/domain/sandboxes/slugs.ts'
 import { RLIMIT_RESOURCES } from '../../src/domain/spec/spec.ts'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../src/domain/sandboxes/lifecycle.ts'
@@ -19,12 +19,12 @@ test('every made slug is a slug, and made from other numbers it is another one',
   fc.assert(
     fc.property(fc.array(fc.nat(), { minLength: 6, maxLength: 6 }), (numbers) => {
       const queue = [...numbers]
-      assert.ok(isSlug(makeSlug((below) => (queue.shift() ?? 0) % below)))
+      assert.ok(isSlug(generateSlug((below) => (queue.shift() ?? 0) % below)))
     }),
   )
   assert.notEqual(
-    makeSlug(() => 0),
-    makeSlug((below) => below - 1),
+    generateSlug(() => 0),
+    generateSlug((below) => below - 1),
   )
 })
 
@@ -42,10 +42,10 @@ test('a slug has 3 to 63 lowercase letters, digits and single hyphens inside', (
 
 test('labels with a reserved prefix are refused, and searched for without a word', () => {
   for (const key of ['sandbox.a', 'microsandbox.b', 'service.c']) {
-    assert.equal(refuseLabels({ [key]: '1' }, 'labels')?.code, 'invalid_request')
+    assert.equal(findLabelRefusal({ [key]: '1' }, 'labels')?.code, 'invalid_request')
     assert.deepEqual(parseLabelFilter(JSON.stringify({ [key]: '1' })), { labels: { [key]: '1' } })
   }
-  assert.equal(refuseLabels({ team: 'ml', empty: '' }, 'labels'), null)
+  assert.equal(findLabelRefusal({ team: 'ml', empty: '' }, 'labels'), null)
   for (const text of ['', 'x', '[]', 'null', '{"a":1}', '{"a":"\\u0000"}'])
     assert.ok('refusal' in parseLabelFilter(text), text)
 })
@@ -81,9 +81,9 @@ test('both spellings of every member of a closed set mean that member', () => {
 })
 
 test('the table of abilities has a row for every ability', () => {
-  const named = abilitiesTable.flatMap(({ ability }) => (ability === null ? [] : [ability]))
+  const named = ABILITIES_TABLE.flatMap(({ ability }) => (ability === null ? [] : [ability]))
   assert.deepEqual(named, [...ABILITIES])
-  for (const { fields, meaning } of abilitiesTable) assert.ok(fields !== '' && meaning !== '')
+  for (const { fields, meaning } of ABILITIES_TABLE) assert.ok(fields !== '' && meaning !== '')
 })
 
 test('a rendered sandbox is JSON of the same sandbox, whatever its name and its failure say', () => {

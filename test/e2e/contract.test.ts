@@ -5,7 +5,7 @@ import type { OperationId } from '../../src/contract/operations.ts'
 import { call, listAll, mustCall } from '../support/api.ts'
 import { capturedBodies, contractIsMissing } from '../support/contract.ts'
 import { DEMO_IMAGE } from '../support/sdk.ts'
-import type { Asking } from '../support/send.ts'
+import type { RequestParts } from '../support/send.ts'
 import { startServer, whyNoServer, type RealServer } from '../support/server.ts'
 import { waitUntil } from '../support/wait.ts'
 
@@ -26,7 +26,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
   const makeOne = (name: string, runtime: object = {}) =>
     mustCall(server, 'create_sandbox', { body: { name, image: DEMO_IMAGE, runtime } })
 
-  async function assertRefused(id: OperationId, asking: Asking, expected: string): Promise<string> {
+  async function assertRefused(id: OperationId, asking: RequestParts, expected: string): Promise<string> {
     const answer = await call(server, id, asking)
     const seen = answer.isRefusal ? `${String(answer.status)} ${answer.body.error.code}` : String(answer.status)
     assert.equal(seen, expected, `${id} ${JSON.stringify(asking).slice(0, 300)} was answered ${answer.text}`)
@@ -153,7 +153,7 @@ describe('the contract over the wire', { skip: whyNoServer() }, () => {
         { body: { image }, query: { start: 'true', wait_for: 'running', wait_timeout: '-1' } },
         'wait_timeout',
       ],
-    ] as const satisfies readonly (readonly [OperationId, Asking, string])[]
+    ] as const satisfies readonly (readonly [OperationId, RequestParts, string])[]
     for (const [id, asking, field] of wrong) {
       const text = await assertRefused(id, asking, '400 invalid_request')
       assert.ok(text.includes(field), `${text} does not name ${field}`)

@@ -32,8 +32,8 @@ describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
     if (!cluster.areReal) t.diagnostic(`the sandboxes are simulated: ${cluster.why}`)
     const tally = makeTally()
     const over = new AbortController()
-    const asker = makeSoakClient(cluster.urls, cluster.key, tally)
-    const deps = { asker, tally, areReal: cluster.areReal, signal: over.signal }
+    const client = makeSoakClient(cluster.urls, cluster.key, tally)
+    const deps = { client, tally, areReal: cluster.areReal, signal: over.signal }
     const watches = cluster.steady.map(({ name, program }) => watchMemory(name, program))
     const clients = [
       ...Array.from({ length: LIVES_AT_ONCE }, () => runSandboxLifecycles(deps)),

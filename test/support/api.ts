@@ -6,8 +6,8 @@ import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes/san
 import type { OrgReply } from '../../src/contract/orgs/org.ts'
 import type { QuotaUsageReply } from '../../src/contract/orgs/quotas.ts'
 import type { VolumeList, VolumeReply } from '../../src/contract/volumes/volumes.ts'
-import { assertReply } from './contract.ts'
-import { exchange, type Asking } from './send.ts'
+import { assertReplyMatchesContract } from './contract.ts'
+import { exchange, type RequestParts } from './send.ts'
 import type { RealServer } from './server.ts'
 
 export type SandboxBody = Static<typeof SandboxReply>
@@ -38,12 +38,12 @@ export type Answer<Body> = { readonly status: number; readonly headers: Headers;
 export async function call<Id extends OperationId>(
   server: Pick<RealServer, 'url' | 'key'>,
   id: Id,
-  asking: Asking = {},
+  asking: RequestParts = {},
 ): Promise<Answer<BodyOf<Id>>> {
   const { status, headers, text } = await exchange(server.url, { id, key: server.key, asking })
   if (!(headers.get('content-type') ?? '').startsWith('application/json'))
     throw new Error(`${id} answered ${String(status)} without JSON: ${text}`)
-  assertReply(id, status, JSON.parse(text))
+  assertReplyMatchesContract(id, status, JSON.parse(text))
   return status >= 400
     ? { status, headers, text, isRefusal: true, body: JSON.parse(text) }
     : { status, headers, text, isRefusal: false, body: JSON.parse(text) }
@@ -53,7 +53,7 @@ export async function call<Id extends OperationId>(
 export async function mustCall<Id extends OperationId>(
   server: Pick<RealServer, 'url' | 'key'>,
   id: Id,
-  asking: Asking = {},
+  asking: RequestParts = {},
 ): Promise<BodyOf<Id>> {
   const answer = await call(server, id, asking)
   if (answer.isRefusal) throw new Error(`${id} was refused: ${answer.text}`)

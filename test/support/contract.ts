@@ -6,7 +6,7 @@ import type { TSchema } from 'typebox'
 import { ErrorReply } from '../../src/contract/common.ts'
 import { problemsOf, type Operation } from '../../src/contract/operation.ts'
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
-import { codeOnWire, PROBLEMS } from '../../src/domain/problem.ts'
+import { publicCode, PROBLEMS } from '../../src/domain/problem.ts'
 
 /** Where the contract of the hosted service lies: published description, recorded traffic. */
 export const CONTRACT_DIR =
@@ -49,7 +49,7 @@ export function publishedSchema(pointer: string): ValidateFunction | null {
  * Asserts that a reply is one that the contract allows for an operation: its status and code are of the operation's, its
  * body fits our own schema without a field beside it, and fits the published document where that has the operation.
  */
-export function assertReply(id: OperationId, status: number, body: unknown): void {
+export function assertReplyMatchesContract(id: OperationId, status: number, body: unknown): void {
   const operation: Operation = OPERATIONS[id]
   const isRefusal = status >= 400
   if (isRefusal) assertCode(operation, status, body)
@@ -64,7 +64,7 @@ function assertCode(operation: Operation, status: number, body: unknown): void {
   const allowed = problemsOf(operation).filter((code) => PROBLEMS[code].status === status)
   const code = codeOf(body)
   assert.ok(
-    allowed.some((one) => codeOnWire(one) === code),
+    allowed.some((one) => publicCode(one) === code),
     `${operation.id} answered ${String(status)} ${String(code)}; its row allows ${allowed.join(', ') || 'no such status'}`,
   )
 }

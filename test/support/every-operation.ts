@@ -11,7 +11,7 @@ import type { EventType } from '../../src/domain/events/event-types.ts'
 import type { OrgId } from '../../src/domain/ids.ts'
 import { behaviourByImage, makeSimulatedDriver } from '../../src/worker/drivers/simulated.ts'
 import { systemClock } from '../../src/lib/clock.ts'
-import type { Asking } from './send.ts'
+import type { RequestParts } from './send.ts'
 import { addKey } from './orgs.ts'
 import { PLAIN_SPEC } from './spec.ts'
 import { waitUntil } from './wait.ts'
@@ -21,7 +21,7 @@ import { makeWorkerWorld, type WorkerWorld } from './worker-world.ts'
 export type KeyedOperation = Exclude<OperationId, keyof typeof SERVICE_OPERATIONS>
 
 /** What an organization has that requests can be about. */
-export type Things = {
+export type ExampleObjects = {
   /** In the name of each of them, and in that of no others. */
   readonly mark: string
   /** Never started. */
@@ -35,7 +35,7 @@ export type Things = {
 
 type Example = {
   /** A request that succeeds for whoever the things belong to. */
-  readonly ask: (things: Things) => Asking
+  readonly ask: (things: ExampleObjects) => RequestParts
   /** The events that it leaves by its caller, in order; none for one that reads. */
   readonly leaves: readonly EventType[]
 }
@@ -56,7 +56,7 @@ export function filePath(path: string): Readonly<Record<string, string>> {
 }
 
 /** One request of each operation; the compiler asks for those of new ones. */
-export const EXAMPLES: Readonly<Record<KeyedOperation, Example>> = {
+export const EXAMPLE_REQUESTS: Readonly<Record<KeyedOperation, Example>> = {
   create_sandbox: changes(['sandbox_created', 'sandbox_starting'], ({ mark }) => ({
     query: { start: 'true' },
     body: { name: `made-${mark}`, image: 'registry.example/box:1' },
@@ -157,7 +157,7 @@ export async function openBusyWorld(): Promise<{
 let made = 0
 
 /** Makes an organization's things anew, under names that nobody else has. */
-export async function makeThings(world: WorkerWorld, caller: Caller): Promise<Things> {
+export async function createExampleObjects(world: WorkerWorld, caller: Caller): Promise<ExampleObjects> {
   const { deps } = world.control
   const mark = String(++made)
   const create = (kind: string) =>
@@ -201,7 +201,7 @@ async function latestEvent(world: WorkerWorld, org: OrgId): Promise<string> {
 }
 
 /** A key of an organization that is no good: expired, or revoked. */
-export async function badKey(world: WorkerWorld, org: OrgId, why: 'expired' | 'revoked'): Promise<string> {
+export async function createUnusableKey(world: WorkerWorld, org: OrgId, why: 'expired' | 'revoked'): Promise<string> {
   const { deps } = world.control
   const past = new Date(deps.clock.now().getTime() - 60_000)
   const key = await addKey(deps, org, { expires_at: why === 'expired' ? past : null })

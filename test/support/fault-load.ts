@@ -39,7 +39,7 @@ const REST_MS = 20
  * sends a request; where none is given, to the server.
  */
 export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, send: typeof call = call): FaultLoad {
-  const known: ExpectedSandbox[] = []
+  const expected: ExpectedSandbox[] = []
   const answers = new Map<number, number>()
   const ended = new AbortController()
   let slowestMs = 0
@@ -58,7 +58,7 @@ export function startLoad(server: Pick<RealServer, 'url' | 'key'>, clients = 6, 
 
   const live = async (): Promise<void> => {
     const own: ExpectedSandbox[] = []
-    while (!ended.signal.aborted) await ACTS[randomBelow(systemRandom, ACTS.length)]?.({ server, ask, own, known })
+    while (!ended.signal.aborted) await ACTS[randomBelow(systemRandom, ACTS.length)]?.({ server, ask, own, expected })
   }
   const lives = Promise.all(Array.from({ length: clients }, live))
   let hasFailed = false
@@ -96,10 +96,10 @@ type Act = (client: {
   readonly server: Pick<RealServer, 'url' | 'key'>
   readonly ask: typeof call
   readonly own: ExpectedSandbox[]
-  readonly known: ExpectedSandbox[]
+  readonly expected: ExpectedSandbox[]
 }) => Promise<void>
 
-const create: Act = async ({ server, ask, own, known }) => {
+const create: Act = async ({ server, ask, own, expected }) => {
   if (own.filter(({ possible }) => !isOnly(possible, 'absent')).length >= MAX_LIVE_SANDBOXES) return
   const one: ExpectedSandbox = {
     name: `load-${systemRandom.bytes(6).toString('hex')}`,
@@ -107,7 +107,7 @@ const create: Act = async ({ server, ask, own, known }) => {
     possible: new Set(['absent']),
   }
   own.push(one)
-  known.push(one)
+  expected.push(one)
   await createNamed(server, ask, one)
 }
 

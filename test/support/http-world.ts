@@ -37,7 +37,7 @@ export function makeHttpWorld(options: WorldOptions = {}): FastifyInstance {
     log: makeLog('silent'),
     uuids,
     metrics: new Registry(),
-    isReady: () => Promise.resolve([]),
+    unreadyReasons: () => Promise.resolve([]),
     settings: DEFAULT_SERVER_SETTINGS,
     ...options.server,
   })

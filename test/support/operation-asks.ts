@@ -1,9 +1,9 @@
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
-import { EXAMPLES, type KeyedOperation, type Things } from './every-operation.ts'
+import { EXAMPLE_REQUESTS, type KeyedOperation, type ExampleObjects } from './every-operation.ts'
 import { SANDBOX_ID, theSandbox } from './http-world.ts'
 
 const one = { id: SANDBOX_ID, name: theSandbox.name }
-const THINGS: Things = {
+const THINGS: ExampleObjects = {
   mark: '1',
   idle: one,
   running: one,
@@ -14,13 +14,13 @@ const THINGS: Things = {
 }
 
 /** A request that an operation accepts: of the sandbox, event or whatever else that the world of `http-world.ts` holds. */
-export function askOf(id: OperationId): {
+export function exampleRequest(id: OperationId): {
   readonly method: (typeof OPERATIONS)[OperationId]['method']
   readonly url: string
   readonly body?: object
 } {
   const { method, path } = OPERATIONS[id]
-  const keyed: Partial<Record<OperationId, (typeof EXAMPLES)[KeyedOperation]>> = EXAMPLES
+  const keyed: Partial<Record<OperationId, (typeof EXAMPLE_REQUESTS)[KeyedOperation]>> = EXAMPLE_REQUESTS
   const { params = {}, body = {} } = keyed[id]?.ask(THINGS) ?? {}
   const url = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => params[name] ?? '')
   return { method, url, ...(method === 'GET' ? {} : { body }) }

@@ -1,6 +1,6 @@
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
 
-export type Asking = {
+export type RequestParts = {
   readonly params?: Readonly<Record<string, string>>
   readonly query?: Readonly<Record<string, string>>
   /** JSON, or the bytes of a body as they are to be sent. */
@@ -11,12 +11,12 @@ export type Asking = {
 }
 
 /** A reply as it came; `code` and `message` are empty for one that is no refusal. */
-export type Sent = Reply & { readonly code: string; readonly message: string }
+export type ProblemReply = Reply & { readonly code: string; readonly message: string }
 
 export type Reply = { readonly status: number; readonly headers: Headers; readonly text: string }
 
 /** A request of an operation, with a key or with none. */
-export type Request = { readonly id: OperationId; readonly key: string | null; readonly asking: Asking }
+export type Request = { readonly id: OperationId; readonly key: string | null; readonly asking: RequestParts }
 
 /** Sends a request over HTTP and gives the reply as it came. */
 export async function exchange(url: string, { id, key, asking }: Request): Promise<Reply> {
@@ -38,7 +38,7 @@ export async function exchange(url: string, { id, key, asking }: Request): Promi
 }
 
 /** The same with what a refusal says; asserts nothing of the reply. */
-export async function send(url: string, request: Request): Promise<Sent> {
+export async function send(url: string, request: Request): Promise<ProblemReply> {
   const reply = await exchange(url, request)
   const { code = '', message = '' } = reply.status < 400 ? {} : JSON.parse(reply.text).error
   return { ...reply, code, message }

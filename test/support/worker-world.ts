@@ -88,7 +88,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       log: deps.log,
       uuids: deps.uuids,
       metrics: new Registry(),
-      isReady: () => Promise.resolve([]),
+      unreadyReasons: () => Promise.resolve([]),
       settings: DEFAULT_SERVER_SETTINGS,
       plugins: [makeSyncRoute({ control: deps, tickets: relay, replicas: { urls: [] } })],
       upgrades: [makeStandByRoute({ control: deps, relay }), makeStreamRoute({ control: deps, relay })],

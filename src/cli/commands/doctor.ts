@@ -90,7 +90,7 @@ export function formatDrivers(surveys: readonly DriverSurvey[], choice: DriverCh
   ]
 }
 
-async function check(what: string, look: () => Promise<string>): Promise<Finding> {
+async function check(name: string, look: () => Promise<string>): Promise<Finding> {
   try {
     return { name, isOk: true, detail: await look() }
   } catch (error) {

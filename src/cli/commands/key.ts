@@ -1,6 +1,6 @@
 import { createApiKey, listApiKeys, revokeApiKey } from '../../control/orgs/api-keys.ts'
 import { SCOPES, type Scope } from '../../domain/orgs/caller.ts'
-import { DURATION_RULE, readDuration } from '../../domain/duration.ts'
+import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
 import { asId, type ApiKeyId } from '../../domain/ids.ts'
 import { isUuid } from '../../lib/uuid.ts'
 import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
@@ -73,7 +73,7 @@ function readExpiry(texts: Call['texts'], now: Date): Date | null {
   const [within, at] = [texts['expires-in'], texts['expires-at']]
   if (within !== undefined && at !== undefined) throw new UsageError('--expires-in and --expires-at exclude each other')
   if (within !== undefined) {
-    const ms = readDuration(within)
+    const ms = parseDurationMs(within)
     if (ms === null) throw new UsageError(`--expires-in takes ${DURATION_RULE}`)
     return new Date(now.getTime() + ms)
   }

@@ -2,7 +2,7 @@ import { makeFirstOrg } from '../../control/orgs/bootstrap.ts'
 import { registerWorker } from '../../control/workers/worker-join.ts'
 import { makeCalmLog } from '../../lib/calm-log.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { LOCAL_WORKER } from '../../domain/sandboxes/names.ts'
+import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { makeControlPlane } from '../../worker/agent/control-plane.ts'
@@ -79,7 +79,7 @@ async function runLocalWorker(
   signal: AbortSignal,
 ): Promise<void> {
   const credential = folder.workerCredential
-  const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER, credential })
+  const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER_NAME, credential })
   const identity = {
     worker_id,
     life: await beginLife({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),

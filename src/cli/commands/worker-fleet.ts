@@ -10,7 +10,7 @@ import {
   type FleetWorker,
 } from '../../control/workers/fleet.ts'
 import { createWorkerToken, TOKEN_LIFE_MS } from '../../control/workers/worker-tokens.ts'
-import { DURATION_RULE, readDuration } from '../../domain/duration.ts'
+import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call } from './command.ts'
@@ -122,7 +122,7 @@ async function remove(control: OperatorDeps, { switches }: Call, name: string): 
 function durationOf(texts: Call['texts'], flag: string): number | null {
   const seen = texts[flag]
   if (seen === undefined) return null
-  const ms = readDuration(seen)
+  const ms = parseDurationMs(seen)
   if (ms === null) throw new UsageError(`--${flag} takes ${DURATION_RULE}`)
   return ms
 }

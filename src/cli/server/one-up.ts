@@ -1,5 +1,5 @@
 import { listWorkers } from '../../control/workers/fleet.ts'
-import { LOCAL_WORKER } from '../../domain/sandboxes/names.ts'
+import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import type { RunningControl } from './start-control.ts'
 
 /**
@@ -20,6 +20,6 @@ export function requireNoOtherServer({ others }: Pick<RunningControl, 'others'>)
 /** For `serve`: throws when an `up` lives on this database. */
 export async function requireNoUpServer({ deps }: Pick<RunningControl, 'deps'>): Promise<void> {
   for await (const { name, state } of listWorkers(deps))
-    if (name === LOCAL_WORKER && (state === 'live' || state === 'draining'))
+    if (name === LOCAL_WORKER_NAME && (state === 'live' || state === 'draining'))
       throw new Error(`\`sandyard up\` uses this database, or did within the last half minute. ${UP_RULE}`)
 }

@@ -86,7 +86,7 @@ export async function startControl(
     onTicket: (worker, ticket) => tickets.note(worker, ticket),
     onOver: (ticket) => tickets.forget(ticket),
   })
-  const tickets = makeStreamTickets({ ...basis, replicas, ownTickets: (worker) => relay.showTickets(worker) })
+  const tickets = makeStreamTickets({ ...basis, replicas, ownTickets: (worker) => relay.openTickets(worker) })
   const deps = makeControlDeps({
     ...basis,
     db: shareDatabase(store.db, { connections: TENANT_CONNECTIONS, perOrg: TENANT_CONNECTIONS / 3 }),
@@ -121,7 +121,7 @@ export async function startControl(
     log,
     uuids,
     metrics: makeMetrics({ ...deps, replicas }),
-    isReady: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
+    unreadyReasons: async () => (await Promise.all(checks.map((check) => check()))).filter((reason) => reason !== null),
     ...limited,
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate.rates)],
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],

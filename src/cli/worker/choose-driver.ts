@@ -2,7 +2,7 @@ import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isMissing } from '../../lib/is-missing.ts'
 import type { Config } from '../../config.ts'
-import { fieldsBeyond } from '../../domain/spec/required-abilities.ts'
+import { fieldsNeedingOtherAbilities } from '../../domain/spec/required-abilities.ts'
 import { findInstallation, isolationOf, whatMicroVmsLack } from '../../worker/drivers/microsandbox/installation.ts'
 import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-plan.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
@@ -64,21 +64,21 @@ async function surveyMicrosandbox(config: Config): Promise<DriverSurvey> {
     name: 'microsandbox',
     isolation: installation === null ? '' : isolationOf(installation.version),
     missing: await whatMicroVmsLack(),
-    refusedFields: fieldsBeyond(MICROSANDBOX_ABILITIES),
+    refusedFields: fieldsNeedingOtherAbilities(MICROSANDBOX_ABILITIES),
     hasSandboxes: await hasEntries(join(microVmFolder(config), 'kept')),
   }
 }
 
 async function surveyOci(config: Config, getRuntime: () => Promise<FoundRuntime>): Promise<DriverSurvey> {
-  const lacks = [...whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)]
+  const missing = [...whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)]
   let isolation = ''
   try {
     isolation = (await getRuntime()).isolation
   } catch (error) {
-    lacks.push(error instanceof Error ? error.message : String(error))
+    missing.push(error instanceof Error ? error.message : String(error))
   }
-  const keepsSandboxes = await hasEntries(join(ociFolder(config), 'disks', 'kept'))
-  return { name: 'oci', isolation, missing, refusedFields: fieldsBeyond(OCI_ABILITIES), hasSandboxes }
+  const hasSandboxes = await hasEntries(join(ociFolder(config), 'disks', 'kept'))
+  return { name: 'oci', isolation, missing, refusedFields: fieldsNeedingOtherAbilities(OCI_ABILITIES), hasSandboxes }
 }
 
 async function hasEntries(folder: string): Promise<boolean> {

@@ -48,9 +48,9 @@ export async function openWorkerHost(
   // One that is left of an earlier worker on this folder would have its watchdog kill what runs here now.
   if (leaseFile === null) await rm(leaseFilePath(deps.config), { force: true })
   const lease = leaseFile === null ? null : await openLease(leaseFile)
-  const { driver, why } = await openDriver(deps.config, { ...deps, storage, logs, leaseFile })
+  const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, leaseFile })
   const { report } = await driver.probe()
-  printStatus(`sandboxes run with the driver ${report.name} (${why}): ${report.isolation}`)
+  printStatus(`sandboxes run with the driver ${report.name} (${reason}): ${report.isolation}`)
   opened.move()
   return { driver, storage, logs, lease }
 }

@@ -21,9 +21,9 @@ const DRIVER_OPENERS: Readonly<Record<DriverChoice['name'], (config: Config, dep
 export async function openDriver(
   config: Config,
   deps: DriverDeps,
-): Promise<{ readonly driver: Driver; readonly why: string }> {
+): Promise<{ readonly driver: Driver; readonly reason: string }> {
   const getRuntime = once(() => chooseRuntime(config)) // gVisor is tried by a sandbox
   const surveys = config.driver === 'auto' ? await surveyDrivers(config, getRuntime) : []
   const { name, reason } = chooseDriver(config.driver, surveys)
-  return { driver: await DRIVER_OPENERS[name](config, { ...deps, getRuntime }), why }
+  return { driver: await DRIVER_OPENERS[name](config, { ...deps, getRuntime }), reason }
 }

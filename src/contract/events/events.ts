@@ -1,20 +1,20 @@
 import { Type } from 'typebox'
-import { DateTime, input, oneOf, orNull, page, Uuid, variants } from '../common.ts'
+import { DateTime, requestObject, stringEnum, nullable, pageOf, Uuid, taggedUnion } from '../common.ts'
 import { pageQuery } from '../sandboxes/sandboxes.ts'
 
 /** Audit events. Source: service description 2.4 and 4.6; the variants of the actor from the published description. */
 
-const EventActor = variants(
+const EventActor = taggedUnion(
   'kind',
   [
-    Type.Object({ kind: oneOf(['user']), user_id: Uuid, label: Type.String(), redacted_email: Type.String() }),
-    Type.Object({ kind: oneOf(['api_key']), api_key_id: Uuid, name: Type.String() }),
-    Type.Object({ kind: oneOf(['system']), code: Type.String(), label: Type.String() }),
+    Type.Object({ kind: stringEnum(['user']), user_id: Uuid, label: Type.String(), redacted_email: Type.String() }),
+    Type.Object({ kind: stringEnum(['api_key']), api_key_id: Uuid, name: Type.String() }),
+    Type.Object({ kind: stringEnum(['system']), code: Type.String(), label: Type.String() }),
     Type.Object({
-      kind: oneOf(['ssh_key']),
+      kind: stringEnum(['ssh_key']),
       key_id: Uuid,
       fingerprint: Type.String(),
-      label: Type.Optional(orNull(Type.String())),
+      label: Type.Optional(nullable(Type.String())),
     }),
   ],
   { title: 'EventActor', description: 'Who caused an event, as they were then.' },
@@ -33,11 +33,11 @@ export const EventReply = Type.Object(
   { title: 'Event', description: 'Something that happened in the organization; it never changes.' },
 )
 
-export const EventPage = page(EventReply, 'EventPage')
+export const EventPage = pageOf(EventReply, 'EventPage')
 
-export const EventIdParams = input({ event_id: Uuid })
+export const EventIdParams = requestObject({ event_id: Uuid })
 
-export const ListEventsQuery = input({
+export const ListEventsQuery = requestObject({
   event_type: Type.Optional(Type.String({ description: 'Only events of this type.' })),
   since: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or after this instant.' })),
   until: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or before this instant.' })),

@@ -1,8 +1,8 @@
 import { Type } from 'typebox'
 import { LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
-import { int32, int64, orNull } from '../common.ts'
+import { int32, int64, nullable } from '../common.ts'
 
-const limit = (name: LimitName) => orNull(int32({ description: `Limit: ${LIMITS[name].what}. null: unlimited.` }))
+const limit = (name: LimitName) => nullable(int32({ description: `Limit: ${LIMITS[name].what}. null: unlimited.` }))
 
 /** Limits and what is in use of them. Source: openapi.json, `QuotaUsage` with `PoolUsage`. */
 export const QuotaUsageReply = Type.Object(

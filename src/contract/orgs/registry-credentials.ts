@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
-import { DateTime, input, page, Uuid } from '../common.ts'
+import { DateTime, requestObject, pageOf, Uuid } from '../common.ts'
 import { pageQuery } from '../sandboxes/sandboxes.ts'
 
 /** Credentials for image registries. These routes are the project's own: the published description has none for them. */
@@ -10,9 +10,9 @@ export const RegistryCredentialReply = Type.Object(
   { title: 'RegistryCredential', description: 'A credential for a registry; its password is never shown.' },
 )
 
-export const RegistryCredentialPage = page(RegistryCredentialReply, 'RegistryCredentialPage')
+export const RegistryCredentialPage = pageOf(RegistryCredentialReply, 'RegistryCredentialPage')
 
-export const SaveCredentialInput = input(
+export const SaveCredentialInput = requestObject(
   {
     host: Type.String({ description: `${REGISTRY_HOST_RULE}.` }),
     username: Type.String(),
@@ -21,5 +21,5 @@ export const SaveCredentialInput = input(
   { title: 'SaveCredentialInput', description: 'A name and password for one registry.' },
 )
 
-export const RegistryCredentialIdParams = input({ credential_id: Uuid })
-export const ListRegistryCredentialsQuery = input(pageQuery)
+export const RegistryCredentialIdParams = requestObject({ credential_id: Uuid })
+export const ListRegistryCredentialsQuery = requestObject(pageQuery)

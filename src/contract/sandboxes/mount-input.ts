@@ -1,8 +1,8 @@
 import { Type } from 'typebox'
 import { DISK_IMAGE_FORMATS, HOST_PERMISSIONS, STAT_VIRTUALIZATIONS } from '../../domain/spec/spec.ts'
-import { input, int32, oneOfEither, orNull, variants } from '../common.ts'
+import { requestObject, int32, stringEnumEitherCase, nullable, taggedUnion } from '../common.ts'
 
-const MountOptionsInput = input(
+const MountOptionsInput = requestObject(
   {
     readonly: Type.Optional(Type.Boolean({ default: false })),
     noexec: Type.Optional(Type.Boolean({ default: false })),
@@ -17,24 +17,30 @@ const place = {
   options: Type.Optional(MountOptionsInput),
 }
 const share = {
-  stat_virtualization: Type.Optional(oneOfEither(STAT_VIRTUALIZATIONS)),
-  host_permissions: Type.Optional(oneOfEither(HOST_PERMISSIONS)),
+  stat_virtualization: Type.Optional(stringEnumEitherCase(STAT_VIRTUALIZATIONS)),
+  host_permissions: Type.Optional(stringEnumEitherCase(HOST_PERMISSIONS)),
 }
 const host = Type.String({ description: "A path on the organization's default volume." })
 
 /** Something to mount in the sandbox. Source: the published description and the recorded traffic. */
-export const MountInput = variants(
+export const MountInput = taggedUnion(
   'type',
   [
-    input({ type: oneOfEither(['bind']), host, ...place, ...share, quota_mib: Type.Optional(orNull(int32())) }),
-    input({ type: oneOfEither(['named']), name: Type.String(), ...place, ...share }),
-    input({ type: oneOfEither(['tmpfs']), ...place, size_mib: Type.Optional(orNull(int32())) }),
-    input({
-      type: oneOfEither(['disk_image']),
+    requestObject({
+      type: stringEnumEitherCase(['bind']),
       host,
       ...place,
-      format: oneOfEither(DISK_IMAGE_FORMATS),
-      fstype: Type.Optional(orNull(Type.String())),
+      ...share,
+      quota_mib: Type.Optional(nullable(int32())),
+    }),
+    requestObject({ type: stringEnumEitherCase(['named']), name: Type.String(), ...place, ...share }),
+    requestObject({ type: stringEnumEitherCase(['tmpfs']), ...place, size_mib: Type.Optional(nullable(int32())) }),
+    requestObject({
+      type: stringEnumEitherCase(['disk_image']),
+      host,
+      ...place,
+      format: stringEnumEitherCase(DISK_IMAGE_FORMATS),
+      fstype: Type.Optional(nullable(Type.String())),
     }),
   ],
   { title: 'MountInput', description: 'Something to mount in the sandbox.' },

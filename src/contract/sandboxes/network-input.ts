@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import { HOSTS_MAX, RULES_MAX, RULE_PORTS_MAX, SECRETS_MAX } from '../../domain/orgs/limits.ts'
 import { ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS } from '../../domain/spec/spec.ts'
 import type { DestinationInput as Destination } from '../../domain/spec/spec-input.ts'
-import { componentOrNull, input, int32, oneOfEither, orNull, variants } from '../common.ts'
+import { nullableComponent, requestObject, int32, stringEnumEitherCase, nullable, taggedUnion } from '../common.ts'
 import { PortRange, PublishedPort } from './spec-shared.ts'
 
 /** The network of a create request. Source: the published description and the recorded traffic. */
@@ -17,31 +17,31 @@ const DestinationInput = Type.Unsafe<Destination>({
         cidr: { type: 'string' },
         domain: { type: 'string' },
         domain_suffix: { type: 'string' },
-        group: oneOfEither(DESTINATION_GROUPS),
+        group: stringEnumEitherCase(DESTINATION_GROUPS),
       },
       additionalProperties: false,
       minProperties: 1,
       maxProperties: 1,
     },
-    oneOfEither(['any']),
+    stringEnumEitherCase(['any']),
   ],
 })
 
-const RuleInput = input(
+const RuleInput = requestObject(
   {
-    direction: oneOfEither(DIRECTIONS),
+    direction: stringEnumEitherCase(DIRECTIONS),
     destination: DestinationInput,
-    action: oneOfEither(ACTIONS),
+    action: stringEnumEitherCase(ACTIONS),
     ports: Type.Optional(Type.Array(PortRange, { maxItems: RULE_PORTS_MAX })),
-    protocols: Type.Optional(Type.Array(oneOfEither(PROTOCOLS), { maxItems: PROTOCOLS.length })),
+    protocols: Type.Optional(Type.Array(stringEnumEitherCase(PROTOCOLS), { maxItems: PROTOCOLS.length })),
   },
   { title: 'RuleInput', description: 'A rule of a network policy. No ports or protocols: all of them.' },
 )
 
-const NetworkPolicyInput = input(
+const NetworkPolicyInput = requestObject(
   {
-    default_egress: Type.Optional(oneOfEither(ACTIONS)),
-    default_ingress: Type.Optional(oneOfEither(ACTIONS)),
+    default_egress: Type.Optional(stringEnumEitherCase(ACTIONS)),
+    default_ingress: Type.Optional(stringEnumEitherCase(ACTIONS)),
     rules: Type.Optional(Type.Array(RuleInput, { maxItems: RULES_MAX })),
   },
   {
@@ -50,59 +50,59 @@ const NetworkPolicyInput = input(
   },
 )
 
-const HostPattern = variants(
+const HostPattern = taggedUnion(
   'type',
   [
-    input({ type: oneOfEither(['exact']), value: Type.String() }),
-    input({ type: oneOfEither(['wildcard']), value: Type.String() }),
-    input({ type: oneOfEither(['any']) }),
+    requestObject({ type: stringEnumEitherCase(['exact']), value: Type.String() }),
+    requestObject({ type: stringEnumEitherCase(['wildcard']), value: Type.String() }),
+    requestObject({ type: stringEnumEitherCase(['any']) }),
   ],
   { title: 'HostPattern', description: 'Hosts that a secret may be sent to.' },
 )
 const Hosts = Type.Array(HostPattern, { maxItems: HOSTS_MAX })
 
-const ViolationAction = variants(
+const ViolationAction = taggedUnion(
   'type',
   [
-    input({ type: oneOfEither(['block']) }),
-    input({ type: oneOfEither(['block_and_log']) }),
-    input({ type: oneOfEither(['block_and_terminate']) }),
-    input({ type: oneOfEither(['passthrough']), hosts: Hosts }),
+    requestObject({ type: stringEnumEitherCase(['block']) }),
+    requestObject({ type: stringEnumEitherCase(['block_and_log']) }),
+    requestObject({ type: stringEnumEitherCase(['block_and_terminate']) }),
+    requestObject({ type: stringEnumEitherCase(['passthrough']), hosts: Hosts }),
   ],
   { title: 'ViolationAction', description: 'What happens to a request that carries a placeholder to another host.' },
 )
 
-const SecretSource = variants(
+const SecretSource = taggedUnion(
   'type',
   [
-    input({ type: oneOfEither(['env']), var: Type.String() }),
-    input({ type: oneOfEither(['store']), reference: Type.String() }),
+    requestObject({ type: stringEnumEitherCase(['env']), var: Type.String() }),
+    requestObject({ type: stringEnumEitherCase(['store']), reference: Type.String() }),
   ],
   { title: 'SecretSource', description: 'Where the value lies on the client; it never leaves it.' },
 )
 
 const flag = Type.Optional(Type.Boolean())
 
-const SecretInput = input(
+const SecretInput = requestObject(
   {
     env_var: Type.String(),
     placeholder: Type.String(),
     value: Type.Optional(Type.String({ format: 'password' })),
-    source: Type.Optional(componentOrNull(SecretSource)),
+    source: Type.Optional(nullableComponent(SecretSource)),
     allowed_hosts: Type.Optional(Hosts),
-    injection: Type.Optional(input({ headers: flag, basic_auth: flag, query_params: flag, body: flag })),
-    on_violation: Type.Optional(componentOrNull(ViolationAction)),
+    injection: Type.Optional(requestObject({ headers: flag, basic_auth: flag, query_params: flag, body: flag })),
+    on_violation: Type.Optional(nullableComponent(ViolationAction)),
     require_tls_identity: flag,
     substitution: Type.Optional(
-      input({ headers: flag, query: flag, body: flag }, { description: 'A later spelling of `injection`.' }),
+      requestObject({ headers: flag, query: flag, body: flag }, { description: 'A later spelling of `injection`.' }),
     ),
     passthrough_hosts: Type.Optional(Hosts),
-    violation_action: Type.Optional(componentOrNull(ViolationAction)),
+    violation_action: Type.Optional(nullableComponent(ViolationAction)),
   },
   { title: 'SecretInput', description: 'A secret that the sandbox sees only as a placeholder.' },
 )
 
-const SecretsInput = input(
+const SecretsInput = requestObject(
   {
     entries: Type.Optional(Type.Array(SecretInput, { maxItems: SECRETS_MAX })),
     on_violation: Type.Optional(ViolationAction),
@@ -112,17 +112,17 @@ const SecretsInput = input(
 )
 
 /** An object of the API's full network shape that only null is accepted for. */
-const notYet = Type.Optional(orNull(Type.Unsafe<object>({ type: 'object', additionalProperties: true })))
+const notYet = Type.Optional(nullable(Type.Unsafe<object>({ type: 'object', additionalProperties: true })))
 
-export const NetworkInput = input(
+export const NetworkInput = requestObject(
   {
     enabled: Type.Optional(Type.Boolean({ default: true })),
     strict: Type.Optional(
       Type.Boolean({ default: false, description: 'How domain rules treat what they can not tell apart.' }),
     ),
-    max_connections: Type.Optional(orNull(int32())),
-    policy: Type.Optional(componentOrNull(NetworkPolicyInput)),
-    secrets: Type.Optional(componentOrNull(SecretsInput)),
+    max_connections: Type.Optional(nullable(int32())),
+    policy: Type.Optional(nullableComponent(NetworkPolicyInput)),
+    secrets: Type.Optional(nullableComponent(SecretsInput)),
     ports: Type.Optional(Type.Array(PublishedPort, { maxItems: RULE_PORTS_MAX })),
     trust_host_cas: Type.Optional(Type.Boolean({ default: false })),
     dns: notYet,

@@ -1,9 +1,9 @@
-import { object } from '../operation.ts'
+import { taggedReply } from '../operation.ts'
 import { SandboxReply } from './sandboxes.ts'
 
 /** What the routes by id and by name share. */
 
-export const SANDBOX = object(SandboxReply, 'The sandbox as it is now.')
+export const SANDBOX = taggedReply(SandboxReply, 'The sandbox as it is now.')
 export const WAIT_PROBLEMS = ['sandbox_not_found', 'run_over', 'rate_limited'] as const
 export const WAIT_DESCRIPTION =
   'Answers as soon as the status is one of those, or the time is over; its status says which. With `run`, a wait for what that run can no longer come to is refused as soon as that is so.'

@@ -1,5 +1,5 @@
 import { MessageReply } from '../common.ts'
-import { json, operation, type Operation } from '../operation.ts'
+import { jsonReply, defineOperation, type Operation } from '../operation.ts'
 import { SandboxNameParams, SandboxPatch, StartQuery, WaitQuery } from './sandboxes.ts'
 import {
   DELETE_DESCRIPTION, RENAME_PROBLEMS, SANDBOX, START_DESCRIPTION, START_PROBLEMS, STOP_DESCRIPTION, STOP_PROBLEMS, WAIT_DESCRIPTION, WAIT_PROBLEMS,
@@ -7,7 +7,7 @@ import {
 
 /** Sandboxes by their name, as the public client asks for them. */
 export const SANDBOX_BY_NAME_OPERATIONS = {
-  get_sandbox_by_name: operation({
+  get_sandbox_by_name: defineOperation({
     id: 'get_sandbox_by_name',
     method: 'GET',
     path: '/v1/sandboxes/by-name/{name}',
@@ -17,7 +17,7 @@ export const SANDBOX_BY_NAME_OPERATIONS = {
     reply: SANDBOX,
     problems: ['sandbox_not_found'],
   }),
-  wait_for_sandbox_by_name: operation({
+  wait_for_sandbox_by_name: defineOperation({
     id: 'wait_for_sandbox_by_name',
     method: 'GET',
     path: '/v1/sandboxes/by-name/{name}/wait',
@@ -29,10 +29,10 @@ export const SANDBOX_BY_NAME_OPERATIONS = {
     reply: SANDBOX,
     problems: WAIT_PROBLEMS,
   }),
-  update_sandbox_by_name: operation({
+  update_sandbox_by_name: defineOperation({
     id: 'update_sandbox_by_name',
     method: 'PATCH',
-    matches: true,
+    checksIfMatch: true,
     path: '/v1/sandboxes/by-name/{name}',
     tag: 'Sandboxes by name',
     summary: 'Change the name or the slug of a sandbox, found by its name',
@@ -41,23 +41,23 @@ export const SANDBOX_BY_NAME_OPERATIONS = {
     reply: SANDBOX,
     problems: RENAME_PROBLEMS,
   }),
-  delete_sandbox_by_name: operation({
+  delete_sandbox_by_name: defineOperation({
     id: 'delete_sandbox_by_name',
     method: 'DELETE',
-    matches: true,
+    checksIfMatch: true,
     path: '/v1/sandboxes/by-name/{name}',
     tag: 'Sandboxes by name',
     summary: 'Delete a sandbox by its name',
     description: DELETE_DESCRIPTION,
     params: SandboxNameParams,
-    reply: json(MessageReply, 'The sandbox is gone.'),
+    reply: jsonReply(MessageReply, 'The sandbox is gone.'),
     problems: STOP_PROBLEMS,
   }),
-  start_sandbox_by_name: operation({
+  start_sandbox_by_name: defineOperation({
     id: 'start_sandbox_by_name',
     method: 'POST',
-    matches: true,
-    resumes: true,
+    checksIfMatch: true,
+    isResumable: true,
     path: '/v1/sandboxes/by-name/{name}/start',
     tag: 'Sandboxes by name',
     summary: 'Start a sandbox by its name',
@@ -67,11 +67,11 @@ export const SANDBOX_BY_NAME_OPERATIONS = {
     reply: SANDBOX,
     problems: START_PROBLEMS,
   }),
-  stop_sandbox_by_name: operation({
+  stop_sandbox_by_name: defineOperation({
     id: 'stop_sandbox_by_name',
     method: 'POST',
-    matches: true,
-    resumes: true,
+    checksIfMatch: true,
+    isResumable: true,
     path: '/v1/sandboxes/by-name/{name}/stop',
     tag: 'Sandboxes by name',
     summary: 'Stop a sandbox by its name',

@@ -1,6 +1,6 @@
 import { CHANNEL_ENDS_TEXT } from '../streams/channel-ends.ts'
 import { MessageReply } from '../common.ts'
-import { json, operation, type Operation } from '../operation.ts'
+import { jsonReply, defineOperation, type Operation } from '../operation.ts'
 import {
   CreateQuery, ListSandboxesQuery, SandboxIdParams, SandboxPage, SandboxPatch, StartQuery, WaitQuery,
 } from './sandboxes.ts' // prettier-ignore
@@ -11,10 +11,10 @@ import {
 
 /** Sandboxes by their id. Source: service description 4.1 to 4.5. */
 export const SANDBOX_OPERATIONS = {
-  create_sandbox: operation({
+  create_sandbox: defineOperation({
     id: 'create_sandbox',
     method: 'POST',
-    resumes: true,
+    isResumable: true,
     path: '/v1/sandboxes',
     tag: 'Sandboxes',
     summary: 'Create a sandbox, and start it if asked to',
@@ -26,16 +26,16 @@ export const SANDBOX_OPERATIONS = {
       'invalid_sandbox_config', 'name_already_exists', 'quota_exceeded', 'org_suspended', 'rate_limited', 'orchestrator_unreachable',
     ], // prettier-ignore
   }),
-  list_sandboxes: operation({
+  list_sandboxes: defineOperation({
     id: 'list_sandboxes',
     method: 'GET',
     path: '/v1/sandboxes',
     tag: 'Sandboxes',
     summary: 'List sandboxes, the newest first',
     query: ListSandboxesQuery,
-    reply: json(SandboxPage, 'A page of sandboxes.'),
+    reply: jsonReply(SandboxPage, 'A page of sandboxes.'),
   }),
-  get_sandbox: operation({
+  get_sandbox: defineOperation({
     id: 'get_sandbox',
     method: 'GET',
     path: '/v1/sandboxes/{sandbox_id}',
@@ -45,7 +45,7 @@ export const SANDBOX_OPERATIONS = {
     reply: SANDBOX,
     problems: ['sandbox_not_found'],
   }),
-  wait_for_sandbox: operation({
+  wait_for_sandbox: defineOperation({
     id: 'wait_for_sandbox',
     method: 'GET',
     path: '/v1/sandboxes/{sandbox_id}/wait',
@@ -57,10 +57,10 @@ export const SANDBOX_OPERATIONS = {
     reply: SANDBOX,
     problems: WAIT_PROBLEMS,
   }),
-  update_sandbox: operation({
+  update_sandbox: defineOperation({
     id: 'update_sandbox',
     method: 'PATCH',
-    matches: true,
+    checksIfMatch: true,
     path: '/v1/sandboxes/{sandbox_id}',
     tag: 'Sandboxes',
     summary: 'Change the name or the slug of a sandbox',
@@ -69,23 +69,23 @@ export const SANDBOX_OPERATIONS = {
     reply: SANDBOX,
     problems: RENAME_PROBLEMS,
   }),
-  delete_sandbox: operation({
+  delete_sandbox: defineOperation({
     id: 'delete_sandbox',
     method: 'DELETE',
-    matches: true,
+    checksIfMatch: true,
     path: '/v1/sandboxes/{sandbox_id}',
     tag: 'Sandboxes',
     summary: 'Delete a sandbox',
     description: DELETE_DESCRIPTION,
     params: SandboxIdParams,
-    reply: json(MessageReply, 'The sandbox is gone.'),
+    reply: jsonReply(MessageReply, 'The sandbox is gone.'),
     problems: STOP_PROBLEMS,
   }),
-  start_sandbox: operation({
+  start_sandbox: defineOperation({
     id: 'start_sandbox',
     method: 'POST',
-    matches: true,
-    resumes: true,
+    checksIfMatch: true,
+    isResumable: true,
     path: '/v1/sandboxes/{sandbox_id}/start',
     tag: 'Sandboxes',
     summary: 'Start a sandbox',
@@ -95,11 +95,11 @@ export const SANDBOX_OPERATIONS = {
     reply: SANDBOX,
     problems: START_PROBLEMS,
   }),
-  stop_sandbox: operation({
+  stop_sandbox: defineOperation({
     id: 'stop_sandbox',
     method: 'POST',
-    matches: true,
-    resumes: true,
+    checksIfMatch: true,
+    isResumable: true,
     path: '/v1/sandboxes/{sandbox_id}/stop',
     tag: 'Sandboxes',
     summary: 'Stop a sandbox',
@@ -108,7 +108,7 @@ export const SANDBOX_OPERATIONS = {
     reply: SANDBOX,
     problems: STOP_PROBLEMS,
   }),
-  open_agent: operation({
+  open_agent: defineOperation({
     id: 'open_agent',
     method: 'GET',
     path: '/v1/sandboxes/{sandbox_id}/agent',

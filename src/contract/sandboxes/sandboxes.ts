@@ -9,7 +9,7 @@ import {
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../domain/sandboxes/lifecycle.ts'
 import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { MISSING_KINDS } from '../../domain/workers/explain.ts'
-import { componentOrNull, DateTime, input, int64, oneOf, orNull, page, Uuid } from '../common.ts'
+import { nullableComponent, DateTime, requestObject, int64, stringEnum, nullable, pageOf, Uuid } from '../common.ts'
 import { SandboxSpecReply } from './spec-output.ts'
 
 /** Sandboxes in replies and in the parameters of their routes. Source: service description 2.2 and 4.1 to 4.5. */
@@ -17,18 +17,18 @@ import { SandboxSpecReply } from './spec-output.ts'
 /** The words for what a wait is for. */
 const WAITABLE = [...SANDBOX_STATUSES, 'terminal'] as const
 
-const SandboxStatus = oneOf(SANDBOX_STATUSES, {
+const SandboxStatus = stringEnum(SANDBOX_STATUSES, {
   title: 'SandboxStatus',
   description: 'Where a sandbox stands in its life.',
 })
 
 const MissingReply = Type.Object(
   {
-    kind: oneOf(MISSING_KINDS),
+    kind: stringEnum(MISSING_KINDS),
     name: Type.String({ description: 'Such as `vcpus`, or the name of an ability.' }),
     requested: Type.Union([int64(), Type.String()], { description: 'An amount, or in words.' }),
-    largest_free: orNull(int64({ description: 'Of an amount: what the worker that comes closest has free.' })),
-    accepted: orNull(Type.String({ description: 'Of what is no amount: what would do.' })),
+    largest_free: nullable(int64({ description: 'Of an amount: what the worker that comes closest has free.' })),
+    accepted: nullable(Type.String({ description: 'Of what is no amount: what would do.' })),
   },
   { title: 'SandboxMissing', description: 'Something that no worker has for a sandbox now.' },
 )
@@ -60,35 +60,35 @@ export const SandboxReply = Type.Object(
     status: SandboxStatus,
     ephemeral: Type.Boolean(),
     created_at: DateTime,
-    last_failure_message: Type.Optional(orNull(Type.String({ description: 'Why the latest run failed.' }))),
-    started_at: Type.Optional(orNull(DateTime)),
+    last_failure_message: Type.Optional(nullable(Type.String({ description: 'Why the latest run failed.' }))),
+    started_at: Type.Optional(nullable(DateTime)),
     status_reason: Type.Optional(
-      orNull(oneOf(STATUS_REASONS, { description: 'Why a starting sandbox does not run yet.' })),
+      nullable(stringEnum(STATUS_REASONS, { description: 'Why a starting sandbox does not run yet.' })),
     ),
-    stopped_at: Type.Optional(orNull(DateTime)),
+    stopped_at: Type.Optional(nullable(DateTime)),
     run_id: Type.Optional(
-      orNull(Type.String({ format: 'uuid', description: 'The latest start, open or over; null before the first.' })),
+      nullable(Type.String({ format: 'uuid', description: 'The latest start, open or over; null before the first.' })),
     ),
-    status_details: Type.Optional(componentOrNull(WaitingDetailsReply)),
-    spec: Type.Optional(componentOrNull(SandboxSpecReply)),
+    status_details: Type.Optional(nullableComponent(WaitingDetailsReply)),
+    spec: Type.Optional(nullableComponent(SandboxSpecReply)),
   },
   { title: 'Sandbox', description: 'A sandbox.' },
 )
 
-export const SandboxPage = page(SandboxReply, 'SandboxPage')
+export const SandboxPage = pageOf(SandboxReply, 'SandboxPage')
 
-export const SandboxPatch = input(
+export const SandboxPatch = requestObject(
   {
-    name: Type.Optional(orNull(Type.String({ description: `The new name: ${NAME_RULE}.` }))),
+    name: Type.Optional(nullable(Type.String({ description: `The new name: ${NAME_RULE}.` }))),
     slug: Type.Optional(
-      orNull(Type.String({ description: `The new slug: ${SLUG_RULE}. Addresses with the old one stop working.` })),
+      nullable(Type.String({ description: `The new slug: ${SLUG_RULE}. Addresses with the old one stop working.` })),
     ),
   },
   { title: 'SandboxPatch', description: 'What to change; a field that is absent or null stays as it is.' },
 )
 
-export const SandboxIdParams = input({ sandbox_id: Uuid })
-export const SandboxNameParams = input({ name: Type.String() })
+export const SandboxIdParams = requestObject({ sandbox_id: Uuid })
+export const SandboxNameParams = requestObject({ name: Type.String() })
 
 /** Query parameters of every list. */
 export const pageQuery = {
@@ -101,7 +101,7 @@ export const pageQuery = {
 /** Query parameters of the routes that may wait for a sandbox to run. */
 export const waitQuery = {
   wait_for: Type.Optional(
-    oneOf(['running'], { description: 'Answers when the sandbox runs, has failed, or the wait is over.' }),
+    stringEnum(['running'], { description: 'Answers when the sandbox runs, has failed, or the wait is over.' }),
   ),
   wait_timeout: Type.Optional(
     int64({
@@ -113,7 +113,7 @@ export const waitQuery = {
 }
 
 /** What a wait may be for; `terminal` is `stopped` and `failed`. */
-export const WaitQuery = input({
+export const WaitQuery = requestObject({
   for: Type.Optional(
     Type.String({
       pattern: `^(?:${WAITABLE.join('|')})(?:,(?:${WAITABLE.join('|')}))*$`,
@@ -130,12 +130,12 @@ export const WaitQuery = input({
   ),
 })
 
-export const CreateQuery = input({
+export const CreateQuery = requestObject({
   start: Type.Optional(Type.Boolean({ default: false, description: 'Whether to start the sandbox as well.' })),
   ...waitQuery,
 })
-export const StartQuery = input(waitQuery)
-export const ListSandboxesQuery = input({
+export const StartQuery = requestObject(waitQuery)
+export const ListSandboxesQuery = requestObject({
   ...pageQuery,
   labels: Type.Optional(Type.String({ description: 'A JSON object of labels, all of which a sandbox must have.' })),
 })

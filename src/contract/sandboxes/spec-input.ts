@@ -2,7 +2,17 @@ import { Type, type Static } from 'typebox'
 import * as limits from '../../domain/orgs/limits.ts'
 import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { PULL_POLICIES, RLIMIT_RESOURCES, SANDBOX_LOG_LEVELS, SECURITY_PROFILES } from '../../domain/spec/spec.ts'
-import { componentOrNull, input, int32, int64, oneOfEither, orNull, stringMap, Uuid, variants } from '../common.ts'
+import {
+  nullableComponent,
+  requestObject,
+  int32,
+  int64,
+  stringEnumEitherCase,
+  nullable,
+  stringMap,
+  Uuid,
+  taggedUnion,
+} from '../common.ts'
 import { MountInput } from './mount-input.ts'
 import { NetworkInput } from './network-input.ts'
 import { PatchInput } from './patch-input.ts'
@@ -13,44 +23,44 @@ import { EnvVar } from './spec-shared.ts'
 const ImageInput = Type.Unsafe<string | { type: 'oci' | 'Oci'; reference: string }>({
   title: 'ImageInput',
   description: 'The OCI image to run: its reference, alone or in an object.',
-  anyOf: [input({ type: oneOfEither(['oci']), reference: Type.String() }), { type: 'string' }],
+  anyOf: [requestObject({ type: stringEnumEitherCase(['oci']), reference: Type.String() }), { type: 'string' }],
 })
 
-const ResourcesInput = input(
+const ResourcesInput = requestObject(
   {
     memory_mib: Type.Optional(int32({ default: 512, description: 'Memory in MiB.' })),
     vcpus: Type.Optional(int32({ default: 1, description: 'Virtual CPUs.' })),
-    disk_size_mib: Type.Optional(orNull(int32({ description: 'Size of the writable disk in MiB.' }))),
+    disk_size_mib: Type.Optional(nullable(int32({ description: 'Size of the writable disk in MiB.' }))),
   },
   { title: 'ResourcesInput', description: 'What the sandbox may use of its worker.' },
 )
 
 const Words = Type.Array(Type.String(), { maxItems: limits.ARGS_MAX })
 
-const RuntimeInput = input(
+const RuntimeInput = requestObject(
   {
-    cmd: Type.Optional(orNull(Words)),
-    entrypoint: Type.Optional(orNull(Words)),
-    hostname: Type.Optional(orNull(Type.String())),
-    log_level: Type.Optional(orNull(oneOfEither(SANDBOX_LOG_LEVELS))),
-    metrics_sample_interval_ms: Type.Optional(orNull(int64({ default: 1000 }))),
+    cmd: Type.Optional(nullable(Words)),
+    entrypoint: Type.Optional(nullable(Words)),
+    hostname: Type.Optional(nullable(Type.String())),
+    log_level: Type.Optional(nullable(stringEnumEitherCase(SANDBOX_LOG_LEVELS))),
+    metrics_sample_interval_ms: Type.Optional(nullable(int64({ default: 1000 }))),
     disable_metrics_sample: Type.Optional(Type.Boolean({ default: false })),
     scripts: Type.Optional(
       stringMap({ maxProperties: limits.SCRIPTS_MAX, description: 'Scripts on the PATH, by name.' }),
     ),
-    shell: Type.Optional(orNull(Type.String())),
-    user: Type.Optional(orNull(Type.String())),
-    workdir: Type.Optional(orNull(Type.String())),
+    shell: Type.Optional(nullable(Type.String())),
+    user: Type.Optional(nullable(Type.String())),
+    workdir: Type.Optional(nullable(Type.String())),
   },
   { title: 'RuntimeInput', description: 'How processes in the sandbox run; null or absent leaves it to the image.' },
 )
 
-const RlimitInput = input(
-  { resource: oneOfEither(RLIMIT_RESOURCES), soft: int64(), hard: int64() },
+const RlimitInput = requestObject(
+  { resource: stringEnumEitherCase(RLIMIT_RESOURCES), soft: int64(), hard: int64() },
   { title: 'RlimitInput', description: 'A resource limit that every process of the sandbox inherits.' },
 )
 
-const InitInput = input(
+const InitInput = requestObject(
   {
     cmd: Type.String({ description: 'An absolute path in the sandbox, or `auto`.' }),
     args: Type.Optional(Words),
@@ -64,24 +74,28 @@ const InitInput = input(
   { title: 'InitInput', description: 'The program to hand process 1 to.' },
 )
 
-const LifecycleInput = input(
+const LifecycleInput = requestObject(
   {
     ephemeral: Type.Optional(
       Type.Boolean({ default: false, description: 'Whether to remove the sandbox once it has ended.' }),
     ),
-    idle_timeout_secs: Type.Optional(orNull(int64({ maximum: limits.LIFETIME_MAX_SECS }))),
-    max_duration_secs: Type.Optional(orNull(int64({ maximum: limits.LIFETIME_MAX_SECS }))),
+    idle_timeout_secs: Type.Optional(nullable(int64({ maximum: limits.LIFETIME_MAX_SECS }))),
+    max_duration_secs: Type.Optional(nullable(int64({ maximum: limits.LIFETIME_MAX_SECS }))),
   },
   { title: 'LifecycleInput', description: 'When the sandbox is to end by itself.' },
 )
 
-const RegistryInput = variants(
+const RegistryInput = taggedUnion(
   'mode',
   [
-    input({ mode: oneOfEither(['auto']) }),
-    input({ mode: oneOfEither(['anonymous']) }),
-    input({ mode: oneOfEither(['specific']), credential_id: Uuid }),
-    input({ mode: oneOfEither(['inline']), username: Type.String(), password: Type.String({ format: 'password' }) }),
+    requestObject({ mode: stringEnumEitherCase(['auto']) }),
+    requestObject({ mode: stringEnumEitherCase(['anonymous']) }),
+    requestObject({ mode: stringEnumEitherCase(['specific']), credential_id: Uuid }),
+    requestObject({
+      mode: stringEnumEitherCase(['inline']),
+      username: Type.String(),
+      password: Type.String({ format: 'password' }),
+    }),
   ],
   {
     title: 'RegistryInput',
@@ -89,14 +103,16 @@ const RegistryInput = variants(
   },
 )
 
-export const CreateSandboxInput = input(
+export const CreateSandboxInput = requestObject(
   {
-    name: Type.Optional(orNull(Type.String({ description: `The name: ${NAME_RULE}. Empty or absent: the slug.` }))),
-    slug: Type.Optional(orNull(Type.String({ description: `The slug: ${SLUG_RULE}. Absent: a free one is made.` }))),
+    name: Type.Optional(nullable(Type.String({ description: `The name: ${NAME_RULE}. Empty or absent: the slug.` }))),
+    slug: Type.Optional(nullable(Type.String({ description: `The slug: ${SLUG_RULE}. Absent: a free one is made.` }))),
     image: Type.Optional(ImageInput),
-    source: Type.Optional(oneOfEither(['oci'], { description: 'With `reference`, another spelling of `image`.' })),
+    source: Type.Optional(
+      stringEnumEitherCase(['oci'], { description: 'With `reference`, another spelling of `image`.' }),
+    ),
     reference: Type.Optional(Type.String()),
-    pull_policy: Type.Optional(oneOfEither(PULL_POLICIES)),
+    pull_policy: Type.Optional(stringEnumEitherCase(PULL_POLICIES)),
     resources: Type.Optional(ResourcesInput),
     runtime: Type.Optional(RuntimeInput),
     env: Type.Optional(Type.Array(EnvVar, { maxItems: limits.ENV_MAX })),
@@ -105,8 +121,8 @@ export const CreateSandboxInput = input(
     mounts: Type.Optional(Type.Array(MountInput, { maxItems: limits.MOUNTS_MAX })),
     patches: Type.Optional(Type.Array(PatchInput, { maxItems: limits.PATCHES_MAX })),
     network: Type.Optional(NetworkInput),
-    init: Type.Optional(componentOrNull(InitInput)),
-    security_profile: Type.Optional(oneOfEither(SECURITY_PROFILES)),
+    init: Type.Optional(nullableComponent(InitInput)),
+    security_profile: Type.Optional(stringEnumEitherCase(SECURITY_PROFILES)),
     lifecycle: Type.Optional(LifecycleInput),
     registry: Type.Optional(RegistryInput),
   },

@@ -4,7 +4,7 @@ import {
   ACTIONS, DESTINATION_GROUPS, DIRECTIONS, DISK_IMAGE_FORMATS, HOST_PERMISSIONS, PROTOCOLS, RLIMIT_RESOURCES,
   SANDBOX_LOG_LEVELS, STAT_VIRTUALIZATIONS, type Destination,
 } from '../../domain/spec/spec.ts' // prettier-ignore
-import { componentOrNull, int32, int64, oneOf, orNull, stringMap, variants } from '../common.ts'
+import { nullableComponent, int32, int64, stringEnum, nullable, stringMap, taggedUnion } from '../common.ts'
 import { EnvVar, PortRange, PublishedPort } from './spec-shared.ts'
 
 /** The specification as replies show it. Source: service description 2.3. */
@@ -32,17 +32,17 @@ const DestinationReply = Type.Unsafe<Destination>({
 
 const RuleReply = Type.Object(
   {
-    direction: oneOf(DIRECTIONS),
+    direction: stringEnum(DIRECTIONS),
     destination: DestinationReply,
-    action: oneOf(ACTIONS),
+    action: stringEnum(ACTIONS),
     ports: Type.Array(PortRange),
-    protocols: Type.Array(oneOf(PROTOCOLS)),
+    protocols: Type.Array(stringEnum(PROTOCOLS)),
   },
   { title: 'Rule', description: 'A rule of a network policy. No ports or protocols: all of them.' },
 )
 
 const NetworkPolicyReply = Type.Object(
-  { default_egress: oneOf(ACTIONS), default_ingress: oneOf(ACTIONS), rules: Type.Array(RuleReply) },
+  { default_egress: stringEnum(ACTIONS), default_ingress: stringEnum(ACTIONS), rules: Type.Array(RuleReply) },
   {
     title: 'NetworkPolicy',
     description: 'Rules in their order; the first that matches in a direction decides, else the default.',
@@ -52,8 +52,8 @@ const NetworkPolicyReply = Type.Object(
 const LifecyclePolicyReply = Type.Object(
   {
     ephemeral: Type.Boolean({ description: 'Whether the sandbox is removed once it has ended.' }),
-    idle_timeout_secs: orNull(int64({ description: 'Stops a sandbox that nobody used for so long.' })),
-    max_duration_secs: orNull(int64({ description: 'Stops a sandbox that ran for so long.' })),
+    idle_timeout_secs: nullable(int64({ description: 'Stops a sandbox that nobody used for so long.' })),
+    max_duration_secs: nullable(int64({ description: 'Stops a sandbox that ran for so long.' })),
   },
   { title: 'LifecyclePolicy', description: 'When a sandbox ends by itself.' },
 )
@@ -62,29 +62,29 @@ const ResourcesReply = Type.Object(
   {
     memory_mib: int32(),
     vcpus: int32(),
-    disk_size_mib: orNull(int32({ description: 'Size of the writable disk; null: what the worker gives.' })),
+    disk_size_mib: nullable(int32({ description: 'Size of the writable disk; null: what the worker gives.' })),
   },
   { title: 'Resources', description: 'What the sandbox may use of its worker.' },
 )
 
 const RuntimeReply = Type.Object(
   {
-    cmd: orNull(Type.Array(Type.String())),
-    entrypoint: orNull(Type.Array(Type.String())),
-    hostname: orNull(Type.String()),
-    log_level: orNull(oneOf(SANDBOX_LOG_LEVELS)),
-    metrics_sample_interval_ms: orNull(int64()),
+    cmd: nullable(Type.Array(Type.String())),
+    entrypoint: nullable(Type.Array(Type.String())),
+    hostname: nullable(Type.String()),
+    log_level: nullable(stringEnum(SANDBOX_LOG_LEVELS)),
+    metrics_sample_interval_ms: nullable(int64()),
     disable_metrics_sample: Type.Boolean(),
     scripts: stringMap(),
-    shell: orNull(Type.String()),
-    user: orNull(Type.String()),
-    workdir: orNull(Type.String()),
+    shell: nullable(Type.String()),
+    user: nullable(Type.String()),
+    workdir: nullable(Type.String()),
   },
   { title: 'RuntimeOptions', description: 'How processes in the sandbox run; null stands for what the image says.' },
 )
 
 const RlimitReply = Type.Object(
-  { resource: oneOf(eitherCasing(RLIMIT_RESOURCES).slice(RLIMIT_RESOURCES.length)), soft: int64(), hard: int64() },
+  { resource: stringEnum(eitherCasing(RLIMIT_RESOURCES).slice(RLIMIT_RESOURCES.length)), soft: int64(), hard: int64() },
   { title: 'Rlimit', description: 'A resource limit that every process of the sandbox inherits.' },
 )
 
@@ -94,21 +94,21 @@ const MountOptionsReply = Type.Object(
 )
 
 const share = {
-  stat_virtualization: oneOf(STAT_VIRTUALIZATIONS),
-  host_permissions: oneOf(HOST_PERMISSIONS),
+  stat_virtualization: stringEnum(STAT_VIRTUALIZATIONS),
+  host_permissions: stringEnum(HOST_PERMISSIONS),
 }
 const mounted = { guest: Type.String(), options: MountOptionsReply }
-const MountReply = variants(
+const MountReply = taggedUnion(
   'type',
   [
-    Type.Object({ type: oneOf(['Bind']), ...mounted, ...share, quota_mib: Type.Optional(orNull(int32())) }),
-    Type.Object({ type: oneOf(['Named']), ...mounted, ...share }),
-    Type.Object({ type: oneOf(['Tmpfs']), ...mounted, size_mib: Type.Optional(orNull(int32())) }),
+    Type.Object({ type: stringEnum(['Bind']), ...mounted, ...share, quota_mib: Type.Optional(nullable(int32())) }),
+    Type.Object({ type: stringEnum(['Named']), ...mounted, ...share }),
+    Type.Object({ type: stringEnum(['Tmpfs']), ...mounted, size_mib: Type.Optional(nullable(int32())) }),
     Type.Object({
-      type: oneOf(['DiskImage']),
+      type: stringEnum(['DiskImage']),
       ...mounted,
-      format: oneOf(eitherCasing(DISK_IMAGE_FORMATS).slice(DISK_IMAGE_FORMATS.length)),
-      fstype: Type.Optional(orNull(Type.String())),
+      format: stringEnum(eitherCasing(DISK_IMAGE_FORMATS).slice(DISK_IMAGE_FORMATS.length)),
+      fstype: Type.Optional(nullable(Type.String())),
     }),
   ],
   { title: 'Mount', description: 'Where something is mounted and how; what it is stays out of replies.' },
@@ -130,8 +130,8 @@ const NetworkReply = Type.Object(
     enabled: Type.Boolean(),
     ports: Type.Array(PublishedPort),
     trust_host_cas: Type.Boolean(),
-    max_connections: Type.Optional(orNull(int32())),
-    policy: Type.Optional(componentOrNull(NetworkPolicyReply)),
+    max_connections: Type.Optional(nullable(int32())),
+    policy: Type.Optional(nullableComponent(NetworkPolicyReply)),
     secrets: Type.Optional(Type.Array(SecretReply)),
   },
   {
@@ -143,7 +143,7 @@ const NetworkReply = Type.Object(
 
 export const SandboxSpecReply = Type.Object(
   {
-    image: orNull(Type.String({ description: 'The OCI image reference as it was asked for.' })),
+    image: nullable(Type.String({ description: 'The OCI image reference as it was asked for.' })),
     resources: ResourcesReply,
     runtime: RuntimeReply,
     env: Type.Array(EnvVar),

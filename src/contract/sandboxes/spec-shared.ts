@@ -1,25 +1,25 @@
 import { Type } from 'typebox'
 import { PORT_MAX } from '../../domain/orgs/limits.ts'
-import { input, int32, oneOf } from '../common.ts'
+import { requestObject, int32, stringEnum } from '../common.ts'
 
 /** Parts that the specification of a request and that of a reply have in common. Source: service description 2.3. */
 
-export const EnvVar = input(
+export const EnvVar = requestObject(
   { key: Type.String(), value: Type.String() },
   { title: 'EnvVar', description: 'An environment variable.' },
 )
 
-export const PublishedPort = input(
+export const PublishedPort = requestObject(
   {
     host_port: int32({ maximum: PORT_MAX }),
     guest_port: int32({ maximum: PORT_MAX }),
     host_bind: Type.String(),
-    protocol: Type.Optional(oneOf(['tcp', 'udp'])),
+    protocol: Type.Optional(stringEnum(['tcp', 'udp'])),
   },
   { title: 'PublishedPort', description: 'A port of the sandbox that is reachable on its host.' },
 )
 
-export const PortRange = input(
+export const PortRange = requestObject(
   { start: int32({ maximum: PORT_MAX }), end: int32({ maximum: PORT_MAX }) },
   { title: 'PortRange', description: 'Ports of the sandbox, both ends included.' },
 )

@@ -1,29 +1,29 @@
 import { Type } from 'typebox'
-import { json, operation, type Operation } from '../operation.ts'
+import { jsonReply, defineOperation, type Operation } from '../operation.ts'
 import { HealthReply, ReadyReply } from './probes.ts'
 
 /** What the process says of itself; open to everybody. */
 export const SERVICE_OPERATIONS = {
-  get_health: operation({
+  get_health: defineOperation({
     id: 'get_health',
     method: 'GET',
     path: '/healthz',
     tag: 'Operation',
     summary: 'Whether the process is alive',
-    reply: json(HealthReply, 'It is.'),
+    reply: jsonReply(HealthReply, 'It is.'),
     access: 'none',
   }),
-  get_readiness: operation({
+  get_readiness: defineOperation({
     id: 'get_readiness',
     method: 'GET',
     path: '/readyz',
     tag: 'Operation',
     summary: 'Whether the process can serve requests',
-    reply: json(ReadyReply, 'It can.'),
+    reply: jsonReply(ReadyReply, 'It can.'),
     problems: ['unavailable'],
     access: 'none',
   }),
-  get_metrics: operation({
+  get_metrics: defineOperation({
     id: 'get_metrics',
     method: 'GET',
     path: '/metrics',
@@ -32,13 +32,13 @@ export const SERVICE_OPERATIONS = {
     reply: { kind: 'text', status: 200, description: "Prometheus' text format." },
     access: 'none',
   }),
-  get_document: operation({
+  get_document: defineOperation({
     id: 'get_document',
     method: 'GET',
     path: '/openapi.json',
     tag: 'Operation',
     summary: 'This document',
-    reply: json(Type.Unknown(), 'An OpenAPI 3.1 document.'),
+    reply: jsonReply(Type.Unknown(), 'An OpenAPI 3.1 document.'),
     access: 'none',
   }),
 } as const satisfies Record<string, Operation>

@@ -34,7 +34,7 @@ export const CHANNEL_ENDS_TEXT = `The end of the channel says why by its close c
   .join('; ')}.`
 
 /** What the end of a channel on its worker means to its client, by the code that the worker closed its stream with. */
-export function endOfWorkerCode(code: number): ChannelEnd {
+export function channelEndOfWorkerCode(code: number): ChannelEnd {
   switch (code) {
     case CHANNEL_ENDS.agent_done.code:
       return 'agent_done'

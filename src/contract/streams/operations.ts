@@ -1,10 +1,10 @@
-import { operation, type Operation } from '../operation.ts'
+import { defineOperation, type Operation } from '../operation.ts'
 import { LogEventData, SandboxLogsHeaders, SandboxLogsQuery } from './sandbox-logs.ts'
 import { SandboxIdParams } from '../sandboxes/sandboxes.ts'
 
 /** What sandboxes write. Source: client traffic, sections 2 and 7. */
-export const SANDBOX_LOG_OPERATIONS = {
-  read_sandbox_logs: operation({
+export const LOG_OPERATIONS = {
+  read_sandbox_logs: defineOperation({
     id: 'read_sandbox_logs',
     method: 'GET',
     path: '/v1/sandboxes/{sandbox_id}/logs',

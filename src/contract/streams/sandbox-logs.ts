@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { LOG_FOLLOW_DEFAULT_SECS, LOG_FOLLOW_MAX_SECS, LOG_TAIL_MAX } from '../../domain/orgs/limits.ts'
-import { DateTime, input, int64, oneOf } from '../common.ts'
+import { DateTime, requestObject, int64, stringEnum } from '../common.ts'
 import { LOG_SOURCES } from './log-protocol.ts'
 
 /** The log of a sandbox, as it is asked for and told. Source: client traffic, section 7; what is beside it there is ours. */
@@ -11,7 +11,7 @@ export const DEFAULT_LOG_SOURCES = ['stdout', 'stderr', 'output'] as const
 /** By which a client says where it left off (HTML, "Server-sent events"). */
 export const LAST_EVENT_ID_HEADER = 'last-event-id'
 
-export const SandboxLogsQuery = input({
+export const SandboxLogsQuery = requestObject({
   sources: Type.Optional(
     Type.String({
       default: DEFAULT_LOG_SOURCES.join(','),
@@ -41,7 +41,7 @@ export const SandboxLogsQuery = input({
   ),
 })
 
-export const SandboxLogsHeaders = input({
+export const SandboxLogsHeaders = requestObject({
   [LAST_EVENT_ID_HEADER]: Type.Optional(
     Type.String({ description: 'The `id` of the last event that was seen: the stream goes on behind it.' }),
   ),
@@ -49,7 +49,7 @@ export const SandboxLogsHeaders = input({
 
 export const LogEventData = Type.Object(
   {
-    source: oneOf(LOG_SOURCES, {
+    source: stringEnum(LOG_SOURCES, {
       description: '`output`: a terminal, where both are one; `system`: what the worker has to say.',
     }),
     ts: DateTime,

@@ -1,9 +1,9 @@
 import { Type } from 'typebox'
-import { DateTime, input, orNull, Uuid } from '../common.ts'
+import { DateTime, requestObject, nullable, Uuid } from '../common.ts'
 
 /** What was metered and what it costs. Source: service description 2.6 and 4.7; the rest from the published description. */
 
-export const UsageQuery = input({
+export const UsageQuery = requestObject({
   since: Type.Optional(
     Type.String({
       format: 'date-time',
@@ -52,7 +52,7 @@ export const UsageSummaryReply = Type.Object(
       description:
         'The total at the end of the period if it goes on as it went so far; the total itself when the period is over.',
     }),
-    storage_gib: orNull(
+    storage_gib: nullable(
       Type.Number({ description: 'What volumes hold now; null when no worker has told of any volume.' }),
     ),
   },
@@ -98,7 +98,7 @@ const StorageDailyUsage = Type.Object(
 )
 
 const VolumeIdentity = Type.Object(
-  { id: Uuid, name: orNull(Type.String({ description: 'Null for the host volume.' })) },
+  { id: Uuid, name: nullable(Type.String({ description: 'Null for the host volume.' })) },
   { title: 'VolumeIdentity', description: 'How a volume is called.' },
 )
 

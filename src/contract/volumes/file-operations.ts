@@ -1,5 +1,5 @@
 import { MessageReply } from '../common.ts'
-import { json, operation, type Operation } from '../operation.ts'
+import { jsonReply, defineOperation, type Operation } from '../operation.ts'
 import {
   MkdirInput, MoveInput, PathHeaders, RemoveHeaders, VolumeFileExists, VolumeFileList, VolumeFileParams, VolumeFileStat,
 } from './volume-files.ts' // prettier-ignore
@@ -13,37 +13,37 @@ const WRITE_PROBLEMS = [...READ_PROBLEMS, 'quota_exceeded'] as const
 
 /** The files of volumes, whether or not a sandbox mounts them. Source: client traffic, section 2. */
 export const VOLUME_FILE_OPERATIONS = {
-  list_volume_files: operation({
+  list_volume_files: defineOperation({
     ...common,
     id: 'list_volume_files',
     method: 'GET',
     path: FILES,
     summary: 'List what lies in a folder of a volume',
     headers: PathHeaders,
-    reply: json(VolumeFileList, 'The files and folders in it, by path.'),
+    reply: jsonReply(VolumeFileList, 'The files and folders in it, by path.'),
     problems: READ_PROBLEMS,
   }),
-  stat_volume_file: operation({
+  stat_volume_file: defineOperation({
     ...common,
     id: 'stat_volume_file',
     method: 'GET',
     path: `${FILES}/stat`,
     summary: 'Get what is known of a file or folder of a volume',
     headers: PathHeaders,
-    reply: json(VolumeFileStat, 'What is known of it.'),
+    reply: jsonReply(VolumeFileStat, 'What is known of it.'),
     problems: READ_PROBLEMS,
   }),
-  volume_file_exists: operation({
+  volume_file_exists: defineOperation({
     ...common,
     id: 'volume_file_exists',
     method: 'GET',
     path: `${FILES}/exists`,
     summary: 'Whether a file or folder is in a volume',
     headers: PathHeaders,
-    reply: json(VolumeFileExists, 'Whether it is.'),
+    reply: jsonReply(VolumeFileExists, 'Whether it is.'),
     problems: READ_PROBLEMS,
   }),
-  read_volume_file: operation({
+  read_volume_file: defineOperation({
     ...common,
     id: 'read_volume_file',
     method: 'GET',
@@ -53,7 +53,7 @@ export const VOLUME_FILE_OPERATIONS = {
     reply: { kind: 'bytes', status: 200, description: 'Its content, streamed.' },
     problems: READ_PROBLEMS,
   }),
-  write_volume_file: operation({
+  write_volume_file: defineOperation({
     ...common,
     id: 'write_volume_file',
     method: 'PUT',
@@ -62,48 +62,48 @@ export const VOLUME_FILE_OPERATIONS = {
     description: 'The body is streamed, of any length. The file is whole or the old one stays; its folders are made.',
     headers: PathHeaders,
     takes: 'bytes',
-    reply: json(MessageReply, 'The file is written.'),
+    reply: jsonReply(MessageReply, 'The file is written.'),
     problems: WRITE_PROBLEMS,
   }),
-  make_volume_folder: operation({
+  make_volume_folder: defineOperation({
     ...common,
     id: 'make_volume_folder',
     method: 'POST',
-    resumes: true, // making it again changes nothing
+    isResumable: true, // making it again changes nothing
     path: `${FILES}/mkdir`,
     summary: 'Make a folder in a volume, and those above it',
     body: MkdirInput,
-    reply: json(MessageReply, 'The folder is there.'),
+    reply: jsonReply(MessageReply, 'The folder is there.'),
     problems: WRITE_PROBLEMS,
   }),
-  copy_volume_file: operation({
+  copy_volume_file: defineOperation({
     ...common,
     id: 'copy_volume_file',
     method: 'POST',
     path: `${FILES}/copy`,
     summary: 'Copy a file or folder within a volume',
     body: MoveInput,
-    reply: json(MessageReply, 'The copy is there.'),
+    reply: jsonReply(MessageReply, 'The copy is there.'),
     problems: WRITE_PROBLEMS,
   }),
-  rename_volume_file: operation({
+  rename_volume_file: defineOperation({
     ...common,
     id: 'rename_volume_file',
     method: 'POST',
     path: `${FILES}/rename`,
     summary: 'Move a file or folder within a volume',
     body: MoveInput,
-    reply: json(MessageReply, 'It is moved.'),
+    reply: jsonReply(MessageReply, 'It is moved.'),
     problems: WRITE_PROBLEMS,
   }),
-  remove_volume_file: operation({
+  remove_volume_file: defineOperation({
     ...common,
     id: 'remove_volume_file',
     method: 'DELETE',
     path: FILES,
     summary: 'Remove a file of a volume, or a folder with all that is in it',
     headers: RemoveHeaders,
-    reply: json(MessageReply, 'It is removed.'),
+    reply: jsonReply(MessageReply, 'It is removed.'),
     problems: WRITE_PROBLEMS,
   }),
 } as const satisfies Record<string, Operation>

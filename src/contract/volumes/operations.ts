@@ -1,23 +1,23 @@
 import { MessageReply } from '../common.ts'
-import { json, object, operation, type Operation } from '../operation.ts'
+import { jsonReply, taggedReply, defineOperation, type Operation } from '../operation.ts'
 import { CreateVolumeInput, UpdateVolumeInput, VolumeIdParams, VolumeList, VolumeReply } from './volumes.ts'
 
-const VOLUME = object(VolumeReply, 'The volume as it is now.')
+const VOLUME = taggedReply(VolumeReply, 'The volume as it is now.')
 
 /** Volumes. Source: service description 4.9; openapi.json; client traffic, section 2. */
 export const VOLUME_OPERATIONS = {
-  list_volumes: operation({
+  list_volumes: defineOperation({
     id: 'list_volumes',
     method: 'GET',
     path: '/v1/volumes',
     tag: 'Volumes',
     summary: 'List volumes, the host volume first, then the oldest',
-    reply: json(VolumeList, 'All volumes of the organization.'),
+    reply: jsonReply(VolumeList, 'All volumes of the organization.'),
   }),
-  create_volume: operation({
+  create_volume: defineOperation({
     id: 'create_volume',
     method: 'POST',
-    resumes: true,
+    isResumable: true,
     path: '/v1/volumes',
     tag: 'Volumes',
     summary: 'Create a named volume',
@@ -25,7 +25,7 @@ export const VOLUME_OPERATIONS = {
     reply: VOLUME,
     problems: ['name_already_exists', 'quota_exceeded'],
   }),
-  get_default_volume: operation({
+  get_default_volume: defineOperation({
     id: 'get_default_volume',
     method: 'GET',
     path: '/v1/volumes/default',
@@ -34,7 +34,7 @@ export const VOLUME_OPERATIONS = {
     reply: VOLUME,
     problems: ['volume_not_found'],
   }),
-  get_volume: operation({
+  get_volume: defineOperation({
     id: 'get_volume',
     method: 'GET',
     path: '/v1/volumes/{id}',
@@ -44,10 +44,10 @@ export const VOLUME_OPERATIONS = {
     reply: VOLUME,
     problems: ['volume_not_found'],
   }),
-  update_volume: operation({
+  update_volume: defineOperation({
     id: 'update_volume',
     method: 'PATCH',
-    matches: true,
+    checksIfMatch: true,
     path: '/v1/volumes/{id}',
     tag: 'Volumes',
     summary: "Set or clear a volume's cap, or replace its labels",
@@ -57,17 +57,17 @@ export const VOLUME_OPERATIONS = {
     reply: VOLUME,
     problems: ['sandbox_not_found', 'invalid_state_transition', 'host_volume_stays'],
   }),
-  delete_volume: operation({
+  delete_volume: defineOperation({
     id: 'delete_volume',
     method: 'DELETE',
-    matches: true,
+    checksIfMatch: true,
     path: '/v1/volumes/{id}',
     tag: 'Volumes',
     summary: 'Schedule a volume for deletion',
     description:
       'From then on it can be mounted no more; it goes with all that is in it a little later, and its name is free then. Repeating it succeeds.',
     params: VolumeIdParams,
-    reply: json(MessageReply, 'The volume is to be deleted.'),
+    reply: jsonReply(MessageReply, 'The volume is to be deleted.'),
     problems: ['sandbox_not_found', 'volume_in_use', 'host_volume_stays'],
   }),
 } as const satisfies Record<string, Operation>

@@ -2,28 +2,38 @@ import { Type } from 'typebox'
 import {
   CAPACITY_MAX_GIB, VOLUME_KINDS, VOLUME_NAME_RULE, VOLUME_STATUSES, VOLUME_STORAGES,
 } from '../../domain/volumes/volume.ts' // prettier-ignore
-import { DateTime, input, int32, int64, oneOf, oneOfEither, orNull, stringMap, Uuid } from '../common.ts'
+import {
+  DateTime,
+  requestObject,
+  int32,
+  int64,
+  stringEnum,
+  stringEnumEitherCase,
+  nullable,
+  stringMap,
+  Uuid,
+} from '../common.ts'
 
 /** Volumes in requests and replies. Source: openapi.json (`VolumeResponse`, `CreateVolumeRequest`, `UpdateVolumeRequest`). */
 
 export const VolumeReply = Type.Object(
   {
     id: Uuid,
-    kind: oneOf(VOLUME_KINDS, {
+    kind: stringEnum(VOLUME_KINDS, {
       title: 'VolumeKind',
       description: "`host`: the organization's own, which is always there; `managed`: one that was created by name.",
     }),
-    name: Type.Optional(orNull(Type.String({ description: 'Null for the host volume.' }))),
-    status: oneOf(VOLUME_STATUSES, {
+    name: Type.Optional(nullable(Type.String({ description: 'Null for the host volume.' }))),
+    status: stringEnum(VOLUME_STATUSES, {
       title: 'VolumeStatus',
       description: '`deleting`: it can be mounted no more, and goes with all that is in it.',
     }),
-    storage: oneOf(VOLUME_STORAGES, { title: 'VolumeType', description: 'How its files are kept.' }),
+    storage: stringEnum(VOLUME_STORAGES, { title: 'VolumeType', description: 'How its files are kept.' }),
     labels: stringMap(),
     capacity_bytes: Type.Optional(
-      orNull(int64({ description: 'The most that it may hold; null: no cap of its own.' })),
+      nullable(int64({ description: 'The most that it may hold; null: no cap of its own.' })),
     ),
-    used_bytes: Type.Optional(orNull(int64({ description: 'What it takes; null while that is not known yet.' }))),
+    used_bytes: Type.Optional(nullable(int64({ description: 'What it takes; null while that is not known yet.' }))),
     created_at: DateTime,
     updated_at: DateTime,
   },
@@ -33,7 +43,7 @@ export const VolumeReply = Type.Object(
 export const VolumeList = Type.Array(VolumeReply)
 
 const capacity = Type.Optional(
-  orNull(
+  nullable(
     int32({
       minimum: 1,
       maximum: CAPACITY_MAX_GIB,
@@ -42,18 +52,18 @@ const capacity = Type.Optional(
   ),
 )
 
-export const CreateVolumeInput = input(
+export const CreateVolumeInput = requestObject(
   {
     name: Type.String({ description: `Unique in the organization: ${VOLUME_NAME_RULE}.` }),
-    labels: Type.Optional(orNull(stringMap())),
+    labels: Type.Optional(nullable(stringMap())),
     capacity_gib: capacity,
-    storage: Type.Optional(orNull(oneOfEither(VOLUME_STORAGES))),
+    storage: Type.Optional(nullable(stringEnumEitherCase(VOLUME_STORAGES))),
   },
   { title: 'CreateVolume', description: 'A volume to create.' },
 )
 
-export const UpdateVolumeInput = input(
-  { capacity_gib: capacity, labels: Type.Optional(orNull(stringMap())) },
+export const UpdateVolumeInput = requestObject(
+  { capacity_gib: capacity, labels: Type.Optional(nullable(stringMap())) },
   {
     title: 'VolumePatch',
     description:
@@ -61,4 +71,4 @@ export const UpdateVolumeInput = input(
   },
 )
 
-export const VolumeIdParams = input({ id: Uuid })
+export const VolumeIdParams = requestObject({ id: Uuid })

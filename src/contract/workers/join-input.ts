@@ -1,10 +1,10 @@
 import { Type } from 'typebox'
-import { input, int32 } from '../common.ts'
+import { requestObject, int32 } from '../common.ts'
 
 const Text = Type.String({ maxLength: 200 })
 
 /** The body of `POST /worker/v1/join`: see `JoinRequest`. */
-export const JoinInput = input({
+export const JoinInput = requestObject({
   protocol: int32(),
   token: Text,
   credential_sha256: Type.String({ pattern: '^[0-9a-f]{64}$' }),

@@ -1,36 +1,36 @@
 import { Type } from 'typebox'
 import { ABILITIES } from '../../domain/spec/abilities.ts'
 import { START_FAILURES } from '../../domain/sandboxes/run.ts'
-import { int32, int64, oneOf, stringMap, Uuid, input } from '../common.ts'
+import { int32, int64, stringEnum, stringMap, Uuid, requestObject } from '../common.ts'
 import { SEEN_PHASES } from './worker-protocol.ts'
 
 const Outcome = Type.Union([
-  input({ kind: oneOf(['exited']), code: Type.Integer() }),
-  input({ kind: oneOf(['signalled']), signal: Type.String() }),
-  input({ kind: oneOf(['out_of_memory', 'stopped']) }),
-  input({ kind: oneOf(['start_failed']), reason: oneOf(START_FAILURES), message: Type.String() }),
-  input({ kind: oneOf(['lost']), message: Type.String() }),
+  requestObject({ kind: stringEnum(['exited']), code: Type.Integer() }),
+  requestObject({ kind: stringEnum(['signalled']), signal: Type.String() }),
+  requestObject({ kind: stringEnum(['out_of_memory', 'stopped']) }),
+  requestObject({ kind: stringEnum(['start_failed']), reason: stringEnum(START_FAILURES), message: Type.String() }),
+  requestObject({ kind: stringEnum(['lost']), message: Type.String() }),
 ])
 
 /** The body of `POST /worker/v1/sync`, checked as strictly as a client's: a worker may be of another version. */
-export const SyncInput = input({
+export const SyncInput = requestObject({
   protocol: int32(),
   worker_id: Uuid,
   life: Uuid,
   seq: int64(),
   known_version: Type.Union([Type.String(), Type.Null()]),
-  capacity: input({ vcpus: int32(), memory_mib: int32(), disk_mib: int64() }),
-  driver: input({
+  capacity: requestObject({ vcpus: int32(), memory_mib: int32(), disk_mib: int64() }),
+  driver: requestObject({
     name: Type.String(),
     isolation: Type.String(),
-    abilities: Type.Array(oneOf(ABILITIES)),
+    abilities: Type.Array(stringEnum(ABILITIES)),
     images: Type.Array(Type.String()),
   }),
   seen: Type.Array(
-    input({
+    requestObject({
       run_id: Uuid,
       sandbox_id: Uuid,
-      phase: oneOf(SEEN_PHASES),
+      phase: stringEnum(SEEN_PHASES),
       outcome: Type.Optional(Outcome),
       is_idle_expired: Type.Optional(Type.Boolean()),
       facts: Type.Optional(stringMap()),
@@ -38,7 +38,7 @@ export const SyncInput = input({
   ),
   stored: Type.Array(Uuid),
   dialled: Type.Array(Type.String()),
-  storage: input({ is_shared: Type.Boolean(), enforces_caps: Type.Boolean(), how: Type.String() }),
-  volumes: Type.Union([Type.Array(input({ org_id: Uuid, volume_id: Uuid, used_bytes: int64() })), Type.Null()]),
+  storage: requestObject({ is_shared: Type.Boolean(), enforces_caps: Type.Boolean(), how: Type.String() }),
+  volumes: Type.Union([Type.Array(requestObject({ org_id: Uuid, volume_id: Uuid, used_bytes: int64() })), Type.Null()]),
   known_volumes_version: Type.Union([Type.String(), Type.Null()]),
 })

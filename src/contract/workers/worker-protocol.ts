@@ -1,9 +1,9 @@
 import type { LogQuery } from '../streams/log-protocol.ts'
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
-import type { Capacity, DriverReport, Outcome, StorageReport } from '../../domain/sandboxes/run.ts'
+import type { Capacity, DriverReport, RunOutcome, StorageReport } from '../../domain/sandboxes/run.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 
-export type { Capacity, DriverReport, Outcome, StartFailure, StorageReport } from '../../domain/sandboxes/run.ts'
+export type { Capacity, DriverReport, RunOutcome, StartFailure, StorageReport } from '../../domain/sandboxes/run.ts'
 
 /**
  * The conversation between a worker and the control plane: `POST /worker/v1/sync`, a long poll. The worker says all
@@ -129,7 +129,7 @@ export type SeenRun = {
   readonly sandbox_id: SandboxId
   readonly phase: SeenPhase
   /** Present when `phase` is `ended`. */
-  readonly outcome?: Outcome
+  readonly outcome?: RunOutcome
   /** True once the sandbox was idle for its whole idle timeout. */
   readonly is_idle_expired?: boolean
   /** Facts for the sandbox's events, such as the image's digest and the isolation in force. */

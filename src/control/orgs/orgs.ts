@@ -4,7 +4,7 @@ import { asId, type OrgId } from '../../domain/ids.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
-import { slugOf } from '../../domain/sandboxes/slugs.ts'
+import { slugFromName } from '../../domain/sandboxes/slugs.ts'
 import { constraintOf, type Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as plans from '../../store/orgs/plans.ts'
@@ -40,7 +40,7 @@ export async function createOrg(
   if (!isName(name)) throw invalidRequest('name', name, NAME_RULE)
   const email = readEmail(input.owner)
   if (email === null) throw invalidRequest('owner', input.owner, EMAIL_RULE)
-  const slug = input.slug ?? slugOf(name)
+  const slug = input.slug ?? slugFromName(name)
   if (slug === null || !isSlug(slug)) throw invalidRequest('slug', input.slug ?? name, SLUG_RULE)
   const owner = { email, display_name: null, role: 'owner' } as const
   try {

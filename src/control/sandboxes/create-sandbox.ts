@@ -5,7 +5,7 @@ import { renderSpec } from '../../domain/spec/render-spec.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
-import { makeSlug } from '../../domain/sandboxes/slugs.ts'
+import { generateSlug } from '../../domain/sandboxes/slugs.ts'
 import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
 import { randomBelow } from '../../lib/random.ts'
 import type { NewSandbox } from '../../store/sandboxes/admissions.ts'
@@ -75,7 +75,7 @@ async function admit(
   abilities: readonly string[],
 ): Promise<Sandbox> {
   for (let tried = 1; ; tried++) {
-    const slug = input.slug ?? makeSlug((below) => randomBelow(deps.random, below))
+    const slug = input.slug ?? generateSlug((below) => randomBelow(deps.random, below))
     const volume_ids = await requireVolumes(deps, caller, input.spec)
     const named = { ...input, slug, name: input.name ?? slug }
     const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }

@@ -13,7 +13,7 @@ import {
   type TransitionEvent,
 } from '../../domain/sandboxes/lifecycle.ts'
 import { divideByFit, type QuotaRefusal } from '../../domain/orgs/quota.ts'
-import type { Outcome } from '../../domain/sandboxes/run.ts'
+import type { RunOutcome } from '../../domain/sandboxes/run.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { Database, Queryable } from '../../store/postgres/database.ts'
@@ -62,7 +62,7 @@ export type Transition = {
   /** With `placed`: where. */
   readonly worker?: { readonly id: WorkerId; readonly name: string }
   /** With an event that ends a run: how the worker says it ended. */
-  readonly outcome?: Outcome
+  readonly outcome?: RunOutcome
   /** With `worker_running`: what the driver tells, for the audit event. */
   readonly facts?: Readonly<Record<string, string>>
 }

@@ -3,7 +3,7 @@ import type { VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
-import { usesVolumes, volumesOf } from '../../domain/spec/spec-volumes.ts'
+import { usesVolumes, volumesUsedBy } from '../../domain/spec/spec-volumes.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import type { ControlDeps } from '../deps.ts'
 
@@ -18,7 +18,7 @@ export async function requireVolumes(
   spec: SandboxSpec,
 ): Promise<readonly VolumeId[]> {
   if (!usesVolumes(spec)) return []
-  const wanted = volumesOf(spec)
+  const wanted = volumesUsedBy(spec)
   const found = await deps.db.asOrg(caller.org_id, (q) => volumeMounts.resolve(q, caller.org_id, wanted))
   const byName = new Map(found.flatMap((volume) => (volume.name === null ? [] : [[volume.name, volume] as const])))
   for (const name of wanted.names) {

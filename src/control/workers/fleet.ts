@@ -1,7 +1,7 @@
 /** What operators do with workers. It is logged; the organizations concerned learn of it by what becomes of their sandboxes. */
 import type { WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
-import { LOCAL_WORKER } from '../../domain/sandboxes/names.ts'
+import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as fleet from '../../store/workers/fleet.ts'
@@ -74,7 +74,7 @@ const NAMES_SHOWN = 10
 export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' | 'force'): Promise<Removal> {
   const removal = await withWorker(deps, name, async (tx, { id, lease_expires_at }) => {
     const now = deps.clock.now()
-    if (name === LOCAL_WORKER && lease_expires_at !== null && lease_expires_at > now)
+    if (name === LOCAL_WORKER_NAME && lease_expires_at !== null && lease_expires_at > now)
       throw new Problem('worker_in_use', {
         message: `'${name}' lives in \`sandyard up\`: it can be removed once that is stopped`,
       })

@@ -14,8 +14,8 @@ import type {
 import { isCutShort } from '../../domain/workers/decide.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
-import { eventOfOutcome } from '../../domain/sandboxes/outcome.ts'
-import type { Outcome } from '../../domain/sandboxes/run.ts'
+import { transitionOfOutcome } from '../../domain/sandboxes/outcome.ts'
+import type { RunOutcome } from '../../domain/sandboxes/run.ts'
 import { isUnavailable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
@@ -114,11 +114,11 @@ function moveOf(run: runs.WorkerRun, seen: SeenRun | undefined): Move | null {
   return null
 }
 
-function endOf(run: runs.WorkerRun, outcome: Outcome): Move {
+function endOf(run: runs.WorkerRun, outcome: RunOutcome): Move {
   if (run.status === 'stopping') {
     return { event: 'worker_stopped', outcome, cause: { actor: SYSTEM, code: run.stop_cause ?? 'worker_report' } }
   }
-  const { event, message } = eventOfOutcome(outcome)
+  const { event, message } = transitionOfOutcome(outcome)
   return { event, outcome, cause: { actor: SYSTEM, code: 'workload_ended', message } }
 }
 

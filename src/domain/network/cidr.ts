@@ -42,7 +42,7 @@ export function overlaps(one: Cidr, other: Cidr): boolean {
 }
 
 /** The same addresses without blocks that others contain, in order. */
-export function withoutContained(cidrs: readonly Cidr[]): readonly Cidr[] {
+export function dropContained(cidrs: readonly Cidr[]): readonly Cidr[] {
   const largestFirst = cidrs.toSorted((a, b) => a.prefix - b.prefix)
   const kept: Cidr[] = []
   for (const candidate of largestFirst) if (!kept.some((outer) => contains(outer, candidate))) kept.push(candidate)
@@ -50,12 +50,12 @@ export function withoutContained(cidrs: readonly Cidr[]): readonly Cidr[] {
 }
 
 /** An IPv4 block as nftables and iproute2 read it, such as `10.0.0.0/8`. */
-export function formatCidr4(block: Cidr): string {
-  return `${formatAddress4(block.first)}/${String(block.prefix)}`
+export function formatIpv4Cidr(block: Cidr): string {
+  return `${formatIpv4(block.first)}/${String(block.prefix)}`
 }
 
 /** An IPv4 address in dotted form. */
-export function formatAddress4(address: bigint): string {
+export function formatIpv4(address: bigint): string {
   return [24n, 16n, 8n, 0n].map((shift) => String((address >> shift) & 0xffn)).join('.')
 }
 

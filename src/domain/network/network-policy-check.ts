@@ -7,7 +7,7 @@ import type { NetworkPolicy, Rule } from '../spec/spec.ts'
  * What is wrong with a policy whose shape is right, each with the path of its field beneath `path` (such as
  * `network.policy`): bad address blocks, port ranges that end before they start, ports beside ICMP, too many rules.
  */
-export function checkPolicy(policy: NetworkPolicy, path: string): readonly Refusal[] {
+export function findPolicyRefusals(policy: NetworkPolicy, path: string): readonly Refusal[] {
   if (policy.rules.length > RULES_MAX) {
     return [refusal(`${path}.rules`, policy.rules, `at most ${String(RULES_MAX)} rules`)]
   }

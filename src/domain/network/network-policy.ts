@@ -5,8 +5,8 @@
  * - Metadata addresses are allowed only by name: the group `metadata`, or a rule with exactly that address. `any`, a
  *   default of `allow` and wider blocks do not reach them; as denials these do cover them.
  */
-import { contains, parseCidr, withoutContained, type Cidr } from './cidr.ts'
-import { EVERYTHING, groupAddresses, METADATA, type AddressSet } from './network-groups.ts'
+import { contains, parseCidr, dropContained, type Cidr } from './cidr.ts'
+import { ALL_ADDRESSES, groupAddresses, METADATA_BLOCKS, type AddressSet } from './network-groups.ts'
 import type { Ability } from '../spec/abilities.ts'
 import type { Action, Destination, NetworkPolicy, NetworkSpec, Protocol, Rule } from '../spec/spec.ts'
 
@@ -44,15 +44,15 @@ export type Packet = { readonly peer: Cidr; readonly protocol: Protocol; readonl
 /** Compiles a policy (null: the default) for a sandbox behind `gateway`. Throws on rules that need name resolution. */
 export function compilePolicy(
   policy: NetworkPolicy | null,
-  place: { readonly gateway: Cidr; readonly hardDeny: readonly Cidr[] },
+  network: { readonly gateway: Cidr; readonly hardDeny: readonly Cidr[] },
 ): PacketRules {
   const { default_egress, default_ingress, rules } = policy ?? DEFAULT_POLICY
-  const compile = (rule: Rule): PacketRule => compileRule(rule, place.gateway)
-  const operator = ofEverything('deny', { within: withoutContained(place.hardDeny), except: [place.gateway] })
+  const compile = (rule: Rule): PacketRule => compileRule(rule, network.gateway)
+  const operator = ruleForAllProtocols('deny', { within: dropContained(network.hardDeny), except: [network.gateway] })
   return {
     egress: [
       operator,
-      ...gatewayDenials(place.gateway),
+      ...gatewayDenials(network.gateway),
       ...rules.filter((rule) => rule.direction !== 'ingress').map(compile),
       ...defaultRules(default_egress),
     ],
@@ -70,17 +70,17 @@ export function decidePacket(rules: readonly PacketRule[], packet: Packet): Acti
 }
 
 /** The abilities that a driver needs to enforce a sandbox's network. `strict` only sharpens domain rules. */
-export function networkAbilities(spec: NetworkSpec): readonly Ability[] {
+export function requiredNetworkAbilities(spec: NetworkSpec): readonly Ability[] {
   if (!spec.enabled) return ['network_off']
   const needed: Ability[] = ['network_policy']
   if (spec.max_connections !== null) needed.push('network_max_connections')
   if (spec.secrets.length > 0) needed.push('secrets')
-  if (spec.policy?.rules.some((rule) => isByName(rule.destination)) === true) needed.push('network_domains')
+  if (spec.policy?.rules.some((rule) => isDomain(rule.destination)) === true) needed.push('network_domains')
   return needed
 }
 
 /** Whether a destination names a domain, which packets do not carry. */
-function isByName(destination: Destination): boolean {
+function isDomain(destination: Destination): boolean {
   return destination !== 'any' && ('domain' in destination || 'domain_suffix' in destination)
 }
 
@@ -105,21 +105,23 @@ function compileRule(rule: Rule, gateway: Cidr): PacketRule {
 }
 
 function peerOf({ destination, action }: Rule, gateway: Cidr): AddressSet {
-  if (destination === 'any') return { within: EVERYTHING, except: action === 'allow' ? METADATA : [] }
+  if (destination === 'any') return { within: ALL_ADDRESSES, except: action === 'allow' ? METADATA_BLOCKS : [] }
   if ('group' in destination) return groupAddresses(destination.group, gateway)
   if (!('cidr' in destination)) throw new Error('a rule that names a domain reached a packet filter')
   const block = parseCidr(destination.cidr)
   if (block === null) throw new Error(`a rule with a bad address block was admitted: ${destination.cidr}`)
-  const isByAddress = METADATA.some((address) => contains(address, block))
-  return { within: [block], except: action === 'allow' && !isByAddress ? METADATA : [] }
+  const isByAddress = METADATA_BLOCKS.some((address) => contains(address, block))
+  return { within: [block], except: action === 'allow' && !isByAddress ? METADATA_BLOCKS : [] }
 }
 
 function defaultRules(action: Action): readonly PacketRule[] {
-  const deny = ofEverything('deny', { within: EVERYTHING, except: [] })
-  return action === 'deny' ? [deny] : [ofEverything('allow', { within: EVERYTHING, except: METADATA }), deny]
+  const deny = ruleForAllProtocols('deny', { within: ALL_ADDRESSES, except: [] })
+  return action === 'deny'
+    ? [deny]
+    : [ruleForAllProtocols('allow', { within: ALL_ADDRESSES, except: METADATA_BLOCKS }), deny]
 }
 
-function ofEverything(action: Action, peer: AddressSet): PacketRule {
+function ruleForAllProtocols(action: Action, peer: AddressSet): PacketRule {
   return { action, peer, protocols: [], ports: [] }
 }
 

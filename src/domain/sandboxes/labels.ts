@@ -6,9 +6,9 @@ import { describeSeen, type Refusal } from '../spec/refusal.ts'
 export const RESERVED_LABEL_PREFIXES = ['sandbox.', 'microsandbox.', 'service.'] as const
 
 /** The first reason why labels can't be attached to a sandbox, or null. `field` is where they stand in the request. */
-export function refuseLabels(labels: Readonly<Record<string, string>>, field: string): Refusal | null {
+export function findLabelRefusal(labels: Readonly<Record<string, string>>, field: string): Refusal | null {
   const keys = Object.keys(labels)
-  if (keys.length > LABELS_MAX) return no(field, `${String(keys.length)} labels`, `at most ${String(LABELS_MAX)}`)
+  if (keys.length > LABELS_MAX) return refusal(field, `${String(keys.length)} labels`, `at most ${String(LABELS_MAX)}`)
   for (const key of keys) {
     const refusal = refuseKey(key, field) ?? refuseValue(labels[key] ?? '', `${field}.${key}`)
     if (refusal !== null) return refusal
@@ -26,18 +26,18 @@ export function parseLabelFilter(
   const accepted = 'a JSON object of strings, such as {"team":"ml"}'
   const parsed = parseJson(text)
   if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) {
-    return { refusal: no('query.labels', describeSeen(text), accepted) }
+    return { refusal: refusal('query.labels', describeSeen(text), accepted) }
   }
   const labels: [string, string][] = []
   for (const [key, value] of Object.entries(parsed)) {
-    if (typeof value !== 'string') return { refusal: no(`query.labels.${key}`, describeSeen(value), 'a string') }
+    if (typeof value !== 'string') return { refusal: refusal(`query.labels.${key}`, describeSeen(value), 'a string') }
     if (!isPlainText(key) || !isPlainText(value)) {
-      return { refusal: no('query.labels', describeSeen(text), 'text without control characters') }
+      return { refusal: refusal('query.labels', describeSeen(text), 'text without control characters') }
     }
     labels.push([key, value])
   }
   if (labels.length > LABELS_MAX) {
-    return { refusal: no('query.labels', `${String(labels.length)} labels`, `at most ${String(LABELS_MAX)}`) }
+    return { refusal: refusal('query.labels', `${String(labels.length)} labels`, `at most ${String(LABELS_MAX)}`) }
   }
   return { labels: Object.fromEntries(labels) }
 }
@@ -45,19 +45,19 @@ export function parseLabelFilter(
 function refuseKey(key: string, field: string): Refusal | null {
   const reserved = RESERVED_LABEL_PREFIXES.find((prefix) => key.startsWith(prefix))
   if (reserved !== undefined)
-    return no(`${field}.${key}`, `the reserved prefix ${reserved}`, 'keys without a reserved prefix')
+    return refusal(`${field}.${key}`, `the reserved prefix ${reserved}`, 'keys without a reserved prefix')
   if (key !== '' && byteLength(key) <= LABEL_KEY_MAX_BYTES && isPlainText(key)) return null
   const rule = `keys of 1 to ${String(LABEL_KEY_MAX_BYTES)} bytes without control characters`
-  return no(field, `the key ${describeSeen(key)}`, rule)
+  return refusal(field, `the key ${describeSeen(key)}`, rule)
 }
 
 function refuseValue(value: string, field: string): Refusal | null {
   if (byteLength(value) <= LABEL_VALUE_MAX_BYTES && isPlainText(value)) return null
   const rule = `values of at most ${String(LABEL_VALUE_MAX_BYTES)} bytes without control characters`
-  return no(field, describeSeen(value), rule)
+  return refusal(field, describeSeen(value), rule)
 }
 
-function no(field: string, seen: string, accepted: string): Refusal {
+function refusal(field: string, seen: string, accepted: string): Refusal {
   return { code: 'invalid_request', field, seen, accepted }
 }
 

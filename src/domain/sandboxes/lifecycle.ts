@@ -44,14 +44,14 @@ export function isActive(status: SandboxStatus): boolean {
 }
 
 /** Where a sandbox stands, as far as the table needs to know. */
-export type Standing = { readonly status: SandboxStatus; readonly isPlaced: boolean }
+export type LifecycleState = { readonly status: SandboxStatus; readonly isPlaced: boolean }
 
 /** The status that an event leads to, or null when the event does not apply where the sandbox stands. */
-export function nextStatus(standing: Standing, event: TransitionEvent): SandboxStatus | null {
-  return TABLE[event](standing)
+export function nextStatus(state: LifecycleState, event: TransitionEvent): SandboxStatus | null {
+  return TRANSITIONS[event](state)
 }
 
-const TABLE: Record<TransitionEvent, (standing: Standing) => SandboxStatus | null> = {
+const TRANSITIONS: Record<TransitionEvent, (standing: LifecycleState) => SandboxStatus | null> = {
   start_admitted: ({ status }) => (status === 'created' || isTerminal(status) ? 'starting' : null),
   placed: ({ status, isPlaced }) => (status === 'starting' && !isPlaced ? 'starting' : null),
   no_capacity: ({ status, isPlaced }) => (status === 'starting' && !isPlaced ? 'starting' : null),

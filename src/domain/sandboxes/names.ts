@@ -11,7 +11,7 @@ export const WORKER_NAME_RULE =
   '1 to 63 letters, digits, dots, hyphens and underscores, with a letter or digit at both ends'
 
 /** The name of the worker that lives inside `up`; no other may have it. */
-export const LOCAL_WORKER = 'local'
+export const LOCAL_WORKER_NAME = 'local'
 
 const CONTROL_CHARACTER = /\p{Cc}/u
 const SLUG_SHAPE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/
@@ -19,7 +19,7 @@ const WORKER_NAME_SHAPE = /^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$/
 
 /** Whether a text can be the name of a worker that joins. */
 export function isWorkerName(text: string): boolean {
-  return WORKER_NAME_SHAPE.test(text) && text !== LOCAL_WORKER
+  return WORKER_NAME_SHAPE.test(text) && text !== LOCAL_WORKER_NAME
 }
 
 /** Whether a text can be the name of a sandbox. */

@@ -1,8 +1,11 @@
 import type { TransitionEvent } from './lifecycle.ts'
-import type { Outcome } from './run.ts'
+import type { RunOutcome } from './run.ts'
 
 /** What a run's end means for its sandbox: the event, and in words what failed; null when nothing did. */
-export function eventOfOutcome(outcome: Outcome): { readonly event: TransitionEvent; readonly message: string | null } {
+export function transitionOfOutcome(outcome: RunOutcome): {
+  readonly event: TransitionEvent
+  readonly message: string | null
+} {
   switch (outcome.kind) {
     case 'exited':
       return outcome.code === 0

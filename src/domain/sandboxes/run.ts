@@ -23,7 +23,7 @@ export type DriverReport = {
 }
 
 /** How a run ended. `message` is for people and carries no secret. */
-export type Outcome =
+export type RunOutcome =
   | { readonly kind: 'exited'; readonly code: number }
   | { readonly kind: 'signalled'; readonly signal: string }
   | { readonly kind: 'out_of_memory' }

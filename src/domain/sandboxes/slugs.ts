@@ -2,19 +2,19 @@ import { SLUG_MAX_CHARS } from '../orgs/limits.ts'
 import { isSlug } from './names.ts'
 
 /** A whole number in `[0, below)`; production draws it from the system's generator. */
-export type Draw = (below: number) => number
+export type RandomBelow = (below: number) => number
 
 /**
  * A slug of dictionary words, such as `amber-harbor-k3f9`: 36 adjectives, 36 nouns and 1.7 million endings. Two draws
  * may give the same one; the unique index decides, and the caller draws again.
  */
-export function makeSlug(draw: Draw): string {
+export function generateSlug(draw: RandomBelow): string {
   const ending = Array.from({ length: ENDING_CHARS }, () => pick(ENDING_ALPHABET, draw)).join('')
   return `${pick(ADJECTIVES, draw)}-${pick(NOUNS, draw)}-${ending}`
 }
 
 /** A slug made of a name's letters and digits, or null when too few of them are plain ones. */
-export function slugOf(name: string): string | null {
+export function slugFromName(name: string): string | null {
   const words = name.toLowerCase().match(/[a-z0-9]+/g) ?? []
   const slug = words.join('-').slice(0, SLUG_MAX_CHARS).replace(/-$/, '')
   return isSlug(slug) ? slug : null
@@ -35,7 +35,7 @@ const NOUNS = [
   'orchard', 'otter', 'pebble', 'pine', 'prairie', 'quarry', 'reef', 'river', 'sparrow', 'summit', 'valley', 'willow',
 ] // prettier-ignore
 
-function pick(words: readonly string[], draw: Draw): string {
+function pick(words: readonly string[], draw: RandomBelow): string {
   const word = words[draw(words.length)]
   if (word === undefined) throw new Error('the draw left its range')
   return word

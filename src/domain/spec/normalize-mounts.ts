@@ -26,34 +26,34 @@ export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): 
       refuse({ code: 'invalid_request', field: `${at}.guest`, seen: `${guest} a second time`, accepted })
     }
     taken.add(guest ?? '/')
-    return normalizeMount(input, guest ?? '/', { at, refuse })
+    return normalizeMount(input, guest ?? '/', { path, refuse })
   })
 }
 
 type Share = Pick<NamedMount, 'stat_virtualization' | 'host_permissions'>
 
-type Place = { readonly at: string; readonly refuse: Refuse }
+type FieldContext = { readonly path: string; readonly refuse: Refuse }
 
-function normalizeMount(input: MountInput, guest: string, place: Place): Mount {
+function normalizeMount(input: MountInput, guest: string, context: FieldContext): Mount {
   const options = normalizeOptions(input.options ?? {})
   switch (input.type) {
     case 'bind':
     case 'Bind':
-      checkHostPath(input.host, place)
+      checkHostPath(input.host, context)
       return {
         type: 'bind',
         host: input.host,
         guest,
         options,
         ...share(input),
-        quota_mib: checkSize(input.quota_mib ?? null, 'quota_mib', place),
+        quota_mib: checkSize(input.quota_mib ?? null, 'quota_mib', context),
       }
     case 'named':
     case 'Named':
       if (input.name === '') {
-        place.refuse({
+        context.refuse({
           code: 'invalid_request',
-          field: `${place.at}.name`,
+          field: `${context.path}.name`,
           seen: '""',
           accepted: 'the name of a volume',
         })
@@ -61,10 +61,10 @@ function normalizeMount(input: MountInput, guest: string, place: Place): Mount {
       return { type: 'named', name: input.name, guest, options, ...share(input) }
     case 'tmpfs':
     case 'Tmpfs':
-      return { type: 'tmpfs', guest, options, size_mib: checkSize(input.size_mib ?? null, 'size_mib', place) }
+      return { type: 'tmpfs', guest, options, size_mib: checkSize(input.size_mib ?? null, 'size_mib', context) }
     case 'disk_image':
     case 'DiskImage':
-      checkHostPath(input.host, place)
+      checkHostPath(input.host, context)
       return {
         type: 'disk_image',
         host: input.host,
@@ -92,16 +92,16 @@ function share({ stat_virtualization, host_permissions }: ShareInput): Share {
   }
 }
 
-function checkHostPath(host: string, { at, refuse }: Place): void {
+function checkHostPath(host: string, { path, refuse }: FieldContext): void {
   const parsed = host === '' ? { refused: 'it is empty' } : parseVolumePath(host)
   if (!('refused' in parsed)) return
   const accepted = `a path on the organization's default volume (${parsed.refused})`
-  refuse({ code: 'invalid_request', field: `${at}.host`, seen: describeSeen(host), accepted })
+  refuse({ code: 'invalid_request', field: `${path}.host`, seen: describeSeen(host), accepted })
 }
 
 /** A size of 0 would mean "no limit" to the kernel, which is the opposite of what it says. */
-function checkSize(sizeMib: number | null, key: string, { at, refuse }: Place): number | null {
+function checkSize(sizeMib: number | null, key: string, { path, refuse }: FieldContext): number | null {
   if (sizeMib === 0)
-    refuse({ code: 'invalid_request', field: `${at}.${key}`, seen: '0', accepted: 'at least 1, or null' })
+    refuse({ code: 'invalid_request', field: `${path}.${key}`, seen: '0', accepted: 'at least 1, or null' })
   return sizeMib
 }

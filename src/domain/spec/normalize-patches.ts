@@ -10,35 +10,35 @@ export function normalizePatches(inputs: readonly PatchInput[], refuse: Refuse):
   return inputs.map((input, index) => normalizePatch(input, { at: `patches[${String(index)}]`, refuse }))
 }
 
-type Place = { readonly at: string; readonly refuse: Refuse }
+type FieldContext = { readonly at: string; readonly refuse: Refuse }
 
-function normalizePatch(input: PatchInput, place: Place): Patch {
-  const guest = (key: string, path: string): string => guestPath(path, `${place.at}.${key}`, place.refuse)
+function normalizePatch(input: PatchInput, context: FieldContext): Patch {
+  const guest = (key: string, path: string): string => guestPath(path, `${context.at}.${key}`, context.refuse)
   switch (input.type) {
     case 'text':
     case 'Text':
-      return { type: 'text', path: guest('path', input.path), content: input.content, ...writing(input) }
+      return { type: 'text', path: guest('path', input.path), content: input.content, ...writeOptions(input) }
     case 'file':
     case 'File':
       return {
         type: 'file',
         path: guest('path', input.path),
         content: Buffer.from(input.content).toString('base64'),
-        ...writing(input),
+        ...writeOptions(input),
       }
     case 'copy_file':
     case 'CopyFile':
       return {
         type: 'copy_file',
-        src: otherPath(input.src, 'src', place),
+        src: relativePath(input.src, 'src', context),
         dst: guest('dst', input.dst),
-        ...writing(input),
+        ...writeOptions(input),
       }
     case 'copy_dir':
     case 'CopyDir':
       return {
         type: 'copy_dir',
-        src: otherPath(input.src, 'src', place),
+        src: relativePath(input.src, 'src', context),
         dst: guest('dst', input.dst),
         replace: input.replace ?? false,
       }
@@ -46,7 +46,7 @@ function normalizePatch(input: PatchInput, place: Place): Patch {
     case 'Symlink':
       return {
         type: 'symlink',
-        target: otherPath(input.target, 'target', place),
+        target: relativePath(input.target, 'target', context),
         link: guest('link', input.link),
         replace: input.replace ?? false,
       }
@@ -62,7 +62,7 @@ function normalizePatch(input: PatchInput, place: Place): Patch {
   }
 }
 
-function writing(input: { readonly mode?: number | null; readonly replace?: boolean }): {
+function writeOptions(input: { readonly mode?: number | null; readonly replace?: boolean }): {
   readonly mode: number | null
   readonly replace: boolean
 } {
@@ -82,7 +82,7 @@ function guestPath(path: string, field: string, refuse: Refuse): string {
 }
 
 /** A path that need not be absolute: on the host volume, or where a link points. */
-function otherPath(path: string, key: string, { at, refuse }: Place): string {
+function relativePath(path: string, key: string, { at, refuse }: FieldContext): string {
   if (path === '' || path.includes('\0') || byteLength(path) > PATH_MAX_BYTES) {
     const accepted = `a path of 1 to ${String(PATH_MAX_BYTES)} bytes without NUL`
     refuse({ code: 'invalid_request', field: `${at}.${key}`, seen: describeSeen(path), accepted })

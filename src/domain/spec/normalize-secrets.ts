@@ -19,12 +19,12 @@ export function normalizeSecrets(input: SecretsInput, refuse: Refuse): readonly 
   )
 }
 
-type Place = { readonly at: string; readonly refuse: Refuse }
+type FieldContext = { readonly at: string; readonly refuse: Refuse }
 
-function normalizeSecret(input: SecretInput, place: Place): SecretProjection {
-  refuseBoth(input, ['injection', 'substitution'], place)
-  refuseBoth(input, ['on_violation', 'violation_action'], place)
-  const violation = violationOf(input, place)
+function normalizeSecret(input: SecretInput, context: FieldContext): SecretProjection {
+  refuseBoth(input, ['injection', 'substitution'], context)
+  refuseBoth(input, ['on_violation', 'violation_action'], context)
+  const violation = violationOf(input, context)
   return {
     env_var: input.env_var,
     placeholder: input.placeholder,
@@ -49,7 +49,7 @@ function injectionOf(input: SecretInput): Required<InjectionInput> {
   return { headers, basic_auth: headers, query_params: substitution.query ?? false, body: substitution.body ?? false }
 }
 
-function violationOf(input: SecretInput, { at, refuse }: Place): Violation | null {
+function violationOf(input: SecretInput, { at, refuse }: FieldContext): Violation | null {
   const action = input.on_violation ?? input.violation_action ?? null
   const hosts = input.passthrough_hosts ?? []
   if (hosts.length === 0) return action === null ? null : normalizeViolation(action)
@@ -75,7 +75,7 @@ function normalizeHost(input: HostPatternInput): HostPattern {
   return 'value' in input ? { type: snakeCase(['exact', 'wildcard'], input.type), value: input.value } : { type: 'any' }
 }
 
-function refuseBoth(input: object, [now, next]: readonly [string, string], { at, refuse }: Place): void {
+function refuseBoth(input: object, [now, next]: readonly [string, string], { at, refuse }: FieldContext): void {
   if (!(now in input) || !(next in input)) return
   refuse({
     code: 'invalid_request',

@@ -1,5 +1,5 @@
 import { snakeCase } from '../casing.ts'
-import { refuseLabels } from '../sandboxes/labels.ts'
+import { findLabelRefusal } from '../sandboxes/labels.ts'
 import { DISK_MIN_MIB, IMAGE_REFERENCE_MAX_CHARS, MEMORY_MIN_MIB, VCPUS_MIN } from '../orgs/limits.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../sandboxes/names.ts'
 import { normalizeMounts } from './normalize-mounts.ts'
@@ -31,7 +31,7 @@ export function normalizeSpec(
     refusals.push(refusal)
   }
   const labels = input.labels ?? {}
-  const badLabels = refuseLabels(labels, 'labels')
+  const badLabels = findLabelRefusal(labels, 'labels')
   if (badLabels !== null) refuse(badLabels)
   const normalized: NormalizedSpec = {
     name: normalizeName(input.name ?? '', refuse),

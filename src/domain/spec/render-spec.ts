@@ -19,10 +19,10 @@ export function renderSpec(spec: SandboxSpec): SpecTexts {
     ...shown
   } = projectSpec(spec)
   const common = JSON.stringify({ image, resources, runtime, env, labels })
-  return { spec_json: join(common, own), projection_json: join(common, shown) }
+  return { spec_json: appendFields(common, own), projection_json: appendFields(common, shown) }
 }
 
 /** The text of an object with the fields of another one after its own; both have some. */
-function join(json: string, more: object): string {
+function appendFields(json: string, more: object): string {
   return `${json.slice(0, -1)},${JSON.stringify(more).slice(1)}`
 }

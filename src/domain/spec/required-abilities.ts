@@ -11,120 +11,121 @@ export type RequiredAbility = {
   readonly why: string
 }
 
-type Entry = {
+type AbilityRule = {
   /** Where in a request the ability is asked for, for people. */
   readonly fields: string
   readonly why: string
   /** The fields of one specification that ask for it. */
-  readonly find: (spec: SandboxSpec) => readonly string[]
+  readonly findFields: (spec: SandboxSpec) => readonly string[]
 }
 
-const TABLE: Record<Ability, Entry> = {
+const ABILITY_RULES: Record<Ability, AbilityRule> = {
   patches: {
     fields: '`patches`',
     why: 'needs a worker that is capable of patching the root file system before the start',
-    find: (spec) => indexed('patches', spec.patches),
+    findFields: (spec) => indexedFields('patches', spec.patches),
   },
   rlimits: {
     fields: '`rlimits`',
     why: 'needs a worker that is capable of setting resource limits for every process',
-    find: (spec) => indexed('rlimits', spec.rlimits),
+    findFields: (spec) => indexedFields('rlimits', spec.rlimits),
   },
   tmpfs: {
     fields: '`mounts` of type `tmpfs`',
     why: 'needs a worker that is capable of mounting a file system in memory',
-    find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'tmpfs'),
+    findFields: (spec) => indexedFields('mounts', spec.mounts, ({ type }) => type === 'tmpfs'),
   },
   hostname: {
     fields: '`runtime.hostname`',
     why: 'needs a worker that is capable of setting the host name',
-    find: (spec) => given('runtime.hostname', spec.runtime.hostname !== null),
+    findFields: (spec) => fieldIf('runtime.hostname', spec.runtime.hostname !== null),
   },
   scripts: {
     fields: '`runtime.scripts`',
     why: 'needs a worker that is capable of putting scripts on the PATH',
-    find: (spec) => given('runtime.scripts', Object.keys(spec.runtime.scripts).length > 0),
+    findFields: (spec) => fieldIf('runtime.scripts', Object.keys(spec.runtime.scripts).length > 0),
   },
   disk_size: {
     fields: '`resources.disk_size_mib`',
     why: 'needs a worker that is capable of limiting the size of the writable disk',
-    find: (spec) => given('resources.disk_size_mib', spec.resources.disk_size_mib !== null),
+    findFields: (spec) => fieldIf('resources.disk_size_mib', spec.resources.disk_size_mib !== null),
   },
   security_restricted: {
     fields: '`security_profile: restricted`',
     why: 'needs a worker that is capable of the restricted security profile',
-    find: (spec) => given('security_profile', spec.security_profile === 'restricted'),
+    findFields: (spec) => fieldIf('security_profile', spec.security_profile === 'restricted'),
   },
   network_off: {
     fields: '`network.enabled: false`',
     why: 'needs a worker that is capable of running without a network',
-    find: (spec) => given('network.enabled', !spec.network.enabled),
+    findFields: (spec) => fieldIf('network.enabled', !spec.network.enabled),
   },
   network_policy: {
     fields: '`network.policy` of groups, CIDR blocks, protocols and ports',
     why: 'needs a worker that is capable of enforcing a network policy',
-    find: (spec) => given('network.policy', spec.network.enabled && spec.network.policy !== null),
+    findFields: (spec) => fieldIf('network.policy', spec.network.enabled && spec.network.policy !== null),
   },
   network_max_connections: {
     fields: '`network.max_connections`',
     why: 'needs a worker that is capable of limiting concurrent connections',
-    find: (spec) => given('network.max_connections', spec.network.enabled && spec.network.max_connections !== null),
+    findFields: (spec) =>
+      fieldIf('network.max_connections', spec.network.enabled && spec.network.max_connections !== null),
   },
   network_domains: {
     fields: '`network.policy.rules[].destination` with `domain` or `domain_suffix`',
     why: 'needs a worker that is capable of telling traffic apart by domain name',
-    find: (spec) => {
+    findFields: (spec) => {
       const rules = spec.network.enabled ? (spec.network.policy?.rules ?? []) : []
-      return indexed('network.policy.rules', rules, namesDomain).map((at) => `${at}.destination`)
+      return indexedFields('network.policy.rules', rules, namesDomain).map((at) => `${at}.destination`)
     },
   },
   secrets: {
     fields: '`network.secrets.entries`',
     why: 'needs a worker that is capable of putting secrets into requests on their way out',
-    find: (spec) => indexed('network.secrets.entries', spec.network.secrets),
+    findFields: (spec) => indexedFields('network.secrets.entries', spec.network.secrets),
   },
   named_mounts: {
     fields: '`mounts` of type `named`',
     why: 'needs a worker that is capable of mounting a volume',
-    find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'named'),
+    findFields: (spec) => indexedFields('mounts', spec.mounts, ({ type }) => type === 'named'),
   },
   bind_mounts: {
     fields: '`mounts` of type `bind`',
     why: "needs a worker that is capable of mounting a folder of the organization's default volume",
-    find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'bind'),
+    findFields: (spec) => indexedFields('mounts', spec.mounts, ({ type }) => type === 'bind'),
   },
   bind_quota: {
     fields: '`mounts[].quota_mib` of type `bind`',
     why: 'needs a worker that is capable of limiting what a folder within a volume takes',
-    find: (spec) => {
+    findFields: (spec) => {
       const asks = (mount: Mount): boolean => mount.type === 'bind' && mount.quota_mib !== null
-      return indexed('mounts', spec.mounts, asks).map((at) => `${at}.quota_mib`)
+      return indexedFields('mounts', spec.mounts, asks).map((at) => `${at}.quota_mib`)
     },
   },
   raw_stat: {
     fields: '`mounts[].stat_virtualization: off`',
     why: "needs a worker that is capable of showing files with the machine's own owners",
-    find: (spec) => {
+    findFields: (spec) => {
       const asks = (mount: Mount): boolean => 'stat_virtualization' in mount && mount.stat_virtualization === 'off'
-      return indexed('mounts', spec.mounts, asks).map((at) => `${at}.stat_virtualization`)
+      return indexedFields('mounts', spec.mounts, asks).map((at) => `${at}.stat_virtualization`)
     },
   },
   disk_images: {
     fields: '`mounts` of type `disk_image`',
     why: 'needs a worker that is capable of mounting a disk image',
-    find: (spec) => indexed('mounts', spec.mounts, ({ type }) => type === 'disk_image'),
+    findFields: (spec) => indexedFields('mounts', spec.mounts, ({ type }) => type === 'disk_image'),
   },
   init_handoff: {
     fields: '`init`',
     why: 'needs a worker that is capable of handing process 1 to an init program',
-    find: (spec) => given('init', spec.init !== null),
+    findFields: (spec) => fieldIf('init', spec.init !== null),
   },
   metrics: {
     fields: '`runtime.metrics_sample_interval_ms` other than 1000 or null',
     why: 'needs a worker that is capable of sampling metrics at a chosen interval',
-    find: ({ runtime }) => {
+    findFields: ({ runtime }) => {
       const { metrics_sample_interval_ms: interval, disable_metrics_sample: isOff } = runtime
-      return given('runtime.metrics_sample_interval_ms', !isOff && interval !== null && interval !== 1000)
+      return fieldIf('runtime.metrics_sample_interval_ms', !isOff && interval !== null && interval !== 1000)
     },
   },
 }
@@ -133,8 +134,8 @@ const TABLE: Record<Ability, Entry> = {
 export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[] {
   const required: RequiredAbility[] = []
   for (const ability of ABILITIES) {
-    const { why, find } = TABLE[ability]
-    for (const field of find(spec)) required.push({ ability, field, why })
+    const { why, findFields } = ABILITY_RULES[ability]
+    for (const field of findFields(spec)) required.push({ ability, field, why })
   }
   return required
 }
@@ -143,8 +144,12 @@ export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[]
 export type AbilityRow = { readonly ability: Ability | null; readonly fields: string; readonly meaning: string }
 
 /** The table of abilities for people: what is enforced where a driver can, and refused by name where none can. */
-export const abilitiesTable: readonly AbilityRow[] = [
-  ...ABILITIES.map((ability) => ({ ability, fields: TABLE[ability].fields, meaning: TABLE[ability].why })),
+export const ABILITIES_TABLE: readonly AbilityRow[] = [
+  ...ABILITIES.map((ability) => ({
+    ability,
+    fields: ABILITY_RULES[ability].fields,
+    meaning: ABILITY_RULES[ability].why,
+  })),
   ...Object.entries(UNAVAILABLE_NETWORK_FIELDS).map(([key, why]) => ({
     ability: null,
     fields: `\`network.${key}\``,
@@ -153,17 +158,17 @@ export const abilitiesTable: readonly AbilityRow[] = [
 ]
 
 /** Where in a request abilities are asked for that a driver does not offer, for people. */
-export function fieldsBeyond(offered: readonly Ability[]): readonly string[] {
-  return ABILITIES.filter((ability) => !offered.includes(ability)).map((ability) => TABLE[ability].fields)
+export function fieldsNeedingOtherAbilities(offered: readonly Ability[]): readonly string[] {
+  return ABILITIES.filter((ability) => !offered.includes(ability)).map((ability) => ABILITY_RULES[ability].fields)
 }
 
 const NONE: readonly string[] = []
 
-function given(field: string, isAsked: boolean): readonly string[] {
+function fieldIf(field: string, isAsked: boolean): readonly string[] {
   return isAsked ? [field] : NONE
 }
 
-function indexed<Item>(
+function indexedFields<Item>(
   list: string,
   items: readonly Item[],
   asks: (item: Item) => boolean = () => true,

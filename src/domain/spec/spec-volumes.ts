@@ -8,7 +8,7 @@ export type SpecVolumes = {
   readonly usesHost: boolean
 }
 
-export function volumesOf(spec: Pick<SandboxSpec, 'mounts' | 'patches'>): SpecVolumes {
+export function volumesUsedBy(spec: Pick<SandboxSpec, 'mounts' | 'patches'>): SpecVolumes {
   const names = spec.mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : []))
   const usesHost =
     spec.mounts.some(({ type }) => type === 'bind' || type === 'disk_image') ||
@@ -18,6 +18,6 @@ export function volumesOf(spec: Pick<SandboxSpec, 'mounts' | 'patches'>): SpecVo
 
 /** Whether it reaches any. */
 export function usesVolumes(spec: Pick<SandboxSpec, 'mounts' | 'patches'>): boolean {
-  const { names, usesHost } = volumesOf(spec)
+  const { names, usesHost } = volumesUsedBy(spec)
   return usesHost || names.length > 0
 }

@@ -1,5 +1,5 @@
 import type { RunId, SandboxId } from '../ids.ts'
-import type { Outcome } from '../sandboxes/run.ts'
+import type { RunOutcome } from '../sandboxes/run.ts'
 
 /** What `decide` needs to know of a run that is wanted. */
 export type Wanted = {
@@ -14,7 +14,7 @@ export type Held = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly phase: 'starting' | 'running' | 'stopping' | 'ended'
-  readonly outcome?: Outcome
+  readonly outcome?: RunOutcome
 }
 
 /** One step of a worker; each is idempotent for its run. */
@@ -69,6 +69,6 @@ export function withStops<Run extends Held>(
 }
 
 /** Whether an end says only that the worker gave a start up, as it does when it shuts down: no failure of the sandbox. */
-export function isCutShort(outcome: Outcome | undefined): boolean {
+export function isCutShort(outcome: RunOutcome | undefined): boolean {
   return outcome?.kind === 'start_failed' && outcome.reason === 'cancelled'
 }

@@ -8,9 +8,9 @@ const PIPELINED_MAX = 16
  * Serves the requests of one connection one after the other, and cuts a connection on which many wait. Node hands over all
  * that lie in one read at once, up to 1,800, before anything of others, and holds their replies until they can be sent.
  */
-export function boundPipelines(server: Server): void {
+export function limitPipelining(server: Server): void {
   const waiting = new WeakMap<Socket, (() => void)[]>()
-  const served = server.listeners('request') as RequestListener[] // what listens to this event has this type
+  const listeners = server.listeners('request') as RequestListener[] // what listens to this event has this type
 
   const serveNow = (request: IncomingMessage, response: ServerResponse, queue: (() => void)[]): void => {
     response.once('close', () => {
@@ -18,7 +18,7 @@ export function boundPipelines(server: Server): void {
       if (next === undefined) waiting.delete(request.socket)
       else setImmediate(next)
     })
-    for (const serve of served) serve.call(server, request, response)
+    for (const serve of listeners) serve.call(server, request, response)
   }
 
   server.removeAllListeners('request')
@@ -26,9 +26,9 @@ export function boundPipelines(server: Server): void {
     const { socket } = request
     const queue = waiting.get(socket)
     if (queue === undefined) {
-      const made: (() => void)[] = []
-      waiting.set(socket, made)
-      serveNow(request, response, made)
+      const newQueue: (() => void)[] = []
+      waiting.set(socket, newQueue)
+      serveNow(request, response, newQueue)
     } else if (queue.length < PIPELINED_MAX) {
       queue.push(() => {
         if (!socket.destroyed) serveNow(request, response, queue)

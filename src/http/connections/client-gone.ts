@@ -4,16 +4,16 @@ import type { ServerResponse } from 'node:http'
  * Aborted when the client leaves before its reply is out. Fastify's own `request.signal` follows the request's `close`,
  * which comes as soon as a body has been read (Fastify 5.12, Node 24).
  */
-export function clientGone(response: ServerResponse): AbortSignal {
+export function abortOnDisconnect(response: ServerResponse): AbortSignal {
   const gone = new AbortController()
-  whenOver(response, () => {
+  onResponseClose(response, () => {
     if (!response.writableFinished) gone.abort(new Error('the client left'))
   })
   return gone.signal
 }
 
 /** Calls `act` once the reply is out or its connection gone; at once when it is, for that is told only once. */
-export function whenOver(response: ServerResponse, act: () => void): void {
+export function onResponseClose(response: ServerResponse, act: () => void): void {
   if (response.closed) act()
   else response.once('close', act)
 }
@@ -31,7 +31,7 @@ export function makeRequestSignals(closing: AbortSignal): (response: ServerRespo
     const request = new AbortController()
     if (closing.aborted) request.abort(closing.reason)
     open.add(request)
-    whenOver(response, () => {
+    onResponseClose(response, () => {
       open.delete(request)
       if (!response.writableFinished) request.abort(new Error('the client left'))
     })

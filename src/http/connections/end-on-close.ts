@@ -2,7 +2,7 @@ import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 
 /** How long requests may take to end once the server closes, in milliseconds; then their connections are cut. */
-const LAST_REPLIES_MS = 3_000
+const DRAIN_MS = 3_000
 /** How often connections that became free meanwhile are closed, in milliseconds. */
 const SWEEP_MS = 20
 
@@ -11,12 +11,12 @@ const SWEEP_MS = 20
  * closed as they become free: Node closes only those that were idle when `close` was called, and never one on which no
  * request has come yet, as clients open ahead of need (Node 24).
  */
-export function endOnClose(app: FastifyInstance): AbortSignal {
+export function closeGracefully(app: FastifyInstance): AbortSignal {
   const closing = new AbortController()
-  const free = new Set<Socket>()
-  const forget = (socket: Socket): boolean => free.delete(socket)
+  const idleSockets = new Set<Socket>()
+  const forget = (socket: Socket): boolean => idleSockets.delete(socket)
   app.server.on('connection', (socket: Socket) => {
-    free.add(socket)
+    idleSockets.add(socket)
     socket.once('close', () => forget(socket))
   })
   app.server.on('upgrade', ({ socket }) => forget(socket))
@@ -25,20 +25,20 @@ export function endOnClose(app: FastifyInstance): AbortSignal {
     done()
   })
   app.addHook('onResponse', ({ raw }, _reply, done) => {
-    if (!raw.socket.destroyed) free.add(raw.socket)
+    if (!raw.socket.destroyed) idleSockets.add(raw.socket)
     done()
   })
   app.addHook('preClose', (done) => {
     closing.abort(new Error('the server is closing'))
     const sweep = setInterval(() => {
-      for (const socket of free) socket.destroySoon()
+      for (const socket of idleSockets) socket.destroySoon()
     }, SWEEP_MS)
-    const late = setTimeout(() => {
+    const deadline = setTimeout(() => {
       app.server.closeAllConnections()
-    }, LAST_REPLIES_MS)
+    }, DRAIN_MS)
     app.server.once('close', () => {
       clearInterval(sweep)
-      clearTimeout(late)
+      clearTimeout(deadline)
     })
     done()
   })

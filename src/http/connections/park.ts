@@ -1,16 +1,16 @@
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
-import { isUnchanged } from '../requests/conditions.ts'
-import type { LaterReply, TaggedReply } from '../handlers/handler.ts'
+import { isNotModified } from '../requests/conditions.ts'
+import type { DeferredReply, TaggedReply } from '../handlers/handler.ts'
 import { JSON_TYPE, type ProblemReply } from '../server/problem-reply.ts'
 import type { LongWaits } from './release-parser.ts'
 import type { Exchange } from '../server/send-answer.ts'
 
 /** Keeps an exchange whose reply comes later, with as little memory as can be: nothing of its handler stays. */
-export type Park = (exchange: Exchange, later: LaterReply) => FastifyReply
+export type DeferReply = (exchange: Exchange, later: DeferredReply) => FastifyReply
 
-export type ParkDeps = {
+export type DeferReplyDeps = {
   /** Ends every wait, so that the replies go out. */
   readonly closing: AbortSignal
   readonly longWaits: LongWaits
@@ -19,36 +19,36 @@ export type ParkDeps = {
 }
 
 /** Makes the parking of one server. A client that leaves ends its wait. */
-export function makePark({ closing, longWaits, renderError }: ParkDeps): Park {
-  const leaves = new Set<() => void>()
+export function makeDeferReply({ closing, longWaits, renderError }: DeferReplyDeps): DeferReply {
+  const cancels = new Set<() => void>()
   closing.addEventListener('abort', () => {
-    for (const leave of leaves) leave()
+    for (const cancel of cancels) cancel()
   })
   return ({ request, reply, operation }, later) => {
     const response = reply.raw
     longWaits.add(request.raw, response)
     const leave = later.start((end) => {
-      leaves.delete(leave)
+      cancels.delete(leave)
       if (response.closed) return
-      respond({ reply, operation, renderError }, end)
+      sendDeferred({ reply, operation, renderError }, end)
     })
     reply.hijack() // from here on no error is answered by itself
-    leaves.add(leave)
+    cancels.add(leave)
     response.once('close', leave)
     if (closing.aborted || response.closed) leave()
     return reply
   }
 }
 
-type Parked = Pick<ParkDeps, 'renderError'> & {
+type DeferredExchange = Pick<DeferReplyDeps, 'renderError'> & {
   readonly reply: FastifyReply
   readonly operation: Operation
 }
 
-function respond({ reply, operation, renderError }: Parked, end: TaggedReply | Error): void {
+function sendDeferred({ reply, operation, renderError }: DeferredExchange, end: TaggedReply | Error): void {
   const response = reply.raw
   const headers: OutgoingHttpHeaders = Object.fromEntries(Object.entries(reply.getHeaders()))
-  const given = end instanceof Error ? end : conditional(operation, response, end)
+  const given = end instanceof Error ? end : applyConditions(operation, response, end)
   if (given instanceof Error) {
     const { status, headers: own, body } = renderError(given, String(headers['x-request-id']))
     write(response, { status, headers: { ...headers, ...own }, body })
@@ -60,17 +60,17 @@ function respond({ reply, operation, renderError }: Parked, end: TaggedReply | E
 }
 
 /** The object, without its text if the client has it, or why it does not get it. */
-function conditional(operation: Operation, { req }: ServerResponse, object: TaggedReply): TaggedReply | Error {
+function applyConditions(operation: Operation, { req }: ServerResponse, object: TaggedReply): TaggedReply | Error {
   try {
-    return isUnchanged(operation, req.headers, object.tag) ? { ...object, json: '' } : object
+    return isNotModified(operation, req.headers, object.tag) ? { ...object, json: '' } : object
   } catch (error) {
     return error instanceof Error ? error : new Error('a condition could not be checked', { cause: error })
   }
 }
 
-type Raw = { readonly status: number; readonly headers: OutgoingHttpHeaders; readonly body: string }
+type RawResponse = { readonly status: number; readonly headers: OutgoingHttpHeaders; readonly body: string }
 
-function write(response: ServerResponse, { status, headers, body }: Raw): void {
+function write(response: ServerResponse, { status, headers, body }: RawResponse): void {
   const length = status === 304 ? {} : { 'content-length': Buffer.byteLength(body) }
   response.writeHead(status, { ...headers, ...length }).end(body)
 }

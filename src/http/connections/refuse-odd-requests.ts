@@ -4,9 +4,9 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { renderProblem } from '../server/problem-reply.ts'
-import { endWith } from './refuse-malformed.ts'
+import { endWithProblem } from './refuse-malformed.ts'
 
-export type OddRequestDeps = {
+export type UnsupportedRequestDeps = {
   readonly ids: Uuids
   /** Answers a request that has no route. */
   readonly refuseUnrouted: (exchange: {
@@ -20,27 +20,27 @@ export type OddRequestDeps = {
  * host, an expectation other than `100-continue`, a tunnel. Node would close the connection, or answer without the error
  * envelope; and the framework would read the whole body of a request without a route, whoever sent it.
  */
-export function refuseOddRequests(app: FastifyInstance, { ids, refuseUnrouted }: OddRequestDeps): void {
+export function refuseUnsupportedRequests(app: FastifyInstance, { ids, refuseUnrouted }: UnsupportedRequestDeps): void {
   app.addHook('onRequest', async (request, reply) => {
     const { httpVersion, headers } = request.raw
     // RFC 9112, 3.2: the reply to such a request must be 400.
-    if (httpVersion === '1.1' && headers.host === undefined) throw odd('host', 'nothing', 'a host header')
+    if (httpVersion === '1.1' && headers.host === undefined) throw unsupported('host', 'nothing', 'a host header')
     return request.is404 ? refuseUnrouted({ request, reply }) : undefined
   })
   app.setNotFoundHandler(() => {
     throw new Error('a request without a route reached its handler')
   })
   app.server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
-    const problem = odd('expect', JSON.stringify(request.headers.expect?.slice(0, 80)), '100-continue')
+    const problem = unsupported('expect', JSON.stringify(request.headers.expect?.slice(0, 80)), '100-continue')
     const { status, headers, body } = renderProblem(problem, ids.next())
     response.writeHead(status, { ...headers, 'content-length': Buffer.byteLength(body), connection: 'close' }).end(body)
   })
   app.server.on('connect', (_request: IncomingMessage, socket: Duplex) => {
     socket.on('error', () => socket.destroy())
-    endWith(socket, renderProblem(odd('method', 'CONNECT', 'a method of /openapi.json'), ids.next()))
+    endWithProblem(socket, renderProblem(unsupported('method', 'CONNECT', 'a method of /openapi.json'), ids.next()))
   })
 }
 
-function odd(field: string, seen: string, accepted: string): ReturnType<typeof refusalProblem> {
+function unsupported(field: string, seen: string, accepted: string): ReturnType<typeof refusalProblem> {
   return refusalProblem({ code: 'invalid_request', field, seen, accepted })
 }

@@ -5,13 +5,13 @@ import { SCOPES } from '../../domain/orgs/caller.ts'
 import { tagOf } from '../../domain/requests/etag.ts'
 import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
 import { PAGE_DEFAULT } from '../../domain/orgs/limits.ts'
-import { instant, renderPage, tagged, type Handler, type HandlerMaker } from './handler.ts'
+import { parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = keyof typeof ACCOUNT_OPERATIONS
 
 /** What the operations on members, keys and registry credentials ask of the use cases. */
-export function makeAccountHandlers(useCases: UseCases, handler: HandlerMaker): Record<Handled, Handler> {
+export function makeAccountHandlers(useCases: UseCases, handler: HandlerFactory): Record<Handled, Handler> {
   return {
     list_members: handler(OPERATIONS.list_members, async ({ query }, { caller }) =>
       renderPage(await useCases.listMembers(caller, pageOf(query)), (member) => JSON.stringify(member)),
@@ -21,12 +21,12 @@ export function makeAccountHandlers(useCases: UseCases, handler: HandlerMaker): 
     ),
     create_api_key: handler(OPERATIONS.create_api_key, async ({ body }, { caller, once }) => {
       const { name, scopes = SCOPES } = body
-      const expires_at = instant(body.expires_at ?? undefined)
+      const expires_at = parseInstant(body.expires_at ?? undefined)
       const { key, ...shown } = await useCases.createApiKey(caller, { name, scopes, expires_at, once })
       return { json: JSON.stringify({ ...shown, key }), tag: tagOf(JSON.stringify(shown)) }
     }),
     get_api_key: handler(OPERATIONS.get_api_key, async ({ params }, { caller }) =>
-      tagged(JSON.stringify(await useCases.getApiKey(caller, keyIdOf(params)))),
+      taggedReply(JSON.stringify(await useCases.getApiKey(caller, keyIdOf(params)))),
     ),
     revoke_api_key: handler(OPERATIONS.revoke_api_key, async ({ params }, { caller, ifMatch }) => {
       await useCases.revokeApiKey(caller, keyIdOf(params), ifMatch)
@@ -36,7 +36,7 @@ export function makeAccountHandlers(useCases: UseCases, handler: HandlerMaker): 
       renderPage(await useCases.listCredentials(caller, pageOf(query)), (credential) => JSON.stringify(credential)),
     ),
     save_registry_credential: handler(OPERATIONS.save_registry_credential, async ({ body }, { caller, once }) =>
-      tagged(JSON.stringify(await useCases.saveCredential(caller, { ...body, once }))),
+      taggedReply(JSON.stringify(await useCases.saveCredential(caller, { ...body, once }))),
     ),
     delete_registry_credential: handler(
       OPERATIONS.delete_registry_credential,

@@ -8,13 +8,13 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { tagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 import { parseQuery } from '../requests/query.ts'
-import type { ParserMaker } from '../requests/validate.ts'
+import type { SchemaCompiler } from '../requests/validate.ts'
 
 /**
  * A request as the server hands it over: authenticated, its body parsed as JSON, or a stream where the operation takes bytes,
  * nothing else looked at.
  */
-export type RawRequest = {
+export type AuthenticatedRequest = {
   readonly caller: Caller
   readonly url: string
   readonly headers: IncomingHttpHeaders
@@ -43,29 +43,29 @@ export type TaggedReply = { readonly json: string; readonly tag: string }
 export type ReplayedReply = { readonly kept: KeptReply }
 
 /** An object that comes later: `start` calls `onEnd` once, and answers how to end the wait for it early. */
-export type LaterReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
+export type DeferredReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
 
 /** JSON text, an object, an object that comes later, bytes, events, or what was answered before. */
-export type Answer = string | TaggedReply | LaterReply | ByteReply | EventReply | ReplayedReply
+export type HandlerReply = string | TaggedReply | DeferredReply | ByteReply | EventReply | ReplayedReply
 
 /** An object as it is shown, with the tag of that. */
-export function tagged(json: string): TaggedReply {
+export function taggedReply(json: string): TaggedReply {
   return { json, tag: tagOf(json) }
 }
 
 /** One operation ready to serve: checks the request by the operation's schemas, and answers. */
-export type Handler = (request: RawRequest) => Promise<Answer>
+export type Handler = (request: AuthenticatedRequest) => Promise<HandlerReply>
 
 /** Makes a handler of an operation and what it asks of the use cases. */
-export type HandlerMaker = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
+export type HandlerFactory = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
   operation: Operation<Params, Query, Body>,
-  serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: RawRequest) => Promise<Answer>,
+  serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: AuthenticatedRequest) => Promise<HandlerReply>,
 ) => Handler
 
 const noBody: TSchema = NoBody
 
 /** The one way in which requests are checked: parameters of path and query, then the body, each by its schema. */
-export function makeHandlerMaker(makeParser: ParserMaker): HandlerMaker {
+export function makeHandlerFactory(makeParser: SchemaCompiler): HandlerFactory {
   return (operation, serve) => {
     const parseParams = makeParser(operation.params, 'path')
     const parseOfQuery = makeParser(operation.query, 'query')
@@ -91,11 +91,11 @@ export function renderPage<Item>({ items, nextCursor }: Page<Item>, render: (ite
 }
 
 /** The instant of a parameter whose format was checked, or null. */
-export function instant(text: string | undefined): Date | null {
+export function parseInstant(text: string | undefined): Date | null {
   return text === undefined ? null : new Date(text)
 }
 
 /** Throws `invalid_request` for a field. */
-export function refuse(field: string, seen: unknown, accepted: string): never {
+export function refuseField(field: string, seen: unknown, accepted: string): never {
   throw invalidRequest(field, seen, accepted)
 }

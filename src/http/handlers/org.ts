@@ -3,24 +3,24 @@ import type { EVENT_OPERATIONS } from '../../contract/events/operations.ts'
 import type { ORG_OPERATIONS } from '../../contract/orgs/org-operations.ts'
 import { asId, type EventId } from '../../domain/ids.ts'
 import { PAGE_DEFAULT } from '../../domain/orgs/limits.ts'
-import { instant, renderPage, tagged, type Handler, type HandlerMaker } from './handler.ts'
+import { parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = keyof typeof ORG_OPERATIONS | keyof typeof EVENT_OPERATIONS
 
 /** What the operations on the organization and its events ask of the use cases. */
-export function makeOrgHandlers(useCases: UseCases, handler: HandlerMaker): Record<Handled, Handler> {
+export function makeOrgHandlers(useCases: UseCases, handler: HandlerFactory): Record<Handled, Handler> {
   return {
     get_org: handler(OPERATIONS.get_org, async (_request, { caller }) =>
-      tagged(JSON.stringify(await useCases.getOrg(caller))),
+      taggedReply(JSON.stringify(await useCases.getOrg(caller))),
     ),
     list_events: handler(OPERATIONS.list_events, async ({ query }, { caller }) => {
       const { event_type = null, cursor = null, limit = PAGE_DEFAULT } = query
-      const input = { event_type, since: instant(query.since), until: instant(query.until), cursor, limit }
+      const input = { event_type, since: parseInstant(query.since), until: parseInstant(query.until), cursor, limit }
       return renderPage(await useCases.listEvents(caller, input), (event) => JSON.stringify(event))
     }),
     get_event: handler(OPERATIONS.get_event, async ({ params }, { caller }) =>
-      tagged(JSON.stringify(await useCases.getEvent(caller, asId<EventId>(params.event_id.toLowerCase())))),
+      taggedReply(JSON.stringify(await useCases.getEvent(caller, asId<EventId>(params.event_id.toLowerCase())))),
     ),
   }
 }

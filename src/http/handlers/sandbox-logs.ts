@@ -2,22 +2,22 @@ import { decodeLogCursor, encodeLogCursor, LOG_CURSOR_RULE } from '../../contrac
 import { LOG_SOURCES, type LogEntry, type LogPosition, type LogSource } from '../../contract/streams/log-protocol.ts'
 import type { RequestOf } from '../../contract/operation.ts'
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { SANDBOX_LOG_OPERATIONS } from '../../contract/streams/operations.ts'
+import type { LOG_OPERATIONS } from '../../contract/streams/operations.ts'
 import { DEFAULT_LOG_SOURCES, LAST_EVENT_ID_HEADER } from '../../contract/streams/sandbox-logs.ts'
 import type { LogAsk, LogBatch } from '../../control/streams/read-logs.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import { LOG_FOLLOW_DEFAULT_SECS } from '../../domain/orgs/limits.ts'
-import { instant, refuse, type Handler, type HandlerMaker, type RawRequest } from './handler.ts'
+import { parseInstant, refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on the logs of sandboxes ask of the use cases. */
 export function makeSandboxLogHandlers(
   useCases: UseCases,
-  handler: HandlerMaker,
-): Record<keyof typeof SANDBOX_LOG_OPERATIONS, Handler> {
+  handler: HandlerFactory,
+): Record<keyof typeof LOG_OPERATIONS, Handler> {
   return {
     read_sandbox_logs: handler(OPERATIONS.read_sandbox_logs, async (request, raw) => {
-      const ask = { ...askOf(request, raw), signal: raw.signal() }
+      const ask = { ...parseLogRequest(request, raw), signal: raw.signal() }
       return { events: renderEvents(await useCases.readLogs(raw.caller, ask)) }
     }),
   }
@@ -25,44 +25,45 @@ export function makeSandboxLogHandlers(
 
 type Request = RequestOf<(typeof OPERATIONS)['read_sandbox_logs']>
 
-function askOf({ params, query }: Request, { headers }: RawRequest): Omit<LogAsk, 'signal'> {
-  const after = positionOf(headers[LAST_EVENT_ID_HEADER])
-  const since = instant(query.since)
-  const until = instant(query.until)
+function parseLogRequest({ params, query }: Request, { headers }: AuthenticatedRequest): Omit<LogAsk, 'signal'> {
+  const after = parsePosition(headers[LAST_EVENT_ID_HEADER])
+  const since = parseInstant(query.since)
+  const until = parseInstant(query.until)
   if (since !== null && until !== null && until <= since)
-    refuse('query.until', query.until, `an instant after since, ${since.toISOString()}`)
+    refuseField('query.until', query.until, `an instant after since, ${since.toISOString()}`)
   return {
     id: asId<SandboxId>(params.sandbox_id.toLowerCase()),
     query: {
-      sources: sourcesOf(query.sources),
+      sources: parseSources(query.sources),
       after,
       since: since?.toISOString() ?? null,
       until: until?.toISOString() ?? null,
       tail: after === null ? (query.tail ?? null) : null,
     },
-    followMs: followMsOf(query),
+    followMs: parseFollowMs(query),
   }
 }
 
-function sourcesOf(text: string | undefined): readonly LogSource[] {
+function parseSources(text: string | undefined): readonly LogSource[] {
   if (text === undefined) return DEFAULT_LOG_SOURCES
   const words = new Set(text.split(','))
   const known = LOG_SOURCES.filter((source) => words.delete(source))
-  for (const word of words) refuse('query.sources', word, `${LOG_SOURCES.join(', ')}, separated by commas`)
+  for (const word of words) refuseField('query.sources', word, `${LOG_SOURCES.join(', ')}, separated by commas`)
   return known
 }
 
 /** As with `wait_timeout` (contract decisions): what could not count is refused. */
-function followMsOf({ follow = true, follow_timeout }: Request['query']): number | null {
+function parseFollowMs({ follow = true, follow_timeout }: Request['query']): number | null {
   if (follow) return (follow_timeout ?? LOG_FOLLOW_DEFAULT_SECS) * 1000
-  if (follow_timeout !== undefined) refuse('query.follow_timeout', follow_timeout, 'follow=true beside follow_timeout')
+  if (follow_timeout !== undefined)
+    refuseField('query.follow_timeout', follow_timeout, 'follow=true beside follow_timeout')
   return null
 }
 
-function positionOf(header: string | string[] | undefined): LogPosition | null {
+function parsePosition(header: string | string[] | undefined): LogPosition | null {
   if (header === undefined) return null
   const position = typeof header === 'string' ? decodeLogCursor(header) : null
-  return position ?? refuse(LAST_EVENT_ID_HEADER, header, LOG_CURSOR_RULE)
+  return position ?? refuseField(LAST_EVENT_ID_HEADER, header, LOG_CURSOR_RULE)
 }
 
 async function* renderEvents(batches: AsyncIterable<LogBatch>): AsyncGenerator<string> {

@@ -19,24 +19,25 @@ import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/spec/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import {
-  refuse, renderPage, tagged, type Handler, type HandlerMaker, type LaterReply,
-  type RawRequest, type TaggedReply,
+  refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
+  type AuthenticatedRequest, type TaggedReply,
 } from './handler.ts' // prettier-ignore
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof typeof SANDBOX_BY_NAME_OPERATIONS
 
 /** What the operations on sandboxes ask of the use cases. */
-export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): Record<Handled, Handler> {
+export function makeSandboxHandlers(useCases: UseCases, handler: HandlerFactory): Record<Handled, Handler> {
   return {
     create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, once, lasts }) => {
       const result = normalizeSpec(body)
       if ('refusal' in result) throw refusalProblem(result.refusal)
       const start = query.start ?? false
-      if (!start && query.wait_for !== undefined) refuse('query.wait_for', query.wait_for, 'start=true beside wait_for')
-      const waitMs = waitMsOf(query)
+      if (!start && query.wait_for !== undefined)
+        refuseField('query.wait_for', query.wait_for, 'start=true beside wait_for')
+      const waitMs = parseWaitMs(query)
       if (waitMs !== null) lasts()
-      return rendered(
+      return renderWithDetails(
         useCases,
         useCases.createSandbox(caller, {
           ...result.normalized,
@@ -54,50 +55,50 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerMaker): 
       return renderPage(await useCases.listSandboxes(caller, { cursor, limit, labels: filter.labels }), renderSandbox)
     }),
     get_sandbox: handler(OPERATIONS.get_sandbox, ({ params }, { caller }) =>
-      rendered(useCases, useCases.getSandbox(caller, byId(params))),
+      renderWithDetails(useCases, useCases.getSandbox(caller, refById(params))),
     ),
     get_sandbox_by_name: handler(OPERATIONS.get_sandbox_by_name, ({ params }, { caller }) =>
-      rendered(useCases, useCases.getSandbox(caller, byName(params))),
+      renderWithDetails(useCases, useCases.getSandbox(caller, refByName(params))),
     ),
     wait_for_sandbox: handler(OPERATIONS.wait_for_sandbox, ({ params, query }, raw) =>
-      later(useCases, useCases.waitForSandbox(raw.caller, byId(params), waitOf(query))),
+      deferWait(useCases, useCases.waitForSandbox(raw.caller, refById(params), parseWait(query))),
     ),
     wait_for_sandbox_by_name: handler(OPERATIONS.wait_for_sandbox_by_name, ({ params, query }, raw) =>
-      later(useCases, useCases.waitForSandbox(raw.caller, byName(params), waitOf(query))),
+      deferWait(useCases, useCases.waitForSandbox(raw.caller, refByName(params), parseWait(query))),
     ),
     update_sandbox: handler(OPERATIONS.update_sandbox, ({ params, body }, { caller, ifMatch }) =>
-      rendered(useCases, useCases.renameSandbox(caller, byId(params), { ...changeOf(body), ifMatch })),
+      renderWithDetails(useCases, useCases.renameSandbox(caller, refById(params), { ...parseRename(body), ifMatch })),
     ),
     update_sandbox_by_name: handler(OPERATIONS.update_sandbox_by_name, ({ params, body }, { caller, ifMatch }) =>
-      rendered(useCases, useCases.renameSandbox(caller, byName(params), { ...changeOf(body), ifMatch })),
+      renderWithDetails(useCases, useCases.renameSandbox(caller, refByName(params), { ...parseRename(body), ifMatch })),
     ),
     delete_sandbox: handler(OPERATIONS.delete_sandbox, ({ params }, { caller, ifMatch }) =>
-      deleted(useCases.deleteSandbox(caller, byId(params), ifMatch)),
+      confirmDeletion(useCases.deleteSandbox(caller, refById(params), ifMatch)),
     ),
     delete_sandbox_by_name: handler(OPERATIONS.delete_sandbox_by_name, ({ params }, { caller, ifMatch }) =>
-      deleted(useCases.deleteSandbox(caller, byName(params), ifMatch)),
+      confirmDeletion(useCases.deleteSandbox(caller, refByName(params), ifMatch)),
     ),
     start_sandbox: handler(OPERATIONS.start_sandbox, ({ params, query }, raw) =>
-      rendered(useCases, useCases.startSandbox(raw.caller, byId(params), startOf(query, raw))),
+      renderWithDetails(useCases, useCases.startSandbox(raw.caller, refById(params), startOptions(query, raw))),
     ),
     start_sandbox_by_name: handler(OPERATIONS.start_sandbox_by_name, ({ params, query }, raw) =>
-      rendered(useCases, useCases.startSandbox(raw.caller, byName(params), startOf(query, raw))),
+      renderWithDetails(useCases, useCases.startSandbox(raw.caller, refByName(params), startOptions(query, raw))),
     ),
     stop_sandbox: handler(OPERATIONS.stop_sandbox, ({ params }, { caller, once, ifMatch }) =>
-      rendered(useCases, useCases.stopSandbox(caller, byId(params), { once, ifMatch })),
+      renderWithDetails(useCases, useCases.stopSandbox(caller, refById(params), { once, ifMatch })),
     ),
     stop_sandbox_by_name: handler(OPERATIONS.stop_sandbox_by_name, ({ params }, { caller, once, ifMatch }) =>
-      rendered(useCases, useCases.stopSandbox(caller, byName(params), { once, ifMatch })),
+      renderWithDetails(useCases, useCases.stopSandbox(caller, refByName(params), { once, ifMatch })),
     ),
   }
 }
 
-function byId({ sandbox_id }: { readonly sandbox_id: string }): SandboxRef {
+function refById({ sandbox_id }: { readonly sandbox_id: string }): SandboxRef {
   return { id: asId<SandboxId>(sandbox_id.toLowerCase()) }
 }
 
 /** What can't be a name is the name of no sandbox. */
-function byName({ name }: { readonly name: string }): SandboxRef {
+function refByName({ name }: { readonly name: string }): SandboxRef {
   if (!isName(name))
     throw new Problem('sandbox_not_found', {
       details: { field: 'path.name', seen: describeSeen(name), accepted: NAME_RULE },
@@ -105,34 +106,37 @@ function byName({ name }: { readonly name: string }): SandboxRef {
   return { name }
 }
 
-type Change = { readonly name?: string | null; readonly slug?: string | null }
+type RenameInput = { readonly name?: string | null; readonly slug?: string | null }
 
-function changeOf({ name, slug }: Change): { readonly name?: string; readonly slug?: string } {
-  if (typeof name === 'string' && !isName(name)) refuse('name', name, NAME_RULE)
-  if (typeof slug === 'string' && !isSlug(slug)) refuse('slug', slug, SLUG_RULE)
+function parseRename({ name, slug }: RenameInput): { readonly name?: string; readonly slug?: string } {
+  if (typeof name === 'string' && !isName(name)) refuseField('name', name, NAME_RULE)
+  if (typeof slug === 'string' && !isSlug(slug)) refuseField('slug', slug, SLUG_RULE)
   return { ...(typeof name === 'string' ? { name } : {}), ...(typeof slug === 'string' ? { slug } : {}) }
 }
 
 /** Contract decisions, "`wait_timeout` without `wait_for`". */
-function waitMsOf(query: { readonly wait_for?: 'running'; readonly wait_timeout?: number }): number | null {
+function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeout?: number }): number | null {
   if (query.wait_for !== undefined) return (query.wait_timeout ?? WAIT_DEFAULT_SECS) * 1000
   if (query.wait_timeout !== undefined)
-    refuse('query.wait_timeout', query.wait_timeout, 'wait_for=running beside wait_timeout')
+    refuseField('query.wait_timeout', query.wait_timeout, 'wait_for=running beside wait_timeout')
   return null
 }
 
-function startOf(query: Parameters<typeof waitMsOf>[0], { signal, lasts, once, ifMatch }: RawRequest): StartOptions {
-  const waitMs = waitMsOf(query)
+function startOptions(
+  query: Parameters<typeof parseWaitMs>[0],
+  { signal, lasts, once, ifMatch }: AuthenticatedRequest,
+): StartOptions {
+  const waitMs = parseWaitMs(query)
   if (waitMs !== null) lasts()
   return { waitMs, signal: waitMs === null ? null : signal(), once, ifMatch }
 }
 
 type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }
 
-function waitOf(query: WaitQuery): WaitFor {
-  const words = (query.for ?? 'terminal').split(',')
+function parseWait(query: WaitQuery): WaitFor {
+  const statuses = (query.for ?? 'terminal').split(',')
   const isWanted = (status: SandboxStatus): boolean =>
-    words.includes(status) || (isTerminal(status) && words.includes('terminal'))
+    statuses.includes(status) || (isTerminal(status) && statuses.includes('terminal'))
   return {
     statuses: SANDBOX_STATUSES.filter(isWanted),
     run_id: query.run === undefined ? null : asId<RunId>(query.run.toLowerCase()),
@@ -140,30 +144,31 @@ function waitOf(query: WaitQuery): WaitFor {
   }
 }
 
-async function later(useCases: Explain, begun: Promise<BegunWait>): Promise<LaterReply> {
+async function deferWait(useCases: ExplainWaiting, begun: Promise<BegunWait>): Promise<DeferredReply> {
   const { start } = await begun
   return {
     start: (onEnd) =>
       start((end) => {
-        if (end instanceof Error || end.status_reason !== WAITS) onEnd(end instanceof Error ? end : shown(end))
-        else rendered(useCases, Promise.resolve(end)).then(onEnd, onEnd)
+        if (end instanceof Error || end.status_reason !== WAITS_FOR_CAPACITY)
+          onEnd(end instanceof Error ? end : renderTagged(end))
+        else renderWithDetails(useCases, Promise.resolve(end)).then(onEnd, onEnd)
       }),
   }
 }
 
-type Explain = Pick<UseCases, 'explainWaiting'>
-const WAITS: StatusReason = 'insufficient_capacity'
+type ExplainWaiting = Pick<UseCases, 'explainWaiting'>
+const WAITS_FOR_CAPACITY: StatusReason = 'insufficient_capacity'
 
 /** A sandbox by itself: one that waits for a worker with room is told why, which is no part of what its tag stands for. */
-async function rendered(useCases: Explain, asked: Promise<Sandbox>): Promise<TaggedReply> {
+async function renderWithDetails(useCases: ExplainWaiting, asked: Promise<Sandbox>): Promise<TaggedReply> {
   const sandbox = await asked
-  const reply = shown(sandbox)
-  const details = sandbox.status_reason === WAITS ? await useCases.explainWaiting(sandbox.id) : null
+  const reply = renderTagged(sandbox)
+  const details = sandbox.status_reason === WAITS_FOR_CAPACITY ? await useCases.explainWaiting(sandbox.id) : null
   return details === null ? reply : { ...reply, json: withDetails(reply.json, details) }
 }
 
-function shown(sandbox: Sandbox): TaggedReply {
-  return tagged(renderSandbox(sandbox))
+function renderTagged(sandbox: Sandbox): TaggedReply {
+  return taggedReply(renderSandbox(sandbox))
 }
 
 /** Puts what is told of a wait into the text of a sandbox, which is an object with keys. */
@@ -171,7 +176,7 @@ function withDetails(json: string, details: object): string {
   return `${json.slice(0, -1)},"status_details":${JSON.stringify(details)}}`
 }
 
-async function deleted(deletion: Promise<void>): Promise<string> {
+async function confirmDeletion(deletion: Promise<void>): Promise<string> {
   await deletion
   return '{"message":"sandbox deleted"}'
 }

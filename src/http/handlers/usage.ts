@@ -1,20 +1,20 @@
 import { setImmediate } from 'node:timers/promises'
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { BILLING_OPERATIONS } from '../../contract/usage/operations.ts'
+import type { USAGE_OPERATIONS } from '../../contract/usage/operations.ts'
 import { midnightOf } from '../../control/usage/read-usage.ts'
 import { decimalSeconds } from '../../domain/usage/metering.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { inTurn, makeFairSlots } from '../../lib/fair-slots.ts'
-import { instant, type Handler, type HandlerMaker } from './handler.ts'
+import { parseInstant, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on usage ask of the use cases. */
-export function makeBillingHandlers(
+export function makeUsageHandlers(
   useCases: UseCases,
-  handler: HandlerMaker,
-): Record<keyof typeof BILLING_OPERATIONS, Handler> {
-  const turns = makeFairSlots(REPORTS)
+  handler: HandlerFactory,
+): Record<keyof typeof USAGE_OPERATIONS, Handler> {
+  const turns = makeFairSlots(REPORT_LIMITS)
   const report = (org: OrgId, work: () => Promise<string>): Promise<string> =>
     inTurn(turns, org, { work, full: tooManyReports })
   return {
@@ -25,11 +25,11 @@ export function makeBillingHandlers(
       report(caller.org_id, async () => {
         const { rows, sandboxes } = await useCases.getSandboxBreakdown(caller, rangeOf(query))
         const texts: string[] = []
-        for (let from = 0; from < rows.length; from += RENDERED_AT_ONCE) {
+        for (let from = 0; from < rows.length; from += ROWS_PER_TICK) {
           texts.push(
             rows
-              .slice(from, from + RENDERED_AT_ONCE)
-              .map(renderRow)
+              .slice(from, from + ROWS_PER_TICK)
+              .map(renderUsageRow)
               .join(','),
           )
           await setImmediate()
@@ -47,12 +47,12 @@ export function makeBillingHandlers(
  * A breakdown may have hundreds of thousands of rows, which take some 100 MB while they are read and rendered: two are made at
  * once, and one of an organization.
  */
-const REPORTS = { slots: 2, perKey: 1, waitingPerKey: 8 } as const
+const REPORT_LIMITS = { slots: 2, perKey: 1, waitingPerKey: 8 } as const
 /** Rows that are rendered before others' requests are served: some milliseconds. */
-const RENDERED_AT_ONCE = 2_000
+const ROWS_PER_TICK = 2_000
 
 function tooManyReports(): Problem {
-  const max = REPORTS.waitingPerKey
+  const max = REPORT_LIMITS.waitingPerKey
   const how_to_change = 'ask for one report after the other'
   return new Problem('rate_limited', {
     message: `too many requests: ${String(max)} reports of this organization wait to be made; ${how_to_change}`,
@@ -63,10 +63,10 @@ function tooManyReports(): Problem {
 type Row = Awaited<ReturnType<UseCases['getSandboxBreakdown']>>['rows'][number]
 
 /** By hand, because there are tens of thousands of them; nothing in them needs escaping. */
-function renderRow({ sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms }: Row): string {
+function renderUsageRow({ sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms }: Row): string {
   return `{"sandbox_id":"${sandbox_id}","day":"${midnightOf(day)}","vcpu_seconds":${decimalSeconds(vcpu_ms)},"mem_mib_seconds":${decimalSeconds(memory_mib_ms)},"disk_mib_seconds":${decimalSeconds(disk_mib_ms)}}`
 }
 
 function rangeOf(query: { readonly since?: string; readonly until?: string }) {
-  return { since: instant(query.since), until: instant(query.until) }
+  return { since: parseInstant(query.since), until: parseInstant(query.until) }
 }

@@ -7,71 +7,71 @@ import type { FileAsk } from '../../control/volumes/volume-files.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isUuid } from '../../lib/uuid.ts'
-import { refuse, type Handler, type HandlerMaker, type RawRequest } from './handler.ts'
+import { refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on the files of volumes ask of the use cases. */
 export function makeVolumeFileHandlers(
   useCases: UseCases,
-  handler: HandlerMaker,
+  handler: HandlerFactory,
 ): Record<keyof typeof VOLUME_FILE_OPERATIONS, Handler> {
   return {
     list_volume_files: handler(OPERATIONS.list_volume_files, async ({ params }, raw) => {
-      const entries = await useCases.listVolumeFiles(raw.caller, askOf(params, raw))
+      const entries = await useCases.listVolumeFiles(raw.caller, fileRequest(params, raw))
       return JSON.stringify({ entries })
     }),
     stat_volume_file: handler(OPERATIONS.stat_volume_file, async ({ params }, raw) => {
-      const metadata = await useCases.statVolumeFile(raw.caller, askOf(params, raw))
+      const metadata = await useCases.statVolumeFile(raw.caller, fileRequest(params, raw))
       return JSON.stringify({ metadata })
     }),
     volume_file_exists: handler(OPERATIONS.volume_file_exists, async ({ params }, raw) => {
-      const exists = await useCases.volumeFileExists(raw.caller, askOf(params, raw))
+      const exists = await useCases.volumeFileExists(raw.caller, fileRequest(params, raw))
       return JSON.stringify({ exists })
     }),
     read_volume_file: handler(OPERATIONS.read_volume_file, ({ params }, raw) =>
-      useCases.readVolumeFile(raw.caller, askOf(params, raw)),
+      useCases.readVolumeFile(raw.caller, fileRequest(params, raw)),
     ),
     write_volume_file: handler(OPERATIONS.write_volume_file, async ({ params }, raw) => {
       const content = raw.body instanceof Readable ? raw.body : Readable.from([])
-      await useCases.writeVolumeFile(raw.caller, { ...askOf(params, raw), content })
-      return done('file written')
+      await useCases.writeVolumeFile(raw.caller, { ...fileRequest(params, raw), content })
+      return messageReply('file written')
     }),
     make_volume_folder: handler(OPERATIONS.make_volume_folder, async ({ params, body }, raw) => {
       const { path } = body
-      await useCases.makeVolumeFolder(raw.caller, { ref: refOf(params), path, signal: raw.signal() })
-      return done('folder made')
+      await useCases.makeVolumeFolder(raw.caller, { ref: parseVolumeRef(params), path, signal: raw.signal() })
+      return messageReply('folder made')
     }),
     copy_volume_file: handler(OPERATIONS.copy_volume_file, async ({ params, body }, raw) => {
       const { from, to } = body
-      await useCases.copyVolumeFile(raw.caller, { ref: refOf(params), from, path: to, signal: raw.signal() })
-      return done('copied')
+      await useCases.copyVolumeFile(raw.caller, { ref: parseVolumeRef(params), from, path: to, signal: raw.signal() })
+      return messageReply('copied')
     }),
     rename_volume_file: handler(OPERATIONS.rename_volume_file, async ({ params, body }, raw) => {
       const { from, to } = body
-      await useCases.renameVolumeFile(raw.caller, { ref: refOf(params), from, path: to, signal: raw.signal() })
-      return done('renamed')
+      await useCases.renameVolumeFile(raw.caller, { ref: parseVolumeRef(params), from, path: to, signal: raw.signal() })
+      return messageReply('renamed')
     }),
     remove_volume_file: handler(OPERATIONS.remove_volume_file, async ({ params }, raw) => {
-      const isRecursive = recursiveOf(raw)
-      await useCases.removeVolumeFile(raw.caller, { ...askOf(params, raw), isRecursive })
-      return done('removed')
+      const isRecursive = parseRecursiveHeader(raw)
+      await useCases.removeVolumeFile(raw.caller, { ...fileRequest(params, raw), isRecursive })
+      return messageReply('removed')
     }),
   }
 }
 
 type Params = { readonly id: string }
 
-function askOf(params: Params, raw: RawRequest): FileAsk {
-  return { ref: refOf(params), path: pathOf(raw), signal: raw.signal() }
+function fileRequest(params: Params, raw: AuthenticatedRequest): FileAsk {
+  return { ref: parseVolumeRef(params), path: parsePathHeader(raw), signal: raw.signal() }
 }
 
-function refOf({ id }: Params): VolumeRef {
+function parseVolumeRef({ id }: Params): VolumeRef {
   if (id === 'default') return 'host'
-  if (!isUuid(id)) refuse('path.id', id, "a volume's id, or default")
+  if (!isUuid(id)) refuseField('path.id', id, "a volume's id, or default")
   return { id: asId<VolumeId>(id.toLowerCase()) }
 }
 
-function pathOf({ headers }: RawRequest): string {
+function parsePathHeader({ headers }: AuthenticatedRequest): string {
   const header = headers[VOLUME_PATH_HEADER]
   const path = typeof header === 'string' ? decodeVolumePath(header) : null
   if (path !== null) return path
@@ -82,12 +82,12 @@ function pathOf({ headers }: RawRequest): string {
   })
 }
 
-function recursiveOf({ headers }: RawRequest): boolean {
+function parseRecursiveHeader({ headers }: AuthenticatedRequest): boolean {
   const header = headers[VOLUME_RECURSIVE_HEADER] ?? 'false'
-  if (header !== 'true' && header !== 'false') refuse(VOLUME_RECURSIVE_HEADER, header, 'true or false')
+  if (header !== 'true' && header !== 'false') refuseField(VOLUME_RECURSIVE_HEADER, header, 'true or false')
   return header === 'true'
 }
 
-function done(message: string): string {
+function messageReply(message: string): string {
   return JSON.stringify({ message })
 }

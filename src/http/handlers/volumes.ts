@@ -1,16 +1,16 @@
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { VOLUME_OPERATIONS } from '../../contract/volumes/operations.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
-import { refuseLabels } from '../../domain/sandboxes/labels.ts'
+import { findLabelRefusal } from '../../domain/sandboxes/labels.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { isVolumeName, renderVolume, VOLUME_NAME_RULE } from '../../domain/volumes/volume.ts'
-import { refuse, tagged, type Handler, type HandlerMaker } from './handler.ts'
+import { refuseField, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on volumes ask of the use cases. */
 export function makeVolumeHandlers(
   useCases: UseCases,
-  handler: HandlerMaker,
+  handler: HandlerFactory,
 ): Record<keyof typeof VOLUME_OPERATIONS, Handler> {
   return {
     list_volumes: handler(OPERATIONS.list_volumes, async (_request, { caller }) => {
@@ -19,38 +19,38 @@ export function makeVolumeHandlers(
     }),
     create_volume: handler(OPERATIONS.create_volume, async ({ body }, { caller, once }) => {
       const { name, capacity_gib = null } = body
-      if (!isVolumeName(name)) refuse('name', name, VOLUME_NAME_RULE)
-      const labels = checked(body.labels ?? {})
-      return tagged(renderVolume(await useCases.createVolume(caller, { name, labels, capacity_gib, once })))
+      if (!isVolumeName(name)) refuseField('name', name, VOLUME_NAME_RULE)
+      const labels = checkLabels(body.labels ?? {})
+      return taggedReply(renderVolume(await useCases.createVolume(caller, { name, labels, capacity_gib, once })))
     }),
     get_default_volume: handler(OPERATIONS.get_default_volume, async (_request, { caller }) =>
-      tagged(renderVolume(await useCases.getVolume(caller, 'host'))),
+      taggedReply(renderVolume(await useCases.getVolume(caller, 'host'))),
     ),
     get_volume: handler(OPERATIONS.get_volume, async ({ params }, { caller }) =>
-      tagged(renderVolume(await useCases.getVolume(caller, { id: idOf(params) }))),
+      taggedReply(renderVolume(await useCases.getVolume(caller, { id: volumeIdOf(params) }))),
     ),
     update_volume: handler(OPERATIONS.update_volume, async ({ params, body }, { caller, ifMatch }) => {
       const { capacity_gib, labels } = body
       const change = {
         ifMatch,
         ...(capacity_gib === undefined ? {} : { capacity_gib }),
-        ...(labels === undefined || labels === null ? {} : { labels: checked(labels) }),
+        ...(labels === undefined || labels === null ? {} : { labels: checkLabels(labels) }),
       }
-      return tagged(renderVolume(await useCases.updateVolume(caller, idOf(params), change)))
+      return taggedReply(renderVolume(await useCases.updateVolume(caller, volumeIdOf(params), change)))
     }),
     delete_volume: handler(OPERATIONS.delete_volume, async ({ params }, { caller, ifMatch }) => {
-      await useCases.deleteVolume(caller, idOf(params), ifMatch)
+      await useCases.deleteVolume(caller, volumeIdOf(params), ifMatch)
       return '{"message":"volume scheduled for deletion"}'
     }),
   }
 }
 
-function idOf({ id }: { readonly id: string }): VolumeId {
+function volumeIdOf({ id }: { readonly id: string }): VolumeId {
   return asId<VolumeId>(id.toLowerCase())
 }
 
-function checked(labels: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
-  const refusal = refuseLabels(labels, 'labels')
+function checkLabels(labels: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+  const refusal = findLabelRefusal(labels, 'labels')
   if (refusal !== null) throw refusalProblem(refusal)
   return labels
 }

@@ -7,14 +7,14 @@ const IDLE_MS = 120_000
 const LINGER_MS = 5_000
 
 /** The connections on which a body of any length is under way: the bound on a whole request's time is not for them. */
-export type ByteBodies = {
+export type StreamedBodies = {
   has(socket: Socket): boolean
   /** Notes that a request takes or gives a stream, until its reply is over. Called once the caller is known. */
   begin(request: FastifyRequest, reply: FastifyReply): void
 }
 
 /** Keeps count of streams. A long one goes on as long as it moves; one that stands still is dropped. */
-export function makeByteBodies(): ByteBodies {
+export function makeStreamedBodies(): StreamedBodies {
   const sockets = new WeakSet<Socket>()
   return {
     has: (socket) => sockets.has(socket),
@@ -32,7 +32,7 @@ export function makeByteBodies(): ByteBodies {
 }
 
 /** Hands bodies over as streams of bytes, whatever their content type says. No body at all is undefined. */
-export function takeByteBodies(scope: FastifyInstance): void {
+export function acceptStreamedBodies(scope: FastifyInstance): void {
   scope.removeAllContentTypeParsers()
   scope.addContentTypeParser('*', (_request, payload, done) => {
     done(null, payload)

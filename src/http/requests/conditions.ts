@@ -11,27 +11,27 @@ const TAGS_RULE = `* or at most ${String(TAGS_MAX)} entity tags with commas betw
  * What a request demands of the object that it changes, or null. Throws `invalid_request` for what is no tag, and for a
  * demand to an operation that looks at none.
  */
-export function ifMatchOf(operation: Operation, headers: IncomingHttpHeaders): IfMatch | null {
+export function parseIfMatch(operation: Operation, headers: IncomingHttpHeaders): IfMatch | null {
   const header = headers['if-match']
   if (header === undefined) return null
-  if (operation.matches !== true && !isTagged(operation))
+  if (operation.checksIfMatch !== true && !isTagged(operation))
     throw invalidRequest('if-match', header, 'no If-Match: this operation looks at none')
-  return tagsIn('if-match', header)
+  return parseTagHeader('if-match', header)
 }
 
 /** Whether the client has an object already. Throws `precondition_failed` for a read that demands another. */
-export function isUnchanged(operation: Operation, headers: IncomingHttpHeaders, tag: string): boolean {
+export function isNotModified(operation: Operation, headers: IncomingHttpHeaders, tag: string): boolean {
   if (operation.method !== 'GET') return false
   const { 'if-match': demand, 'if-none-match': has } = headers
-  if (demand !== undefined) requireMatch(tagsIn('if-match', demand), tag)
-  return has !== undefined && isKnown(tagsIn('if-none-match', has), tag)
+  if (demand !== undefined) requireMatch(parseTagHeader('if-match', demand), tag)
+  return has !== undefined && isKnown(parseTagHeader('if-none-match', has), tag)
 }
 
 function isTagged({ method, reply }: Operation): boolean {
-  return method === 'GET' && reply.kind === 'json' && reply.tagged === true
+  return method === 'GET' && reply.kind === 'json' && reply.hasETag === true
 }
 
-function tagsIn(field: string, header: string): IfMatch {
+function parseTagHeader(field: string, header: string): IfMatch {
   const tags = parseTags(header)
   if (tags === null) throw invalidRequest(field, header, TAGS_RULE)
   return tags

@@ -6,7 +6,7 @@ import { replyLost } from '../../control/requests/once.ts'
 import { CrowdedOut } from '../../control/requests/share-database.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
-import type { Answer, Handler, RawRequest } from '../handlers/handler.ts'
+import type { HandlerReply, Handler, AuthenticatedRequest } from '../handlers/handler.ts'
 import { problemOf, renderProblem } from '../server/problem-reply.ts'
 import type { UseCases } from '../use-cases.ts'
 
@@ -16,7 +16,7 @@ const KEY_RULE = '1 to 255 printable ASCII characters'
 const NO_BODY = Buffer.alloc(0)
 
 /** What serving a request under a key needs beside it. */
-export type KeyedDeps = {
+export type IdempotencyDeps = {
   readonly useCases: Pick<UseCases, 'takeTurn'>
   readonly bodyLimitBytes: number
   /** The bytes of a request's body, as they came. */
@@ -27,32 +27,32 @@ export type KeyedDeps = {
  * Serves a request: one with an `Idempotency-Key` once, and as before whenever it comes again. Refusals are kept as other
  * replies are, but not 429 and 5xx: they tell of the moment, and the same request may be served the next.
  */
-export async function serveOnce(
-  deps: KeyedDeps,
+export async function serveIdempotently(
+  deps: IdempotencyDeps,
   { operation, handler, request }: { readonly operation: Operation; readonly handler: Handler; readonly request: FastifyRequest }, // prettier-ignore
-  raw: RawRequest,
-): Promise<Answer> {
-  const key = keyOf(operation, request)
+  raw: AuthenticatedRequest,
+): Promise<HandlerReply> {
+  const key = parseIdempotencyKey(operation, request)
   if (key === null) return await handler(raw)
   const signal = raw.signal()
-  const request_sha256 = hashOf(request, deps.bytesOf(request) ?? NO_BODY)
-  const turn = await deps.useCases.takeTurn(raw.caller, { key, request_sha256, signal })
-  if (turn.kind === 'again') return { kept: turn.reply }
+  const request_sha256 = hashRequest(request, deps.bytesOf(request) ?? NO_BODY)
+  const claim = await deps.useCases.takeTurn(raw.caller, { key, request_sha256, signal })
+  if (claim.kind === 'again') return { kept: claim.reply }
   try {
-    if (turn.once.isRetry && operation.resumes !== true) throw replyLost('the first try may have been done')
-    const answer = await handler({ ...raw, once: turn.once })
+    if (claim.once.isRetry && operation.isResumable !== true) throw replyLost('the first try may have been done')
+    const answer = await handler({ ...raw, once: claim.once })
     // Who left did not wait to the end: the next try waits on, for what this one did.
-    const isCut = signal.aborted && operation.resumes === true
-    await turn.end(isCut ? { kind: 'given_up' } : { kind: 'replied', reply: keptOf(answer) })
+    const isCut = signal.aborted && operation.isResumable === true
+    await claim.end(isCut ? { kind: 'given_up' } : { kind: 'replied', reply: storedReplyOf(answer) })
     return answer
   } catch (error) {
-    await turn.end(endOf(error, { deps, isRetry: turn.once.isRetry, requestId: request.id }))
+    await claim.end(tryEndOfError(error, { deps, isRetry: claim.once.isRetry, requestId: request.id }))
     throw error
   }
 }
 
 /** The key of a request, or null. A read is the same however often it comes; other methods than POST take no key. */
-function keyOf({ method, takes }: Operation, { headers, raw }: FastifyRequest): string | null {
+function parseIdempotencyKey({ method, takes }: Operation, { headers, raw }: FastifyRequest): string | null {
   const header = headers['idempotency-key']
   if (header === undefined || method === 'GET') return null
   if (method !== 'POST' || takes === 'bytes')
@@ -64,21 +64,21 @@ function keyOf({ method, takes }: Operation, { headers, raw }: FastifyRequest): 
 }
 
 /** What makes a request the one that it is, as it was sent: method, path and query, what it demands, and the body's bytes. */
-function hashOf({ method, url, headers }: FastifyRequest, body: Buffer): Buffer {
+function hashRequest({ method, url, headers }: FastifyRequest, body: Buffer): Buffer {
   const head = JSON.stringify([method, url, headers['if-match'] ?? null])
   return createHash('sha256').update(head).update('\n').update(body).digest()
 }
 
-function keptOf(answer: Answer): KeptReply {
+function storedReplyOf(answer: HandlerReply): KeptReply {
   if (typeof answer === 'string') return { status: 200, headers: {}, body: answer }
   if ('json' in answer) return { status: 200, headers: { etag: answer.tag }, body: answer.json }
   throw new Error('an operation that takes an Idempotency-Key must answer JSON')
 }
 
-type Ended = { readonly deps: KeyedDeps; readonly isRetry: boolean; readonly requestId: string }
+type Ended = { readonly deps: IdempotencyDeps; readonly isRetry: boolean; readonly requestId: string }
 
 /** Other 429 and 502 come before anything is done; of a retry, the first try may have done it all the same. */
-function endOf(error: unknown, { deps, isRetry, requestId }: Ended): TryEnd {
+function tryEndOfError(error: unknown, { deps, isRetry, requestId }: Ended): TryEnd {
   const problem = problemOf(error, deps.bodyLimitBytes)
   const { status } = PROBLEMS[problem.code]
   if (problem.code === 'idempotency_key_in_use' || problem instanceof CrowdedOut) return { kind: 'given_up' }

@@ -4,7 +4,7 @@ import { makeFairSlots } from '../../lib/fair-slots.ts'
 const LARGE_BYTES = 64 * 1024
 
 /** Reads bodies so that large ones hold nobody up. */
-export type LargeBodies = {
+export type BodyQueue = {
   /** Calls `done` with what `read` gives, at once, or when it is the turn of a large body; `from` says whose body it is. */
   read(body: { readonly from: string; readonly bytes: number }, read: () => unknown, done: Done): void
 }
@@ -16,25 +16,25 @@ export type Done = (error: Error | null, value?: unknown) => void
  * arrive at once would hold the process for their sum: 4 MiB of JSON take some 100 ms (2026-11). How many wait is bounded by
  * the bytes of bodies that an organization may have under way.
  */
-export function makeLargeBodies(): LargeBodies {
+export function makeBodyQueue(): BodyQueue {
   const turns = makeFairSlots({ slots: 1, perKey: 1, waitingPerKey: Number.MAX_SAFE_INTEGER })
   return {
     read({ from, bytes }, read, done) {
-      if (bytes <= LARGE_BYTES) give(read, done)
-      else void readInTurn(from, read, done) // it never rejects: what fails is given to `done`
+      if (bytes <= LARGE_BYTES) callDone(read, done)
+      else void readQueued(from, read, done) // it never rejects: what fails is given to `done`
     },
   }
 
-  async function readInTurn(from: string, read: () => unknown, done: Done): Promise<void> {
+  async function readQueued(from: string, read: () => unknown, done: Done): Promise<void> {
     const giveBack = await turns.take(from)
     setImmediate(() => {
-      give(read, done) // what its handler does before it waits for anything is part of it
+      callDone(read, done) // what its handler does before it waits for anything is part of it
       setImmediate(() => giveBack?.())
     })
   }
 }
 
-function give(read: () => unknown, done: Done): void {
+function callDone(read: () => unknown, done: Done): void {
   let value: unknown
   try {
     value = read()

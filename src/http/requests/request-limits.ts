@@ -9,7 +9,7 @@ import {
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'
-import { whenOver } from '../connections/client-gone.ts'
+import { onResponseClose } from '../connections/client-gone.ts'
 
 /** What a server process lets its callers do at once, and how fast. */
 export type RequestLimitSettings = {
@@ -54,7 +54,7 @@ export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Cl
  * Counts a request of a caller before its body is read, until its reply is out. Throws `rate_limited`. `takesJson`: what its
  * body may take is counted as well; one that doesn't say its length counts as the longest.
  */
-export function limitRequest(
+export function enforceRequestLimits(
   limits: RequestLimits,
   caller: Caller,
   {
@@ -67,8 +67,8 @@ export function limitRequest(
   const { note, refusal } = limits.rates.count(caller, 1 + Math.floor(bodyBytes / BYTES_PER_TOKEN))
   if (note !== null) reply.headers(rateHeaders(note))
   if (refusal !== null) throw refusal
-  whenOver(reply.raw, limits.inFlight.take(caller.org_id)) // the client may have left while its key was looked up
-  if (bodyBytes > 0) whenOver(reply.raw, limits.bodyBytes.take(caller.org_id, bodyBytes))
+  onResponseClose(reply.raw, limits.inFlight.take(caller.org_id)) // the client may have left while its key was looked up
+  if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.take(caller.org_id, bodyBytes))
 }
 
 /** The three headers of draft-ietf-httpapi-ratelimit-headers-06, which clients' libraries read; `reset` is in seconds from now. */

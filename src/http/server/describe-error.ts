@@ -1,18 +1,18 @@
 import type { ErrorObject } from 'ajv/dist/2020.js'
 import { describeSeen, type Refusal } from '../../domain/spec/refusal.ts'
-import type { Place } from '../requests/validate.ts'
+import type { RequestPart } from '../requests/validate.ts'
 
 /** What a validator found, as a refusal: the field's path, what was seen, what would be accepted. */
-export function describeError(errors: readonly ErrorObject[], place: Place): Refusal {
+export function describeSchemaErrors(errors: readonly ErrorObject[], place: RequestPart): Refusal {
   const [first] = errors
   if (first === undefined) throw new Error('a validator refused without an error')
   const key = extraKey(first)
   const field = fieldPath(place, key === null ? first.instancePath : `${first.instancePath}/${escapePointer(key)}`)
-  return { code: 'invalid_request', field, seen: describeValue(first, field), accepted: acceptedBy(errors) }
+  return { code: 'invalid_request', field, seen: describeValue(first, field), accepted: describeAccepted(errors) }
 }
 
 /** The path of a JSON pointer as people write it: `mounts[0].guest`. */
-function fieldPath(place: Place, pointer: string): string {
+function fieldPath(place: RequestPart, pointer: string): string {
   const steps = pointer
     .split('/')
     .slice(1)
@@ -52,27 +52,27 @@ function describeValue({ keyword, params, data }: ErrorObject, field: string): s
  * What the schema would have taken. Where none of several schemas matched, each says so at the same place: all of
  * them are named. Otherwise the first error is the one of the variant that was meant.
  */
-function acceptedBy(errors: readonly ErrorObject[]): string {
+function describeAccepted(errors: readonly ErrorObject[]): string {
   const [first] = errors
   if (first === undefined) return ''
   const isThere = ({ instancePath }: ErrorObject): boolean => instancePath === first.instancePath
   const choice = errors.findIndex((error) => error.keyword === 'anyOf' && isThere(error))
   const choices = choice === -1 || extraKey(first) !== null ? [first] : errors.slice(0, choice).filter(isThere)
-  return [...new Set(choices.map(acceptedByOne))].join(' or ')
+  return [...new Set(choices.map(describeAcceptedByOne))].join(' or ')
 }
 
-function acceptedByOne({ keyword, params, schema, parentSchema }: ErrorObject): string {
+function describeAcceptedByOne({ keyword, params, schema, parentSchema }: ErrorObject): string {
   switch (keyword) {
     case 'additionalProperties':
-      return listed(Object.keys(recordAt(parentSchema, 'properties')), 'no fields', 'only')
+      return formatList(Object.keys(recordAt(parentSchema, 'properties')), 'no fields', 'only')
     case 'required':
       return describeSchema(recordAt(parentSchema, 'properties')[stringAt(params, 'missingProperty') ?? ''])
     case 'discriminator':
-      return listed(tagsOf(parentSchema, stringAt(params, 'tag') ?? ''), 'nothing', 'one of')
+      return formatList(tagsOf(parentSchema, stringAt(params, 'tag') ?? ''), 'nothing', 'one of')
     case 'type':
       return describeType(schema)
     case 'enum':
-      return listed(Array.isArray(schema) ? schema.map((value) => String(value)) : [], 'nothing', 'one of')
+      return formatList(Array.isArray(schema) ? schema.map((value) => String(value)) : [], 'nothing', 'one of')
     case 'format':
       return FORMAT_RULES[String(schema)] ?? String(schema)
     case 'minimum':
@@ -101,15 +101,15 @@ function unitOf(keyword: string): string {
 
 function describeSchema(schema: unknown): string {
   if (!isRecord(schema)) return 'a value'
-  if (Array.isArray(schema.enum)) return listed(schema.enum.map(String), 'nothing', 'one of')
+  if (Array.isArray(schema.enum)) return formatList(schema.enum.map(String), 'nothing', 'one of')
   return 'type' in schema ? describeType(schema.type) : 'a value'
 }
 
 function describeType(type: unknown): string {
-  return Array.isArray(type) ? type.map(describeType).join(' or ') : (TYPE_WORDS[String(type)] ?? String(type))
+  return Array.isArray(type) ? type.map(describeType).join(' or ') : (TYPE_NAMES[String(type)] ?? String(type))
 }
 
-const TYPE_WORDS: Readonly<Record<string, string>> = {
+const TYPE_NAMES: Readonly<Record<string, string>> = {
   array: 'a list',
   boolean: 'a boolean',
   integer: 'a whole number',
@@ -126,7 +126,7 @@ function tagsOf(schema: unknown, tag: string): readonly string[] {
   })
 }
 
-function listed(words: readonly string[], none: string, opening: string): string {
+function formatList(words: readonly string[], none: string, opening: string): string {
   return words.length === 0 ? none : `${opening} ${words.join(', ')}`
 }
 

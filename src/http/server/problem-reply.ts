@@ -1,5 +1,5 @@
 import { refusalOfOutage } from '../../control/requests/database-outage.ts'
-import { codeOnWire, Problem, PROBLEMS } from '../../domain/problem.ts'
+import { publicCode, Problem, PROBLEMS } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 
 /** A problem as it goes over the wire. */
@@ -18,7 +18,7 @@ export function renderProblem(problem: Problem, requestId: string): ProblemReply
   const { status } = PROBLEMS[problem.code]
   const isInternal = problem.code === 'internal_error'
   const error = {
-    code: codeOnWire(problem.code),
+    code: publicCode(problem.code),
     message: isInternal ? PROBLEMS.internal_error.message : problem.message,
     details: isInternal ? { request_id: requestId } : problem.details,
   }

@@ -2,7 +2,7 @@
 export type RouteTable = {
   add(method: string, template: string): void
   /** The methods of every route that a path fits, sorted; empty for a path without a route. */
-  methodsOf(path: string): readonly string[]
+  methodsFor(path: string): readonly string[]
 }
 
 /** An empty table. Templates are those of the router: `:name` is one step, `*` is the rest. */
@@ -10,11 +10,11 @@ export function makeRouteTable(): RouteTable {
   const methods = new Map<string, { readonly shape: RegExp; readonly names: Set<string> }>()
   return {
     add(method, template) {
-      const known = methods.get(template) ?? { shape: shapeOf(template), names: new Set<string>() }
+      const known = methods.get(template) ?? { shape: compilePathTemplate(template), names: new Set<string>() }
       known.names.add(method)
       methods.set(template, known)
     },
-    methodsOf(path) {
+    methodsFor(path) {
       const names = [...methods.values()].filter(({ shape }) => shape.test(path)).flatMap((route) => [...route.names])
       return [...new Set(names)].toSorted()
     },
@@ -22,7 +22,7 @@ export function makeRouteTable(): RouteTable {
 }
 
 /** The shape of a path whose template has `:name` or `{name}` for a step. */
-export function shapeOf(template: string): RegExp {
+export function compilePathTemplate(template: string): RegExp {
   const steps = template.split('/').map((step) => {
     if (step === '*') return '.*'
     const name = /^:(\w+)$|^\{(\w+)\}$/.exec(step)

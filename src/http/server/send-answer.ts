@@ -1,8 +1,8 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
-import { isUnchanged } from '../requests/conditions.ts'
+import { isNotModified } from '../requests/conditions.ts'
 import { EVENT_STREAM_HEADERS, openEventStream } from '../streams/event-stream.ts'
-import type { Answer } from '../handlers/handler.ts'
+import type { HandlerReply } from '../handlers/handler.ts'
 import { JSON_TYPE } from './problem-reply.ts'
 
 /** Where an answer goes, and what it is an answer to. */
@@ -11,15 +11,15 @@ export type Exchange = { readonly request: FastifyRequest; readonly reply: Fasti
 const BYTES_TYPE = 'application/octet-stream'
 
 /** Sends what a handler answered: 304 in place of an object that the client has, and a kept reply as it was. */
-export function sendAnswer(
+export function sendReply(
   { request, reply, operation }: Exchange,
-  answer: Answer,
+  answer: HandlerReply,
   settings: { readonly keepAliveMs: number },
 ): FastifyReply {
   if (typeof answer === 'string') return reply.header('content-type', JSON_TYPE).send(answer)
   if ('json' in answer) {
     reply.header('etag', answer.tag)
-    if (isUnchanged(operation, request.headers, answer.tag)) return reply.code(304).send()
+    if (isNotModified(operation, request.headers, answer.tag)) return reply.code(304).send()
     return reply.header('content-type', JSON_TYPE).send(answer.json)
   }
   if ('start' in answer) throw new Error('a reply that comes later is not sent but parked')

@@ -10,29 +10,29 @@ import type { Log } from '../../lib/log.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { agentRoute } from '../streams/agent-route.ts'
 import { authenticateRequest, requireScope, senderOf } from './authenticate-request.ts'
-import { boundConnections, type ConnectionLimits } from '../connections/bound-connections.ts'
-import { boundPipelines } from '../connections/bound-pipelines.ts'
-import { makeByteBodies, takeByteBodies, type ByteBodies } from '../requests/byte-bodies.ts'
+import { limitConnections, type ConnectionLimits } from '../connections/bound-connections.ts'
+import { limitPipelining } from '../connections/bound-pipelines.ts'
+import { makeStreamedBodies, acceptStreamedBodies, type StreamedBodies } from '../requests/byte-bodies.ts'
 import { makeRequestSignals } from '../connections/client-gone.ts'
-import { ifMatchOf } from '../requests/conditions.ts'
-import { endOnClose } from '../connections/end-on-close.ts'
-import type { Handler, RawRequest } from '../handlers/handler.ts'
+import { parseIfMatch } from '../requests/conditions.ts'
+import { closeGracefully } from '../connections/end-on-close.ts'
+import type { Handler, AuthenticatedRequest } from '../handlers/handler.ts'
 import { makeHandlers } from '../handlers/handlers.ts'
-import { serveOnce, type KeyedDeps } from '../requests/idempotency-key.ts'
-import { makePark, type Park } from '../connections/park.ts'
-import { addProbes } from './probes.ts'
+import { serveIdempotently, type IdempotencyDeps } from '../requests/idempotency-key.ts'
+import { makeDeferReply, type DeferReply } from '../connections/park.ts'
+import { addServiceRoutes } from './probes.ts'
 import { problemOf, renderProblem, type ProblemReply } from './problem-reply.ts'
 import { makeLongWaits, type LongWaits } from '../connections/release-parser.ts'
 import { refuseMalformed } from '../connections/refuse-malformed.ts'
-import { refuseOddRequests } from '../connections/refuse-odd-requests.ts'
+import { refuseUnsupportedRequests } from '../connections/refuse-odd-requests.ts'
 import { makeRequestIds } from './request-ids.ts'
-import { limitRequest, type RequestLimits } from '../requests/request-limits.ts'
-import { takeJsonBodies } from '../requests/request-body.ts'
+import { enforceRequestLimits, type RequestLimits } from '../requests/request-limits.ts'
+import { acceptJsonBodies } from '../requests/request-body.ts'
 import { makeRouteTable, type RouteTable } from './routes-of-path.ts'
-import { sendAnswer } from './send-answer.ts'
+import { sendReply } from './send-answer.ts'
 import { attachUpgrades, type UpgradeRoute } from './upgrades.ts'
 import type { UseCases } from '../use-cases.ts'
-import { makeParserMaker } from '../requests/validate.ts'
+import { makeSchemaCompiler } from '../requests/validate.ts'
 
 export type ServerDeps = {
   readonly useCases: UseCases
@@ -40,7 +40,7 @@ export type ServerDeps = {
   readonly uuids: Uuids
   readonly metrics: Registry
   /** What keeps the process from serving, in words; empty when it can. */
-  readonly isReady: () => Promise<readonly string[]>
+  readonly unreadyReasons: () => Promise<readonly string[]>
   readonly settings: ServerSettings
   /** What its callers may do at once, and how fast; without it, anything. */
   readonly limits?: RequestLimits
@@ -68,7 +68,7 @@ export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
   bodyLimitBytes: 4 * 1024 * 1024,
   requestTimeoutMs: 60_000,
   headTimeoutMs: 20_000,
-  connections: { capacity: 32_768, perAddress: 16_384, lookMs: 10_000 },
+  connections: { capacity: 32_768, perAddress: 16_384, checkIntervalMs: 10_000 },
   pingMs: 20_000,
   keepAliveMs: 10_000,
 }
@@ -77,7 +77,7 @@ export const DEFAULT_SERVER_SETTINGS: ServerSettings = {
  * How long a connection is silent before its peer is asked whether it is there, in milliseconds: one that vanished without a
  * word is noticed ten seconds later.
  */
-const KEEP_ALIVE_MS = 60_000
+const TCP_KEEP_ALIVE_MS = 60_000
 
 /** The longest parameter of a path: a name of 128 bytes, each percent-encoded, is 384 characters. */
 const PARAM_MAX_CHARS = 1024
@@ -88,9 +88,9 @@ const PARAM_MAX_CHARS = 1024
  */
 export function makeServer(deps: ServerDeps): FastifyInstance {
   const { useCases, settings } = deps
-  const makeParser = makeParserMaker()
+  const makeParser = makeSchemaCompiler()
   const requestIds = makeRequestIds(deps.uuids)
-  const byteBodies = makeByteBodies()
+  const byteBodies = makeStreamedBodies()
   const app = fastify({
     logger: false,
     genReqId: () => requestIds.next(),
@@ -104,27 +104,30 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
       headersTimeout: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs),
       connectionsCheckingInterval: Math.min(settings.headTimeoutMs, settings.requestTimeoutMs) / 4,
       keepAlive: true,
-      keepAliveInitialDelay: KEEP_ALIVE_MS,
+      keepAliveInitialDelay: TCP_KEEP_ALIVE_MS,
       requireHostHeader: false, // refused in the error envelope
     },
     clientErrorHandler: refuseMalformed(requestIds, byteBodies),
     frameworkErrors: (error, request, reply) => {
-      answer(deps, error, { request, reply })
+      replyWithError(deps, error, { request, reply })
     },
   })
-  boundConnections(app, settings.connections, requestIds)
-  boundPipelines(app.server)
-  const closing = endOnClose(app)
+  limitConnections(app, settings.connections, requestIds)
+  limitPipelining(app.server)
+  const closing = closeGracefully(app)
   const table = makeRouteTable()
   const bodies = new WeakMap<FastifyRequest, Buffer>()
   const callers = new WeakMap<FastifyRequest, Caller>()
-  takeJsonBodies(app, {
+  acceptJsonBodies(app, {
     senderOf: (request) => callers.get(request)?.org_id ?? '',
-    onKeyed: (request, bytes) => bodies.set(request, bytes),
+    onIdempotentBody: (request, bytes) => bodies.set(request, bytes),
   })
-  observe(app, deps, table)
-  refuseOddRequests(app, { ids: requestIds, refuseUnrouted: (exchange) => refuseUnrouted(deps, table, exchange) })
-  app.setErrorHandler((error, request, reply) => answer(deps, error, { request, reply }))
+  observeRequests(app, deps, table)
+  refuseUnsupportedRequests(app, {
+    ids: requestIds,
+    refuseUnrouted: (exchange) => refuseUnrouted(deps, table, exchange),
+  })
+  app.setErrorHandler((error, request, reply) => replyWithError(deps, error, { request, reply }))
 
   const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
   const keyed = {
@@ -133,14 +136,18 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     bytesOf: (request: FastifyRequest) => bodies.get(request),
   }
   const longWaits = makeLongWaits(() => performance.now())
-  const park = makePark({ closing, longWaits, renderError: (error, request_id) => told(deps, error, { request_id }) })
+  const park = makeDeferReply({
+    closing,
+    longWaits,
+    renderError: (error, request_id) => renderError(deps, error, { request_id }),
+  })
   const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, longWaits, park, callers }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, deps, { operation, handler, ...common })
   }
   addRoute(app, deps, { operation: OPERATIONS.open_agent, handler: refusePlainAgentRequest, ...common })
-  addProbes(app, deps)
+  addServiceRoutes(app, deps)
   for (const plugin of deps.plugins ?? []) app.register(plugin)
   attachUpgrades(app, {
     ...deps,
@@ -154,11 +161,11 @@ type Route = {
   readonly operation: Operation
   readonly handler: Handler
   readonly signalOf: (response: ServerResponse) => AbortSignal
-  readonly byteBodies: ByteBodies
+  readonly byteBodies: StreamedBodies
   readonly settings: ServerSettings
-  readonly keyed: KeyedDeps
+  readonly keyed: IdempotencyDeps
   readonly longWaits: LongWaits
-  readonly park: Park
+  readonly park: DeferReply
   /** Who sent a request, once it is known. */
   readonly callers: WeakMap<FastifyRequest, Caller>
 }
@@ -169,7 +176,7 @@ type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply
 function addRoute(app: FastifyInstance, deps: ServerDeps, route: Route): void {
   if (route.operation.takes === 'bytes') {
     app.register((scope) => {
-      takeByteBodies(scope)
+      acceptStreamedBodies(scope)
       addRouteTo(scope, deps, route)
       return Promise.resolve()
     })
@@ -186,7 +193,7 @@ function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void 
     exposeHeadRoute: operation.method === 'GET' && !isStream,
     onRequest: async (request, reply) => {
       const caller = await authenticateRequest(deps, senderOf(request))
-      if (deps.limits !== undefined) limitRequest(deps.limits, caller, { request, reply, takesJson })
+      if (deps.limits !== undefined) enforceRequestLimits(deps.limits, caller, { request, reply, takesJson })
       requireScope(caller, operation.access)
       callers.set(request, caller)
       if (isStream) byteBodies.begin(request, reply)
@@ -195,20 +202,20 @@ function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void 
       const caller = callers.get(request)
       if (caller === undefined) throw new Error('a request without a caller reached its handler')
       const { url, headers, params, body } = request
-      const raw: RawRequest = {
+      const raw: AuthenticatedRequest = {
         caller,
         url,
         headers,
         params,
         body,
         once: null,
-        ifMatch: ifMatchOf(operation, headers),
+        ifMatch: parseIfMatch(operation, headers),
         signal: () => route.signalOf(reply.raw),
         lasts: () => route.longWaits.add(request.raw, reply.raw),
       }
-      const answer = await serveOnce(route.keyed, { operation, handler: route.handler, request }, raw)
+      const answer = await serveIdempotently(route.keyed, { operation, handler: route.handler, request }, raw)
       if (typeof answer === 'object' && 'start' in answer) return route.park({ request, reply, operation }, answer)
-      return sendAnswer({ request, reply, operation }, answer, route.settings)
+      return sendReply({ request, reply, operation }, answer, route.settings)
     },
   })
 }
@@ -219,7 +226,7 @@ function refusePlainAgentRequest(): Promise<string> {
 }
 
 /** Gives every reply its request id, and every request its place in the metrics and the log. */
-function observe(app: FastifyInstance, { metrics, log }: ServerDeps, table: RouteTable): void {
+function observeRequests(app: FastifyInstance, { metrics, log }: ServerDeps, table: RouteTable): void {
   const durations = new Histogram({
     name: 'sandyard_http_request_duration_seconds',
     help: 'From the arrival of a request to the end of its reply, by operation and status.',
@@ -246,17 +253,17 @@ function observe(app: FastifyInstance, { metrics, log }: ServerDeps, table: Rout
 }
 
 /** Answers with the problem that was thrown; what nobody expected is logged here, once. */
-function answer(deps: ServerDeps, error: unknown, { request, reply }: Exchange): FastifyReply {
+function replyWithError(deps: ServerDeps, error: unknown, { request, reply }: Exchange): FastifyReply {
   const { id, method, routeOptions, raw } = request
   // Who leaves in the middle of a body reads no answer, and must not fill the log.
   const problem = raw.destroyed && raw.complete === false ? invalidRequest('body', 'a part of it', 'all of it') : error
-  const { status, headers, body } = told(deps, problem, { request_id: id, method, route: routeOptions.url })
+  const { status, headers, body } = renderError(deps, problem, { request_id: id, method, route: routeOptions.url })
   return reply.code(status).headers(headers).send(body)
 }
 
-type About = { readonly request_id: string; readonly method?: string; readonly route?: string | undefined }
+type ErrorContext = { readonly request_id: string; readonly method?: string; readonly route?: string | undefined }
 
-function told(deps: ServerDeps, error: unknown, about: About): ProblemReply {
+function renderError(deps: ServerDeps, error: unknown, about: ErrorContext): ProblemReply {
   const problem = problemOf(error, deps.settings.bodyLimitBytes)
   if (problem.code === 'internal_error') {
     deps.log.error({ ...about, err: problem.cause }, 'request failed')
@@ -274,9 +281,9 @@ async function refuseUnrouted(
   const path = request.url.split('?', 1)[0] ?? ''
   if (path.startsWith('/v1/')) {
     const caller = await authenticateRequest(deps, senderOf(request))
-    if (deps.limits !== undefined) limitRequest(deps.limits, caller, { request, reply, takesJson: false })
+    if (deps.limits !== undefined) enforceRequestLimits(deps.limits, caller, { request, reply, takesJson: false })
   }
-  const methods = table.methodsOf(path)
+  const methods = table.methodsFor(path)
   if (methods.length === 0)
     throw new Problem('not_found', {
       details: { field: 'path', seen: path.slice(0, 200), accepted: 'a path of /openapi.json' },

@@ -9,8 +9,8 @@ import type { Log } from '../../lib/log.ts'
 import { makeSlots } from '../../lib/slots.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from './problem-reply.ts'
-import { endWith } from '../connections/refuse-malformed.ts'
-import { shapeOf } from './routes-of-path.ts'
+import { endWithProblem } from '../connections/refuse-malformed.ts'
+import { compilePathTemplate } from './routes-of-path.ts'
 
 /** A route that ends in a WebSocket. */
 export type UpgradeRoute = {
@@ -47,10 +47,10 @@ type UpgradeDeps = {
 /** The largest WebSocket message that is taken: twice the largest frame of the agent protocol, in bytes. */
 const MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 /** How long open WebSockets may take to say goodbye when the server closes, in milliseconds. */
-const GOODBYE_MS = 1_000
+const CLOSE_TIMEOUT_MS = 1_000
 const GOING_AWAY = 1001
 /** The most upgrades of one route that may be under way at once, several times one organization's share of channels. */
-const UNDER_WAY_LIMIT = 8_192
+const OPENING_MAX = 8_192
 
 /** Serves upgrades on the server's own port; `app.close()` ends them. */
 export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
@@ -64,8 +64,8 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   // Counted for each route: workers that answer must not be held up by the clients that wait for them.
   const routes = deps.routes.map((route) => ({
     ...route,
-    shape: shapeOf(route.path),
-    underWay: makeSlots(UNDER_WAY_LIMIT),
+    shape: compilePathTemplate(route.path),
+    opening: makeSlots(OPENING_MAX),
   }))
   const closing = new AbortController()
   app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
@@ -79,7 +79,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       const problem = problemOf(error, deps.settings.bodyLimitBytes)
       if (problem.code === 'internal_error')
         deps.log.error({ request_id: requestId, err: problem.cause }, 'upgrade failed')
-      if (socket.writable) endWith(socket, renderProblem(problem, requestId))
+      if (socket.writable) endWithProblem(socket, renderProblem(problem, requestId))
       else socket.destroy()
     })
   })
@@ -102,8 +102,8 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       throw new Problem('not_found', {
         details: { field: 'path', seen: path.slice(0, 200), accepted: 'a WebSocket route' },
       })
-    const giveBack = found.route.underWay.take()
-    if (giveBack === null) throw tooManyUnderWay(found.route.underWay.taken)
+    const giveBack = found.route.opening.take()
+    if (giveBack === null) throw tooManyOpening(found.route.opening.taken)
     const gone = new AbortController()
     socket.once('close', () => {
       gone.abort(new Error('the client left'))
@@ -134,11 +134,11 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   }
 }
 
-function tooManyUnderWay(current: number): Problem {
+function tooManyOpening(current: number): Problem {
   const how_to_change = 'try again in a moment, and open fewer connections at once'
   return new Problem('rate_limited', {
     message: `too many requests: ${String(current)} connections are being opened; ${how_to_change}`,
-    details: { limit: 'upgrades_under_way', max: UNDER_WAY_LIMIT, current, how_to_change },
+    details: { limit: 'upgrades_under_way', max: OPENING_MAX, current, how_to_change },
     retryAfterSeconds: 1,
   })
 }
@@ -196,6 +196,6 @@ async function closeAll(sockets: WebSocketServer): Promise<void> {
   if (open.length === 0) return
   const closed = Promise.all(open.map((socket) => new Promise((resolve) => socket.once('close', resolve))))
   for (const socket of open) socket.close(GOING_AWAY, 'the server is closing')
-  await Promise.race([closed, sleep(GOODBYE_MS)])
+  await Promise.race([closed, sleep(CLOSE_TIMEOUT_MS)])
   for (const socket of open) socket.terminate()
 }

@@ -6,12 +6,12 @@ import { RunEnded } from '../../control/streams/watch-run.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import { authenticateRequest, requireScope } from '../server/authenticate-request.ts'
-import { joinChannel } from './join-channel.ts'
+import { bridgeChannel } from './join-channel.ts'
 import { parseQuery } from '../requests/query.ts'
 import { rateHeaders, type RequestLimits } from '../requests/request-limits.ts'
 import type { UpgradeRoute } from '../server/upgrades.ts'
 import type { UseCases } from '../use-cases.ts'
-import type { ParserMaker } from '../requests/validate.ts'
+import type { SchemaCompiler } from '../requests/validate.ts'
 
 /**
  * The command channel of a sandbox. Everything that can be refused is refused before the upgrade: the public client
@@ -21,7 +21,7 @@ export function agentRoute(deps: {
   readonly useCases: UseCases
   readonly log: Log
   readonly metrics: Registry
-  readonly makeParser: ParserMaker
+  readonly makeParser: SchemaCompiler
   readonly settings: { readonly pingMs: number }
   readonly limits?: RequestLimits
 }): UpgradeRoute {
@@ -48,7 +48,7 @@ export function agentRoute(deps: {
       const channel = await useCases.openChannel(caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)
       try {
         const signal = AbortSignal.any([channel.signal, upgrade.closing])
-        const why = await joinChannel(
+        const why = await bridgeChannel(
           await upgrade.accept(counted?.note ? rateHeaders(counted.note) : {}),
           channel.socket,
           { ...settings, signal, endOf },

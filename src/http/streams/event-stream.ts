@@ -10,7 +10,7 @@ export const EVENT_STREAM_HEADERS = {
 /** A comment, which readers of events skip. */
 const KEEP_ALIVE = ': keep-alive\n\n'
 /** How much is taken ahead of a slow reader, in bytes. */
-const AHEAD_BYTES = 64 * 1024
+const BUFFER_BYTES = 64 * 1024
 
 /**
  * Texts of whole events as the body of a reply, taken at the reader's pace. A comment opens it, so that the reader has its
@@ -33,7 +33,7 @@ export function openEventStream(
       clearInterval(timer)
     }
   }
-  const stream = Readable.from(spoken(), { objectMode: false, highWaterMark: AHEAD_BYTES })
+  const stream = Readable.from(spoken(), { objectMode: false, highWaterMark: BUFFER_BYTES })
   const timer = setInterval(() => {
     if (isQuiet && stream.readableLength === 0) stream.push(KEEP_ALIVE)
     isQuiet = true

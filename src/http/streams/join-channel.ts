@@ -1,8 +1,8 @@
 import type { WebSocket } from 'ws'
-import { CHANNEL_ENDS, endOfWorkerCode, type ChannelEnd } from '../../contract/streams/channel-ends.ts'
+import { CHANNEL_ENDS, channelEndOfWorkerCode, type ChannelEnd } from '../../contract/streams/channel-ends.ts'
 import { closeSocket, forward, pingEvery } from '../../lib/socket-flow.ts'
 
-export type JoinOptions = {
+export type BridgeOptions = {
   /** How often the client is asked whether it is still there, in milliseconds. */
   readonly pingMs: number
   /** What ends the channel from outside; `endOf` names the reason of its abortion. */
@@ -14,7 +14,7 @@ export type JoinOptions = {
  * Carries messages between a client and a worker until either ends or the signal comes, and then tells both why; resolves
  * with that once both are closed. The pieces are passed on as they come: what they hold is between the client and the agent.
  */
-export async function joinChannel(client: WebSocket, worker: WebSocket, options: JoinOptions): Promise<ChannelEnd> {
+export async function bridgeChannel(client: WebSocket, worker: WebSocket, options: BridgeOptions): Promise<ChannelEnd> {
   const decided = Promise.withResolvers<ChannelEnd>()
   const end = decided.resolve
   const onAbort = (): void => {
@@ -22,13 +22,13 @@ export async function joinChannel(client: WebSocket, worker: WebSocket, options:
   }
   const closed = Promise.all([whenClosed(client), whenClosed(worker)])
   client.on('error', (error) => {
-    end(endOfBreach(error))
+    end(channelEndOfError(error))
   })
   client.once('close', () => {
     end('client_done')
   })
   worker.once('close', (code) => {
-    end(endOfWorkerCode(code))
+    end(channelEndOfWorkerCode(code))
   })
   options.signal.addEventListener('abort', onAbort, { once: true })
   if (options.signal.aborted) onAbort()
@@ -53,7 +53,7 @@ export async function joinChannel(client: WebSocket, worker: WebSocket, options:
 }
 
 /** What the library refused of the client's bytes; it has sent its own code already (its error codes: ws, doc/ws.md). */
-function endOfBreach(error: Error): ChannelEnd {
+function channelEndOfError(error: Error): ChannelEnd {
   const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
   if (code === 'WS_ERR_UNSUPPORTED_MESSAGE_LENGTH') return 'message_too_large'
   return code.startsWith('WS_ERR_') ? 'client_broke_websocket' : 'client_done'

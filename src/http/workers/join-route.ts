@@ -7,7 +7,7 @@ import type { StrangerRates } from '../../control/requests/request-rates.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { countedAddress } from '../../lib/remote-address.ts'
-import { makeParserMaker } from '../requests/validate.ts'
+import { makeSchemaCompiler } from '../requests/validate.ts'
 
 /** The largest request to join, in bytes. */
 const JOIN_LIMIT_BYTES = 8 * 1024
@@ -20,7 +20,7 @@ export function makeJoinRoute(
   control: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>,
   rates?: StrangerRates,
 ): FastifyPluginAsync {
-  const parse = makeParserMaker()(JoinInput, 'body')
+  const parse = makeSchemaCompiler()(JoinInput, 'body')
   return (app) => {
     app.post(JOIN_PATH, { bodyLimit: JOIN_LIMIT_BYTES }, async (request): Promise<JoinAnswer> => {
       const { protocol, token, credential_sha256, name, fallback_name } = parse(request.body)

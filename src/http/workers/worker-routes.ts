@@ -23,13 +23,13 @@ import { once } from '../../lib/once.ts'
 import { countedAddress } from '../../lib/remote-address.ts'
 import type { Relay } from '../../relay/relay.ts'
 import { senderOf, type Sender } from '../server/authenticate-request.ts'
-import { clientGone } from '../connections/client-gone.ts'
+import { abortOnDisconnect } from '../connections/client-gone.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../server/problem-reply.ts'
-import { readJson } from '../requests/request-body.ts'
+import { parseJsonRequest } from '../requests/request-body.ts'
 import { makeSyncServing, takeUnreadBodies } from './serve-sync.ts'
 import type { UpgradeRoute } from '../server/upgrades.ts'
-import { makeParserMaker } from '../requests/validate.ts'
+import { makeSchemaCompiler } from '../requests/validate.ts'
 
 /** How workers are known; without rates, guesses are not counted. */
 type GateDeps = { readonly control: ControlDeps; readonly rates?: StrangerRates }
@@ -59,7 +59,7 @@ type Held = ReportPlace & {
  */
 export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
   const { control, tickets, replicas } = deps
-  const parse = makeParserMaker()(SyncInput, 'body')
+  const parse = makeSchemaCompiler()(SyncInput, 'body')
   const place = makeSyncServing(control, tickets)
   const held = new Map<WorkerId, Held>()
   return (app) => {
@@ -75,7 +75,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
       const read = async (): Promise<SyncRequest> => {
         if (report !== null) return report
         const worker = await workerOf(deps, senderOf(request))
-        report = reportOf(parse(readJson(request, body)), worker)
+        report = reportOf(parse(parseJsonRequest(request, body)), worker)
         return report
       }
       const sync = await place({ credential: credentialIn(authorization), body, read })
@@ -95,7 +95,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
           earlier.release.abort(new Error('a later sync arrived'))
           await earlier.answered
         }
-        const signal = AbortSignal.any([clientGone(reply.raw), mine.release.signal])
+        const signal = AbortSignal.any([abortOnDisconnect(reply.raw), mine.release.signal])
         const answer = await sync.serve(onTaken, signal)
         onTaken()
         reply.raw.end(JSON.stringify({ ...answer, replicas: replicas.urls } satisfies SyncAnswer))
@@ -127,7 +127,7 @@ export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
       const { address, headers } = upgrade
       const worker = await workerOf(deps, { address, authorization: headers.authorization })
       const begun = new AbortController()
-      const withdraw = relay.standBy(worker, async (asked) => {
+      const withdraw = relay.addStandby(worker, async (asked) => {
         begun.abort()
         try {
           const text = Buffer.from(JSON.stringify(asked)).toString('base64url')
@@ -154,7 +154,7 @@ export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
       const { address, headers } = upgrade
       const worker = await workerOf(deps, { address, authorization: headers.authorization })
       const ticket = upgrade.params['ticket'] ?? ''
-      if (!relay.isOpen(worker, ticket))
+      if (!relay.hasTicket(worker, ticket))
         throw new Problem('not_found', { message: 'the ticket is over or not this worker’s' })
       const socket = await upgrade.accept()
       if (!relay.accept(worker, ticket, socket)) socket.terminate()

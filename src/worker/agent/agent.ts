@@ -25,7 +25,7 @@ import { perform } from './perform.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { keepStandingBy } from './stand-by.ts'
 import { makeSteps } from './steps.ts'
-import { beginStream, type StreamDeps, type Wish } from './streams.ts'
+import { beginStream, type StreamDeps, type StreamRequest } from './streams.ts'
 import { makeVolumeDuty } from './volume-duty.ts'
 import type { VolumeKey, VolumeStorage } from '../volumes/storage.ts'
 
@@ -272,7 +272,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     dialled.add(ticket)
     serve({ asked, connect: () => deps.controlPlane.dial({ ticket, url }, signal) })
   }
-  const serve = (wish: Wish): void => beginStream(streamDeps, wish, signal)
+  const serve = (wish: StreamRequest): void => beginStream(streamDeps, wish, signal)
 
   return {
     noteNews,

@@ -1,14 +1,14 @@
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
-import type { Wish } from './streams.ts'
+import type { StreamRequest } from './streams.ts'
 
 export type StandByDeps = {
   readonly controlPlane: Pick<ControlPlane, 'standBy' | 'urls'>
   readonly clock: Clock
   readonly log: Log
   /** Serves a stream that is wanted; must not fail. */
-  readonly serve: (wish: Wish) => void
+  readonly serve: (wish: StreamRequest) => void
 }
 
 /**

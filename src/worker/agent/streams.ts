@@ -22,16 +22,16 @@ export type StreamDeps = {
 type AskedOf<Kind extends StreamAsked['kind']> = Extract<StreamAsked, { readonly kind: Kind }>
 
 /** What is asked for, and how the connection to serve it on is had: it is open already, or a ticket has to be dialled. */
-export type Wish<Asked = StreamAsked> = { readonly asked: Asked; readonly connect: () => Promise<WebSocket> }
+export type StreamRequest<Asked = StreamAsked> = { readonly asked: Asked; readonly connect: () => Promise<WebSocket> }
 
 /** Serves what is asked for until either side has ended or the signal comes. What fails is reported, and ends it. */
-export function beginStream(deps: StreamDeps, wish: Wish, signal: AbortSignal): void {
-  serveStream(deps, wish, signal).catch((error: unknown) => {
-    deps.log.warn({ error, ...wish.asked }, 'a stream could not be opened')
+export function beginStream(deps: StreamDeps, request: StreamRequest, signal: AbortSignal): void {
+  serveStream(deps, request, signal).catch((error: unknown) => {
+    deps.log.warn({ error, ...request.asked }, 'a stream could not be opened')
   })
 }
 
-function serveStream(deps: StreamDeps, { asked, connect }: Wish, signal: AbortSignal): Promise<void> {
+function serveStream(deps: StreamDeps, { asked, connect }: StreamRequest, signal: AbortSignal): Promise<void> {
   switch (asked.kind) {
     case 'agent':
       return joinChannel(deps, { asked, connect }, signal)
@@ -45,7 +45,7 @@ function serveStream(deps: StreamDeps, { asked, connect }: Wish, signal: AbortSi
 /** Joins the stream to a run's command channel. */
 async function joinChannel(
   deps: StreamDeps,
-  { asked, connect }: Wish<AskedOf<'agent'>>,
+  { asked, connect }: StreamRequest<AskedOf<'agent'>>,
   signal: AbortSignal,
 ): Promise<void> {
   // Both at once: neither needs the other, and a client waits for the sum otherwise.
@@ -55,7 +55,7 @@ async function joinChannel(
 }
 
 /** A connection as a stream, for what is served request by request or line by line. */
-async function dialStream(connect: Wish['connect']): Promise<Duplex> {
+async function dialStream(connect: StreamRequest['connect']): Promise<Duplex> {
   const stream = createWebSocketStream(await connect())
   // An error before the stream is joined destroys it, which whoever joins it meets; nobody else hears of it.
   stream.on('error', () => stream.destroy())
@@ -65,7 +65,7 @@ async function dialStream(connect: Wish['connect']): Promise<Duplex> {
 /** Answers requests for the files of a volume. */
 async function serveFiles(
   deps: StreamDeps,
-  { asked, connect }: Wish<AskedOf<'volume'>>,
+  { asked, connect }: StreamRequest<AskedOf<'volume'>>,
   signal: AbortSignal,
 ): Promise<void> {
   const opening = deps.openFiles(asked.volume).then((files) => ({ files, destroy: () => undefined }))
@@ -88,7 +88,7 @@ async function serveFiles(
 /** Sends what a query wants of a sandbox's log, as `log-protocol.ts` says; the control plane hangs up when it has enough. */
 async function sendLogs(
   deps: StreamDeps,
-  { asked: { sandbox_id, query }, connect }: Wish<AskedOf<'logs'>>,
+  { asked: { sandbox_id, query }, connect }: StreamRequest<AskedOf<'logs'>>,
   signal: AbortSignal,
 ): Promise<void> {
   const client = await dialStream(connect)

@@ -5,7 +5,7 @@ import type { ClientMessageType } from './messages.ts'
 export type Sessions<S> = {
   /**
    * Opens a session for a message that asks for one. `begin` answers null when it told the client why there is none;
-   * `refuse` tells it that too many are open. The id is the client's again once the session is over.
+   * `refuseField` tells it that too many are open. The id is the client's again once the session is over.
    */
   open(
     message: Pick<Incoming, 'id'> & { readonly type: ClientMessageType },

@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
 import { ABILITIES } from '../../domain/spec/abilities.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
-import type { Capacity, Outcome, SeenRun, StartFailure, WantedRun } from '../../contract/workers/worker-protocol.ts'
+import type { Capacity, RunOutcome, SeenRun, StartFailure, WantedRun } from '../../contract/workers/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { makeNoLogs } from '../logs/no-logs.ts'
@@ -19,7 +19,7 @@ export type SimulatedBehaviour = {
   readonly ignoresTerm: boolean
   /** Ends by itself so long after its start; null: never. */
   readonly endsAfterMs: number | null
-  readonly outcome: Outcome
+  readonly outcome: RunOutcome
 }
 
 /** Starts at once, runs until it is stopped. */
@@ -45,7 +45,7 @@ export type SimulatedWorld = {
   readonly stored: Set<SandboxId>
   readonly onChange: Set<() => void>
   /** Makes a running run end now, as a fault would; does nothing to one that isn't running. */
-  end(run: RunId, outcome: Outcome): void
+  end(run: RunId, outcome: RunOutcome): void
 }
 
 type SimulatedRun = { readonly wanted: WantedRun; readonly startedAtMs: number; readonly seen: SeenRun }
@@ -89,7 +89,11 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const watching = new Set<() => void>()
 
   // A start goes on in the process that began it: what an earlier one left half begun is over, and may be begun anew.
-  const cutShort: Outcome = { kind: 'start_failed', reason: 'cancelled', message: 'the worker ended during the start' }
+  const cutShort: RunOutcome = {
+    kind: 'start_failed',
+    reason: 'cancelled',
+    message: 'the worker ended during the start',
+  }
   for (const [id, { seen }] of world.runs) if (seen.phase === 'starting') world.end(id, cutShort)
 
   const open = new Set<RunId>()
@@ -157,7 +161,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       ? null
       : new StartError(behaviour.startFailure.reason, behaviour.startFailure.message)
   }
-  const endLater = async (id: RunId, ms: number, outcome: Outcome): Promise<void> => {
+  const endLater = async (id: RunId, ms: number, outcome: RunOutcome): Promise<void> => {
     try {
       await clock.sleep(ms, closing.signal)
     } catch (error) {

@@ -1,10 +1,10 @@
-import type { Outcome } from '../../contract/workers/worker-protocol.ts'
+import type { RunOutcome } from '../../contract/workers/worker-protocol.ts'
 
 /** What the log says of a run besides its output, in words for the sandbox's owner; they carry no secret. */
 export const SENTENCES = {
   started: 'started',
   stopRequested: 'stop requested',
-  ended: (outcome: Outcome): string => {
+  ended: (outcome: RunOutcome): string => {
     switch (outcome.kind) {
       case 'exited':
         return `ended with code ${String(outcome.code)}`

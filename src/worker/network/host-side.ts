@@ -6,7 +6,7 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
-import { formatCidr4, type Cidr } from '../../domain/network/cidr.ts'
+import { formatIpv4Cidr, type Cidr } from '../../domain/network/cidr.ts'
 import { SLOT_PREFIX, type Installation } from './installation.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './pool.ts'
@@ -67,7 +67,7 @@ function hostRules(
   { pool, dns, opened }: { readonly pool: Cidr; readonly dns: DnsTarget; readonly opened: readonly string[] },
 ): readonly string[] {
   const uplink = `"${names.uplink}"`
-  const cable = formatCidr4({ ...pool, prefix: SLOT_PREFIX })
+  const cable = formatIpv4Cidr({ ...pool, prefix: SLOT_PREFIX })
   const elements = `elements = { ${opened.map((device) => `"${device}"`).join(', ')} };`
   return [
     `add table inet ${names.hostTable}`,

@@ -1,4 +1,4 @@
-import { formatAddress4, type Cidr } from '../../domain/network/cidr.ts'
+import { formatIpv4, type Cidr } from '../../domain/network/cidr.ts'
 import type { Commands } from '../../lib/run-command.ts'
 
 /**
@@ -57,7 +57,7 @@ export function slotCount(pool: Cidr): number {
 
 export function slotAddresses(pool: Cidr, slot: number): SlotAddresses {
   const base = pool.first + BigInt(slot) * SLOT_SIZE
-  return { gateway: formatAddress4(base + 1n), sandbox: formatAddress4(base + 2n) }
+  return { gateway: formatIpv4(base + 1n), sandbox: formatIpv4(base + 2n) }
 }
 
 /** The device of a slot in the router. */

@@ -1,4 +1,4 @@
-import { cidr, formatCidr4, type Cidr } from '../../domain/network/cidr.ts'
+import { cidr, formatIpv4Cidr, type Cidr } from '../../domain/network/cidr.ts'
 import type { RunId } from '../../domain/ids.ts'
 import { compilePolicy } from '../../domain/network/network-policy.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'
@@ -172,7 +172,7 @@ async function ensureRouter(names: Installation, records: Records, options: { re
   for (const run of (await records.runs()).keys()) await records.removeRun(run)
   const pool = await choosePool(options.pool)
   await createRouter(names, pool)
-  await records.writeInstallation({ pool: formatCidr4(pool) })
+  await records.writeInstallation({ pool: formatIpv4Cidr(pool) })
   return pool
 }
 

@@ -5,7 +5,7 @@
  * earlier run or an earlier policy die with their mark. Its zone keeps their remains apart from new flows of the
  * same addresses. A device without rules of its own is refused everything.
  */
-import { formatCidr4, overlaps, withoutContained, type Cidr } from '../../domain/network/cidr.ts'
+import { formatIpv4Cidr, overlaps, dropContained, type Cidr } from '../../domain/network/cidr.ts'
 import type { PacketRule } from '../../domain/network/network-policy.ts'
 import type { Protocol } from '../../domain/spec/spec.ts'
 import { slotDevice } from './installation.ts'
@@ -130,8 +130,8 @@ function verdict({ action }: PacketRule, slot: number): string {
 
 /** The IPv4 part of a rule; nothing when it has none, since a sandbox has no IPv6. */
 function renderRule({ peer, protocols, ports }: PacketRule): readonly string[] {
-  const within = withoutContained(peer.within.filter(({ family }) => family === 4))
-  const except = withoutContained(peer.except.filter((block) => within.some((outer) => overlaps(outer, block))))
+  const within = dropContained(peer.within.filter(({ family }) => family === 4))
+  const except = dropContained(peer.except.filter((block) => within.some((outer) => overlaps(outer, block))))
   const names = protocols.flatMap((protocol) => NAMES_4[protocol])
   if (within.length === 0 || (protocols.length > 0 && names.length === 0)) return []
   return [
@@ -154,7 +154,7 @@ const NAMES_4: Readonly<Record<Protocol, readonly string[]>> = {
 }
 
 function renderBlocks(blocks: readonly Cidr[]): string {
-  return `{ ${blocks.map(formatCidr4).join(', ')} }`
+  return `{ ${blocks.map(formatIpv4Cidr).join(', ')} }`
 }
 
 /** Port ranges in order and joined where they touch: nftables refuses sets whose ranges overlap. */

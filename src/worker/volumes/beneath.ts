@@ -33,7 +33,7 @@ export type WalkOptions = {
   /** Whether a symlink under the last name is followed or is itself what is meant. */
   readonly last: 'follow' | 'keep'
   /**
-   * What is not there: `refuse` with `volume_file_not_found`; `tell` by `found: null`; make the folders `above` it; make
+   * What is not there: `refuseField` with `volume_file_not_found`; `tell` by `found: null`; make the folders `above` it; make
    * `all` as folders.
    */
   readonly missing: 'refuse' | 'tell' | 'above' | 'all'

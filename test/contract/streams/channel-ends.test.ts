@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { CHANNEL_ENDS, CHANNEL_ENDS_TEXT, endOfWorkerCode } from '../../../src/contract/streams/channel-ends.ts'
+import { CHANNEL_ENDS, CHANNEL_ENDS_TEXT, channelEndOfWorkerCode } from '../../../src/contract/streams/channel-ends.ts'
 
 test('every end of a channel stands in the documentation and in the contract, and its reason fits a close frame', () => {
   const page = readFileSync(join(import.meta.dirname, '../../../docs/channels.md'), 'utf8').replaceAll(/ +/g, ' ')
@@ -15,6 +15,6 @@ test('every end of a channel stands in the documentation and in the contract, an
 
 test('a worker’s code is told as what it means, and any other as a lost worker', () => {
   const ends = ['agent_done', 'client_broke_framing', 'channel_failed', 'worker_closing'] as const
-  for (const end of ends) assert.equal(endOfWorkerCode(CHANNEL_ENDS[end].code), end)
-  assert.equal(endOfWorkerCode(1006), 'worker_lost')
+  for (const end of ends) assert.equal(channelEndOfWorkerCode(CHANNEL_ENDS[end].code), end)
+  assert.equal(channelEndOfWorkerCode(1006), 'worker_lost')
 })

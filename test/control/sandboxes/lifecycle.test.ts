@@ -13,7 +13,7 @@ import type { SeenRun } from '../../../src/contract/workers/worker-protocol.ts'
 import { asId, type RunId, type SandboxId, type WorkerId } from '../../../src/domain/ids.ts'
 import { isTerminal, SANDBOX_STATUSES } from '../../../src/domain/sandboxes/lifecycle.ts'
 import { Problem } from '../../../src/domain/problem.ts'
-import type { Outcome } from '../../../src/domain/sandboxes/run.ts'
+import type { RunOutcome } from '../../../src/domain/sandboxes/run.ts'
 import { detectLostWorkers } from '../../../src/loops/detect-lost-workers.ts'
 import { placePending } from '../../../src/loops/place-pending.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
@@ -81,7 +81,7 @@ async function rowOf(id: SandboxId): Promise<{ readonly status: string; readonly
   return row
 }
 
-const OUTCOMES: readonly Outcome[] = [
+const OUTCOMES: readonly RunOutcome[] = [
   { kind: 'exited', code: 0 },
   { kind: 'exited', code: 3 },
   { kind: 'signalled', signal: 'SIGKILL' },
@@ -93,7 +93,7 @@ const OUTCOMES: readonly Outcome[] = [
 type Step =
   | { readonly kind: 'start' | 'stop' | 'delete' | 'place' | 'lose' | 'forget' }
   | { readonly kind: 'running'; readonly stale: boolean }
-  | { readonly kind: 'ended'; readonly stale: boolean; readonly outcome: Outcome }
+  | { readonly kind: 'ended'; readonly stale: boolean; readonly outcome: RunOutcome }
 
 const aStep: fc.Arbitrary<Step> = fc.oneof(
   fc.constantFrom('start', 'stop', 'delete', 'place', 'place', 'lose', 'forget').map((kind): Step => ({ kind })),

@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { cidr, contains, formatCidr4, parseCidr, withoutContained } from '../../../src/domain/network/cidr.ts'
-import { checkPolicy } from '../../../src/domain/network/network-policy-check.ts'
+import { cidr, contains, formatIpv4Cidr, parseCidr, dropContained } from '../../../src/domain/network/cidr.ts'
+import { findPolicyRefusals } from '../../../src/domain/network/network-policy-check.ts'
 import type { Rule } from '../../../src/domain/spec/spec.ts'
 import { DNS_RULE, networkWith } from '../../support/networks.ts'
 
 function fieldsOf(rule: Partial<Rule>): readonly string[] {
   const { policy } = networkWith([{}, rule])
-  return policy === null ? [] : checkPolicy(policy, 'network.policy').map(({ field }) => field)
+  return policy === null ? [] : findPolicyRefusals(policy, 'network.policy').map(({ field }) => field)
 }
 
 test('each fault of a rule is refused with the path of its field', () => {
@@ -41,7 +41,7 @@ test('each fault of a rule is refused with the path of its field', () => {
 
 test('addresses are read in every form that people write, with host bits cleared', () => {
   assert.deepEqual(cidr('10.1.2.3/8'), cidr('10.0.0.0/8'))
-  assert.equal(formatCidr4(cidr('192.168.7.9/20')), '192.168.0.0/20')
+  assert.equal(formatIpv4Cidr(cidr('192.168.7.9/20')), '192.168.0.0/20')
   assert.deepEqual(cidr('FD00::0:1'), cidr('fd00:0:0:0:0:0:0:1/128'))
   assert.deepEqual(cidr('::ffff:10.0.0.1'), cidr('::ffff:a00:1'))
   assert.equal(cidr('::').first, 0n)
@@ -51,8 +51,8 @@ test('addresses are read in every form that people write, with host bits cleared
 })
 
 test('dropping contained blocks keeps every address', () => {
-  const kept = withoutContained(['10.1.0.0/16', '10.0.0.0/8', '9.0.0.0/8', '10.0.0.0/8'].map(cidr))
-  assert.deepEqual(kept.map(formatCidr4), ['9.0.0.0/8', '10.0.0.0/8'])
+  const kept = dropContained(['10.1.0.0/16', '10.0.0.0/8', '9.0.0.0/8', '10.0.0.0/8'].map(cidr))
+  assert.deepEqual(kept.map(formatIpv4Cidr), ['9.0.0.0/8', '10.0.0.0/8'])
 })
 
 /** As the public client sends them: its presets, and rules that its builder and its command line make. */
@@ -69,6 +69,6 @@ const FROM_CLIENTS: readonly (readonly Partial<Rule>[])[] = [
 test('the policies that real clients send are accepted', () => {
   for (const rules of FROM_CLIENTS) {
     const { policy } = networkWith(rules, { default_ingress: 'allow' })
-    assert.deepEqual(policy === null ? null : checkPolicy(policy, 'network.policy'), [])
+    assert.deepEqual(policy === null ? null : findPolicyRefusals(policy, 'network.policy'), [])
   }
 })

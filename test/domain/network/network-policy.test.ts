@@ -2,12 +2,12 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { cidr, contains, parseCidr, type Cidr } from '../../../src/domain/network/cidr.ts'
-import { METADATA, SPECIAL } from '../../../src/domain/network/network-groups.ts'
+import { METADATA_BLOCKS, SPECIAL_BLOCKS } from '../../../src/domain/network/network-groups.ts'
 import {
   compilePolicy,
   decidePacket,
   DEFAULT_POLICY,
-  networkAbilities,
+  requiredNetworkAbilities,
   type Packet,
 } from '../../../src/domain/network/network-policy.ts'
 import {
@@ -84,7 +84,8 @@ test('no policy reaches a metadata address without naming it', () => {
   fc.assert(
     fc.property(policy, packet, (given, seen) => {
       fc.pre(
-        METADATA.some((address) => contains(address, seen.peer)) && !given.rules.some(({ destination: d }) => names(d)),
+        METADATA_BLOCKS.some((address) => contains(address, seen.peer)) &&
+          !given.rules.some(({ destination: d }) => names(d)),
       )
       assert.equal(decidePacket(compilePolicy(given, place).egress, seen), 'deny')
     }),
@@ -102,7 +103,7 @@ test('every address is in one group at most, and in none besides public when it 
   for (const address of ADDRESSES) {
     const groups = DESTINATION_GROUPS.filter((group) => isIn(address, group))
     assert.ok(groups.length <= 1, `${address} is in ${groups.join(' and ')}`)
-    const isSpecial = SPECIAL.some((block) => contains(block, cidr(address)))
+    const isSpecial = SPECIAL_BLOCKS.some((block) => contains(block, cidr(address)))
     assert.equal(groups[0] === 'public', !isSpecial, `${address} is ${groups.join()}`)
   }
 })
@@ -113,7 +114,7 @@ test('without a policy, public addresses and DNS are open and all else is closed
   for (const address of ADDRESSES) {
     const peer = cidr(address)
     const isHardDenied = place.hardDeny.some((block) => contains(block, peer)) && address !== GATEWAY
-    const isOpen = !SPECIAL.some((block) => contains(block, peer)) && !isHardDenied
+    const isOpen = !SPECIAL_BLOCKS.some((block) => contains(block, peer)) && !isHardDenied
     assert.equal(decidePacket(egress, { peer, protocol: 'tcp', port: 443 }), isOpen ? 'allow' : 'deny', address)
     assert.equal(decidePacket(ingress, { peer, protocol: 'tcp', port: 443 }), 'deny')
   }
@@ -123,13 +124,15 @@ test('without a policy, public addresses and DNS are open and all else is closed
 test('a rule that names a domain is never compiled, and asks for the ability to resolve it', () => {
   const spec = networkWith([{ destination: { domain_suffix: 'example.com' } }])
   assert.throws(() => compilePolicy(spec.policy, place), /names a domain/)
-  assert.deepEqual(networkAbilities(spec), ['network_policy', 'network_domains'])
+  assert.deepEqual(requiredNetworkAbilities(spec), ['network_policy', 'network_domains'])
 })
 
 test('a network asks for exactly the abilities that it needs, and strict alone for none', () => {
-  assert.deepEqual(networkAbilities({ ...DEFAULT_NETWORK, strict: true }), ['network_policy'])
-  assert.deepEqual(networkAbilities({ ...DEFAULT_NETWORK, enabled: false, max_connections: 3 }), ['network_off'])
-  assert.deepEqual(networkAbilities({ ...DEFAULT_NETWORK, max_connections: 3 }), [
+  assert.deepEqual(requiredNetworkAbilities({ ...DEFAULT_NETWORK, strict: true }), ['network_policy'])
+  assert.deepEqual(requiredNetworkAbilities({ ...DEFAULT_NETWORK, enabled: false, max_connections: 3 }), [
+    'network_off',
+  ])
+  assert.deepEqual(requiredNetworkAbilities({ ...DEFAULT_NETWORK, max_connections: 3 }), [
     'network_policy',
     'network_max_connections',
   ])
@@ -176,7 +179,7 @@ function groupOf(peer: Cidr, isGateway: boolean): string | null {
 }
 
 function isMetadata(peer: Cidr): boolean {
-  return METADATA.some((address) => contains(address, peer))
+  return METADATA_BLOCKS.some((address) => contains(address, peer))
 }
 
 function names(wanted: Rule['destination']): boolean {

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { isPlanName, parseLimitValue, parsePlanTerms } from '../../../src/domain/orgs/plan.ts'
 import { exhaustedPools, hoursUsed, LIMITS } from '../../../src/domain/orgs/quota.ts'
-import { slugOf } from '../../../src/domain/sandboxes/slugs.ts'
+import { slugFromName } from '../../../src/domain/sandboxes/slugs.ts'
 
 const BAD_PLANS: readonly (readonly [unknown, string])[] = [
   [{ limits: { max_sandbox: 1 } }, 'limits.max_sandbox'],
@@ -52,7 +52,7 @@ test('a plan is named as its table allows', () => {
 })
 
 test('the slug of a name is made of its letters and digits, or there is none', () => {
-  assert.deepEqual(['Acme, Inc.', '  A  B c ', 'x'.repeat(80), 'é', '人', 'ab'].map(slugOf), [
+  assert.deepEqual(['Acme, Inc.', '  A  B c ', 'x'.repeat(80), 'é', '人', 'ab'].map(slugFromName), [
     'acme-inc', 'a-b-c', 'x'.repeat(63), null, null, null,
   ]) // prettier-ignore
 })

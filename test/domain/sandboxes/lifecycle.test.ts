@@ -10,8 +10,8 @@ import {
   type SandboxStatus,
   type TransitionEvent,
 } from '../../../src/domain/sandboxes/lifecycle.ts'
-import { eventOfOutcome } from '../../../src/domain/sandboxes/outcome.ts'
-import type { Outcome } from '../../../src/domain/sandboxes/run.ts'
+import { transitionOfOutcome } from '../../../src/domain/sandboxes/outcome.ts'
+import type { RunOutcome } from '../../../src/domain/sandboxes/run.ts'
 
 /** The table of the design, row by row: from (placed or not), what happens, to. Anything else does not apply. */
 const TABLE: readonly (readonly [SandboxStatus, 'placed' | 'waiting' | 'either', TransitionEvent, SandboxStatus])[] = [
@@ -60,21 +60,21 @@ test('a status is active, terminal, or that of a sandbox that never started', ()
 })
 
 test('an end is a failure exactly when somebody is to be told what failed', () => {
-  const outcomes: fc.Arbitrary<Outcome> = fc.oneof(
+  const outcomes: fc.Arbitrary<RunOutcome> = fc.oneof(
     fc.record({ kind: fc.constant('exited' as const), code: fc.integer({ min: 0, max: 255 }) }),
     fc.record({ kind: fc.constant('signalled' as const), signal: fc.constant('SIGKILL') }),
-    fc.constant<Outcome>({ kind: 'out_of_memory' }),
-    fc.constant<Outcome>({ kind: 'stopped' }),
-    fc.constant<Outcome>({ kind: 'start_failed', reason: 'image', message: 'no such image' }),
-    fc.constant<Outcome>({ kind: 'lost', message: 'the machine is gone' }),
+    fc.constant<RunOutcome>({ kind: 'out_of_memory' }),
+    fc.constant<RunOutcome>({ kind: 'stopped' }),
+    fc.constant<RunOutcome>({ kind: 'start_failed', reason: 'image', message: 'no such image' }),
+    fc.constant<RunOutcome>({ kind: 'lost', message: 'the machine is gone' }),
   )
   fc.assert(
     fc.property(outcomes, (outcome) => {
-      const { event, message } = eventOfOutcome(outcome)
+      const { event, message } = transitionOfOutcome(outcome)
       assert.equal(event === 'ended_well', message === null)
     }),
   )
-  assert.equal(eventOfOutcome({ kind: 'exited', code: 0 }).event, 'ended_well')
-  assert.equal(eventOfOutcome({ kind: 'stopped' }).event, 'ended_well')
-  assert.equal(eventOfOutcome({ kind: 'exited', code: 3 }).message, 'the workload exited with code 3')
+  assert.equal(transitionOfOutcome({ kind: 'exited', code: 0 }).event, 'ended_well')
+  assert.equal(transitionOfOutcome({ kind: 'stopped' }).event, 'ended_well')
+  assert.equal(transitionOfOutcome({ kind: 'exited', code: 3 }).message, 'the workload exited with code 3')
 })

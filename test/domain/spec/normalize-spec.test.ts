@@ -8,7 +8,7 @@ import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { Refusal } from '../../../src/domain/spec/refusal.ts'
 import { renderSpec } from '../../../src/domain/spec/render-spec.ts'
 import type { SpecInput } from '../../../src/domain/spec/spec-input.ts'
-import { makeParserMaker } from '../../../src/http/requests/validate.ts'
+import { makeSchemaCompiler } from '../../../src/http/requests/validate.ts'
 import { publishedSchema } from '../../support/contract.ts'
 import { asInput, specInputs } from '../../support/spec-inputs.ts'
 
@@ -27,7 +27,7 @@ function refused(input: SpecInput): Refusal {
 const IMAGE = { image: 'registry.example/box:1' }
 
 test('a normalized specification sent again normalizes to itself', () => {
-  const parse = makeParserMaker()(CreateSandboxInput, 'body')
+  const parse = makeSchemaCompiler()(CreateSandboxInput, 'body')
   fc.assert(
     fc.property(specInputs, (input) => {
       const { spec } = normalized(parse(input))
@@ -38,7 +38,7 @@ test('a normalized specification sent again normalizes to itself', () => {
 })
 
 test('the projection of any accepted specification fits our reply schema and the published one', () => {
-  const ours = makeParserMaker()(SandboxSpecReply, 'body')
+  const ours = makeSchemaCompiler()(SandboxSpecReply, 'body')
   const published = publishedSchema('/components/schemas/SandboxSpecResponse')
   fc.assert(
     fc.property(specInputs, (input) => {

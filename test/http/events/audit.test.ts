@@ -12,14 +12,14 @@ import { EVENT_TYPES, type EventType } from '../../../src/domain/events/event-ty
 import { asId, type OrgId } from '../../../src/domain/ids.ts'
 import { enforcePools } from '../../../src/loops/enforce-pools.ts'
 import { reapVolumes } from '../../../src/loops/reap-volumes.ts'
-import { assertReply, operationIds } from '../../support/contract.ts'
+import { assertReplyMatchesContract, operationIds } from '../../support/contract.ts'
 import {
-  EXAMPLES,
+  EXAMPLE_REQUESTS,
   filePath,
   makeBusyWorld,
-  makeThings,
+  createExampleObjects,
   type KeyedOperation,
-  type Things,
+  type ExampleObjects,
 } from '../../support/every-operation.ts'
 import { addKey } from '../../support/orgs.ts'
 import { send } from '../../support/send.ts'
@@ -48,10 +48,10 @@ after(() => world.close())
 const keyed = operationIds.filter((id): id is KeyedOperation => OPERATIONS[id].access !== 'none')
 
 for (const id of keyed) {
-  const { leaves, ask } = EXAMPLES[id]
+  const { leaves, ask } = EXAMPLE_REQUESTS[id]
   test(`${id} leaves ${leaves.length === 0 ? 'no event' : leaves.join(', ')}`, async () => {
     const { caller, deps } = world.control
-    const things = await makeThings(world, caller)
+    const things = await createExampleObjects(world, caller)
     const setup = await addKey(deps, caller.org_id)
     const kept = { params: { id: things.volume.id }, headers: filePath('kept.txt'), body: Buffer.from('kept') }
     const { status: isKept } = await send(world.url, { id: 'write_volume_file', key: setup, asking: kept })
@@ -62,7 +62,7 @@ for (const id of keyed) {
     else {
       const reply = await send(world.url, { id, key, asking: ask(things) })
       assert.ok(reply.status === 200, `${id}: ${reply.text}`)
-      if (OPERATIONS[id].reply.kind === 'json') assertReply(id, reply.status, JSON.parse(reply.text))
+      if (OPERATIONS[id].reply.kind === 'json') assertReplyMatchesContract(id, reply.status, JSON.parse(reply.text))
     }
     const { rows } = await deps.db.asSystem((q) =>
       q.query<{ id: string }>({ text: `SELECT id FROM api_keys WHERE name = 'k' ORDER BY id DESC LIMIT 1` }),
@@ -165,7 +165,7 @@ async function leaveRunsOf(org: OrgId): Promise<void> {
   )
 }
 
-async function openChannel({ running }: Things, key: string): Promise<void> {
+async function openChannel({ running }: ExampleObjects, key: string): Promise<void> {
   const url = `${world.url.replace('http', 'ws')}/v1/sandboxes/${running.id}/agent`
   const socket = new WebSocket(url, { headers: { authorization: `Bearer ${key}` } })
   await once(socket, 'open')

@@ -7,7 +7,7 @@ import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
 import { bindUseCases } from '../../../src/http/use-cases.ts'
-import { assertReply } from '../../support/contract.ts'
+import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addKey } from '../../support/orgs.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
@@ -26,7 +26,7 @@ before(async () => {
     log: deps.log,
     uuids: deps.uuids,
     metrics: new Registry(),
-    isReady: () => Promise.resolve([]),
+    unreadyReasons: () => Promise.resolve([]),
     settings: DEFAULT_SERVER_SETTINGS,
   })
   admin = await addKey(control.deps, control.caller.org_id)
@@ -48,7 +48,7 @@ async function ask(operation: OperationId, { key = admin, id = '', query = '', b
     ...(body === undefined ? {} : { payload: body }),
   })
   const json: unknown = JSON.parse(reply.body)
-  assertReply(operation, reply.statusCode, json)
+  assertReplyMatchesContract(operation, reply.statusCode, json)
   return { status: reply.statusCode, text: reply.body, json: Object(json), code: Object(json).error?.code }
 }
 

@@ -8,15 +8,15 @@ import { authenticate } from '../../../src/control/orgs/authenticate.ts'
 import type { Caller, Scope } from '../../../src/domain/orgs/caller.ts'
 import { addKey, addOrg } from '../../support/orgs.ts'
 import {
-  badKey,
-  EXAMPLES,
+  createUnusableKey,
+  EXAMPLE_REQUESTS,
   makeBusyWorld,
-  makeThings,
+  createExampleObjects,
   type KeyedOperation,
-  type Things,
+  type ExampleObjects,
 } from '../../support/every-operation.ts'
 import { operationIds } from '../../support/contract.ts'
-import { send, type Sent } from '../../support/send.ts'
+import { send, type ProblemReply } from '../../support/send.ts'
 import type { WorkerWorld } from '../../support/worker-world.ts'
 
 // Every operation, asked by whoever must not be served. The things that are asked for are another organization's.
@@ -31,18 +31,18 @@ let world: WorkerWorld
 let owner: Caller
 let stranger: Caller
 let strangersKey: string
-let things: Things
+let things: ExampleObjects
 before(async () => {
   world = await makeBusyWorld()
   owner = world.control.caller
   stranger = await addOrg(world.control.deps, 'stranger')
   strangersKey = await addKey(world.control.deps, stranger.org_id)
-  things = await makeThings(world, owner)
+  things = await createExampleObjects(world, owner)
 })
 after(() => world.close())
 
 test('no operation is left out', () => {
-  assert.deepEqual(Object.keys(EXAMPLES).toSorted(), keyed.toSorted())
+  assert.deepEqual(Object.keys(EXAMPLE_REQUESTS).toSorted(), keyed.toSorted())
   assert.deepEqual(NOT_COVERED, [])
 })
 
@@ -50,8 +50,8 @@ test('nobody, a made-up key, an expired and a revoked one are refused by every o
   const keys = [
     null,
     'msb_live_made_up',
-    await badKey(world, owner.org_id, 'expired'),
-    await badKey(world, owner.org_id, 'revoked'),
+    await createUnusableKey(world, owner.org_id, 'expired'),
+    await createUnusableKey(world, owner.org_id, 'revoked'),
   ]
   const before = await rowsOf(owner)
   for (const id of covered)
@@ -120,13 +120,13 @@ test('the key of a stranger stays good, so that none of this was about the key',
   assert.equal((await authenticate(world.control.deps, strangersKey))?.org_id, stranger.org_id)
 })
 
-async function ask(id: KeyedOperation, key: string | null): Promise<Omit<Sent, 'headers'>> {
-  const asking = EXAMPLES[id].ask(things)
+async function ask(id: KeyedOperation, key: string | null): Promise<Omit<ProblemReply, 'headers'>> {
+  const asking = EXAMPLE_REQUESTS[id].ask(things)
   if (OPERATIONS[id].reply.kind === 'websocket') return await dial(asking.params?.['sandbox_id'] ?? '', key)
   return await send(world.url, { id, key, asking })
 }
 
-async function dial(sandbox: string, key: string | null): Promise<Omit<Sent, 'headers'>> {
+async function dial(sandbox: string, key: string | null): Promise<Omit<ProblemReply, 'headers'>> {
   const url = `${world.url.replace('http', 'ws')}/v1/sandboxes/${sandbox}/agent`
   const socket = new WebSocket(url, { headers: key === null ? {} : { authorization: `Bearer ${key}` } })
   socket.on('error', () => socket.terminate())
@@ -136,7 +136,7 @@ async function dial(sandbox: string, key: string | null): Promise<Omit<Sent, 'he
   return { status: response.statusCode, text, code: error.code, message: error.message }
 }
 
-function secretsOf({ idle, running, volume, event_id, api_key_id, credential_id }: Things): readonly string[] {
+function secretsOf({ idle, running, volume, event_id, api_key_id, credential_id }: ExampleObjects): readonly string[] {
   return [idle.id, idle.name, running.id, running.name, volume.id, volume.name, event_id, api_key_id, credential_id]
 }
 

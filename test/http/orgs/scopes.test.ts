@@ -6,9 +6,9 @@ import { OPERATIONS } from '../../../src/contract/operations.ts'
 import { includesScope, ROLE_OF_SCOPE, SCOPES, type Caller, type Scope } from '../../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
 import type { UseCases } from '../../../src/http/use-cases.ts'
-import { assertReply, operationIds } from '../../support/contract.ts'
+import { assertReplyMatchesContract, operationIds } from '../../support/contract.ts'
 import { makeHttpWorld, SANDBOX_ID } from '../../support/http-world.ts'
-import { askOf } from '../../support/operation-asks.ts'
+import { exampleRequest } from '../../support/operation-asks.ts'
 
 /** Keys of this world are the names of the scopes that they have. */
 function withScope(key: string): Caller | null {
@@ -28,13 +28,13 @@ test('every operation is refused to a key without its scope, by the scope’s na
   const refused = new Set<string>()
   for (const id of guarded) {
     const { access } = OPERATIONS[id]
-    const { method, url } = askOf(id)
+    const { method, url } = exampleRequest(id)
     for (const scope of SCOPES.filter((held) => !isEnough(held, access))) {
       const headers = { authorization: `Bearer ${scope}`, 'content-type': 'application/json' }
       const reply = await app.inject({ method, url, headers, ...(method === 'GET' ? {} : { payload: '{broken' }) })
       const body: unknown = JSON.parse(reply.body)
       assert.equal(reply.statusCode, 403, `${id} with ${scope}: ${reply.body}`)
-      assertReply(id, 403, body)
+      assertReplyMatchesContract(id, 403, body)
       const { code, message, details } = Object(body).error
       assert.equal(code, 'forbidden')
       assert.match(message, new RegExp(`scope ${access}\\b.*${scope}`))
@@ -54,7 +54,7 @@ test('a key with just the scope of an operation is let in', async (t) => {
   const app = makeHttpWorld({ useCases })
   t.after(() => app.close())
   for (const id of guarded) {
-    const { method, url, body } = askOf(id)
+    const { method, url, body } = exampleRequest(id)
     const headers = { authorization: `Bearer ${OPERATIONS[id].access}` }
     const reply = await app.inject({ method, url, headers, ...(body === undefined ? {} : { payload: body }) })
     assert.ok(reply.statusCode !== 401 && reply.statusCode !== 403, `${id}: ${reply.body}`)

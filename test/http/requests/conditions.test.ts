@@ -4,28 +4,37 @@ import type { Operation } from '../../../src/contract/operation.ts'
 import { OPERATIONS } from '../../../src/contract/operations.ts'
 import { parseTags, tagOf } from '../../../src/domain/requests/etag.ts'
 import { operationIds } from '../../support/contract.ts'
-import { EXAMPLES, openBusyWorld, makeThings, type KeyedOperation } from '../../support/every-operation.ts'
-import { send, type Asking, type Sent } from '../../support/send.ts'
+import {
+  EXAMPLE_REQUESTS,
+  openBusyWorld,
+  createExampleObjects,
+  type KeyedOperation,
+} from '../../support/every-operation.ts'
+import { send, type RequestParts, type ProblemReply } from '../../support/send.ts'
 
 const { world, caller, key } = await openBusyWorld()
 
 const keyed = operationIds.filter((id): id is KeyedOperation => OPERATIONS[id].access !== 'none')
 const isTagged = (id: KeyedOperation): boolean => {
   const { reply }: Operation = OPERATIONS[id]
-  return reply.kind === 'json' && reply.tagged === true
+  return reply.kind === 'json' && reply.hasETag === true
 }
 const isMatched = (id: KeyedOperation): boolean => {
-  const { matches }: Operation = OPERATIONS[id]
-  return matches === true
+  const { checksIfMatch }: Operation = OPERATIONS[id]
+  return checksIfMatch === true
 }
 
-function ask(id: KeyedOperation, asking: Asking, headers: Readonly<Record<string, string>> = {}): Promise<Sent> {
+function ask(
+  id: KeyedOperation,
+  asking: RequestParts,
+  headers: Readonly<Record<string, string>> = {},
+): Promise<ProblemReply> {
   return send(world.url, { id, key, asking: { ...asking, headers: { ...asking.headers, ...headers } } })
 }
 
 test('every reply of one object has a tag, no list has one, and a client that has the object gets 304 without it', async () => {
   for (const id of keyed.filter((one) => OPERATIONS[one].method === 'GET' && OPERATIONS[one].reply.kind === 'json')) {
-    const asking = EXAMPLES[id].ask(await makeThings(world, caller))
+    const asking = EXAMPLE_REQUESTS[id].ask(await createExampleObjects(world, caller))
     const first = await ask(id, asking)
     const tag = first.headers.get('etag')
     assert.equal(tag !== null, isTagged(id), id)
@@ -48,8 +57,8 @@ test('what an object is changed by is refused with 412 where the object is anoth
     revoke_api_key: 'get_api_key',
   }
   for (const id of keyed.filter(isMatched)) {
-    const things = await makeThings(world, caller)
-    const asking = EXAMPLES[id].ask(things)
+    const things = await createExampleObjects(world, caller)
+    const asking = EXAMPLE_REQUESTS[id].ask(things)
     const refused = await ask(id, asking, { 'if-match': '"another"' })
     assert.deepEqual([id, refused.status, refused.code], [id, 412, 'precondition_failed'])
     const weak = await ask(id, asking, { 'if-match': `W/${JSON.parse(refused.text).error.details.accepted}` })
@@ -63,20 +72,20 @@ test('what an object is changed by is refused with 412 where the object is anoth
 })
 
 test('a demand that nobody would look at is refused, and so is one that is no tag', async () => {
-  const things = await makeThings(world, caller)
+  const things = await createExampleObjects(world, caller)
   for (const id of keyed) {
     const { method, reply } = OPERATIONS[id]
     if (isMatched(id) || (method === 'GET' && isTagged(id)) || reply.kind !== 'json') continue
-    const { status, code, message } = await ask(id, EXAMPLES[id].ask(things), { 'if-match': '"a"' })
+    const { status, code, message } = await ask(id, EXAMPLE_REQUESTS[id].ask(things), { 'if-match': '"a"' })
     assert.deepEqual([id, status, code], [id, 400, 'invalid_request'])
     assert.match(message, /if-match/)
   }
-  const { status } = await ask('update_sandbox', EXAMPLES.update_sandbox.ask(things), { 'if-match': 'no tag' })
+  const { status } = await ask('update_sandbox', EXAMPLE_REQUESTS.update_sandbox.ask(things), { 'if-match': 'no tag' })
   assert.equal(status, 400)
 })
 
 test('of many changes at once that demand the same object exactly one is done', async () => {
-  const things = await makeThings(world, caller)
+  const things = await createExampleObjects(world, caller)
   const sandbox = { params: { sandbox_id: things.idle.id } }
   const volume = { params: { id: things.volume.id } }
   const tagOfSandbox = (await ask('get_sandbox', sandbox)).headers.get('etag') ?? ''

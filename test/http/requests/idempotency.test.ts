@@ -16,16 +16,16 @@ import type { Database, Statement } from '../../../src/store/postgres/database.t
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import type { Operation } from '../../../src/contract/operation.ts'
 import {
-  EXAMPLES,
+  EXAMPLE_REQUESTS,
   filePath,
   openBusyWorld,
-  makeThings,
+  createExampleObjects,
   type KeyedOperation,
-  type Things,
+  type ExampleObjects,
 } from '../../support/every-operation.ts'
 import { addKey, addOrg } from '../../support/orgs.ts'
 import { operationIds } from '../../support/contract.ts'
-import { send, type Asking, type Sent } from '../../support/send.ts'
+import { send, type RequestParts, type ProblemReply } from '../../support/send.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const { world, caller, key } = await openBusyWorld()
@@ -37,7 +37,12 @@ const newKey = (): string => `key ${String(++numbered)}`
 
 type Where = { readonly url?: string; readonly apiKey?: string }
 
-function ask(id: KeyedOperation, asking: Asking, idempotencyKey: string, where: Where = {}): Promise<Sent> {
+function ask(
+  id: KeyedOperation,
+  asking: RequestParts,
+  idempotencyKey: string,
+  where: Where = {},
+): Promise<ProblemReply> {
   const { url = world.url, apiKey = key } = where
   const headers = { ...asking.headers, 'idempotency-key': idempotencyKey }
   return send(url, { id, key: apiKey, asking: { ...asking, headers } })
@@ -51,8 +56,8 @@ async function count(table: string): Promise<number> {
 }
 
 /** What a request of an operation is about, with the file that some of them need. */
-async function prepare(): Promise<Things> {
-  const things = await makeThings(world, caller)
+async function prepare(): Promise<ExampleObjects> {
+  const things = await createExampleObjects(world, caller)
   const asking = { params: { id: things.volume.id }, headers: filePath('kept.txt'), body: Buffer.from('kept') }
   assert.equal((await send(world.url, { id: 'write_volume_file', key, asking })).status, 200)
   return things
@@ -60,7 +65,7 @@ async function prepare(): Promise<Things> {
 
 test('every POST that comes again with its key is answered as before and leaves no second event', async () => {
   for (const id of posts) {
-    const asking = EXAMPLES[id].ask(await prepare())
+    const asking = EXAMPLE_REQUESTS[id].ask(await prepare())
     const idempotencyKey = newKey()
     const first = await ask(id, asking, idempotencyKey)
     assert.equal(first.status, 200, `${id}: ${first.text}`)
@@ -78,18 +83,18 @@ test('a POST whose server died before it could remember the reply is not done ag
   const dying = await makeDyingServer()
   try {
     for (const id of posts) {
-      const asking = EXAMPLES[id].ask(await prepare())
+      const asking = EXAMPLE_REQUESTS[id].ask(await prepare())
       const idempotencyKey = newKey()
       const lost = await ask(id, asking, idempotencyKey, { url: dying.url })
       assert.equal(lost.status, 200, `${id}: ${lost.text}`)
       const told = await countTold()
       await endClaims()
       const retried = await ask(id, asking, idempotencyKey)
-      const { resumes }: Operation = OPERATIONS[id]
-      if (resumes === true) assert.equal(retried.status, 200, `${id}: ${retried.text}`)
+      const { isResumable }: Operation = OPERATIONS[id]
+      if (isResumable === true) assert.equal(retried.status, 200, `${id}: ${retried.text}`)
       else assert.deepEqual([id, retried.status, retried.code], [id, 409, 'idempotency_reply_lost'])
-      assert.equal(JSON.parse(retried.text).id, resumes === true ? JSON.parse(lost.text).id : undefined)
-      assert.equal(JSON.parse(retried.text).key, resumes === true ? JSON.parse(lost.text).key : undefined)
+      assert.equal(JSON.parse(retried.text).id, isResumable === true ? JSON.parse(lost.text).id : undefined)
+      assert.equal(JSON.parse(retried.text).key, isResumable === true ? JSON.parse(lost.text).key : undefined)
       assert.equal(await countTold(), told + (id === 'make_volume_folder' ? 1 : 0), `${id} was done a second time`)
       const again = await ask(id, asking, idempotencyKey)
       assert.deepEqual([again.status, again.text], [retried.status, retried.text])
@@ -101,7 +106,7 @@ test('a POST whose server died before it could remember the reply is not done ag
 
 test('a POST whose server died before it did anything is served by the retry, where it can be told', async () => {
   for (const id of posts) {
-    const asking = EXAMPLES[id].ask(await prepare())
+    const asking = EXAMPLE_REQUESTS[id].ask(await prepare())
     const idempotencyKey = newKey()
     const dying = await makeDyingServer({ doesNothing: true })
     const lost = await ask(id, asking, idempotencyKey, { url: dying.url })
@@ -110,9 +115,9 @@ test('a POST whose server died before it did anything is served by the retry, wh
     const told = await countTold()
     await endClaims()
     const retried = await ask(id, asking, idempotencyKey)
-    const { resumes }: Operation = OPERATIONS[id]
-    assert.equal(retried.status, resumes === true ? 200 : 409, `${id}: ${retried.text}`)
-    assert.equal((await countTold()) > told, resumes === true, id)
+    const { isResumable }: Operation = OPERATIONS[id]
+    assert.equal(retried.status, isResumable === true ? 200 : 409, `${id}: ${retried.text}`)
+    assert.equal((await countTold()) > told, isResumable === true, id)
   }
 })
 
@@ -284,7 +289,7 @@ function serverOf(useCases: UseCases) {
     log: makeLog('silent'),
     uuids: world.control.deps.uuids,
     metrics: new Registry(),
-    isReady: () => Promise.resolve([]),
+    unreadyReasons: () => Promise.resolve([]),
     settings: DEFAULT_SERVER_SETTINGS,
   })
 }
@@ -311,7 +316,7 @@ test('a key that comes with another body, query, path or demand is refused, and 
   const body = { name: 'keyed', image: 'registry.example/box:1' }
   assert.equal((await ask('create_sandbox', { body }, idempotencyKey)).status, 200)
   const before = await count('sandboxes')
-  const others: readonly Asking[] = [
+  const others: readonly RequestParts[] = [
     { body: { ...body, name: 'other' } },
     { body, query: { start: 'true' } },
     { body, headers: { 'if-match': '*' } },
@@ -372,13 +377,13 @@ test('a key is 1 to 255 printable characters and one, and no other method than P
     const { status, code } = await ask('create_volume', { body }, unfit)
     assert.deepEqual([status, code], [400, 'invalid_request'], JSON.stringify(unfit))
   }
-  const things = await makeThings(world, caller)
+  const things = await createExampleObjects(world, caller)
   for (const id of operationIds) {
     const { method, access, reply }: Operation = OPERATIONS[id]
     if (method === 'POST' || method === 'GET' || access === 'none' || reply.kind !== 'json') continue
     const keyedId = posts.concat(operationIds.filter((one): one is KeyedOperation => one === id)).at(-1)
     if (keyedId === undefined) continue
-    const { status, code, message } = await ask(keyedId, EXAMPLES[keyedId].ask(things), newKey())
+    const { status, code, message } = await ask(keyedId, EXAMPLE_REQUESTS[keyedId].ask(things), newKey())
     assert.deepEqual([id, status, code], [id, 400, 'invalid_request'])
     assert.match(message, /idempotency-key/)
   }

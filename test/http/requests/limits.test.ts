@@ -9,7 +9,7 @@ import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
 import { makeRequestLimits, type RequestLimitSettings } from '../../../src/http/requests/request-limits.ts'
 import type { UseCases } from '../../../src/http/use-cases.ts'
-import { assertReply } from '../../support/contract.ts'
+import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { makeTestControl } from '../../support/control.ts'
 import { makeHttpWorld, SANDBOX_ID, theSandbox } from '../../support/http-world.ts'
 import { openConnection, firstReply } from '../../support/raw-http.ts'
@@ -76,7 +76,7 @@ test('a key may send its burst at once and its rate from then on; every reply sa
   ])
   const refused = await get('one-a')
   assert.equal(refused.status, 429)
-  assertReply('get_sandbox', 429, refused.body)
+  assertReplyMatchesContract('get_sandbox', 429, refused.body)
   assert.equal(refused.headers.get('retry-after'), '1')
   assert.equal(refused.headers.get('ratelimit-remaining'), '0')
   const { code, details } = refused.refusal

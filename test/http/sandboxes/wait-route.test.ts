@@ -1,21 +1,27 @@
 import assert from 'node:assert/strict'
 import { connect } from 'node:net'
 import { test } from 'node:test'
-import { assertReply } from '../../support/contract.ts'
-import { openBusyWorld, makeThings, type KeyedOperation, type Things } from '../../support/every-operation.ts'
-import { send, type Asking, type Sent } from '../../support/send.ts'
+import { assertReplyMatchesContract } from '../../support/contract.ts'
+import {
+  openBusyWorld,
+  createExampleObjects,
+  type KeyedOperation,
+  type ExampleObjects,
+} from '../../support/every-operation.ts'
+import { send, type RequestParts, type ProblemReply } from '../../support/send.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const { world, caller, key } = await openBusyWorld()
 
-const ask = (id: KeyedOperation, asking: Asking): Promise<Sent> => send(world.url, { id, key, asking })
-const wait = (id: string, query: Readonly<Record<string, string>>): Promise<Sent> =>
+const ask = (id: KeyedOperation, asking: RequestParts): Promise<ProblemReply> => send(world.url, { id, key, asking })
+const wait = (id: string, query: Readonly<Record<string, string>>): Promise<ProblemReply> =>
   ask('wait_for_sandbox', { params: { sandbox_id: id }, query })
-const change = (id: KeyedOperation, sandbox: string): Promise<Sent> => ask(id, { params: { sandbox_id: sandbox } })
+const change = (id: KeyedOperation, sandbox: string): Promise<ProblemReply> =>
+  ask(id, { params: { sandbox_id: sandbox } })
 const waiting = (): number => world.control.deps.waits.taken
 
-async function things(): Promise<Things> {
-  return await makeThings(world, caller)
+async function things(): Promise<ExampleObjects> {
+  return await createExampleObjects(world, caller)
 }
 
 test('a wait ends with the sandbox as soon as it has one of the statuses, whoever brings it there', async () => {
@@ -27,7 +33,7 @@ test('a wait ends with the sandbox as soon as it has one of the statuses, whoeve
   for (const { status, text } of await Promise.all([running, byName])) {
     assert.equal(status, 200, text)
     assert.equal(JSON.parse(text).status, 'running')
-    assertReply('wait_for_sandbox', 200, JSON.parse(text))
+    assertReplyMatchesContract('wait_for_sandbox', 200, JSON.parse(text))
   }
   const over = wait(idle.id, { timeout: '60' }) // for the end, where nothing is said
   await waitUntil(() => waiting() === 1)
@@ -63,7 +69,7 @@ test('a wait that is pinned to a run ends when that run can come to it no more',
   await change('stop_sandbox', running.id)
   const ended = await pinned
   assert.deepEqual([ended.status, ended.code], [409, 'run_over'])
-  assertReply('wait_for_sandbox', 409, JSON.parse(ended.text))
+  assertReplyMatchesContract('wait_for_sandbox', 409, JSON.parse(ended.text))
   assert.equal(JSON.parse((await wait(running.id, { for: 'stopped', run: run_id })).text).status, 'stopped')
   await change('start_sandbox', running.id)
   const other = await wait(running.id, { for: 'running', run: run_id, timeout: '60' })

@@ -3,7 +3,7 @@ import { after, test } from 'node:test'
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import { Problem } from '../../../src/domain/problem.ts'
 import { isUuid } from '../../../src/lib/uuid.ts'
-import { assertReply, capturedBodies, contractIsMissing, operationIds } from '../../support/contract.ts'
+import { assertReplyMatchesContract, capturedBodies, contractIsMissing, operationIds } from '../../support/contract.ts'
 import { asCaller, makeHttpWorld, SANDBOX_ID, theSandbox, type WorldOptions } from '../../support/http-world.ts'
 
 type Ask = { readonly method?: 'GET' | 'POST' | 'PATCH' | 'DELETE' | 'PUT' | 'OPTIONS' | 'HEAD'; readonly url: string; readonly body?: unknown; readonly headers?: Record<string, string> } // prettier-ignore
@@ -35,7 +35,7 @@ async function ask(request: Ask, options?: WorldOptions) {
 async function refusal(operation: OperationId, request: Ask, [status, code]: readonly [number, string]) {
   const reply = await ask(request)
   assert.deepEqual([reply.status, reply.json().error?.code], [status, code], reply.text)
-  assertReply(operation, reply.status, reply.json())
+  assertReplyMatchesContract(operation, reply.status, reply.json())
   return reply.json().error
 }
 
@@ -61,7 +61,7 @@ test('every operation that needs a key answers 401 to who has none, has a wrong 
       })
       assert.equal(reply.status, 401, `${id} ${JSON.stringify(headers)}`)
       assert.deepEqual(reply.json(), { error: { code: 'invalid_api_key', message: 'unauthorized', details: null } })
-      assertReply(id, 401, reply.json())
+      assertReplyMatchesContract(id, 401, reply.json())
     }
   }
 })
@@ -77,7 +77,7 @@ test(
         body,
       })
       assert.equal(reply.status, 200, `${file}: ${reply.text}`)
-      assertReply('create_sandbox', reply.status, reply.json())
+      assertReplyMatchesContract('create_sandbox', reply.status, reply.json())
     }
   },
 )
@@ -323,7 +323,7 @@ test('a refusal of a use case goes out with its code, details and Retry-After; a
   const error = broken.json().error
   assert.deepEqual([broken.status, error.code, error.message], [500, 'internal_error', 'internal error'])
   assert.deepEqual(error.details, { request_id: broken.headers['x-request-id'] })
-  assertReply('get_sandbox', 500, broken.json())
+  assertReplyMatchesContract('get_sandbox', 500, broken.json())
 })
 
 test('the request id is the server’s own: an incoming one is not taken over', async () => {
@@ -334,10 +334,10 @@ test('the request id is the server’s own: an incoming one is not taken over', 
 test('readiness says what is missing, and metrics count requests by operation and status', async () => {
   const waiting = await ask(
     { url: '/readyz', headers: {} },
-    { server: { isReady: () => Promise.resolve(['the database is away']) } },
+    { server: { unreadyReasons: () => Promise.resolve(['the database is away']) } },
   )
   assert.deepEqual([waiting.status, waiting.json().error.details], [503, { reasons: ['the database is away'] }])
-  assertReply('get_readiness', 503, waiting.json())
+  assertReplyMatchesContract('get_readiness', 503, waiting.json())
   const app = makeHttpWorld()
   await app.inject({ url: BY_ID, headers: asCaller })
   const metrics = await app.inject({ url: '/metrics' })

@@ -10,7 +10,7 @@ import type { OpenChannel } from '../../../src/control/streams/open-channel.ts'
 import { CallerEnded } from '../../../src/control/streams/watch-caller.ts'
 import { RunEnded } from '../../../src/control/streams/watch-run.ts'
 import { Problem } from '../../../src/domain/problem.ts'
-import { assertReply } from '../../support/contract.ts'
+import { assertReplyMatchesContract } from '../../support/contract.ts'
 import type { UseCases } from '../../../src/http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS } from '../../../src/http/server/server.ts'
 import { channelOver } from '../../support/channel.ts'
@@ -209,7 +209,7 @@ test('every refusal comes before the upgrade, as an HTTP status with the error e
   for (const [socket, expected] of cases) {
     const { status, body } = await refusedUpgrade(socket)
     assert.equal(status, expected)
-    assertReply('open_agent', status, body)
+    assertReplyMatchesContract('open_agent', status, body)
   }
   assert.equal((await refusedUpgrade(dial(port, '/v1/nothing'))).status, 404)
 })

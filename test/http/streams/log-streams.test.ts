@@ -14,7 +14,7 @@ import { systemClock } from '../../../src/lib/clock.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { behaviourByImage, makeSimulatedDriver } from '../../../src/worker/drivers/simulated.ts'
 import type { LogStream, SandboxLogs } from '../../../src/worker/logs/logs.ts'
-import { assertReply } from '../../support/contract.ts'
+import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { followLog as follow, openEvents, readLog, type LogEvent } from '../../support/events.ts'
 import { makeTestLogs } from '../../support/logs.ts'
 import { addKey, addOrg } from '../../support/orgs.ts'
@@ -169,7 +169,7 @@ test('a sandbox that does not run yet can’t be followed, which says how it sta
     const reply = await openEvents(urlOf(box), key)
     const error = await reply.refusal()
     assert.equal(reply.status, 409)
-    assertReply('read_sandbox_logs', 409, { error })
+    assertReplyMatchesContract('read_sandbox_logs', 409, { error })
     assert.equal(error.code, 'invalid_state_transition')
     assert.equal(Object(error.details).seen, status)
     assert.deepEqual(await readLog(urlOf(box, '?follow=false'), key), { lines: [], hasEnded: true })
@@ -248,7 +248,7 @@ test('an organization has no more streams open than its share, all together no m
     const reply = await openEvents(urlOf(whose), by)
     const error = await reply.refusal()
     assert.equal(reply.status, 429)
-    assertReply('read_sandbox_logs', 429, { error })
+    assertReplyMatchesContract('read_sandbox_logs', 429, { error })
     assert.equal(error.code, 'rate_limited')
     assert.ok(Number(reply.headers.get('retry-after')) > 0)
     return error.details
@@ -303,7 +303,7 @@ test('a worker that goes away ends the stream plainly; while it is gone its logs
   const reply = await openEvents(urlOf(box), key)
   const error = await reply.refusal()
   assert.equal(reply.status, 503)
-  assertReply('read_sandbox_logs', 503, { error })
+  assertReplyMatchesContract('read_sandbox_logs', 503, { error })
   assert.equal(error.code, 'unavailable')
   assert.ok(Number(reply.headers.get('retry-after')) > 0)
   endLife = live()

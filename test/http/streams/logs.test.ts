@@ -6,7 +6,7 @@ import { test, type TestContext } from 'node:test'
 import { encodeLogCursor } from '../../../src/contract/streams/log-cursor.ts'
 import type { LogBatch, LogAsk } from '../../../src/control/streams/read-logs.ts'
 import { DEFAULT_SERVER_SETTINGS } from '../../../src/http/server/server.ts'
-import { assertReply } from '../../support/contract.ts'
+import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { openEvents, readLog, type ServerEvent } from '../../support/events.ts'
 import { asCaller, KEY, makeHttpWorld, SANDBOX_ID, type WorldOptions } from '../../support/http-world.ts'
 import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
@@ -115,7 +115,7 @@ test('what can’t be meant is refused before anything is read, by its name, wit
     const { status, refusal } = await openEvents(url + query, KEY)
     const error = await refusal()
     assert.equal(status, 400, query)
-    assertReply('read_sandbox_logs', status, { error })
+    assertReplyMatchesContract('read_sandbox_logs', status, { error })
     assert.equal(Object(error.details).field, field)
     assert.match(error.message, words)
   }

@@ -1,7 +1,7 @@
 import { randomBelow, systemRandom } from '../../../src/lib/random.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
-import { assertReply } from '../contract.ts'
-import { exchange, type Asking, type Reply } from '../send.ts'
+import { assertReplyMatchesContract } from '../contract.ts'
+import { exchange, type RequestParts, type Reply } from '../send.ts'
 import type { OperationId } from '../../../src/contract/operations.ts'
 import type { SoakTally } from './tally.ts'
 
@@ -11,9 +11,9 @@ export type SoakClient = {
    * Asks one of the processes. Null: no answer, or one that says that something is away just now, so that nobody knows what
    * was done. Every other answer is one that the contract allows, and no 500.
    */
-  tryRequest(id: OperationId, asking?: Asking, key?: string): Promise<Reply | null>
+  tryRequest(id: OperationId, asking?: RequestParts, key?: string): Promise<Reply | null>
   /** The same again and again until there is an answer; it must be harmless to repeat. Rejects after `REPLY_TIMEOUT_MS`. */
-  requestUntilAnswered(id: OperationId, asking?: Asking, key?: string): Promise<Reply>
+  requestUntilAnswered(id: OperationId, asking?: RequestParts, key?: string): Promise<Reply>
   readonly urls: readonly string[]
   readonly key: string
 }
@@ -40,7 +40,7 @@ export function makeSoakClient(urls: readonly string[], key: string, tally: Soak
         return null
       }
       if (reply.status >= 500) tally.breach(`${id} answered ${String(reply.status)}: ${reply.text}`)
-      if (isJson(reply)) assertReply(id, reply.status, JSON.parse(reply.text))
+      if (isJson(reply)) assertReplyMatchesContract(id, reply.status, JSON.parse(reply.text))
       return reply
     },
     async requestUntilAnswered(id, asking, as) {

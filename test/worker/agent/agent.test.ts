@@ -384,7 +384,7 @@ test('a channel is dialled once, its bytes go both ways, and a waiting ticket co
   channel.write('hello')
   assert.equal(await echoed, 'hello')
   close()
-  await waitUntil(() => world.relay.waiting === 0)
+  await waitUntil(() => world.relay.openTicketCount === 0)
   assert.equal(dials, 1)
 })
 
@@ -411,7 +411,7 @@ test('a channel begins on a connection on which the worker stood by, without a t
   const { id } = await world.create()
   await waitForStatus(id, 'running')
   for (let round = 0; round < 10; round++) {
-    await waitUntil(() => world.relay.standingBy === 4)
+    await waitUntil(() => world.relay.standbyCount === 4)
     const { socket, close } = await openChannel(deps, caller, id, never)
     assert.equal(await text(createWebSocketStream(socket)), 'hello')
     close()

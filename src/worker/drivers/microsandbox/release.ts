@@ -1,6 +1,6 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Outcome } from '../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import { isAlive } from '../shared/processes.ts'
@@ -27,7 +27,7 @@ export async function settle(context: VmContext, record: VmRecord): Promise<VmRe
 }
 
 /** Records an outcome and lets go of all that a run holds; what still lives of it is ended. */
-export async function endWith(context: VmContext, record: VmRecord, outcome: Outcome): Promise<VmRecord> {
+export async function endWith(context: VmContext, record: VmRecord, outcome: RunOutcome): Promise<VmRecord> {
   const ended: VmRecord = { ...record, outcome }
   await context.records.write(ended)
   await release(context, ended)

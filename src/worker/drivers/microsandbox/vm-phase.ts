@@ -1,7 +1,7 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isMissing } from '../../../lib/is-missing.ts'
-import type { Outcome, SeenPhase } from '../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome, SeenPhase } from '../../../contract/workers/worker-protocol.ts'
 import { isAlive } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
@@ -9,7 +9,7 @@ import type { VmStatus } from './msb.ts'
 import type { VmRecord, WorkloadEnd } from './vm-records.ts'
 
 export type VmPhase =
-  { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: Outcome }
+  { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** What the machine shows of a run, beside its record. */
 export type VmEvidence = {
@@ -43,7 +43,10 @@ export function vmPhaseOf(record: VmRecord, evidence: VmEvidence): VmPhase {
   return { phase: 'ended', outcome: outcomeOfVm(evidence) }
 }
 
-function outcomeOf(end: Exclude<WorkloadEnd, { readonly kind: 'lost' }>, { hasRunOutOfMemory }: VmEvidence): Outcome {
+function outcomeOf(
+  end: Exclude<WorkloadEnd, { readonly kind: 'lost' }>,
+  { hasRunOutOfMemory }: VmEvidence,
+): RunOutcome {
   switch (end.kind) {
     case 'exited':
       return { kind: 'exited', code: end.code }
@@ -55,7 +58,7 @@ function outcomeOf(end: Exclude<WorkloadEnd, { readonly kind: 'lost' }>, { hasRu
 }
 
 /** A virtual machine that is gone without a word of a workload: its guest switched it off, or it died. */
-function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): Outcome {
+function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): RunOutcome {
   if (hasRunOutOfMemory) return { kind: 'out_of_memory' }
   if (status === 'stopped') return { kind: 'exited', code: 0 }
   return { kind: 'lost', message: 'the virtual machine ended unexpectedly' }

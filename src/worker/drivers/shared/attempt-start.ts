@@ -1,4 +1,4 @@
-import type { Outcome } from '../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import type { Log } from '../../../lib/log.ts'
 import { StartError } from '../driver.ts'
@@ -10,7 +10,7 @@ export type Attempt = {
   readonly signal: AbortSignal
   readonly bringUp: () => Promise<void>
   /** Records how the run ended and lets go of all that there is of it. */
-  readonly endWith: (outcome: Outcome) => Promise<unknown>
+  readonly endWith: (outcome: RunOutcome) => Promise<unknown>
 }
 
 /**

@@ -1,4 +1,4 @@
-import type { Outcome, WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome, WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { OrgId, RunId, SandboxId } from '../../../domain/ids.ts'
 
 /**
@@ -16,7 +16,7 @@ export type KeptRun<Started> = {
   readonly started: Started | null
   readonly is_stop_requested: boolean
   /** Set once the run has ended and why is known. */
-  readonly outcome: Outcome | null
+  readonly outcome: RunOutcome | null
   /** True once nothing of the run is left on this machine but its record. */
   readonly is_released: boolean
 }

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Outcome } from '../../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome } from '../../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../../domain/ids.ts'
 import { SENTENCES } from '../../../logs/sentences.ts'
 import type { OciContext } from '../context.ts'
@@ -27,7 +27,7 @@ export async function settle(context: OciContext, record: RunRecord): Promise<Ru
  * Records an outcome and lets go of all that a run holds, killing what may still live of it. Before, the last output is
  * read; behind it the log tells the end, once.
  */
-export async function endWith(context: OciContext, record: RunRecord, outcome: Outcome): Promise<RunRecord> {
+export async function endWith(context: OciContext, record: RunRecord, outcome: RunOutcome): Promise<RunRecord> {
   await context.captures.finish(record)
   const ended: RunRecord = { ...record, outcome }
   await context.records.write(ended)

@@ -1,5 +1,5 @@
 import { constants } from 'node:os'
-import type { Outcome, SeenPhase } from '../../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome, SeenPhase } from '../../../../contract/workers/worker-protocol.ts'
 import type { ExitFile, RunRecord } from './run-records.ts'
 
 /** What the machine shows of a run, beside its record. */
@@ -14,7 +14,7 @@ export type RunEvidence = {
 }
 
 export type RunPhase =
-  { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: Outcome }
+  { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** Where a run stands. What was recorded as its end stays its end. */
 export function phaseOf(record: RunRecord, evidence: RunEvidence): RunPhase {
@@ -46,7 +46,7 @@ export function mayBeKilled({ started }: RunRecord, code: number): boolean {
   return code === KILLED || (code === GVISOR_DIED && started?.runtime.name === 'runsc')
 }
 
-function outcomeOf(record: RunRecord, evidence: RunEvidence, code: number): Outcome {
+function outcomeOf(record: RunRecord, evidence: RunEvidence, code: number): RunOutcome {
   if (record.is_stop_requested) return { kind: 'stopped' }
   const signal = signalOf(code)
   if (evidence.hasRunOutOfMemory && mayBeKilled(record, code)) return { kind: 'out_of_memory' }
