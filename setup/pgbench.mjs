@@ -5,7 +5,7 @@ import { findProgram, isExecutable } from './find-program.mjs'
 import { say } from './say.mjs'
 
 /**
- * The path of pgbench, fetched into `folder` when this machine has none; undefined, after saying why, when that fails.
+ * The path of pgbench, fetched into `directoryPath` when this machine has none; undefined, after saying why, when that fails.
  * Debian keeps pgbench in the package of the whole server, which on install starts a database of its own; so the package
  * is only unpacked. It needs libpq5, which the set-up installs with it.
  */

@@ -59,7 +59,7 @@ export function ensureBase(projectRoot, cacheFolder) {
   return folder
 }
 
-/** Writes the source tree, with links to the base's packages, as a disk into `folder`; `tests` are what the guest runs. */
+/** Writes the source tree, with links to the base's packages, as a disk into `directoryPath`; `tests` are what the guest runs. */
 export function makeProjectDisk(projectRoot, tests, folder) {
   const tree = join(folder, 'project')
   const disk = join(folder, 'project.ext4')

@@ -54,7 +54,7 @@ export function makeControlDeps(
       groupOf: ({ sandbox }) => sandbox.org_id,
       maxItems: 256,
       maxInFlight: 2,
-      isEven: true,
+      isBalanced: true,
     }),
     together: makeBatch<Transition, Settled>({
       run: (wanted) => moveTogether(base, wanted),

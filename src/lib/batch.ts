@@ -10,15 +10,15 @@ export type BatchOptions<Item, Result> = {
    * Has large batches be as large as each other, so that while one is worked on elsewhere this process answers the one
    * before and takes in the next: it takes no more than its part of all that wait and are under way, and begins beside a
    * large one of its group only once as many wait. Left to themselves they fall into step, and one of the two sides stands
-   * still. What is no more than `EVEN_FROM_ITEMS` stays together.
+   * still. What is no more than `MIN_BALANCED_ITEMS` stays together.
    */
-  readonly isEven?: boolean
+  readonly isBalanced?: boolean
   /** Awaited after each batch, whose items have their results by then, before another takes its place: more come together. */
-  readonly rest?: () => Promise<void>
+  readonly pauseAfter?: () => Promise<void>
 }
 
 /** Fewer go together: a batch costs its commit and its round trips whatever it holds. */
-export const EVEN_FROM_ITEMS = 32
+export const MIN_BALANCED_ITEMS = 32
 
 type Waiting<Item, Result> = {
   readonly item: Item
@@ -37,22 +37,22 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
   let inFlight = 0
   let isScheduled = false
 
-  const sizeOfNext = (): number => {
+  const nextBatchSize = (): number => {
     const [first] = waiting
     if (first === undefined || inFlight >= maxInFlight) return 0
-    if (options.isEven !== true) return maxItems
-    const beside = underWay.get(groupOf(first.item)) ?? 0
-    if (beside >= EVEN_FROM_ITEMS && waiting.length < beside) return 0
-    const part = Math.ceil((waiting.length + beside) / maxInFlight)
-    return Math.min(maxItems, Math.max(part, EVEN_FROM_ITEMS))
+    if (options.isBalanced !== true) return maxItems
+    const inProgress = underWay.get(groupOf(first.item)) ?? 0
+    if (inProgress >= MIN_BALANCED_ITEMS && waiting.length < inProgress) return 0
+    const part = Math.ceil((waiting.length + inProgress) / maxInFlight)
+    return Math.min(maxItems, Math.max(part, MIN_BALANCED_ITEMS))
   }
 
   const schedule = (): void => {
-    if (isScheduled || sizeOfNext() === 0) return
+    if (isScheduled || nextBatchSize() === 0) return
     isScheduled = true
     setImmediate(() => {
       isScheduled = false
-      const size = sizeOfNext()
+      const size = nextBatchSize()
       const batch = waiting.slice(0, size)
       waiting = waiting.slice(size)
       inFlight += 1
@@ -61,7 +61,7 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
     })
   }
 
-  const leave = (group: string, count: number): void => {
+  const finish = (group: string, count: number): void => {
     const left = (underWay.get(group) ?? 0) - count
     if (left > 0) underWay.set(group, left)
     else underWay.delete(group)
@@ -72,10 +72,10 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
     for (const [group, { length }] of groups) underWay.set(group, (underWay.get(group) ?? 0) + length)
     await Promise.all([...groups.values()].map((group) => runGroup(options.run, group)))
     try {
-      await options.rest?.()
+      await options.pauseAfter?.()
     } finally {
       inFlight -= 1
-      for (const [group, { length }] of groups) leave(group, length)
+      for (const [group, { length }] of groups) finish(group, length)
       schedule()
     }
   }

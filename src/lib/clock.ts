@@ -34,7 +34,7 @@ export const systemClock: Clock = {
  * Why a sleep ends early that something woke. Aborting without a reason makes an error each time, with its stack: 30 us,
  * some forty times in each start of a sandbox (2026-11).
  */
-export const WOKEN = new Error('woken')
+export const NOTIFIED = new Error('woken')
 
 /** Sleeps until the time is over or the signal comes, whichever is first; resolves either way. */
 export async function interruptibleSleep(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {

@@ -4,7 +4,7 @@ import { isIPv6 } from 'node:net'
 const NETWORK_GROUPS = 4
 
 /** The address that a peer is counted by: an IPv4 address, also one in the form of IPv6, or the /64 of an IPv6 address. */
-export function countedAddress(address: string | undefined): string {
+export function rateLimitAddress(address: string | undefined): string {
   if (address === undefined) return 'unknown'
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]
   if (mapped !== undefined) return mapped

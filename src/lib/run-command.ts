@@ -38,7 +38,7 @@ export async function runCommand(
   args: readonly string[],
   options: CommandOptions,
 ): Promise<CommandResult> {
-  return await ownCommands.run(file, args, options)
+  return await localCommands.run(file, args, options)
 }
 
 /** Like `runCommand`, but a bad exit is a result; rejects only when the command can't be run or takes too long. */
@@ -75,7 +75,7 @@ export function tryCommand(file: string, args: readonly string[], options: Comma
 }
 
 /** Runs commands; by which process is its maker's business. */
-export type Commands = {
+export type CommandRunner = {
   /** As `runCommand` does. */
   readonly run: typeof runCommand
   /** As `tryCommand` does. */
@@ -83,7 +83,7 @@ export type Commands = {
 }
 
 /** Commands of a process that starts them in its own way. */
-export function makeCommands(attempt: typeof tryCommand): Commands {
+export function makeCommandRunner(attempt: typeof tryCommand): CommandRunner {
   return {
     attempt,
     async run(file, args, options) {
@@ -95,7 +95,7 @@ export function makeCommands(attempt: typeof tryCommand): Commands {
 }
 
 /** Commands that this process starts itself. */
-export const ownCommands: Commands = makeCommands(tryCommand)
+export const localCommands: CommandRunner = makeCommandRunner(tryCommand)
 
 function collect(stream: NodeJS.ReadableStream): () => string {
   const chunks: Buffer[] = []

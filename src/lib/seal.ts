@@ -5,12 +5,12 @@ import type { Random } from './random.ts'
 export interface Seal {
   /** Encrypts a text for one purpose and owner; the same `context` must be given to open it. */
   seal(text: string, context: string): Buffer
-  /** Opens what `seal` made. Throws `CannotOpen` when the key or the context differ, or a byte was changed. */
+  /** Opens what `seal` made. Throws `UnsealError` when the key or the context differ, or a byte was changed. */
   open(sealed: Buffer, context: string): string
 }
 
 /** What was sealed can't be opened: it was sealed with another key or for another context, or was changed since. */
-export class CannotOpen extends Error {
+export class UnsealError extends Error {
   constructor(cause: unknown) {
     super('what was sealed can’t be opened: its key or context is another, or it was changed', { cause })
     this.name = 'CannotOpen'
@@ -33,7 +33,7 @@ export function makeSeal(key: Buffer, random: Random): Seal {
       return Buffer.concat([Buffer.from([1]), nonce, cipher.getAuthTag(), ciphertext])
     },
     open(sealed, context) {
-      if (sealed[0] !== 1) throw new CannotOpen('a sealed value of an unknown version')
+      if (sealed[0] !== 1) throw new UnsealError('a sealed value of an unknown version')
       const nonce = sealed.subarray(1, 1 + NONCE_BYTES)
       const tag = sealed.subarray(1 + NONCE_BYTES, 1 + NONCE_BYTES + TAG_BYTES)
       const ciphertext = sealed.subarray(1 + NONCE_BYTES + TAG_BYTES)
@@ -44,13 +44,13 @@ export function makeSeal(key: Buffer, random: Random): Seal {
           .setAuthTag(tag)
         return Buffer.concat([decipher.update(ciphertext), decipher.final()]).toString('utf8')
       } catch (error) {
-        throw new CannotOpen(error)
+        throw new UnsealError(error)
       }
     },
   }
 }
 
 /** Tells two keys apart and nothing else of them: 32 bytes. */
-export function fingerprintOf(key: Buffer): Buffer {
+export function keyFingerprint(key: Buffer): Buffer {
   return createHmac('sha256', key).update('sandyard: which sealing key').digest()
 }

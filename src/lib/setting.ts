@@ -12,15 +12,15 @@ export type Setting<T> = {
 }
 
 /** Takes a text that is not empty: an empty address would mean all of them. */
-export const text: Setting<string>['parse'] = (value) =>
+export const nonEmptyText: Setting<string>['parse'] = (value) =>
   value === '' ? { accepted: 'a text that is not empty' } : { value }
 
 /** Takes the path of a folder and makes it absolute; an empty one would be the current folder. */
-export const folder: Setting<string>['parse'] = (seen) =>
+export const directoryPath: Setting<string>['parse'] = (seen) =>
   seen === '' ? { accepted: 'the path of a folder' } : { value: resolve(seen) }
 
 /** Takes the address of a server on the web, without a path; makes it an origin. */
-export const webAddress: Setting<string>['parse'] = (seen) => {
+export const httpOrigin: Setting<string>['parse'] = (seen) => {
   const url = URL.canParse(seen) ? new URL(seen) : null
   const isFine =
     url !== null &&
@@ -31,7 +31,7 @@ export const webAddress: Setting<string>['parse'] = (seen) => {
 }
 
 /** Takes whole numbers within bounds, both included. */
-export function wholeNumber(least: number, most: number): Setting<number>['parse'] {
+export function integerBetween(least: number, most: number): Setting<number>['parse'] {
   return (seen) => {
     const value = /^\d{1,9}$/.test(seen) ? Number(seen) : Number.NaN
     const accepted = `a whole number from ${String(least)} to ${String(most)}`

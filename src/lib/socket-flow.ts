@@ -6,19 +6,23 @@ export const HIGH_WATER_BYTES = 1024 * 1024
 export const LOW_WATER_BYTES = 256 * 1024
 
 /** How long a WebSocket may take to answer a goodbye, or to take more of what is before it, in milliseconds. */
-const GOODBYE_MS = 1_000
+const CLOSE_TIMEOUT_MS = 1_000
 
 /**
  * Gives on what one WebSocket receives to another, message by message, as fast as the other takes it. Messages that
  * arrive once the other is closing are dropped. `take` may refuse a message, by answering false.
  */
-export function forward(from: WebSocket, to: WebSocket, take: (isBinary: boolean) => boolean = () => true): void {
+export function forwardMessages(
+  from: WebSocket,
+  to: WebSocket,
+  take: (isBinary: boolean) => boolean = () => true,
+): void {
   const onSent = (): void => {
     if (from.isPaused && to.bufferedAmount < LOW_WATER_BYTES) from.resume()
   }
   from.on('message', (data, isBinary) => {
     if (!take(isBinary) || to.readyState !== to.OPEN) return
-    to.send(bytesOf(data), { binary: true }, onSent)
+    to.send(messageBytes(data), { binary: true }, onSent)
     if (to.bufferedAmount > HIGH_WATER_BYTES) from.pause()
   })
   to.once('close', () => {
@@ -27,7 +31,7 @@ export function forward(from: WebSocket, to: WebSocket, take: (isBinary: boolean
 }
 
 /** The bytes of a message. */
-export function bytesOf(data: RawData): Buffer {
+export function messageBytes(data: RawData): Buffer {
   if (Buffer.isBuffer(data)) return data
   return Array.isArray(data) ? Buffer.concat(data) : Buffer.from(data)
 }
@@ -36,7 +40,7 @@ export function bytesOf(data: RawData): Buffer {
  * Says goodbye behind what is still unsent, and cuts the connection when the peer neither takes more nor answers in time;
  * the library does after 30 s whatever it takes. May be repeated.
  */
-export function closeSocket(
+export function closeWebSocket(
   socket: WebSocket,
   { code, reason }: { readonly code: number; readonly reason: string },
 ): void {
@@ -47,7 +51,7 @@ export function closeSocket(
   const late = setInterval(() => {
     if (socket.bufferedAmount === 0 || socket.bufferedAmount >= unsent) socket.terminate()
     unsent = socket.bufferedAmount
-  }, GOODBYE_MS)
+  }, CLOSE_TIMEOUT_MS)
   socket.once('close', () => {
     clearInterval(late)
   })

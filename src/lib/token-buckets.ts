@@ -2,7 +2,7 @@
 export type Rate = { readonly perSec: number; readonly burst: number }
 
 /** What a bucket holds at a moment, in whole tokens and whole seconds rounded up. */
-export type Standing = {
+export type BucketState = {
   readonly remaining: number
   /** Until the bucket is full. */
   readonly fullAfterSecs: number
@@ -13,7 +13,7 @@ export type Standing = {
 /** A bucket of tokens for each key. Those that nobody uses are full again in a while, and are not kept. */
 export type TokenBuckets = {
   /** What the bucket of a key holds at `nowMs`, by a clock that only grows, and how long until it holds `tokens`. */
-  look(key: string, tokens: number, nowMs: number): Standing
+  peek(key: string, tokens: number, nowMs: number): BucketState
   /** Takes tokens, as many as there are when there are fewer. */
   take(key: string, tokens: number, nowMs: number): void
   /** How many keys are kept. */
@@ -23,7 +23,7 @@ export type TokenBuckets = {
 type Bucket = { readonly tokens: number; readonly atMs: number }
 
 /** Of the longest unused, so many are looked at with each that is added: those that are full are dropped. */
-const SWEPT_AT_ONCE = 2
+const SWEPT_PER_TAKE = 2
 
 /**
  * Makes buckets that are full at first. At most `maxKeys` are kept: beyond, the one longest unused is forgotten, which
@@ -41,12 +41,12 @@ export function makeTokenBuckets({ perSec, burst }: Rate, maxKeys: number): Toke
     let looked = 0
     for (const [key, bucket] of buckets) {
       if (buckets.size > maxKeys || tokensAt(bucket, nowMs) >= burst) buckets.delete(key)
-      if (++looked === SWEPT_AT_ONCE) return
+      if (++looked === SWEPT_PER_TAKE) return
     }
   }
 
   return {
-    look(key, tokens, nowMs) {
+    peek(key, tokens, nowMs) {
       const held = tokensAt(buckets.get(key), nowMs)
       const missing = Math.min(tokens, burst) - held
       return {

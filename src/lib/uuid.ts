@@ -34,12 +34,12 @@ export function makeUuids(clock: Clock, random: Random, fromMs = 0): Uuids {
 }
 
 /** When a UUIDv7 was made, in milliseconds since 1970. */
-export function timeOfUuid(uuid: string): number {
+export function uuidTimeMs(uuid: string): number {
   return Number.parseInt(uuid.replaceAll('-', '').slice(0, 12), 16)
 }
 
 /** The smallest UUIDv7 of an instant: with it a range of time becomes a range of identifiers. */
-export function firstUuidOf(instant: Date): string {
+export function minUuidAt(instant: Date): string {
   const bytes = Buffer.alloc(16)
   bytes.writeUIntBE(Math.max(0, instant.getTime()), 0, 6)
   return formatUuid(bytes)

@@ -1,25 +1,25 @@
 import { interruptibleSleep, type Clock } from './clock.ts'
 
-export type WhenQuietOptions = {
+export type DebounceOptions = {
   readonly clock: Clock
   /** How long nobody must have asked. */
-  readonly quietMs: number
+  readonly delayMs: number
   /** At the latest this long after the first who asked. */
-  readonly limitMs: number
+  readonly maxWaitMs: number
   /** Must not throw. */
   readonly work: () => void
 }
 
 /** Work that waits until it disturbs nobody. */
-export type WhenQuiet = {
+export type Debounced = {
   /** Lets the work be done once, soon. */
-  ask(): void
+  schedule(): void
   /** Forgets what was asked; later asks do nothing. */
   close(): void
 }
 
-/** See `WhenQuiet`. */
-export function makeWhenQuiet({ clock, quietMs, limitMs, work }: WhenQuietOptions): WhenQuiet {
+/** See `Debounced`. */
+export function debounce({ clock, delayMs, maxWaitMs, work }: DebounceOptions): Debounced {
   const closed = new AbortController()
   let isAsked = false
   let latestMs = 0
@@ -36,10 +36,10 @@ export function makeWhenQuiet({ clock, quietMs, limitMs, work }: WhenQuietOption
   }
 
   return {
-    ask() {
+    schedule() {
       const nowMs = clock.monotonicMs()
-      if (!isAsked) latestMs = nowMs + limitMs
-      dueMs = Math.min(nowMs + quietMs, latestMs)
+      if (!isAsked) latestMs = nowMs + maxWaitMs
+      dueMs = Math.min(nowMs + delayMs, latestMs)
       if (isAsked || closed.signal.aborted) return
       isAsked = true
       void wait() // never rejects: neither the sleep nor the work does

@@ -1,8 +1,8 @@
-import { interruptibleSleep, WOKEN, type Clock } from '../lib/clock.ts'
+import { interruptibleSleep, NOTIFIED, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Database, Queryable } from '../store/postgres/database.ts'
 import * as leads from '../store/workers/leads.ts'
-import type { Wake } from '../store/postgres/wake.ts'
+import type { Notifications } from '../store/postgres/wake.ts'
 
 /** The lead of the loops in the hands of this process. Dispose of it to give it up. */
 export interface Leadership extends AsyncDisposable {
@@ -22,7 +22,7 @@ export type LeadDeps = {
   readonly db: Database
   readonly clock: Clock
   readonly log: Log
-  readonly wake: Pick<Wake, 'publish' | 'subscribe'>
+  readonly wake: Pick<Notifications, 'publish' | 'subscribe'>
   /** A UUID of this process. */
   readonly holder: string
 }
@@ -75,7 +75,7 @@ function makeChallenge(clock: Clock): (seen: leads.Lead | null, sentAtMs: number
 /** A pause that a wake-up ends, also one that came before it began. */
 function makeRest({ clock, wake }: Pick<LeadDeps, 'clock' | 'wake'>, topic: string, signal: AbortSignal) {
   const woken = new AbortController()
-  const unsubscribe = wake.subscribe(topic, () => woken.abort(WOKEN))
+  const unsubscribe = wake.subscribe(topic, () => woken.abort(NOTIFIED))
   return {
     sleep: (ms: number) => interruptibleSleep(clock, ms, AbortSignal.any([woken.signal, signal])),
     [Symbol.dispose]: unsubscribe,

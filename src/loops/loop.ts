@@ -1,4 +1,4 @@
-import { interruptibleSleep, type Clock, WOKEN } from '../lib/clock.ts'
+import { interruptibleSleep, type Clock, NOTIFIED } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Leadership } from './lead.ts'
 
@@ -52,7 +52,7 @@ async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise
   let sleeper = new AbortController()
   const wake = (): void => {
     isWoken = true
-    sleeper.abort(WOKEN)
+    sleeper.abort(NOTIFIED)
   }
   const unsubscribes = loop.topics.map((topic) => deps.wake.subscribe(topic, wake))
   try {

@@ -1,4 +1,4 @@
-import { wholeNumber, type Setting } from '../lib/setting.ts'
+import { integerBetween, type Setting } from '../lib/setting.ts'
 
 /** How much a server process lets go on at once, and how fast. */
 export const LIMIT_SETTINGS = {
@@ -8,7 +8,7 @@ export const LIMIT_SETTINGS = {
     fallback: '1024',
     unit: 'requests',
     meaning: 'how many requests may wait for a sandbox at once; more are answered 429',
-    parse: wholeNumber(0, 1_000_000),
+    parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   logStreamCapacity: {
     variable: 'SANDYARD_LOG_STREAM_CAPACITY',
@@ -16,7 +16,7 @@ export const LIMIT_SETTINGS = {
     fallback: '1024',
     unit: 'streams',
     meaning: 'the most logs that are read or followed at once, counted by each server process; more are answered 429',
-    parse: wholeNumber(0, 1_000_000),
+    parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   logStreamsPerOrg: {
     variable: 'SANDYARD_LOG_STREAMS_PER_ORG',
@@ -24,7 +24,7 @@ export const LIMIT_SETTINGS = {
     fallback: '256',
     unit: 'streams',
     meaning: 'the most logs that one organization reads or follows at once, counted alike; more are answered 429',
-    parse: wholeNumber(0, 1_000_000),
+    parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   channelsPerSandbox: {
     variable: 'SANDYARD_CHANNELS_PER_SANDBOX',
@@ -33,7 +33,7 @@ export const LIMIT_SETTINGS = {
     unit: 'channels',
     meaning:
       'the most command channels that one sandbox has open at once, counted by each server process; more are answered 429',
-    parse: wholeNumber(1, 1_000_000),
+    parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   channelsPerOrg: {
     variable: 'SANDYARD_CHANNELS_PER_ORG',
@@ -42,7 +42,7 @@ export const LIMIT_SETTINGS = {
     unit: 'channels',
     meaning:
       'the most command channels that one organization has open at once, counted by each server process; more are answered 429',
-    parse: wholeNumber(1, 1_000_000),
+    parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   keyRequestsPerSec: {
     variable: 'SANDYARD_KEY_REQUESTS_PER_SEC',
@@ -51,7 +51,7 @@ export const LIMIT_SETTINGS = {
     unit: 'requests per s',
     meaning:
       'how many requests a second one API key may send on average, counted by each server process; 0 is no limit, more are answered 429',
-    parse: wholeNumber(0, 1_000_000),
+    parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   keyRequestBurst: {
     variable: 'SANDYARD_KEY_REQUEST_BURST',
@@ -59,7 +59,7 @@ export const LIMIT_SETTINGS = {
     fallback: '2000',
     unit: 'requests',
     meaning: 'how many requests one API key may send at once',
-    parse: wholeNumber(1, 10_000_000),
+    parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   orgRequestsPerSec: {
     variable: 'SANDYARD_ORG_REQUESTS_PER_SEC',
@@ -67,7 +67,7 @@ export const LIMIT_SETTINGS = {
     fallback: '2000',
     unit: 'requests per s',
     meaning: 'the same for all keys of one organization together',
-    parse: wholeNumber(0, 1_000_000),
+    parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   orgRequestBurst: {
     variable: 'SANDYARD_ORG_REQUEST_BURST',
@@ -75,7 +75,7 @@ export const LIMIT_SETTINGS = {
     fallback: '4000',
     unit: 'requests',
     meaning: 'how many requests one organization may send at once',
-    parse: wholeNumber(1, 10_000_000),
+    parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   refusedKeysPerSec: {
     variable: 'SANDYARD_REFUSED_KEYS_PER_SEC',
@@ -84,7 +84,7 @@ export const LIMIT_SETTINGS = {
     unit: 'requests per s',
     meaning:
       'how many requests a second with a key that nobody has are looked up for one address; 0 is no limit, more are answered 429',
-    parse: wholeNumber(0, 1_000_000),
+    parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   refusedKeyBurst: {
     variable: 'SANDYARD_REFUSED_KEY_BURST',
@@ -92,7 +92,7 @@ export const LIMIT_SETTINGS = {
     fallback: '200',
     unit: 'requests',
     meaning: 'how many of those one address may send at once',
-    parse: wholeNumber(1, 10_000_000),
+    parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   orgRequestsInFlight: {
     variable: 'SANDYARD_ORG_REQUESTS_IN_FLIGHT',
@@ -101,7 +101,7 @@ export const LIMIT_SETTINGS = {
     unit: 'requests',
     meaning:
       'the most requests of one organization that are being answered at once, those that wait included; more are answered 429. Below SANDYARD_WAIT_CAPACITY, so that no organization takes all waits',
-    parse: wholeNumber(1, 1_000_000),
+    parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   orgBodiesMib: {
     variable: 'SANDYARD_ORG_BODIES_MIB',
@@ -109,7 +109,7 @@ export const LIMIT_SETTINGS = {
     fallback: '64',
     unit: 'MiB',
     meaning: "the most that the JSON bodies of one organization's requests take at once; more are answered 429",
-    parse: wholeNumber(4, 65_536),
+    parse: integerBetween(4, 65_536),
   } satisfies Setting<number>,
   bodiesMib: {
     variable: 'SANDYARD_BODIES_MIB',
@@ -117,7 +117,7 @@ export const LIMIT_SETTINGS = {
     fallback: '256',
     unit: 'MiB',
     meaning: 'the same for all organizations together',
-    parse: wholeNumber(4, 65_536),
+    parse: integerBetween(4, 65_536),
   } satisfies Setting<number>,
   connectionCapacity: {
     variable: 'SANDYARD_CONNECTION_CAPACITY',
@@ -125,7 +125,7 @@ export const LIMIT_SETTINGS = {
     fallback: '32768',
     unit: 'connections',
     meaning: "the most connections that are open at once, workers' included; more are answered 429 and closed",
-    parse: wholeNumber(1, 1_000_000),
+    parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   connectionsPerAddress: {
     variable: 'SANDYARD_CONNECTIONS_PER_ADDRESS',
@@ -133,6 +133,6 @@ export const LIMIT_SETTINGS = {
     fallback: '16384',
     unit: 'connections',
     meaning: 'the most connections of one address; behind a proxy all clients have its address',
-    parse: wholeNumber(1, 1_000_000),
+    parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
 } as const

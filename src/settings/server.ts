@@ -1,7 +1,7 @@
 import { PUBLIC_HUB } from '../domain/spec/image-reference.ts'
 import { PLACEMENT_POLICIES, type PlacementPolicy } from '../domain/workers/placement.ts'
 import { LOG_LEVELS, type LogLevel } from '../lib/log.ts'
-import { folder, oneOf, text, wholeNumber, type Setting } from '../lib/setting.ts'
+import { directoryPath, oneOf, nonEmptyText, integerBetween, type Setting } from '../lib/setting.ts'
 
 /** The settings of the program and of the control plane. */
 export const SERVER_SETTINGS = {
@@ -11,7 +11,7 @@ export const SERVER_SETTINGS = {
     fallback: '127.0.0.1',
     unit: 'address',
     meaning: 'where the API listens',
-    parse: text,
+    parse: nonEmptyText,
   } satisfies Setting<string>,
   port: {
     variable: 'SANDYARD_PORT',
@@ -19,7 +19,7 @@ export const SERVER_SETTINGS = {
     fallback: '8080',
     unit: 'port',
     meaning: 'where the API listens; 0 picks a free one',
-    parse: wholeNumber(0, 65_535),
+    parse: integerBetween(0, 65_535),
   } satisfies Setting<number>,
   advertiseUrl: {
     variable: 'SANDYARD_ADVERTISE_URL',
@@ -40,7 +40,7 @@ export const SERVER_SETTINGS = {
     unit: 'folder',
     meaning:
       'everything that lasts: database, images, disks, keys (default: /var/lib/sandyard for root, else ~/.local/share/sandyard)',
-    parse: folder,
+    parse: directoryPath,
   } satisfies Setting<string>,
   apiKey: {
     variable: 'SANDYARD_API_KEY',
@@ -59,7 +59,7 @@ export const SERVER_SETTINGS = {
     fallback: null,
     unit: 'URL',
     meaning: 'your own PostgreSQL 15 or newer, in place of the embedded one; a process takes up to 22 connections',
-    parse: text,
+    parse: nonEmptyText,
   } satisfies Setting<string>,
   secretKey: {
     variable: 'SANDYARD_SECRET_KEY',
@@ -83,7 +83,7 @@ export const SERVER_SETTINGS = {
     fallback: PUBLIC_HUB,
     unit: 'host',
     meaning: 'the registry of image references without a host',
-    parse: text,
+    parse: nonEmptyText,
   } satisfies Setting<string>,
   placement: {
     variable: 'SANDYARD_PLACEMENT',
@@ -99,6 +99,6 @@ export const SERVER_SETTINGS = {
     fallback: '5000',
     unit: 'ms',
     meaning: 'from SIGTERM to SIGKILL when a sandbox is stopped',
-    parse: wholeNumber(0, 9_000),
+    parse: integerBetween(0, 9_000),
   } satisfies Setting<number>,
 } as const

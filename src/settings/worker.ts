@@ -1,4 +1,4 @@
-import { folder, oneOf, text, webAddress, wholeNumber, type Setting } from '../lib/setting.ts'
+import { directoryPath, oneOf, nonEmptyText, httpOrigin, integerBetween, type Setting } from '../lib/setting.ts'
 
 /** The settings of what runs sandboxes on a machine. */
 export const WORKER_SETTINGS = {
@@ -8,7 +8,7 @@ export const WORKER_SETTINGS = {
     fallback: null,
     unit: 'URL',
     meaning: 'with `sandyard worker`: where the control plane is; remembered from the first time on',
-    parse: webAddress,
+    parse: httpOrigin,
   } satisfies Setting<string>,
   joinToken: {
     variable: 'SANDYARD_JOIN_TOKEN',
@@ -16,7 +16,7 @@ export const WORKER_SETTINGS = {
     fallback: null,
     unit: 'text',
     meaning: 'with `sandyard worker`: the join token of `sandyard worker token`; needed the first time only',
-    parse: text,
+    parse: nonEmptyText,
   } satisfies Setting<string>,
   workerName: {
     variable: 'SANDYARD_WORKER_NAME',
@@ -24,7 +24,7 @@ export const WORKER_SETTINGS = {
     fallback: null,
     unit: 'text',
     meaning: "with `sandyard worker`: the worker's name (default: the host's)",
-    parse: text,
+    parse: nonEmptyText,
   } satisfies Setting<string>,
   driver: {
     variable: 'SANDYARD_DRIVER',
@@ -49,7 +49,7 @@ export const WORKER_SETTINGS = {
     fallback: '8192',
     unit: 'MiB',
     meaning: 'size of the writable disk of a sandbox that names none',
-    parse: wholeNumber(64, 1_048_576),
+    parse: integerBetween(64, 1_048_576),
   } satisfies Setting<number>,
   volumePoolGib: {
     variable: 'SANDYARD_VOLUME_POOL_GIB',
@@ -58,7 +58,7 @@ export const WORKER_SETTINGS = {
     unit: 'GiB',
     meaning:
       'size of the file that volumes live in, sparse; a larger one grows it at the next start (default: half of what is free at the first)',
-    parse: wholeNumber(1, 1_048_576),
+    parse: integerBetween(1, 1_048_576),
   } satisfies Setting<number>,
   sharedVolumesDir: {
     variable: 'SANDYARD_SHARED_VOLUMES_DIR',
@@ -66,7 +66,7 @@ export const WORKER_SETTINGS = {
     fallback: null,
     unit: 'folder',
     meaning: 'keeps volumes here, on a file system that all workers mount; caps on volumes are then refused',
-    parse: folder,
+    parse: directoryPath,
   } satisfies Setting<string>,
   storageSampleSecs: {
     variable: 'SANDYARD_STORAGE_SAMPLE_SECS',
@@ -74,7 +74,7 @@ export const WORKER_SETTINGS = {
     fallback: '60',
     unit: 's',
     meaning: 'how often a worker measures what its volumes take',
-    parse: wholeNumber(1, 86_400),
+    parse: integerBetween(1, 86_400),
   } satisfies Setting<number>,
   vcpuOvercommit: {
     variable: 'SANDYARD_VCPU_OVERCOMMIT',
@@ -82,7 +82,7 @@ export const WORKER_SETTINGS = {
     fallback: '8',
     unit: 'vCPUs per core',
     meaning: 'how many vCPUs a worker offers for each core it has',
-    parse: wholeNumber(1, 1_000),
+    parse: integerBetween(1, 1_000),
   } satisfies Setting<number>,
   networkPool: {
     variable: 'SANDYARD_NETWORK_POOL',
@@ -91,7 +91,7 @@ export const WORKER_SETTINGS = {
     unit: 'CIDR',
     meaning:
       'the IPv4 addresses of sandboxes; a /16 serves 16,383, and another is taken where a route of the machine meets it',
-    parse: text,
+    parse: nonEmptyText,
   } satisfies Setting<string>,
   readyAhead: {
     variable: 'SANDYARD_READY_AHEAD',
@@ -99,7 +99,7 @@ export const WORKER_SETTINGS = {
     fallback: '4',
     unit: 'count',
     meaning: 'disks and networks made ready before they are asked for',
-    parse: wholeNumber(0, 64),
+    parse: integerBetween(0, 64),
   } satisfies Setting<number>,
   logLimitMib: {
     variable: 'SANDYARD_LOG_LIMIT_MIB',
@@ -107,7 +107,7 @@ export const WORKER_SETTINGS = {
     fallback: '16',
     unit: 'MiB',
     meaning: "the most that a worker keeps of a sandbox's log; beyond it the oldest entries go",
-    parse: wholeNumber(1, 65_536),
+    parse: integerBetween(1, 65_536),
   } satisfies Setting<number>,
   logKeepHours: {
     variable: 'SANDYARD_LOG_KEEP_HOURS',
@@ -115,7 +115,7 @@ export const WORKER_SETTINGS = {
     fallback: '72',
     unit: 'h',
     meaning: "how long a sandbox's log is kept after its last entry, once it no longer runs",
-    parse: wholeNumber(0, 87_600),
+    parse: integerBetween(0, 87_600),
   } satisfies Setting<number>,
   shutdown: {
     variable: 'SANDYARD_SHUTDOWN',

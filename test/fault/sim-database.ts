@@ -7,7 +7,7 @@ import { Socket } from 'node:net'
 import { Client } from 'pg'
 import type { OrgId } from '../../src/domain/ids.ts'
 import { columnTypes } from '../../src/store/postgres/column-types.ts'
-import type { Answer, Database, Queryable, Statement } from '../../src/store/postgres/database.ts'
+import type { QueryResult, Database, Queryable, Statement } from '../../src/store/postgres/database.ts'
 import { DatabaseUnavailable } from '../../src/store/postgres/database-errors.ts'
 import type { Ending, Gates, Life } from './gates.ts'
 
@@ -21,7 +21,7 @@ export type Store = {
   /** Does `work` as a transaction that sees one organization, or all: undone when it rejects. */
   atomically<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T>
   /** Runs one statement. One that fails spoils the schedule: none should, alone. */
-  once<R extends Row>(scope: OrgId | 'system', statement: Statement): Promise<Answer<R>>
+  once<R extends Row>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<R>>
   /** Keeps what was written since `begin`: every later schedule begins with it. */
   keep(): Promise<void>
   /** How many messages went to the server so far. */
@@ -48,7 +48,7 @@ export async function openStore(connectionString: string): Promise<Store> {
     return client.query(text)
   }
   const queryable: Queryable = {
-    async query<R extends Row = Row>({ name, text, values }: Statement): Promise<Answer<R>> {
+    async query<R extends Row = Row>({ name, text, values }: Statement): Promise<QueryResult<R>> {
       roundTrips += 1
       const result = await client.query<R>({
         ...(name === undefined ? {} : { name }),
@@ -109,7 +109,7 @@ export function directDatabase(store: Store): Database {
     asOrg: (org, fn) => store.atomically(org, fn),
     asSystem: (fn) => store.atomically('system', fn),
     transaction: (scope, fn) => store.atomically(scope, fn),
-    commit: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
+    commitStatement: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
       store.atomically(scope, (q) => q.query<R>(statement)),
     close: () => Promise.resolve(),
   }
@@ -138,7 +138,7 @@ export function makeSimDatabase({ gates, store }: { readonly gates: Gates; reado
       asOrg: (org, fn) => fn(each(org)),
       asSystem: (fn) => fn(each('system')),
       transaction: (scope, fn) => gate('write', 'transaction', () => store.atomically(scope, fn)),
-      commit: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
+      commitStatement: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
         gate('write', statement.name ?? 'statement', () => store.atomically(scope, (q) => q.query<R>(statement))),
       close: () => Promise.resolve(),
     }

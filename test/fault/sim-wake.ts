@@ -1,8 +1,8 @@
-import type { Wake } from '../../src/store/postgres/wake.ts'
+import type { Notifications } from '../../src/store/postgres/wake.ts'
 import type { Gates, Life } from './gates.ts'
 
 /** The wake-ups of all processes of a schedule: within a process at once, to the others when their gate opens, or never. */
-export type WakeBus = { of(life: Life): Wake }
+export type WakeBus = { of(life: Life): Notifications }
 
 /** Makes the bus of one schedule. */
 export function makeWakeBus(gates: Gates): WakeBus {

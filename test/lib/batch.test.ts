@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { EVEN_FROM_ITEMS, makeBatch } from '../../src/lib/batch.ts'
+import { MIN_BALANCED_ITEMS, makeBatch } from '../../src/lib/batch.ts'
 
 test('each item gets its own result, in whatever batches they go', async () => {
   await fc.assert(
@@ -85,11 +85,11 @@ test('even batches take equal parts, and another begins beside a large one of it
     groupOf: (item) => item,
     maxItems: 100,
     maxInFlight: 2,
-    isEven: true,
+    isBalanced: true,
   })
   const turn = (): Promise<void> => new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
   const askFor = (count: number): Promise<string>[] => Array.from({ length: count }, () => ask('a'))
-  const half = EVEN_FROM_ITEMS + 2
+  const half = MIN_BALANCED_ITEMS + 2
   const asked = askFor(2 * half)
   await turn()
   assert.deepEqual(sizes, [half, half]) // both halves are under way
@@ -108,9 +108,9 @@ test('even batches take equal parts, and another begins beside a large one of it
   assert.deepEqual(sizes, [half, half, half, 1]) // what is under way of another group holds nobody up
   for (const end of ends.splice(0)) end()
   await Promise.all([...more, other])
-  const few = askFor(EVEN_FROM_ITEMS)
+  const few = askFor(MIN_BALANCED_ITEMS)
   await turn()
-  assert.deepEqual(sizes.slice(4), [EVEN_FROM_ITEMS]) // few go together
+  assert.deepEqual(sizes.slice(4), [MIN_BALANCED_ITEMS]) // few go together
   for (const end of ends) end()
   await Promise.all(few)
 })

@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { makeCalmLog } from '../../src/lib/calm-log.ts'
+import { rateLimitedLog } from '../../src/lib/calm-log.ts'
 import type { Log } from '../../src/lib/log.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 
 test('a failure that comes a thousand times a second leaves a few lines, which say how many were left out', () => {
   const lines: { readonly message: string; readonly fields: object }[] = []
   const clock = makeTestClock()
-  const log = makeCalmLog(collecting(lines), clock)
+  const log = rateLimitedLog(collecting(lines), clock)
   for (let i = 0; i < 1_000; i++) log.warn({ i }, 'refused')
   log.error({}, 'something else')
   assert.equal(lines.length, 6)

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { countedAddress } from '../../src/lib/remote-address.ts'
+import { rateLimitAddress } from '../../src/lib/remote-address.ts'
 
 test('an address is counted as itself, one of IPv6 as its /64, however it is written', () => {
   const cases: readonly (readonly [string | undefined, string])[] = [
@@ -13,5 +13,5 @@ test('an address is counted as itself, one of IPv6 as its /64, however it is wri
     ['::1', '0:0:0:0::/64'],
     [undefined, 'unknown'],
   ]
-  for (const [address, counted] of cases) assert.equal(countedAddress(address), counted)
+  for (const [address, counted] of cases) assert.equal(rateLimitAddress(address), counted)
 })

@@ -6,7 +6,7 @@ import { systemRandom, randomBelow } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
 import { once } from '../../src/lib/once.ts'
 import { makeSlots } from '../../src/lib/slots.ts'
-import { firstUuidOf, isUuid, makeUuids } from '../../src/lib/uuid.ts'
+import { minUuidAt, isUuid, makeUuids } from '../../src/lib/uuid.ts'
 
 test('a fixed number of places is never exceeded, and a place that is given back twice is one place', () => {
   const slots = makeSlots(2)
@@ -61,10 +61,10 @@ test('the first identifier of an instant sorts before every one that is made the
   const at = new Date('2026-11-21T12:00:00Z')
   const idAt = (ms: number): string =>
     makeUuids({ ...systemClock, now: () => new Date(at.getTime() + ms) }, systemRandom).next()
-  assert.ok(firstUuidOf(at) < idAt(0))
-  assert.ok(firstUuidOf(at) > idAt(-1))
-  assert.ok(isUuid(firstUuidOf(at)) && isUuid(firstUuidOf(new Date(-1))))
-  assert.ok(!isUuid(`${firstUuidOf(at)}\n`) && !isUuid(''))
+  assert.ok(minUuidAt(at) < idAt(0))
+  assert.ok(minUuidAt(at) > idAt(-1))
+  assert.ok(isUuid(minUuidAt(at)) && isUuid(minUuidAt(new Date(-1))))
+  assert.ok(!isUuid(`${minUuidAt(at)}\n`) && !isUuid(''))
 })
 
 test('a number below a limit is below it, and each comes', () => {

@@ -16,9 +16,9 @@ test('in any stretch of time a key gets at most the burst and what the rate adds
       let nowMs = 0
       for (const { afterMs, tokens } of asked) {
         nowMs += afterMs
-        const { enoughAfterSecs } = buckets.look('one', tokens, nowMs)
+        const { enoughAfterSecs } = buckets.peek('one', tokens, nowMs)
         if (enoughAfterSecs > 0) {
-          const later = buckets.look('one', tokens, nowMs + enoughAfterSecs * 1000)
+          const later = buckets.peek('one', tokens, nowMs + enoughAfterSecs * 1000)
           assert.equal(later.enoughAfterSecs, 0, 'who comes back when he was told to is served')
           continue
         }
@@ -38,9 +38,9 @@ test('in any stretch of time a key gets at most the burst and what the rate adds
 
 test('what costs more than a bucket holds is served from a full one, and takes it whole', () => {
   const buckets = makeTokenBuckets({ perSec: 1, burst: 5 }, 100)
-  assert.equal(buckets.look('one', 50, 0).enoughAfterSecs, 0)
+  assert.equal(buckets.peek('one', 50, 0).enoughAfterSecs, 0)
   buckets.take('one', 50, 0)
-  assert.deepEqual(buckets.look('one', 1, 0), { remaining: 0, fullAfterSecs: 5, enoughAfterSecs: 1 })
+  assert.deepEqual(buckets.peek('one', 1, 0), { remaining: 0, fullAfterSecs: 5, enoughAfterSecs: 1 })
 })
 
 test('keys that are not used are not kept, and however many there are, no more than the limit is', () => {

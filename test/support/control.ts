@@ -12,7 +12,7 @@ import { makeSeal } from '../../src/lib/seal.ts'
 import { makeSlots } from '../../src/lib/slots.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { openDatabase } from '../../src/store/postgres/database.ts'
-import { openWake } from '../../src/store/postgres/wake.ts'
+import { openNotifications } from '../../src/store/postgres/wake.ts'
 import { makeTestDatabase } from './postgres.ts'
 
 /** A control plane over a real database of its own, with its first organization. */
@@ -43,7 +43,7 @@ export async function makeTestControl(
     statementTimeoutMs: 20_000,
     log,
   })
-  const wake = await openWake({ connectionString: database.url, clock: systemClock, log, windowMs: 5 })
+  const wake = await openNotifications({ connectionString: database.url, clock: systemClock, log, windowMs: 5 })
   const deps = makeControlDeps({
     db,
     clock,

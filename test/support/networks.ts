@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import type { NetworkPolicy, NetworkSpec, Rule } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
-import { ownCommands } from '../../src/lib/run-command.ts'
+import { localCommands } from '../../src/lib/run-command.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import type { NetworksOptions } from '../../src/worker/network/make-networks.ts'
@@ -56,7 +56,7 @@ export async function networksOptions(
     hardDeny: [OUTSIDE.hardDenied],
     hasRebindProtection: true,
     readyAhead: 1,
-    commands: ownCommands,
+    commands: localCommands,
     clock: systemClock,
     random: systemRandom,
     log: makeLog('warn'),

@@ -18,7 +18,7 @@ import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import type { Log } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
-import { ownCommands, runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
+import { localCommands, runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
 import type { Container } from '../../src/worker/drivers/oci/exec/container.ts'
 import { DEFAULT_OCI_SETTINGS, type Images, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
@@ -222,7 +222,7 @@ function makeNetworks(prefix: string): SandboxNetworks {
     async attach(run) {
       const netnsPath = `/run/netns/${nameOf(run)}`
       mkdirSync('/run/netns', { recursive: true })
-      if (!existsSync(netnsPath)) await callSystem(ownCommands, ['network', netnsPath])
+      if (!existsSync(netnsPath)) await callSystem(localCommands, ['network', netnsPath])
       return { netnsPath, ipv4: null, resolvers: [] }
     },
     async detach(run) {

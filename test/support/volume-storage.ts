@@ -6,7 +6,7 @@ import { promisify } from 'node:util'
 import type { WantedVolume } from '../../src/contract/workers/worker-protocol.ts'
 import { asId, type OrgId, type VolumeId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
-import { ownCommands } from '../../src/lib/run-command.ts'
+import { localCommands } from '../../src/lib/run-command.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
@@ -50,7 +50,7 @@ export function makeStorageFixture(): StorageFixture {
         { uidShift: TEST_UID_SHIFT, clock: systemClock, log: makeLog('silent') },
       ),
     async remove() {
-      await unmountBelow(mountFolderOf(dir), { clock: systemClock, commands: ownCommands })
+      await unmountBelow(mountFolderOf(dir), { clock: systemClock, commands: localCommands })
       for (const path of [join(dir, '..'), mountFolderOf(dir)])
         if (existsSync(path)) rmSync(path, { recursive: true, force: true })
     },

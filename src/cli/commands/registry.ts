@@ -3,7 +3,7 @@ import { deleteCredential, listCredentials, saveCredential } from '../../control
 import { requireSealingKey } from '../../control/orgs/sealing-key.ts'
 import type { Acting } from '../../domain/orgs/caller.ts'
 import { systemRandom } from '../../lib/random.ts'
-import { fingerprintOf, makeSeal } from '../../lib/seal.ts'
+import { keyFingerprint, makeSeal } from '../../lib/seal.ts'
 import { runOnOrg, type OrgAction } from './act-on-org.ts'
 import type { OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
@@ -37,7 +37,7 @@ async function loggingIn(
   const { sealingKey } = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   const seal = makeSeal(sealingKey, systemRandom)
   return async (control, acting) => {
-    await requireSealingKey(control.db, fingerprintOf(sealingKey))
+    await requireSealingKey(control.db, keyFingerprint(sealingKey))
     const { id, host } = await saveCredential({ ...control, seal }, acting, { ...input, password })
     process.stdout.write(`saved for ${host}: credential ${id}\n`)
   }

@@ -1,5 +1,5 @@
 import { makeFirstOrg } from '../../control/orgs/bootstrap.ts'
-import { makeCalmLog } from '../../lib/calm-log.ts'
+import { rateLimitedLog } from '../../lib/calm-log.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
@@ -26,18 +26,18 @@ a second signal ends it at once. docs/replicas.md says what holds when one of se
 }
 
 async function runServe({ config }: Call): Promise<number> {
-  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
+  const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const stop = listenForStopSignals()
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
-  const signal = AbortSignal.any([stop, store.schema.outgrown])
+  const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   await requireNoUpServer(control)
   const first = await makeFirstOrg(control.deps, config.apiKey)
   printStatus('this process runs no sandboxes: that is for workers')
   printClientSetup(control.url, first?.key ?? null, config.apiKey !== null)
   await waitForAbort(signal)
-  store.schema.outgrown.throwIfAborted()
+  store.schema.incompatible.throwIfAborted()
   return 0
 }

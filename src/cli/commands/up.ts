@@ -1,6 +1,6 @@
 import { makeFirstOrg } from '../../control/orgs/bootstrap.ts'
 import { registerWorker } from '../../control/workers/worker-join.ts'
-import { makeCalmLog } from '../../lib/calm-log.ts'
+import { rateLimitedLog } from '../../lib/calm-log.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import { makeLog } from '../../lib/log.ts'
@@ -25,13 +25,13 @@ export const up: Command = {
 }
 
 async function runUp({ config }: Call): Promise<number> {
-  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
+  const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const stop = listenForStopSignals()
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(`data folder: ${config.dataDir}`)
   printStatus(config.databaseUrl === null ? 'starting the embedded PostgreSQL' : 'using the PostgreSQL of DATABASE_URL')
   await using store = await openStore(config, log)
-  const signal = AbortSignal.any([stop, store.schema.outgrown])
+  const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   if (config.databaseUrl !== null) requireNoOtherServer(control) // nobody else reaches the embedded one
   let missing: string | null = 'starting: the local worker is not ready yet'
@@ -53,7 +53,7 @@ async function runUp({ config }: Call): Promise<number> {
   printClientSetup(control.url, first?.key ?? null, config.apiKey !== null)
   await working // a worker that can't go on ends the program, with its reason
   if (machine !== null) await closeWorkerHost(config, machine)
-  store.schema.outgrown.throwIfAborted()
+  store.schema.incompatible.throwIfAborted()
   return 0
 }
 

@@ -8,7 +8,7 @@ import { openDatabase, type Database } from '../../store/postgres/database.ts'
 import { DataFolderInUse } from '../../store/embedded/data-lock.ts'
 import { startEmbedded } from '../../store/embedded/embedded.ts'
 import { migrate, readMigrations } from '../../store/postgres/migrate.ts'
-import { holdSchema, type SchemaHold } from '../../store/postgres/schema-hold.ts'
+import { lockSchema, type SchemaLock } from '../../store/postgres/schema-hold.ts'
 import { ensureDataFolder } from './data-folder.ts'
 
 export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', '..', 'migrations')
@@ -19,7 +19,7 @@ export type Store = {
   readonly connectionString: string
   /** The newest migration that this program knows. */
   readonly schemaVersion: number
-  readonly schema: SchemaHold
+  readonly schema: SchemaLock
 } & AsyncDisposable
 
 /** Connections for requests and for the program's own work: a page of a busy list takes one for some milliseconds. */
@@ -74,7 +74,7 @@ async function migrateAndOpen(connectionString: string, log: Log, stop: () => Pr
     await migrate(connectionString, MIGRATIONS_DIR, log)
     const migrations = await readMigrations(MIGRATIONS_DIR)
     await using opened = new AsyncDisposableStack()
-    const schema = opened.use(await holdSchema({ connectionString, migrations, clock: systemClock, log }))
+    const schema = opened.use(await lockSchema({ connectionString, migrations, clock: systemClock, log }))
     const db = await openDatabase({
       connectionString,
       tenantPoolSize: TENANT_CONNECTIONS,

@@ -19,8 +19,8 @@ import { makeJoinRoute } from '../../http/workers/join-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
 import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { pooledRandom, systemRandom } from '../../lib/random.ts'
-import { fingerprintOf, makeSeal } from '../../lib/seal.ts'
+import { bufferedRandom, systemRandom } from '../../lib/random.ts'
+import { keyFingerprint, makeSeal } from '../../lib/seal.ts'
 import { makeSlots } from '../../lib/slots.ts'
 import { makeUuids } from '../../lib/uuid.ts'
 import { detectLostWorkers } from '../../loops/detect-lost-workers.ts'
@@ -35,7 +35,7 @@ import { pruneKeys, pruneWorkerTokens, sweepTickets } from '../../loops/prune.ts
 import { rollUpUsage } from '../../loops/roll-up-usage.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
-import { openWake } from '../../store/postgres/wake.ts'
+import { openNotifications } from '../../store/postgres/wake.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
 import { serverLimits } from './limits-of.ts'
@@ -64,14 +64,14 @@ export async function startControl(
   store: Store,
   log: Log,
 ): Promise<RunningControl> {
-  await requireSealingKey(store.db, fingerprintOf(folder.sealingKey))
-  const wake = await openWake({
+  await requireSealingKey(store.db, keyFingerprint(folder.sealingKey))
+  const wake = await openNotifications({
     connectionString: store.connectionString,
     clock: systemClock,
     log,
     windowMs: WAKE_WINDOW_MS,
   })
-  const random = pooledRandom(systemRandom)
+  const random = bufferedRandom(systemRandom)
   const uuids = makeUuids(systemClock, random)
   const replica_id = uuids.next()
   const basis = { db: store.db, clock: systemClock, log, wake }

@@ -1,6 +1,6 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isMissing } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { Config } from '../../config.ts'
 import { fieldsNeedingOtherAbilities } from '../../domain/spec/required-abilities.ts'
 import { findInstallation, isolationOf, whatMicroVmsLack } from '../../worker/drivers/microsandbox/installation.ts'
@@ -85,7 +85,7 @@ async function hasEntries(folder: string): Promise<boolean> {
   try {
     return (await readdir(folder)).length > 0
   } catch (error) {
-    if (isMissing(error)) return false
+    if (isFileNotFound(error)) return false
     throw error
   }
 }

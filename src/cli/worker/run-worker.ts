@@ -1,7 +1,7 @@
 import { text } from 'node:stream/consumers'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
-import { makeCalmLog } from '../../lib/calm-log.ts'
+import { rateLimitedLog } from '../../lib/calm-log.ts'
 import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
@@ -31,7 +31,7 @@ export const REMOVED_EXIT_CODE = 3
 /** Joins a control plane unless that was done before, and runs sandboxes for it until SIGTERM. */
 export async function runWorker(call: Call): Promise<number> {
   const { config } = call
-  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
+  const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const token = await readJoinToken(call)
   const signal = listenForStopSignals()
   await ensureDataFolder(config.dataDir)
@@ -97,7 +97,7 @@ async function runUntilStopped(
   { machine, joined: { credential, joined } }: JoinedWorker,
   signal: AbortSignal,
 ): Promise<void> {
-  const log = makeCalmLog(makeLog(config.logLevel), systemClock)
+  const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const { url, worker_id, name } = joined
   warnIfUnencrypted(url)
   printStatus(`worker '${name}' (${worker_id}) of ${url}`)

@@ -1,7 +1,7 @@
 import { open, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type WorkerId } from '../../domain/ids.ts'
-import { isMissing } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
 
 /** Who this machine is as a worker. It makes its credential before it joins, so that it can ask again with the same one. */
 export type WorkerIdentity = {
@@ -24,7 +24,7 @@ export async function readIdentity(dataDir: string): Promise<WorkerIdentity | nu
     const { credential, joined } = JSON.parse(await readFile(identityFile(dataDir), 'utf8')) as WorkerIdentity // written below
     return { credential, joined: joined === null ? null : { ...joined, worker_id: asId<WorkerId>(joined.worker_id) } }
   } catch (error) {
-    if (isMissing(error)) return null
+    if (isFileNotFound(error)) return null
     throw new Error(`the worker's identity in ${identityFile(dataDir)} can't be read`, { cause: error })
   }
 }

@@ -1,7 +1,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { EventId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { firstUuidOf } from '../../lib/uuid.ts'
+import { minUuidAt } from '../../lib/uuid.ts'
 import * as events from '../../store/events/events.ts'
 import type { ControlDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
@@ -29,8 +29,8 @@ export async function listEvents(
     event_type,
     since,
     until,
-    fromId: since === null ? null : firstUuidOf(new Date(since.getTime() - ID_SLACK_MS)),
-    toId: until === null ? null : firstUuidOf(new Date(until.getTime() + ID_SLACK_MS)),
+    fromId: since === null ? null : minUuidAt(new Date(since.getTime() - ID_SLACK_MS)),
+    toId: until === null ? null : minUuidAt(new Date(until.getTime() + ID_SLACK_MS)),
   }
   const { org_id } = caller
   return readPage('events', input, (before, count) =>

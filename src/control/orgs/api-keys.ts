@@ -7,7 +7,7 @@ import { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 import * as apiKeys from '../../store/orgs/api-keys.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
-import { wakeAtCommit } from '../../store/postgres/wake-connection.ts'
+import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
 import type { Once } from '../requests/once.ts'
@@ -109,7 +109,7 @@ async function revokeIn(
   await apiKeys.revoke(tx, acting.org_id, id, deps.clock.now())
   const payload = { api_key_id: id, name: found.name }
   await tell(deps, tx, { ...acting, event_type: 'api_key_revoked', payload })
-  await wakeAtCommit(tx, [apiKeyTopic(id)]) // what the key has open ends
+  await notifyAtCommit(tx, [apiKeyTopic(id)]) // what the key has open ends
   return found.secret_sha256
 }
 

@@ -12,7 +12,7 @@ const USES_MAX = 256
 export function makeKeyUses({ db, log }: Pick<ControlDeps, 'db' | 'log'>): ControlDeps['noteKeyUse'] {
   const write = makeBatch<KeyUse, null>({
     async run(uses) {
-      await db.commit('system', apiKeys.noteUses(uses))
+      await db.commitStatement('system', apiKeys.noteUses(uses))
       return uses.map(() => null)
     },
     groupOf: () => '',

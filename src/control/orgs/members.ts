@@ -5,7 +5,7 @@ import { asId, type MemberId, type UserId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
-import { constraintOf, type Queryable } from '../../store/postgres/database.ts'
+import { violatedConstraint, type Queryable } from '../../store/postgres/database.ts'
 import * as members from '../../store/orgs/members.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import type { ControlDeps } from '../deps.ts'
@@ -40,7 +40,7 @@ export async function addMember(deps: WriteDeps, acting: Acting, input: NewMembe
   try {
     return await deps.db.transaction('system', (tx) => joinOrg(deps, tx, acting, { ...input, email }))
   } catch (error) {
-    if (constraintOf(error) !== 'members_org_user_key') throw error
+    if (violatedConstraint(error) !== 'members_org_user_key') throw error
     throw new Problem('name_already_exists', {
       message: `${email} is a member already`,
       details: { field: 'email', seen: email, accepted: 'an e-mail of nobody in this organization' },

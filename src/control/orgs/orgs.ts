@@ -5,10 +5,10 @@ import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/nam
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 import { slugFromName } from '../../domain/sandboxes/slugs.ts'
-import { constraintOf, type Queryable } from '../../store/postgres/database.ts'
+import { violatedConstraint, type Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as plans from '../../store/orgs/plans.ts'
-import { wakeAtCommit } from '../../store/postgres/wake-connection.ts'
+import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { joinOrg } from './members.ts'
 import { planNotFound } from './plans.ts'
@@ -50,7 +50,7 @@ export async function createOrg(
       return { id, slug }
     })
   } catch (error) {
-    if (constraintOf(error) !== 'orgs_slug_key') throw error
+    if (violatedConstraint(error) !== 'orgs_slug_key') throw error
     throw new Problem('name_already_exists', {
       message: `the slug '${slug}' is another organization's`,
       details: { field: 'slug', seen: slug, accepted: 'a slug that no organization has' },
@@ -96,7 +96,7 @@ export async function suspendOrg(deps: WriteDeps, acting: Acting, reason: string
     const now = deps.clock.now()
     await plans.saveTerms(tx, acting.org_id, { ...terms, suspended_at: now, now })
     await tell(deps, tx, { ...acting, event_type: 'org_suspended', payload: reason === null ? {} : { reason } })
-    await wakeAtCommit(tx, ['quotas', standingTopic(acting.org_id)])
+    await notifyAtCommit(tx, ['quotas', standingTopic(acting.org_id)])
   })
 }
 
@@ -128,5 +128,5 @@ async function putOnPlan(
   await requireHolding(tx, { ...plan.limits, ...terms.quota_overrides })
   await plans.saveTerms(tx, acting.org_id, { ...terms, plan: name, now: deps.clock.now() })
   await tell(deps, tx, { ...acting, event_type: 'org_plan_changed', payload: { plan: name, from: terms.plan } })
-  await wakeAtCommit(tx, ['quotas'])
+  await notifyAtCommit(tx, ['quotas'])
 }

@@ -3,7 +3,7 @@ import { isPlanName, parsePlanTerms, PLAN_NAME_RULE, type Plan } from '../../dom
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
 import * as plans from '../../store/orgs/plans.ts'
-import { wakeAtCommit } from '../../store/postgres/wake-connection.ts'
+import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { isSame, requireHolding } from './quotas.ts'
 import { tell } from '../events/tell.ts'
@@ -52,7 +52,7 @@ export async function setPlan(
     }
     for (const org_id of await plans.orgsOn(tx, name))
       await tell(deps, tx, { org_id, actor: OPERATOR, event_type: 'plan_changed', payload })
-    await wakeAtCommit(tx, ['quotas'])
+    await notifyAtCommit(tx, ['quotas'])
   })
 }
 

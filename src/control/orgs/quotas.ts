@@ -6,7 +6,7 @@ import { exhaustedPools, hoursUsed, type LimitName, type Limits } from '../../do
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
-import { wakeAtCommit } from '../../store/postgres/wake-connection.ts'
+import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { tell } from '../events/tell.ts'
 
@@ -75,7 +75,7 @@ async function changeOverrides(deps: SetDeps, acting: Acting, change: (from: Set
     await requireHolding(tx, overrides)
     await plans.saveTerms(tx, acting.org_id, { ...terms, quota_overrides: overrides, now: deps.clock.now() })
     await tell(deps, tx, { ...acting, event_type: 'quota_changed', payload: { overrides, from } })
-    await wakeAtCommit(tx, ['quotas'])
+    await notifyAtCommit(tx, ['quotas'])
   })
 }
 

@@ -1,7 +1,7 @@
 import type { OrgId } from '../../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import type { CannotOpen } from '../../lib/seal.ts'
+import type { UnsealError } from '../../lib/seal.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
 
@@ -22,7 +22,7 @@ export type Claims = {
   /** Whether an organization may have one more key remembered. */
   hasRoom(org: OrgId): Promise<boolean>
   /** Says in the log that what earlier processes remembered can't be opened: once, however many requests meet it. */
-  tellLost(error: CannotOpen): void
+  tellLost(error: UnsealError): void
 }
 
 /** Renews what is held, all together, as long as something is. */
@@ -40,7 +40,7 @@ export function makeClaims({ db, clock, log }: { db: Database; clock: Clock; log
       if (signal.aborted) return
       try {
         const until = new Date(clock.now().getTime() + CLAIM_MS)
-        await db.commit('system', idempotency.renew([...held.values()], until))
+        await db.commitStatement('system', idempotency.renew([...held.values()], until))
       } catch (error) {
         log.warn({ error }, 'claims of idempotency keys could not be renewed; it is tried again')
       }

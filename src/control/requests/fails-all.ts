@@ -1,4 +1,4 @@
-import { isLocked, isUnavailable } from '../../store/postgres/database.ts'
+import { isLockTimeout, isUnavailable } from '../../store/postgres/database.ts'
 
 /** How many waits for a lock are met before they are taken for one that stands before all, such as that of a table. */
 const LOCKED_MOST = 2
@@ -9,5 +9,5 @@ const LOCKED_MOST = 2
  */
 export function makeFailsAll(): (error: unknown) => boolean {
   let locked = 0
-  return (error) => isUnavailable(error) && (!isLocked(error) || ++locked > LOCKED_MOST)
+  return (error) => isUnavailable(error) && (!isLockTimeout(error) || ++locked > LOCKED_MOST)
 }

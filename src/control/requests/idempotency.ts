@@ -2,7 +2,7 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
-import { CannotOpen } from '../../lib/seal.ts'
+import { UnsealError } from '../../lib/seal.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
 import { CLAIM_MS, KEYS_PER_ORG_MAX } from './claims.ts'
 import type { ControlDeps } from '../deps.ts'
@@ -112,7 +112,7 @@ async function serving(deps: Deps, { ref, claimed, context }: Serving): Promise<
     once,
     async end(how) {
       try {
-        await deps.db.commit(ref.org_id, statementOf(deps, { ref, context }, how))
+        await deps.db.commitStatement(ref.org_id, statementOf(deps, { ref, context }, how))
       } catch (error) {
         // The claim runs out, and the next try finds what was done: the reply that there is goes out all the same.
         deps.log.warn({ error }, 'how a request under an Idempotency-Key ended could not be remembered')
@@ -129,7 +129,7 @@ async function openNote(deps: Deps, { ref, claimed, context }: Serving): Promise
   try {
     return openKept(deps, claimed.note, context)
   } catch (error) {
-    await deps.db.commit(ref.org_id, idempotency.giveUp(ref, deps.clock.now()))
+    await deps.db.commitStatement(ref.org_id, idempotency.giveUp(ref, deps.clock.now()))
     throw error
   }
 }
@@ -138,7 +138,7 @@ function openKept(deps: Deps, sealed: Buffer, context: string): string {
   try {
     return deps.seal.open(sealed, context)
   } catch (error) {
-    if (!(error instanceof CannotOpen)) throw error
+    if (!(error instanceof UnsealError)) throw error
     deps.claims.tellLost(error)
     throw replyLost('it was sealed with another key than this server has')
   }

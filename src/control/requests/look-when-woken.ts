@@ -1,9 +1,9 @@
-import { interruptibleSleep, WOKEN, type Clock } from '../../lib/clock.ts'
-import type { Wake } from '../../store/postgres/wake.ts'
+import { interruptibleSleep, NOTIFIED, type Clock } from '../../lib/clock.ts'
+import type { Notifications } from '../../store/postgres/wake.ts'
 
 export type Looking = {
   readonly clock: Clock
-  readonly wake: Pick<Wake, 'subscribe'>
+  readonly wake: Pick<Notifications, 'subscribe'>
   readonly topic: string
   /** What a lost wake-up costs, in milliseconds. */
   readonly everyMs: number
@@ -13,7 +13,7 @@ export type Looking = {
 export async function lookWhenWoken(looking: Looking, look: () => Promise<void>, signal: AbortSignal): Promise<void> {
   const { clock, wake, topic, everyMs } = looking
   let woken = new AbortController()
-  const unsubscribe = wake.subscribe(topic, () => woken.abort(WOKEN))
+  const unsubscribe = wake.subscribe(topic, () => woken.abort(NOTIFIED))
   try {
     while (!signal.aborted) {
       woken = new AbortController() // before the look: a wake-up that comes during it leads to another

@@ -1,7 +1,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Clock } from '../../lib/clock.ts'
-import { makeTokenBuckets, type Rate, type Standing, type TokenBuckets } from '../../lib/token-buckets.ts'
+import { makeTokenBuckets, type Rate, type BucketState, type TokenBuckets } from '../../lib/token-buckets.ts'
 
 /** How many requests a second; a rate of 0 is no limit. */
 export type RateLimits = {
@@ -51,7 +51,7 @@ export function makeRequestRates(limits: RateLimits, clock: Pick<Clock, 'monoton
       return { note: isKeys ? ofKey : ofOrg, refusal: null }
     },
     refuseStranger(address) {
-      const standing = strangers?.buckets.look(address, 1, clock.monotonicMs())
+      const standing = strangers?.buckets.peek(address, 1, clock.monotonicMs())
       if (strangers !== null && standing !== undefined && standing.enoughAfterSecs > 0)
         throw tooMany(strangers, standing)
     },
@@ -69,21 +69,21 @@ type Take = { readonly tokens: number; readonly nowMs: number }
 
 function refuse(limit: Limited | null, of: string, { tokens, nowMs }: Take): Counted | null {
   if (limit === null) return null
-  const standing = limit.buckets.look(of, tokens, nowMs)
+  const standing = limit.buckets.peek(of, tokens, nowMs)
   return standing.enoughAfterSecs > 0 ? { note: noteOf(limit, standing), refusal: tooMany(limit, standing) } : null
 }
 
 function take(limit: Limited | null, of: string, { tokens, nowMs }: Take): RateNote | null {
   if (limit === null) return null
   limit.buckets.take(of, tokens, nowMs)
-  return noteOf(limit, limit.buckets.look(of, 1, nowMs))
+  return noteOf(limit, limit.buckets.peek(of, 1, nowMs))
 }
 
-function noteOf({ burst }: Limited, { remaining, fullAfterSecs }: Standing): RateNote {
+function noteOf({ burst }: Limited, { remaining, fullAfterSecs }: BucketState): RateNote {
   return { limit: burst, remaining, resetSecs: fullAfterSecs }
 }
 
-function tooMany({ name, variable, perSec, burst }: Limited, { remaining, enoughAfterSecs }: Standing): Problem {
+function tooMany({ name, variable, perSec, burst }: Limited, { remaining, enoughAfterSecs }: BucketState): Problem {
   const how_to_change = `send fewer; whoever runs this installation can change it: ${variable}`
   return new Problem('rate_limited', {
     message: `too many requests: ${name} is ${String(perSec)} with ${String(burst)} at once; ${how_to_change}`,

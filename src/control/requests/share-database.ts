@@ -39,6 +39,6 @@ export function shareDatabase(db: Database, { connections, perOrg }: DatabaseSha
     ...db,
     asOrg: (org, fn) => ask(org, () => db.asOrg(org, fn)),
     transaction: (scope, fn) => ask(scope, () => db.transaction(scope, fn)),
-    commit: (scope, statement) => ask(scope, () => db.commit(scope, statement)),
+    commitStatement: (scope, statement) => ask(scope, () => db.commitStatement(scope, statement)),
   }
 }

@@ -31,7 +31,7 @@ export async function admitTogether(
   const [first] = wanted
   if (first === undefined) return []
   const { org_id } = first.sandbox
-  const { rows } = await deps.db.commit<admissions.Admitted>(
+  const { rows } = await deps.db.commitStatement<admissions.Admitted>(
     org_id,
     admissions.insertMany(org_id, wanted, { isJudged: false }),
   )

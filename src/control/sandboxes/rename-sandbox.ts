@@ -2,7 +2,7 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { Problem } from '../../domain/problem.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
-import { constraintOf } from '../../store/postgres/database.ts'
+import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { nameTaken } from './create-sandbox.ts'
 import type { ControlDeps } from '../deps.ts'
@@ -54,7 +54,7 @@ async function refusingTaken<T>(
   try {
     return await write()
   } catch (error) {
-    const constraint = constraintOf(error)
+    const constraint = violatedConstraint(error)
     if (constraint === 'sandboxes_name_key') throw nameTaken('name', to.name)
     if (constraint === 'sandboxes_slug_key') throw nameTaken('slug', to.slug)
     throw error

@@ -22,7 +22,7 @@ import * as quotas from '../../store/orgs/quotas.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { NewRun } from '../../store/sandboxes/standing-rows.ts'
 import * as standings from '../../store/sandboxes/standings.ts'
-import type { Wake } from '../../store/postgres/wake.ts'
+import type { Notifications } from '../../store/postgres/wake.ts'
 import { makeFailsAll } from '../requests/fails-all.ts'
 import { needsVolumes, settleRoom, settleVolumes, type Refused } from './transition-places.ts'
 import { stepOf, topicsOf, writtenOf, type Step } from './transition-writes.ts'
@@ -34,7 +34,7 @@ export type TransitionDeps = {
   readonly db: Database
   readonly clock: Clock
   readonly uuids: Uuids
-  readonly wake: Wake
+  readonly wake: Notifications
   /**
    * Called first in each transaction of `transition` and `transitionEach`; its rejection rolls that back and is the
    * rejection of the call. By it one who leads the loops moves nothing any more once another leads.

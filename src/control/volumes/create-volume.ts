@@ -2,7 +2,7 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { VOLUMES_MAX, type Volume } from '../../domain/volumes/volume.ts'
-import { constraintOf } from '../../store/postgres/database.ts'
+import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { ControlDeps } from '../deps.ts'
 import { replyLost, type Once } from '../requests/once.ts'
@@ -43,7 +43,7 @@ export async function createVolume(
       await tell(deps, tx, { org_id, actor, event_type: 'volume_created', payload })
     })
   } catch (error) {
-    if (constraintOf(error) === 'volumes_name_key') throw await nameTaken(deps, caller, name)
+    if (violatedConstraint(error) === 'volumes_name_key') throw await nameTaken(deps, caller, name)
     throw error
   }
   return { ...volume, used_bytes: null }

@@ -1,5 +1,5 @@
 import { SYNC_HOLD_MS, type SyncAnswer } from '../../contract/workers/worker-protocol.ts'
-import { interruptibleSleep, WOKEN } from '../../lib/clock.ts'
+import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { ControlDeps } from '../deps.ts'
 import { ticketTopic } from '../streams/dial-in.ts'
 import type { StillSync } from './still-syncs.ts'
@@ -21,7 +21,7 @@ export async function holdStill(
   let isWoken = false
   let sleeper = new AbortController()
   const rouse = (): void => {
-    sleeper.abort(WOKEN)
+    sleeper.abort(NOTIFIED)
   }
   signal.addEventListener('abort', rouse)
   const unsubscribes = [

@@ -1,7 +1,7 @@
 import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../../contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { interruptibleSleep, WOKEN } from '../../lib/clock.ts'
+import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { ControlDeps } from '../deps.ts'
 import { ticketTopic } from '../streams/dial-in.ts'
@@ -35,11 +35,11 @@ export async function holdSync(
   let sleeper = new AbortController()
   const wakeUp = (): void => {
     isWoken = true
-    sleeper.abort(WOKEN)
+    sleeper.abort(NOTIFIED)
   }
   const noteTicket = (): void => {
     hasTicket = true
-    sleeper.abort(WOKEN)
+    sleeper.abort(NOTIFIED)
   }
   const topics = [`worker:${worker}`, ...(report.storage.is_shared ? [SHARED_VOLUMES_TOPIC] : [])]
   const unsubscribes = [

@@ -6,14 +6,14 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as replicas from '../../store/workers/replicas.ts'
-import type { Wake } from '../../store/postgres/wake.ts'
+import type { Notifications } from '../../store/postgres/wake.ts'
 import { lookWhenWoken } from '../requests/look-when-woken.ts'
 
 export type ReplicasDeps = {
   readonly db: Database
   readonly clock: Clock
   readonly log: Log
-  readonly wake: Pick<Wake, 'publish' | 'subscribe'>
+  readonly wake: Pick<Notifications, 'publish' | 'subscribe'>
 }
 
 /** The topic of those who want to know of a process that comes. */

@@ -71,7 +71,7 @@ export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>)
     run: async (reports) => {
       const now = clock.now()
       const expiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
-      const { rows } = await db.commit<{ readonly id: WorkerId }>(
+      const { rows } = await db.commitStatement<{ readonly id: WorkerId }>(
         'system',
         stillWorkers.renewal(reports, { now, expiresAt }),
       )
@@ -81,7 +81,7 @@ export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>)
     groupOf: () => 'all',
     maxItems: BATCH_MAX,
     maxInFlight: 1,
-    rest: () => clock.sleep(GATHER_MS),
+    pauseAfter: () => clock.sleep(GATHER_MS),
   })
 
   const isSame = ({ mark, credentialSha256 }: Known, credential: string, { life, seq, digest }: ReportMark): boolean =>

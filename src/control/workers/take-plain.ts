@@ -26,7 +26,7 @@ export function makeTakePlain({ db, clock }: { readonly db: Database; readonly c
         if (other === undefined || isLater(report, other)) last.set(report.worker_id, report)
       }
       const plain = [...last.values()].map((report) => ({ ...report, resting: restingOf(report) }))
-      const { rows } = await db.commit<workerReports.TakenPlainReport>(
+      const { rows } = await db.commitStatement<workerReports.TakenPlainReport>(
         'system',
         workerReports.taking(plain, { now, expiresAt }),
       )

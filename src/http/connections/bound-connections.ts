@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { makePlaces } from '../../control/streams/places.ts'
-import { countedAddress } from '../../lib/remote-address.ts'
+import { rateLimitAddress } from '../../lib/remote-address.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from '../server/problem-reply.ts'
 import { formatRawReply } from './refuse-malformed.ts'
@@ -37,7 +37,7 @@ export function limitConnections(app: FastifyInstance, limits: ConnectionLimits,
   const open = new Map<Socket, SendProgress>()
   app.server.on('connection', (socket: Socket) => {
     try {
-      socket.once('close', connectionCounts.take(countedAddress(socket.remoteAddress)))
+      socket.once('close', connectionCounts.take(rateLimitAddress(socket.remoteAddress)))
     } catch (error) {
       socket.write(formatRawReply(renderProblem(problemOf(error, 0), uuids.next())))
       socket.destroySoon()

@@ -1,7 +1,7 @@
 import type { FastifyRequest } from 'fastify'
 import { includesScope, type Caller, type Scope } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
-import { countedAddress } from '../../lib/remote-address.ts'
+import { rateLimitAddress } from '../../lib/remote-address.ts'
 import type { RequestLimits } from '../requests/request-limits.ts'
 import type { UseCases } from '../use-cases.ts'
 
@@ -31,9 +31,9 @@ export async function authenticateRequest({ useCases, limits }: AuthenticateDeps
   const caller =
     key === undefined
       ? null
-      : await useCases.authenticate(key, () => limits?.rates.refuseStranger(countedAddress(sender.address)))
+      : await useCases.authenticate(key, () => limits?.rates.refuseStranger(rateLimitAddress(sender.address)))
   if (caller !== null) return caller
-  limits?.rates.noteStranger(countedAddress(sender.address))
+  limits?.rates.noteStranger(rateLimitAddress(sender.address))
   throw new Problem('invalid_api_key')
 }
 

@@ -1,6 +1,6 @@
 import type { WebSocket } from 'ws'
 import { CHANNEL_ENDS, channelEndOfWorkerCode, type ChannelEnd } from '../../contract/streams/channel-ends.ts'
-import { closeSocket, forward, pingEvery } from '../../lib/socket-flow.ts'
+import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/socket-flow.ts'
 
 export type BridgeOptions = {
   /** How often the client is asked whether it is still there, in milliseconds. */
@@ -34,8 +34,8 @@ export async function bridgeChannel(client: WebSocket, worker: WebSocket, option
   if (options.signal.aborted) onAbort()
   if (worker.readyState !== worker.OPEN) end('worker_lost')
   if (client.readyState !== client.OPEN) end('client_done')
-  forward(worker, client)
-  forward(client, worker, (isBinary) => {
+  forwardMessages(worker, client)
+  forwardMessages(client, worker, (isBinary) => {
     if (!isBinary) end('not_binary')
     return isBinary
   })
@@ -46,8 +46,8 @@ export async function bridgeChannel(client: WebSocket, worker: WebSocket, option
   worker.resume()
   const why = await decided.promise
   options.signal.removeEventListener('abort', onAbort)
-  closeSocket(client, CHANNEL_ENDS[why])
-  closeSocket(worker, CHANNEL_ENDS.client_done)
+  closeWebSocket(client, CHANNEL_ENDS[why])
+  closeWebSocket(worker, CHANNEL_ENDS.client_done)
   await closed
   return why
 }

@@ -6,7 +6,7 @@ import type { ControlDeps } from '../../control/deps.ts'
 import type { StrangerRates } from '../../control/requests/request-rates.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
-import { countedAddress } from '../../lib/remote-address.ts'
+import { rateLimitAddress } from '../../lib/remote-address.ts'
 import { makeSchemaCompiler } from '../requests/validate.ts'
 
 /** The largest request to join, in bytes. */
@@ -26,7 +26,7 @@ export function makeJoinRoute(
       const { protocol, token, credential_sha256, name, fallback_name } = parse(request.body)
       refuseProtocol(protocol)
       const credentialSha256 = Buffer.from(credential_sha256, 'hex')
-      const address = countedAddress(request.raw.socket.remoteAddress)
+      const address = rateLimitAddress(request.raw.socket.remoteAddress)
       rates?.refuseStranger(address)
       try {
         return await joinWorker(control, { token, credentialSha256, name, fallbackName: fallback_name })

@@ -20,7 +20,7 @@ import { isLater, type ReportPlace } from '../../domain/workers/report-place.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import { once } from '../../lib/once.ts'
-import { countedAddress } from '../../lib/remote-address.ts'
+import { rateLimitAddress } from '../../lib/remote-address.ts'
 import type { Relay } from '../../relay/relay.ts'
 import { senderOf, type Sender } from '../server/authenticate-request.ts'
 import { abortOnDisconnect } from '../connections/client-gone.ts'
@@ -172,7 +172,7 @@ function isSmall({ authorization, 'content-length': length }: IncomingHttpHeader
 
 async function workerOf({ control, rates }: GateDeps, sender: Sender): Promise<WorkerId> {
   const credential = credentialIn(sender.authorization)
-  const address = countedAddress(sender.address)
+  const address = rateLimitAddress(sender.address)
   const onStranger = (): void => rates?.refuseStranger(address)
   const worker = credential === null ? null : await authenticateWorker(control, credential, onStranger)
   if (worker !== null) return worker

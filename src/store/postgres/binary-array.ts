@@ -62,7 +62,7 @@ export function instants(values: readonly (Date | null)[]): Buffer {
 export function byteStrings(values: readonly (Buffer | null)[]): Buffer {
   let sizeBytes = HEAD_BYTES
   for (const value of values) sizeBytes += 4 + (value?.length ?? 0)
-  const array = begin(OID.bytea, values, sizeBytes)
+  const array = writeHead(OID.bytea, values, sizeBytes)
   let at = HEAD_BYTES
   for (const value of values) {
     at = array.writeInt32BE(value?.length ?? NULL, at)
@@ -85,7 +85,7 @@ function nibbleOf(code: number): number {
   return (code & 0xf) + (code > 0x40 ? 9 : 0)
 }
 
-function begin(oid: number, values: readonly unknown[], sizeBytes: number): Buffer {
+function writeHead(oid: number, values: readonly unknown[], sizeBytes: number): Buffer {
   const array = Buffer.allocUnsafe(sizeBytes)
   array.writeInt32BE(1, 0)
   array.writeInt32BE(values.includes(null) ? 1 : 0, 4)
@@ -98,7 +98,7 @@ function begin(oid: number, values: readonly unknown[], sizeBytes: number): Buff
 function encodeTexts(oid: number, values: readonly (string | null)[]): Buffer {
   let sizeBytes = HEAD_BYTES
   for (const value of values) sizeBytes += 4 + (value === null ? 0 : Buffer.byteLength(value))
-  const array = begin(oid, values, sizeBytes)
+  const array = writeHead(oid, values, sizeBytes)
   let at = HEAD_BYTES
   for (const value of values) {
     const writtenBytes = value === null ? NULL : array.write(value, at + 4)
@@ -114,7 +114,7 @@ function encodeFixed<Value>(
   values: readonly (Value | null)[],
   write: (array: Buffer, value: Value, at: number) => void,
 ): Buffer {
-  const array = begin(oid, values, HEAD_BYTES + values.length * (4 + valueBytes))
+  const array = writeHead(oid, values, HEAD_BYTES + values.length * (4 + valueBytes))
   let at = HEAD_BYTES
   for (const value of values) {
     array.writeInt32BE(value === null ? NULL : valueBytes, at)

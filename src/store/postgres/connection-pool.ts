@@ -17,39 +17,39 @@ export type PooledConnection = Connection & {
  * refused at once, none waits and nothing piles up; the pool itself tries until the server is back.
  */
 export interface ConnectionPool {
-  /** Rejects with `DatabaseUnavailable`: at once while the database is away or when too many wait, else after `WAIT_LIMIT_MS`. */
-  take(): Promise<PooledConnection>
-  giveBack(connection: PooledConnection): void
+  /** Rejects with `DatabaseUnavailable`: at once while the database is away or when too many wait, else after `ACQUIRE_TIMEOUT_MS`. */
+  acquire(): Promise<PooledConnection>
+  release(connection: PooledConnection): void
   /** The server answered a statement: it is not away. */
-  noteAnswer(): void
+  recordAnswer(): void
   /** A connection fell silent: those that nobody uses may be as dead, and are closed. */
-  noteSilence(): void
+  recordSilence(): void
   /** Gives up a connection, unless it is the only one: another pool has none, and the server has no more. */
-  spareOne(): void
+  shedOne(): void
   /** Why everything is refused now, or null. */
-  readonly away: Error | null
+  readonly outage: Error | null
   /** Waits for what is lent and closes everything. May be repeated. */
   close(): Promise<void>
 }
 
-export type PoolOptions = {
+export type ConnectionPoolOptions = {
   readonly name: string
   readonly connection: ConnectionOptions
   /** The most connections. It works with fewer, down to one, where the server has no more. */
   readonly max: number
   readonly log: Log
   /** Called when the server has no connection for a pool that has none. */
-  readonly onCrowded: () => void
+  readonly onServerFull: () => void
 }
 
 /** How long a request waits for a connection, new or given back. */
-const WAIT_LIMIT_MS = 5_000
+const ACQUIRE_TIMEOUT_MS = 5_000
 /** The most requests that wait; 20 connections serve some thousands in a second. */
-const WAITING_LIMIT = 4_096
+const MAX_WAITERS = 4_096
 /** How long an unused connection stays open. */
 const IDLE_MS = 60_000
 /** So many stay open unused: on a server whose connections others take, they are what there is to go on with. */
-const KEPT = 2
+const MIN_IDLE = 2
 /** The pause before the next attempt to reach a server that is away: doubled after each failure. */
 const FIRST_RETRY_MS = 100
 const LAST_RETRY_MS = 1_000
@@ -63,7 +63,7 @@ type Waiter = {
 }
 
 /** Makes an empty pool; it connects when it is first asked. */
-export function makeConnectionPool(options: PoolOptions): ConnectionPool {
+export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPool {
   const { max, log } = options
   const idle = new Map<PooledConnection, NodeJS.Timeout>()
   const waiting = new Set<Waiter>()
@@ -75,7 +75,7 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
   let answers = 0
   let away: Error | null = null
   let isGrowthPaused = false
-  let mustSpare = false
+  let mustShed = false
 
   async function connect(): Promise<void> {
     size += 1
@@ -83,23 +83,23 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
     try {
       const made: { connection: PooledConnection | null } = { connection: null }
       const opened = await openConnection(options.connection, (error) => {
-        if (made.connection !== null) lose(made.connection, error)
+        if (made.connection !== null) onLost(made.connection, error)
       })
       connecting -= 1
       made.connection = Object.assign(opened, { scope: null, isBroken: false })
-      noteAnswer()
-      offer(made.connection)
+      recordAnswer()
+      handOver(made.connection)
     } catch (error) {
       connecting -= 1
-      leave()
-      refused(error instanceof Error ? error : new Error(String(error)))
+      discount()
+      onConnectFailed(error instanceof Error ? error : new Error(String(error)))
     }
   }
 
-  function refused(error: Error): void {
+  function onConnectFailed(error: Error): void {
     if (closed.signal.aborted || size > connecting) return pauseGrowth()
-    if (isOutOfConnections(error)) options.onCrowded()
-    if (connecting === 0) goAway(error)
+    if (isOutOfConnections(error)) options.onServerFull()
+    if (connecting === 0) beginOutage(error)
   }
 
   function pauseGrowth(): void {
@@ -116,16 +116,16 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
     while (size < max && connecting < waiting.size) void connect() // it never rejects
   }
 
-  function goAway(cause: Error): void {
+  function beginOutage(cause: Error): void {
     if (away !== null || closed.signal.aborted) return
     away = cause
     log.warn({ error: cause, pool: options.name }, 'the database is away: what needs it is refused until it is back')
     refuseWaiting(new DatabaseUnavailable(AWAY, { cause }))
     dropIdle()
-    void comeBack() // it never rejects
+    void reconnect() // it never rejects
   }
 
-  async function comeBack(): Promise<void> {
+  async function reconnect(): Promise<void> {
     for (let pauseMs = FIRST_RETRY_MS; away !== null; pauseMs = Math.min(pauseMs * 2, LAST_RETRY_MS)) {
       await pause(pauseMs, closed.signal)
       if (closed.signal.aborted) return
@@ -133,7 +133,7 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
     }
   }
 
-  function noteAnswer(): void {
+  function recordAnswer(): void {
     answers += 1
     if (away === null) return
     away = null
@@ -149,7 +149,7 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
   }
 
   /** To who waits longest, or among the unused. */
-  function offer(connection: PooledConnection): void {
+  function handOver(connection: PooledConnection): void {
     if (connection.isBroken || closed.signal.aborted) return drop(connection)
     const [waiter] = waiting
     if (waiter !== undefined) {
@@ -157,11 +157,11 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
       clearTimer(waiter.limit)
       waiter.resolve(connection)
     } else if (size > max) drop(connection)
-    else keep(connection)
+    else keepIdle(connection)
   }
 
-  function keep(connection: PooledConnection): void {
-    const expire = (): void => (size > KEPT ? drop(connection) : keep(connection))
+  function keepIdle(connection: PooledConnection): void {
+    const expire = (): void => (size > MIN_IDLE ? drop(connection) : keepIdle(connection))
     idle.set(connection, setTimer(expire, IDLE_MS).unref())
   }
 
@@ -169,7 +169,7 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
     forget(connection)
     const end = connection.close().finally(() => ends.delete(end))
     ends.add(end)
-    leave()
+    discount()
     grow()
   }
 
@@ -182,12 +182,12 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
     for (const connection of idle.keys()) drop(connection)
   }
 
-  function leave(): void {
+  function discount(): void {
     size -= 1
     if (size === 0 && closed.signal.aborted) drained.resolve()
   }
 
-  function lose(connection: PooledConnection, error: Error): void {
+  function onLost(connection: PooledConnection, error: Error): void {
     connection.isBroken = true // the statement under way, or the next one, reports it
     if (!idle.has(connection)) return
     log.warn({ error }, 'an idle database connection was lost')
@@ -195,7 +195,7 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
   }
 
   return {
-    async take() {
+    async acquire() {
       if (closed.signal.aborted) throw new DatabaseUnavailable('the database is closed')
       if (away !== null) throw new DatabaseUnavailable(AWAY, { cause: away })
       const ready = [...idle.keys()].at(-1)
@@ -203,34 +203,34 @@ export function makeConnectionPool(options: PoolOptions): ConnectionPool {
         forget(ready)
         return ready
       }
-      if (waiting.size >= WAITING_LIMIT) throw new DatabaseUnavailable('too many wait for a connection to the database')
+      if (waiting.size >= MAX_WAITERS) throw new DatabaseUnavailable('too many wait for a connection to the database')
       return new Promise((resolve, reject) => {
         const answersBefore = answers
         const giveUp = (): void => {
           waiting.delete(waiter)
           reject(new DatabaseUnavailable('no connection to the database came free in time'))
-          if (answers === answersBefore) goAway(new Error('the database gives no answer'))
+          if (answers === answersBefore) beginOutage(new Error('the database gives no answer'))
         }
-        const waiter = { resolve, reject, limit: setTimer(giveUp, WAIT_LIMIT_MS) }
+        const waiter = { resolve, reject, limit: setTimer(giveUp, ACQUIRE_TIMEOUT_MS) }
         waiting.add(waiter)
         grow()
       })
     },
-    giveBack(connection) {
-      if (!mustSpare) return offer(connection)
-      mustSpare = false
+    release(connection) {
+      if (!mustShed) return handOver(connection)
+      mustShed = false
       drop(connection)
     },
-    noteAnswer,
-    noteSilence: dropIdle,
-    spareOne() {
+    recordAnswer,
+    recordSilence: dropIdle,
+    shedOne() {
       if (size - connecting <= 1) return
       pauseGrowth()
       const [unused] = idle.keys()
-      if (unused === undefined) mustSpare = true
+      if (unused === undefined) mustShed = true
       else drop(unused)
     },
-    get away() {
+    get outage() {
       return away
     },
     async close() {

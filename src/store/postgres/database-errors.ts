@@ -10,7 +10,7 @@ export class UnsuitableDatabase extends Error {}
  * The name of the constraint (unique, foreign key, check, not null, exclusion) that a statement would have broken, also
  * when the error was wrapped as a cause; null for every other error.
  */
-export function constraintOf(error: unknown): string | null {
+export function violatedConstraint(error: unknown): string | null {
   const refusal = databaseErrorIn(error)
   return refusal?.code?.startsWith(INTEGRITY_CLASS) === true ? (refusal.constraint ?? null) : null
 }
@@ -20,7 +20,7 @@ export function constraintOf(error: unknown): string | null {
  * answer 503. Judged by SQLSTATE, never by words.
  */
 export function isUnavailable(error: unknown): boolean {
-  if (causes(error).some((cause) => cause instanceof DatabaseUnavailable)) return true
+  if (causeChain(error).some((cause) => cause instanceof DatabaseUnavailable)) return true
   const code = databaseErrorIn(error)?.code
   return code !== undefined && (UNAVAILABLE_CODES.has(code) || UNAVAILABLE_CLASSES.has(code.slice(0, 2)))
 }
@@ -29,7 +29,7 @@ export function isUnavailable(error: unknown): boolean {
  * Whether a transaction that failed so was rolled back for a reason that its next try need not meet: serialization
  * failure, deadlock, or a plan that a migration made void.
  */
-export function mayRepeatTransaction(error: unknown): boolean {
+export function isRetryable(error: unknown): boolean {
   const refusal = databaseErrorIn(error)
   return refusal?.code === '40001' || refusal?.code === '40P01' || isStalePlan(error)
 }
@@ -50,7 +50,7 @@ export function endsConnection(error: unknown): boolean {
 }
 
 /** Whether a statement waited too long for what somebody else has locked; the rest of the database may be well. */
-export function isLocked(error: unknown): boolean {
+export function isLockTimeout(error: unknown): boolean {
   return databaseErrorIn(error)?.code === '55P03'
 }
 
@@ -60,7 +60,7 @@ export function isOutOfConnections(error: unknown): boolean {
 }
 
 /** Whether an error is the server's answer to a statement, after which the connection can be used. */
-export function isAnswer(error: unknown): boolean {
+export function isServerAnswer(error: unknown): boolean {
   return error instanceof DatabaseError && !endsConnection(error)
 }
 
@@ -93,10 +93,10 @@ const UNAVAILABLE_CODES: ReadonlySet<string> = new Set([
 const CAUSES_LIMIT = 8
 
 function databaseErrorIn(error: unknown): DatabaseError | null {
-  return causes(error).find((cause) => cause instanceof DatabaseError) ?? null
+  return causeChain(error).find((cause) => cause instanceof DatabaseError) ?? null
 }
 
-function causes(error: unknown): readonly unknown[] {
+function causeChain(error: unknown): readonly unknown[] {
   const chain: unknown[] = []
   for (let cause = error; cause !== undefined && chain.length < CAUSES_LIMIT;) {
     chain.push(cause)

@@ -3,13 +3,13 @@ import type { OrgId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import { isUuid } from '../../lib/uuid.ts'
 import { columnTypes } from './column-types.ts'
-import { makeConnectionPool, type ConnectionPool, type PoolOptions } from './connection-pool.ts'
-import { mayRepeatTransaction } from './database-errors.ts'
-import { lend, type Answer, type Queryable, type Session, type Statement } from './session.ts'
-import { refuseUnsuitable } from '../workers/suitability.ts'
+import { makeConnectionPool, type ConnectionPool, type ConnectionPoolOptions } from './connection-pool.ts'
+import { isRetryable } from './database-errors.ts'
+import { withSession, type QueryResult, type Queryable, type Session, type Statement } from './session.ts'
+import { checkServerSuitable } from '../workers/suitability.ts'
 
-export { constraintOf, isLocked, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
-export type { Answer, Queryable, Statement } from './session.ts'
+export { violatedConstraint, isLockTimeout, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
+export type { QueryResult, Queryable, Statement } from './session.ts'
 
 /**
  * PostgreSQL as this program sees it. The tables' row-level security compares the setting `sandyard.org` with each row's
@@ -29,7 +29,7 @@ export interface Database {
    */
   transaction<T>(scope: OrgId | 'system', fn: (tx: Queryable) => Promise<T>): Promise<T>
   /** Runs one statement as a transaction of its own, tried again as `transaction` is: one round trip in place of three. */
-  commit<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<Answer<Row>>
+  commitStatement<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<Row>>
   /** Waits for what runs (the statement timeout bounds it) and closes every connection. */
   close(): Promise<void>
 }
@@ -55,40 +55,40 @@ export const TRANSACTION_TRIES = 4
 const LOCK_TIMEOUT_MS = 4_000
 
 /** The setting's value that row-level security lets see every organization. */
-const EVERY_ORG = '*'
+const ALL_ORGS = '*'
 
 /**
  * Opens both pools. Rejects with `UnsuitableDatabase` when the server is too old or its role is not bound by row-level
  * security, with `DatabaseUnavailable` when it can't be reached. The schema must be there already: see `migrate.ts`.
  */
 export async function openDatabase(options: DatabaseOptions): Promise<Database> {
-  const tenantPool: ConnectionPool = makePool(options, {
+  const tenantPool: ConnectionPool = makePoolFor(options, {
     name: 'tenants',
     max: options.tenantPoolSize,
-    onCrowded: () => {
-      systemPool.spareOne()
+    onServerFull: () => {
+      systemPool.shedOne()
     },
   })
-  const systemPool: ConnectionPool = makePool(options, {
+  const systemPool: ConnectionPool = makePoolFor(options, {
     name: 'system',
     max: options.systemPoolSize,
-    onCrowded: () => {
-      tenantPool.spareOne()
+    onServerFull: () => {
+      tenantPool.shedOne()
     },
   })
 
-  const lendOf = async <T>(scope: OrgId | 'system', use: (session: Session) => Promise<T>): Promise<T> => {
-    if (scope === 'system') return lend({ ...options, pool: systemPool, scope: EVERY_ORG }, use)
+  const useSession = async <T>(scope: OrgId | 'system', use: (session: Session) => Promise<T>): Promise<T> => {
+    if (scope === 'system') return withSession({ ...options, pool: systemPool, scope: ALL_ORGS }, use)
     if (!isUuid(scope)) throw new Error('an organization id that is no UUID must never reach the database')
-    return lend({ ...options, pool: tenantPool, scope }, use)
+    return withSession({ ...options, pool: tenantPool, scope }, use)
   }
 
-  async function tryAgain<T>(work: () => Promise<T>): Promise<T> {
+  async function withRetries<T>(work: () => Promise<T>): Promise<T> {
     for (let tried = 1; ; tried++) {
       try {
         return await work()
       } catch (error) {
-        if (tried === TRANSACTION_TRIES || !mayRepeatTransaction(error)) throw error
+        if (tried === TRANSACTION_TRIES || !isRetryable(error)) throw error
         options.log.debug({ error, tried }, 'a transaction is tried again')
       }
     }
@@ -100,16 +100,17 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
   }
 
   const database: Database = {
-    asOrg: (org, fn) => lendOf(org, fn),
-    asSystem: (fn) => lendOf('system', fn),
-    transaction: (scope, fn) => tryAgain(() => lendOf(scope, (session) => runTransaction(session, fn, options.log))),
-    commit: <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) =>
-      tryAgain(() => lendOf(scope, (session) => session.query<Row>(statement))),
+    asOrg: (org, fn) => useSession(org, fn),
+    asSystem: (fn) => useSession('system', fn),
+    transaction: (scope, fn) =>
+      withRetries(() => useSession(scope, (session) => runTransaction(session, fn, options.log))),
+    commitStatement: <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) =>
+      withRetries(() => useSession(scope, (session) => session.query<Row>(statement))),
     close: () => (closing ??= closeAll()),
   }
 
   try {
-    await lendOf('system', refuseUnsuitable)
+    await useSession('system', checkServerSuitable)
   } catch (error) {
     await database.close()
     throw error
@@ -142,7 +143,10 @@ async function rollBack(session: Session, log: Log): Promise<void> {
   }
 }
 
-function makePool(options: DatabaseOptions, own: Pick<PoolOptions, 'name' | 'max' | 'onCrowded'>): ConnectionPool {
+function makePoolFor(
+  options: DatabaseOptions,
+  own: Pick<ConnectionPoolOptions, 'name' | 'max' | 'onServerFull'>,
+): ConnectionPool {
   return makeConnectionPool({
     ...own,
     log: options.log,

@@ -5,7 +5,7 @@ import { Client, DatabaseError } from 'pg'
 import type { Log } from '../../lib/log.ts'
 import { UnsuitableDatabase } from './database-errors.ts'
 import { queryableOn, type Queryable } from './session.ts'
-import { refuseUnsuitable } from '../workers/suitability.ts'
+import { checkServerSuitable } from '../workers/suitability.ts'
 
 /** What `migrate` did: the names of the migrations that this call applied, and the number of the newest there is. */
 export type MigrateResult = { readonly applied: readonly string[]; readonly version: number }
@@ -27,10 +27,10 @@ const LOCK_TIMEOUT_MS = 30_000
 const CONNECT_TIMEOUT_MS = 10_000
 
 /** How long a breaking migration waits for the processes that run to end. */
-const ALONE_TIMEOUT_MS = 5_000
+const EXCLUSIVE_TIMEOUT_MS = 5_000
 
 /** The session lock that every process holds together with the others while it uses the schema: see `schema-hold.ts`. */
-export const SCHEMA_LOCK = 'sandyard schema'
+export const SCHEMA_LOCK_NAME = 'sandyard schema'
 
 /**
  * Brings the schema up to the newest file of `dir`, each file in one transaction. Any number of starters may call it at
@@ -52,12 +52,12 @@ export async function migrate(connectionString: string, dir: string, log: Log): 
   const applied: string[] = []
   try {
     await client.connect()
-    await refuseUnsuitable(queryableOn(client))
-    await makeTable(client)
+    await checkServerSuitable(queryableOn(client))
+    await createMigrationsTable(client)
     const known = await checkApplied(queryableOn(client), migrations)
     for (const migration of migrations) {
       if (known.has(migration.id)) continue
-      if (migration.breaking !== null && !(await lockAlone(client, migration))) continue
+      if (migration.breaking !== null && !(await lockExclusively(client, migration))) continue
       if (!(await apply(client, migration))) continue
       applied.push(migration.name)
       log.info({ migration: migration.name }, 'migrated')
@@ -91,7 +91,7 @@ const FILE_NAME = /^([0-9]{4})_[a-z0-9_]+\.sql$/
 /** The first line of the file, and no other. */
 const BREAKING = /^-- breaking: (\S.*)/
 
-async function makeTable(client: Client): Promise<void> {
+async function createMigrationsTable(client: Client): Promise<void> {
   await inTransaction(client, async () => {
     // "if not exists" isn't safe against itself: two at once break the catalog's unique index
     await client.query(`select pg_advisory_xact_lock(hashtextextended('sandyard migrate', 0))`)
@@ -142,18 +142,18 @@ export async function checkApplied(q: Queryable, migrations: readonly Migration[
  * Waits until no process uses the schema, and keeps others from beginning to until the connection ends. Resolves to false
  * when another starter applied the migration meanwhile.
  */
-async function lockAlone(client: Client, migration: Migration): Promise<boolean> {
+async function lockExclusively(client: Client, migration: Migration): Promise<boolean> {
   if (await isApplied(client, migration)) return false
   try {
-    await client.query(`select set_config('lock_timeout', $1, false)`, [String(ALONE_TIMEOUT_MS)])
-    await client.query('select pg_advisory_lock(hashtextextended($1, 0))', [SCHEMA_LOCK])
+    await client.query(`select set_config('lock_timeout', $1, false)`, [String(EXCLUSIVE_TIMEOUT_MS)])
+    await client.query('select pg_advisory_lock(hashtextextended($1, 0))', [SCHEMA_LOCK_NAME])
     return true
   } catch (error) {
     if (!(error instanceof DatabaseError) || error.code !== LOCK_NOT_AVAILABLE) throw error
     if (await isApplied(client, migration)) return false
     throw new UnsuitableDatabase(
       `the migration ${migration.name} must run alone (${String(migration.breaking)}), and other processes use this ` +
-        `database${await whoRuns(client)}. Stop them all, then start this release.`,
+        `database${await listReplicas(client)}. Stop them all, then start this release.`,
       { cause: error },
     )
   }
@@ -167,7 +167,7 @@ async function isApplied(client: Client, { id }: Migration): Promise<boolean> {
 }
 
 /** The server processes that are written down, in words; there may be others, and short commands. */
-async function whoRuns(client: Client): Promise<string> {
+async function listReplicas(client: Client): Promise<string> {
   const { rows: tables } = await client.query<{ found: string | null }>(`select to_regclass('replicas')::text as found`)
   if ((tables[0]?.found ?? null) === null) return ''
   const rows = await inTransaction(client, async () => {

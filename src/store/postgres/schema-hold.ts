@@ -2,21 +2,21 @@ import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { openConnection, type Connection } from './connection.ts'
 import { UnsuitableDatabase } from './database-errors.ts'
-import { checkApplied, SCHEMA_LOCK, type Migration } from './migrate.ts'
+import { checkApplied, SCHEMA_LOCK_NAME, type Migration } from './migrate.ts'
 import { queryableOn } from './session.ts'
 
 /**
  * Keeps migrations that would break this process from running while it does, as `migrate` promises. The lock lives as
  * long as its connection: when that breaks, it is taken again at once, and the schema is looked at anew.
  */
-export interface SchemaHold extends AsyncDisposable {
+export interface SchemaLock extends AsyncDisposable {
   /** Aborted, with an `UnsuitableDatabase`, when the schema was changed meanwhile so that this process must end. */
-  readonly outgrown: AbortSignal
+  readonly incompatible: AbortSignal
   /** False while the lock is being taken again. */
   readonly isHeld: boolean
 }
 
-export type SchemaHoldOptions = {
+export type SchemaLockOptions = {
   readonly connectionString: string
   /** What this program knows. */
   readonly migrations: readonly Migration[]
@@ -31,21 +31,21 @@ const HEARTBEAT_LIMIT_MS = 5_000
 const FIRST_RETRY_MS = 100
 const LAST_RETRY_MS = 2_000
 
-type Held = { readonly connection: Connection; readonly lost: AbortSignal }
+type HeldLock = { readonly connection: Connection; readonly lost: AbortSignal }
 
 /** Takes the lock. Rejects with `UnsuitableDatabase` when this program may not run on the schema. */
-export async function holdSchema(options: SchemaHoldOptions): Promise<SchemaHold> {
+export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock> {
   const { clock, log } = options
   const closed = new AbortController()
   const outgrown = new AbortController()
-  let held: Held | null = await take(options)
+  let held: HeldLock | null = await acquireLock(options)
 
-  async function takeAgain(): Promise<Held | null> {
+  async function relock(): Promise<HeldLock | null> {
     for (let pauseMs = 0; ; pauseMs = Math.min(Math.max(2 * pauseMs, FIRST_RETRY_MS), LAST_RETRY_MS)) {
       await interruptibleSleep(clock, pauseMs, closed.signal)
       if (closed.signal.aborted) return null
       try {
-        return await take(options)
+        return await acquireLock(options)
       } catch (error) {
         if (error instanceof UnsuitableDatabase) {
           outgrown.abort(error)
@@ -56,7 +56,7 @@ export async function holdSchema(options: SchemaHoldOptions): Promise<SchemaHold
     }
   }
 
-  async function keep(): Promise<void> {
+  async function keepLocked(): Promise<void> {
     while (held !== null) {
       await untilLost(held, { clock, closed: closed.signal })
       const last = held
@@ -64,13 +64,13 @@ export async function holdSchema(options: SchemaHoldOptions): Promise<SchemaHold
       await last.connection.close()
       if (closed.signal.aborted) return
       log.warn({}, 'the connection that holds the schema was lost')
-      held = await takeAgain()
+      held = await relock()
     }
   }
 
-  const keeping = keep()
+  const keeping = keepLocked()
   return {
-    outgrown: outgrown.signal,
+    incompatible: outgrown.signal,
     get isHeld() {
       return held !== null
     },
@@ -81,7 +81,7 @@ export async function holdSchema(options: SchemaHoldOptions): Promise<SchemaHold
   }
 }
 
-async function take({ connectionString, migrations }: SchemaHoldOptions): Promise<Held> {
+async function acquireLock({ connectionString, migrations }: SchemaLockOptions): Promise<HeldLock> {
   const lost = new AbortController()
   const lose = (): void => lost.abort(new Error('the connection was lost'))
   const limits = { query_timeout: WAIT_LIMIT_MS + HEARTBEAT_LIMIT_MS } // the network may swallow the answer
@@ -90,7 +90,7 @@ async function take({ connectionString, migrations }: SchemaHoldOptions): Promis
   client.on('end', lose)
   try {
     await client.query(`select set_config('lock_timeout', $1, false)`, [String(WAIT_LIMIT_MS)])
-    await client.query('select pg_advisory_lock_shared(hashtextextended($1, 0))', [SCHEMA_LOCK])
+    await client.query('select pg_advisory_lock_shared(hashtextextended($1, 0))', [SCHEMA_LOCK_NAME])
     await checkApplied(queryableOn(client), migrations)
     return { connection, lost: lost.signal }
   } catch (error) {
@@ -101,7 +101,7 @@ async function take({ connectionString, migrations }: SchemaHoldOptions): Promis
 
 /** Resolves when the connection breaks, falls silent, or is no longer wanted. */
 async function untilLost(
-  { connection, lost }: Held,
+  { connection, lost }: HeldLock,
   { clock, closed }: { readonly clock: Clock; readonly closed: AbortSignal },
 ): Promise<void> {
   const over = AbortSignal.any([lost, closed])

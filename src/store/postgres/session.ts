@@ -2,17 +2,17 @@ import { setTimeout as setTimer, clearTimeout as clearTimer } from 'node:timers'
 import type { ClientBase, QueryResultRow } from 'pg'
 import type { Log } from '../../lib/log.ts'
 import type { ConnectionPool } from './connection-pool.ts'
-import { DatabaseUnavailable, endsConnection, isAnswer, isStalePlan } from './database-errors.ts'
+import { DatabaseUnavailable, endsConnection, isServerAnswer, isStalePlan } from './database-errors.ts'
 
 /** One statement. A `name` makes it a prepared statement of its connection: the same name is always the same text. */
 export type Statement = { readonly name?: string; readonly text: string; readonly values?: readonly unknown[] }
 
 /** What a statement gave: its rows, and how many it returned or changed. */
-export type Answer<Row> = { readonly rows: readonly Row[]; readonly rowCount: number }
+export type QueryResult<Row> = { readonly rows: readonly Row[]; readonly rowCount: number }
 
 /** Something that runs statements. It works until the function that received it ends, and not after. */
 export interface Queryable {
-  query<Row extends QueryResultRow = Record<string, unknown>>(statement: Statement): Promise<Answer<Row>>
+  query<Row extends QueryResultRow = Record<string, unknown>>(statement: Statement): Promise<QueryResult<Row>>
 }
 
 /** What all connections of pools share. */
@@ -39,12 +39,12 @@ const SILENCE_GRACE_MS = 2_000
  * Runs `use` on a connection of a pool whose setting `sandyard.org` is `scope`. Rejects with `DatabaseUnavailable` when none
  * can be had, or when it breaks.
  */
-export async function lend<T>(
+export async function withSession<T>(
   options: SessionOptions & { readonly pool: ConnectionPool; readonly scope: string },
   use: (session: Session) => Promise<T>,
 ): Promise<T> {
   const { pool, scope } = options
-  const connection = await pool.take()
+  const connection = await pool.acquire()
   let isLent = true
 
   async function run<Row extends QueryResultRow>({ name, text, values }: Statement) {
@@ -52,15 +52,15 @@ export async function lend<T>(
     const limit = setTimer(() => {
       options.log.warn({ statement: name ?? null }, 'a database connection fell silent and is cut')
       connection.cut()
-      pool.noteSilence()
+      pool.recordSilence()
     }, options.statementTimeoutMs + SILENCE_GRACE_MS)
     try {
       const statement = { ...(name === undefined ? {} : { name }), text, values: [...(values ?? [])] }
       const result = await connection.client.query<Row>(statement)
-      pool.noteAnswer()
+      pool.recordAnswer()
       return result
     } catch (error) {
-      if (isAnswer(error)) pool.noteAnswer()
+      if (isServerAnswer(error)) pool.recordAnswer()
       if (isStalePlan(error) || endsConnection(error)) connection.isBroken = true
       else if (connection.isBroken)
         throw new DatabaseUnavailable('the connection to the database was lost', { cause: error })
@@ -92,7 +92,7 @@ export async function lend<T>(
     return await use(session)
   } finally {
     isLent = false
-    pool.giveBack(connection)
+    pool.release(connection)
   }
 }
 

@@ -2,14 +2,14 @@ import { openConnection } from './connection.ts'
 import type { Queryable } from './session.ts'
 
 /** A connection that listens for the wake-ups of other processes and sends ours. */
-export interface WakeConnection {
+export interface NotificationConnection {
   /** Sends the topics in one NOTIFY; without topics it only asks for a sign of life. Rejects when the connection is lost. */
   notify(topics: readonly string[]): Promise<void>
   isLost(): boolean
   close(): Promise<void>
 }
 
-export type WakeConnectionOptions = {
+export type NotificationConnectionOptions = {
   readonly connectionString: string
   /** What another process sent. */
   readonly onTopics: (topics: readonly string[] | 'everything') => void
@@ -30,7 +30,9 @@ const QUERY_TIMEOUT_MS = 5_000
  * Connects and listens. The first thing that it does then is to wake everybody: what others said before was not heard.
  * Our own notifications are known by the server process that sent them, and left out.
  */
-export async function connectWake(options: WakeConnectionOptions): Promise<WakeConnection> {
+export async function openNotificationConnection(
+  options: NotificationConnectionOptions,
+): Promise<NotificationConnection> {
   let isLost = false
   const lose = (): void => {
     isLost = true
@@ -69,7 +71,7 @@ export async function connectWake(options: WakeConnectionOptions): Promise<WakeC
 }
 
 /** Wakes the subscribers of these topics in every process once the transaction commits: for changes that are rare. */
-export async function wakeAtCommit(tx: Queryable, topics: readonly string[]): Promise<void> {
+export async function notifyAtCommit(tx: Queryable, topics: readonly string[]): Promise<void> {
   await tx.query({ text: 'SELECT pg_notify($1, $2)', values: [CHANNEL, toPayload(topics)] })
 }
 

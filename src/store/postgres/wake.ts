@@ -1,12 +1,12 @@
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { connectWake, type WakeConnection } from './wake-connection.ts'
+import { openNotificationConnection, type NotificationConnection } from './wake-connection.ts'
 
 /**
  * Wakes those who wait for a change, in this process and in every other one on the same database. A wake-up is a hint:
  * it may come too often or, while the database is out of reach, late; who is woken reads the database.
  */
-export interface Wake extends AsyncDisposable {
+export interface Notifications extends AsyncDisposable {
   /**
    * Wakes the subscribers of these topics, here at once, elsewhere within about a window. Call it after the commit. It
    * never throws and never waits.
@@ -18,7 +18,7 @@ export interface Wake extends AsyncDisposable {
   [Symbol.asyncDispose](): Promise<void>
 }
 
-export type WakeOptions = {
+export type NotificationsOptions = {
   readonly connectionString: string
   readonly clock: Clock
   readonly log: Log
@@ -39,17 +39,21 @@ const FIRST_RECONNECT_PAUSE_MS = 100
 const LAST_RECONNECT_PAUSE_MS = 1_000
 
 /** Resolves when this process listens; rejects when the first connection fails. Later it connects again by itself. */
-export async function openWake(options: WakeOptions): Promise<Wake> {
+export async function openNotifications(options: NotificationsOptions): Promise<Notifications> {
   const { clock, log } = options
   const subscribers = makeSubscribers(log)
   const bell = makeBell(clock)
   const closed = new AbortController()
   let pending = new Set<string>()
 
-  const connect = (): Promise<WakeConnection> =>
-    connectWake({ connectionString: options.connectionString, onTopics: subscribers.wake, onLost: bell.ring })
+  const connect = (): Promise<NotificationConnection> =>
+    openNotificationConnection({
+      connectionString: options.connectionString,
+      onTopics: subscribers.notify,
+      onLost: bell.ring,
+    })
 
-  async function serve(connection: WakeConnection): Promise<void> {
+  async function serve(connection: NotificationConnection): Promise<void> {
     while (!closed.signal.aborted && !connection.isLost()) {
       if (pending.size === 0) await bell.rest(HEARTBEAT_EVERY_MS)
       await send(connection)
@@ -58,7 +62,7 @@ export async function openWake(options: WakeOptions): Promise<Wake> {
     if (pending.size > 0 && !connection.isLost()) await send(connection) // published in the last window
   }
 
-  async function send(connection: WakeConnection): Promise<void> {
+  async function send(connection: NotificationConnection): Promise<void> {
     const topics = pending
     pending = new Set()
     try {
@@ -69,7 +73,7 @@ export async function openWake(options: WakeOptions): Promise<Wake> {
     }
   }
 
-  async function connectAgain(): Promise<WakeConnection | null> {
+  async function connectAgain(): Promise<NotificationConnection | null> {
     for (let pauseMs = FIRST_RECONNECT_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, LAST_RECONNECT_PAUSE_MS)) {
       await rest(clock, pauseMs, closed.signal)
       if (closed.signal.aborted) return null
@@ -81,8 +85,12 @@ export async function openWake(options: WakeOptions): Promise<Wake> {
     }
   }
 
-  async function run(first: WakeConnection): Promise<void> {
-    for (let connection: WakeConnection | null = first; connection !== null; connection = await connectAgain()) {
+  async function run(first: NotificationConnection): Promise<void> {
+    for (
+      let connection: NotificationConnection | null = first;
+      connection !== null;
+      connection = await connectAgain()
+    ) {
       try {
         await serve(connection)
       } catch (error) {
@@ -97,7 +105,7 @@ export async function openWake(options: WakeOptions): Promise<Wake> {
   const running = run(await connect())
   return {
     publish(topics) {
-      subscribers.wake(topics)
+      subscribers.notify(topics)
       for (const topic of topics) if (pending.size < TOPICS_LIMIT) pending.add(topic)
       if (pending.size > 0) bell.ring()
     },
@@ -113,7 +121,7 @@ export async function openWake(options: WakeOptions): Promise<Wake> {
 type Subscribers = {
   readonly add: (topic: string, callback: () => void) => () => void
   /** Wakes these topics' subscribers, or everybody. */
-  readonly wake: (topics: readonly string[] | 'everything') => void
+  readonly notify: (topics: readonly string[] | 'everything') => void
 }
 
 function makeSubscribers(log: Log): Subscribers {
@@ -128,7 +136,7 @@ function makeSubscribers(log: Log): Subscribers {
         else byTopic.set(topic, left)
       }
     },
-    wake(topics) {
+    notify(topics) {
       const woken = topics === 'everything' ? [...byTopic.values()] : topics.map((topic) => byTopic.get(topic))
       for (const { callback } of woken.flatMap((entries) => [...(entries ?? [])])) {
         try {

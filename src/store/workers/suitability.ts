@@ -8,7 +8,7 @@ const OLDEST_VERSION = 15
  * Refuses, with `UnsuitableDatabase`, a server that is too old and a role that row-level security doesn't bind: one
  * tenant's query with a mistake in it would then show another tenant's rows.
  */
-export async function refuseUnsuitable(q: Queryable): Promise<void> {
+export async function checkServerSuitable(q: Queryable): Promise<void> {
   const { rows } = await q.query<{ role: string; bound: boolean; version: number }>({
     text: `select rolname as role, not (rolsuper or rolbypassrls) as bound,
             current_setting('server_version_num')::int4 / 10000 as version
@@ -21,10 +21,10 @@ export async function refuseUnsuitable(q: Queryable): Promise<void> {
       `PostgreSQL ${String(found.version)} is too old: ${String(OLDEST_VERSION)} or later is needed`,
     )
   }
-  if (!found.bound) throw new UnsuitableDatabase(wordsForUnboundRole(found.role))
+  if (!found.bound) throw new UnsuitableDatabase(describeUnboundRole(found.role))
 }
 
-function wordsForUnboundRole(role: string): string {
+function describeUnboundRole(role: string): string {
   return [
     `row-level security would be void: the role "${role}" is a superuser or has BYPASSRLS. Make a role for Sandyard alone:`,
     `  CREATE ROLE sandyard LOGIN PASSWORD '…' NOSUPERUSER NOBYPASSRLS;`,

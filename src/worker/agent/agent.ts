@@ -13,7 +13,7 @@ import {
 } from '../../contract/workers/worker-protocol.ts'
 import { decide, withStops } from '../../domain/workers/decide.ts'
 import type { WorkerId } from '../../domain/ids.ts'
-import { interruptibleSleep, type Clock, WOKEN } from '../../lib/clock.ts'
+import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { ControlPlane } from './control-plane.ts'
 import { makeDiscards } from './discards.ts'
@@ -97,7 +97,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   const dialled = new Set<string>()
 
   const wakeUp = (): void => {
-    sleeper.abort(WOKEN)
+    sleeper.abort(NOTIFIED)
   }
   const noteNews = (): void => {
     hasNews = true
@@ -218,7 +218,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     if (removals.length === 0) return
     const settled = new AbortController()
     await Promise.race([Promise.all(removals), interruptibleSleep(clock, RETRY_MS, AbortSignal.any([settled.signal, signal]))]) // prettier-ignore
-    settled.abort(WOKEN)
+    settled.abort(NOTIFIED)
   }
 
   /** One look and its steps at a time: two at once could begin what the other one has just undone. */

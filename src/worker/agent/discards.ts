@@ -1,5 +1,5 @@
 import type { SandboxId } from '../../domain/ids.ts'
-import { interruptibleSleep, type Clock, WOKEN } from '../../lib/clock.ts'
+import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
 import type { Driver } from '../drivers/driver.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 
@@ -24,7 +24,7 @@ export function makeDiscards(
   let over = new AbortController()
   return {
     take(sandboxes) {
-      over.abort(WOKEN)
+      over.abort(NOTIFIED)
       over = new AbortController()
       wanted = sandboxes
     },
@@ -33,7 +33,7 @@ export function makeDiscards(
       await deps.driver.discard(sandbox)
       await deps.logs.discard(sandbox)
       wanted = wanted.filter((one) => one !== sandbox) // the next answer comes later than the next look
-      if (wanted.length === 0) over.abort(WOKEN)
+      if (wanted.length === 0) over.abort(NOTIFIED)
     },
     async rest(limitMs) {
       if (wanted.length > 0) await interruptibleSleep(deps.clock, limitMs, AbortSignal.any([over.signal, signal]))

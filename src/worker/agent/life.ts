@@ -1,4 +1,4 @@
-import { makeUuids, timeOfUuid } from '../../lib/uuid.ts'
+import { makeUuids, uuidTimeMs } from '../../lib/uuid.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Random } from '../../lib/random.ts'
 import { readJson, writeWhole } from '../drivers/shared/json-file.ts'
@@ -18,5 +18,5 @@ export async function beginLife(deps: LifeDeps, path: string): Promise<string> {
 
 /** The UUID of a life that comes after `earlier`. */
 export function nextLife({ clock, random }: LifeDeps, earlier: string | null): string {
-  return makeUuids(clock, random, earlier === null ? 0 : timeOfUuid(earlier) + 1).next()
+  return makeUuids(clock, random, earlier === null ? 0 : uuidTimeMs(earlier) + 1).next()
 }

@@ -3,7 +3,7 @@
  * to go. What is there and what is in force is the storage's to know; here is only what the control plane was told.
  */
 import type { StoredVolume, SyncAnswer, SyncRequest, WantedVolume } from '../../contract/workers/worker-protocol.ts'
-import { interruptibleSleep, type Clock, WOKEN } from '../../lib/clock.ts'
+import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { VolumeKey, VolumeStorage } from '../volumes/storage.ts'
 
@@ -97,7 +97,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
     async report() {
       const late = new AbortController()
       await Promise.race([first.promise, interruptibleSleep(clock, FIRST_MEASURE_MS, late.signal)])
-      late.abort(WOKEN)
+      late.abort(NOTIFIED)
       return { storage: storage.report, volumes: measured, known_volumes_version: known }
     },
     take(report, answer) {
@@ -114,7 +114,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
     },
     noteChange() {
       hasChanged = true
-      sleeper.abort(WOKEN)
+      sleeper.abort(NOTIFIED)
     },
     async keepMeasuring() {
       for (let isAsked = false; !signal.aborted;) {

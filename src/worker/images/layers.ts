@@ -1,6 +1,6 @@
 import { mkdir, readdir, rename, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
-import { isFolder } from '../../lib/is-folder.ts'
+import { isDirectory } from '../../lib/is-folder.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { runCommand } from '../../lib/run-command.ts'
 import { StartError } from '../drivers/driver.ts'
@@ -70,7 +70,7 @@ export async function openLayers({ dir, uidShift, temp, limits, clock }: LayersD
       await syncFolder(dir)
     } catch (error) {
       await temp.remove(into)
-      if (!(await isFolder(pathOf(diffId)))) throw error // another process may have put it there meanwhile
+      if (!(await isDirectory(pathOf(diffId)))) throw error // another process may have put it there meanwhile
     }
   }
 
@@ -88,7 +88,7 @@ export async function openLayers({ dir, uidShift, temp, limits, clock }: LayersD
     async ensure(diffId, open, signal) {
       // When work that another caller began fails, the cause may be that caller's registry: then this one tries its own.
       for (;;) {
-        if (await isFolder(pathOf(diffId))) return
+        if (await isDirectory(pathOf(diffId))) return
         const flight = flights.join(diffId, signal, (shared) =>
           semaphore.run(() => withRetries(clock, shared, () => unpack(diffId, open, shared))),
         )

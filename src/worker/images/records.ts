@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { mkdir, open, readFile, readdir, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isMissing } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
 import { Type, type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { DIGEST_SHAPE } from './manifest.ts'
@@ -97,7 +97,7 @@ async function readRecord(path: string): Promise<ImageRecord | null> {
     return Value.Check(Record, value) ? value : null
   } catch (error) {
     if (error instanceof SyntaxError) return null
-    if (isMissing(error)) return null
+    if (isFileNotFound(error)) return null
     throw error
   }
 }

@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { mkdir, open, readdir, rm, stat, unlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isMissing } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { Clock } from '../../lib/clock.ts'
 
 /**
@@ -157,7 +157,7 @@ async function namesIn(path: string): Promise<readonly string[]> {
   try {
     return await readdir(path)
   } catch (error) {
-    if (isMissing(error)) return []
+    if (isFileNotFound(error)) return []
     throw error
   }
 }
@@ -166,7 +166,7 @@ async function unlinkIfThere(path: string): Promise<void> {
   try {
     await unlink(path)
   } catch (error) {
-    if (!isMissing(error)) throw error
+    if (!isFileNotFound(error)) throw error
   }
 }
 

@@ -1,6 +1,6 @@
 import { open, type FileHandle } from 'node:fs/promises'
 import type { LogEntry, LogPosition } from '../../contract/streams/log-protocol.ts'
-import { isMissing } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { Segment } from './log-folder.ts'
 import { comparePositions } from './position.ts'
 import { asEntry, parseRecord } from './record.ts'
@@ -128,7 +128,7 @@ async function openIfThere(path: string): Promise<FileHandle | null> {
   try {
     return await open(path, 'r')
   } catch (error) {
-    if (isMissing(error)) return null
+    if (isFileNotFound(error)) return null
     throw error
   }
 }

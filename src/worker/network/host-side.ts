@@ -10,7 +10,7 @@ import { formatIpv4Cidr, type Cidr } from '../../domain/network/cidr.ts'
 import { SLOT_PREFIX, type Installation } from './installation.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './pool.ts'
-import { isMissing } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
 import { deviceNames, listSet, nft } from './system.ts'
 
 /** Puts the host's part in force, and opens devices that came since. May be repeated. */
@@ -125,7 +125,7 @@ async function readIfPresent(file: string): Promise<string | null> {
   try {
     return await readFile(file, 'utf8')
   } catch (error) {
-    if (isMissing(error)) return null
+    if (isFileNotFound(error)) return null
     throw error
   }
 }

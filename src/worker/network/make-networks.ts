@@ -5,7 +5,7 @@ import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
-import { ownCommands, type Commands } from '../../lib/run-command.ts'
+import { localCommands, type CommandRunner } from '../../lib/run-command.ts'
 import { closeHost, openHost } from './host-side.ts'
 import { installation, netnsPath, slotAddresses, UPLINK_SLOT, type Installation } from './installation.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
@@ -34,7 +34,7 @@ export type NetworksOptions = {
   readonly hasRebindProtection: boolean
   /** How many namespaces are kept made before they are asked for. */
   readonly readyAhead: number
-  readonly commands: Commands
+  readonly commands: CommandRunner
   readonly clock: Clock
   readonly random: Random
   readonly log: Log
@@ -151,7 +151,7 @@ const REOPEN_AFTER_MS = 10_000
 
 /** Removes all that an installation has on this machine, the networks of runs included. May be repeated. */
 export async function removeNetworks(options: { readonly dir: string; readonly namePrefix: string }): Promise<void> {
-  await takeBack(installation(options.namePrefix, ownCommands), await makeRecords(options.dir))
+  await takeBack(installation(options.namePrefix, localCommands), await makeRecords(options.dir))
 }
 
 async function takeBack(names: Installation, records: Records): Promise<void> {

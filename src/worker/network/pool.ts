@@ -1,5 +1,5 @@
 import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/network/cidr.ts'
-import { ownCommands } from '../../lib/run-command.ts'
+import { localCommands } from '../../lib/run-command.ts'
 import { ipJson } from './system.ts'
 
 /** What is tried when the wanted pool is in use on this machine, in order. */
@@ -29,7 +29,7 @@ export type Route = { readonly block: Cidr | null; readonly device: string; read
 
 /** The host's IPv4 routes in all tables; `block` is null for a default route. */
 export async function hostRoutes(): Promise<readonly Route[]> {
-  const routes = await ipJson(ownCommands, ['-4', 'route', 'show', 'table', 'all'])
+  const routes = await ipJson(localCommands, ['-4', 'route', 'show', 'table', 'all'])
   if (!Array.isArray(routes)) throw new Error('the routes of this machine could not be read')
   return routes.flatMap((route: unknown) => {
     if (typeof route !== 'object' || route === null || !('dst' in route) || typeof route.dst !== 'string') return []

@@ -2,7 +2,7 @@ import type { Ability } from '../../domain/spec/abilities.ts'
 import { compilePolicy, DEFAULT_POLICY } from '../../domain/network/network-policy.ts'
 import { cidr } from '../../domain/network/cidr.ts'
 import type { Random } from '../../lib/random.ts'
-import { ownCommands, tryCommand } from '../../lib/run-command.ts'
+import { localCommands, tryCommand } from '../../lib/run-command.ts'
 import { attachRules, sharedRules } from './packet-filter.ts'
 import { deleteNamespace, ipBatch, nft } from './system.ts'
 
@@ -25,17 +25,21 @@ export async function probeNetwork(random: Random): Promise<NetworkProbe> {
   if (missing.length > 0) return { ok: false, missing, abilities: [] }
   const namespace = `sy-probe-${random.bytes(4).toString('hex')}`
   try {
-    await ipBatch(ownCommands, [`netns add ${namespace}`])
-    await ipBatch(ownCommands, ['link add v1 type veth peer name up0'], namespace)
-    await nft(ownCommands, [...sharedRules({ address: '127.0.0.1', port: DNS_PORT }), ...sampleRules(null)], namespace)
-    const failure = await failureOf(nft(ownCommands, sampleRules(1), namespace))
+    await ipBatch(localCommands, [`netns add ${namespace}`])
+    await ipBatch(localCommands, ['link add v1 type veth peer name up0'], namespace)
+    await nft(
+      localCommands,
+      [...sharedRules({ address: '127.0.0.1', port: DNS_PORT }), ...sampleRules(null)],
+      namespace,
+    )
+    const failure = await failureOf(nft(localCommands, sampleRules(1), namespace))
     const abilities: readonly Ability[] = ['network_off', 'network_policy']
     if (failure === null) return { ok: true, missing: [], abilities: [...abilities, 'network_max_connections'] }
     return { ok: true, missing: [`the kernel can't count connections (nft_connlimit): ${failure}`], abilities }
   } catch (error) {
     return { ok: false, missing: [`this kernel refuses sandbox networks: ${words(error)}`], abilities: [] }
   } finally {
-    await deleteNamespace(ownCommands, namespace)
+    await deleteNamespace(localCommands, namespace)
   }
 }
 

@@ -9,7 +9,7 @@ import { Type, type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { netnsPath } from './installation.ts'
-import { isMissing } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
 
 const RunRecordSchema = Type.Object({
   slot: Type.Integer({ minimum: 1 }),
@@ -77,7 +77,7 @@ export async function namespaceInode(namespace: string): Promise<number | null> 
   try {
     return (await stat(netnsPath(namespace))).ino
   } catch (error) {
-    if (isMissing(error)) return null
+    if (isFileNotFound(error)) return null
     throw error
   }
 }
@@ -93,7 +93,7 @@ async function readRecord<Schema extends TSchema>(file: string, schema: Schema):
     return Value.Check(schema, record) ? record : null
   } catch (error) {
     // a file that a power failure cut short: what it spoke of went with the power
-    if (isMissing(error) || error instanceof SyntaxError) return null
+    if (isFileNotFound(error) || error instanceof SyntaxError) return null
     throw new Error(`reading ${file}`, { cause: error })
   }
 }

@@ -1,7 +1,7 @@
 import type { Cidr } from '../../domain/network/cidr.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { makeWhenQuiet } from '../../lib/when-quiet.ts'
+import { debounce } from '../../lib/when-quiet.ts'
 import { slotCount, UPLINK_SLOT, type Installation } from './installation.ts'
 import { createSandboxes, removeSandboxes } from './namespaces.ts'
 
@@ -90,11 +90,11 @@ export function makeSlots(options: {
       })
   }
 
-  const later = makeWhenQuiet({ clock: options.clock, quietMs: QUIET_MS, limitMs: LATEST_MS, work: refill })
+  const later = debounce({ clock: options.clock, delayMs: QUIET_MS, maxWaitMs: LATEST_MS, work: refill })
   return {
     take: async () => {
       const prepared = ready.shift()
-      later.ask()
+      later.schedule()
       if (prepared !== undefined) return prepared
       const slot = reserve()
       await make([slot])

@@ -1,25 +1,25 @@
 import { readdir } from 'node:fs/promises'
-import { isMissing } from '../../lib/is-missing.ts'
-import type { CommandResult, Commands } from '../../lib/run-command.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
+import type { CommandResult, CommandRunner } from '../../lib/run-command.ts'
 import { NETNS_DIR, netnsPath } from './installation.ts'
 
 /** Far above what a command takes on a busy machine (measured: 5 to 40 ms), so only a hung one meets it. */
 const COMMAND_TIMEOUT_MS = 15_000
 
 /** Runs iproute2 commands in one process, in the host's namespace or a named one. Stops at the first that fails. */
-export async function ipBatch(commands: Commands, lines: readonly string[], namespace?: string): Promise<void> {
+export async function ipBatch(commands: CommandRunner, lines: readonly string[], namespace?: string): Promise<void> {
   const where = namespace === undefined ? [] : ['-n', namespace]
   await commands.run('ip', [...where, '-b', '-'], { timeoutMs: COMMAND_TIMEOUT_MS, input: `${lines.join('\n')}\n` })
 }
 
 /** Applies nftables commands as one transaction, in the host's namespace or a named one: all of them or none. */
-export async function nft(commands: Commands, lines: readonly string[], namespace?: string): Promise<void> {
+export async function nft(commands: CommandRunner, lines: readonly string[], namespace?: string): Promise<void> {
   await runInNamespace(commands, ['nft', '-f', '-'], { namespace, input: `${lines.join('\n')}\n` })
 }
 
 /** Runs a command in a network namespace without iproute2's new mounts, which would hide the cgroups. */
 export async function runInNamespace(
-  commands: Commands,
+  commands: CommandRunner,
   command: readonly string[],
   options: { readonly namespace?: string | undefined; readonly input?: string },
 ): Promise<CommandResult> {
@@ -32,13 +32,13 @@ export async function runInNamespace(
 }
 
 /** Asks iproute2 a question whose answer is JSON; null when it refuses, as for a device that is not there. */
-export async function ipJson(commands: Commands, args: readonly string[]): Promise<unknown> {
+export async function ipJson(commands: CommandRunner, args: readonly string[]): Promise<unknown> {
   const { code, stdout } = await commands.attempt('ip', ['-j', ...args], { timeoutMs: COMMAND_TIMEOUT_MS })
   return code !== 0 ? null : stdout.trim() === '' ? [] : JSON.parse(stdout)
 }
 
 /** The devices of the host's namespace. */
-export async function deviceNames(commands: Commands): Promise<readonly string[]> {
+export async function deviceNames(commands: CommandRunner): Promise<readonly string[]> {
   const links = await ipJson(commands, ['link', 'show'])
   if (!Array.isArray(links)) throw new Error('the devices of this machine could not be read')
   return links.flatMap((link: unknown) =>
@@ -49,7 +49,7 @@ export async function deviceNames(commands: Commands): Promise<readonly string[]
 }
 
 /** What nft says of a set of the host's namespace (`family table name`), as JSON; null when it is not there. */
-export async function listSet(commands: Commands, set: string): Promise<unknown> {
+export async function listSet(commands: CommandRunner, set: string): Promise<unknown> {
   const { code, stdout } = await commands.attempt('nft', ['-j', 'list', 'set', ...set.split(' ')], {
     timeoutMs: COMMAND_TIMEOUT_MS,
   })
@@ -57,7 +57,7 @@ export async function listSet(commands: Commands, set: string): Promise<unknown>
 }
 
 /** Deletes a device; one that is not there succeeds. */
-export async function deleteLink(commands: Commands, device: string, namespace?: string): Promise<void> {
+export async function deleteLink(commands: CommandRunner, device: string, namespace?: string): Promise<void> {
   const where = namespace === undefined ? [] : ['-n', namespace]
   const { code, stderr } = await commands.attempt('ip', [...where, 'link', 'del', device], {
     timeoutMs: COMMAND_TIMEOUT_MS,
@@ -66,13 +66,13 @@ export async function deleteLink(commands: Commands, device: string, namespace?:
   throw new Error(`deleting the device ${device}: ${stderr.trim()}`)
 }
 
-async function linkExists(commands: Commands, device: string, namespace?: string): Promise<boolean> {
+async function linkExists(commands: CommandRunner, device: string, namespace?: string): Promise<boolean> {
   const where = namespace === undefined ? [] : ['-n', namespace]
   return (await ipJson(commands, [...where, 'link', 'show', 'dev', device])) !== null
 }
 
 /** Removes a namespace's name; what still runs in it keeps a namespace without a cable. A missing one succeeds. */
-export async function deleteNamespace(commands: Commands, namespace: string): Promise<void> {
+export async function deleteNamespace(commands: CommandRunner, namespace: string): Promise<void> {
   const { code, stderr } = await commands.attempt('ip', ['netns', 'del', namespace], { timeoutMs: COMMAND_TIMEOUT_MS })
   if (code === 0 || !(await namespaceNames()).includes(namespace)) return
   throw new Error(`deleting the network namespace ${namespace}: ${stderr.trim()}`)
@@ -83,7 +83,7 @@ export async function namespaceNames(): Promise<readonly string[]> {
   try {
     return await readdir(NETNS_DIR)
   } catch (error) {
-    if (isMissing(error)) return [] // none was ever made
+    if (isFileNotFound(error)) return [] // none was ever made
     throw error
   }
 }

@@ -1,6 +1,12 @@
 import { join } from 'node:path'
 import type { Log } from '../../lib/log.ts'
-import { CommandError, makeCommands, tryCommand, type CommandResult, type Commands } from '../../lib/run-command.ts'
+import {
+  CommandError,
+  makeCommandRunner,
+  tryCommand,
+  type CommandResult,
+  type CommandRunner,
+} from '../../lib/run-command.ts'
 import { nulEnded } from './perl-process.ts'
 import { makePerlStarter } from './perl-starter.ts'
 import { makeSystemCallers } from './system-callers.ts'
@@ -8,7 +14,7 @@ import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 
 /** Commands that are run by a small process of its own. */
 export type CommandHelper = {
-  readonly commands: Commands
+  readonly commands: CommandRunner
   /** Lets go of the small process; commands that run go on to their end, untold. */
   close(): void
 }
@@ -59,7 +65,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
     })
   }
   return {
-    commands: makeCommands(attempt),
+    commands: makeCommandRunner(attempt),
     close() {
       perl.close()
       callers.close()

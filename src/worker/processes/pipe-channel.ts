@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
 import type { WebSocket } from 'ws'
 import { CHANNEL_ENDS } from '../../contract/streams/channel-ends.ts'
-import { bytesOf, closeSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/socket-flow.ts'
+import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/socket-flow.ts'
 
 /**
  * Carries bytes between a WebSocket and a run's channel until either ends or the signal comes, then ends the other;
@@ -11,7 +11,7 @@ import { bytesOf, closeSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../l
 export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: AbortSignal): Promise<void> {
   const { promise: closed, resolve } = Promise.withResolvers<void>()
   const onAbort = (): void => {
-    closeSocket(socket, CHANNEL_ENDS.worker_closing)
+    closeWebSocket(socket, CHANNEL_ENDS.worker_closing)
   }
   const onClosed = (): void => {
     if (socket.readyState === socket.CLOSED && channel.closed) resolve()
@@ -24,19 +24,19 @@ export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: Ab
     onClosed()
   })
   channel.on('error', () => {
-    closeSocket(socket, CHANNEL_ENDS.channel_failed)
+    closeWebSocket(socket, CHANNEL_ENDS.channel_failed)
   })
   channel.once('end', () => {
-    closeSocket(socket, CHANNEL_ENDS.agent_done)
+    closeWebSocket(socket, CHANNEL_ENDS.agent_done)
   })
   channel.once('close', () => {
-    closeSocket(socket, CHANNEL_ENDS.client_broke_framing)
+    closeWebSocket(socket, CHANNEL_ENDS.client_broke_framing)
     onClosed()
   })
   signal.addEventListener('abort', onAbort, { once: true })
   if (signal.aborted) onAbort()
   if (socket.readyState === socket.CLOSED) channel.destroy()
-  if (channel.destroyed) closeSocket(socket, CHANNEL_ENDS.channel_failed)
+  if (channel.destroyed) closeWebSocket(socket, CHANNEL_ENDS.channel_failed)
   toChannel(socket, channel)
   toSocket(socket, channel)
   onClosed()
@@ -46,7 +46,7 @@ export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: Ab
 
 function toChannel(socket: WebSocket, channel: Duplex): void {
   socket.on('message', (data) => {
-    if (channel.writable && !channel.write(bytesOf(data))) socket.pause()
+    if (channel.writable && !channel.write(messageBytes(data))) socket.pause()
   })
   channel.on('drain', () => {
     if (socket.isPaused) socket.resume()

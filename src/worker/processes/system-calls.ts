@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import type { Commands } from '../../lib/run-command.ts'
+import type { CommandRunner } from '../../lib/run-command.ts'
 
 /** Where the calls are made from; `CommandHelper` has processes that have it loaded. */
 export const SYSTEM_CALLS_SCRIPT = join(import.meta.dirname, '../perl/system-calls.pl')
@@ -23,6 +23,6 @@ export type SystemCall =
 const TIMEOUT_MS = 20_000
 
 /** Has the kernel do one thing that Node can't ask it for. */
-export async function callSystem(commands: Commands, call: SystemCall): Promise<void> {
+export async function callSystem(commands: CommandRunner, call: SystemCall): Promise<void> {
   await commands.run('perl', [SYSTEM_CALLS_SCRIPT, ...call], { timeoutMs: TIMEOUT_MS, cwd: '/' })
 }

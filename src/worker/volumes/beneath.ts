@@ -17,11 +17,11 @@ export type Volume = { readonly root: string; readonly uidShift: number }
 export type Place = AsyncDisposable & {
   /** The folder that holds it; when folders are missing on the way, the last that is there; for the root, the root. */
   readonly folder: FileHandle
-  /** Its name in `folder`; null for the root, and when folders are missing on the way. */
+  /** Its name in `directoryPath`; null for the root, and when folders are missing on the way. */
   readonly name: string | null
   /** What lies there; null when nothing does. */
   readonly found: Found | null
-  /** The folders from the root to `folder`. */
+  /** The folders from the root to `directoryPath`. */
   readonly trail: readonly Identity[]
 }
 export type Found = { readonly handle: FileHandle; readonly stats: BigIntStats }
@@ -63,7 +63,7 @@ export async function walk(volume: Volume, names: VolumePath, options: WalkOptio
 
 type Walker = {
   folder: FileHandle
-  /** Names from the root to `folder`, no symlink among them when they were passed. */
+  /** Names from the root to `directoryPath`, no symlink among them when they were passed. */
   passed: string[]
   trail: Identity[]
   pending: string[]

@@ -5,7 +5,7 @@
  */
 import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isMissing } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { StorageReport, WantedVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeTurns } from '../network/turns.ts'
 import { makeBtrfs, type Btrfs, type Group } from './btrfs-commands.ts'
@@ -136,7 +136,7 @@ async function isThere(path: string): Promise<boolean> {
     await stat(path)
     return true
   } catch (error) {
-    if (isMissing(error)) return false
+    if (isFileNotFound(error)) return false
     throw error
   }
 }

@@ -1,7 +1,7 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { WantedVolume } from '../../contract/workers/worker-protocol.ts'
-import { isFolder } from '../../lib/is-folder.ts'
+import { isDirectory } from '../../lib/is-folder.ts'
 import { tryCommand } from '../../lib/run-command.ts'
 import { whereMounted } from './mounted.ts'
 import { giveToSandboxes, placeOf, volumeAt } from './names.ts'
@@ -44,7 +44,7 @@ export async function openFolders({ root, uidShift, isShared, whyNoCaps }: Folde
     },
     async remove(volume) {
       const path = join(root, placeOf(volume))
-      if (!(await isFolder(path))) return
+      if (!(await isDirectory(path))) return
       const mounted = await whereMounted(path)
       if (mounted.length > 0) throw new Error(`volume ${placeOf(volume)} is mounted: ${mounted.slice(0, 3).join(', ')}`)
       await rm(path, { recursive: true, force: true })
@@ -63,7 +63,7 @@ export async function openFolders({ root, uidShift, isShared, whyNoCaps }: Folde
 
 async function listVolumes(root: string): Promise<readonly VolumeKey[]> {
   const places = (await readdir(root)).map(async (org) =>
-    (await isFolder(join(root, org))) ? (await readdir(join(root, org))).map((name) => `${org}/${name}`) : [],
+    (await isDirectory(join(root, org))) ? (await readdir(join(root, org))).map((name) => `${org}/${name}`) : [],
   )
   return (await Promise.all(places))
     .flat()

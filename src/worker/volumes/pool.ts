@@ -7,7 +7,7 @@ import { mkdir, open, readFile, readdir, rename, rm, rmdir, stat, statfs, writeF
 import { basename, join } from 'node:path'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { ownCommands, runCommand, tryCommand } from '../../lib/run-command.ts'
+import { localCommands, runCommand, tryCommand } from '../../lib/run-command.ts'
 import { makeMountDir, mountFolderOf } from '../drivers/oci/run/leftovers.ts'
 import { mount, unmountBelow } from '../drivers/shared/mounts.ts'
 import type { Mount } from '../processes/mountinfo.ts'
@@ -61,7 +61,7 @@ export async function openPool({ dir, sizeGib, clock, log }: PoolInput): Promise
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const root = poolMountOf(dir)
   const unmount = async (): Promise<void> => {
-    await unmountBelow(mountFolderOf(dir), { clock, commands: ownCommands })
+    await unmountBelow(mountFolderOf(dir), { clock, commands: localCommands })
     for (const folder of [root, mountFolderOf(dir)]) if (existsSync(folder)) await rmdir(folder)
   }
   const isNew = !existsSync(file)
@@ -118,11 +118,11 @@ async function ensureMounted(dir: string, clock: Clock): Promise<void> {
   const found = await mountAt(root)
   if (found !== undefined) {
     if (await isOn(found, poolFileOf(dir))) return
-    await unmountBelow(root, { clock, commands: ownCommands })
+    await unmountBelow(root, { clock, commands: localCommands })
   }
   await makeMountDir(dir)
   await mkdir(root, { recursive: true, mode: 0o711 })
-  await mount(ownCommands, ['-t', 'btrfs', '-o', MOUNT_OPTIONS, poolFileOf(dir), root])
+  await mount(localCommands, ['-t', 'btrfs', '-o', MOUNT_OPTIONS, poolFileOf(dir), root])
 }
 
 async function mountAt(point: string): Promise<Mount | undefined> {

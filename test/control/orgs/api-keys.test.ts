@@ -97,14 +97,14 @@ test('the last use is written once a minute, and no request waits for it', async
   const { db } = control.deps
   const gate = Promise.withResolvers<void>()
   let writes = 0
-  const commit: typeof db.commit = async (scope, statement) => {
+  const commitStatement: typeof db.commitStatement = async (scope, statement) => {
     if (statement.name === 'api_keys.noteUses') {
       writes += 1
       await gate.promise
     }
-    return db.commit(scope, statement)
+    return db.commitStatement(scope, statement)
   }
-  const deps = makeControlDeps({ ...control.deps, clock, db: { ...db, commit } })
+  const deps = makeControlDeps({ ...control.deps, clock, db: { ...db, commitStatement } })
   const { id, key } = await create()
   const lastUse = async () => (await getApiKey(control.deps, control.caller, id)).last_used_at?.getTime()
   assert.notEqual(await authenticate(deps, key), null) // while nothing can be written

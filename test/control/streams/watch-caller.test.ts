@@ -8,7 +8,7 @@ import { resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
 import { CallerEnded, watchCaller, type CallerWatch } from '../../../src/control/streams/watch-caller.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { makeLog } from '../../../src/lib/log.ts'
-import { openWake, type Wake } from '../../../src/store/postgres/wake.ts'
+import { openNotifications, type Notifications } from '../../../src/store/postgres/wake.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
@@ -16,11 +16,11 @@ import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 let control: TestControl
-let otherWake: Wake
+let otherWake: Notifications
 before(async () => {
   control = await makeTestControl()
   const log = makeLog('error')
-  otherWake = await openWake({ connectionString: control.databaseUrl, clock: systemClock, log, windowMs: 5 })
+  otherWake = await openNotifications({ connectionString: control.databaseUrl, clock: systemClock, log, windowMs: 5 })
 })
 after(async () => {
   await otherWake[Symbol.asyncDispose]()
@@ -31,7 +31,7 @@ after(async () => {
 const replica = (): ControlDeps => makeControlDeps({ ...control.deps, wake: otherWake })
 
 /** A wake-up that reaches nobody. */
-const deaf: Wake = {
+const deaf: Notifications = {
   publish: () => undefined,
   subscribe: () => () => undefined,
   [Symbol.asyncDispose]: () => Promise.resolve(),

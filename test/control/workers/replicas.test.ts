@@ -9,9 +9,9 @@ import { asId, type RunId, type WorkerId } from '../../../src/domain/ids.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
-import { fingerprintOf } from '../../../src/lib/seal.ts'
+import { keyFingerprint } from '../../../src/lib/seal.ts'
 import { sweepTickets } from '../../../src/loops/prune.ts'
-import { openWake, type Wake } from '../../../src/store/postgres/wake.ts'
+import { openNotifications, type Notifications } from '../../../src/store/postgres/wake.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -52,7 +52,12 @@ async function start(url: string | null): Promise<Process> {
   const { db, uuids } = control.deps
   startedAt = new Date(startedAt.getTime() - 3_600_000)
   const clock = makeTestClock(startedAt)
-  const wake: Wake = await openWake({ connectionString: control.databaseUrl, clock: systemClock, log, windowMs: 5 })
+  const wake: Notifications = await openNotifications({
+    connectionString: control.databaseUrl,
+    clock: systemClock,
+    log,
+    windowMs: 5,
+  })
   const own: StreamTicket[] = []
   const self = { id: uuids.next(), version: '0.1.0', schema_version: 1, started_at: clock.now() }
   const replicas = makeReplicas({ db, clock, log, wake }, self)
@@ -230,7 +235,7 @@ test('a process alone, or without a URL, leaves no rows', async () => {
 
 test('another sealing key is refused once a process is written down, and the same one never is', async () => {
   const { db } = control.deps
-  const [first, second] = [fingerprintOf(systemRandom.bytes(32)), fingerprintOf(systemRandom.bytes(32))]
+  const [first, second] = [keyFingerprint(systemRandom.bytes(32)), keyFingerprint(systemRandom.bytes(32))]
   await requireSealingKey(db, first)
   await requireSealingKey(db, second) // nothing is sealed, nobody runs
   await requireSealingKey(db, second)

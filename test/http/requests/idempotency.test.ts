@@ -152,8 +152,8 @@ test('a create that was refused for the crowd of its organization after it was d
       isCrowded = false
       return Promise.reject(new CrowdedOut())
     },
-    commit: async <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) => {
-      const answer = await deps.db.commit<Row>(scope, statement)
+    commitStatement: async <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) => {
+      const answer = await deps.db.commitStatement<Row>(scope, statement)
       isCrowded = statement.name?.startsWith('admissions.') === true
       return answer
     },

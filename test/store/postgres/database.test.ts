@@ -3,7 +3,7 @@ import { after, before, beforeEach, describe, test } from 'node:test'
 import { asId, type OrgId } from '../../../src/domain/ids.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import {
-  constraintOf,
+  violatedConstraint,
   isUnavailable,
   openDatabase,
   UnsuitableDatabase,
@@ -130,10 +130,10 @@ describe('the database', () => {
       q.query({ text: `insert into notes values ($1, 'x'), ($1, 'x')`, values: [ALPHA] }),
     )
     const error: unknown = await twice.then(() => null, (reason: unknown) => reason) // prettier-ignore
-    assert.equal(constraintOf(error), 'notes_text_key')
-    assert.equal(constraintOf(new Error('the note could not be written', { cause: error })), 'notes_text_key')
+    assert.equal(violatedConstraint(error), 'notes_text_key')
+    assert.equal(violatedConstraint(new Error('the note could not be written', { cause: error })), 'notes_text_key')
     assert.equal(isUnavailable(error), false)
-    assert.equal(constraintOf(new Error('notes_text_key')), null)
+    assert.equal(violatedConstraint(new Error('notes_text_key')), null)
   })
 
   test('a cut connection reads as unavailable and the next statement has a new one', async () => {

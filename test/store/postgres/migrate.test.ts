@@ -9,7 +9,7 @@ import { makeLog } from '../../../src/lib/log.ts'
 import { UnsuitableDatabase } from '../../../src/store/postgres/database.ts'
 import { migrate, readMigrations } from '../../../src/store/postgres/migrate.ts'
 import { dumpSchema } from '../../../src/store/postgres/schema-dump.ts'
-import { holdSchema, type SchemaHold } from '../../../src/store/postgres/schema-hold.ts'
+import { lockSchema, type SchemaLock } from '../../../src/store/postgres/schema-hold.ts'
 import { queryableOn } from '../../../src/store/postgres/session.ts'
 import { makeEmptyDatabase, makeTestDatabase, onServer, type TestDatabase } from '../../support/postgres.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -128,15 +128,15 @@ describe('migrations', () => {
     await cutHolds()
     await waitUntil(() => !hold.isHeld)
     await waitUntil(() => hold.isHeld)
-    assert.equal(hold.outgrown.aborted, false)
+    assert.equal(hold.incompatible.aborted, false)
     await onServer(home.adminUrl, (admin) =>
       admin.query(
         `insert into sandyard_migrations (id, name, sha256, breaking) values (4, '0004_split', '', 'two tables')`,
       ),
     )
     await cutHolds()
-    await waitUntil(() => hold.outgrown.aborted)
-    assert.ok(hold.outgrown.reason instanceof UnsuitableDatabase)
+    await waitUntil(() => hold.incompatible.aborted)
+    assert.ok(hold.incompatible.reason instanceof UnsuitableDatabase)
     assert.equal(hold.isHeld, false)
   })
 
@@ -165,8 +165,8 @@ describe('migrations', () => {
     await assert.rejects(readMigrations(dir), /NNNN_name/)
   })
 
-  async function holdIt(): Promise<SchemaHold> {
-    return holdSchema({ connectionString: home.url, migrations: await readMigrations(dir), clock: systemClock, log })
+  async function holdIt(): Promise<SchemaLock> {
+    return lockSchema({ connectionString: home.url, migrations: await readMigrations(dir), clock: systemClock, log })
   }
 
   async function cutHolds(): Promise<void> {

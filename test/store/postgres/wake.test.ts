@@ -3,7 +3,7 @@ import { after, before, describe, test } from 'node:test'
 import { Client } from 'pg'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
-import { openWake, type Wake } from '../../../src/store/postgres/wake.ts'
+import { openNotifications, type Notifications } from '../../../src/store/postgres/wake.ts'
 import { makeEmptyDatabase, onServer, type TestDatabase } from '../../support/postgres.ts'
 
 describe('wake-ups', () => {
@@ -85,7 +85,7 @@ describe('wake-ups', () => {
     const wake = await open(home)
     const heard = hear(wake, 'x')
     const gone = await makeEmptyDatabase()
-    const orphan = await openWake({
+    const orphan = await openNotifications({
       connectionString: gone.url,
       clock: systemClock,
       log: makeLog('silent'),
@@ -123,12 +123,12 @@ describe('wake-ups', () => {
   })
 })
 
-function open(home: TestDatabase, windowMs = 5): Promise<Wake> {
-  return openWake({ connectionString: home.url, clock: systemClock, log: makeLog('silent'), windowMs })
+function open(home: TestDatabase, windowMs = 5): Promise<Notifications> {
+  return openNotifications({ connectionString: home.url, clock: systemClock, log: makeLog('silent'), windowMs })
 }
 
 /** Counts the wake-ups of a topic; `atLeast` waits for them, 5 s at most. */
-function hear(wake: Wake, topic: string): { count(): number; atLeast(count: number): Promise<void> } {
+function hear(wake: Notifications, topic: string): { count(): number; atLeast(count: number): Promise<void> } {
   let heard = 0
   const limit = AbortSignal.timeout(5_000)
   wake.subscribe(topic, () => void heard++)

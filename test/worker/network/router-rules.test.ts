@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { ownCommands, runCommand, type Commands } from '../../../src/lib/run-command.ts'
+import { localCommands, runCommand, type CommandRunner } from '../../../src/lib/run-command.ts'
 import { installation } from '../../../src/worker/network/installation.ts'
 import { makeRouterRules } from '../../../src/worker/network/router-rules.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -9,8 +9,8 @@ const LIMIT = { timeoutMs: 10_000 }
 
 test('a change that comes the moment the last one is done is put in force too', async () => {
   let count = 0
-  const run: Commands['run'] = () => Promise.resolve({ code: 0, stdout: String(++count), stderr: '' })
-  const rules = makeRouterRules(installation('rules', { ...ownCommands, run }))
+  const run: CommandRunner['run'] = () => Promise.resolve({ code: 0, stdout: String(++count), stderr: '' })
+  const rules = makeRouterRules(installation('rules', { ...localCommands, run }))
   // The deeper who asks stands, the later it hears of its end, and asks again.
   const ask = (depth: number): Promise<void> => (depth === 0 ? rules.apply(['add table inet t']) : askAbove(depth))
   const askAbove = async (depth: number): Promise<void> => {
@@ -34,7 +34,7 @@ test('of changes that are put in force together, one that is refused takes no ot
     t.skip('network namespaces need root')
     return
   }
-  const names = installation('rules', ownCommands)
+  const names = installation('rules', localCommands)
   await runCommand('ip', ['netns', 'add', names.router], LIMIT)
   t.after(() => runCommand('ip', ['netns', 'delete', names.router], LIMIT))
   const rules = makeRouterRules(names)

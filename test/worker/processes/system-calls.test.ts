@@ -15,7 +15,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
-import { CommandError, ownCommands, runCommand } from '../../../src/lib/run-command.ts'
+import { CommandError, localCommands, runCommand } from '../../../src/lib/run-command.ts'
 import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
 import { callSystem } from '../../../src/worker/processes/system-calls.ts'
 
@@ -30,7 +30,7 @@ after(() => {
 
 for (const [by, commands] of [
   ['a process that stays', helper.commands],
-  ['a process of its own', ownCommands],
+  ['a process of its own', localCommands],
 ] as const) {
   test(`a copy by ${by} has every byte of a sparse file and none of its holes`, async () => {
     const [from, to] = [join(folder, `from ${by}`), join(folder, `to ${by}`)]

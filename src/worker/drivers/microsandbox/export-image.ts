@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs'
 import { mkdir, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../../lib/clock.ts'
-import { ownCommands, runCommand } from '../../../lib/run-command.ts'
+import { localCommands, runCommand } from '../../../lib/run-command.ts'
 import type { Image } from '../../images/image.ts'
 import { hostArchitecture } from '../../images/manifest.ts'
 import { mount, unmountBelow } from '../shared/mounts.ts'
@@ -36,7 +36,7 @@ export async function exportImage(image: Image, { folder, uidShift, clock, signa
     await mountLayers(merged, image.layers, folder)
     await writeTar(layer, merged, { folder, uidShift, signal })
   } finally {
-    await unmountBelow(merged, { clock, commands: ownCommands })
+    await unmountBelow(merged, { clock, commands: localCommands })
   }
   const diffId = await digestOf(layer)
   const size = (await stat(layer)).size
@@ -76,7 +76,7 @@ async function mountLayers(merged: string, layers: readonly string[], folder: st
   await mkdir(links)
   await Promise.all(all.map((layer, index) => symlink(layer, join(links, String(index)))))
   const lower = all.map((_, index) => String(index)).toReversed() // the topmost first
-  await mount(ownCommands, ['-t', 'overlay', 'overlay', '-o', `ro,nodev,lowerdir=${lower.join(':')}`, merged], links)
+  await mount(localCommands, ['-t', 'overlay', 'overlay', '-o', `ro,nodev,lowerdir=${lower.join(':')}`, merged], links)
 }
 
 /** Owners as the image has them: the store's shift is taken back. */

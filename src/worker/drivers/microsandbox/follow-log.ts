@@ -1,6 +1,6 @@
 import { open, readdir, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isMissing } from '../../../lib/is-missing.ts'
+import { isFileNotFound } from '../../../lib/is-missing.ts'
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { LogStream, LogWriter } from '../../logs/logs.ts'
@@ -191,7 +191,7 @@ async function openOrNull(path: string): Promise<FileHandle | null> {
   try {
     return await open(path, 'r')
   } catch (error) {
-    if (isMissing(error)) return null
+    if (isFileNotFound(error)) return null
     throw error
   }
 }

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { SandboxId } from '../../../domain/ids.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
-import { ownCommands } from '../../../lib/run-command.ts'
+import { localCommands } from '../../../lib/run-command.ts'
 import { unmountBelow } from '../shared/mounts.ts'
 import { applyPatches } from '../shared/patches.ts'
 import { pinMounts, removePins } from '../shared/pin-mounts.ts'
@@ -30,7 +30,7 @@ export async function pinSources(context: Place, wanted: WantedRun): Promise<Rea
   await mkdir(paths.base, { recursive: true, mode: 0o700 })
   const volumes = openRunVolumes(context.volumes, wanted)
   const spec = { ...wanted.spec, mounts: indexed.map(({ mount }) => writable(mount)) }
-  const pinned = await pinMounts({ ...context, commands: ownCommands }, { ...wanted, spec }, { volumes, paths })
+  const pinned = await pinMounts({ ...context, commands: localCommands }, { ...wanted, spec }, { volumes, paths })
   return new Map(pinned.flatMap(({ pin }, at) => (pin === null ? [] : [[indexed[at]?.index ?? at, pin] as const])))
 }
 
@@ -43,7 +43,7 @@ function writable(mount: Mount): Mount {
 export async function unpinSources(context: Pick<VmContext, 'dir' | 'clock'>, sandbox: SandboxId): Promise<void> {
   const paths = rootfsPaths(mountsFolder(context), sandbox)
   if ((await lstatOrNull(paths.base)) === null) return
-  await unmountBelow(paths.base, { clock: context.clock, commands: ownCommands })
+  await unmountBelow(paths.base, { clock: context.clock, commands: localCommands })
   await removePins(paths.pins)
   await rmdir(paths.base)
 }

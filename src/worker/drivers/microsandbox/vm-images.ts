@@ -4,7 +4,7 @@ import type { Clock } from '../../../lib/clock.ts'
 import type { Image } from '../../images/image.ts'
 import { makeSingleFlight } from '../../images/single-flight.ts'
 import { StartError } from '../driver.ts'
-import { ownCommands } from '../../../lib/run-command.ts'
+import { localCommands } from '../../../lib/run-command.ts'
 import { unmountBelow } from '../shared/mounts.ts'
 import { exportImage } from './export-image.ts'
 import type { Msb } from './msb.ts'
@@ -29,7 +29,7 @@ const PREFIX = 'localhost/sandyard:'
 /** Opens the passage; what an earlier worker left half done is deleted. */
 export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput): Promise<VmImages> {
   const folder = join(dir, 'exports')
-  await unmountBelow(folder, { clock, commands: ownCommands }) // layers that a worker was writing as an archive when it was killed
+  await unmountBelow(folder, { clock, commands: localCommands }) // layers that a worker was writing as an archive when it was killed
   await rm(folder, { recursive: true, force: true })
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const flights = makeSingleFlight<string>()

@@ -1,6 +1,6 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isMissing } from '../../../lib/is-missing.ts'
+import { isFileNotFound } from '../../../lib/is-missing.ts'
 import type { RunOutcome, SeenPhase } from '../../../contract/workers/worker-protocol.ts'
 import { isAlive } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
@@ -96,7 +96,7 @@ async function saysOutOfMemory(path: string): Promise<boolean> {
     const text = buffer.toString('latin1', 0, bytesRead)
     return /Out of memory: Killed process|oom-kill:/.test(text.slice(Math.max(0, text.lastIndexOf('Linux version '))))
   } catch (error) {
-    if (isMissing(error)) return false
+    if (isFileNotFound(error)) return false
     throw error
   }
 }

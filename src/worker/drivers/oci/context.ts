@@ -3,7 +3,7 @@ import type { PullPolicy } from '../../../domain/spec/spec.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
-import type { Commands } from '../../../lib/run-command.ts'
+import type { CommandRunner } from '../../../lib/run-command.ts'
 import type { Image, RegistryAuth } from '../../images/image.ts'
 import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
@@ -66,7 +66,7 @@ export type OciDriverInput = {
   readonly dir: string
   readonly runtime: Runtime
   readonly launcher: Launcher
-  readonly commands: Commands
+  readonly commands: CommandRunner
   readonly images: Images
   readonly networks: SandboxNetworks
   readonly clock: Clock

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { SeenRun, WantedRun } from '../../../contract/workers/worker-protocol.ts'
-import { makeWhenQuiet } from '../../../lib/when-quiet.ts'
+import { debounce } from '../../../lib/when-quiet.ts'
 import { SENTENCES } from '../../logs/sentences.ts'
 import type { Driver } from '../driver.ts'
 import { makeHeldRuns } from '../shared/held-runs.ts'
@@ -210,11 +210,11 @@ function makeRefill({ disks, log, clock }: OciContext): Refill {
         current = null
       })
   }
-  const later = makeWhenQuiet({ clock, quietMs: QUIET_MS, limitMs: LATEST_MS, work: start })
+  const later = debounce({ clock, delayMs: QUIET_MS, maxWaitMs: LATEST_MS, work: start })
   return {
     start,
     ask: () => {
-      later.ask()
+      later.schedule()
     },
     async close() {
       later.close()

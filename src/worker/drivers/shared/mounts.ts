@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import type { Clock } from '../../../lib/clock.ts'
-import { CommandError, type Commands } from '../../../lib/run-command.ts'
+import { CommandError, type CommandRunner } from '../../../lib/run-command.ts'
 import { parseMountinfo } from '../../processes/mountinfo.ts'
 
 const MOUNT_TIMEOUT_MS = 20_000
@@ -9,7 +9,7 @@ const BUSY_TRIES = 40
 const BUSY_PAUSE_MS = 10
 
 /** Mounts; `cwd` is where relative paths in the options start. */
-export async function mount(commands: Commands, args: readonly string[], cwd = '/'): Promise<void> {
+export async function mount(commands: CommandRunner, args: readonly string[], cwd = '/'): Promise<void> {
   await commands.run('mount', args, { timeoutMs: MOUNT_TIMEOUT_MS, cwd })
 }
 
@@ -19,7 +19,7 @@ export async function mountPointsBelow(folder: string): Promise<readonly string[
   return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
 }
 
-export type UnmountDeps = { readonly clock: Clock; readonly commands: Commands }
+export type UnmountDeps = { readonly clock: Clock; readonly commands: CommandRunner }
 
 /**
  * Unmounts all in or beneath a folder. What stays busy is detached from the tree, so that its holder's end frees it.

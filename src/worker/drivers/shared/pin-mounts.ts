@@ -3,7 +3,7 @@ import { chown, lstat, mkdir, readdir, rmdir, unlink, writeFile, type FileHandle
 import { join } from 'node:path'
 import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec/spec.ts'
-import type { Commands } from '../../../lib/run-command.ts'
+import type { CommandRunner } from '../../../lib/run-command.ts'
 import { holdRoot } from '../../volumes/descriptors.ts'
 import { withBindSource } from '../oci/rootfs/bind-source.ts'
 import { mount } from './mounts.ts'
@@ -23,7 +23,7 @@ export type PinnedMount =
 
 /** Pins every mount of a run beneath `paths.pins`. Rejects with `StartError` of kind mount, which names the mount. */
 export async function pinMounts(
-  { settings, commands }: { readonly settings: { readonly uidShift: number }; readonly commands: Commands },
+  { settings, commands }: { readonly settings: { readonly uidShift: number }; readonly commands: CommandRunner },
   { spec }: WantedRun,
   { volumes, paths }: { readonly volumes: RunVolumes; readonly paths: RootfsPaths },
 ): Promise<readonly PinnedMount[]> {
@@ -67,7 +67,7 @@ async function makePinsFolder(path: string, owner: number): Promise<void> {
 }
 
 type Place = { readonly pin: string; readonly hasCompany: boolean }
-type Source = { readonly volumes: RunVolumes; readonly owner: number; readonly commands: Commands }
+type Source = { readonly volumes: RunVolumes; readonly owner: number; readonly commands: CommandRunner }
 
 async function pinMount(spec: Mount, { pin, hasCompany }: Place, source: Source): Promise<PinnedMount> {
   const { volumes, owner, commands } = source
@@ -88,7 +88,7 @@ async function pinMount(spec: Mount, { pin, hasCompany }: Place, source: Source)
   }
 }
 
-type Where = { readonly pin: string; readonly commands: Commands }
+type Where = { readonly pin: string; readonly commands: CommandRunner }
 
 async function pinVolume(spec: NamedMount, where: Where, folder: string): Promise<PinnedMount> {
   const held = await holdRoot(folder)

@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Commands } from '../../../lib/run-command.ts'
+import type { CommandRunner } from '../../../lib/run-command.ts'
 import { callSystem } from '../../processes/system-calls.ts'
 import type { OciSettings } from '../oci/context.ts'
 
@@ -26,7 +26,7 @@ export function rootfsPaths(mountDir: string, run: string): RootfsPaths {
   }
 }
 
-type MountDeps = { readonly commands: Commands; readonly settings: Pick<OciSettings, 'uidShift'> }
+type MountDeps = { readonly commands: CommandRunner; readonly settings: Pick<OciSettings, 'uidShift'> }
 
 /** Mounts a disk and makes its folders. */
 export async function mountDisk({ commands, settings }: MountDeps, paths: RootfsPaths, image: string): Promise<void> {
@@ -39,6 +39,6 @@ export async function mountDisk({ commands, settings }: MountDeps, paths: Rootfs
 const ROOT_OPTIONS = 'redirect_dir=off,metacopy=off,index=off'
 
 /** Mounts an image's layers, the lowest first, beneath the disk's writable layer. */
-export async function mountRoot(commands: Commands, paths: RootfsPaths, layers: readonly string[]): Promise<void> {
+export async function mountRoot(commands: CommandRunner, paths: RootfsPaths, layers: readonly string[]): Promise<void> {
   await callSystem(commands, ['root', paths.base, ROOT_OPTIONS, ...layers])
 }

@@ -1,7 +1,7 @@
 import { watch as watchFolder } from 'node:fs'
 import type { RunId } from '../../../domain/ids.ts'
 import type { SeenRun } from '../../../contract/workers/worker-protocol.ts'
-import { WOKEN, type Clock } from '../../../lib/clock.ts'
+import { NOTIFIED, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
 /** Notices what changes by itself: a sandbox that ends. That one becomes idle is noticed by `activity.ts`. */
@@ -68,7 +68,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
     const limit = new AbortController()
     const stop = AbortSignal.any([closing.signal, limit.signal])
     void wake.promise.then(() => {
-      limit.abort(WOKEN)
+      limit.abort(NOTIFIED)
     })
     try {
       await input.clock.sleep(POLL_MS, stop)

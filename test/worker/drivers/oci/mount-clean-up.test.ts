@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { systemClock } from '../../../../src/lib/clock.ts'
-import { ownCommands } from '../../../../src/lib/run-command.ts'
+import { localCommands } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { mount, mountPointsBelow, unmountBelow } from '../../../../src/worker/drivers/shared/mounts.ts'
 import { removePins } from '../../../../src/worker/drivers/shared/pin-mounts.ts'
@@ -115,10 +115,10 @@ describe('the content of volumes', { skip: whyNoOci() ?? false, timeout: 120_000
       [fixture.volumeFolder('v'), folder],
       [join(fixture.volume, 'file'), file],
     ] as const) {
-      await mount(ownCommands, ['--bind', source, pin])
+      await mount(localCommands, ['--bind', source, pin])
       await assert.rejects(removePins(pins), /EBUSY/)
       assertKept()
-      await unmountBelow(pin, { clock: systemClock, commands: ownCommands })
+      await unmountBelow(pin, { clock: systemClock, commands: localCommands })
       await (pin === folder ? rmdir(folder) : removePins(pins))
     }
     assert.ok(!existsSync(pins))

@@ -3,7 +3,7 @@ import { mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../../domain/ids.ts'
 import type { Random } from '../../../../lib/random.ts'
-import type { Commands } from '../../../../lib/run-command.ts'
+import type { CommandRunner } from '../../../../lib/run-command.ts'
 import type { Image } from '../../../images/image.ts'
 import { makeFormat } from './format-disk.ts'
 import { pinImage, pinnedImage } from '../rootfs/pinned-image.ts'
@@ -49,7 +49,7 @@ export type DisksInput = {
   readonly defaultSizeMib: number
   /** How many disks of the default size are kept formatted ahead. */
   readonly poolSize: number
-  readonly commands: Commands
+  readonly commands: CommandRunner
   readonly random: Random
   /** Mounts a disk that is made ahead under a name of its own, and the other way round. */
   readonly mountAhead: (name: string, path: string) => Promise<void>
@@ -151,7 +151,7 @@ async function isClean(path: string): Promise<boolean> {
   }
 }
 
-async function repair(commands: Commands, path: string): Promise<void> {
+async function repair(commands: CommandRunner, path: string): Promise<void> {
   const result = await commands.attempt('e2fsck', ['-f', '-y', path], { timeoutMs: CHECK_TIMEOUT_MS })
   const isRepaired = result.code !== null && (result.code & ~3) === 0 // 1 and 2 say "errors corrected" (e2fsck(8))
   if (!isRepaired) throw new Error(`the sandbox's disk is damaged beyond repair: e2fsck exit ${String(result.code)}`)

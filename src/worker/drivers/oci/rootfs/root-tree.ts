@@ -14,7 +14,7 @@ import {
 } from 'node:fs'
 import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { isMissing } from '../../../../lib/is-missing.ts'
+import { isFileNotFound } from '../../../../lib/is-missing.ts'
 import { inParent, resolveInRoot } from './root-path.ts'
 
 /** Writes beneath a sandbox's root, none of which follows a symlink out of it. What is made belongs to `owner`. */
@@ -152,7 +152,7 @@ export async function statOrNull(path: string): Promise<Awaited<ReturnType<typeo
   try {
     return await lstat(path)
   } catch (error) {
-    if (isMissing(error)) return null
+    if (isFileNotFound(error)) return null
     throw error
   }
 }

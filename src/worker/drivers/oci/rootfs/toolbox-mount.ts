@@ -1,7 +1,7 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
-import { ownCommands } from '../../../../lib/run-command.ts'
+import { localCommands } from '../../../../lib/run-command.ts'
 import { mount, mountPointsBelow } from '../../shared/mounts.ts'
 import { makeToolbox } from './toolbox.ts'
 
@@ -23,7 +23,7 @@ export async function mountToolbox(
     const point = join(folders.mountDir, `${TOOLBOX_PREFIX}${basename(toolbox)}`)
     await mkdir(point, { recursive: true })
     if (!(await mountPointsBelow(folders.mountDir)).includes(point))
-      await mount(ownCommands, ['--bind', '-o', 'ro,nosuid,nodev', toolbox, point])
+      await mount(localCommands, ['--bind', '-o', 'ro,nosuid,nodev', toolbox, point])
     const mounted = new Set(await readdir(folders.mountDir))
     const unused = (await readdir(parent)).filter((name) => !mounted.has(`${TOOLBOX_PREFIX}${name}`))
     for (const name of unused) await rm(join(parent, name), { recursive: true, force: true })

@@ -28,7 +28,7 @@ export async function makeToolbox(parent: string): Promise<string> {
   return path
 }
 
-/** The command that runs a script of the toolbox; `folder` is where the toolbox is seen, in a sandbox unless said. */
+/** The command that runs a script of the toolbox; `directoryPath` is where the toolbox is seen, in a sandbox unless said. */
 export function toolCommand(
   script: ToolScript,
   args: readonly string[] = [],

@@ -1,7 +1,7 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { mkdir, readdir, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isMissing } from '../../../../lib/is-missing.ts'
+import { isFileNotFound } from '../../../../lib/is-missing.ts'
 import { readOrNull } from '../../shared/processes.ts'
 
 /**
@@ -171,7 +171,7 @@ async function removeTree(dir: string): Promise<void> {
   try {
     await rmdir(dir)
   } catch (error) {
-    if (!isMissing(error)) throw error
+    if (!isFileNotFound(error)) throw error
   }
 }
 

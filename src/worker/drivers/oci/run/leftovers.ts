@@ -4,7 +4,7 @@ import { chmod, mkdir, readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../../domain/ids.ts'
 import type { OciContext } from '../context.ts'
-import { ownCommands } from '../../../../lib/run-command.ts'
+import { localCommands } from '../../../../lib/run-command.ts'
 import { mount, mountPointsBelow, unmountBelow } from '../../shared/mounts.ts'
 import { commandLineOf, sendSignal } from '../../shared/processes.ts'
 import { endWith, forget, killAll, removeMounts, settle } from './release.ts'
@@ -36,7 +36,8 @@ export async function makeMountDir(dir: string): Promise<string> {
   const path = mountFolderOf(dir)
   await mkdir(path, { recursive: true, mode: 0o711 })
   for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
-  if (!(await mountPointsBelow(path)).includes(path)) await mount(ownCommands, ['--bind', '--make-shared', path, path])
+  if (!(await mountPointsBelow(path)).includes(path))
+    await mount(localCommands, ['--bind', '--make-shared', path, path])
   return path
 }
 

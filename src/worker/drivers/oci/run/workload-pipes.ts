@@ -2,7 +2,7 @@ import { constants, openSync } from 'node:fs'
 import { chown } from 'node:fs/promises'
 import { Socket } from 'node:net'
 import { join } from 'node:path'
-import type { Commands } from '../../../../lib/run-command.ts'
+import type { CommandRunner } from '../../../../lib/run-command.ts'
 import { callSystem } from '../../../processes/system-calls.ts'
 
 /**
@@ -18,7 +18,7 @@ export function workloadPipes(folder: string): WorkloadPipes {
 }
 
 /** Makes them, in place of those of an attempt that was cut short. */
-export async function makeWorkloadPipes(commands: Commands, { stdout, stderr }: WorkloadPipes): Promise<void> {
+export async function makeWorkloadPipes(commands: CommandRunner, { stdout, stderr }: WorkloadPipes): Promise<void> {
   // As in fifo-pool.ts: whatever user a process becomes, it must be able to reopen its /dev/stdout.
   await callSystem(commands, ['fifos', stdout, stderr])
 }
