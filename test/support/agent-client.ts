@@ -82,7 +82,7 @@ export function connectAgent(
       // counted by the tests that care
     },
     onProcess: () => () => undefined,
-    capture: makeNoLogs().of(asId<SandboxId>('box')),
+    capture: makeNoLogs().writerOf(asId<SandboxId>('box')),
     ...options.deps,
   })
   const received: Received[] = []

@@ -6,7 +6,7 @@ import type { Duplex } from 'node:stream'
 import { getSystemErrorMap } from 'node:util'
 import { ExecFailure, TcpFailure } from '../../src/worker/channel/guest.ts'
 import type { Guest, GuestProcess, TcpTarget } from '../../src/worker/channel/guest.ts'
-import { makeGuestFiles } from '../../src/worker/channel/files-by-process.ts'
+import { makeFilesClient } from '../../src/worker/channel/files-by-process.ts'
 
 /** A guest made of this machine's own processes, each the leader of its group. It knows no users, limits or terminals. */
 export function makeLocalGuest(): Guest {
@@ -43,7 +43,7 @@ export function makeLocalGuest(): Guest {
       }
     },
     connect: connectFromHere,
-    openFiles: async () => makeGuestFiles(await startFilesProcess(guest)),
+    openFiles: async () => makeFilesClient(await startFilesProcess(guest)),
   }
   return guest
 }

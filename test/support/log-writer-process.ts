@@ -6,7 +6,7 @@ import { makeTestLogs, readAll } from './logs.ts'
 const [dir = '', sandbox = ''] = process.argv.slice(2)
 const id = asId<SandboxId>(sandbox)
 const { logs } = await makeTestLogs({ dir })
-const stream = logs.of(id).stream('stdout')
+const stream = logs.writerOf(id).stream('stdout')
 for (let line = 0; ; line++) {
   stream.write(Buffer.from(`${String(line)}\n`))
   if (line === 1_000) {

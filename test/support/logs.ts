@@ -18,7 +18,7 @@ export const EVERYTHING: LogQuery = {
   follows: false,
 }
 
-export const LOG_LIMITS: LogLimits = { sandboxBytes: 16 * 1024 * 1024, keepMs: 360_000_000 }
+export const LOG_LIMITS: LogLimits = { sandboxBytes: 16 * 1024 * 1024, retentionMs: 360_000_000 }
 
 /** Opens logs in a folder of their own or a given one; the second answer deletes it. */
 export async function makeTestLogs(

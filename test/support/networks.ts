@@ -7,7 +7,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { localCommands } from '../../src/lib/run-command.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
-import type { NetworksOptions } from '../../src/worker/network/make-networks.ts'
+import type { SandboxNetworksOptions } from '../../src/worker/network/make-networks.ts'
 import type { SandboxNetwork, SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 import { OUTSIDE, startProber, type Prober } from './network-world.ts'
 
@@ -45,17 +45,17 @@ export function networkWith(rules: readonly Partial<Rule>[], policy: Partial<Net
 
 /** Options for networks of a test, in a new directory that goes with the value. */
 export async function networksOptions(
-  changes: Partial<NetworksOptions> = {},
-): Promise<NetworksOptions & AsyncDisposable> {
+  changes: Partial<SandboxNetworksOptions> = {},
+): Promise<SandboxNetworksOptions & AsyncDisposable> {
   const dir = await mkdtemp(join(tmpdir(), 'sandyard-net-'))
   return {
     dir,
-    pool: '10.209.0.0/16',
+    addressPool: '10.209.0.0/16',
     namePrefix: 'test',
     hostResolvers: [OUTSIDE.resolver],
     hardDeny: [OUTSIDE.hardDenied],
     hasRebindProtection: true,
-    readyAhead: 1,
+    prewarmCount: 1,
     commands: localCommands,
     clock: systemClock,
     random: systemRandom,

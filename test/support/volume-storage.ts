@@ -12,8 +12,8 @@ import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { mountFolderOf } from '../../src/worker/drivers/oci/run/leftovers.ts'
 import { unmountBelow } from '../../src/worker/drivers/shared/mounts.ts'
-import { openFolders } from '../../src/worker/volumes/folders.ts'
-import { openVolumeStorage, type StoragePlan } from '../../src/worker/volumes/open-storage.ts'
+import { openFolderStorage } from '../../src/worker/volumes/folders.ts'
+import { openVolumeStorage, type StorageSettings } from '../../src/worker/volumes/open-storage.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
 
 export const TEST_UID_SHIFT = 100_000
@@ -34,7 +34,7 @@ export function newVolume(wanted: Partial<WantedVolume> = {}): WantedVolume {
 export type StorageFixture = {
   readonly dir: string
   /** Opens the storage, as a worker that starts would; any number may be open. */
-  open(plan?: Partial<StoragePlan>): Promise<VolumeStorage>
+  open(plan?: Partial<StorageSettings>): Promise<VolumeStorage>
   /** Unmounts and deletes everything. */
   remove(): Promise<void>
 }
@@ -46,7 +46,7 @@ export function makeStorageFixture(): StorageFixture {
     dir,
     open: (plan = {}) =>
       openVolumeStorage(
-        { dir, sharedDir: null, poolGib: 1, ...plan },
+        { dir, sharedDir: null, volumePoolGib: 1, ...plan },
         { uidShift: TEST_UID_SHIFT, clock: systemClock, log: makeLog('silent') },
       ),
     async remove() {
@@ -60,7 +60,7 @@ export function makeStorageFixture(): StorageFixture {
 /** Plain folders in a temporary folder, for tests of what is above the storage; the second answer deletes them. */
 export async function makeFolderStorage(): Promise<readonly [VolumeStorage, () => void]> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-folders-'))
-  const storage = await openFolders({ root, uidShift: TEST_UID_SHIFT, isShared: false, whyNoCaps: 'a test' })
+  const storage = await openFolderStorage({ root, uidShift: TEST_UID_SHIFT, isShared: false, whyNoCaps: 'a test' })
   return [storage, () => rmSync(root, { recursive: true, force: true })]
 }
 

@@ -12,7 +12,7 @@ import type { Driver } from '../../worker/drivers/driver.ts'
 import { ensureDemoImage } from '../../worker/images/demo.ts'
 import { openLease, type Lease } from '../../worker/agent/lease.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
-import { makeFilesOf } from '../../worker/volumes/files-of.ts'
+import { makeVolumeFilesOpener } from '../../worker/volumes/files-of.ts'
 import type { VolumeStorage } from '../../worker/volumes/storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 import { openDriver } from './open-driver.ts'
@@ -76,7 +76,7 @@ export function runWorkerAgent(
       ...machine,
       ...(lease === null ? { fencesItself: false } : { fencesItself: true, lease }),
       storageSampleMs: config.storageSampleSecs * 1_000,
-      filesOf: makeFilesOf({ uidShift: UID_SHIFT, random: systemRandom, log }),
+      filesOf: makeVolumeFilesOpener({ uidShift: UID_SHIFT, random: systemRandom, log }),
       clock: systemClock,
       log,
     },

@@ -16,7 +16,7 @@ import { makeContainerGuests } from '../../worker/drivers/oci/exec/guests.ts'
 import { findRuntime, type FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
 import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
-import { makeNetworks } from '../../worker/network/make-networks.ts'
+import { openSandboxNetworks } from '../../worker/network/make-networks.ts'
 import { readHostResolvers } from '../../worker/network/resolv-conf.ts'
 import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './start-worker.ts'
 import { VERSION } from '../version.ts'
@@ -46,14 +46,14 @@ export async function openOciDriver(
   const runtime = await getRuntime()
   for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
   const helper = makeCommandHelper(log)
-  const networks = await makeNetworks({
+  const networks = await openSandboxNetworks({
     dir: join(config.dataDir, 'network'),
-    pool: config.networkPool,
+    addressPool: config.networkPool,
     namePrefix: folder.namePrefix,
     hostResolvers: await readHostResolvers(),
     hardDeny: [],
     hasRebindProtection: true,
-    readyAhead: config.readyAhead,
+    prewarmCount: config.readyAhead,
     commands: helper.commands,
     clock: systemClock,
     random: systemRandom,

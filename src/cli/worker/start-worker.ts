@@ -6,7 +6,7 @@ import { readLayersInUse } from '../../worker/drivers/oci/rootfs/layers-in-use.t
 import { openImageStore, type ImageStore } from '../../worker/images/store.ts'
 import { openSandboxLogs } from '../../worker/logs/log-store.ts'
 import type { SandboxLogs } from '../../worker/logs/logs.ts'
-import { openVolumeStorage, type StoragePlan } from '../../worker/volumes/open-storage.ts'
+import { openVolumeStorage, type StorageSettings } from '../../worker/volumes/open-storage.ts'
 import type { VolumeStorage } from '../../worker/volumes/storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 
@@ -50,8 +50,12 @@ export function incarnationFilePath(config: Config): string {
 }
 
 /** Where the settings keep volumes. */
-export function volumeStorageConfig(config: Config): StoragePlan {
-  return { dir: join(config.dataDir, 'volumes'), sharedDir: config.sharedVolumesDir, poolGib: config.volumePoolGib }
+export function volumeStorageConfig(config: Config): StorageSettings {
+  return {
+    dir: join(config.dataDir, 'volumes'),
+    sharedDir: config.sharedVolumesDir,
+    volumePoolGib: config.volumePoolGib,
+  }
 }
 
 /** Opens the storage for volumes. Rejects when the volumes that are there can't be reached. */
@@ -63,7 +67,7 @@ export function openVolumes(config: Config, log: Log): Promise<VolumeStorage> {
 export function openLogs(config: Config, log: Log): Promise<SandboxLogs> {
   return openSandboxLogs({
     dir: join(config.dataDir, 'logs'),
-    limits: { sandboxBytes: config.logLimitMib * 1024 * 1024, keepMs: config.logKeepHours * 3_600_000 },
+    limits: { sandboxBytes: config.logLimitMib * 1024 * 1024, retentionMs: config.logKeepHours * 3_600_000 },
     clock: systemClock,
     log,
   })

@@ -6,7 +6,7 @@ import type { Database, Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 
-/** What became of a create. `conflict`: another sandbox has its name or slug. `failed`: it could not be judged. */
+/** What became of a create. `conflictError`: another sandbox has its name or slug. `failed`: it could not be judged. */
 export type AdmissionAnswer =
   | { readonly kind: 'admitted' }
   | { readonly kind: 'conflict' }

@@ -33,7 +33,7 @@ export type Caller = {
   readonly actor: Actor
 }
 
-/** For whom a use case acts: the organization, and who its events name. A `Caller` is one. */
+/** For whom a use case acts: the organization, and who its events name. A `CallWorker` is one. */
 export type Acting = Pick<Caller, 'org_id' | 'actor'>
 
 /** Who caused an event; the shapes of service description 2.4 and openapi.json's EventActor. */

@@ -5,7 +5,7 @@ import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { StreamAsked, WantedVolume } from '../../contract/workers/worker-protocol.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Driver } from '../drivers/driver.ts'
-import { logLines } from '../logs/log-lines.ts'
+import { encodeLogLines } from '../logs/log-lines.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { pipeChannel } from '../processes/pipe-channel.ts'
 import { serveVolume } from '../volumes/serve-volume.ts'
@@ -99,7 +99,7 @@ async function sendLogs(
   const entries = deps.logs.read(sandbox_id, query, AbortSignal.any([signal, gone.signal]))
   try {
     client.resume() // nothing comes this way, but the end
-    await pipeline(logLines(entries, query), client, { signal })
+    await pipeline(encodeLogLines(entries, query), client, { signal })
   } catch (error) {
     if (!isHangUp(error) && !gone.signal.aborted) throw error
   } finally {

@@ -85,7 +85,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
   }
   const limit = async (volume: WantedVolume): Promise<number> => {
     try {
-      await storage.limit(volume)
+      await storage.applyCaps(volume)
       return 0
     } catch (error) {
       log.error({ error, volume_id: volume.volume_id }, 'the cap of a volume is not in force')

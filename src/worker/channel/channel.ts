@@ -19,11 +19,11 @@ export type ChannelDeps = {
    */
   readonly onProcess: () => () => void
   /** Where the output of processes is kept, too: every session's, as the genuine runtime does. */
-  readonly capture: Capture
+  readonly capture: OutputCapture
 }
 
 /** What is kept of output; it must be cheap, and never fails. */
-export type Capture = Pick<LogWriter, 'stream'>
+export type OutputCapture = Pick<LogWriter, 'stream'>
 
 export type ChannelLimits = {
   /** The most sessions that one client may have open at once. */
@@ -36,7 +36,7 @@ export const DEFAULT_CHANNEL_LIMITS: ChannelLimits = { sessions: 256 }
 /** What the families of messages (exec, fs, tcp) see of one client's connection. */
 export interface Channel {
   readonly guest: Guest
-  readonly capture: Capture
+  readonly capture: OutputCapture
   readonly clock: Clock
   readonly log: Log
   /** Queues a message. Sending never fails; once the connection is gone nothing happens. */
@@ -46,30 +46,30 @@ export interface Channel {
   /** Refuses a message; the client's session of that id is over. */
   sendError(id: number, kind: ErrorKind, detail: { readonly message: string; readonly type?: string }): void
   /** Whether the client reads fast enough that more data may be sent. */
-  readonly hasRoom: boolean
+  readonly canSend: boolean
   /** Calls back once there is room. Waiters get their turns in order, each only while there is room. */
-  whenRoom(turn: () => void): void
+  whenCanSend(turn: () => void): void
   /** Stops reading from the client until the function that it returns is called. Holds add up. */
-  holdInput(): () => void
+  pauseInput(): () => void
   /** Counts input that a session keeps until the function that it returns is called; too much of all stops the client. */
-  countInput(bytes: number): () => void
+  trackInput(bytes: number): () => void
   /** Takes an id for a new session: `live` when it has one already, `full` at the limit of sessions. */
-  claim(id: number): 'claimed' | 'live' | 'full'
+  claimId(id: number): 'claimed' | 'live' | 'full'
   /** Gives an id back after the terminal message of its session. */
-  release(id: number): void
+  releaseId(id: number): void
   /** Takes responsibility for a promise: a rejection is a bug and is logged. */
-  own(work: Promise<void>): void
+  supervise(work: Promise<void>): void
 }
 
 /** A message of a client, of a known type and with the right flags; the payload is still encoded. */
-export type Incoming = { readonly id: number; readonly payload: Uint8Array }
+export type IncomingMessage = { readonly id: number; readonly payload: Uint8Array }
 
 /** Handles one message. It may throw `CborError` for a payload of the wrong shape, and nothing else. */
-export type Handler = (message: Incoming) => void
+export type MessageHandler = (message: IncomingMessage) => void
 
 /** The messages of one subject, with the sessions that they opened. */
-export type Family<T extends ClientMessageType> = {
-  readonly handlers: Readonly<Record<T, Handler>>
+export type MessageHandlers<T extends ClientMessageType> = {
+  readonly handlers: Readonly<Record<T, MessageHandler>>
   /** The client is gone: ends every session of this family at once. */
   close(): void
 }

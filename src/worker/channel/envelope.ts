@@ -3,7 +3,7 @@ import { encodeFrameHead } from './frame.ts'
 import { GENERATION, MESSAGES } from './messages.ts'
 import type { AgentMessageType, MessageType } from './messages.ts'
 import { asBytes, asMap, asText } from './fields.ts'
-import { readUsualData, readUsualEnvelope } from './usual-form.ts'
+import { fastDecodeData, fastDecodeEnvelope } from './usual-form.ts'
 
 /**
  * The most bytes of data in one frame that this side sends: 1 MiB, well under the 4 MiB of a frame and the 16 MiB of a
@@ -16,16 +16,16 @@ export type Envelope = { readonly type: string; readonly payload: Uint8Array }
 
 /** Reads a frame's body. `v` is not looked at (section 13). Throws `CborError` when there is no type or payload. */
 export function decodeEnvelope(body: Uint8Array): Envelope {
-  const usual = readUsualEnvelope(body)
-  if (usual !== null) return usual
+  const fast = fastDecodeEnvelope(body)
+  if (fast !== null) return fast
   const map = asMap(decodeCbor(body))
   return { type: asText(map['t']), payload: asBytes(map['p']) }
 }
 
 /** Reads a `{data}` payload; the bytes may be a view of it. Throws `CborError`. */
 export function decodeData(payload: Uint8Array): Buffer {
-  const usual = readUsualData(payload)
-  if (usual !== null) return usual
+  const fast = fastDecodeData(payload)
+  if (fast !== null) return fast
   const data = asBytes(asMap(decodeCbor(payload))['data'])
   return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
 }

@@ -1,12 +1,12 @@
 import { CborError } from './cbor.ts'
-import type { Channel, Family } from './channel.ts'
+import type { Channel, MessageHandlers } from './channel.ts'
 import { decodeData } from './envelope.ts'
 import { failedPayload, readExecRequest, readResize, readSignal } from './exec-payloads.ts'
 import { startExecSession } from './exec-session.ts'
 import type { ExecSession } from './exec-session.ts'
 import { ExecFailure } from './guest.ts'
 import type { GuestExec } from './guest.ts'
-import { makeSessions } from './sessions.ts'
+import { makeSessionTable } from './sessions.ts'
 
 type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize' | 'core.exec.signal'
 
@@ -14,8 +14,8 @@ type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize'
  * The exec messages of one client. Input, sizes and signals for an unknown or finished id are ignored: the client sends
  * them while the end of its session is still on the way (section 7.2).
  */
-export function makeExecFamily(channel: Channel, onProcess: () => () => void): Family<ExecMessages> {
-  const sessions = makeSessions<ExecSession>(channel)
+export function makeExecHandlers(channel: Channel, onProcess: () => () => void): MessageHandlers<ExecMessages> {
+  const sessions = makeSessionTable<ExecSession>(channel)
 
   const fail = (id: number, error: unknown): void => {
     channel.send(id, 'core.exec.failed', failedPayload(error))

@@ -3,10 +3,10 @@ import type { Channel } from './channel.ts'
 import { failedPayload } from './exec-payloads.ts'
 import { ExecFailure } from './guest.ts'
 import type { GuestExec, GuestProcess } from './guest.ts'
-import { errnoOf } from './errno.ts'
+import { errnoFields } from './errno.ts'
 import type { OutputSource } from '../logs/output-stream.ts'
 import { makeInbox } from './inbox.ts'
-import { pump } from './pump.ts'
+import { sendStream } from './pump.ts'
 
 /** One process of a client, from its request to its terminal message. */
 export type ExecSession = {
@@ -47,7 +47,7 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
     started.stdin.on('error', (error) => {
       if (hasToldError || hasEnded || isKilled) return
       hasToldError = true
-      channel.send(id, 'core.exec.stdin.error', { ...errnoOf(error), message: error.message })
+      channel.send(id, 'core.exec.stdin.error', { ...errnoFields(error), message: error.message })
     })
     channel.send(id, 'core.exec.started', { pid: started.pid })
     inbox.open(started)
@@ -62,7 +62,7 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
 
   const carry = async (type: OutputType, stream: Readable): Promise<void> => {
     const kept = channel.capture.stream(sourceOf(type, request))
-    await pump(channel, stream, (data) => {
+    await sendStream(channel, stream, (data) => {
       channel.sendData(id, type, data)
       kept.write(data)
     })
@@ -98,17 +98,17 @@ export function startExecSession(channel: Channel, id: number, request: GuestExe
   return {
     over: run(),
     write(data) {
-      inbox.give(data.length, (to) => {
+      inbox.deliver(data.length, (to) => {
         write(to, data)
       })
     },
     resize(rows, cols) {
-      inbox.give(0, (to) => {
+      inbox.deliver(0, (to) => {
         to.resize(rows, cols)
       })
     },
     signal(signal) {
-      inbox.give(0, (to) => {
+      inbox.deliver(0, (to) => {
         to.signal(signal)
       })
     },

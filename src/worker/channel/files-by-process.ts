@@ -1,5 +1,15 @@
-import { asEntry, asList, asStat, attrsField, number32, number64, STAT_BYTES, text, withLength } from './files-wire.ts'
-import { openFilesLine } from './files-line.ts'
+import {
+  decodeEntry,
+  decodeList,
+  decodeStat,
+  encodeAttrs,
+  encodeU32,
+  encodeI64,
+  STAT_BYTES,
+  decodeText,
+  encodeWithLength,
+} from './files-wire.ts'
+import { connectFilesHelper } from './files-line.ts'
 import { FileFailure, MAX_ITEMS, MAX_PIECE_BYTES } from './guest-files.ts'
 import type { FileStat, GuestFiles } from './guest-files.ts'
 import type { GuestProcess } from './guest.ts'
@@ -12,36 +22,36 @@ const MAX_NAME_BYTES = 255
 const OPERATION = { realPath: 1, stat: 2, setStat: 3, readLink: 4, symlink: 5, makeFolder: 6, remove: 7, removeFolder: 8, rename: 9, openFile: 10, openFolder: 11, closeSlot: 12, read: 13, write: 14, readFolder: 15, statSlot: 16, setStatSlot: 17, copy: 18, removeTree: 19, step: 20 } as const // prettier-ignore
 
 /** File operations by a process that runs `guest/files.pl`; `close` ends it. */
-export function makeGuestFiles(process: GuestProcess): GuestFiles {
-  const line = openFilesLine(process)
+export function makeFilesClient(process: GuestProcess): GuestFiles {
+  const line = connectFilesHelper(process)
 
   const ask = async (operation: keyof typeof OPERATION, fields: readonly Buffer[], maxBytes = 0): Promise<Buffer> =>
-    await line.ask(OPERATION[operation], fields, maxBytes)
+    await line.request(OPERATION[operation], fields, maxBytes)
   const done = async (operation: keyof typeof OPERATION, fields: readonly Buffer[]): Promise<void> => {
     await ask(operation, fields)
   }
   /** Long work goes on in steps, so that the questions of other sessions come in between. */
   const finish = async (slot: number): Promise<void> => {
     for (;;) {
-      const isOver = await ask('step', [number32(slot)], 1)
+      const isOver = await ask('step', [encodeU32(slot)], 1)
       if (isOver[0] === 1) return
     }
   }
   const stat = async (operation: 'stat' | 'statSlot', fields: readonly Buffer[]): Promise<FileStat> =>
-    asStat(await ask(operation, fields, STAT_BYTES))
+    decodeStat(await ask(operation, fields, STAT_BYTES))
 
   return {
-    realPath: async (path) => text(await ask('realPath', [pathField(path, 'realpath')], 2 * MAX_PATH_BYTES)),
+    realPath: async (path) => decodeText(await ask('realPath', [pathField(path, 'realpath')], 2 * MAX_PATH_BYTES)),
     stat: async (path, { follow }) => await stat('stat', [flag(follow), pathField(path, 'stat')]),
     setStat: async (path, attrs, { follow }) => {
-      await done('setStat', [flag(follow), attrsField(attrs), pathField(path, 'setstat')])
+      await done('setStat', [flag(follow), encodeAttrs(attrs), pathField(path, 'setstat')])
     },
-    readLink: async (path) => text(await ask('readLink', [pathField(path, 'readlink')], MAX_PATH_BYTES)),
+    readLink: async (path) => decodeText(await ask('readLink', [pathField(path, 'readlink')], MAX_PATH_BYTES)),
     symlink: async (target, path) => {
-      await done('symlink', [withLength(pathField(target, 'symlink')), pathField(path, 'symlink')])
+      await done('symlink', [encodeWithLength(pathField(target, 'symlink')), pathField(path, 'symlink')])
     },
     makeFolder: async (path, mode) => {
-      await done('makeFolder', [flag(mode !== null), number32(mode ?? 0), pathField(path, 'mkdir')])
+      await done('makeFolder', [flag(mode !== null), encodeU32(mode ?? 0), pathField(path, 'mkdir')])
     },
     remove: async (path) => {
       await done('remove', [pathField(path, 'remove')])
@@ -50,15 +60,15 @@ export function makeGuestFiles(process: GuestProcess): GuestFiles {
       await done('removeFolder', [pathField(path, 'remove_dir')])
     },
     removeTree: async (slot, path) => {
-      await done('removeTree', [number32(slot), pathField(path, 'remove_dir')])
+      await done('removeTree', [encodeU32(slot), pathField(path, 'remove_dir')])
       await finish(slot)
     },
     copy: async (slot, from, to) => {
-      await done('copy', [number32(slot), withLength(pathField(from, 'copy')), pathField(to, 'copy')])
+      await done('copy', [encodeU32(slot), encodeWithLength(pathField(from, 'copy')), pathField(to, 'copy')])
       await finish(slot)
     },
     rename: async (from, to) => {
-      await done('rename', [withLength(pathField(from, 'rename')), pathField(to, 'rename')])
+      await done('rename', [encodeWithLength(pathField(from, 'rename')), pathField(to, 'rename')])
     },
     openFile: async (slot, path, options) => {
       const { read, write, append, create, truncate, createNew, mode } = options
@@ -66,30 +76,30 @@ export function makeGuestFiles(process: GuestProcess): GuestFiles {
         (bits, isWanted, index) => bits | (isWanted ? 1 << index : 0),
         0,
       )
-      const how = [Buffer.from([wants]), flag(mode !== null), number32(mode ?? 0)]
-      await done('openFile', [number32(slot), ...how, pathField(path, 'open')])
+      const how = [Buffer.from([wants]), flag(mode !== null), encodeU32(mode ?? 0)]
+      await done('openFile', [encodeU32(slot), ...how, pathField(path, 'open')])
     },
     openFolder: async (slot, path) => {
-      await done('openFolder', [number32(slot), pathField(path, 'opendir')])
+      await done('openFolder', [encodeU32(slot), pathField(path, 'opendir')])
     },
     closeSlot: async (slot) => {
-      await done('closeSlot', [number32(slot)])
+      await done('closeSlot', [encodeU32(slot)])
     },
     read: async (slot, offset, bytes) =>
-      await ask('read', [number32(slot), number64(offset), number32(Math.min(bytes, MAX_PIECE_BYTES))], bytes),
+      await ask('read', [encodeU32(slot), encodeI64(offset), encodeU32(Math.min(bytes, MAX_PIECE_BYTES))], bytes),
     write: async (slot, offset, data) => {
-      await done('write', [number32(slot), flag(offset === null), number64(offset ?? 0), data])
+      await done('write', [encodeU32(slot), flag(offset === null), encodeI64(offset ?? 0), data])
     },
     readFolder: async (slot, limit) => {
       const items = Math.min(limit, MAX_ITEMS)
-      return asList(await ask('readFolder', [number32(slot), number32(items)], items * ITEM_BYTES), asEntry)
+      return decodeList(await ask('readFolder', [encodeU32(slot), encodeU32(items)], items * ITEM_BYTES), decodeEntry)
     },
-    statSlot: async (slot) => await stat('statSlot', [number32(slot)]),
+    statSlot: async (slot) => await stat('statSlot', [encodeU32(slot)]),
     setStatSlot: async (slot, attrs) => {
-      await done('setStatSlot', [number32(slot), attrsField(attrs)])
+      await done('setStatSlot', [encodeU32(slot), encodeAttrs(attrs)])
     },
-    get isLost() {
-      return line.isLost
+    get hasEnded() {
+      return line.hasEnded
     },
     close: () => line.close(),
   }

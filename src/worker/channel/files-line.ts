@@ -5,32 +5,32 @@ import { FileFailure } from './guest-files.ts'
  * Questions to a helper process in the sandbox and its answers, in order. What the helper says is not trusted: a reply
  * that nobody waits for, or that is longer than its question allows, ends it.
  */
-export type FilesLine = {
+export type FilesConnection = {
   /** Asks; `fields` follow one another. Rejects with `FileFailure`: as the helper says, or because it is gone. */
-  ask(operation: number, fields: readonly Buffer[], maxReplyBytes: number): Promise<Buffer>
+  request(operation: number, fields: readonly Buffer[], maxReplyBytes: number): Promise<Buffer>
   /** Whether the helper is gone; whatever it had open is too. */
-  readonly isLost: boolean
+  readonly hasEnded: boolean
   /** Ends the helper and waits until it was reaped. What was asked fails. May be repeated. */
   close(): Promise<void>
 }
 
 const SIGKILL = 9
 /** Length, number of the question, and whether it went well. */
-const HEAD_BYTES = 9
+const HEADER_BYTES = 9
 const MAX_ERROR_BYTES = 4096
 
-type Waiting = {
+type PendingRequest = {
   readonly id: number
   readonly maxReplyBytes: number
   readonly resolve: (reply: Buffer) => void
   readonly reject: (failure: FileFailure) => void
 }
-type Reply = { readonly asked: Waiting; readonly isGood: boolean; readonly body: Buffer; filled: number }
+type Reply = { readonly asked: PendingRequest; readonly isGood: boolean; readonly body: Buffer; filled: number }
 
 /** Speaks to a process that runs `guest/files.pl`, whose format of messages is told there. */
-export function openFilesLine(process: GuestProcess): FilesLine {
-  const waiting: Waiting[] = []
-  const head = Buffer.alloc(HEAD_BYTES)
+export function connectFilesHelper(process: GuestProcess): FilesConnection {
+  const waiting: PendingRequest[] = []
+  const head = Buffer.alloc(HEADER_BYTES)
   let headFilled = 0
   let reply: Reply | null = null
   let isLost = false
@@ -48,7 +48,7 @@ export function openFilesLine(process: GuestProcess): FilesLine {
 
   /** The reply that a head announces; null when no honest helper would send it. */
   const begin = (): Reply | null => {
-    const bodyBytes = head.readUInt32BE(0) - (HEAD_BYTES - 4)
+    const bodyBytes = head.readUInt32BE(0) - (HEADER_BYTES - 4)
     const status = head.readUInt8(8)
     const asked = waiting[0]
     if (asked === undefined || head.readUInt32BE(4) !== asked.id || status > 1 || bodyBytes < 0) return null
@@ -63,7 +63,7 @@ export function openFilesLine(process: GuestProcess): FilesLine {
         const copied = piece.copy(head, headFilled, at)
         at += copied
         headFilled += copied
-        if (headFilled < HEAD_BYTES) return
+        if (headFilled < HEADER_BYTES) return
         headFilled = 0
         reply = begin()
         if (reply === null) {
@@ -91,7 +91,7 @@ export function openFilesLine(process: GuestProcess): FilesLine {
   const gone = process.exited.then(end)
 
   return {
-    ask(operation, fields, maxReplyBytes) {
+    request(operation, fields, maxReplyBytes) {
       return new Promise((resolve, reject) => {
         if (isLost) {
           reject(new FileFailure('files: the helper process in the sandbox has ended'))
@@ -101,7 +101,7 @@ export function openFilesLine(process: GuestProcess): FilesLine {
         nextId = (nextId + 1) % 0x1_0000_0000
         waiting.push({ id, maxReplyBytes, resolve, reject })
         const bytes = fields.reduce((sum, field) => sum + field.length, 5)
-        const start = Buffer.allocUnsafe(HEAD_BYTES)
+        const start = Buffer.allocUnsafe(HEADER_BYTES)
         start.writeUInt32BE(bytes, 0)
         start.writeUInt32BE(id, 4)
         start.writeUInt8(operation, 8)
@@ -110,7 +110,7 @@ export function openFilesLine(process: GuestProcess): FilesLine {
         process.stdin.uncork()
       })
     },
-    get isLost() {
+    get hasEnded() {
       return isLost
     },
     async close() {

@@ -1,16 +1,16 @@
 import { CborError } from './cbor.ts'
-import type { Channel, Family } from './channel.ts'
+import type { Channel, MessageHandlers } from './channel.ts'
 import { decodeData } from './envelope.ts'
-import { makeFsFlow } from './fs-flow.ts'
-import { makeFsHandles } from './fs-handles.ts'
-import { makeFilesOpener } from './fs-opener.ts'
-import { doOperation } from './fs-operations.ts'
-import type { FsClient } from './fs-operations.ts'
+import { makeFsFlowControl } from './fs-flow.ts'
+import { makeHandleTable } from './fs-handles.ts'
+import { makeGuestFilesOpener } from './fs-opener.ts'
+import { runOperation } from './fs-operations.ts'
+import type { FsContext } from './fs-operations.ts'
 import { errorPayload, okPayload, readFsRequest } from './fs-payloads.ts'
 import type { FileRange, FsResult } from './fs-payloads.ts'
 import { sendFile } from './fs-read.ts'
 import { receiveFile } from './fs-write.ts'
-import type { FsWrite } from './fs-write.ts'
+import type { FileUpload } from './fs-write.ts'
 import { FileFailure } from './guest-files.ts'
 
 type FsMessages = 'core.fs.request' | 'core.fs.data'
@@ -21,11 +21,11 @@ type FsMessages = 'core.fs.request' | 'core.fs.data'
  * `core.fs.response`: in a file session the client takes `core.error` for a broken agent. Data for an id that is not
  * writing are ignored, since the client sends them while the response to a failed write is still on its way.
  */
-export function makeFsFamily(channel: Channel): Family<FsMessages> {
-  const writes = new Map<number, FsWrite>()
-  const flow = makeFsFlow(channel)
-  const opener = makeFilesOpener(channel)
-  const client: FsClient = { files: () => opener.open(), handles: makeFsHandles(), flow }
+export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
+  const writes = new Map<number, FileUpload>()
+  const flow = makeFsFlowControl(channel)
+  const opener = makeGuestFilesOpener(channel)
+  const client: FsContext = { files: () => opener.open(), handles: makeHandleTable(), flow }
 
   const respond = (id: number, payload: Readonly<Record<string, unknown>>): void => {
     channel.send(id, 'core.fs.response', payload)
@@ -39,13 +39,13 @@ export function makeFsFamily(channel: Channel): Family<FsMessages> {
   const serve = async (id: number, work: Promise<FsResult>): Promise<void> => {
     const answer = await work.then(okPayload, (error: unknown) => errorPayload(tell(error)))
     // The client may use the id anew as soon as it has the answer.
-    channel.release(id)
+    channel.releaseId(id)
     respond(id, answer)
   }
   /** Runs on to its first wait at once: data of a write may follow in the same piece. */
   const begin = async (id: number, payload: Uint8Array): Promise<FsResult> => {
     const asked = readFsRequest(payload)
-    if (asked.op !== 'Read' && asked.op !== 'Write') return await doOperation(client, asked)
+    if (asked.op !== 'Read' && asked.op !== 'Write') return await runOperation(client, asked)
     await (asked.op === 'Read' ? read(id, asked) : write(id, asked))
     return null
   }
@@ -65,8 +65,8 @@ export function makeFsFamily(channel: Channel): Family<FsMessages> {
   return {
     handlers: {
       'core.fs.request': ({ id, payload }) => {
-        const claim = channel.claim(id)
-        if (claim === 'claimed') channel.own(serve(id, begin(id, payload)))
+        const claim = channel.claimId(id)
+        if (claim === 'claimed') channel.supervise(serve(id, begin(id, payload)))
         else respond(id, errorPayload(claim === 'live' ? 'this id has a session' : TOO_MANY))
       },
       'core.fs.data': ({ id, payload }) => {

@@ -13,7 +13,7 @@ export type OpenHandle = {
 export type OpenFileHandle = Extract<OpenHandle, { kind: 'file' }>
 
 /** The handles of one client (section 8.3). A handle whose process is gone is unknown. */
-export type FsHandles = {
+export type HandleTable = {
   /** Throws `FileFailure` when there is no room for one more, those counted that are being opened. */
   reserve(what: string): { readonly slot: number; cancel(): void; fill(open: OpenHandle): number }
   /** Throws `FileFailure` for a number that is no handle. */
@@ -28,7 +28,7 @@ export type FsHandles = {
 const MAX_HANDLES = 1024
 
 /** A table without handles; the first is 1. */
-export function makeFsHandles(): FsHandles {
+export function makeHandleTable(): HandleTable {
   const open = new Map<number, OpenHandle>()
   let opening = 0
   let lastHandle = 0
@@ -36,7 +36,7 @@ export function makeFsHandles(): FsHandles {
 
   const get = (what: string, handle: number): OpenHandle => {
     const known = open.get(handle)
-    if (known !== undefined && !known.files.isLost) return known
+    if (known !== undefined && !known.files.hasEnded) return known
     open.delete(handle)
     throw new FileFailure(`${what}: invalid handle: ${String(handle)}`)
   }

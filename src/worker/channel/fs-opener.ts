@@ -3,7 +3,7 @@ import { FileFailure } from './guest-files.ts'
 import type { GuestFiles } from './guest-files.ts'
 
 /** A client's process for files: none until it is needed, and a new one when it has ended. */
-export type FilesOpener = {
+export type GuestFilesOpener = {
   /** Rejects with `FileFailure`; may be repeated. */
   open(): Promise<GuestFiles>
   /** The client is gone: ends the process; the channel waits for that. */
@@ -11,7 +11,7 @@ export type FilesOpener = {
 }
 
 /** An opener that has started nothing. */
-export function makeFilesOpener(channel: Channel): FilesOpener {
+export function makeGuestFilesOpener(channel: Channel): GuestFilesOpener {
   let current: Promise<GuestFiles> | null = null
   let opened: GuestFiles | null = null
   let isClosed = false
@@ -28,8 +28,8 @@ export function makeFilesOpener(channel: Channel): FilesOpener {
   return {
     open() {
       if (isClosed) return Promise.reject(new FileFailure('files: the channel was closed'))
-      if (opened?.isLost === true) {
-        channel.own(opened.close())
+      if (opened?.hasEnded === true) {
+        channel.supervise(opened.close())
         opened = null
         current = null
       }
@@ -43,7 +43,7 @@ export function makeFilesOpener(channel: Channel): FilesOpener {
       const nothing = (): void => {
         // it could not be started, which its operations were told
       }
-      channel.own(files.then((started) => started.close(), nothing))
+      channel.supervise(files.then((started) => started.close(), nothing))
     },
   }
 }

@@ -1,23 +1,23 @@
-import type { FsFlow } from './fs-flow.ts'
-import type { FsHandles, OpenHandle } from './fs-handles.ts'
-import { entryOf } from './fs-payloads.ts'
+import type { FsFlowControl } from './fs-flow.ts'
+import type { HandleTable, OpenHandle } from './fs-handles.ts'
+import { entryPayload } from './fs-payloads.ts'
 import type { FsOperation, FsResult } from './fs-payloads.ts'
 import { FileFailure, MAX_ITEMS } from './guest-files.ts'
 import type { GuestFiles, OpenOptions } from './guest-files.ts'
 
 /** What an operation has of its client. */
-export type FsClient = {
+export type FsContext = {
   /** The client's process for files, started when it is first needed or has ended. Rejects with `FileFailure`. */
   readonly files: () => Promise<GuestFiles>
-  readonly handles: FsHandles
-  readonly flow: FsFlow
+  readonly handles: HandleTable
+  readonly flow: FsFlowControl
 }
 
 /** All operations but those whose data don't fit one message, which are sessions. */
-export type PlainOperation = Exclude<FsOperation, { readonly op: 'Read' | 'Write' }>
+export type SingleReplyOperation = Exclude<FsOperation, { readonly op: 'Read' | 'Write' }>
 
 /** Does an operation and gives what its reply carries. Rejects with `FileFailure`. Source: section 8.1. */
-export async function doOperation(client: FsClient, asked: PlainOperation): Promise<FsResult> {
+export async function runOperation(client: FsContext, asked: SingleReplyOperation): Promise<FsResult> {
   switch (asked.op) {
     case 'List':
       return { List: await listFolder(client, asked.path) }
@@ -36,16 +36,16 @@ export async function doOperation(client: FsClient, asked: PlainOperation): Prom
 }
 
 type HandleOperation = Extract<FsOperation, { readonly op: 'ReadDir' | 'FStat' | 'FSetStat' | 'CloseHandle' }>
-type PathOperation = Exclude<PlainOperation, HandleOperation | { readonly op: 'List' | 'OpenFile' | 'OpenDir' }>
+type PathOperation = Exclude<SingleReplyOperation, HandleOperation | { readonly op: 'List' | 'OpenFile' | 'OpenDir' }>
 
-async function withPath(files: GuestFiles, handles: FsHandles, asked: PathOperation): Promise<FsResult> {
+async function withPath(files: GuestFiles, handles: HandleTable, asked: PathOperation): Promise<FsResult> {
   switch (asked.op) {
     case 'RealPath':
       return { Path: await files.realPath(asked.path) }
     case 'ReadLink':
       return { Path: await files.readLink(asked.path) }
     case 'Stat':
-      return { Stat: entryOf(asked.path, await files.stat(asked.path, { follow: asked.follow })) }
+      return { Stat: entryPayload(asked.path, await files.stat(asked.path, { follow: asked.follow })) }
     case 'SetStat':
       await files.setStat(asked.path, asked.attrs, { follow: asked.follow })
       return null
@@ -70,18 +70,18 @@ async function withPath(files: GuestFiles, handles: FsHandles, asked: PathOperat
   }
 }
 
-async function withHandle(handles: FsHandles, asked: HandleOperation): Promise<FsResult> {
+async function withHandle(handles: HandleTable, asked: HandleOperation): Promise<FsResult> {
   switch (asked.op) {
     case 'ReadDir': {
       const { files, slot, path, kind } = handles.get('readdir', asked.handle)
       if (kind === 'file') throw new FileFailure(`readdir: handle ${String(asked.handle)} is a file`)
       // Fewer than the client's limit are fine: only none is the end. So many fit one frame with the longest of paths.
       const items = await files.readFolder(slot, Math.max(1, asked.limit ?? DEFAULT_LIMIT))
-      return { List: items.map(({ name, stat }) => entryOf(join(path, name), stat)) }
+      return { List: items.map(({ name, stat }) => entryPayload(join(path, name), stat)) }
     }
     case 'FStat': {
       const { files, slot, path } = handles.get('fstat', asked.handle)
-      return { Stat: entryOf(path, await files.statSlot(slot)) }
+      return { Stat: entryPayload(path, await files.statSlot(slot)) }
     }
     case 'FSetStat': {
       const { files, slot } = handles.file('fsetstat', asked.handle)
@@ -100,7 +100,7 @@ async function withHandle(handles: FsHandles, asked: HandleOperation): Promise<F
 /** Names that a `ReadDir` without a limit gives. */
 const DEFAULT_LIMIT = 128
 
-async function openFile(client: FsClient, path: string, options: OpenOptions): Promise<number> {
+async function openFile(client: FsContext, path: string, options: OpenOptions): Promise<number> {
   return await openHandle(client, 'open', async (files, slot) => {
     await files.openFile(slot, path, options)
     const { read: canRead, append: isAppending } = options
@@ -108,7 +108,7 @@ async function openFile(client: FsClient, path: string, options: OpenOptions): P
   })
 }
 
-async function openFolder(client: FsClient, path: string): Promise<number> {
+async function openFolder(client: FsContext, path: string): Promise<number> {
   return await openHandle(client, 'opendir', async (files, slot) => {
     await files.openFolder(slot, path)
     return { files, slot, path, kind: 'folder' }
@@ -116,7 +116,7 @@ async function openFolder(client: FsClient, path: string): Promise<number> {
 }
 
 async function openHandle(
-  { files, handles }: FsClient,
+  { files, handles }: FsContext,
   what: string,
   open: (files: GuestFiles, slot: number) => Promise<OpenHandle>,
 ): Promise<number> {
@@ -135,8 +135,8 @@ const LIST_LIMIT_BYTES = 4 * 1024 * 1024 - 1024
 const ENTRY_BYTES = 120
 
 /** A whole folder. The kinds of a listing are those of the names themselves, links not followed. */
-async function listFolder({ files, handles, flow }: FsClient, path: string): Promise<readonly FsResult[]> {
-  const permit = await flow.permit()
+async function listFolder({ files, handles, flow }: FsContext, path: string): Promise<readonly FsResult[]> {
+  const permit = await flow.acquire()
   const entries: FsResult[] = []
   if (permit === null) return entries
   try {
@@ -150,12 +150,12 @@ async function listFolder({ files, handles, flow }: FsClient, path: string): Pro
         for (const { name, stat } of items) {
           const itemPath = join(path, name)
           bytes += ENTRY_BYTES + Buffer.byteLength(itemPath)
-          entries.push(entryOf(itemPath, stat))
+          entries.push(entryPayload(itemPath, stat))
         }
         if (bytes > LIST_LIMIT_BYTES) throw new FileFailure(TOO_MANY)
       }
     } finally {
-      if (!open.isLost) await open.closeSlot(slot)
+      if (!open.hasEnded) await open.closeSlot(slot)
     }
   } finally {
     permit()

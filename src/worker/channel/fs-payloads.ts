@@ -4,24 +4,24 @@ import type { FileAttrs, FileStat, OpenOptions } from './guest-files.ts'
 
 /** An operation of `core.fs.request` (section 8.1), by its name there. */
 export type FsOperation =
-  | Named<'RealPath' | 'List' | 'ReadLink' | 'Remove' | 'OpenDir', { readonly path: string }>
-  | Named<'Stat', { readonly path: string; readonly follow: boolean }>
-  | Named<'SetStat', { readonly path: string; readonly follow: boolean; readonly attrs: FileAttrs }>
-  | Named<'Symlink', { readonly target: string; readonly path: string }>
-  | Named<'Mkdir', { readonly path: string; readonly mode: number | null }>
-  | Named<'RemoveDir', { readonly path: string; readonly recursive: boolean }>
-  | Named<'Copy' | 'Rename', { readonly from: string; readonly to: string }>
-  | Named<'OpenFile', { readonly path: string; readonly options: OpenOptions }>
-  | Named<'CloseHandle' | 'FStat', { readonly handle: number }>
-  | Named<'Read' | 'Write', FileRange>
-  | Named<'ReadDir', { readonly handle: number; readonly limit: number | null }>
-  | Named<'FSetStat', { readonly handle: number; readonly attrs: FileAttrs }>
+  | Operation<'RealPath' | 'List' | 'ReadLink' | 'Remove' | 'OpenDir', { readonly path: string }>
+  | Operation<'Stat', { readonly path: string; readonly follow: boolean }>
+  | Operation<'SetStat', { readonly path: string; readonly follow: boolean; readonly attrs: FileAttrs }>
+  | Operation<'Symlink', { readonly target: string; readonly path: string }>
+  | Operation<'Mkdir', { readonly path: string; readonly mode: number | null }>
+  | Operation<'RemoveDir', { readonly path: string; readonly recursive: boolean }>
+  | Operation<'Copy' | 'Rename', { readonly from: string; readonly to: string }>
+  | Operation<'OpenFile', { readonly path: string; readonly options: OpenOptions }>
+  | Operation<'CloseHandle' | 'FStat', { readonly handle: number }>
+  | Operation<'Read' | 'Write', FileRange>
+  | Operation<'ReadDir', { readonly handle: number; readonly limit: number | null }>
+  | Operation<'FSetStat', { readonly handle: number; readonly attrs: FileAttrs }>
 
 /** A part of an open file; without a length all to its end, or whatever comes. */
 export type FileRange = { readonly handle: number; readonly offset: number; readonly length: number | null }
 
 /** One type for each name. */
-type Named<Name extends string, Fields> = Name extends Name ? { readonly op: Name } & Fields : never
+type Operation<Name extends string, Fields> = Name extends Name ? { readonly op: Name } & Fields : never
 
 export type FsOperationName = FsOperation['op']
 
@@ -49,7 +49,7 @@ export function errorPayload(error: string): Readonly<Record<string, unknown>> {
 }
 
 /** An entry of a file at a path; of one that could not be looked at only the path is known. */
-export function entryOf(path: string, stat: FileStat | null): Readonly<Record<string, unknown>> {
+export function entryPayload(path: string, stat: FileStat | null): Readonly<Record<string, unknown>> {
   if (stat === null) {
     return { path, kind: 'other', size: 0, mode: 0, modified: null, uid: 0, gid: 0, atime: null, mtime: null }
   }

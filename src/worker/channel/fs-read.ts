@@ -1,4 +1,4 @@
-import type { FsFlow, Permit } from './fs-flow.ts'
+import type { FsFlowControl, ReleasePermit } from './fs-flow.ts'
 import type { OpenFileHandle } from './fs-handles.ts'
 
 /** The most bytes of one piece, as of one frame of data. */
@@ -11,7 +11,7 @@ type Piece = {
   readonly offset: number
   readonly bytes: number
   readonly answer: Promise<{ readonly data: Buffer } | { readonly error: unknown }>
-  readonly permit: Permit
+  readonly permit: ReleasePermit
 }
 
 /**
@@ -19,7 +19,7 @@ type Piece = {
  * stands. Resolves early when the client is gone.
  */
 export async function sendFile(
-  flow: FsFlow,
+  flow: FsFlowControl,
   file: OpenFileHandle,
   wanted: { readonly id: number; readonly offset: number; readonly length: number | null },
 ): Promise<void> {
@@ -28,7 +28,7 @@ export async function sendFile(
   let ahead = AHEAD
   let asked: Piece[] = []
 
-  const ask = (permit: Permit): void => {
+  const ask = (permit: ReleasePermit): void => {
     const bytes = Math.min(PIECE_BYTES, end - at)
     const answer = file.files.read(file.slot, at, bytes).then(
       (data) => ({ data }),
@@ -49,7 +49,7 @@ export async function sendFile(
   try {
     for (;;) {
       while (at < end && asked.length < ahead) {
-        const permit = asked.length === 0 ? await flow.permit() : flow.permitNow()
+        const permit = asked.length === 0 ? await flow.acquire() : flow.tryAcquire()
         if (permit === null) break
         ask(permit)
       }

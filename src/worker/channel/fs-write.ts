@@ -1,9 +1,9 @@
-import type { FsFlow } from './fs-flow.ts'
+import type { FsFlowControl } from './fs-flow.ts'
 import type { OpenFileHandle } from './fs-handles.ts'
 import { FileFailure, MAX_PIECE_BYTES } from './guest-files.ts'
 
 /** A write that a client streams into a file. */
-export type FsWrite = {
+export type FileUpload = {
   /** Writes what came; nothing means the end. Does nothing after the end or a failure. */
   push(data: Buffer): void
   /** Ends it with an error, before all came. */
@@ -16,10 +16,10 @@ export type FsWrite = {
 
 /** Starts a write at an offset, or for a handle that appends at the end of the file. */
 export function receiveFile(
-  flow: FsFlow,
+  flow: FsFlowControl,
   file: OpenFileHandle,
   wanted: { readonly offset: number; readonly length: number | null },
-): FsWrite {
+): FileUpload {
   const { resolve, reject, promise: over } = Promise.withResolvers<undefined>()
   let written = 0
   let last: Promise<void> = Promise.resolve()
@@ -31,7 +31,7 @@ export function receiveFile(
     else reject(error)
   }
   const write = (data: Buffer): void => {
-    const uncount = flow.count(data.length)
+    const uncount = flow.trackInput(data.length)
     const offset = file.isAppending ? null : wanted.offset + written
     written += data.length
     last = file.files.write(file.slot, offset, data).catch(finish).finally(uncount)

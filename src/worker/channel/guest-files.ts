@@ -63,7 +63,7 @@ export interface GuestFiles {
   statSlot(slot: number): Promise<FileStat>
   setStatSlot(slot: number, attrs: FileAttrs): Promise<void>
   /** Whether the process is gone, and with it all that was open. */
-  readonly isLost: boolean
+  readonly hasEnded: boolean
   /** Ends the process and resolves when it was reaped. May be repeated. */
   close(): Promise<void>
 }

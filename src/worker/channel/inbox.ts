@@ -4,7 +4,7 @@ import type { Channel } from './channel.ts'
 /** What a client sends to something in the sandbox that may not be there yet, or be slow to take it. */
 export type Inbox<T> = {
   /** Does something with the other end: now, or in order once it is there. `bytes` is what keeping it costs. */
-  give(bytes: number, act: (to: T) => void): void
+  deliver(bytes: number, act: (to: T) => void): void
   /** The other end is there: what waited is done. */
   open(to: T): void
   /** Writes into the other end's stream. Stops the client while that has too much to take. */
@@ -29,7 +29,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
   const counted = new Set<() => void>()
 
   const hold = (): void => {
-    release ??= channel.holdInput()
+    release ??= channel.pauseInput()
   }
   const letGo = (): void => {
     release?.()
@@ -37,7 +37,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
   }
 
   const count = (bytes: number): (() => void) => {
-    const uncount = channel.countInput(bytes + MESSAGE_COST_BYTES)
+    const uncount = channel.trackInput(bytes + MESSAGE_COST_BYTES)
     const over = (): void => {
       counted.delete(over)
       uncount()
@@ -50,7 +50,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
   }
 
   return {
-    give(bytes, act) {
+    deliver(bytes, act) {
       if (isClosed) return
       if (end !== null) {
         act(end.to)

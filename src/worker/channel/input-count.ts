@@ -1,5 +1,5 @@
 /** Counts data on their way into a sandbox, and stops the client while there are too many. */
-export type InputCount = {
+export type InputBudget = {
   /** Counts bytes until the function that it returns is called, which may be repeated. */
   add(bytes: number): () => void
   /** The client is stopped no more for what was counted. */
@@ -7,7 +7,7 @@ export type InputCount = {
 }
 
 /** More than `maxBytes` stop the client by `hold`, which answers how to let it go on, until there are half as many. */
-export function makeInputCount(hold: () => () => void, maxBytes: number): InputCount {
+export function makeInputBudget(hold: () => () => void, maxBytes: number): InputBudget {
   let bytes = 0
   let release: (() => void) | null = null
 

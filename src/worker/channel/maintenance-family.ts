@@ -1,7 +1,10 @@
-import type { Channel, Family } from './channel.ts'
+import type { Channel, MessageHandlers } from './channel.ts'
 
 /** `core.ping` and `core.touch`: answered at once; only a touch keeps a sandbox from being idle (section 10). */
-export function makeMaintenanceFamily(channel: Channel, onActivity: () => void): Family<'core.ping' | 'core.touch'> {
+export function makeMaintenanceHandlers(
+  channel: Channel,
+  onActivity: () => void,
+): MessageHandlers<'core.ping' | 'core.touch'> {
   let touches = 0
   return {
     handlers: {

@@ -6,9 +6,9 @@ import type { Writable } from 'node:stream'
  */
 export type Outbox = {
   send(buffers: readonly Buffer[]): void
-  readonly hasRoom: boolean
+  readonly canWrite: boolean
   readonly queuedBytes: number
-  whenRoom(turn: () => void): void
+  whenCanWrite(turn: () => void): void
   /** Forgets the waiters; sends nothing more. */
   close(): void
 }
@@ -33,13 +33,13 @@ export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
       for (const buffer of buffers) stream.write(buffer)
       stream.uncork()
     },
-    get hasRoom() {
+    get canWrite() {
       return hasRoom()
     },
     get queuedBytes() {
       return stream.writableLength
     },
-    whenRoom(turn) {
+    whenCanWrite(turn) {
       if (hasRoom()) turn()
       else if (isOpen) waiting.push(turn)
     },

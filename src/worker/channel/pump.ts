@@ -6,7 +6,7 @@ import type { Channel } from './channel.ts'
  * the event loop, goes out together; the stream's own buffer limit then stops who writes to it. Never rejects: of a
  * stream that breaks off, its owner tells.
  */
-export function pump(channel: Channel, stream: Readable, send: (data: Buffer) => void): Promise<void> {
+export function sendStream(channel: Channel, stream: Readable, send: (data: Buffer) => void): Promise<void> {
   return new Promise((resolve) => {
     let isWaiting = false
     const turn = (): void => {
@@ -15,7 +15,7 @@ export function pump(channel: Channel, stream: Readable, send: (data: Buffer) =>
       if (data instanceof Buffer) send(data)
     }
     const takeTurn = (): void => {
-      channel.whenRoom(turn)
+      channel.whenCanSend(turn)
     }
     stream.on('readable', () => {
       if (isWaiting) return

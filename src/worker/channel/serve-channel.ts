@@ -1,19 +1,19 @@
 import type { Duplex } from 'node:stream'
 import { CborError } from './cbor.ts'
-import type { Channel, ChannelDeps, Handler } from './channel.ts'
+import type { Channel, ChannelDeps, MessageHandler } from './channel.ts'
 import { decodeEnvelope, encodeData, encodeMessage, MAX_DATA_BYTES } from './envelope.ts'
 import type { Envelope } from './envelope.ts'
-import { makeExecFamily } from './exec-family.ts'
-import { makeFsFamily } from './fs-family.ts'
+import { makeExecHandlers } from './exec-family.ts'
+import { makeFsHandlers } from './fs-family.ts'
 import { FrameLengthError, makeFrameReader } from './frame.ts'
 import type { Frame } from './frame.ts'
 import type { Guest } from './guest.ts'
-import { makeInputCount } from './input-count.ts'
-import { makeMaintenanceFamily } from './maintenance-family.ts'
+import { makeInputBudget } from './input-count.ts'
+import { makeMaintenanceHandlers } from './maintenance-family.ts'
 import { isClientMessage, MESSAGES } from './messages.ts'
 import type { AgentMessageType, ClientMessageType } from './messages.ts'
 import { makeOutbox } from './outbox.ts'
-import { makeTcpFamily } from './tcp-family.ts'
+import { makeTcpHandlers } from './tcp-family.ts'
 
 /** The correlation ids that a client may use: those of a genuine relay's first slot (section 2). */
 export const ID_MIN = 1
@@ -73,13 +73,13 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
       const offender = detail.type === undefined ? {} : { offending_type: detail.type.slice(0, 100) }
       channel.send(id, 'core.error', { kind, message: detail.message, ...offender })
     },
-    get hasRoom() {
-      return outbox.hasRoom
+    get canSend() {
+      return outbox.canWrite
     },
-    whenRoom: (turn) => {
-      outbox.whenRoom(turn)
+    whenCanSend: (turn) => {
+      outbox.whenCanWrite(turn)
     },
-    holdInput() {
+    pauseInput() {
       const hold = Symbol('hold')
       holds.add(hold)
       stream.pause()
@@ -87,17 +87,17 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
         if (holds.delete(hold) && holds.size === 0) stream.resume()
       }
     },
-    countInput: (bytes) => input.add(bytes),
-    claim(id) {
+    trackInput: (bytes) => input.add(bytes),
+    claimId(id) {
       if (liveIds.has(id)) return 'live'
       if (liveIds.size >= deps.limits.sessions) return 'full'
       liveIds.add(id)
       return 'claimed'
     },
-    release(id) {
+    releaseId(id) {
       liveIds.delete(id)
     },
-    own(work) {
+    supervise(work) {
       const watched = work
         .catch((error: unknown) => {
           deps.log.error({ err: error }, 'a session of a command channel failed')
@@ -109,14 +109,14 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     },
   }
 
-  const input = makeInputCount(() => channel.holdInput(), MAX_INPUT_BYTES)
+  const input = makeInputBudget(() => channel.pauseInput(), MAX_INPUT_BYTES)
 
-  const maintenance = makeMaintenanceFamily(channel, deps.onActivity)
-  const exec = makeExecFamily(channel, deps.onProcess)
-  const fs = makeFsFamily(channel)
-  const tcp = makeTcpFamily(channel)
+  const maintenance = makeMaintenanceHandlers(channel, deps.onActivity)
+  const exec = makeExecHandlers(channel, deps.onProcess)
+  const fs = makeFsHandlers(channel)
+  const tcp = makeTcpHandlers(channel)
   const families = [maintenance, exec, fs, tcp]
-  const handlers: Readonly<Record<ClientMessageType, Handler>> = {
+  const handlers: Readonly<Record<ClientMessageType, MessageHandler>> = {
     ...maintenance.handlers,
     ...exec.handlers,
     ...fs.handlers,
@@ -161,7 +161,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
       else deps.log.debug({ err: error }, 'a client broke the framing of its command channel')
       stream.destroy(error instanceof Error ? error : undefined) // with an error the other side sees no proper end
     }
-    if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.holdInput()
+    if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()
   })
 
   return new Promise((resolve) => {

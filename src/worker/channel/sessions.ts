@@ -1,14 +1,14 @@
-import type { Channel, Incoming } from './channel.ts'
+import type { Channel, IncomingMessage } from './channel.ts'
 import type { ClientMessageType } from './messages.ts'
 
 /** The sessions of one family, by their ids. */
-export type Sessions<S> = {
+export type SessionTable<S> = {
   /**
    * Opens a session for a message that asks for one. `begin` answers null when it told the client why there is none;
    * `refuseField` tells it that too many are open. The id is the client's again once the session is over.
    */
   open(
-    message: Pick<Incoming, 'id'> & { readonly type: ClientMessageType },
+    message: Pick<IncomingMessage, 'id'> & { readonly type: ClientMessageType },
     how: { readonly begin: () => S | null; readonly refuse: () => void },
   ): void
   get(id: number): S | undefined
@@ -16,11 +16,11 @@ export type Sessions<S> = {
 }
 
 /** No session is open yet. */
-export function makeSessions<S extends { readonly over: Promise<void> }>(channel: Channel): Sessions<S> {
+export function makeSessionTable<S extends { readonly over: Promise<void> }>(channel: Channel): SessionTable<S> {
   const sessions = new Map<number, S>()
   return {
     open({ id, type }, { begin, refuse }) {
-      const claim = channel.claim(id)
+      const claim = channel.claimId(id)
       if (claim === 'live') {
         channel.sendError(id, 'invalid_session', { message: 'this id has a session', type })
         return
@@ -31,14 +31,14 @@ export function makeSessions<S extends { readonly over: Promise<void> }>(channel
       }
       const session = begin()
       if (session === null) {
-        channel.release(id)
+        channel.releaseId(id)
         return
       }
       sessions.set(id, session)
-      channel.own(
+      channel.supervise(
         session.over.finally(() => {
           sessions.delete(id)
-          channel.release(id)
+          channel.releaseId(id)
         }),
       )
     },

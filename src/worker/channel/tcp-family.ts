@@ -1,9 +1,9 @@
 import { CborError, decodeCbor } from './cbor.ts'
-import type { Channel, Family } from './channel.ts'
+import type { Channel, MessageHandlers } from './channel.ts'
 import { decodeData } from './envelope.ts'
 import { asMap } from './fields.ts'
 import type { TcpTarget } from './guest.ts'
-import { makeSessions } from './sessions.ts'
+import { makeSessionTable } from './sessions.ts'
 import { readTcpTarget } from './tcp-payloads.ts'
 import { startTcpSession } from './tcp-session.ts'
 import type { TcpSession } from './tcp-session.ts'
@@ -15,8 +15,8 @@ type TcpMessages = 'core.tcp.connect' | 'core.tcp.data' | 'core.tcp.eof' | 'core
  * failure, as by the genuine agent; an end or a close of one is ignored, since the client sends them while the terminal
  * message is still on its way.
  */
-export function makeTcpFamily(channel: Channel): Family<TcpMessages> {
-  const sessions = makeSessions<TcpSession>(channel)
+export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> {
+  const sessions = makeSessionTable<TcpSession>(channel)
 
   const fail = (id: number, error: string): void => {
     channel.send(id, 'core.tcp.failed', { error })
@@ -56,11 +56,11 @@ export function makeTcpFamily(channel: Channel): Family<TcpMessages> {
       },
       'core.tcp.close': ({ id, payload }) => {
         asMap(decodeCbor(payload))
-        sessions.get(id)?.cut()
+        sessions.get(id)?.abort()
       },
     },
     close() {
-      for (const session of sessions.all()) session.cut()
+      for (const session of sessions.all()) session.abort()
     },
   }
 }

@@ -3,7 +3,7 @@ import type { Channel } from './channel.ts'
 import { TcpFailure } from './guest.ts'
 import type { TcpTarget } from './guest.ts'
 import { makeInbox } from './inbox.ts'
-import { pump } from './pump.ts'
+import { sendStream } from './pump.ts'
 
 /** One connection of a client into the sandbox, from its request to its terminal message. */
 export type TcpSession = {
@@ -12,7 +12,7 @@ export type TcpSession = {
   /** The client sends nothing more: told to the other end after all data. It may still answer. */
   end(): void
   /** The client wants no more of it or is gone: the connection is cut, and no message is owed. */
-  cut(): void
+  abort(): void
   /** Resolves after the terminal message was queued, or after `cut` once nothing of the connection is left. */
   readonly over: Promise<void>
 }
@@ -35,11 +35,11 @@ export function startTcpSession(channel: Channel, id: number, target: TcpTarget)
         await cut(stream)
         return
       }
-      const ended = outcome(stream)
+      const ended = closeOutcome(stream)
       abort.signal.addEventListener('abort', () => stream.destroy(), { once: true })
       channel.send(id, 'core.tcp.connected', {})
       inbox.open(stream)
-      await pump(channel, stream, (data) => {
+      await sendStream(channel, stream, (data) => {
         channel.sendData(id, 'core.tcp.data', data)
       })
       if (stream.readableEnded && !abort.signal.aborted) channel.send(id, 'core.tcp.eof', {})
@@ -50,7 +50,7 @@ export function startTcpSession(channel: Channel, id: number, target: TcpTarget)
     } catch (error) {
       if (abort.signal.aborted) return
       if (!(error instanceof TcpFailure)) channel.log.error({ err: error }, 'a connection into a sandbox failed')
-      channel.send(id, 'core.tcp.failed', { error: wordsOf(error, target) })
+      channel.send(id, 'core.tcp.failed', { error: describeFailure(error, target) })
     } finally {
       inbox.close()
     }
@@ -59,16 +59,16 @@ export function startTcpSession(channel: Channel, id: number, target: TcpTarget)
   return {
     over: run(),
     write(data) {
-      inbox.give(data.length, (stream) => {
+      inbox.deliver(data.length, (stream) => {
         if (!stream.destroyed && !stream.writableEnded) inbox.write(stream, data)
       })
     },
     end() {
-      inbox.give(0, (stream) => {
+      inbox.deliver(0, (stream) => {
         if (!stream.destroyed && !stream.writableEnded) stream.end()
       })
     },
-    cut() {
+    abort() {
       inbox.close()
       abort.abort(new TcpFailure('the client closed the connection'))
     },
@@ -95,7 +95,7 @@ async function connect(channel: Channel, target: TcpTarget, signal: AbortSignal)
 }
 
 /** Resolves once a stream has let go of everything: null, or with what it broke of. */
-function outcome(stream: Duplex): Promise<Error | null> {
+function closeOutcome(stream: Duplex): Promise<Error | null> {
   return new Promise((resolve) => {
     let failure: Error | null = null
     stream.on('error', (error) => {
@@ -108,11 +108,11 @@ function outcome(stream: Duplex): Promise<Error | null> {
 }
 
 async function cut(stream: Duplex): Promise<void> {
-  const ended = outcome(stream)
+  const ended = closeOutcome(stream)
   stream.destroy()
   await ended
 }
 
-function wordsOf(error: unknown, { host, port }: TcpTarget): string {
+function describeFailure(error: unknown, { host, port }: TcpTarget): string {
   return error instanceof TcpFailure ? error.message : `connect ${host}:${String(port)}: the connection failed`
 }

@@ -16,7 +16,7 @@ const DATA_KEY = Buffer.from([0xa1, 0x64, 0x64, 0x61, 0x74, 0x61])
 const MAX_TINY = 23
 
 /** A frame's body in the usual form; the payload is a view of it. */
-export function readUsualEnvelope(body: Uint8Array): Envelope | null {
+export function fastDecodeEnvelope(body: Uint8Array): Envelope | null {
   const bytes = asBuffer(body)
   const version = bytes[VERSION_KEY.length]
   if (!hasAt(bytes, 0, VERSION_KEY) || version === undefined || version > MAX_TINY) return null
@@ -29,7 +29,7 @@ export function readUsualEnvelope(body: Uint8Array): Envelope | null {
 }
 
 /** The bytes of a `{data}` payload in the usual form, as a view of it. */
-export function readUsualData(payload: Uint8Array): Buffer | null {
+export function fastDecodeData(payload: Uint8Array): Buffer | null {
   const bytes = asBuffer(payload)
   const data = hasAt(bytes, 0, DATA_KEY) ? readString(bytes, DATA_KEY.length, MAJOR_BYTES) : null
   return data?.end === bytes.length ? data.content : null

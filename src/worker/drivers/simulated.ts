@@ -5,7 +5,7 @@ import type { Capacity, RunOutcome, SeenRun, StartFailure, WantedRun } from '../
 import type { Clock } from '../../lib/clock.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { makeNoLogs } from '../logs/no-logs.ts'
-import { SENTENCES } from '../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../logs/sentences.ts'
 import { StartError, type Driver } from './driver.ts'
 
 /** How one simulated run goes. Delays are in milliseconds of the driver's clock. */
@@ -99,12 +99,12 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const open = new Set<RunId>()
   const tellLogs = (): void => {
     for (const [id, { wanted, seen }] of world.runs) {
-      const writer = logs.of(wanted.sandbox_id)
+      const writer = logs.writerOf(wanted.sandbox_id)
       if (seen.phase !== 'ended' && !open.has(id)) {
         open.add(id)
         writer.openRun()
       } else if (seen.outcome !== undefined && open.delete(id)) {
-        writer.system(SENTENCES.ended(seen.outcome))
+        writer.system(LIFECYCLE_LINES.ended(seen.outcome))
         writer.closeRun()
       }
     }
@@ -144,7 +144,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     if (world.runs.get(wanted.run_id)?.seen.phase !== 'starting')
       throw new StartError('host', 'the run ended while it started')
     world.stored.add(wanted.sandbox_id)
-    logs.of(wanted.sandbox_id).system(SENTENCES.started)
+    logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.started)
     put(wanted.run_id, { ...run, startedAtMs: clock.monotonicMs(), seen: { ...seen, phase: 'running' } })
     if (behaviour.endsAfterMs !== null) own(endLater(wanted.run_id, behaviour.endsAfterMs, behaviour.outcome))
   }
@@ -181,7 +181,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     const run = world.runs.get(id)
     if (run === undefined || run.seen.phase === 'ended') return
     put(id, { ...run, seen: { ...run.seen, phase: 'stopping' } })
-    logs.of(run.wanted.sandbox_id).system(SENTENCES.stopRequested)
+    logs.writerOf(run.wanted.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
     const { ignoresTerm, stopDelayMs } = behaviourOf(run.wanted)
     const waitMs = ignoresTerm ? graceMs : Math.min(stopDelayMs, graceMs)
     if (waitMs > 0) await clock.sleep(waitMs)

@@ -6,7 +6,7 @@ import { extract } from 'tar-stream'
 import { StartError } from '../drivers/driver.ts'
 import { decompress } from './blob.ts'
 import type { ImageLimits } from './limits.ts'
-import { writeTo } from './sink.ts'
+import { writeWithBackpressure } from './sink.ts'
 import { READ_OPTIONS, readTarEntry } from './tar-entry.ts'
 
 /** Files by their name in a saved image: a folder on disk, or a tar that is read in place. */
@@ -17,7 +17,7 @@ export interface ArchiveFiles {
   open(name: string, signal: AbortSignal): AsyncIterable<Buffer>
 }
 
-type Slice = { readonly path: string; readonly start: number; readonly sizeBytes: number }
+type FileSlice = { readonly path: string; readonly start: number; readonly sizeBytes: number }
 
 /**
  * Opens a folder, or a tar file that may be compressed; then its plain form is kept in `temp`, a folder of the
@@ -31,12 +31,12 @@ export async function openArchive(
     throw new StartError('image', `${path} can't be read; name an image archive or an OCI layout folder`, error)
   })
   if (found.isDirectory()) return fromSlices((name) => sliceOfFile(join(path, name)), limits)
-  const plain = await plainForm(path, join(temp, 'archive.tar'))
+  const plain = await decompressTar(path, join(temp, 'archive.tar'))
   const slices = await indexTar(plain)
   return fromSlices((name) => Promise.resolve(slices.get(name) ?? null), limits)
 }
 
-function fromSlices(find: (name: string) => Promise<Slice | null>, limits: ImageLimits): ArchiveFiles {
+function fromSlices(find: (name: string) => Promise<FileSlice | null>, limits: ImageLimits): ArchiveFiles {
   async function* openSlice(name: string, signal?: AbortSignal): AsyncGenerator<Buffer> {
     const slice = await find(name)
     if (slice === null) throw new StartError('image', `the archive has no ${name}`)
@@ -58,7 +58,7 @@ function fromSlices(find: (name: string) => Promise<Slice | null>, limits: Image
   }
 }
 
-async function sliceOfFile(path: string): Promise<Slice | null> {
+async function sliceOfFile(path: string): Promise<FileSlice | null> {
   try {
     const found = await stat(path)
     return found.isFile() ? { path, start: 0, sizeBytes: found.size } : null
@@ -71,7 +71,7 @@ async function sliceOfFile(path: string): Promise<Slice | null> {
 const TAR_MAGIC = 'ustar'
 const TAR_MAGIC_OFFSET = 257
 
-async function plainForm(path: string, copy: string): Promise<string> {
+async function decompressTar(path: string, copy: string): Promise<string> {
   const file = await open(path, 'r')
   try {
     const magic = Buffer.alloc(TAR_MAGIC.length)
@@ -89,13 +89,13 @@ async function plainForm(path: string, copy: string): Promise<string> {
 }
 
 /** Notes where each file lies. Older `docker save` writes a layer once and symlinks to it. */
-async function indexTar(path: string): Promise<ReadonlyMap<string, Slice>> {
-  const slices = new Map<string, Slice>()
+async function indexTar(path: string): Promise<ReadonlyMap<string, FileSlice>> {
+  const slices = new Map<string, FileSlice>()
   const links = new Map<string, string>()
   const reader = extract(READ_OPTIONS)
   const stop = new AbortController()
   const feed = async (chunks: AsyncIterable<Buffer>): Promise<void> => {
-    for await (const chunk of chunks) await writeTo(reader, chunk, stop.signal)
+    for await (const chunk of chunks) await writeWithBackpressure(reader, chunk, stop.signal)
     reader.end(null)
   }
   const feeding = pipeline(createReadStream(path), feed, { signal: stop.signal }).catch((error: unknown) => {

@@ -4,7 +4,7 @@ import { StartError } from '../drivers/driver.ts'
 import type { ArchiveFiles } from './archive-files.ts'
 import { digestOf, readBlob, verifyBlob } from './blob.ts'
 import type { ImageLimits } from './limits.ts'
-import { choosePlatform, parseImageDocument, parseManifest } from './manifest.ts'
+import { choosePlatform, parseImageConfigDocument, parseManifest } from './manifest.ts'
 import { findSource, pairLayers, type BlobStore, type ImageSource, type SourceOptions } from './source.ts'
 
 const DockerArchive = Type.Array(Type.Object({ Config: Type.String(), Layers: Type.Array(Type.String()) }))
@@ -19,12 +19,12 @@ export async function findSourceInArchive(files: ArchiveFiles, options: SourceOp
   if (await files.has('manifest.json')) return findInDockerArchive(files, options)
   throw new StartError(
     'image',
-    `${options.name}: neither an OCI layout (index.json) nor a docker archive (manifest.json)`,
+    `${options.imageName}: neither an OCI layout (index.json) nor a docker archive (manifest.json)`,
   )
 }
 
 async function findInLayout(files: ArchiveFiles, options: SourceOptions): Promise<ImageSource> {
-  const { name, architecture, limits } = options
+  const { imageName: name, architecture, limits } = options
   const parsed = parseManifest(await files.read('index.json'), name)
   if (parsed.kind !== 'index') throw new StartError('image', `${name}: its index.json is no index`)
   const { manifests } = parsed.index
@@ -48,7 +48,7 @@ function layoutBlobs(files: ArchiveFiles, limits: ImageLimits): BlobStore {
       const claim = { digest, sizeBytes: null, maxBytes: limits.documentBytes }
       return { bytes: await readBlob(files.open(pathOf(digest), signal), claim), digest }
     },
-    getDocument: ({ digest, size }, signal) =>
+    getSmallBlob: ({ digest, size }, signal) =>
       readBlob(files.open(pathOf(digest), signal), { digest, sizeBytes: size, maxBytes: limits.documentBytes }),
     openBlob: ({ digest, size }, signal) =>
       verifyBlob(files.open(pathOf(digest), signal), {
@@ -60,18 +60,23 @@ function layoutBlobs(files: ArchiveFiles, limits: ImageLimits): BlobStore {
 }
 
 async function findInDockerArchive(files: ArchiveFiles, options: SourceOptions): Promise<ImageSource> {
-  const { name, architecture, limits } = options
+  const { imageName: name, architecture, limits } = options
   const listed = parseList(await files.read('manifest.json'))
   const image = listed?.[0]
   if (listed === null || image === undefined) throw new StartError('image', `${name}: its manifest.json lists no image`)
   if (listed.length > 1)
     throw new StartError('image', `${name} holds ${String(listed.length)} images; save the one you want alone`)
   const configuration = await files.read(image.Config)
-  const document = parseImageDocument(configuration, architecture, name)
+  const document = parseImageConfigDocument(configuration, architecture, name)
   const claim = { digest: null, sizeBytes: null, maxBytes: limits.compressedLayerBytes }
   const opens = image.Layers.map((layer) => (signal: AbortSignal) => verifyBlob(files.open(layer, signal), claim))
   const digest = digestOf(configuration) // there is no manifest; this is the image id that docker shows
-  return { digest, resolvedDigest: digest, document, layers: pairLayers(document, opens, { name, limits }) }
+  return {
+    digest,
+    resolvedDigest: digest,
+    configDocument: document,
+    layers: pairLayers(document, opens, { imageName: name, limits }),
+  }
 }
 
 function parseList(bytes: Buffer): readonly { readonly Config: string; readonly Layers: readonly string[] }[] | null {

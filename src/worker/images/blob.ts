@@ -2,16 +2,20 @@ import { createHash } from 'node:crypto'
 import { pipeline } from 'node:stream/promises'
 import { createGunzip, createZstdDecompress } from 'node:zlib'
 import { StartError } from '../drivers/driver.ts'
-import { TransientError } from './retry.ts'
+import { TransientRegistryError } from './retry.ts'
 
 /** What a blob must turn out to be; a null is not known beforehand. */
-export type BlobClaim = { readonly digest: string | null; readonly sizeBytes: number | null; readonly maxBytes: number }
+export type ExpectedBlob = {
+  readonly digest: string | null
+  readonly sizeBytes: number | null
+  readonly maxBytes: number
+}
 
 /**
  * Passes a blob through while checking it. Its end is reached only when size and digest are as claimed; otherwise it
  * throws `StartError('registry')`, at the first byte too many or at the end.
  */
-export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: BlobClaim): AsyncGenerator<Buffer> {
+export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: ExpectedBlob): AsyncGenerator<Buffer> {
   const hash = createHash('sha256')
   const limitBytes = Math.min(claim.sizeBytes ?? claim.maxBytes, claim.maxBytes)
   let size = 0
@@ -23,7 +27,7 @@ export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: Blob
     yield Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
   }
   if (claim.sizeBytes !== null && size < claim.sizeBytes) {
-    throw new TransientError(
+    throw new TransientRegistryError(
       'registry',
       `the content of ${nameOf(claim)} ended after ${String(size)} of ${String(claim.sizeBytes)} bytes`,
     )
@@ -38,7 +42,7 @@ export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: Blob
 }
 
 /** Reads a small blob into memory, checked the same way. */
-export async function readBlob(chunks: AsyncIterable<Uint8Array>, claim: BlobClaim): Promise<Buffer> {
+export async function readBlob(chunks: AsyncIterable<Uint8Array>, claim: ExpectedBlob): Promise<Buffer> {
   return Buffer.concat(await Array.fromAsync(verifyBlob(chunks, claim)))
 }
 
@@ -57,7 +61,7 @@ export async function decompress(
   consume: (plain: AsyncIterable<Buffer>) => Promise<void>,
 ): Promise<void> {
   const { head, rest } = await peek(blob)
-  const whole = chain(head, rest)
+  const whole = prepend(head, rest)
   if (head.subarray(0, 2).equals(GZIP_MAGIC)) await pipeline(whole, createGunzip(), consume)
   else if (head.subarray(0, 4).equals(ZSTD_MAGIC)) await pipeline(whole, createZstdDecompress(), consume)
   else await consume(whole)
@@ -79,7 +83,7 @@ async function peek(
   return { head, rest }
 }
 
-async function* chain(head: Buffer, rest: AsyncIterator<Buffer>): AsyncGenerator<Buffer> {
+async function* prepend(head: Buffer, rest: AsyncIterator<Buffer>): AsyncGenerator<Buffer> {
   try {
     yield head
     for (let next = await rest.next(); next.done !== true; next = await rest.next()) yield next.value
@@ -88,6 +92,6 @@ async function* chain(head: Buffer, rest: AsyncIterator<Buffer>): AsyncGenerator
   }
 }
 
-function nameOf(claim: BlobClaim): string {
+function nameOf(claim: ExpectedBlob): string {
   return claim.digest ?? 'a document'
 }

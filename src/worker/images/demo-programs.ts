@@ -33,7 +33,7 @@ const LDD_TIMEOUT_MS = 20_000
 /** Finds programs by name. The answer has no libraries yet, so that asking whether anything changed is cheap. */
 export async function findHostPrograms(names: readonly string[]): Promise<HostPrograms> {
   const found = (await Promise.all(names.map(findProgram))).filter((program) => program !== null)
-  const files = new Map(found.map(({ source }) => [source, { source, path: mergedPath(source) }]))
+  const files = new Map(found.map(({ source }) => [source, { source, path: usrMergedPath(source) }]))
   const facts = await Promise.all(
     [...files.keys()].map(async (source) => {
       const { size, mtimeMs } = await stat(source)
@@ -41,7 +41,7 @@ export async function findHostPrograms(names: readonly string[]): Promise<HostPr
     }),
   )
   const links = found
-    .map(({ path, source }) => ({ path: mergedPath(path), target: mergedPath(source) }))
+    .map(({ path, source }) => ({ path: usrMergedPath(path), target: usrMergedPath(source) }))
     .filter(({ path, target }) => path !== target)
   const fingerprint = createHash('sha256')
     .update(JSON.stringify([facts.sort(), links]))
@@ -58,12 +58,12 @@ export async function findLibraries(programs: readonly HostFile[]): Promise<read
   )
   const paths = [...result.stdout.matchAll(/(\/\S+) \(0x[0-9a-f]+\)/g)].flatMap(([, path]) => path ?? [])
   if (paths.length === 0) throw new CommandError('ldd', [], result)
-  return Promise.all([...new Set(paths)].map(atItsPlace))
+  return Promise.all([...new Set(paths)].map(hostFileAt))
 }
 
 /** Those of the paths that are files on this host. */
 export async function findHostFiles(paths: readonly string[]): Promise<readonly HostFile[]> {
-  const found = await Promise.all(paths.map(async (path) => ((await isFile(path)) ? [await atItsPlace(path)] : [])))
+  const found = await Promise.all(paths.map(async (path) => ((await isFile(path)) ? [await hostFileAt(path)] : [])))
   return found.flat()
 }
 
@@ -93,12 +93,12 @@ async function canRunInDemo(path: string): Promise<boolean> {
 }
 
 /** A library keeps the name by which it is asked for, while its content comes from where symlinks lead. */
-async function atItsPlace(path: string): Promise<HostFile> {
-  return { source: await realpath(path), path: mergedPath(join(await realpath(dirname(path)), basename(path))) }
+async function hostFileAt(path: string): Promise<HostFile> {
+  return { source: await realpath(path), path: usrMergedPath(join(await realpath(dirname(path)), basename(path))) }
 }
 
 /** In the image /bin, /sbin and /lib* are symlinks into /usr, whatever they are on the host. */
-function mergedPath(path: string): string {
+function usrMergedPath(path: string): string {
   return path.replace(/^\/(bin|sbin|lib|lib32|lib64|libx32)\//, '/usr/$1/')
 }
 

@@ -16,7 +16,7 @@ import type { TarHeader } from './tar-entry.ts'
 export const DEMO_REFERENCE = 'localhost/demo'
 /** Marks an image as made here, and from which programs; the number changes with what this file puts in beside them. */
 const FINGERPRINT_LABEL = 'sandyard.demo.made-from'
-const FORMAT = '1'
+const FORMAT_VERSION = '1'
 
 /** The most that making it may take, in milliseconds; measured 2026-11: 1.5 s. */
 const TIMEOUT_MS = 120_000
@@ -30,11 +30,11 @@ export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
   const programs = await findHostPrograms(DEMO_PROGRAMS)
   const present = await store.inspect(DEMO_REFERENCE)
   const madeFrom = present?.labels[FINGERPRINT_LABEL]
-  if (present !== null && (madeFrom === undefined || madeFrom === labelOf(programs))) return false
+  if (present !== null && (madeFrom === undefined || madeFrom === fingerprintLabel(programs))) return false
   const write = async (outDir: string): Promise<void> => {
-    await makeDemoImage({ outDir, programs })
+    await writeDemoImage({ outDir, programs })
   }
-  await store.make(DEMO_REFERENCE, write, AbortSignal.timeout(TIMEOUT_MS))
+  await store.build(DEMO_REFERENCE, write, AbortSignal.timeout(TIMEOUT_MS))
   return true
 }
 
@@ -42,7 +42,7 @@ export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
  * Writes an OCI layout folder with an image of the given programs, their libraries and the few files around them.
  * The same programs give the same bytes. Answers the manifest's digest.
  */
-export async function makeDemoImage({
+export async function writeDemoImage({
   outDir,
   programs,
 }: {
@@ -58,7 +58,7 @@ export async function makeDemoImage({
     config: {
       Cmd: ['/bin/sh'],
       Env: ['PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'],
-      Labels: { [FINGERPRINT_LABEL]: labelOf(programs) },
+      Labels: { [FINGERPRINT_LABEL]: fingerprintLabel(programs) },
     },
     rootfs: { type: 'layers', diff_ids: [layer.digest] },
   })
@@ -110,7 +110,8 @@ async function fillLayer(tar: Pack, { files, links }: Pick<HostPrograms, 'files'
   for (const { path, ...header } of DEMO_FOLDERS) addTo(tar, { ...header, name: path, type: 'directory' })
   for (const { path, target } of [...DEMO_LINKS, ...links])
     addTo(tar, { name: inRoot(path), type: 'symlink', linkname: target })
-  for (const { path, content } of demoFiles()) tar.entry(plain({ name: path, type: 'file', mode: 0o644 }), content)
+  for (const { path, content } of demoFiles())
+    tar.entry(withoutHostFacts({ name: path, type: 'file', mode: 0o644 }), content)
   const byPath = new Map(files.map((file) => [file.path, file.source]))
   for (const [path, source] of [...byPath].sort(([a], [b]) => (a < b ? -1 : 1))) {
     const file = await open(source, 'r')
@@ -123,7 +124,7 @@ async function fillLayer(tar: Pack, { files, links }: Pick<HostPrograms, 'files'
         else added.resolve()
       }
       const mode = isProgram ? 0o755 : 0o644
-      tar.entry(plain({ name: inRoot(path), type: 'file', mode }), content, done).on('error', done)
+      tar.entry(withoutHostFacts({ name: inRoot(path), type: 'file', mode }), content, done).on('error', done)
       await added.promise
     } finally {
       await file.close()
@@ -133,11 +134,11 @@ async function fillLayer(tar: Pack, { files, links }: Pick<HostPrograms, 'files'
 }
 
 function addTo(tar: Pack, header: TarHeader): void {
-  tar.entry(plain(header))
+  tar.entry(withoutHostFacts(header))
 }
 
 /** The host's owners and times are left out, so that the same programs give the same bytes. */
-function plain(header: TarHeader): TarHeader {
+function withoutHostFacts(header: TarHeader): TarHeader {
   return { uid: 0, gid: 0, ...header, mtime: new Date(0) }
 }
 
@@ -145,8 +146,8 @@ function inRoot(path: string): string {
   return path.replace(/^\//, '')
 }
 
-function labelOf(programs: HostPrograms): string {
-  return `${FORMAT}:${programs.fingerprint}`
+function fingerprintLabel(programs: HostPrograms): string {
+  return `${FORMAT_VERSION}:${programs.fingerprint}`
 }
 
 function descriptor(kind: string, blob: Buffer): object {

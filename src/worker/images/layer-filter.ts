@@ -12,12 +12,12 @@ import type { TarEntry, TarHeader } from './tar-entry.ts'
 export interface LayerFilter {
   begin(): readonly TarHeader[]
   /** `parents` precede the entry; `entry` is null when the entry is left out, and takes the entry's body otherwise. */
-  accept(entry: TarEntry): Accepted
+  accept(entry: TarEntry): FilteredEntry
   finish(): readonly TarHeader[]
 }
 
 /** What becomes of one entry. */
-export type Accepted = { readonly parents: readonly TarHeader[]; readonly entry: TarHeader | null }
+export type FilteredEntry = { readonly parents: readonly TarHeader[]; readonly entry: TarHeader | null }
 
 export type LayerFilterOptions = {
   /** Added to every owner and group, so that the sandboxes' user namespace shows the image's own numbers. */
@@ -94,7 +94,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
     return tree.missingParents(path).map((parent) => addFolder(parent, plainAttributes(parent, 0o755)))
   }
 
-  function acceptWhiteout(path: string): Accepted {
+  function acceptWhiteout(path: string): FilteredEntry {
     const slash = path.lastIndexOf('/')
     const parent = slash < 0 ? '' : path.slice(0, slash)
     const name = path.slice(slash + 1)
@@ -114,7 +114,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
   }
 
   /** The type of an entry and its own fields, noted in the tree; null for what is left out. */
-  function typed(entry: TarEntry, path: string): Partial<TarHeader> | null {
+  function specificHeader(entry: TarEntry, path: string): Partial<TarHeader> | null {
     switch (entry.type) {
       case 'file':
       case 'contiguous-file':
@@ -152,7 +152,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
       }
       const parents = addMissingParents(path)
       if (entry.type === 'directory') return { parents, entry: addFolder(path, entry) }
-      const own = typed(entry, path)
+      const own = specificHeader(entry, path)
       return { parents, entry: own === null ? null : { ...headerOf(path, entry), ...own } }
     },
 

@@ -16,19 +16,19 @@ import { unpackLayer, type OpenBlob } from './unpack.ts'
  * Unpacked layers, one folder each, named by diff_id and shared by all images. Invariant: a folder with a layer's name
  * is complete and on disk, because it got that name by one rename after everything in it was checked and synced.
  */
-export interface Layers {
+export interface LayerStore {
   pathOf(diffId: string): string
   /** Makes sure of a layer; `open` is called only when it is missing. Callers that want the same one share the work. */
   ensure(diffId: string, open: OpenBlob, signal: AbortSignal): Promise<void>
-  /** Says that layers are handed out now: `collect` spares them for `SPARED_MS`. */
-  touch(diffIds: readonly string[]): void
+  /** Says that layers are handed out now: `collect` spares them for `GC_GRACE_MS`. */
+  markUsed(diffIds: readonly string[]): void
   /** Keeps layers from `collect` until the answer is called, however long a pull takes. */
-  hold(diffIds: readonly string[]): () => void
+  pin(diffIds: readonly string[]): () => void
   /** Deletes the layers that are not in `keep` (folders), not in use by a pull and not recent; answers how many. */
-  collect(keep: ReadonlySet<string>): Promise<number>
+  collectGarbage(keep: ReadonlySet<string>): Promise<number>
 }
 
-export type LayersDeps = {
+export type LayerStoreDeps = {
   readonly dir: string
   readonly uidShift: number
   readonly temp: TempFolders
@@ -37,30 +37,30 @@ export type LayersDeps = {
 }
 
 /** A layer that was unpacked or handed out this short ago is on its way into a mount, perhaps by another process. */
-export const SPARED_MS = 10 * 60_000
+export const GC_GRACE_MS = 10 * 60_000
 
 /** Layers that are downloaded and unpacked at once; each keeps about half a core busy. */
 const CONCURRENT_LAYERS = 3
 const SYNC_TIMEOUT_MS = 120_000
 
 /** Opens the layer folder, which is made when missing. */
-export async function openLayers({ dir, uidShift, temp, limits, clock }: LayersDeps): Promise<Layers> {
+export async function openLayerStore({ dir, uidShift, temp, limits, clock }: LayerStoreDeps): Promise<LayerStore> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const flights = makeSingleFlight<void>()
   const semaphore = makeSemaphore(CONCURRENT_LAYERS)
-  const touchedMs = new Map<string, number>()
-  const holds = new Map<symbol, readonly string[]>()
+  const lastUsedMs = new Map<string, number>()
+  const pins = new Map<symbol, readonly string[]>()
 
   // 128 bits of the digest: a second layer of the same name is as hard to make as any, and the options of an overlay
   // mount, which list all folders, must fit into one page of 4096 bytes.
   const pathOf = (diffId: string): string => join(dir, diffId.slice('sha256:'.length, 'sha256:'.length + 32))
 
   function touch(diffIds: readonly string[]): void {
-    for (const diffId of diffIds) touchedMs.set(basename(pathOf(diffId)), clock.monotonicMs())
+    for (const diffId of diffIds) lastUsedMs.set(basename(pathOf(diffId)), clock.monotonicMs())
   }
 
   async function unpack(diffId: string, open: OpenBlob, signal: AbortSignal): Promise<void> {
-    const into = await temp.make()
+    const into = await temp.create()
     try {
       const found = await unpackLayer(open, { into, uidShift, limits, signal })
       if (found !== diffId)
@@ -76,13 +76,13 @@ export async function openLayers({ dir, uidShift, temp, limits, clock }: LayersD
 
   return {
     pathOf,
-    touch,
-    hold(diffIds) {
+    markUsed,
+    pin(diffIds) {
       const hold = Symbol('hold')
-      holds.set(hold, diffIds)
+      pins.set(hold, diffIds)
       return () => {
         touch(diffIds)
-        holds.delete(hold)
+        pins.delete(hold)
       }
     },
     async ensure(diffId, open, signal) {
@@ -100,20 +100,20 @@ export async function openLayers({ dir, uidShift, temp, limits, clock }: LayersD
         }
       }
     },
-    async collect(keep) {
+    async collectGarbage(keep) {
       const kept = new Set([...keep].map((path) => basename(path)))
       const isHeld = (name: string): boolean =>
-        [...holds.values()].some((diffIds) => diffIds.some((diffId) => basename(pathOf(diffId)) === name))
+        [...pins.values()].some((diffIds) => diffIds.some((diffId) => basename(pathOf(diffId)) === name))
       let deleted = 0
       for (const name of await readdir(dir)) {
-        const touched = touchedMs.get(name)
-        if (kept.has(name) || isHeld(name) || (touched !== undefined && clock.monotonicMs() - touched < SPARED_MS))
+        const touched = lastUsedMs.get(name)
+        if (kept.has(name) || isHeld(name) || (touched !== undefined && clock.monotonicMs() - touched < GC_GRACE_MS))
           continue
         const { ctimeMs } = await stat(join(dir, name))
-        if (clock.now().getTime() - ctimeMs < SPARED_MS) continue
-        const grave = await temp.make()
+        if (clock.now().getTime() - ctimeMs < GC_GRACE_MS) continue
+        const grave = await temp.create()
         await rename(join(dir, name), join(grave, name)) // first out of sight, as a whole
-        touchedMs.delete(name)
+        lastUsedMs.delete(name)
         await temp.remove(grave)
         deleted += 1
       }

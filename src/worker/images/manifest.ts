@@ -22,8 +22,8 @@ const Index = Type.Object({
 })
 const Manifest = Type.Object({ config: Descriptor, layers: Type.Array(Descriptor) })
 
-const Words = Type.Optional(Type.Union([Type.Array(Type.String()), Type.Null()]))
-const Text = Type.Optional(Type.Union([Type.String(), Type.Null()]))
+const OptionalStrings = Type.Optional(Type.Union([Type.Array(Type.String()), Type.Null()]))
+const OptionalString = Type.Optional(Type.Union([Type.String(), Type.Null()]))
 const Configuration = Type.Object({
   os: Type.Optional(Type.String()),
   architecture: Type.Optional(Type.String()),
@@ -31,11 +31,11 @@ const Configuration = Type.Object({
   config: Type.Optional(
     Type.Union([
       Type.Object({
-        Env: Words,
-        Entrypoint: Words,
-        Cmd: Words,
-        WorkingDir: Text,
-        User: Text,
+        Env: OptionalStrings,
+        Entrypoint: OptionalStrings,
+        Cmd: OptionalStrings,
+        WorkingDir: OptionalString,
+        User: OptionalString,
         Labels: Type.Optional(Type.Union([Type.Record(Type.String(), Type.String()), Type.Null()])),
       }),
       Type.Null(),
@@ -48,7 +48,7 @@ export type Index = Static<typeof Index>
 export type Manifest = Static<typeof Manifest>
 
 /** What an image's own configuration document says, as far as the store uses it. */
-export type ImageDocument = {
+export type ImageConfigDocument = {
   readonly config: ImageConfig
   readonly labels: Readonly<Record<string, string>>
   /** Of each layer's plain tar stream, the lowest first. */
@@ -56,11 +56,11 @@ export type ImageDocument = {
 }
 
 /** An index or a manifest, told apart by their shape (OCI image specification, both Docker v2 media types alike). */
-export type ManifestDocument =
+export type ManifestOrIndex =
   { readonly kind: 'index'; readonly index: Index } | { readonly kind: 'manifest'; readonly manifest: Manifest }
 
 /** Reads an index or a manifest. Throws `StartError('image')` for anything else, Docker's old schema 1 included. */
-export function parseManifest(bytes: Buffer, what: string): ManifestDocument {
+export function parseManifest(bytes: Buffer, what: string): ManifestOrIndex {
   const value = parseJson(bytes, what)
   const isIndex = Value.Check(Index, value)
   const isManifest = Value.Check(Manifest, value)
@@ -92,7 +92,7 @@ export function choosePlatform(index: Index, architecture: string, what: string)
 }
 
 /** Reads an image configuration and refuses one for another system. Empty commands count as none. */
-export function parseImageDocument(bytes: Buffer, architecture: string, what: string): ImageDocument {
+export function parseImageConfigDocument(bytes: Buffer, architecture: string, what: string): ImageConfigDocument {
   const value = parseJson(bytes, what)
   if (!Value.Check(Configuration, value)) {
     throw new StartError('image', `${what}: its configuration does not follow the OCI image specification`)
@@ -108,8 +108,8 @@ export function parseImageDocument(bytes: Buffer, architecture: string, what: st
   return {
     config: {
       env: own.Env ?? [],
-      entrypoint: command(own.Entrypoint),
-      cmd: command(own.Cmd),
+      entrypoint: commandOrNull(own.Entrypoint),
+      cmd: commandOrNull(own.Cmd),
       workdir: emptyToNull(own.WorkingDir),
       user: emptyToNull(own.User),
     },
@@ -124,7 +124,7 @@ export function hostArchitecture(): string {
 }
 
 // umoci writes an entrypoint that was cleared as one empty word (runtime notes, section 2).
-function command(words: readonly string[] | null | undefined): readonly string[] | null {
+function commandOrNull(words: readonly string[] | null | undefined): readonly string[] | null {
   return words === undefined || words === null || words.every((word) => word === '') ? null : words
 }
 

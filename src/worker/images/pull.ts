@@ -50,7 +50,7 @@ export async function pullImage(
     }
   }
   const source = await findSource(registry, key, {
-    name: `image ${name}`,
+    imageName: `image ${name}`,
     architecture: deps.architecture,
     limits: deps.limits,
     signal,

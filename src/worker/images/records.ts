@@ -7,10 +7,10 @@ import { Value } from 'typebox/value'
 import { DIGEST_SHAPE } from './manifest.ts'
 import type { TempFolders } from './temp.ts'
 
-const Words = Type.Union([Type.Array(Type.String()), Type.Null()])
-const Text = Type.Union([Type.String(), Type.Null()])
+const NullableStrings = Type.Union([Type.Array(Type.String()), Type.Null()])
+const NullableString = Type.Union([Type.String(), Type.Null()])
 const Digest = Type.String({ pattern: DIGEST_SHAPE })
-const Record = Type.Object({
+const ImageRecordSchema = Type.Object({
   /** Canonical. */
   reference: Type.String(),
   /** Of this platform's manifest; of the configuration when the image came from an archive without manifests. */
@@ -23,20 +23,20 @@ const Record = Type.Object({
   labels: Type.Record(Type.String(), Type.String()),
   config: Type.Object({
     env: Type.Array(Type.String()),
-    entrypoint: Words,
-    cmd: Words,
-    workdir: Text,
-    user: Text,
+    entrypoint: NullableStrings,
+    cmd: NullableStrings,
+    workdir: NullableString,
+    user: NullableString,
   }),
   /** The lowest first. */
   diff_ids: Type.Array(Digest),
 })
 
 /** What the store knows of one reference. */
-export type ImageRecord = Readonly<Static<typeof Record>>
+export type ImageRecord = Readonly<Static<typeof ImageRecordSchema>>
 
 /** One small JSON file for each reference; a write is there as a whole or not at all, whenever the process dies. */
-export interface Records {
+export interface ImageRecords {
   /** Null when there is none, or when it can't be read: then the image is fetched again. */
   read(reference: string): Promise<ImageRecord | null>
   write(record: ImageRecord): Promise<void>
@@ -46,14 +46,14 @@ export interface Records {
 }
 
 /** Opens the records in a folder, which is made when missing. */
-export async function openRecords(dir: string, temp: TempFolders): Promise<Records> {
+export async function openImageRecords(dir: string, temp: TempFolders): Promise<ImageRecords> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const pathOf = (reference: string): string =>
     join(dir, `${createHash('sha256').update(reference).digest('hex')}.json`)
   return {
     read: (reference) => readRecord(pathOf(reference)),
     async write(record) {
-      const folder = await temp.make()
+      const folder = await temp.create()
       try {
         const written = join(folder, 'record.json')
         const file = await open(written, 'wx', 0o600)
@@ -94,7 +94,7 @@ export async function syncFolder(dir: string): Promise<void> {
 async function readRecord(path: string): Promise<ImageRecord | null> {
   try {
     const value: unknown = JSON.parse(await readFile(path, 'utf8'))
-    return Value.Check(Record, value) ? value : null
+    return Value.Check(ImageRecordSchema, value) ? value : null
   } catch (error) {
     if (error instanceof SyntaxError) return null
     if (isFileNotFound(error)) return null

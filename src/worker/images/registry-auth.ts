@@ -3,8 +3,8 @@ import { Value } from 'typebox/value'
 import { StartError } from '../drivers/driver.ts'
 import { readBlob } from './blob.ts'
 import type { RegistryAuth } from './image.ts'
-import { mayLead, sendToRegistry, type RegistryTimeouts } from './registry-transport.ts'
-import { TransientError } from './retry.ts'
+import { isRedirectAllowed, sendToRegistry, type RegistryTimeouts } from './registry-transport.ts'
+import { TransientRegistryError } from './retry.ts'
 
 /** What a registry asks for in `WWW-Authenticate` (RFC 9110 11.6.1; distribution "Token Authentication"). */
 export type Challenge =
@@ -49,7 +49,7 @@ async function fetchToken(
 ): Promise<string> {
   const { registry, repository, auth, timeouts, maxBytes, signal } = request
   const url = URL.parse(challenge.realm)
-  if (url === null || !mayLead(registry, url)) {
+  if (url === null || !isRedirectAllowed(registry, url)) {
     throw new StartError(
       'registry',
       `registry ${registry.host} names a token service that is not allowed (HTTPS is required)`,
@@ -62,7 +62,7 @@ async function fetchToken(
   if (reply.status !== 200) {
     reply.discard()
     if (reply.status >= 500)
-      throw new TransientError(
+      throw new TransientRegistryError(
         'registry',
         `the token service of registry ${registry.host} answered ${String(reply.status)}`,
       )

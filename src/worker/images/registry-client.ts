@@ -7,7 +7,7 @@ import type { ImageLimits } from './limits.ts'
 import type { Descriptor } from './manifest.ts'
 import { answerChallenge, parseChallenge } from './registry-auth.ts'
 import { sendToRegistry, type RegistryReply, type RegistryTimeouts } from './registry-transport.ts'
-import { TransientError, withRetries } from './retry.ts'
+import { TransientRegistryError, withRetries } from './retry.ts'
 
 /** One repository of a registry, as one caller may see it. Errors are `StartError`s that name the image, never a secret. */
 export interface RegistryClient {
@@ -16,7 +16,7 @@ export interface RegistryClient {
   /** Bytes of a manifest or index, and their digest, which is the one asked for when `key` is a digest. */
   getManifest(key: string, signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly digest: string }>
   /** A small blob such as an image configuration. */
-  getDocument(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
+  getSmallBlob(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
   /** A layer's bytes, checked; it doesn't repeat by itself, for half of them may be used when it breaks. */
   openBlob(descriptor: Descriptor, signal: AbortSignal): AsyncIterable<Buffer>
   /** Whether the registry has asked for the caller's credential and got it. */
@@ -93,7 +93,7 @@ export function makeRegistryClient(
         `registry ${registry} limits how often ${name} may be pulled; use a credential or try later`,
       )
     if (status >= 500)
-      return new TransientError(
+      return new TransientRegistryError(
         'registry',
         `registry ${registry} failed with status ${String(status)} for ${name}; try later`,
       )
@@ -136,7 +136,7 @@ export function makeRegistryClient(
       const digest = head.headers.get('docker-content-digest')
       return digest !== null && isDigest(digest) ? digest : (await getManifest(key, signal)).digest
     },
-    getDocument: (descriptor, signal) =>
+    getSmallBlob: (descriptor, signal) =>
       withRetries(clock, signal, async () => {
         const { body } = await get(`blobs/${descriptor.digest}`, signal)
         return readBlob(body, { digest: descriptor.digest, sizeBytes: descriptor.size, maxBytes: limits.documentBytes })

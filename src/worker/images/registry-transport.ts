@@ -1,6 +1,6 @@
 import { isLoopbackHost } from '../../domain/spec/image-reference.ts'
 import { StartError } from '../drivers/driver.ts'
-import { TransientError } from './retry.ts'
+import { TransientRegistryError } from './retry.ts'
 
 /** How long a registry may keep silent, in milliseconds. */
 export type RegistryTimeouts = {
@@ -23,7 +23,7 @@ export type RegistryRequest = {
 export type RegistryReply = {
   readonly status: number
   readonly headers: Headers
-  /** May be read once. Throws `TransientError` when the connection breaks or falls silent. */
+  /** May be read once. Throws `TransientRegistryError` when the connection breaks or falls silent. */
   readonly body: AsyncIterable<Uint8Array>
   /** Lets go of the connection without reading the body. */
   discard(): void
@@ -44,7 +44,7 @@ export async function sendToRegistry(request: RegistryRequest): Promise<Registry
     if (!REDIRECTS.has(reply.status) || location === null) return reply
     reply.discard()
     const next = URL.parse(location, url.href)
-    if (next === null || !mayLead(url, next)) {
+    if (next === null || !isRedirectAllowed(url, next)) {
       throw new StartError('registry', `registry ${request.url.host} redirects to an address that is not allowed`)
     }
     if (next.origin !== url.origin) headers = withoutAuthorization(headers)
@@ -54,7 +54,7 @@ export async function sendToRegistry(request: RegistryRequest): Promise<Registry
 }
 
 /** Whether one address may name another: HTTPS, or plain HTTP within this machine; never from outside into it. */
-export function mayLead(from: URL, to: URL): boolean {
+export function isRedirectAllowed(from: URL, to: URL): boolean {
   if (isLoopbackHost(to.host)) return isLoopbackHost(from.host) && (to.protocol === 'http:' || to.protocol === 'https:')
   return to.protocol === 'https:'
 }
@@ -65,7 +65,7 @@ async function sendOnce({ url, method, headers, timeouts, signal }: RegistryRequ
   const failed = (error: unknown): StartError =>
     signal.aborted
       ? new StartError('cancelled', 'the pull was cancelled', signal.reason)
-      : new TransientError(
+      : new TransientRegistryError(
           'registry',
           `registry ${url.host} could not be reached or broke off; check its name and the network`,
           error,

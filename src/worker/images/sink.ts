@@ -1,12 +1,12 @@
 /** What Node's writable streams and the tar library's own have in common. */
-export type Sink = {
+export type ByteSink = {
   readonly destroyed: boolean
   write(chunk: Buffer): boolean
   once(event: 'drain', listener: () => void): unknown
 }
 
 /** Writes and waits for room, so that no stage runs ahead of the next. Rejects with the signal's reason when it aborts. */
-export async function writeTo(to: Sink, chunk: Buffer, signal: AbortSignal): Promise<void> {
+export async function writeWithBackpressure(to: ByteSink, chunk: Buffer, signal: AbortSignal): Promise<void> {
   signal.throwIfAborted()
   if (to.write(chunk) || to.destroyed) return
   await new Promise<void>((resolve, reject) => {

@@ -1,13 +1,19 @@
 import { StartError } from '../drivers/driver.ts'
 import type { ImageLimits } from './limits.ts'
-import { choosePlatform, parseImageDocument, parseManifest, type Descriptor, type ImageDocument } from './manifest.ts'
+import {
+  choosePlatform,
+  parseImageConfigDocument,
+  parseManifest,
+  type Descriptor,
+  type ImageConfigDocument,
+} from './manifest.ts'
 import type { OpenBlob } from './unpack.ts'
 
 /** An image that can be put into the store, wherever it comes from. */
 export type ImageSource = {
   readonly digest: string
   readonly resolvedDigest: string
-  readonly document: ImageDocument
+  readonly configDocument: ImageConfigDocument
   /** As many as the document has diff_ids, the lowest first. */
   readonly layers: readonly { readonly diffId: string; readonly open: OpenBlob }[]
 }
@@ -15,13 +21,13 @@ export type ImageSource = {
 /** Where manifests and blobs are found by digest: a registry or an OCI layout. */
 export type BlobStore = {
   getManifest(key: string, signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly digest: string }>
-  getDocument(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
+  getSmallBlob(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
   openBlob(descriptor: Descriptor, signal: AbortSignal): AsyncIterable<Buffer>
 }
 
 export type SourceOptions = {
   /** The image in words, for messages. */
-  readonly name: string
+  readonly imageName: string
   readonly architecture: string
   readonly limits: ImageLimits
   readonly signal: AbortSignal
@@ -29,7 +35,7 @@ export type SourceOptions = {
 
 /** Follows `key` (a tag or digest) through an index to this machine's manifest and its configuration. */
 export async function findSource(blobs: BlobStore, key: string, options: SourceOptions): Promise<ImageSource> {
-  const { name, architecture, limits, signal } = options
+  const { imageName: name, architecture, limits, signal } = options
   const top = await blobs.getManifest(key, signal)
   let chosen = top
   let parsed = parseManifest(top.bytes, name)
@@ -39,11 +45,11 @@ export async function findSource(blobs: BlobStore, key: string, options: SourceO
   }
   if (parsed.kind === 'index') throw new StartError('image', `${name}: an index within an index is not supported`)
   const { config, layers } = parsed.manifest
-  const document = parseImageDocument(await blobs.getDocument(config, signal), architecture, name)
+  const document = parseImageConfigDocument(await blobs.getSmallBlob(config, signal), architecture, name)
   return {
     digest: chosen.digest,
     resolvedDigest: top.digest,
-    document,
+    configDocument: document,
     layers: pairLayers(
       document,
       layers.map(
@@ -51,16 +57,16 @@ export async function findSource(blobs: BlobStore, key: string, options: SourceO
           (reading) =>
             blobs.openBlob(layer, reading),
       ),
-      { name, limits },
+      { imageName: name, limits },
     ),
   }
 }
 
 /** Gives each layer its diff_id; refuses an image whose two lists differ in length or are too long. */
 export function pairLayers(
-  document: ImageDocument,
+  document: ImageConfigDocument,
   opens: readonly OpenBlob[],
-  { name, limits }: Pick<SourceOptions, 'name' | 'limits'>,
+  { imageName: name, limits }: Pick<SourceOptions, 'name' | 'limits'>,
 ): ImageSource['layers'] {
   if (opens.length > limits.layersPerImage) {
     throw new StartError(

@@ -15,11 +15,11 @@ import { StartError } from '../drivers/driver.ts'
 import { findSourceInArchive } from './archive.ts'
 import { openArchive } from './archive-files.ts'
 import type { Image, RegistryAuth } from './image.ts'
-import { openLayers } from './layers.ts'
+import { openLayerStore } from './layers.ts'
 import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from './limits.ts'
 import { hostArchitecture } from './manifest.ts'
 import { pullImage, type PullOutcome } from './pull.ts'
-import { openRecords, type ImageRecord } from './records.ts'
+import { openImageRecords, type ImageRecord } from './records.ts'
 import { DEFAULT_REGISTRY_TIMEOUTS, type RegistryTimeouts } from './registry-transport.ts'
 import { makeSingleFlight } from './single-flight.ts'
 import type { ImageSource } from './source.ts'
@@ -43,7 +43,7 @@ export interface ImageStore {
   /** Puts the image of a file or folder (`docker save`, OCI archive, OCI layout) under a reference, in place of an older one. */
   load(path: string, reference: string, signal: AbortSignal): Promise<Image>
   /** Like `load`, from an OCI layout that `write` puts into a folder of the store, which is deleted afterwards. */
-  make(reference: string, write: (dir: string) => Promise<void>, signal: AbortSignal): Promise<Image>
+  build(reference: string, write: (dir: string) => Promise<void>, signal: AbortSignal): Promise<Image>
   /** Forgets a reference; its layers go with the next `collectGarbage`. Removing what is not here succeeds. */
   remove(reference: string): Promise<void>
   /** Deletes layers that no reference and none of `inUse` (folders, as in `Image.layers`) needs; answers how many. */
@@ -82,27 +82,27 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
   const architecture = hostArchitecture()
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const temp = await openTempFolders(join(dir, 'tmp'), log)
-  const records = await openRecords(join(dir, 'images'), temp)
-  const layers = await openLayers({ dir: join(dir, 'layers'), uidShift, temp, limits, clock })
+  const records = await openImageRecords(join(dir, 'images'), temp)
+  const layers = await openLayerStore({ dir: join(dir, 'layers'), uidShift, temp, limits, clock })
   const pulls = makeSingleFlight<ImageRecord>()
 
-  function parse(text: string): ImageReference {
+  function parseReference(text: string): ImageReference {
     const parsed = parseImageReference(text, defaultRegistry)
     if (!parsed.ok) throw new StartError('image', parsed.problem)
     return parsed.reference
   }
 
   function toImage(record: ImageRecord, reference: string): Image {
-    layers.touch(record.diff_ids)
+    layers.markUsed(record.diff_ids)
     // An overlay refuses the same lower folder twice; the upper place of a repeated layer decides what is seen.
     const diffIds = record.diff_ids.filter((diffId, at) => !record.diff_ids.includes(diffId, at + 1))
     const { digest, config } = record
     return { reference, digest, config, layers: diffIds.map((diffId) => layers.pathOf(diffId)) }
   }
 
-  async function install(source: ImageSource, reference: string, options: Installing): Promise<ImageRecord> {
-    const { digest, resolvedDigest, document } = source
-    const release = layers.hold(document.diffIds)
+  async function install(source: ImageSource, reference: string, options: InstallOptions): Promise<ImageRecord> {
+    const { digest, resolvedDigest, configDocument: document } = source
+    const release = layers.pin(document.diffIds)
     const stop = new AbortController()
     const signal = AbortSignal.any([options.signal, stop.signal])
     const work = source.layers.map(({ diffId, open }) =>
@@ -129,7 +129,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
       await Promise.allSettled(work)
       throw options.signal.aborted
         ? new StartError('cancelled', `getting ${reference} was cancelled`, error)
-        : explain(error, reference)
+        : toHostError(error, reference)
     } finally {
       release()
     }
@@ -166,8 +166,8 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     }
   }
 
-  async function inTemp<T>(work: (folder: string) => Promise<T>): Promise<T> {
-    const folder = await temp.make()
+  async function withTempFolder<T>(work: (folder: string) => Promise<T>): Promise<T> {
+    const folder = await temp.create()
     try {
       return await work(folder)
     } finally {
@@ -175,15 +175,15 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     }
   }
 
-  async function load({ path, reference, text, folder, signal }: Loading): Promise<Image> {
+  async function load({ path, reference, requested, folder, signal }: ArchiveLoad): Promise<Image> {
     const files = await openArchive(path, { temp: folder, limits })
-    const source = await findSourceInArchive(files, { name: path, architecture, limits, signal })
-    return toImage(await install(source, canonicalReference(reference), { origin: 'loaded', signal }), text)
+    const source = await findSourceInArchive(files, { imageName: path, architecture, limits, signal })
+    return toImage(await install(source, canonicalReference(reference), { origin: 'loaded', signal }), requested)
   }
 
   return {
     async resolve(text, options) {
-      const reference = parse(text)
+      const reference = parseReference(text)
       const canonical = canonicalReference(reference)
       const record = await records.read(canonical)
       const mustAsk = options.policy === 'always' || record?.origin === 'credential'
@@ -200,7 +200,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
           `image ${canonical} is not in this worker's store, and the pull policy is 'never'`,
         )
       }
-      const { result } = pulls.join(flightKey(canonical, options), options.signal, (signal) =>
+      const { result } = pulls.join(pullKey(canonical, options), options.signal, (signal) =>
         pull(reference, record, { ...options, signal }),
       )
       try {
@@ -212,43 +212,43 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
       }
     },
     list: async () => (await records.list()).map(({ reference }) => reference).sort(),
-    inspect: async (reference) => records.read(canonicalReference(parse(reference))),
+    inspect: async (reference) => records.read(canonicalReference(parseReference(reference))),
     async load(path, text, signal) {
-      const reference = parse(text)
-      return inTemp((folder) => load({ path, reference, text, folder, signal }))
+      const reference = parseReference(text)
+      return withTempFolder((folder) => load({ path, reference, requested, folder, signal }))
     },
-    async make(text, write, signal) {
-      const reference = parse(text)
-      return inTemp(async (folder) => {
+    async build(text, write, signal) {
+      const reference = parseReference(text)
+      return withTempFolder(async (folder) => {
         await write(folder)
-        return load({ path: folder, reference, text, folder, signal })
+        return load({ path: folder, reference, requested, folder, signal })
       })
     },
-    remove: async (reference) => records.remove(canonicalReference(parse(reference))),
+    remove: async (reference) => records.remove(canonicalReference(parseReference(reference))),
     async collectGarbage(inUse) {
       const named = (await records.list()).flatMap((record) => record.diff_ids.map((diffId) => layers.pathOf(diffId)))
-      return layers.collect(new Set([...named, ...inUse]))
+      return layers.collectGarbage(new Set([...named, ...inUse]))
     },
   }
 }
 
 // The store's own disk and tools may fail too; anything else that isn't a StartError is a bug and stays as it is.
-function explain(error: unknown, reference: string): unknown {
+function toHostError(error: unknown, reference: string): unknown {
   const isOfHost = error instanceof CommandError || (error instanceof Error && 'syscall' in error)
   return isOfHost
     ? new StartError('host', `image ${reference} could not be stored on this worker: ${error.message}`, error)
     : error
 }
 
-type Loading = {
+type ArchiveLoad = {
   readonly path: string
   readonly reference: ImageReference
-  readonly text: string
+  readonly requested: string
   /** For the plain form of a compressed archive. */
   readonly folder: string
   readonly signal: AbortSignal
 }
-type Installing = { readonly origin: ImageRecord['origin']; readonly signal: AbortSignal }
+type InstallOptions = { readonly origin: ImageRecord['origin']; readonly signal: AbortSignal }
 
 function toRecordConfig(config: Image['config']): ImageRecord['config'] {
   const { env, entrypoint, cmd, workdir, user } = config
@@ -256,7 +256,7 @@ function toRecordConfig(config: Image['config']): ImageRecord['config'] {
 }
 
 // Callers with different credentials must not share a pull: one of them may have no access.
-function flightKey(canonical: string, { policy, auth }: ResolveOptions): string {
+function pullKey(canonical: string, { policy, auth }: ResolveOptions): string {
   const secret =
     auth === null
       ? ''

@@ -5,7 +5,7 @@ import { CommandError, runCommand } from '../../lib/run-command.ts'
 
 /** Folders for work in progress. What a process that died left behind is removed when the next one opens the store. */
 export interface TempFolders {
-  make(): Promise<string>
+  create(): Promise<string>
   /** Deletes a folder with all in it. One that can't be deleted now is logged and deleted at the next opening. */
   remove(path: string): Promise<void>
 }
@@ -36,7 +36,7 @@ export async function openTempFolders(dir: string, log: Log): Promise<TempFolder
     const isAlive = pid !== undefined && startTime !== undefined && startTime === (await startTimeOf(Number(pid)))
     if (!isAlive) await remove(join(dir, name))
   }
-  return { make: () => mkdtemp(join(dir, `${self}-`)), remove }
+  return { create: () => mkdtemp(join(dir, `${self}-`)), remove }
 }
 
 /** When a process began, in clock ticks since boot (proc(5), field 22 of stat); empty for one that isn't there. */

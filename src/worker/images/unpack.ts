@@ -6,7 +6,7 @@ import { StartError } from '../drivers/driver.ts'
 import { decompress } from './blob.ts'
 import { makeLayerFilter, type LayerFilter } from './layer-filter.ts'
 import type { ImageLimits } from './limits.ts'
-import { asBuffer, writeTo } from './sink.ts'
+import { asBuffer, writeWithBackpressure } from './sink.ts'
 import { READ_OPTIONS, readTarEntry, type TarHeader } from './tar-entry.ts'
 
 /** Begins to read a layer's bytes, checked on their way; an abort of the signal ends the reading. */
@@ -76,7 +76,7 @@ function asStartError(first: unknown): StartError {
   )
 }
 
-type Feed = {
+type FeedOptions = {
   readonly reader: Extract
   readonly hash: ReturnType<typeof createHash>
   readonly limitBytes: number
@@ -85,24 +85,28 @@ type Feed = {
 
 const TAR_BLOCK_BYTES = 512
 
-async function feed(plain: AsyncIterable<Buffer>, { reader, hash, limitBytes, signal }: Feed): Promise<void> {
+async function feed(plain: AsyncIterable<Buffer>, { reader, hash, limitBytes, signal }: FeedOptions): Promise<void> {
   let size = 0
   for await (const chunk of plain) {
     size += chunk.length
     if (size > limitBytes)
       throw new StartError('image', `a layer is larger than ${String(limitBytes)} bytes when unpacked`)
     hash.update(chunk)
-    await writeTo(reader, chunk, signal)
+    await writeWithBackpressure(reader, chunk, signal)
   }
   // umoci leaves out the padding of the last file and the two zero blocks at the end; more zeros harm no good tar.
   const padding = (TAR_BLOCK_BYTES - (size % TAR_BLOCK_BYTES)) % TAR_BLOCK_BYTES
-  await writeTo(reader, Buffer.alloc(padding + 2 * TAR_BLOCK_BYTES), signal)
+  await writeWithBackpressure(reader, Buffer.alloc(padding + 2 * TAR_BLOCK_BYTES), signal)
   reader.end(null)
 }
 
-type Copying = { readonly filter: LayerFilter; readonly fail: (error: unknown) => void; readonly signal: AbortSignal }
+type CopyOptions = {
+  readonly filter: LayerFilter
+  readonly fail: (error: unknown) => void
+  readonly signal: AbortSignal
+}
 
-async function copyEntries(reader: Extract, writer: Pack, { filter, fail, signal }: Copying): Promise<void> {
+async function copyEntries(reader: Extract, writer: Pack, { filter, fail, signal }: CopyOptions): Promise<void> {
   // Each entry is a stream of its own, which fails with the whole and would end the process if nobody listened.
   const add = (header: TarHeader): ReturnType<Pack['entry']> => {
     const sink = writer.entry(header)
@@ -115,7 +119,7 @@ async function copyEntries(reader: Extract, writer: Pack, { filter, fail, signal
     for (const parent of parents) add(parent)
     if (entry?.type === 'file') {
       const sink = add(entry)
-      for await (const chunk of source) await writeTo(sink, asBuffer(chunk), signal)
+      for await (const chunk of source) await writeWithBackpressure(sink, asBuffer(chunk), signal)
       sink.end(null)
     } else {
       if (entry !== null) add(entry)
@@ -129,7 +133,7 @@ async function copyEntries(reader: Extract, writer: Pack, { filter, fail, signal
 async function pump(from: AsyncIterable<unknown>, to: Writable, signal: AbortSignal): Promise<void> {
   for await (const chunk of from) {
     if (to.destroyed) return // tar ended early; its exit tells why
-    await writeTo(to, asBuffer(chunk), signal)
+    await writeWithBackpressure(to, asBuffer(chunk), signal)
   }
   to.end()
 }
@@ -152,12 +156,12 @@ function spawnTar(into: string): Tar {
 }
 
 /** The most of tar's complaints that is kept, in characters. */
-const SAID_LIMIT_CHARS = 500
+const STDERR_LIMIT_CHARS = 500
 
 async function waitForTar(tar: Tar): Promise<void> {
-  let said = ''
+  let stderr = ''
   tar.stderr.setEncoding('utf8').on('data', (text: string) => {
-    said = `${said}${text}`.slice(0, SAID_LIMIT_CHARS)
+    stderr = `${stderr}${text}`.slice(0, STDERR_LIMIT_CHARS)
   })
   tar.stdin.on('error', () => {
     tar.stdin.destroy() // it ended without reading all; the exit below says why
@@ -171,6 +175,6 @@ async function waitForTar(tar: Tar): Promise<void> {
   if (code === 0) return
   throw new StartError(
     'host',
-    `a layer could not be unpacked on this worker: ${said.trim() === '' ? 'tar was ended' : said.trim()}`,
+    `a layer could not be unpacked on this worker: ${stderr.trim() === '' ? 'tar was ended' : stderr.trim()}`,
   )
 }

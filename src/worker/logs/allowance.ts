@@ -6,18 +6,18 @@ export const BURST_BYTES = 8 * 1024 * 1024
 export const BYTES_PER_SECOND = 1024 * 1024
 
 /** A token bucket: what is spent comes back with time. */
-export type Allowance = {
+export type TokenBucket = {
   /** Whether anything is left; then the next piece may be spent whole, however large. */
-  hasSome(): boolean
+  hasTokens(): boolean
   spend(bytes: number): void
 }
 
 /** A full one. */
-export function makeAllowance(clock: Pick<Clock, 'monotonicMs'>): Allowance {
+export function makeTokenBucket(clock: Pick<Clock, 'monotonicMs'>): TokenBucket {
   let left = BURST_BYTES
   let refilledMs = clock.monotonicMs()
   return {
-    hasSome() {
+    hasTokens() {
       if (left < BURST_BYTES) {
         const nowMs = clock.monotonicMs()
         left = Math.min(BURST_BYTES, left + ((nowMs - refilledMs) * BYTES_PER_SECOND) / 1000)

@@ -5,7 +5,7 @@ export const MAX_LINE_BYTES = 16 * 1024
  * Cuts a stream of bytes into lines. A character that is split over chunks stays whole; bytes that are no UTF-8 become
  * U+FFFD. It holds at most one line of `MAX_LINE_BYTES`.
  */
-export type LineCutter = {
+export type LineSplitter = {
   /** Takes bytes, and answers how many are gone: those of a line that was refused and all behind it. */
   write(chunk: Buffer): number
   /** Gives the unfinished line, but for a character of which bytes are missing; answers how many were refused. */
@@ -20,7 +20,7 @@ const LINE_FEED = 0x0a
 const NOTHING = Buffer.alloc(0)
 
 /** `keep` gets each line with its line feed, and answers whether it took it. */
-export function makeLineCutter(keep: (text: string) => boolean): LineCutter {
+export function makeLineSplitter(keep: (text: string) => boolean): LineSplitter {
   let held: Buffer = NOTHING
 
   const giveUpTo = (end: number): number => {

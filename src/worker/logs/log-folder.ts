@@ -15,7 +15,7 @@ export type LogFolder = {
   /** Writes records, beginning new files and deleting the oldest as the limit wants. Rejects when some are not kept. */
   append(records: readonly string[]): Promise<void>
   /** Closes the file that is written to; the next record opens it again. */
-  letGo(): Promise<void>
+  closeFile(): Promise<void>
   delete(): Promise<void>
 }
 
@@ -65,7 +65,7 @@ export async function openLogFolder(
     try {
       await writeWhole(file, data)
     } catch (error) {
-      await takeBack(file, sizeBytes)
+      await undoPartialWrite(file, sizeBytes)
       throw error
     }
     current = { generation, file, sizeBytes: sizeBytes + data.length }
@@ -81,7 +81,7 @@ export async function openLogFolder(
     }
   }
   /** What was written of a failed write is no whole record: it goes, or else nothing may come behind it. */
-  const takeBack = async (file: FileHandle, sizeBytes: number): Promise<void> => {
+  const undoPartialWrite = async (file: FileHandle, sizeBytes: number): Promise<void> => {
     try {
       await file.truncate(sizeBytes)
     } catch {
@@ -102,9 +102,9 @@ export async function openLogFolder(
     },
     pathOf,
     async append(records) {
-      for (const data of together(records, Math.min(segmentBytes, MAX_WRITE_BYTES))) await write(data)
+      for (const data of batchRecords(records, Math.min(segmentBytes, MAX_WRITE_BYTES))) await write(data)
     },
-    letGo,
+    closeFile,
     async delete() {
       await letGo()
       current = null
@@ -115,7 +115,7 @@ export async function openLogFolder(
 }
 
 /** Records put together as far as a write may be large. */
-function* together(records: readonly string[], limitBytes: number): Generator<Buffer> {
+function* batchRecords(records: readonly string[], limitBytes: number): Generator<Buffer> {
   let gathered: string[] = []
   let bytes = 0
   for (const record of records) {

@@ -1,10 +1,10 @@
 import type { LogEntry, LogLine, LogQuery } from '../../contract/streams/log-protocol.ts'
 
 /** A piece is sent when it has this many characters, or when nothing more is there to be sent with it. */
-const PIECE_CHARACTERS = 64 * 1024
+const CHUNK_CHARACTERS = 64 * 1024
 
 /** Entries as the lines of `log-protocol.ts`, with the one that ends them; lines that are there at once come together. */
-export async function* logLines(
+export async function* encodeLogLines(
   entries: AsyncIterable<LogEntry>,
   { follows }: Pick<LogQuery, 'follows'>,
 ): AsyncGenerator<string> {
@@ -12,7 +12,7 @@ export async function* logLines(
   try {
     let piece = ''
     for (;;) {
-      if (piece.length >= PIECE_CHARACTERS) {
+      if (piece.length >= CHUNK_CHARACTERS) {
         yield piece
         piece = ''
       }
@@ -23,15 +23,15 @@ export async function* logLines(
       }
       const { value, done } = await next
       if (done === true) break
-      piece += asLine(value)
+      piece += encodeLine(value)
     }
-    yield piece + asLine({ end: follows ? 'ended' : 'complete' })
+    yield piece + encodeLine({ end: follows ? 'ended' : 'complete' })
   } finally {
     await source.return?.()
   }
 }
 
-function asLine(line: LogLine): string {
+function encodeLine(line: LogLine): string {
   return `${JSON.stringify(line)}\n`
 }
 

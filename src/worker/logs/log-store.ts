@@ -7,7 +7,7 @@ import type { LogWriter, SandboxLogs } from './logs.ts'
 import { readLog } from './read-log.ts'
 import { makeSandboxLog, type SandboxLog } from './sandbox-log.ts'
 
-export type LogStoreInput = {
+export type LogStoreOptions = {
   /** Only this store writes there; it is made when missing, for the worker alone. */
   readonly dir: string
   readonly limits: LogLimits
@@ -19,16 +19,16 @@ export type LogLimits = {
   /** The most that is kept of a sandbox's log. */
   readonly sandboxBytes: number
   /** How long a log is kept after its last entry, once no run is open. */
-  readonly keepMs: number
+  readonly retentionMs: number
 }
 
 /** How often files that nobody writes to are closed. */
-const REST_MS = 5_000
+const IDLE_CHECK_MS = 5_000
 /** How often logs are looked at for their age; the first time so long after the start. */
-const SWEEP_EVERY_RESTS = 720
+const SWEEP_EVERY_CHECKS = 720
 
 /** Opens the logs of a worker: a folder for each sandbox, named by its identifier. */
-export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreInput): Promise<SandboxLogs> {
+export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptions): Promise<SandboxLogs> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const closing = new AbortController()
   const open = new Map<SandboxId, SandboxLog>()
@@ -49,36 +49,36 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreInput
     await get(sandbox).delete()
     open.delete(sandbox)
   }
-  const restAll = async (): Promise<void> => {
-    for (const [sandbox, one] of open) if (await one.rest()) open.delete(sandbox)
+  const closeIdleLogs = async (): Promise<void> => {
+    for (const [sandbox, one] of open) if (await one.closeIfIdle()) open.delete(sandbox)
   }
   const sweep = async (): Promise<void> => {
     for (const name of await readdir(dir)) {
       const sandbox = asId<SandboxId>(name)
       if (open.has(sandbox)) continue
       const endedMs = await lastWriteMs(join(dir, name))
-      const isOld = clock.now().getTime() - endedMs > limits.keepMs
+      const isOld = clock.now().getTime() - endedMs > limits.retentionMs
       if (isOld && !open.has(sandbox)) await discard(sandbox) // nobody has begun to use it meanwhile
     }
   }
-  const keepOrder = async (): Promise<void> => {
+  const runMaintenance = async (): Promise<void> => {
     for (let rests = 1; !closing.signal.aborted; rests++) {
-      await interruptibleSleep(clock, REST_MS, closing.signal)
+      await interruptibleSleep(clock, IDLE_CHECK_MS, closing.signal)
       try {
-        await restAll()
-        if (rests % SWEEP_EVERY_RESTS === 0) await sweep()
+        await closeIdleLogs()
+        if (rests % SWEEP_EVERY_CHECKS === 0) await sweep()
       } catch (error) {
         log.warn({ error }, 'logs could not be put in order; it is tried again')
       }
     }
   }
-  const keeping = keepOrder()
+  const maintenance = runMaintenance()
 
   return {
-    of: (sandbox) => writerOf(() => get(sandbox)),
+    writerOf: (sandbox) => reopeningWriter(() => get(sandbox)),
     async *read(sandbox, query, signal) {
       const one = get(sandbox)
-      const letGo = one.holdForReader()
+      const letGo = one.addReader()
       try {
         yield* readLog(one, query, { clock, signal })
       } finally {
@@ -89,14 +89,14 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreInput
     discard,
     async close() {
       closing.abort(new Error('the logs are closed'))
-      await keeping
+      await maintenance
       await Promise.all([...open.values()].map((one) => one.close()))
     },
   }
 }
 
 /** A log that was let go of is found again, so that a sandbox never has two writers. */
-function writerOf(get: () => SandboxLog): LogWriter {
+function reopeningWriter(get: () => SandboxLog): LogWriter {
   return {
     openRun: () => {
       get().openRun()

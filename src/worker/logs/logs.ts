@@ -7,7 +7,7 @@ import type { SandboxId } from '../../domain/ids.ts'
  */
 export interface SandboxLogs {
   /** The one writer of a sandbox's log; asked for again it is the same. */
-  of(sandbox: SandboxId): LogWriter
+  writerOf(sandbox: SandboxId): LogWriter
   /**
    * What a query wants, as it is read; the caller may stop at any time. Without `follows` it ends with what is there;
    * with it, once no run is left (`LogWriter.closeRun`) and all was given. A sandbox that never logged has no entries.

@@ -9,7 +9,7 @@ export function makeNoLogs(): SandboxLogs {
     stream: () => ({ write: () => undefined, end: () => undefined }),
   }
   return {
-    of: () => writer,
+    writerOf: () => writer,
     // oxlint-disable-next-line require-yield
     async *read() {
       return

@@ -1,6 +1,6 @@
 import type { Clock } from '../../lib/clock.ts'
 import type { LogSource } from '../../contract/streams/log-protocol.ts'
-import { makeLineCutter } from './line-cutter.ts'
+import { makeLineSplitter } from './line-cutter.ts'
 import type { LogStream } from './logs.ts'
 
 export type OutputSource = Exclude<LogSource, 'system'>
@@ -23,7 +23,7 @@ const UNFINISHED_MS = 250
 export function makeOutputStream({ clock, mayKeep, keep, lose, onEnd }: OutputStreamDeps): LogStream {
   let isWaiting = false
   let heldSinceMs = 0
-  const cutter = makeLineCutter((text) => {
+  const cutter = makeLineSplitter((text) => {
     if (!mayKeep()) return false
     keep(text)
     return true

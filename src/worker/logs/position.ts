@@ -6,4 +6,4 @@ export function comparePositions(a: LogPosition, b: LogPosition): number {
 }
 
 /** Before everything. */
-export const BEGINNING: LogPosition = { generation: 0, offset: 0 }
+export const LOG_START: LogPosition = { generation: 0, offset: 0 }

@@ -1,6 +1,6 @@
 import type { LogEntry, LogPosition, LogQuery } from '../../contract/streams/log-protocol.ts'
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
-import { BEGINNING, comparePositions } from './position.ts'
+import { LOG_START, comparePositions } from './position.ts'
 import type { ReadableLog } from './sandbox-log.ts'
 import { findTail, scanForward } from './scan.ts'
 
@@ -20,7 +20,7 @@ export async function* readLog(
   const untilMs = query.until === null ? null : Date.parse(query.until)
   const isOver = (): boolean => !query.follows || !log.isLive || (untilMs !== null && clock.now().getTime() >= untilMs)
   await log.flush()
-  let at = beginningOf(log, query.after)
+  let at = startPosition(log, query.after)
   if (query.tail !== null) {
     const stretch = { from: at, to: log.end }
     if (comparePositions(at, stretch.to) < 0) at = await findTail(log, stretch, { count: query.tail, accepts, signal })
@@ -41,8 +41,8 @@ export async function* readLog(
 }
 
 /** A position beyond all that is here is one of another log: everything here is behind it. */
-function beginningOf({ end }: ReadableLog, after: LogPosition | null): LogPosition {
-  return after === null || after.generation > end.generation ? BEGINNING : after
+function startPosition({ end }: ReadableLog, after: LogPosition | null): LogPosition {
+  return after === null || after.generation > end.generation ? LOG_START : after
 }
 
 function makeFilter({ sources, since, until }: LogQuery): (entry: LogEntry) => boolean {

@@ -28,6 +28,6 @@ export function parseRecord(line: string): LogRecord | null {
 }
 
 /** The record as an entry that ends at a position. */
-export function asEntry({ source, atMs, text }: LogRecord, position: LogEntry['position']): LogEntry {
+export function toEntry({ source, atMs, text }: LogRecord, position: LogEntry['position']): LogEntry {
   return { position, source, ts: new Date(atMs).toISOString(), text }
 }

@@ -2,7 +2,7 @@ import type { LogPosition } from '../../contract/streams/log-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { makeAllowance } from './allowance.ts'
+import { makeTokenBucket } from './allowance.ts'
 import { openLogFolder, type LogFolder, type Segment } from './log-folder.ts'
 import type { LogStream } from './logs.ts'
 import { makeOutputStream, type OutputSource } from './output-stream.ts'
@@ -18,7 +18,7 @@ export type SandboxLog = ReadableLog & {
   close(): Promise<void>
   delete(): Promise<void>
   /** Lets go of the file when nothing was written since the last call; true when nobody uses this log any more. */
-  rest(): Promise<boolean>
+  closeIfIdle(): Promise<boolean>
 }
 
 /** What a reader needs of a log. */
@@ -34,7 +34,7 @@ export type ReadableLog = {
   /** Resolves with the next change of what is above. */
   nextChange(): Promise<void>
   /** Counts a reader until the answer is called. */
-  holdForReader(): () => void
+  addReader(): () => void
 }
 
 export type SandboxLogDeps = {
@@ -49,20 +49,20 @@ const WRITE_PAUSE_MS = 20
 /** What may wait to be written when the disk is slow. */
 const MAX_HELD_BYTES = 4 * 1024 * 1024
 /** How long nothing more is kept once too much came, or the disk refused a write: one note tells of all of it. */
-const LOSS_PAUSE_MS = 1_000
+const RESUME_AFTER_MS = 1_000
 /** What a record costs beside its text, at least. */
 const RECORD_OVERHEAD_BYTES = 36
 
 /** A record that waits, and of how many bytes of output it tells. */
-type Held = { readonly line: string; readonly outputBytes: number }
+type PendingRecord = { readonly line: string; readonly outputBytes: number }
 
 /** Makes it over a folder, which is looked at when it is first needed. */
 export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps): SandboxLog {
-  const allowance = makeAllowance(clock)
+  const allowance = makeTokenBucket(clock)
   const streams = new Set<LogStream>()
   const closing = new AbortController()
   let folder: LogFolder | null = null
-  let held: Held[] = []
+  let held: PendingRecord[] = []
   let heldBytes = 0
   let lostBytes = 0
   let isLosing = false
@@ -72,10 +72,10 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
   let writesDue = 0
   let isUsed = true
   let readers = 0
-  let turn: Promise<void> = Promise.resolve()
+  let lastFileWork: Promise<void> = Promise.resolve()
   let change = Promise.withResolvers<void>()
 
-  const noteChange = (): void => {
+  const notifyReaders = (): void => {
     change.resolve()
     change = Promise.withResolvers<void>()
   }
@@ -83,7 +83,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     folder ??= await openLogFolder(path, { limitBytes, clock })
     return folder
   }
-  const hold = (record: Held): void => {
+  const hold = (record: PendingRecord): void => {
     if (closing.signal.aborted) return
     held.push(record)
     heldBytes += record.line.length
@@ -100,18 +100,18 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     isWriteDue = false
   }
   /** One thing is done with the files at a time, in order. What fails, fails for its caller alone. */
-  const inTurn = (work: () => Promise<void>): Promise<void> => {
-    const done = turn.then(work)
+  const serialize = (work: () => Promise<void>): Promise<void> => {
+    const done = lastFileWork.then(work)
     const goOn = (): void => {
       // the caller is told of a failure
     }
-    turn = done.then(goOn, goOn)
+    lastFileWork = done.then(goOn, goOn)
     return done
   }
   /** Never rejects. */
   const flush = (): Promise<void> => {
     writesDue += 1
-    return inTurn(writeHeld)
+    return serialize(writeHeld)
   }
   const writeHeld = async (): Promise<void> => {
     const batch = held
@@ -127,20 +127,20 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
       lose(batch.reduce((sum, { outputBytes }) => sum + outputBytes, 0))
     }
     writesDue -= 1
-    noteChange()
+    notifyReaders()
   }
   const lose = (bytes: number): void => {
     lostBytes += bytes
     if (isLosing || bytes === 0) return
     isLosing = true
-    void keepAgainLater()
+    void resumeAfterPause()
   }
-  const keepAgainLater = async (): Promise<void> => {
-    await interruptibleSleep(clock, LOSS_PAUSE_MS, closing.signal)
+  const resumeAfterPause = async (): Promise<void> => {
+    await interruptibleSleep(clock, RESUME_AFTER_MS, closing.signal)
     isLosing = false
-    tellLoss()
+    recordLoss()
   }
-  const tellLoss = (): void => {
+  const recordLoss = (): void => {
     if (lostBytes === 0) return
     const outputBytes = lostBytes
     lostBytes = 0
@@ -155,18 +155,18 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     },
     closeRun() {
       if (!isRunOpen) return
-      tellLoss()
+      recordLoss()
       isRunOpen = false
       void flush() // with it, readers see that this is the end
     },
     system(text) {
-      tellLoss()
+      recordLoss()
       hold({ line: formatRecord({ source: 'system', atMs: clock.now().getTime(), text: `${text}\n` }), outputBytes: 0 })
     },
     stream(source) {
       const stream = makeOutputStream({
         clock,
-        mayKeep: () => !isLosing && heldBytes < MAX_HELD_BYTES && allowance.hasSome(),
+        mayKeep: () => !isLosing && heldBytes < MAX_HELD_BYTES && allowance.hasTokens(),
         keep: (text) => {
           const line = formatRecord({ source, atMs: clock.now().getTime(), text })
           const outputBytes = Buffer.byteLength(text)
@@ -192,7 +192,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
       return isRunOpen || held.length > 0 || writesDue > 0
     },
     nextChange: () => change.promise,
-    holdForReader() {
+    addReader() {
       readers += 1
       let isHeld = true
       return () => {
@@ -203,28 +203,28 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     },
     async close() {
       for (const stream of streams) stream.end()
-      tellLoss()
+      recordLoss()
       closing.abort(new Error('the logs are closed'))
       await flush()
-      await folder?.letGo()
+      await folder?.closeFile()
     },
     async delete() {
       for (const stream of streams) stream.end()
       isRunOpen = false
-      await inTurn(async () => {
+      await serialize(async () => {
         held = []
         heldBytes = 0
         lostBytes = 0
         await (await openFolder()).delete()
-        noteChange()
+        notifyReaders()
       })
     },
-    async rest() {
+    async closeIfIdle() {
       if (isUsed) {
         isUsed = false
         return false
       }
-      await inTurn(async () => await folder?.letGo())
+      await serialize(async () => await folder?.closeFile())
       return !isRunOpen && readers === 0 && streams.size === 0 && held.length === 0 && !isLosing && !isWriteDue
     },
   }

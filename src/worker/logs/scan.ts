@@ -3,7 +3,7 @@ import type { LogEntry, LogPosition } from '../../contract/streams/log-protocol.
 import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { Segment } from './log-folder.ts'
 import { comparePositions } from './position.ts'
-import { asEntry, parseRecord } from './record.ts'
+import { toEntry, parseRecord } from './record.ts'
 import type { ReadableLog } from './sandbox-log.ts'
 
 /** What is read at once; a record is at most some 100 KiB, of which the rest is carried on. */
@@ -12,7 +12,7 @@ const LINE_FEED = 0x0a
 const NOTHING = Buffer.alloc(0)
 
 /** A stretch of a log. */
-export type Stretch = { readonly from: LogPosition; readonly to: LogPosition }
+export type LogRange = { readonly from: LogPosition; readonly to: LogPosition }
 
 /**
  * The entries of a stretch, a block of them at a time. A file that rotation deletes meanwhile is passed over. What a
@@ -20,7 +20,7 @@ export type Stretch = { readonly from: LogPosition; readonly to: LogPosition }
  */
 export async function* scanForward(
   log: ReadableLog,
-  { from, to }: Stretch,
+  { from, to }: LogRange,
   signal: AbortSignal,
 ): AsyncGenerator<readonly LogEntry[]> {
   let at = from
@@ -31,7 +31,7 @@ export async function* scanForward(
     )
     if (segment === undefined || comparePositions({ generation: segment.generation, offset: 0 }, to) >= 0) return
     const { generation } = segment
-    const reach = reachOf(segment, { from: at, to })
+    const reach = byteRangeWithin(segment, { from: at, to })
     if (reach.end > reach.start) {
       await using file = await openIfThere(log.pathOf(generation))
       if (file !== null) {
@@ -45,7 +45,7 @@ export async function* scanForward(
           const dataOffset = offset - rest.length
           const whole = eachLine(data, (line, end) => {
             const record = parseRecord(line)
-            if (record !== null) entries.push(asEntry(record, { generation, offset: dataOffset + end }))
+            if (record !== null) entries.push(toEntry(record, { generation, offset: dataOffset + end }))
           })
           if (entries.length > 0) yield entries
           rest = data.subarray(whole)
@@ -61,7 +61,7 @@ export async function* scanForward(
 /** Where the last `count` entries of a stretch begin that a test accepts; its beginning when there are fewer. */
 export async function findTail(
   log: ReadableLog,
-  { from, to }: Stretch,
+  { from, to }: LogRange,
   {
     count,
     accepts,
@@ -72,7 +72,7 @@ export async function findTail(
   let found = 0
   for (const segment of log.segments.toReversed()) {
     const { generation } = segment
-    const reach = reachOf(segment, { from, to })
+    const reach = byteRangeWithin(segment, { from, to })
     if (reach.end <= reach.start) continue
     await using file = await openIfThere(log.pathOf(generation))
     if (file === null) return from
@@ -87,7 +87,7 @@ export async function findTail(
         const begin = Math.max(first, behind < 2 ? 0 : data.lastIndexOf(LINE_FEED, behind - 2) + 1)
         const record = parseRecord(data.toString('utf8', begin, behind))
         const position = { generation, offset: start + begin }
-        if (record !== null && accepts(asEntry(record, position)) && ++found === count) return position
+        if (record !== null && accepts(toEntry(record, position)) && ++found === count) return position
         behind = begin
       }
       rest = start === reach.start ? NOTHING : data.subarray(0, first === 0 ? data.length : first)
@@ -108,9 +108,9 @@ function eachLine(data: Buffer, take: (line: string, end: number) => void): numb
 }
 
 /** What part of a file lies in a stretch. */
-function reachOf(
+function byteRangeWithin(
   { generation, sizeBytes }: Segment,
-  { from, to }: Stretch,
+  { from, to }: LogRange,
 ): { readonly start: number; readonly end: number } {
   if (generation < from.generation || generation > to.generation) return { start: 0, end: 0 }
   return {

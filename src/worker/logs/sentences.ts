@@ -1,7 +1,7 @@
 import type { RunOutcome } from '../../contract/workers/worker-protocol.ts'
 
 /** What the log says of a run besides its output, in words for the sandbox's owner; they carry no secret. */
-export const SENTENCES = {
+export const LIFECYCLE_LINES = {
   started: 'started',
   stopRequested: 'stop requested',
   ended: (outcome: RunOutcome): string => {

@@ -3,8 +3,8 @@ import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
-import { isRebinding, RCODE, readQuery, refusal } from './dns-message.ts'
-import { askResolver, frame, readFrames, type Transport } from './dns-upstream.ts'
+import { isRebinding, RCODE, readQuery, errorReply } from './dns-message.ts'
+import { queryResolver, frameTcpMessage, readTcpMessages, type Transport } from './dns-upstream.ts'
 
 /** The queries that wait for an answer at a time, of all sandboxes together; the next ones are refused. */
 const IN_FLIGHT_MAX = 512
@@ -42,13 +42,13 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
 
   async function answer(query: Buffer, transport: Transport): Promise<Buffer | null> {
     if (query.length < 12) return null
-    if (readQuery(query) === null) return refusal(query, RCODE.formatError)
-    if (inFlight >= IN_FLIGHT_MAX) return refusal(query, RCODE.refused)
+    if (readQuery(query) === null) return errorReply(query, RCODE.formatError)
+    if (inFlight >= IN_FLIGHT_MAX) return errorReply(query, RCODE.refused)
     inFlight += 1
     try {
-      const found = await askInTurn(options, { query, transport }, stopping.signal)
-      if (found === null) return refusal(query, RCODE.serverFailure)
-      return options.hasRebindProtection && isRebinding(found) ? refusal(query, RCODE.refused) : found
+      const found = await queryResolversInOrder(options, { query, transport }, stopping.signal)
+      if (found === null) return errorReply(query, RCODE.serverFailure)
+      return options.hasRebindProtection && isRebinding(found) ? errorReply(query, RCODE.refused) : found
     } finally {
       inFlight -= 1
     }
@@ -89,17 +89,17 @@ export async function startDnsForwarder(options: DnsForwarderOptions): Promise<D
 
 async function serveClient(client: Socket, answer: (query: Buffer) => Promise<Buffer | null>): Promise<void> {
   try {
-    for await (const query of readFrames(client)) {
+    for await (const query of readTcpMessages(client)) {
       const reply = await answer(query)
       if (reply === null || client.destroyed) break
-      if (!client.write(frame(reply))) await once(client, 'drain')
+      if (!client.write(frameTcpMessage(reply))) await once(client, 'drain')
     }
   } finally {
     client.destroy()
   }
 }
 
-async function askInTurn(
+async function queryResolversInOrder(
   { resolvers, random, log }: DnsForwarderOptions,
   question: { readonly query: Buffer; readonly transport: Transport },
   stopping: AbortSignal,
@@ -108,7 +108,7 @@ async function askInTurn(
     if (stopping.aborted) return null
     const limit = AbortSignal.any([AbortSignal.timeout(RESOLVER_TIMEOUT_MS), stopping])
     try {
-      return await askResolver({ ...question, resolver }, random, limit)
+      return await queryResolver({ ...question, resolver }, random, limit)
     } catch (error) {
       log.debug({ error, resolver }, 'a resolver did not answer')
     }

@@ -12,10 +12,10 @@ const FLAG_RECURSION_AVAILABLE = 0x0080
 export const RCODE = { formatError: 1, serverFailure: 2, refused: 5 } as const
 
 /** A question as a forwarder passes it on: its name in small letters, and where the question ends in the message. */
-export type Question = { readonly name: string; readonly end: number }
+export type DnsQuestion = { readonly name: string; readonly end: number }
 
 /** Reads a standard query with exactly one question; null for any other message. */
-export function readQuery(message: Buffer): Question | null {
+export function readQuery(message: Buffer): DnsQuestion | null {
   if (message.length < HEADER_BYTES) return null
   const flags = message.readUInt16BE(2)
   if ((flags & (FLAG_RESPONSE | OPCODE_MASK)) !== 0 || message.readUInt16BE(4) !== 1) return null
@@ -32,7 +32,7 @@ export function answersQuery(answer: Buffer, query: Buffer): boolean {
 }
 
 /** The reply to a query that says no, with the question repeated. */
-export function refusal(query: Buffer, rcode: number): Buffer {
+export function errorReply(query: Buffer, rcode: number): Buffer {
   const end = readQuestion(query)?.end
   const reply = Buffer.from(query.subarray(0, end ?? HEADER_BYTES))
   const asked = query.readUInt16BE(2) & (OPCODE_MASK | FLAG_RECURSION_DESIRED)
@@ -43,7 +43,7 @@ export function refusal(query: Buffer, rcode: number): Buffer {
 }
 
 /** The same message with another id. */
-export function withId(message: Buffer, id: number): Buffer {
+export function withMessageId(message: Buffer, id: number): Buffer {
   const copy = Buffer.from(message)
   copy.writeUInt16BE(id, 0)
   return copy
@@ -69,7 +69,7 @@ function isPrivateName(name: string): boolean {
   return !name.includes('.') || PRIVATE_SUFFIXES.some((suffix) => name.endsWith(`.${suffix}`))
 }
 
-function readQuestion(message: Buffer): Question | null {
+function readQuestion(message: Buffer): DnsQuestion | null {
   const labels: string[] = []
   let at = HEADER_BYTES
   for (;;) {

@@ -2,7 +2,7 @@ import { createSocket } from 'node:dgram'
 import { connect, isIPv6 } from 'node:net'
 import { once } from 'node:events'
 import type { Random } from '../../lib/random.ts'
-import { answersQuery, withId } from './dns-message.ts'
+import { answersQuery, withMessageId } from './dns-message.ts'
 
 const DNS_PORT = 53
 /** RFC 1035, 4.2.2: the length that stands before a message over TCP has two bytes. */
@@ -12,18 +12,18 @@ const TCP_LENGTH_BYTES = 2
 export type Transport = 'udp' | 'tcp'
 
 /** Asks a resolver and gives its answer with the asker's id. Rejects when `signal` ends the wait or the resolver refuses. */
-export async function askResolver(
+export async function queryResolver(
   question: { readonly query: Buffer; readonly transport: Transport; readonly resolver: string },
   random: Random,
   signal: AbortSignal,
 ): Promise<Buffer> {
   // an id of our own and a fresh port for each query: an answer from the side has to guess both
-  const query = withId(question.query, random.bytes(2).readUInt16BE())
-  const ask = question.transport === 'udp' ? askOverUdp : askOverTcp
-  return withId(await ask(query, question.resolver, signal), question.query.readUInt16BE(0))
+  const query = withMessageId(question.query, random.bytes(2).readUInt16BE())
+  const ask = question.transport === 'udp' ? queryOverUdp : queryOverTcp
+  return withMessageId(await ask(query, question.resolver, signal), question.query.readUInt16BE(0))
 }
 
-async function askOverUdp(query: Buffer, resolver: string, signal: AbortSignal): Promise<Buffer> {
+async function queryOverUdp(query: Buffer, resolver: string, signal: AbortSignal): Promise<Buffer> {
   const socket = createSocket(isIPv6(resolver) ? 'udp6' : 'udp4')
   try {
     socket.connect(DNS_PORT, resolver) // connected: the kernel drops what others send
@@ -44,11 +44,11 @@ async function askOverUdp(query: Buffer, resolver: string, signal: AbortSignal):
   }
 }
 
-async function askOverTcp(query: Buffer, resolver: string, signal: AbortSignal): Promise<Buffer> {
+async function queryOverTcp(query: Buffer, resolver: string, signal: AbortSignal): Promise<Buffer> {
   const socket = connect({ port: DNS_PORT, host: resolver, signal })
   try {
-    socket.write(frame(query))
-    for await (const message of readFrames(socket)) if (answersQuery(message, query)) return message
+    socket.write(frameTcpMessage(query))
+    for await (const message of readTcpMessages(socket)) if (answersQuery(message, query)) return message
     throw new Error(`${resolver} closed the connection without an answer`)
   } finally {
     socket.destroy()
@@ -56,14 +56,14 @@ async function askOverTcp(query: Buffer, resolver: string, signal: AbortSignal):
 }
 
 /** A message as TCP carries it, its length before it. */
-export function frame(message: Buffer): Buffer {
+export function frameTcpMessage(message: Buffer): Buffer {
   const length = Buffer.alloc(TCP_LENGTH_BYTES)
   length.writeUInt16BE(message.length)
   return Buffer.concat([length, message])
 }
 
 /** The messages of a TCP stream; holds at most one of them (64 KiB) and the last chunk. */
-export async function* readFrames(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+export async function* readTcpMessages(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let pending = Buffer.alloc(0)
   for await (const chunk of stream) {
     pending = Buffer.concat([pending, chunk])

@@ -7,25 +7,25 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
 import { formatIpv4Cidr, type Cidr } from '../../domain/network/cidr.ts'
-import { SLOT_PREFIX, type Installation } from './installation.ts'
+import { SLOT_PREFIX, type NetworkNames } from './installation.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './pool.ts'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 import { deviceNames, listSet, nft } from './system.ts'
 
 /** Puts the host's part in force, and opens devices that came since. May be repeated. */
-export async function openHost(
-  names: Installation,
+export async function openHostForwarding(
+  names: NetworkNames,
   options: { readonly pool: Cidr; readonly dns: DnsTarget },
 ): Promise<void> {
   const opened = await devicesToOpen(names)
-  // the table before the forwarding that it guards; `closeHost` goes the other way
+  // the table before the forwarding that it guards; `closeHostForwarding` goes the other way
   await nft(names.commands, hostRules(names, { ...options, opened }))
-  for (const device of [names.uplink, ...opened]) await setForwarding(device, '1')
+  for (const device of [names.uplinkDevice, ...opened]) await setForwarding(device, '1')
 }
 
 /** Takes the host's part back: devices that we opened stop forwarding, then the table goes. May be repeated. */
-export async function closeHost(names: Installation): Promise<void> {
+export async function closeHostForwarding(names: NetworkNames): Promise<void> {
   const opened = await openedDevices(names)
   if (!(await hasOtherInstallation(names))) for (const device of opened) await setForwarding(device, '0')
   await nft(names.commands, [`add table inet ${names.hostTable}`, `delete table inet ${names.hostTable}`])
@@ -35,7 +35,7 @@ export async function closeHost(names: Installation): Promise<void> {
  * The devices that have to forward because of us alone. None where the host forwards by
  * itself (`ip_forward`). Beside another installation every open device counts as ours too: the last to go closes it.
  */
-async function devicesToOpen(names: Installation): Promise<readonly string[]> {
+async function devicesToOpen(names: NetworkNames): Promise<readonly string[]> {
   if ((await isForwarding('all')) === true) return []
   const leading = (await hostRoutes()).filter(({ isUnicast }) => isUnicast).map(({ device }) => device)
   const candidates = [...new Set(leading)].filter((device) => device !== '' && device !== 'lo' && !isUplink(device))
@@ -46,7 +46,7 @@ async function devicesToOpen(names: Installation): Promise<readonly string[]> {
 }
 
 /** The devices that we opened, as the table itself tells: it lives exactly as long as their setting does. */
-async function openedDevices(names: Installation): Promise<readonly string[]> {
+async function openedDevices(names: NetworkNames): Promise<readonly string[]> {
   const listing = await listSet(names.commands, `inet ${names.hostTable} ${OPENED}`)
   if (listing === null) return []
   const { nftables } = Value.Parse(SetListing, listing)
@@ -63,10 +63,10 @@ const SetListing = Type.Object({
 })
 
 function hostRules(
-  names: Installation,
+  names: NetworkNames,
   { pool, dns, opened }: { readonly pool: Cidr; readonly dns: DnsTarget; readonly opened: readonly string[] },
 ): readonly string[] {
-  const uplink = `"${names.uplink}"`
+  const uplink = `"${names.uplinkDevice}"`
   const cable = formatIpv4Cidr({ ...pool, prefix: SLOT_PREFIX })
   const elements = `elements = { ${opened.map((device) => `"${device}"`).join(', ')} };`
   return [
@@ -102,8 +102,8 @@ function isUplink(device: string): boolean {
   return /^sy[a-z0-9]{1,6}-up$/.test(device)
 }
 
-async function hasOtherInstallation(names: Installation): Promise<boolean> {
-  return (await deviceNames(names.commands)).some((device) => isUplink(device) && device !== names.uplink)
+async function hasOtherInstallation(names: NetworkNames): Promise<boolean> {
+  return (await deviceNames(names.commands)).some((device) => isUplink(device) && device !== names.uplinkDevice)
 }
 
 function forwardingFile(device: string): string {

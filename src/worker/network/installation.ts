@@ -5,28 +5,28 @@ import type { CommandRunner } from '../../lib/run-command.ts'
  * The names that one installation uses on a machine, which carry its prefix so that installations never meet, and what runs
  * its commands there.
  */
-export type Installation = {
+export type NetworkNames = {
   readonly commands: CommandRunner
-  readonly router: string
+  readonly routerNamespace: string
   /** The host's end of the cable to the router. */
-  readonly uplink: string
+  readonly uplinkDevice: string
   /** The nftables table in the host's own namespace. */
   readonly hostTable: string
-  sandbox(slot: number): string
+  sandboxNamespace(slot: number): string
   /** The slot that a namespace's name tells, or null when it is not a sandbox of this installation. */
   slotOf(namespace: string): number | null
 }
 
 /** Names for a prefix of 1 to 6 small letters and digits: a device's name has at most 15 characters. */
-export function installation(prefix: string, commands: CommandRunner): Installation {
+export function networkNames(prefix: string, commands: CommandRunner): NetworkNames {
   if (!/^[a-z0-9]{1,6}$/.test(prefix)) throw new Error(`a name prefix is 1 to 6 of a-z and 0-9, not ${prefix}`)
   const base = `sy-${prefix}-`
   return {
     commands,
-    router: `${base}router`,
-    uplink: `sy${prefix}-up`,
+    routerNamespace: `${base}router`,
+    uplinkDevice: `sy${prefix}-up`,
     hostTable: `sandyard_${prefix}`,
-    sandbox: (slot) => `${base}${String(slot)}`,
+    sandboxNamespace: (slot) => `${base}${String(slot)}`,
     slotOf: (namespace) => {
       const rest = namespace.startsWith(base) ? namespace.slice(base.length) : ''
       return /^\d{1,9}$/.test(rest) ? Number(rest) : null

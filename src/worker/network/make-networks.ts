@@ -6,24 +6,30 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
 import { localCommands, type CommandRunner } from '../../lib/run-command.ts'
-import { closeHost, openHost } from './host-side.ts'
-import { installation, netnsPath, slotAddresses, UPLINK_SLOT, type Installation } from './installation.ts'
+import { closeHostForwarding, openHostForwarding } from './host-side.ts'
+import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames } from './installation.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
-import { createIsolated, createRouter, removeAll, removeSandboxes } from './namespaces.ts'
-import { attachRules, cutRules, detachRules, sharedRules } from './packet-filter.ts'
-import { choosePool } from './pool.ts'
-import { isAlive, makeRecords, namespaceInode, type Records, type RunRecord } from './records.ts'
+import { createIsolatedNamespace, createRouter, removeAllNamespaces, removeSandboxNamespaces } from './namespaces.ts'
+import { attachmentRules, cutOffRules, detachmentRules, routerBaseRules } from './packet-filter.ts'
+import { chooseAddressPool } from './pool.ts'
+import {
+  isNamespaceAlive,
+  openNetworkRecords,
+  namespaceInode,
+  type NetworkRecords,
+  type RunNetworkRecord,
+} from './records.ts'
 import { makeRouterRules, type RouterRules } from './router-rules.ts'
-import { makeSlots } from './slots.ts'
+import { makeNetworkSlots } from './slots.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
 import { deviceNames, namespaceNames, nft } from './system.ts'
 import { makeTurns } from './turns.ts'
 
-export type NetworksOptions = {
+export type SandboxNetworksOptions = {
   /** This installation's own directory for its records; made when it is not there. */
   readonly dir: string
   /** The block that sandboxes' addresses come from; another is chosen where a route of the host meets it. */
-  readonly pool: string
+  readonly addressPool: string
   /** 1 to 6 of a-z and 0-9; sets this installation's names apart from others on the machine. */
   readonly namePrefix: string
   /** Where names are asked for, in order of preference; see `readHostResolvers`. */
@@ -33,7 +39,7 @@ export type NetworksOptions = {
   /** Refuse answers that give a public name a special address. */
   readonly hasRebindProtection: boolean
   /** How many namespaces are kept made before they are asked for. */
-  readonly readyAhead: number
+  readonly prewarmCount: number
   readonly commands: CommandRunner
   readonly clock: Clock
   readonly random: Random
@@ -44,63 +50,63 @@ export type NetworksOptions = {
  * Opens this machine for sandbox networks and adopts those that runs already have. Needs root, iproute2 and nftables:
  * `probeNetwork` tells before. `close` takes everything back when no run is left; otherwise the next start adopts.
  */
-export async function makeNetworks(options: NetworksOptions): Promise<SandboxNetworks> {
-  const names = installation(options.namePrefix, options.commands)
-  const records = await makeRecords(options.dir)
+export async function openSandboxNetworks(options: SandboxNetworksOptions): Promise<SandboxNetworks> {
+  const names = networkNames(options.namePrefix, options.commands)
+  const records = await openNetworkRecords(options.dir)
   const pool = await ensureRouter(names, records, options)
   const hardDeny = [pool, ...options.hardDeny.map(cidr)]
   const address = slotAddresses(pool, UPLINK_SLOT).gateway
   const forwarder = await startDnsForwarder({ ...options, address, resolvers: options.hostResolvers })
   const dns = { address, port: forwarder.port }
-  await nft(names.commands, sharedRules(dns), names.router)
+  await nft(names.commands, routerBaseRules(dns), names.routerNamespace)
 
-  let openedAtMs = Number.NEGATIVE_INFINITY
-  async function openForwarding(): Promise<void> {
-    if (options.clock.monotonicMs() - openedAtMs < REOPEN_AFTER_MS) return
-    openedAtMs = options.clock.monotonicMs()
-    await openHost(names, { pool, dns })
+  let checkedAtMs = Number.NEGATIVE_INFINITY
+  async function ensureHostForwarding(): Promise<void> {
+    if (options.clock.monotonicMs() - checkedAtMs < FORWARDING_CHECK_INTERVAL_MS) return
+    checkedAtMs = options.clock.monotonicMs()
+    await openHostForwarding(names, { pool, dns })
   }
-  await openForwarding()
+  await ensureHostForwarding()
 
   const router = makeRouterRules(names)
   const live = await adoptRuns({ names, router }, records)
-  const slots = makeSlots({
+  const slots = makeNetworkSlots({
     names,
     pool,
     taken: live,
-    readyAhead: options.readyAhead,
+    readyAhead: options.prewarmCount,
     clock: options.clock,
     log: options.log,
-    openForwarding,
+    ensureHostForwarding,
   })
-  await removeStrangers(names, live)
-  slots.refill()
+  await removeUnadoptedNamespaces(names, live)
+  slots.prewarm()
 
-  async function newRecord(run: RunId, spec: NetworkSpec): Promise<RunRecord> {
-    const slot = spec.enabled ? await slots.take() : slots.reserve()
+  async function newRecord(run: RunId, spec: NetworkSpec): Promise<RunNetworkRecord> {
+    const slot = spec.enabled ? await slots.allocateReady() : slots.allocate()
     try {
-      if (!spec.enabled) await createIsolated(names, slot)
-      const namespace = names.sandbox(slot)
+      if (!spec.enabled) await createIsolatedNamespace(names, slot)
+      const namespace = names.sandboxNamespace(slot)
       const inode = await namespaceInode(namespace)
       if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was made`)
-      const network = spec.enabled ? { mark: newMark(options.random), policy: policyText(spec) } : null
+      const network = spec.enabled ? { mark: newConnectionMark(options.random), policy: policyText(spec) } : null
       const record = { slot, namespace, inode, network }
       await records.writeRun(run, record)
       return record
     } catch (error) {
-      await removeSandboxes(names, [slot])
-      slots.free(slot)
+      await removeSandboxNamespaces(names, [slot])
+      slots.release(slot)
       throw error
     }
   }
 
-  async function apply(spec: NetworkSpec, record: RunRecord): Promise<SandboxNetwork> {
+  async function apply(spec: NetworkSpec, record: RunNetworkRecord): Promise<SandboxNetwork> {
     const { slot, network } = record
     const path = netnsPath(record.namespace)
     if (network === null) return { netnsPath: path, ipv4: null, resolvers: [] }
     const { gateway, sandbox } = slotAddresses(pool, slot)
     const { egress } = compilePolicy(spec.policy, { gateway: cidr(gateway), hardDeny })
-    const rules = attachRules({
+    const rules = attachmentRules({
       slot,
       gateway,
       address: sandbox,
@@ -114,10 +120,10 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
 
   async function attach(run: RunId, spec: NetworkSpec): Promise<SandboxNetwork> {
     const seen = await records.readRun(run)
-    if (seen !== null && (seen.network !== null) === spec.enabled && (await isAlive(seen))) {
+    if (seen !== null && (seen.network !== null) === spec.enabled && (await isNamespaceAlive(seen))) {
       if (seen.network === null || seen.network.policy === policyText(spec)) return apply(spec, seen)
-      const changed = { ...seen, network: { mark: newMark(options.random), policy: policyText(spec) } }
-      await router.apply(cutRules(seen.slot, seen.network.mark))
+      const changed = { ...seen, network: { mark: newConnectionMark(options.random), policy: policyText(spec) } }
+      await router.apply(cutOffRules(seen.slot, seen.network.mark))
       await records.writeRun(run, changed)
       return apply(spec, changed)
     }
@@ -130,7 +136,7 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
     if (record === null) return
     await release({ names, router }, record)
     await records.removeRun(run)
-    slots.free(record.slot)
+    slots.release(record.slot)
   }
 
   const turns = makeTurns()
@@ -141,43 +147,51 @@ export async function makeNetworks(options: NetworksOptions): Promise<SandboxNet
     close: async () => {
       await slots.close()
       await forwarder.close()
-      if ((await records.runs()).size === 0) await takeBack(names, records)
+      if ((await records.runs()).size === 0) await removeInstallation(names, records)
     },
   }
 }
 
 /** How often the host is looked at for devices that came since, at most: it takes four processes. */
-const REOPEN_AFTER_MS = 10_000
+const FORWARDING_CHECK_INTERVAL_MS = 10_000
 
 /** Removes all that an installation has on this machine, the networks of runs included. May be repeated. */
-export async function removeNetworks(options: { readonly dir: string; readonly namePrefix: string }): Promise<void> {
-  await takeBack(installation(options.namePrefix, localCommands), await makeRecords(options.dir))
+export async function removeInstallationNetworks(options: {
+  readonly dir: string
+  readonly namePrefix: string
+}): Promise<void> {
+  await removeInstallation(networkNames(options.namePrefix, localCommands), await openNetworkRecords(options.dir))
 }
 
-async function takeBack(names: Installation, records: Records): Promise<void> {
-  await closeHost(names)
-  await removeAll(names)
+async function removeInstallation(names: NetworkNames, records: NetworkRecords): Promise<void> {
+  await closeHostForwarding(names)
+  await removeAllNamespaces(names)
   await records.clear()
 }
 
 /** The pool in use; makes the router unless a whole one is there. */
-async function ensureRouter(names: Installation, records: Records, options: { readonly pool: string }): Promise<Cidr> {
-  const record = await records.readInstallation()
+async function ensureRouter(
+  names: NetworkNames,
+  records: NetworkRecords,
+  options: { readonly pool: string },
+): Promise<Cidr> {
+  const record = await records.readRouter()
   const hasRouter =
-    (await namespaceNames()).includes(names.router) && (await deviceNames(names.commands)).includes(names.uplink)
+    (await namespaceNames()).includes(names.routerNamespace) &&
+    (await deviceNames(names.commands)).includes(names.uplinkDevice)
   if (record !== null && hasRouter) return cidr(record.pool)
   // half of a router, or one whose records are lost: no run's network can be trusted, and starting anew is safe
-  await closeHost(names)
-  await removeAll(names)
+  await closeHostForwarding(names)
+  await removeAllNamespaces(names)
   for (const run of (await records.runs()).keys()) await records.removeRun(run)
-  const pool = await choosePool(options.pool)
+  const pool = await chooseAddressPool(options.pool)
   await createRouter(names, pool)
-  await records.writeInstallation({ pool: formatIpv4Cidr(pool) })
+  await records.writeRouter({ pool: formatIpv4Cidr(pool) })
   return pool
 }
 
 /** The slots of runs whose namespace lives; what is left of the others goes. */
-async function adoptRuns(held: Held, records: Records): Promise<ReadonlySet<number>> {
+async function adoptRuns(held: RouterAccess, records: NetworkRecords): Promise<ReadonlySet<number>> {
   const alive = await aliveRuns(records)
   for (const [run, record] of await records.runs()) {
     if (alive.has(run)) continue
@@ -187,28 +201,28 @@ async function adoptRuns(held: Held, records: Records): Promise<ReadonlySet<numb
   return new Set([...alive.values()].map(({ slot }) => slot))
 }
 
-async function aliveRuns(records: Records): Promise<ReadonlyMap<RunId, RunRecord>> {
-  const alive = new Map<RunId, RunRecord>()
-  for (const [run, record] of await records.runs()) if (await isAlive(record)) alive.set(run, record)
+async function aliveRuns(records: NetworkRecords): Promise<ReadonlyMap<RunId, RunNetworkRecord>> {
+  const alive = new Map<RunId, RunNetworkRecord>()
+  for (const [run, record] of await records.runs()) if (await isNamespaceAlive(record)) alive.set(run, record)
   return alive
 }
 
 /** Ready-made namespaces of an earlier process: nobody knows how far it came with each. */
-async function removeStrangers(names: Installation, live: ReadonlySet<number>): Promise<void> {
+async function removeUnadoptedNamespaces(names: NetworkNames, live: ReadonlySet<number>): Promise<void> {
   const slots = (await namespaceNames()).flatMap((namespace) => names.slotOf(namespace) ?? [])
-  await removeSandboxes(
+  await removeSandboxNamespaces(
     names,
     slots.filter((slot) => !live.has(slot)),
   )
 }
 
-type Held = { readonly names: Installation; readonly router: RouterRules }
+type RouterAccess = { readonly names: NetworkNames; readonly router: RouterRules }
 
-async function release({ names, router }: Held, record: RunRecord): Promise<void> {
+async function release({ names, router }: RouterAccess, record: RunNetworkRecord): Promise<void> {
   const { slot, network } = record
   await Promise.all([
-    network === null ? null : router.apply(detachRules(slot, network.mark)),
-    removeSandboxes(names, [slot]),
+    network === null ? null : router.apply(detachmentRules(slot, network.mark)),
+    removeSandboxNamespaces(names, [slot]),
   ])
 }
 
@@ -217,6 +231,6 @@ function policyText(spec: NetworkSpec): string {
 }
 
 /** Random, so that a slot's next run never has its predecessor's mark; 0 is the mark of flows that have none. */
-function newMark(random: Random): number {
+function newConnectionMark(random: Random): number {
   return Math.max(1, random.bytes(4).readUInt32BE())
 }

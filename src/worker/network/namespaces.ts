@@ -1,33 +1,37 @@
 import type { Cidr } from '../../domain/network/cidr.ts'
 import { callSystem } from '../processes/system-calls.ts'
-import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type Installation } from './installation.ts'
+import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './installation.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './system.ts'
 
 /** RFC 5382, REQ-5: an idle connection is kept at least 2 hours and 4 minutes. */
 const IDLE_CONNECTION_SECS = 7440
 
 /** Makes the router's namespace and its cable to the host; nothing passes before the packet filter says so. */
-export async function createRouter(names: Installation, pool: Cidr): Promise<void> {
+export async function createRouter(names: NetworkNames, pool: Cidr): Promise<void> {
   const cable = slotAddresses(pool, UPLINK_SLOT)
-  await ipBatch(names.commands, [`netns add ${names.router}`])
+  await ipBatch(names.commands, [`netns add ${names.routerNamespace}`])
   // before any device: what is forwarded from the first packet on is what the (still empty) filter knows
-  await runInNamespace(names.commands, ['sh', '-c', ROUTER_SETTINGS], { namespace: names.router })
+  await runInNamespace(names.commands, ['sh', '-c', ROUTER_SETTINGS], { namespace: names.routerNamespace })
   await ipBatch(names.commands, [
-    `link add ${names.uplink} type veth peer name up0 netns ${names.router}`,
-    ...deviceUp(names.uplink, cable.gateway),
+    `link add ${names.uplinkDevice} type veth peer name up0 netns ${names.routerNamespace}`,
+    ...deviceUp(names.uplinkDevice, cable.gateway),
   ])
   await ipBatch(
     names.commands,
     [...deviceUp('up0', cable.sandbox), `route add default via ${cable.gateway}`],
-    names.router,
+    names.routerNamespace,
   )
 }
 
 /** Makes the namespaces of slots, each with addresses and a cable to the router, which refuses all they send. */
-export async function createSandboxes(names: Installation, pool: Cidr, slots: readonly number[]): Promise<void> {
+export async function createSandboxNamespaces(
+  names: NetworkNames,
+  pool: Cidr,
+  slots: readonly number[],
+): Promise<void> {
   for (const slot of slots) {
     const { gateway, sandbox } = slotAddresses(pool, slot)
-    const [path, router] = [netnsPath(names.sandbox(slot)), netnsPath(names.router)]
+    const [path, router] = [netnsPath(names.sandboxNamespace(slot)), netnsPath(names.routerNamespace)]
     const cable = [router, slotDevice(slot), gateway, sandbox, String(SLOT_PREFIX)] as const
     await callSystem(names.commands, ['network', path, ...cable])
   }
@@ -38,40 +42,42 @@ export async function createSandboxes(names: Installation, pool: Cidr, slots: re
  * ping: the namespace is the host's, so its own user 0 has no power over it, and `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW`
  * mean nothing there (user_namespaces(7)).
  */
-export async function createIsolated(names: Installation, slot: number): Promise<void> {
-  await callSystem(names.commands, ['network', netnsPath(names.sandbox(slot))])
+export async function createIsolatedNamespace(names: NetworkNames, slot: number): Promise<void> {
+  await callSystem(names.commands, ['network', netnsPath(names.sandboxNamespace(slot))])
 }
 
 /** Removes the namespaces and cables of slots, whichever are there. */
-export async function removeSandboxes(names: Installation, slots: readonly number[]): Promise<void> {
+export async function removeSandboxNamespaces(names: NetworkNames, slots: readonly number[]): Promise<void> {
   if (slots.length === 0) return
   const removals = await Promise.allSettled([
     // the cables too: the kernel would remove them later by itself, under the feet of the slots' next users
     ipBatch(
       names.commands,
       slots.map((slot) => `link del ${slotDevice(slot)}`),
-      names.router,
+      names.routerNamespace,
     ),
     ipBatch(
       names.commands,
-      slots.map((slot) => `netns del ${names.sandbox(slot)}`),
+      slots.map((slot) => `netns del ${names.sandboxNamespace(slot)}`),
     ),
   ])
   if (removals.every(({ status }) => status === 'fulfilled')) return
   const existing = await namespaceNames()
   for (const slot of slots) {
-    if (existing.includes(names.router)) await deleteLink(names.commands, slotDevice(slot), names.router)
-    if (existing.includes(names.sandbox(slot))) await deleteNamespace(names.commands, names.sandbox(slot))
+    if (existing.includes(names.routerNamespace))
+      await deleteLink(names.commands, slotDevice(slot), names.routerNamespace)
+    if (existing.includes(names.sandboxNamespace(slot)))
+      await deleteNamespace(names.commands, names.sandboxNamespace(slot))
   }
 }
 
 /** Removes every namespace and device of an installation, whichever are there. */
-export async function removeAll(names: Installation): Promise<void> {
-  await deleteLink(names.commands, names.uplink)
+export async function removeAllNamespaces(names: NetworkNames): Promise<void> {
+  await deleteLink(names.commands, names.uplinkDevice)
   for (const namespace of await namespaceNames()) {
     if (names.slotOf(namespace) !== null) await deleteNamespace(names.commands, namespace)
   }
-  await deleteNamespace(names.commands, names.router)
+  await deleteNamespace(names.commands, names.routerNamespace)
 }
 
 /** IPv4 only: `addrgenmode none` keeps the kernel from giving the device an IPv6 address. */

@@ -19,7 +19,7 @@ export type DnsTarget = { readonly address: string; readonly port: number }
 const DNS_PACKETS_PER_SECOND = 500
 
 /** The rules that all sandboxes share. Applying them again changes only the target of DNS. */
-export function sharedRules(dns: DnsTarget): readonly string[] {
+export function routerBaseRules(dns: DnsTarget): readonly string[] {
   const target = `dnat ip to ${dns.address}:${String(dns.port)}`
   const chains = {
     zoning: 'type filter hook prerouting priority raw; policy accept;',
@@ -69,7 +69,7 @@ export type Attachment = {
 }
 
 /** Puts a sandbox's policy in force in one transaction; applying the same again keeps its flows. */
-export function attachRules(attachment: Attachment): readonly string[] {
+export function attachmentRules(attachment: Attachment): readonly string[] {
   const { slot, gateway, address, mark, egress, maxConnections } = attachment
   const device = slotDevice(slot)
   const judge = `${TABLE} judge_${String(slot)}`
@@ -94,7 +94,7 @@ export function attachRules(attachment: Attachment): readonly string[] {
 }
 
 /** Ends every flow of a sandbox and refuses new ones, whichever pieces of its part are there. */
-export function cutRules(slot: number, mark: number): readonly string[] {
+export function cutOffRules(slot: number, mark: number): readonly string[] {
   const device = slotDevice(slot)
   const gone = (element: string): readonly string[] => [
     `add element ${TABLE} ${element}`,
@@ -109,10 +109,10 @@ export function cutRules(slot: number, mark: number): readonly string[] {
 }
 
 /** Removes a sandbox's part, whichever pieces of it are there. */
-export function detachRules(slot: number, mark: number): readonly string[] {
+export function detachmentRules(slot: number, mark: number): readonly string[] {
   const chains = [`${TABLE} judge_${String(slot)}`, `${TABLE} pass_${String(slot)}`]
   return [
-    ...cutRules(slot, mark),
+    ...cutOffRules(slot, mark),
     ...chains.flatMap((chain) => [`add chain ${chain}`, `flush chain ${chain}`]),
     ...chains.map((chain) => `delete chain ${chain}`),
   ]

@@ -3,7 +3,7 @@ import { localCommands } from '../../lib/run-command.ts'
 import { ipJson } from './system.ts'
 
 /** What is tried when the wanted pool is in use on this machine, in order. */
-const OTHER_POOLS: readonly string[] = [
+const FALLBACK_ADDRESS_POOLS: readonly string[] = [
   ...Array.from({ length: 40 }, (_, index) => `10.${String(210 + index)}.0.0/16`),
   '172.30.0.0/16',
   '192.168.240.0/20',
@@ -13,22 +13,22 @@ const OTHER_POOLS: readonly string[] = [
 const LARGEST_PREFIX = 28
 
 /** The wanted pool, or the first of the others that no route of this machine meets. Throws when all are in use. */
-export async function choosePool(wanted: string): Promise<Cidr> {
+export async function chooseAddressPool(wanted: string): Promise<Cidr> {
   const first = parseCidr(wanted)
   if (first?.family !== 4 || first.prefix > LARGEST_PREFIX) {
     throw new Error(`a sandbox pool is an IPv4 block of /${String(LARGEST_PREFIX)} or larger, not ${wanted}`)
   }
   const used = await routedBlocks()
-  const free = [first, ...OTHER_POOLS.map(cidr)].find((pool) => !used.some((block) => overlaps(block, pool)))
+  const free = [first, ...FALLBACK_ADDRESS_POOLS.map(cidr)].find((pool) => !used.some((block) => overlaps(block, pool)))
   if (free === undefined) throw new Error('every sandbox pool meets a route of this machine: set another')
   return free
 }
 
 /** A route of the host's own tables: where it leads and through which device. */
-export type Route = { readonly block: Cidr | null; readonly device: string; readonly isUnicast: boolean }
+export type HostRoute = { readonly block: Cidr | null; readonly device: string; readonly isUnicast: boolean }
 
 /** The host's IPv4 routes in all tables; `block` is null for a default route. */
-export async function hostRoutes(): Promise<readonly Route[]> {
+export async function hostRoutes(): Promise<readonly HostRoute[]> {
   const routes = await ipJson(localCommands, ['-4', 'route', 'show', 'table', 'all'])
   if (!Array.isArray(routes)) throw new Error('the routes of this machine could not be read')
   return routes.flatMap((route: unknown) => {

@@ -3,7 +3,7 @@ import { compilePolicy, DEFAULT_POLICY } from '../../domain/network/network-poli
 import { cidr } from '../../domain/network/cidr.ts'
 import type { Random } from '../../lib/random.ts'
 import { localCommands, tryCommand } from '../../lib/run-command.ts'
-import { attachRules, sharedRules } from './packet-filter.ts'
+import { attachmentRules, routerBaseRules } from './packet-filter.ts'
 import { deleteNamespace, ipBatch, nft } from './system.ts'
 
 export type NetworkProbe = {
@@ -29,7 +29,7 @@ export async function probeNetwork(random: Random): Promise<NetworkProbe> {
     await ipBatch(localCommands, ['link add v1 type veth peer name up0'], namespace)
     await nft(
       localCommands,
-      [...sharedRules({ address: '127.0.0.1', port: DNS_PORT }), ...sampleRules(null)],
+      [...routerBaseRules({ address: '127.0.0.1', port: DNS_PORT }), ...sampleRules(null)],
       namespace,
     )
     const failure = await failureOf(nft(localCommands, sampleRules(1), namespace))
@@ -37,7 +37,7 @@ export async function probeNetwork(random: Random): Promise<NetworkProbe> {
     if (failure === null) return { ok: true, missing: [], abilities: [...abilities, 'network_max_connections'] }
     return { ok: true, missing: [`the kernel can't count connections (nft_connlimit): ${failure}`], abilities }
   } catch (error) {
-    return { ok: false, missing: [`this kernel refuses sandbox networks: ${words(error)}`], abilities: [] }
+    return { ok: false, missing: [`this kernel refuses sandbox networks: ${messageOf(error)}`], abilities: [] }
   } finally {
     await deleteNamespace(localCommands, namespace)
   }
@@ -48,7 +48,7 @@ const DNS_PORT = 53
 function sampleRules(maxConnections: number | null): readonly string[] {
   const gateway = '10.209.0.5'
   const { egress } = compilePolicy(DEFAULT_POLICY, { gateway: cidr(gateway), hardDeny: [] })
-  return attachRules({ slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections })
+  return attachmentRules({ slot: 1, gateway, address: '10.209.0.6', mark: 1, egress, maxConnections })
 }
 
 const TOOLS = [
@@ -71,10 +71,10 @@ async function failureOf(work: Promise<unknown>): Promise<string | null> {
     await work
     return null
   } catch (error) {
-    return words(error)
+    return messageOf(error)
   }
 }
 
-function words(error: unknown): string {
+function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }

@@ -20,38 +20,38 @@ const RunRecordSchema = Type.Object({
   network: Type.Union([Type.Null(), Type.Object({ mark: Type.Integer({ minimum: 1 }), policy: Type.String() })]),
 })
 /** A run's network: its slot, and the mark and policy (as text, to compare) of its attachment. */
-export type RunRecord = Readonly<Static<typeof RunRecordSchema>>
+export type RunNetworkRecord = Readonly<Static<typeof RunRecordSchema>>
 
-const InstallationRecordSchema = Type.Object({ pool: Type.String() })
+const RouterRecordSchema = Type.Object({ pool: Type.String() })
 /** Written when the router is whole: the pool in use. */
-export type InstallationRecord = Readonly<Static<typeof InstallationRecordSchema>>
+export type RouterRecord = Readonly<Static<typeof RouterRecordSchema>>
 
-export type Records = {
-  readInstallation(): Promise<InstallationRecord | null>
-  writeInstallation(record: InstallationRecord): Promise<void>
+export type NetworkRecords = {
+  readRouter(): Promise<RouterRecord | null>
+  writeRouter(record: RouterRecord): Promise<void>
   /** Null when the run has none. */
-  readRun(run: RunId): Promise<RunRecord | null>
-  writeRun(run: RunId, record: RunRecord): Promise<void>
+  readRun(run: RunId): Promise<RunNetworkRecord | null>
+  writeRun(run: RunId, record: RunNetworkRecord): Promise<void>
   removeRun(run: RunId): Promise<void>
   /** All of them, also of runs whose namespace is gone. */
-  runs(): Promise<ReadonlyMap<RunId, RunRecord>>
+  runs(): Promise<ReadonlyMap<RunId, RunNetworkRecord>>
   /** Removes everything. */
   clear(): Promise<void>
 }
 
 /** Records as small files beneath `dir`, each replaced as a whole. */
-export async function makeRecords(dir: string): Promise<Records> {
+export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
   const runsDir = join(dir, 'runs')
   const installationFile = join(dir, 'installation.json')
   await mkdir(runsDir, { recursive: true })
-  const records: Records = {
-    readInstallation: () => readRecord(installationFile, InstallationRecordSchema),
-    writeInstallation: (record) => writeRecord(installationFile, record),
+  const records: NetworkRecords = {
+    readRouter: () => readRecord(installationFile, RouterRecordSchema),
+    writeRouter: (record) => writeRecord(installationFile, record),
     readRun: (run) => readRecord(join(runsDir, fileName(run)), RunRecordSchema),
     writeRun: (run, record) => writeRecord(join(runsDir, fileName(run)), record),
     removeRun: (run) => rm(join(runsDir, fileName(run)), { force: true }),
     runs: async () => {
-      const found = new Map<RunId, RunRecord>()
+      const found = new Map<RunId, RunNetworkRecord>()
       for (const file of await readdir(runsDir)) {
         if (!file.endsWith('.json')) continue
         const run = asId<RunId>(file.slice(0, -'.json'.length))
@@ -68,7 +68,7 @@ export async function makeRecords(dir: string): Promise<Records> {
 }
 
 /** Whether a record's namespace is still the one that it was written for. */
-export async function isAlive(record: RunRecord): Promise<boolean> {
+export async function isNamespaceAlive(record: RunNetworkRecord): Promise<boolean> {
   return (await namespaceInode(record.namespace)) === record.inode
 }
 

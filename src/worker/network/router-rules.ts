@@ -1,6 +1,6 @@
 import { makeBatch } from '../../lib/batch.ts'
 import { CommandError } from '../../lib/run-command.ts'
-import type { Installation } from './installation.ts'
+import type { NetworkNames } from './installation.ts'
 import { nft } from './system.ts'
 
 /** Changes of the router's packet filter. */
@@ -10,7 +10,7 @@ export type RouterRules = {
 }
 
 /** What is read by one process at most, with room for the pipe that it comes through. */
-const TOGETHER_LIMIT_BYTES = 40_000
+const NFT_INPUT_LIMIT_BYTES = 40_000
 
 type Lines = readonly string[]
 /** Null: it is in force. */
@@ -23,11 +23,11 @@ const BATCH_MAX = 1_000
  * Changes that come while others are put in force go together after them: of the 7 ms of processor that a change takes, its own
  * part is small, and what nft asks of the kernel first grows with the number of sandboxes (2026-11).
  */
-export function makeRouterRules(names: Installation): RouterRules {
+export function makeRouterRules(names: NetworkNames): RouterRules {
   const change = makeBatch<Lines, Refusal>({
     run: async (changes) => {
       const refusals: Refusal[] = []
-      for (const part of partsOf(changes)) refusals.push(...(await applyTogether(names, part)))
+      for (const part of partsOf(changes)) refusals.push(...(await applyBatch(names, part)))
       return refusals
     },
     groupOf: () => 'all',
@@ -49,7 +49,7 @@ function partsOf(changes: readonly Lines[]): readonly (readonly Lines[])[] {
   for (const lines of changes) {
     const own = lines.reduce((sum, line) => sum + Buffer.byteLength(line) + 1, 0)
     bytes += own
-    if (bytes <= TOGETHER_LIMIT_BYTES) parts.at(-1)?.push(lines)
+    if (bytes <= NFT_INPUT_LIMIT_BYTES) parts.at(-1)?.push(lines)
     else {
       parts.push([lines])
       bytes = own
@@ -59,16 +59,16 @@ function partsOf(changes: readonly Lines[]): readonly (readonly Lines[])[] {
 }
 
 /** Never rejects: of each change it is told whether it was refused. */
-async function applyTogether(names: Installation, changes: readonly Lines[]): Promise<readonly Refusal[]> {
+async function applyBatch(names: NetworkNames, changes: readonly Lines[]): Promise<readonly Refusal[]> {
   try {
-    await nft(names.commands, changes.flat(), names.router)
+    await nft(names.commands, changes.flat(), names.routerNamespace)
     return changes.map(() => null)
   } catch (error) {
     const isShared = changes.length > 1 && error instanceof CommandError
     if (!isShared) return changes.map(() => ({ error }))
     // One that is refused must not take the others with it.
     const refusals: Refusal[] = []
-    for (const lines of changes) refusals.push(...(await applyTogether(names, [lines])))
+    for (const lines of changes) refusals.push(...(await applyBatch(names, [lines])))
     return refusals
   }
 }

@@ -2,36 +2,36 @@ import type { Cidr } from '../../domain/network/cidr.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { debounce } from '../../lib/when-quiet.ts'
-import { slotCount, UPLINK_SLOT, type Installation } from './installation.ts'
-import { createSandboxes, removeSandboxes } from './namespaces.ts'
+import { slotCount, UPLINK_SLOT, type NetworkNames } from './installation.ts'
+import { createSandboxNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 
 /** Gives out the slots of a pool; some have their namespace made ahead, which is most of the time that one takes. */
-export type Slots = {
+export type NetworkSlots = {
   /** A slot whose namespace is there and refused everything. Throws when the pool is used up. */
-  take(): Promise<number>
+  allocateReady(): Promise<number>
   /** A slot without a namespace. Throws when the pool is used up. */
-  reserve(): number
+  allocate(): number
   /** Gives back a slot whose namespace is gone. */
-  free(slot: number): void
+  release(slot: number): void
   /** Makes namespaces until as many are ready as were wished, in the background; a failure is logged. */
-  refill(): void
+  prewarm(): void
   /** Waits for what is being made and removes what is ready. */
   close(): Promise<void>
 }
 
 /** How many namespaces are made in one go: few, so that the first is soon ready. */
-const BATCH = 4
+const PREWARM_BATCH = 4
 
 /**
  * New ones are made when no start has taken one for a moment: the processes that make them would take the processor
  * from the start that took the last one (its mounts and network took 45 ms beside them, 25 without; two cores, 2026-11).
  * Under a stream of starts they are made all the same.
  */
-const QUIET_MS = 250
-const LATEST_MS = 1_000
+const PREWARM_QUIET_MS = 250
+const PREWARM_LATEST_MS = 1_000
 
-export function makeSlots(options: {
-  readonly names: Installation
+export function makeNetworkSlots(options: {
+  readonly names: NetworkNames
   readonly pool: Cidr
   readonly taken: ReadonlySet<number>
   readonly readyAhead: number
@@ -39,7 +39,7 @@ export function makeSlots(options: {
   readonly log: Log
   /** Opens devices of the host that came since. */
   readonly openForwarding: () => Promise<void>
-}): Slots {
+}): NetworkSlots {
   const { names, pool, readyAhead, log } = options
   const count = slotCount(pool)
   const taken = new Set([UPLINK_SLOT, ...options.taken])
@@ -60,28 +60,28 @@ export function makeSlots(options: {
     throw new Error(`the sandbox pool is used up: ${String(count - 1)} networks are there`)
   }
 
-  async function make(slots: readonly number[]): Promise<void> {
+  async function createNamespaces(slots: readonly number[]): Promise<void> {
     try {
-      await createSandboxes(names, pool, slots)
+      await createSandboxNamespaces(names, pool, slots)
     } catch (error) {
-      await removeSandboxes(names, slots)
+      await removeSandboxNamespaces(names, slots)
       for (const slot of slots) taken.delete(slot)
       throw error
     }
   }
 
-  async function fill(): Promise<void> {
+  async function prewarmAll(): Promise<void> {
     await options.openForwarding()
     while (!isClosing && ready.length < readyAhead) {
-      const batch = Array.from({ length: Math.min(BATCH, readyAhead - ready.length) }, reserve)
-      await make(batch)
+      const batch = Array.from({ length: Math.min(PREWARM_BATCH, readyAhead - ready.length) }, reserve)
+      await createNamespaces(batch)
       ready.push(...batch)
     }
   }
 
   function refill(): void {
     if (filling !== null || isClosing || ready.length >= readyAhead) return
-    filling = fill()
+    filling = prewarmAll()
       .catch((error: unknown) => {
         log.warn({ error }, 'sandbox networks could not be made ahead; each start makes its own')
       })
@@ -90,26 +90,31 @@ export function makeSlots(options: {
       })
   }
 
-  const later = debounce({ clock: options.clock, delayMs: QUIET_MS, maxWaitMs: LATEST_MS, work: refill })
+  const later = debounce({
+    clock: options.clock,
+    delayMs: PREWARM_QUIET_MS,
+    maxWaitMs: PREWARM_LATEST_MS,
+    work: refill,
+  })
   return {
-    take: async () => {
+    allocateReady: async () => {
       const prepared = ready.shift()
       later.schedule()
       if (prepared !== undefined) return prepared
       const slot = reserve()
-      await make([slot])
+      await createNamespaces([slot])
       return slot
     },
-    reserve,
-    free: (slot) => {
+    allocate,
+    release: (slot) => {
       taken.delete(slot)
     },
-    refill,
+    prewarm,
     close: async () => {
       isClosing = true
       later.close()
       if (filling !== null) await filling
-      await removeSandboxes(names, ready.splice(0))
+      await removeSandboxNamespaces(names, ready.splice(0))
     },
   }
 }

@@ -7,9 +7,9 @@ import {
   type CommandResult,
   type CommandRunner,
 } from '../../lib/run-command.ts'
-import { nulEnded } from './perl-process.ts'
-import { makePerlStarter } from './perl-starter.ts'
-import { makeSystemCallers } from './system-callers.ts'
+import { encodeFields } from './perl-process.ts'
+import { makeProgramStarter } from './perl-starter.ts'
+import { makeSystemCallWorkers } from './system-callers.ts'
 import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 
 /** Commands that are run by a small process of its own. */
@@ -29,8 +29,8 @@ const INPUT_LIMIT_BYTES = 60_000
  * with an environment, user or signal of their own, and those with much or with NULs to read, are Node's to start all the same.
  */
 export function makeCommandHelper(log: Log): CommandHelper {
-  const perl = makePerlStarter<CommandResult>({ script: SCRIPT, args: [], log, exitOf: resultOf })
-  const callers = makeSystemCallers(log)
+  const perl = makeProgramStarter<CommandResult>({ script: SCRIPT, args: [], log, exitOf: resultOf })
+  const callers = makeSystemCallWorkers(log)
 
   const attempt: typeof tryCommand = (file, args, options) => {
     const { timeoutMs, input = '', cwd = process.cwd(), netns = '' } = options
@@ -48,7 +48,7 @@ export function makeCommandHelper(log: Log): CommandHelper {
         isLate = true
         if (pid !== null) kill(pid)
       }, timeoutMs)
-      perl.ask(nulEnded(fields), {
+      perl.start(encodeFields(fields), {
         started: (begun) => {
           pid = begun
           if (isLate) kill(pid)

@@ -1,5 +1,5 @@
 /** One line of mountinfo (proc(5)). */
-export type Mount = {
+export type MountInfo = {
   readonly id: string
   /** `major:minor` of the file system. */
   readonly device: string
@@ -10,7 +10,7 @@ export type Mount = {
 }
 
 /** The mounts that a mountinfo file lists, in its order: a later one lies over an earlier one. */
-export function parseMountinfo(text: string): readonly Mount[] {
+export function parseMountinfo(text: string): readonly MountInfo[] {
   return text
     .split('\n')
     .filter((line) => line !== '')

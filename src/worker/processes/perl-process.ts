@@ -9,7 +9,7 @@ export type PerlProcess = ChildProcessByStdio<Writable, Readable, null>
 const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 /** What a Perl process is started with. */
-export type PerlInput = {
+export type PerlOptions = {
   readonly script: string
   readonly args: readonly string[]
   readonly onLine: (line: string) => void
@@ -19,7 +19,7 @@ export type PerlInput = {
 }
 
 /** Starts a Perl process, in `/` and in a session of its own, with the PATH for its environment. Throws when this process has no descriptors left for its pipes. */
-export function beginPerl({ script, args, onLine, onEnd, log }: PerlInput): PerlProcess {
+export function startPerl({ script, args, onLine, onEnd, log }: PerlOptions): PerlProcess {
   const begun = spawn('perl', [script, ...args], {
     stdio: ['pipe', 'pipe', 'inherit'],
     detached: true,
@@ -45,19 +45,19 @@ export function beginPerl({ script, args, onLine, onEnd, log }: PerlInput): Perl
 }
 
 /** Sends a request as `take_requests` of `perl-process.pl` reads it. */
-export function sendToPerl(perl: PerlProcess, request: Buffer): void {
+export function sendRequest(perl: PerlProcess, request: Buffer): void {
   const head = Buffer.alloc(4)
   head.writeUInt32BE(request.length, 0)
   perl.stdin.write(Buffer.concat([head, request]))
 }
 
 /** Fields of a request, each ended by a NUL, so that none may hold one. */
-export function nulEnded(fields: readonly string[]): Buffer {
+export function encodeFields(fields: readonly string[]): Buffer {
   return Buffer.from(fields.map((field) => `${field}\0`).join(''))
 }
 
 /** Keeps this process alive for its sake only while something is waited for. */
-export function holdPerl(perl: PerlProcess | null, isHeld: boolean): void {
+export function setKeepsAlive(perl: PerlProcess | null, isHeld: boolean): void {
   for (const stream of [perl?.stdin, perl?.stdout]) {
     if (!(stream instanceof Socket)) continue
     if (isHeld) stream.ref()

@@ -1,16 +1,16 @@
 import type { Log } from '../../lib/log.ts'
-import { beginPerl, holdPerl, sendToPerl, type PerlProcess } from './perl-process.ts'
+import { startPerl, setKeepsAlive, sendRequest, type PerlProcess } from './perl-process.ts'
 
 /** Has programs started by a small Perl process of its own. */
-export type PerlStarter<Exit> = {
+export type ProgramStarter<Exit> = {
   /** Asks for a program by what the script reads of it, behind its number. */
-  readonly ask: (request: Buffer, waiting: Waiting<Exit>) => void
+  readonly start: (request: Buffer, waiting: ProgramObserver<Exit>) => void
   /** Lets go of the Perl process; what it started goes on. */
   readonly close: () => void
 }
 
 /** Who asked for a program, and is told of it. */
-type Waiting<Exit> = {
+type ProgramObserver<Exit> = {
   readonly started: (pid: number) => void
   /** It was not started, or nobody is left who could tell how it ended. */
   readonly failed: (error: Error) => void
@@ -27,20 +27,20 @@ type PerlScript<Exit> = {
 }
 
 /** A Perl process, with those that wait for what it was asked: the end of another one is nothing to them. */
-type Starting<Exit> = { readonly perl: PerlProcess; readonly waiting: Map<number, Waiting<Exit>> }
+type StarterProcess<Exit> = { readonly perl: PerlProcess; readonly waiting: Map<number, ProgramObserver<Exit>> }
 
 /** Its process starts with the first program, and anew after it was killed, of which all are told who wait for it. */
-export function makePerlStarter<Exit>(input: PerlScript<Exit>): PerlStarter<Exit> {
-  let current: Starting<Exit> | null = null
+export function makeProgramStarter<Exit>(input: PerlScript<Exit>): ProgramStarter<Exit> {
+  let current: StarterProcess<Exit> | null = null
   let count = 0
-  const begin = (): Starting<Exit> => {
-    const begun = start(input, () => {
+  const begin = (): StarterProcess<Exit> => {
+    const begun = startStarterProcess(input, () => {
       if (current === begun) current = null
     })
     return begun
   }
   return {
-    ask(request, one) {
+    start(request, one) {
       const number = ++count
       try {
         current ??= begin()
@@ -49,8 +49,8 @@ export function makePerlStarter<Exit>(input: PerlScript<Exit>): PerlStarter<Exit
         return
       }
       current.waiting.set(number, one)
-      holdPerl(current.perl, true)
-      sendToPerl(current.perl, Buffer.concat([encodeNumber(number), request]))
+      setKeepsAlive(current.perl, true)
+      sendRequest(current.perl, Buffer.concat([encodeNumber(number), request]))
     },
     close() {
       current?.perl.stdin.end()
@@ -59,9 +59,12 @@ export function makePerlStarter<Exit>(input: PerlScript<Exit>): PerlStarter<Exit
   }
 }
 
-function start<Exit>({ script, args, log, exitOf }: PerlScript<Exit>, onEnd: () => void): Starting<Exit> {
-  const waiting = new Map<number, Waiting<Exit>>()
-  const perl = beginPerl({
+function startStarterProcess<Exit>(
+  { script, args, log, exitOf }: PerlScript<Exit>,
+  onEnd: () => void,
+): StarterProcess<Exit> {
+  const waiting = new Map<number, ProgramObserver<Exit>>()
+  const perl = startPerl({
     script,
     args: [process.arch, String(process.pid), ...args],
     onLine: (line) => {
@@ -72,7 +75,7 @@ function start<Exit>({ script, args, log, exitOf }: PerlScript<Exit>, onEnd: () 
         return
       }
       waiting.delete(Number(number))
-      if (waiting.size === 0) holdPerl(perl, false)
+      if (waiting.size === 0) setKeepsAlive(perl, false)
       if (word === 'failed') one?.failed(new Error(rest))
       if (word === 'ended') one?.ended(exitOf(rest))
     },

@@ -1,10 +1,10 @@
 import type { Log } from '../../lib/log.ts'
 import { CommandError, type CommandResult } from '../../lib/run-command.ts'
-import { beginPerl, holdPerl, nulEnded, sendToPerl, type PerlProcess } from './perl-process.ts'
+import { startPerl, setKeepsAlive, encodeFields, sendRequest, type PerlProcess } from './perl-process.ts'
 import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 
 /** A few small processes that make the system calls of `system-calls.pl`, each one call after another. */
-export type SystemCallers = {
+export type SystemCallWorkers = {
   /** As `tryCommand` with `perl` and these arguments. What takes longer than `timeoutMs` is killed, with the process. */
   attempt(args: readonly string[], timeoutMs: number): Promise<CommandResult>
   /** Lets go of the processes; each ends what it is doing first. */
@@ -12,31 +12,31 @@ export type SystemCallers = {
 }
 
 /** As one that waits for a disk must not keep all others waiting; mostly the first alone is busy. */
-const CALLERS_LIMIT = 4
+const WORKERS_LIMIT = 4
 
-type Order = {
+type PendingCall = {
   readonly parts: readonly string[]
   readonly timeoutMs: number
   readonly ended: (result: CommandResult) => void
   readonly failed: (error: Error) => void
 }
-type Caller = { readonly perl: PerlProcess; busyWith: Order | null; late: NodeJS.Timeout | null }
+type CallWorker = { readonly perl: PerlProcess; busyWith: PendingCall | null; late: NodeJS.Timeout | null }
 
 /** No process is there yet: each begins with the first call that finds all others busy, and anew after it was killed. */
-export function makeSystemCallers(log: Log): SystemCallers {
-  const callers: Caller[] = []
-  const waiting: Order[] = []
+export function makeSystemCallWorkers(log: Log): SystemCallWorkers {
+  const callers: CallWorker[] = []
+  const waiting: PendingCall[] = []
 
-  const settle = (caller: Caller): Order | null => {
+  const settle = (caller: CallWorker): PendingCall | null => {
     const order = caller.busyWith
     if (caller.late !== null) clearTimeout(caller.late)
     caller.busyWith = null
     caller.late = null
-    holdPerl(caller.perl, false)
+    setKeepsAlive(caller.perl, false)
     return order
   }
-  const begin = (): Caller => {
-    const perl = beginPerl({
+  const begin = (): CallWorker => {
+    const perl = startPerl({
       script: SYSTEM_CALLS_SCRIPT,
       args: ['serve', String(process.pid)],
       onLine: (line) => {
@@ -52,11 +52,11 @@ export function makeSystemCallers(log: Log): SystemCallers {
       },
       log,
     })
-    const caller: Caller = { perl, busyWith: null, late: null }
+    const caller: CallWorker = { perl, busyWith: null, late: null }
     callers.push(caller)
     return caller
   }
-  const beginFor = ({ failed }: Order): Caller | null => {
+  const beginFor = ({ failed }: PendingCall): CallWorker | null => {
     try {
       return begin()
     } catch (error) {
@@ -67,14 +67,14 @@ export function makeSystemCallers(log: Log): SystemCallers {
   const next = (): void => {
     for (let order = waiting[0]; order !== undefined; order = waiting[0]) {
       const idle = callers.find(({ busyWith }) => busyWith === null)
-      if (idle === undefined && callers.length >= CALLERS_LIMIT) return
+      if (idle === undefined && callers.length >= WORKERS_LIMIT) return
       waiting.shift()
       const caller = idle ?? beginFor(order)
       if (caller === null) continue
       caller.busyWith = order
       caller.late = setTimeout(() => caller.perl.kill('SIGKILL'), order.timeoutMs)
-      holdPerl(caller.perl, true)
-      sendToPerl(caller.perl, nulEnded(order.parts))
+      setKeepsAlive(caller.perl, true)
+      sendRequest(caller.perl, encodeFields(order.parts))
     }
   }
 

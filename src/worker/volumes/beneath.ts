@@ -1,9 +1,9 @@
 import type { BigIntStats } from 'node:fs'
 import { mkdir, readlink, type FileHandle } from 'node:fs/promises'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
-import { holdName, holdRoot, pathOf } from './descriptors.ts'
-import { conflict, invalidPath, isRefusal, notFound } from './file-errors.ts'
-import { FOLDER_MODE, giveIfOurs } from './owners.ts'
+import { openNoFollow, openRoot, descriptorPath } from './descriptors.ts'
+import { conflictError, invalidPathError, hasErrorCode, notFoundError } from './file-errors.ts'
+import { FOLDER_MODE, setOwnershipIfOurs } from './owners.ts'
 
 /**
  * Walks beneath the root of a volume, whose tree a sandbox may change at any moment. Each step holds one name beneath the
@@ -11,47 +11,51 @@ import { FOLDER_MODE, giveIfOurs } from './owners.ts'
  * links may hold, walks anew from the root to the folder above, so that a folder that was moved meanwhile can't lead out.
  * At most three descriptors are held at once, whatever the depth.
  */
-export type Volume = { readonly root: string; readonly uidShift: number }
+export type VolumeRoot = { readonly root: string; readonly uidShift: number }
 
 /** Where a path leads. Disposing of it lets go of its descriptors. */
-export type Place = AsyncDisposable & {
+export type ResolvedPath = AsyncDisposable & {
   /** The folder that holds it; when folders are missing on the way, the last that is there; for the root, the root. */
   readonly folder: FileHandle
   /** Its name in `directoryPath`; null for the root, and when folders are missing on the way. */
   readonly name: string | null
   /** What lies there; null when nothing does. */
-  readonly found: Found | null
+  readonly found: OpenEntry | null
   /** The folders from the root to `directoryPath`. */
-  readonly trail: readonly Identity[]
+  readonly trail: readonly InodeId[]
 }
-export type Found = { readonly handle: FileHandle; readonly stats: BigIntStats }
-export type Identity = Pick<BigIntStats, 'dev' | 'ino'>
+export type OpenEntry = { readonly handle: FileHandle; readonly stats: BigIntStats }
+export type InodeId = Pick<BigIntStats, 'dev' | 'ino'>
 
-export type WalkOptions = {
+export type ResolveBeneathOptions = {
   /** The path as the client wrote it, for refusals. */
   readonly path: string
   /** Whether a symlink under the last name is followed or is itself what is meant. */
-  readonly last: 'follow' | 'keep'
+  readonly lastSymlink: 'follow' | 'keep'
   /**
    * What is not there: `refuseField` with `volume_file_not_found`; `tell` by `found: null`; make the folders `above` it; make
    * `all` as folders.
    */
-  readonly missing: 'refuse' | 'tell' | 'above' | 'all'
+  readonly ifMissing: 'refuse' | 'tell' | 'above' | 'all'
   /** Shared by several walks that are to be bounded together. */
-  readonly budget?: Budget
+  readonly budget?: StepBudget
 }
 
 /** How many steps are left; links make a short path long. */
-export type Budget = { steps: number }
+export type StepBudget = { steps: number }
 
 /** More than a path of 4,096 bytes can have without symlinks (2,048), and with sane ones; walked in about half a second. */
 const STEPS_LIMIT = 8_192
 /** Linux's own limit on symlinks in one path (path_resolution(7)). */
 const SYMLINKS_LIMIT = 40
 
-/** See `Volume`. Refuses with `VolumeFileError`, or with the kernel's error; the caller disposes of the place. */
-export async function walk(volume: Volume, names: VolumePath, options: WalkOptions): Promise<Place> {
-  const walker: Walker = { folder: await holdRoot(volume.root), passed: [], trail: [], pending: [...names], links: 0 }
+/** See `VolumeRoot`. Refuses with `VolumeFileError`, or with the kernel's error; the caller disposes of the place. */
+export async function resolveBeneath(
+  volume: VolumeRoot,
+  names: VolumePath,
+  options: ResolveBeneathOptions,
+): Promise<ResolvedPath> {
+  const walker: Walker = { folder: await openRoot(volume.root), passed: [], trail: [], pending: [...names], links: 0 }
   try {
     walker.trail = [await walker.folder.stat({ bigint: true })]
     return await advance(volume, walker, options)
@@ -65,46 +69,46 @@ type Walker = {
   folder: FileHandle
   /** Names from the root to `directoryPath`, no symlink among them when they were passed. */
   passed: string[]
-  trail: Identity[]
+  trail: InodeId[]
   pending: string[]
   links: number
 }
 
-async function advance(volume: Volume, walker: Walker, options: WalkOptions): Promise<Place> {
+async function advance(volume: VolumeRoot, walker: Walker, options: ResolveBeneathOptions): Promise<ResolvedPath> {
   const { path } = options
   const budget = options.budget ?? { steps: STEPS_LIMIT }
   for (;;) {
     const name = walker.pending.shift()
-    if (name === undefined) return await placeOfFolder(walker)
-    if (--budget.steps < 0) throw invalidPath(path, 'symlinks make it too long')
+    if (name === undefined) return await resolvedFolder(walker)
+    if (--budget.steps < 0) throw invalidPathError(path, 'symlinks make it too long')
     if (name === '..') {
       await goUp(volume, walker, path)
       continue
     }
     const isLast = walker.pending.length === 0
-    const handle = await hold(volume, walker, { name, isMade: isMade(options, isLast) })
+    const handle = await openOrMake(volume, walker, { name, isMade: isMade(options, isLast) })
     if (handle === null) {
-      if (options.missing === 'refuse') throw notFound(path)
-      return placeOf(walker, isLast ? name : null, null)
+      if (options.ifMissing === 'refuse') throw notFoundError(path)
+      return resolvedPath(walker, isLast ? name : null, null)
     }
     const stats = await closingOnError(handle, () => handle.stat({ bigint: true }))
-    if (stats.isSymbolicLink() && !(isLast && options.last === 'keep')) {
+    if (stats.isSymbolicLink() && !(isLast && options.lastSymlink === 'keep')) {
       await handle.close()
-      await turnInto(walker, name, path)
+      await expandSymlink(walker, name, path)
     } else if (isLast) {
-      return placeOf(walker, name, { handle, stats })
+      return resolvedPath(walker, name, { handle, stats })
     } else if (stats.isDirectory()) {
       await enter(walker, name, { handle, stats })
     } else {
       await handle.close()
-      throw options.missing === 'refuse'
-        ? notFound(path)
-        : conflict(path, `leads through '${name}', which is no folder`)
+      throw options.ifMissing === 'refuse'
+        ? notFoundError(path)
+        : conflictError(path, `leads through '${name}', which is no folder`)
     }
   }
 }
 
-async function enter(walker: Walker, name: string, { handle, stats }: Found): Promise<void> {
+async function enter(walker: Walker, name: string, { handle, stats }: OpenEntry): Promise<void> {
   const above = walker.folder
   walker.folder = handle
   walker.passed.push(name)
@@ -112,42 +116,42 @@ async function enter(walker: Walker, name: string, { handle, stats }: Found): Pr
   await above.close()
 }
 
-function isMade({ missing }: WalkOptions, isLast: boolean): boolean {
-  return missing === 'all' || (missing === 'above' && !isLast)
+function isMade({ ifMissing }: ResolveBeneathOptions, isLast: boolean): boolean {
+  return ifMissing === 'all' || (ifMissing === 'above' && !isLast)
 }
 
 /** Null when there is nothing of that name; a folder is made of it when that is wished. */
-async function hold(
-  volume: Volume,
+async function openOrMake(
+  volume: VolumeRoot,
   walker: Walker,
   { name, isMade }: { readonly name: string; readonly isMade: boolean },
 ): Promise<FileHandle | null> {
-  const held = await holdOrNull(walker.folder, name)
+  const held = await openOrNull(walker.folder, name)
   if (held !== null || !isMade) return held
   try {
-    await mkdir(pathOf(walker.folder, name), 0o700)
+    await mkdir(descriptorPath(walker.folder, name), 0o700)
   } catch (error) {
-    if (!isRefusal(error, 'EEXIST')) throw error
+    if (!hasErrorCode(error, 'EEXIST')) throw error
   }
-  const made = await holdName(walker.folder, name)
+  const made = await openNoFollow(walker.folder, name)
   return await closingOnError(made, async () => {
-    await giveIfOurs(made, { uid: volume.uidShift, gid: volume.uidShift, mode: FOLDER_MODE })
+    await setOwnershipIfOurs(made, { uid: volume.uidShift, gid: volume.uidShift, mode: FOLDER_MODE })
     return made
   })
 }
 
-async function holdOrNull(folder: FileHandle, name: string): Promise<FileHandle | null> {
+async function openOrNull(folder: FileHandle, name: string): Promise<FileHandle | null> {
   try {
-    return await holdName(folder, name)
+    return await openNoFollow(folder, name)
   } catch (error) {
-    if (isRefusal(error, 'ENOENT')) return null
+    if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
 }
 
 /** Puts what a symlink says before what is pending. */
-async function turnInto(walker: Walker, name: string, path: string): Promise<void> {
-  if (++walker.links > SYMLINKS_LIMIT) throw invalidPath(path, 'it leads through too many symlinks')
+async function expandSymlink(walker: Walker, name: string, path: string): Promise<void> {
+  if (++walker.links > SYMLINKS_LIMIT) throw invalidPathError(path, 'it leads through too many symlinks')
   const bytes = await readLink(walker.folder, name)
   if (bytes === null) {
     walker.pending.unshift(name) // it is another thing now
@@ -155,23 +159,23 @@ async function turnInto(walker: Walker, name: string, path: string): Promise<voi
   }
   const target = bytes.toString('utf8')
   if (!Buffer.from(target, 'utf8').equals(bytes))
-    throw invalidPath(path, 'it leads through a symlink that is not UTF-8')
-  if (target.startsWith('/')) throw invalidPath(path, 'it leads through a symlink out of the volume')
+    throw invalidPathError(path, 'it leads through a symlink that is not UTF-8')
+  if (target.startsWith('/')) throw invalidPathError(path, 'it leads through a symlink out of the volume')
   walker.pending.unshift(...target.split('/').filter((part) => part !== '' && part !== '.'))
 }
 
 async function readLink(folder: FileHandle, name: string): Promise<Buffer | null> {
   try {
-    return await readlink(pathOf(folder, name), { encoding: 'buffer' })
+    return await readlink(descriptorPath(folder, name), { encoding: 'buffer' })
   } catch (error) {
-    if (isRefusal(error, 'EINVAL', 'ENOENT')) return null
+    if (hasErrorCode(error, 'EINVAL', 'ENOENT')) return null
     throw error
   }
 }
 
-async function goUp(volume: Volume, walker: Walker, path: string): Promise<void> {
-  if (walker.passed.length === 0) throw invalidPath(path, 'it leads through a symlink out of the volume')
-  const root = await holdRoot(volume.root)
+async function goUp(volume: VolumeRoot, walker: Walker, path: string): Promise<void> {
+  if (walker.passed.length === 0) throw invalidPathError(path, 'it leads through a symlink out of the volume')
+  const root = await openRoot(volume.root)
   const from = walker.folder
   walker.folder = root
   walker.pending.unshift(...walker.passed.slice(0, -1))
@@ -180,12 +184,12 @@ async function goUp(volume: Volume, walker: Walker, path: string): Promise<void>
   await from.close()
 }
 
-async function placeOfFolder(walker: Walker): Promise<Place> {
+async function resolvedFolder(walker: Walker): Promise<ResolvedPath> {
   const stats = await walker.folder.stat({ bigint: true })
-  return placeOf(walker, null, { handle: walker.folder, stats })
+  return resolvedPath(walker, null, { handle: walker.folder, stats })
 }
 
-function placeOf(walker: Walker, name: string | null, found: Found | null): Place {
+function resolvedPath(walker: Walker, name: string | null, found: OpenEntry | null): ResolvedPath {
   const { folder, trail } = walker
   return {
     folder,

@@ -10,9 +10,9 @@ export type Btrfs = {
   /** The id of every subvolume by its path from the root. */
   subvolumes(): Promise<ReadonlyMap<string, number>>
   /** Ids of subvolumes that are deleted and not yet cleared away. */
-  dying(): Promise<ReadonlySet<number>>
+  deletedSubvolumeIds(): Promise<ReadonlySet<number>>
   /** The quota groups as they are; with `isSynced` all that was written until now counts. */
-  groups(options: { readonly isSynced: boolean }): Promise<ReadonlyMap<string, Group>>
+  groups(options: { readonly isSynced: boolean }): Promise<ReadonlyMap<string, QuotaGroup>>
   /** Makes a subvolume that is from its first byte a member of the group. */
   createSubvolume(path: string, group: string | null): Promise<void>
   /** Deletes a subvolume for good: it does not come back after a power cut. */
@@ -20,11 +20,11 @@ export type Btrfs = {
   createGroup(group: string): Promise<void>
   /** False when the kernel was quicker, or still clears its subvolume away. */
   destroyGroup(group: string): Promise<boolean>
-  join(member: string, parent: string): Promise<void>
-  limit(group: string, bytes: number | null): Promise<void>
+  assignGroup(member: string, parent: string): Promise<void>
+  setLimit(group: string, bytes: number | null): Promise<void>
 }
 
-export type Group = {
+export type QuotaGroup = {
   readonly usedBytes: number
   readonly limitBytes: number | null
   readonly parents: readonly string[]
@@ -43,7 +43,7 @@ export function makeBtrfs(root: string): Btrfs {
       const found = parseSubvolumes(await run(['subvolume', 'list', root]))
       return new Map(found.map(({ id, path }) => [path, id]))
     },
-    async dying() {
+    async deletedSubvolumeIds() {
       return new Set(parseSubvolumes(await run(['subvolume', 'list', '-d', root])).map(({ id }) => id))
     },
     async groups({ isSynced }) {
@@ -61,10 +61,10 @@ export function makeBtrfs(root: string): Btrfs {
     async destroyGroup(group) {
       return (await tryCommand('btrfs', ['qgroup', 'destroy', group, root], { timeoutMs: TIMEOUT_MS })).code === 0
     },
-    async join(member, parent) {
+    async assignGroup(member, parent) {
       await run(['qgroup', 'assign', member, parent, root])
     },
-    async limit(group, bytes) {
+    async setLimit(group, bytes) {
       await run(['qgroup', 'limit', bytes === null ? 'none' : String(bytes), group, root])
     },
   }
@@ -79,7 +79,7 @@ function parseSubvolumes(text: string): readonly { readonly id: number; readonly
 }
 
 /** Reads lines of group, referenced, exclusive, limit of referenced, parents; later columns vary with the release. */
-function parseGroups(text: string): ReadonlyMap<string, Group> {
+function parseGroups(text: string): ReadonlyMap<string, QuotaGroup> {
   const rows = [...text.matchAll(/^(\d+\/\d+)\s+(\d+)\s+\d+\s+(\d+|none)\s+(\S+)/gm)]
   return new Map(
     rows.map(([, group = '', used, limit, parents = '']) => [

@@ -8,12 +8,12 @@ import { join } from 'node:path'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { StorageReport, WantedVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeTurns } from '../network/turns.ts'
-import { makeBtrfs, type Btrfs, type Group } from './btrfs-commands.ts'
-import { whereMounted } from './mounted.ts'
-import { giveToSandboxes, placeOf, volumeAt } from './names.ts'
+import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'
+import { mountPointsOf } from './mounted.ts'
+import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './names.ts'
 import type { VolumeKey, VolumeStorage } from './storage.ts'
 
-export type BtrfsStorageInput = {
+export type BtrfsStorageOptions = {
   /** Where the file system is mounted, with quotas enabled. */
   readonly root: string
   /** The host user that is user 0 of the sandboxes. */
@@ -27,7 +27,7 @@ export type BtrfsStorageInput = {
 const FIRST_SUBVOLUME_ID = 256
 
 /** Keeps volumes on a mounted btrfs. */
-export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorageInput): VolumeStorage {
+export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorageOptions): VolumeStorage {
   const btrfs = makeBtrfs(root)
   const turns = makeTurns()
 
@@ -35,82 +35,83 @@ export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorage
     report,
     open: (volume) =>
       turns.take(volume.org_id, async () => {
-        const path = join(root, placeOf(volume))
-        await putCaps(btrfs, volume, await ensureThere(btrfs, volume)) // before anybody can write
-        await giveToSandboxes(path, uidShift)
+        const path = join(root, volumeSubpath(volume))
+        await setCaps(btrfs, volume, await ensureSubvolumes(btrfs, volume)) // before anybody can write
+        await assignToSandboxRoot(path, uidShift)
         return path
       }),
-    limit: (volume) =>
+    applyCaps: (volume) =>
       turns.take(volume.org_id, async () => {
-        if (await isThere(join(root, placeOf(volume)))) await putCaps(btrfs, volume, await ensureThere(btrfs, volume))
+        if (await pathExists(join(root, volumeSubpath(volume))))
+          await setCaps(btrfs, volume, await ensureSubvolumes(btrfs, volume))
       }),
     remove: (volume) =>
       turns.take(volume.org_id, async () => {
-        const place = placeOf(volume)
-        if (!(await isThere(join(root, place)))) return
-        const mounted = await whereMounted(join(root, place))
+        const place = volumeSubpath(volume)
+        if (!(await pathExists(join(root, place)))) return
+        const mounted = await mountPointsOf(join(root, place))
         if (mounted.length > 0) throw new Error(`volume ${place} is mounted: ${mounted.slice(0, 3).join(', ')}`)
         const within = [...(await btrfs.subvolumes()).keys()].filter((path) => path.startsWith(`${place}/`))
         for (const path of within.toSorted((a, b) => b.length - a.length)) await btrfs.deleteSubvolume(path)
         await btrfs.deleteSubvolume(place)
-        await forgetGone(btrfs)
+        await destroyOrphanGroups(btrfs)
       }),
     async measure() {
-      await forgetGone(btrfs)
+      await destroyOrphanGroups(btrfs)
       const [subvolumes, groups] = [await btrfs.subvolumes(), await btrfs.groups({ isSynced: true })]
       return [...subvolumes].flatMap(([path, id]) => {
-        const volume = volumeAt(path)
-        return volume === null ? [] : [{ ...volume, used_bytes: groups.get(groupOf(id))?.usedBytes ?? 0 }]
+        const volume = parseVolumeSubpath(path)
+        return volume === null ? [] : [{ ...volume, used_bytes: groups.get(volumeGroup(id))?.usedBytes ?? 0 }]
       })
     },
     close,
   }
 }
 
-function groupOf(subvolume: number): string {
+function volumeGroup(subvolume: number): string {
   return `0/${String(subvolume)}`
 }
 
-function groupOfOrg(subvolume: number): string {
+function orgGroup(subvolume: number): string {
   return `1/${String(subvolume)}`
 }
 
-type Sight = { readonly subvolumes: ReadonlyMap<string, number>; readonly groups: ReadonlyMap<string, Group> }
+type BtrfsState = { readonly subvolumes: ReadonlyMap<string, number>; readonly groups: ReadonlyMap<string, QuotaGroup> }
 
-async function look(btrfs: Btrfs): Promise<Sight> {
+async function readState(btrfs: Btrfs): Promise<BtrfsState> {
   const [subvolumes, groups] = await Promise.all([btrfs.subvolumes(), btrfs.groups({ isSynced: false })])
   return { subvolumes, groups }
 }
 
 /** The subvolumes of an organization and of its volume, and the group above: what is missing is made. Answers what is there then. */
-async function ensureThere(btrfs: Btrfs, volume: VolumeKey): Promise<Sight> {
-  const place = placeOf(volume)
-  let sight = await look(btrfs)
+async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsState> {
+  const place = volumeSubpath(volume)
+  let sight = await readState(btrfs)
   if (!sight.subvolumes.has(volume.org_id)) {
     await btrfs.createSubvolume(volume.org_id, null)
-    sight = await look(btrfs)
+    sight = await readState(btrfs)
   }
   await chmod(join(btrfs.root, volume.org_id), 0o711) // strangers pass it, and don't list it
-  const group = groupOfOrg(idOf(sight, volume.org_id))
+  const group = orgGroup(idOf(sight, volume.org_id))
   if (!sight.groups.has(group)) await btrfs.createGroup(group)
   if (!sight.subvolumes.has(place)) await btrfs.createSubvolume(place, group)
   else if (sight.groups.has(group)) return sight
-  return look(btrfs)
+  return readState(btrfs)
 }
 
 /** Changes what differs from what is wanted, and nothing else. */
-async function putCaps(btrfs: Btrfs, volume: WantedVolume, sight: Sight): Promise<void> {
-  const own = groupOf(idOf(sight, placeOf(volume)))
-  const parent = groupOfOrg(idOf(sight, volume.org_id))
+async function setCaps(btrfs: Btrfs, volume: WantedVolume, sight: BtrfsState): Promise<void> {
+  const own = volumeGroup(idOf(sight, volumeSubpath(volume)))
+  const parent = orgGroup(idOf(sight, volume.org_id))
   const limit = async (group: string, bytes: number | null): Promise<void> => {
-    if ((sight.groups.get(group)?.limitBytes ?? null) !== bytes) await btrfs.limit(group, bytes)
+    if ((sight.groups.get(group)?.limitBytes ?? null) !== bytes) await btrfs.setLimit(group, bytes)
   }
-  if (sight.groups.get(own)?.parents.includes(parent) !== true) await btrfs.join(own, parent)
+  if (sight.groups.get(own)?.parents.includes(parent) !== true) await btrfs.assignGroup(own, parent)
   await limit(own, volume.capacity_bytes)
   await limit(parent, volume.org_capacity_bytes)
 }
 
-function idOf({ subvolumes }: Sight, path: string): number {
+function idOf({ subvolumes }: BtrfsState, path: string): number {
   const id = subvolumes.get(path)
   if (id === undefined) throw new Error(`${path} is not a subvolume`)
   return id
@@ -120,10 +121,10 @@ function idOf({ subvolumes }: Sight, path: string): number {
  * Destroys the groups of subvolumes that are gone: kernels before 6.12 leave them, and they fill the table. One whose
  * subvolume is still being cleared away counts for its organization until then.
  */
-async function forgetGone(btrfs: Btrfs): Promise<void> {
+async function destroyOrphanGroups(btrfs: Btrfs): Promise<void> {
   // The groups first: what is made after this look is in the later list of subvolumes.
   const groups = await btrfs.groups({ isSynced: false })
-  const living = new Set([...(await btrfs.subvolumes()).values(), ...(await btrfs.dying())])
+  const living = new Set([...(await btrfs.subvolumes()).values(), ...(await btrfs.deletedSubvolumeIds())])
   for (const group of groups.keys()) {
     const [level, id] = group.split('/').map(Number)
     if (level !== 0 || id === undefined || id < FIRST_SUBVOLUME_ID || living.has(id)) continue
@@ -131,7 +132,7 @@ async function forgetGone(btrfs: Btrfs): Promise<void> {
   }
 }
 
-async function isThere(path: string): Promise<boolean> {
+async function pathExists(path: string): Promise<boolean> {
   try {
     await stat(path)
     return true

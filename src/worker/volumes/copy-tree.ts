@@ -1,10 +1,10 @@
 import { constants, type BigIntStats } from 'node:fs'
 import { copyFile, lchown, mkdir, readlink, symlink, type FileHandle } from 'node:fs/promises'
-import type { Found } from './beneath.ts'
-import { createFile, holdName, namesIn, openHeld, pathOf } from './descriptors.ts'
-import { conflict, isFull, isRefusal } from './file-errors.ts'
-import { give, giveIfOurs, type Ownership } from './owners.ts'
-import type { Made } from './put-in-place.ts'
+import type { OpenEntry } from './beneath.ts'
+import { createExclusively, openNoFollow, listNames, reopenForReading, descriptorPath } from './descriptors.ts'
+import { conflictError, isOutOfSpace, hasErrorCode } from './file-errors.ts'
+import { setOwnership, setOwnershipIfOurs, type Ownership } from './owners.ts'
+import type { StagedFile } from './put-in-place.ts'
 import { isTemporaryName } from './temporaries.ts'
 
 /** The deepest tree that is copied: each level holds two descriptors and an open listing. */
@@ -17,27 +17,31 @@ const PERMISSION_BITS = 0o7777n
  * are), going by descriptors only. FIFOs, sockets and devices are left out; a hard link becomes a file. Where the file
  * system can, both share their blocks; else holes stay holes. A folder is closed to sandboxes until `finish`.
  */
-export async function makeCopy(folder: FileHandle, name: string, source: Found & { path: string }): Promise<Made> {
+export async function stageCopy(
+  folder: FileHandle,
+  name: string,
+  source: OpenEntry & { path: string },
+): Promise<StagedFile> {
   const copy = { path: source.path, canClone: true }
   const made = source.stats.isDirectory()
     ? await copyFolder(copy, source, { folder, name, depth: 1 })
     : await copyContent(copy, source, { folder, name, depth: 1 })
   return {
-    finish: () => giveFrom(source.stats, made),
+    finish: () => copyOwnership(source.stats, made),
     [Symbol.asyncDispose]: () => made.close(),
   }
 }
 
-type Copy = { readonly path: string; canClone: boolean }
+type CopyState = { readonly path: string; canClone: boolean }
 type Target = { readonly folder: FileHandle; readonly name: string | Buffer; readonly depth: number }
 
 /** Resolves with the copy, held and still of this process's user. */
-async function copyFolder(copy: Copy, source: Found, { folder, name, depth }: Target): Promise<FileHandle> {
-  if (depth > DEPTH_LIMIT) throw conflict(copy.path, `holds folders more than ${String(DEPTH_LIMIT)} deep`)
-  await mkdir(pathOf(folder, name), 0o700)
-  const made = await holdName(folder, name)
+async function copyFolder(copy: CopyState, source: OpenEntry, { folder, name, depth }: Target): Promise<FileHandle> {
+  if (depth > DEPTH_LIMIT) throw conflictError(copy.path, `holds folders more than ${String(DEPTH_LIMIT)} deep`)
+  await mkdir(descriptorPath(folder, name), 0o700)
+  const made = await openNoFollow(folder, name)
   try {
-    for await (const entryName of namesIn(source.handle)) {
+    for await (const entryName of listNames(source.handle)) {
       if (!isTemporaryName(entryName.toString('latin1')))
         await copyEntry(copy, source.handle, { folder: made, name: entryName, depth: depth + 1 })
     }
@@ -48,22 +52,22 @@ async function copyFolder(copy: Copy, source: Found, { folder, name, depth }: Ta
   }
 }
 
-async function copyEntry(copy: Copy, from: FileHandle, target: Target): Promise<void> {
-  await using handle = await holdOrGone(from, target.name)
+async function copyEntry(copy: CopyState, from: FileHandle, target: Target): Promise<void> {
+  await using handle = await openOrGone(from, target.name)
   if (handle === null) return
   const stats = await handle.stat({ bigint: true })
   if (stats.isSymbolicLink()) return await copyLink(from, target, stats)
   if (!stats.isDirectory() && !stats.isFile()) return
   const copyOne = stats.isDirectory() ? copyFolder : copyContent
   await using made = await copyOne(copy, { handle, stats }, target)
-  await giveFrom(stats, made)
+  await copyOwnership(stats, made)
 }
 
-async function holdOrGone(folder: FileHandle, name: string | Buffer): Promise<FileHandle | null> {
+async function openOrGone(folder: FileHandle, name: string | Buffer): Promise<FileHandle | null> {
   try {
-    return await holdName(folder, name)
+    return await openNoFollow(folder, name)
   } catch (error) {
-    if (isRefusal(error, 'ENOENT')) return null
+    if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
 }
@@ -71,24 +75,24 @@ async function holdOrGone(folder: FileHandle, name: string | Buffer): Promise<Fi
 async function copyLink(from: FileHandle, { folder, name }: Target, stats: BigIntStats): Promise<void> {
   const leadsTo = await linkOrGone(from, name)
   if (leadsTo === null) return
-  await symlink(leadsTo, pathOf(folder, name))
-  await lchown(pathOf(folder, name), Number(stats.uid), Number(stats.gid))
+  await symlink(leadsTo, descriptorPath(folder, name))
+  await lchown(descriptorPath(folder, name), Number(stats.uid), Number(stats.gid))
 }
 
 async function linkOrGone(folder: FileHandle, name: string | Buffer): Promise<Buffer | null> {
   try {
-    return await readlink(pathOf(folder, name), { encoding: 'buffer' })
+    return await readlink(descriptorPath(folder, name), { encoding: 'buffer' })
   } catch (error) {
-    if (isRefusal(error, 'ENOENT', 'EINVAL')) return null
+    if (hasErrorCode(error, 'ENOENT', 'EINVAL')) return null
     throw error
   }
 }
 
-async function copyContent(copy: Copy, source: Found, { folder, name }: Target): Promise<FileHandle> {
-  const made = await createFile(folder, name)
+async function copyContent(copy: CopyState, source: OpenEntry, { folder, name }: Target): Promise<FileHandle> {
+  const made = await createExclusively(folder, name)
   try {
     // The owner first: cloning gives the source's permissions at once, set-user-id among them.
-    await give(made, { ...ownershipOf(source.stats), mode: 0o600 })
+    await setOwnership(made, { ...ownershipOf(source.stats), mode: 0o600 })
     if (!(await tryClone(copy, source.handle, made))) await copyBlocks(source, made)
     return made
   } catch (error) {
@@ -97,21 +101,21 @@ async function copyContent(copy: Copy, source: Found, { folder, name }: Target):
   }
 }
 
-async function tryClone(copy: Copy, source: FileHandle, made: FileHandle): Promise<boolean> {
+async function tryClone(copy: CopyState, source: FileHandle, made: FileHandle): Promise<boolean> {
   if (!copy.canClone) return false
   try {
-    await copyFile(pathOf(source), pathOf(made), constants.COPYFILE_FICLONE_FORCE)
+    await copyFile(descriptorPath(source), descriptorPath(made), constants.COPYFILE_FICLONE_FORCE)
     return true
   } catch (error) {
-    if (isFull(error)) throw error
+    if (isOutOfSpace(error)) throw error
     copy.canClone = false
     return false
   }
 }
 
 /** In blocks and not by one call of the system, which would keep one of the process's four threads for its whole time. */
-async function copyBlocks({ handle, stats }: Found, made: FileHandle): Promise<void> {
-  await using source = await openHeld(handle)
+async function copyBlocks({ handle, stats }: OpenEntry, made: FileHandle): Promise<void> {
+  await using source = await reopenForReading(handle)
   const sizeBytes = Number(stats.size) // one that grows as fast as it is copied would have no end
   const block = Buffer.allocUnsafeSlow(BLOCK_BYTES)
   const zeros = Buffer.alloc(BLOCK_BYTES)
@@ -133,8 +137,8 @@ async function writeAll(made: FileHandle, bytes: Buffer, from: number): Promise<
 }
 
 /** A file was made by its descriptor; a folder by its name, which only the top one's neighbours can reach. */
-async function giveFrom(stats: BigIntStats, made: FileHandle): Promise<void> {
-  await (stats.isDirectory() ? giveIfOurs : give)(made, ownershipOf(stats))
+async function copyOwnership(stats: BigIntStats, made: FileHandle): Promise<void> {
+  await (stats.isDirectory() ? setOwnershipIfOurs : setOwnership)(made, ownershipOf(stats))
 }
 
 function ownershipOf(stats: BigIntStats): Ownership {

@@ -8,14 +8,14 @@ const O_PATH = 0o10000000
  * The path of what a descriptor holds, or of a name in that folder. The kernel goes from the descriptor itself, so nobody
  * who renames or replaces things can make it lead elsewhere; the name is followed only by calls that follow symlinks.
  */
-export function pathOf(handle: FileHandle, name?: string | Buffer): string | Buffer {
+export function descriptorPath(handle: FileHandle, name?: string | Buffer): string | Buffer {
   const held = `/proc/self/fd/${String(handle.fd)}`
   if (name === undefined) return held
   return typeof name === 'string' ? `${held}/${name}` : Buffer.concat([Buffer.from(`${held}/`), name])
 }
 
 /** Holds a trusted folder of the host by its path. */
-export async function holdRoot(path: string): Promise<FileHandle> {
+export async function openRoot(path: string): Promise<FileHandle> {
   try {
     return await open(path, O_PATH | constants.O_DIRECTORY)
   } catch (error) {
@@ -24,24 +24,24 @@ export async function holdRoot(path: string): Promise<FileHandle> {
 }
 
 /** Holds what lies under a name in a folder, a symlink itself and not where it leads. It opens nothing: a FIFO never waits. */
-export async function holdName(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
-  return await open(pathOf(folder, name), O_PATH | constants.O_NOFOLLOW)
+export async function openNoFollow(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
+  return await open(descriptorPath(folder, name), O_PATH | constants.O_NOFOLLOW)
 }
 
 /** Opens for reading the very file that is held; refuse all but regular files before. */
-export async function openHeld(held: FileHandle): Promise<FileHandle> {
-  return await open(pathOf(held), constants.O_RDONLY | constants.O_NONBLOCK)
+export async function reopenForReading(held: FileHandle): Promise<FileHandle> {
+  return await open(descriptorPath(held), constants.O_RDONLY | constants.O_NONBLOCK)
 }
 
 /** Makes a file that was not there, open for writing, for nobody but this process's user. */
-export async function createFile(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
+export async function createExclusively(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
   const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
-  return await open(pathOf(folder, name), flags, 0o600)
+  return await open(descriptorPath(folder, name), flags, 0o600)
 }
 
 /** Makes the names in a folder that is held last: whoever was told of a change finds it after a power cut. */
-export async function settleFolder(folder: FileHandle): Promise<void> {
-  const readable = await open(pathOf(folder), constants.O_RDONLY | constants.O_DIRECTORY)
+export async function syncFolder(folder: FileHandle): Promise<void> {
+  const readable = await open(descriptorPath(folder), constants.O_RDONLY | constants.O_DIRECTORY)
   try {
     await readable.sync()
   } finally {
@@ -50,8 +50,8 @@ export async function settleFolder(folder: FileHandle): Promise<void> {
 }
 
 /** The names in a folder that is held, in no order, as the bytes that they are; read as they are asked for. */
-export async function* namesIn(folder: FileHandle): AsyncGenerator<Buffer> {
+export async function* listNames(folder: FileHandle): AsyncGenerator<Buffer> {
   // latin1 keeps each byte; opendir's own buffers are unknown to its types
-  for await (const entry of await opendir(pathOf(folder).toString(), { encoding: 'latin1' }))
+  for await (const entry of await opendir(descriptorPath(folder).toString(), { encoding: 'latin1' }))
     yield Buffer.from(entry.name, 'latin1')
 }

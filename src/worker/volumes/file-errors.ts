@@ -1,7 +1,7 @@
 import { VolumeFileError, type VolumeFileProblem } from '../../contract/volumes/volume-protocol.ts'
 
 /** What the kernel's refusals mean to a client. What is missing here is a fault of this machine. */
-const MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem; readonly reason: string }>> = {
+const ERRNO_MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem; readonly reason: string }>> = {
   ENOENT: { code: 'volume_file_not_found', reason: 'is not there' },
   ENOTDIR: { code: 'volume_file_conflict', reason: 'is not a folder, or leads through what is none' },
   EISDIR: { code: 'volume_file_conflict', reason: 'is a folder' },
@@ -22,19 +22,19 @@ const MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem; read
  * Does a step on the file system, its refusals told as `VolumeFileError`s that name `path` (as the client wrote it) and
  * no path of the host. Faults of this machine are thrown as they are.
  */
-export async function withMeaning<T>(path: string, step: () => Promise<T>): Promise<T> {
+export async function translateErrors<T>(path: string, step: () => Promise<T>): Promise<T> {
   try {
     return await step()
   } catch (error) {
-    throw meaningOf(path, error)
+    throw toVolumeFileError(path, error)
   }
 }
 
-function meaningOf(path: string, error: unknown): unknown {
+function toVolumeFileError(path: string, error: unknown): unknown {
   if (error instanceof VolumeFileError || !(error instanceof Error) || !('code' in error)) return error
-  if (isFull(error))
+  if (isOutOfSpace(error))
     return new VolumeFileError('quota_exceeded', `'${path}' does not fit: the volume's cap is reached`, error)
-  const meaning = MEANINGS[String(error.code)]
+  const meaning = ERRNO_MEANINGS[String(error.code)]
   return meaning === undefined ? error : new VolumeFileError(meaning.code, `'${path}' ${meaning.reason}`, error)
 }
 
@@ -42,26 +42,26 @@ function meaningOf(path: string, error: unknown): unknown {
 const EDQUOT = 122
 
 /** Whether the kernel refused for want of room: of the file system, or below a cap. */
-export function isFull(error: unknown): boolean {
-  return isRefusal(error, 'ENOSPC') || (error instanceof Error && 'errno' in error && error.errno === -EDQUOT)
+export function isOutOfSpace(error: unknown): boolean {
+  return hasErrorCode(error, 'ENOSPC') || (error instanceof Error && 'errno' in error && error.errno === -EDQUOT)
 }
 
 /** The refusal of what is not there, or is nothing that clients are shown. */
-export function notFound(path: string): VolumeFileError {
+export function notFoundError(path: string): VolumeFileError {
   return new VolumeFileError('volume_file_not_found', `'${path}' is not there`)
 }
 
 /** The refusal of what is there but stands in the way. */
-export function conflict(path: string, reason: string): VolumeFileError {
+export function conflictError(path: string, reason: string): VolumeFileError {
   return new VolumeFileError('volume_file_conflict', `'${path}' ${reason}`)
 }
 
 /** The refusal of a path that may not be asked for. */
-export function invalidPath(path: string, reason: string): VolumeFileError {
+export function invalidPathError(path: string, reason: string): VolumeFileError {
   return new VolumeFileError('invalid_volume_path', `'${path}': ${reason}`)
 }
 
 /** Whether the kernel refused with one of these codes. */
-export function isRefusal(error: unknown, ...codes: readonly string[]): boolean {
+export function hasErrorCode(error: unknown, ...codes: readonly string[]): boolean {
   return error instanceof Error && 'code' in error && codes.includes(String(error.code))
 }

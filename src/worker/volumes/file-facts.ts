@@ -4,14 +4,14 @@ import type { VolumeFile } from '../../contract/volumes/volume-protocol.ts'
 /** The user that stands for all those that a sandbox can't see (the kernel's overflow user). */
 const OVERFLOW_ID = 65_534
 /** How many users a sandbox has. */
-const USERS = 65_536
+const IDS_PER_SANDBOX = 65_536
 const WRITABLE_BITS = 0o222
 /** What ISO 8601 with four digits can say. A sandbox can give a file any time, also such as no date can hold. */
 const EARLIEST_MS = -62_135_596_800_000n // 0001-01-01
 const LATEST_MS = 253_402_300_799_999n // 9999-12-31
 
 /** Whether clients are shown it: a file or a folder. Links are shown as what they lead to, all else is hidden. */
-export function isShown(stats: BigIntStats): boolean {
+export function isVisible(stats: BigIntStats): boolean {
   return stats.isFile() || stats.isDirectory()
 }
 
@@ -23,8 +23,8 @@ export function describeFile(path: string, stats: BigIntStats, uidShift: number)
     kind: stats.isDirectory() ? 'directory' : 'file',
     size: Number(stats.size),
     mode,
-    uid: seenId(stats.uid, uidShift),
-    gid: seenId(stats.gid, uidShift),
+    uid: idInSandbox(stats.uid, uidShift),
+    gid: idInSandbox(stats.gid, uidShift),
     readonly: (mode & WRITABLE_BITS) === 0,
     accessed_at: timeOf(stats.atimeMs),
     modified_at: timeOf(stats.mtimeMs),
@@ -32,9 +32,9 @@ export function describeFile(path: string, stats: BigIntStats, uidShift: number)
   }
 }
 
-function seenId(hostId: bigint, uidShift: number): number {
+function idInSandbox(hostId: bigint, uidShift: number): number {
   const id = Number(hostId) - uidShift
-  return id >= 0 && id < USERS ? id : OVERFLOW_ID
+  return id >= 0 && id < IDS_PER_SANDBOX ? id : OVERFLOW_ID
 }
 
 function timeOf(ms: bigint): string {

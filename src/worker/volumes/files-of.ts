@@ -1,16 +1,16 @@
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { Log } from '../../lib/log.ts'
 import { makeVolumeFiles, type VolumeFilesOptions } from './files.ts'
-import { sweepTemporaries } from './temporaries.ts'
+import { deleteStaleTemporaries } from './temporaries.ts'
 
 /** What nobody has written to for so long is under way no more, on no worker: an upload that pauses is ended after a minute. */
-const UNFINISHED_MS = 3_600_000
+const STALE_AFTER_MS = 3_600_000
 
 /**
  * The files of volumes by their folder. What killed workers left unfinished in a volume is deleted, beside the requests,
  * when this worker is first asked for its files.
  */
-export function makeFilesOf(
+export function makeVolumeFilesOpener(
   options: Omit<VolumeFilesOptions, 'root'> & { readonly log: Log },
 ): (root: string) => VolumeFiles {
   const { log, ...rest } = options
@@ -18,7 +18,7 @@ export function makeFilesOf(
   return (root) => {
     if (!swept.has(root)) {
       swept.add(root)
-      sweepTemporaries(root, UNFINISHED_MS).catch((error: unknown) => {
+      deleteStaleTemporaries(root, STALE_AFTER_MS).catch((error: unknown) => {
         log.warn({ error }, 'what was left unfinished in a volume could not be deleted')
       })
     }

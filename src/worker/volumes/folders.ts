@@ -3,11 +3,11 @@ import { join } from 'node:path'
 import type { WantedVolume } from '../../contract/workers/worker-protocol.ts'
 import { isDirectory } from '../../lib/is-folder.ts'
 import { tryCommand } from '../../lib/run-command.ts'
-import { whereMounted } from './mounted.ts'
-import { giveToSandboxes, placeOf, volumeAt } from './names.ts'
+import { mountPointsOf } from './mounted.ts'
+import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './names.ts'
 import type { VolumeKey, VolumeStorage } from './storage.ts'
 
-export type FoldersInput = {
+export type FolderStorageOptions = {
   /** The folder of all volumes; made when it is not there. */
   readonly root: string
   /** The host user that is user 0 of the sandboxes. */
@@ -23,7 +23,12 @@ const COUNT_TIMEOUT_MS = 600_000
 const COUNTED_AT_ONCE = 100
 
 /** Keeps volumes as plain folders, on whatever file system they lie: no cap holds there, so each is refused. */
-export async function openFolders({ root, uidShift, isShared, whyNoCaps }: FoldersInput): Promise<VolumeStorage> {
+export async function openFolderStorage({
+  root,
+  uidShift,
+  isShared,
+  whyNoCaps,
+}: FolderStorageOptions): Promise<VolumeStorage> {
   await mkdir(root, { recursive: true, mode: 0o711 })
   const refuseCaps = ({ capacity_bytes, org_capacity_bytes }: WantedVolume): void => {
     if (capacity_bytes === null && org_capacity_bytes === null) return
@@ -33,27 +38,28 @@ export async function openFolders({ root, uidShift, isShared, whyNoCaps }: Folde
     report: { is_shared: isShared, enforces_caps: false, how: `plain folders in ${root}: ${whyNoCaps}` },
     async open(volume) {
       refuseCaps(volume)
-      const path = join(root, placeOf(volume))
+      const path = join(root, volumeSubpath(volume))
       await mkdir(join(root, volume.org_id), { recursive: true, mode: 0o711 })
       await mkdir(path, { recursive: true, mode: 0o755 })
-      await giveToSandboxes(path, uidShift)
+      await assignToSandboxRoot(path, uidShift)
       return path
     },
-    limit(volume) {
+    applyCaps(volume) {
       return Promise.resolve(volume).then(refuseCaps)
     },
     async remove(volume) {
-      const path = join(root, placeOf(volume))
+      const path = join(root, volumeSubpath(volume))
       if (!(await isDirectory(path))) return
-      const mounted = await whereMounted(path)
-      if (mounted.length > 0) throw new Error(`volume ${placeOf(volume)} is mounted: ${mounted.slice(0, 3).join(', ')}`)
+      const mounted = await mountPointsOf(path)
+      if (mounted.length > 0)
+        throw new Error(`volume ${volumeSubpath(volume)} is mounted: ${mounted.slice(0, 3).join(', ')}`)
       await rm(path, { recursive: true, force: true })
     },
     async measure() {
       const volumes = await listVolumes(root)
-      const used = await countBytes(volumes.map((volume) => join(root, placeOf(volume))))
+      const used = await countBytes(volumes.map((volume) => join(root, volumeSubpath(volume))))
       return volumes.flatMap((volume) => {
-        const used_bytes = used.get(join(root, placeOf(volume)))
+        const used_bytes = used.get(join(root, volumeSubpath(volume)))
         return used_bytes === undefined ? [] : [{ ...volume, used_bytes }] // gone meanwhile
       })
     },
@@ -67,7 +73,7 @@ async function listVolumes(root: string): Promise<readonly VolumeKey[]> {
   )
   return (await Promise.all(places))
     .flat()
-    .map(volumeAt)
+    .map(parseVolumeSubpath)
     .filter((volume) => volume !== null)
 }
 

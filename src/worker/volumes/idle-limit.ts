@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
 
 /** Ends a stream on which nothing moves. */
-export type IdleLimit = {
+export type IdleTimeout = {
   /** Something moved. */
   readonly touch: () => void
   /** Does work during which nothing needs to move. */
@@ -9,7 +9,7 @@ export type IdleLimit = {
 }
 
 /** Destroys `stream` once it was neither touched nor worked for in `idleMs`; the limit ends with the stream. */
-export function makeIdleLimit(stream: Duplex, idleMs: number): IdleLimit {
+export function makeIdleTimeout(stream: Duplex, idleMs: number): IdleTimeout {
   let working = 0
   const timer = setTimeout(() => {
     if (working > 0) timer.refresh()

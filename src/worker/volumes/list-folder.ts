@@ -3,48 +3,52 @@ import type { BigIntStats } from 'node:fs'
 import { lstat } from 'node:fs/promises'
 import { VolumeFileError, type VolumeFile } from '../../contract/volumes/volume-protocol.ts'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
-import { walk, type Budget, type Found, type Volume } from './beneath.ts'
-import { namesIn, pathOf } from './descriptors.ts'
-import { conflict, isRefusal, withMeaning } from './file-errors.ts'
-import { describeFile, isShown } from './file-facts.ts'
+import { resolveBeneath, type StepBudget, type OpenEntry, type VolumeRoot } from './beneath.ts'
+import { listNames, descriptorPath } from './descriptors.ts'
+import { conflictError, hasErrorCode, translateErrors } from './file-errors.ts'
+import { describeFile, isVisible } from './file-facts.ts'
 import { isTemporaryName } from './temporaries.ts'
 
 /** The most that one reply holds: about 25 MB of JSON. The public client's call has no pages. */
 const ENTRIES_LIMIT = 100_000
 /** How many are looked at at once; Node does four at a time. */
-const AT_ONCE = 16
+const STAT_BATCH = 16
 /** For all symlinks of a folder together; what comes after is hidden. Sane links take two steps each. */
 const LINK_STEPS_LIMIT = 400_000
 
 /** What clients are shown of a folder that is held, sorted by path. Names that are not UTF-8 can't be asked for: hidden. */
 export async function listFolder(
-  volume: Volume,
-  folder: Found,
+  volume: VolumeRoot,
+  folder: OpenEntry,
   at: { readonly names: VolumePath; readonly path: string },
 ): Promise<readonly VolumeFile[]> {
-  if (!folder.stats.isDirectory()) throw conflict(at.path, 'is not a folder')
-  const budget: Budget = { steps: LINK_STEPS_LIMIT }
+  if (!folder.stats.isDirectory()) throw conflictError(at.path, 'is not a folder')
+  const budget: StepBudget = { steps: LINK_STEPS_LIMIT }
   const files: VolumeFile[] = []
   const look = async (name: string): Promise<void> => {
     const names = [...at.names, name]
-    const stats = await statsShown(volume, names, { folder, name, budget })
+    const stats = await statVisible(volume, names, { folder, name, budget })
     if (stats !== null) files.push(describeFile(`/${names.join('/')}`, stats, volume.uidShift))
   }
-  for await (const batch of batchesOf(namesShown(folder))) {
+  for await (const batch of batchesOf(visibleNames(folder))) {
     await Promise.all(batch.map(look))
-    if (files.length > ENTRIES_LIMIT) throw conflict(at.path, `holds more than ${String(ENTRIES_LIMIT)} files`)
+    if (files.length > ENTRIES_LIMIT) throw conflictError(at.path, `holds more than ${String(ENTRIES_LIMIT)} files`)
   }
   return files.sort((a, b) => (a.path < b.path ? -1 : 1))
 }
 
 /** What a symlink within the volume leads to; null when it leads out, in circles, nowhere, or to what is not shown. */
-export async function statsBehind(volume: Volume, names: VolumePath, budget?: Budget): Promise<BigIntStats | null> {
+export async function statThroughSymlink(
+  volume: VolumeRoot,
+  names: VolumePath,
+  budget?: StepBudget,
+): Promise<BigIntStats | null> {
   const path = `/${names.join('/')}`
   const options = { path, last: 'follow', missing: 'refuse', ...(budget === undefined ? {} : { budget }) } as const
   try {
-    return await withMeaning(path, async () => {
-      await using place = await walk(volume, names, options)
-      return place.found !== null && isShown(place.found.stats) ? place.found.stats : null
+    return await translateErrors(path, async () => {
+      await using place = await resolveBeneath(volume, names, options)
+      return place.found !== null && isVisible(place.found.stats) ? place.found.stats : null
     })
   } catch (error) {
     if (error instanceof VolumeFileError) return null
@@ -52,27 +56,27 @@ export async function statsBehind(volume: Volume, names: VolumePath, budget?: Bu
   }
 }
 
-async function statsShown(
-  volume: Volume,
+async function statVisible(
+  volume: VolumeRoot,
   names: VolumePath,
-  { folder, name, budget }: { readonly folder: Found; readonly name: string; readonly budget: Budget },
+  { folder, name, budget }: { readonly folder: OpenEntry; readonly name: string; readonly budget: StepBudget },
 ): Promise<BigIntStats | null> {
   const stats = await statOrGone(folder, name)
-  if (stats?.isSymbolicLink() === true) return await statsBehind(volume, names, budget)
-  return stats !== null && isShown(stats) ? stats : null
+  if (stats?.isSymbolicLink() === true) return await statThroughSymlink(volume, names, budget)
+  return stats !== null && isVisible(stats) ? stats : null
 }
 
-async function statOrGone({ handle }: Found, name: string): Promise<BigIntStats | null> {
+async function statOrGone({ handle }: OpenEntry, name: string): Promise<BigIntStats | null> {
   try {
-    return await lstat(pathOf(handle, name), { bigint: true })
+    return await lstat(descriptorPath(handle, name), { bigint: true })
   } catch (error) {
-    if (isRefusal(error, 'ENOENT')) return null
+    if (hasErrorCode(error, 'ENOENT')) return null
     throw error
   }
 }
 
-async function* namesShown({ handle }: Found): AsyncGenerator<string> {
-  for await (const name of namesIn(handle)) {
+async function* visibleNames({ handle }: OpenEntry): AsyncGenerator<string> {
+  for await (const name of listNames(handle)) {
     if (!isUtf8(name)) continue
     const text = name.toString('utf8')
     if (!isTemporaryName(text)) yield text
@@ -83,7 +87,7 @@ async function* batchesOf(names: AsyncIterable<string>): AsyncGenerator<readonly
   let batch: string[] = []
   for await (const name of names) {
     batch.push(name)
-    if (batch.length < AT_ONCE) continue
+    if (batch.length < STAT_BATCH) continue
     yield batch
     batch = []
   }

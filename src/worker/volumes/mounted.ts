@@ -4,49 +4,49 @@
  */
 import { readFile, readdir, readlink, realpath } from 'node:fs/promises'
 import { relative } from 'node:path'
-import { parseMountinfo, type Mount } from '../processes/mountinfo.ts'
+import { parseMountinfo, type MountInfo } from '../processes/mountinfo.ts'
 
 /** The mounts that a process sees; none when it has ended. */
-export async function mountsOf(pid: string): Promise<readonly Mount[]> {
+export async function readMounts(pid: string): Promise<readonly MountInfo[]> {
   return parseMountinfo(await readOrEmpty(`/proc/${pid}/mountinfo`))
 }
 
 /** The mount points, in any mount namespace, that show the folder or a part of it. */
-export async function whereMounted(folder: string): Promise<readonly string[]> {
+export async function mountPointsOf(folder: string): Promise<readonly string[]> {
   const path = await realpath(folder)
-  const own = await mountsOf('self')
+  const own = await readMounts('self')
   const holder = own
     .filter(({ point }) => isWithin(path, point))
-    .reduce<Mount | null>(
+    .reduce<MountInfo | null>(
       (best, mount) => (best === null || mount.point.length >= best.point.length ? mount : best),
       null,
     )
   if (holder === null) return []
   const root = joinRoot(holder.root, relative(holder.point, path))
-  const found = (await mountsEverywhere()).filter(
+  const found = (await readMountsOfAllNamespaces()).filter(
     (mount) => mount.device === holder.device && isWithin(mount.root, root),
   )
   return found.map(({ point }) => point)
 }
 
 /** Whether another mount than the one at `point` shows its file system, in any mount namespace. */
-export async function isMountedBeside(point: string): Promise<boolean> {
-  const own = (await mountsOf('self')).find((mount) => mount.point === point)
+export async function isMountedElsewhere(point: string): Promise<boolean> {
+  const own = (await readMounts('self')).find((mount) => mount.point === point)
   if (own === undefined) return false
   // A namespace that was copied has the mount itself once more; what sandboxes have are parts of it.
-  return (await mountsEverywhere()).some((mount) => mount.device === own.device && mount.root !== own.root)
+  return (await readMountsOfAllNamespaces()).some((mount) => mount.device === own.device && mount.root !== own.root)
 }
 
 /** The mounts of every mount namespace, each namespace read once. */
-async function mountsEverywhere(): Promise<readonly Mount[]> {
+async function readMountsOfAllNamespaces(): Promise<readonly MountInfo[]> {
   const seen = new Set<string>()
-  const mounts: Mount[] = []
+  const mounts: MountInfo[] = []
   for (const pid of await readdir('/proc')) {
     if (!/^\d+$/.test(pid)) continue
     const namespace = await namespaceOf(pid)
     if (namespace === null || seen.has(namespace)) continue
     seen.add(namespace)
-    mounts.push(...(await mountsOf(pid)))
+    mounts.push(...(await readMounts(pid)))
   }
   return mounts
 }

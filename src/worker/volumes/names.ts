@@ -6,13 +6,13 @@ import type { VolumeKey } from './storage.ts'
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 
 /** `<org_id>/<volume_id>`, the place of a volume in every storage. Throws on what is no identifier: it could leave the storage. */
-export function placeOf({ org_id, volume_id }: VolumeKey): string {
+export function volumeSubpath({ org_id, volume_id }: VolumeKey): string {
   if (!UUID.test(org_id) || !UUID.test(volume_id)) throw new Error(`not a volume: ${org_id}/${volume_id}`)
   return `${org_id}/${volume_id}`
 }
 
 /** The volume that lies in a place; null when it is not one of ours. */
-export function volumeAt(place: string): VolumeKey | null {
+export function parseVolumeSubpath(place: string): VolumeKey | null {
   const [org = '', volume = '', ...rest] = place.split('/')
   if (rest.length > 0 || !UUID.test(org) || !UUID.test(volume)) return null
   return { org_id: asId<OrgId>(org), volume_id: asId<VolumeId>(volume) }
@@ -22,7 +22,7 @@ export function volumeAt(place: string): VolumeKey | null {
  * Gives a new volume to user 0 of the sandboxes. That user is never the machine's own, so that a volume which still
  * belongs to the machine was not finished; one that does not is left as its sandboxes have set it.
  */
-export async function giveToSandboxes(folder: string, uidShift: number): Promise<void> {
+export async function assignToSandboxRoot(folder: string, uidShift: number): Promise<void> {
   if (process.getuid?.() !== 0) return // only root can, and only root's sandboxes have users of their own
   if ((await stat(folder)).uid !== 0) return
   await chmod(folder, 0o755)

@@ -5,24 +5,24 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { tryCommand } from '../../lib/run-command.ts'
 import { makeBtrfsStorage } from './btrfs-storage.ts'
-import { openFolders } from './folders.ts'
-import { openPool, poolFileOf } from './pool.ts'
+import { openFolderStorage } from './folders.ts'
+import { openVolumePool, volumePoolFile } from './pool.ts'
 import type { VolumeStorage } from './storage.ts'
 
 /** Where volumes are kept, as the settings say. */
-export type StoragePlan = {
+export type StorageSettings = {
   /** The installation's own folder for volumes. */
   readonly dir: string
   /** A folder on a file system that all workers mount; null: volumes are kept on this machine. */
   readonly sharedDir: string | null
   /** The size of the pool; null: half of what is free at the first start. */
-  readonly poolGib: number | null
+  readonly volumePoolGib: number | null
 }
 
 export type StorageDeps = { readonly uidShift: number; readonly clock: Clock; readonly log: Log }
 
 /** What a plan comes to on this machine; for folders also why caps don't hold there. */
-export type StorageKind =
+export type StorageChoice =
   | { readonly kind: 'pool'; readonly isNew: boolean }
   | { readonly kind: 'folders'; readonly root: string; readonly isShared: boolean; readonly whyNoCaps: string }
 
@@ -35,44 +35,49 @@ const MODPROBE_TIMEOUT_MS = 10_000
  * it can, plain folders where it can't. Rejects when volumes are in a pool that can't be opened: without them sandboxes
  * would find empty folders.
  */
-export async function openVolumeStorage(plan: StoragePlan, deps: StorageDeps): Promise<VolumeStorage> {
+export async function openVolumeStorage(settings: StorageSettings, deps: StorageDeps): Promise<VolumeStorage> {
   const { uidShift, clock, log } = deps
-  const choice = await chooseStorage(plan)
-  await warnOfStrayFolders(plan.dir, log)
-  if (choice.kind === 'folders') return openFolders({ ...choice, uidShift })
+  const choice = await chooseStorage(settings)
+  await warnOfStrayFolders(settings.dir, log)
+  if (choice.kind === 'folders') return openFolderStorage({ ...choice, uidShift })
   try {
-    const pool = await openPool({ dir: plan.dir, sizeGib: plan.poolGib, clock, log })
-    const how = `btrfs quota groups in a pool of ${String(pool.sizeBytes / 1024 ** 3)} GiB (${poolFileOf(plan.dir)})`
+    const pool = await openVolumePool({ dir: settings.dir, sizeGib: settings.volumePoolGib, clock, log })
+    const how = `btrfs quota groups in a pool of ${String(pool.sizeBytes / 1024 ** 3)} GiB (${volumePoolFile(settings.dir)})`
     const report = { is_shared: false, enforces_caps: true, how }
     return makeBtrfsStorage({ root: pool.root, uidShift, report, close: () => pool.close() })
   } catch (error) {
     if (!choice.isNew)
-      throw new Error(`the volumes in ${poolFileOf(plan.dir)} can't be reached: ${messageOf(error)}`, { cause: error })
+      throw new Error(`the volumes in ${volumePoolFile(settings.dir)} can't be reached: ${messageOf(error)}`, {
+        cause: error,
+      })
     log.warn({ error }, 'no pool for volumes can be made here: caps on volumes are refused')
-    return openFolders({ ...folders(plan, `no pool could be made: ${messageOf(error)}`), uidShift })
+    return openFolderStorage({ ...folderChoice(settings, `no pool could be made: ${messageOf(error)}`), uidShift })
   }
 }
 
 /** What a plan comes to here, without doing it. */
-export async function chooseStorage(plan: StoragePlan): Promise<StorageKind> {
-  if (plan.sharedDir !== null) {
+export async function chooseStorage(settings: StorageSettings): Promise<StorageChoice> {
+  if (settings.sharedDir !== null) {
     const whyNoCaps = 'the quotas of a file system that machines share are not in the hands of a worker'
-    return { kind: 'folders', root: plan.sharedDir, isShared: true, whyNoCaps }
+    return { kind: 'folders', root: settings.sharedDir, isShared: true, whyNoCaps }
   }
-  if (existsSync(poolFileOf(plan.dir))) return { kind: 'pool', isNew: false }
-  const { root } = folders(plan, '')
+  if (existsSync(volumePoolFile(settings.dir))) return { kind: 'pool', isNew: false }
+  const { root } = folderChoice(settings, '')
   if (existsSync(root) && (await readdir(root)).length > 0)
-    return folders(plan, 'volumes lie there already, and a pool would hide them')
-  const flaw = await whyNoPool()
-  return flaw === null ? { kind: 'pool', isNew: true } : folders(plan, flaw)
+    return folderChoice(settings, 'volumes lie there already, and a pool would hide them')
+  const flaw = await whyNoVolumePool()
+  return flaw === null ? { kind: 'pool', isNew: true } : folderChoice(settings, flaw)
 }
 
-function folders(plan: StoragePlan, whyNoCaps: string): Extract<StorageKind, { readonly kind: 'folders' }> {
-  return { kind: 'folders', root: join(plan.dir, FOLDERS), isShared: false, whyNoCaps }
+function folderChoice(
+  settings: StorageSettings,
+  whyNoCaps: string,
+): Extract<StorageChoice, { readonly kind: 'folders' }> {
+  return { kind: 'folders', root: join(settings.dir, FOLDERS), isShared: false, whyNoCaps }
 }
 
 /** Why this machine can't have a pool, in words; null when nothing speaks against it. */
-export async function whyNoPool(): Promise<string | null> {
+export async function whyNoVolumePool(): Promise<string | null> {
   if (process.platform !== 'linux') return 'the machine does not run Linux'
   if (process.getuid?.() !== 0) return 'the worker is not root, and only root can mount a file system'
   const path = (process.env['PATH'] ?? '').split(delimiter)

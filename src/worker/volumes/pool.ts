@@ -10,10 +10,10 @@ import type { Log } from '../../lib/log.ts'
 import { localCommands, runCommand, tryCommand } from '../../lib/run-command.ts'
 import { makeMountDir, mountFolderOf } from '../drivers/oci/run/leftovers.ts'
 import { mount, unmountBelow } from '../drivers/shared/mounts.ts'
-import type { Mount } from '../processes/mountinfo.ts'
-import { isMountedBeside, mountsOf } from './mounted.ts'
+import type { MountInfo } from '../processes/mountinfo.ts'
+import { isMountedElsewhere, readMounts } from './mounted.ts'
 
-export type PoolInput = {
+export type VolumePoolOptions = {
   /** The folder that the pool's file lies in; nobody else writes there. */
   readonly dir: string
   /** The size that is set; null: half of what is free at the first start, and then as it is. */
@@ -22,7 +22,7 @@ export type PoolInput = {
   readonly log: Log
 }
 
-export type Pool = {
+export type VolumePool = {
   /** Where it is mounted. Sandboxes' users can pass every folder above. */
   readonly root: string
   readonly sizeBytes: number
@@ -31,12 +31,12 @@ export type Pool = {
 }
 
 const GIB = 1024 ** 3
-const LEAST_BYTES = GIB
+const MIN_SIZE_BYTES = GIB
 const TIMEOUT_MS = 60_000
 /** Counting anew reads the metadata of every file. */
 const RESCAN_TIMEOUT_MS = 30 * 60_000
 /** Where the kernel tells of each mounted btrfs. */
-const SYSTEM_FOLDER = '/sys/fs/btrfs'
+const BTRFS_SYSFS_FOLDER = '/sys/fs/btrfs'
 
 /**
  * `nodatacow`: what is written over takes no room beside what it replaces, so that a full volume can be rewritten in
@@ -46,20 +46,20 @@ const SYSTEM_FOLDER = '/sys/fs/btrfs'
 const MOUNT_OPTIONS = 'loop,noatime,discard=async,nodatacow'
 
 /** The file of the pool in its folder. */
-export function poolFileOf(dir: string): string {
+export function volumePoolFile(dir: string): string {
   return join(dir, 'pool.btrfs')
 }
 
 /** Where the pool of a folder is mounted. */
-export function poolMountOf(dir: string): string {
+export function volumePoolMountPoint(dir: string): string {
   return join(mountFolderOf(dir), 'pool')
 }
 
 /** Makes, mounts, grows or adopts the pool of a folder. Rejects when the machine can't; then no new file is left. */
-export async function openPool({ dir, sizeGib, clock, log }: PoolInput): Promise<Pool> {
-  const file = poolFileOf(dir)
+export async function openVolumePool({ dir, sizeGib, clock, log }: VolumePoolOptions): Promise<VolumePool> {
+  const file = volumePoolFile(dir)
   await mkdir(dir, { recursive: true, mode: 0o700 })
-  const root = poolMountOf(dir)
+  const root = volumePoolMountPoint(dir)
   const unmount = async (): Promise<void> => {
     await unmountBelow(mountFolderOf(dir), { clock, commands: localCommands })
     for (const folder of [root, mountFolderOf(dir)]) if (existsSync(folder)) await rmdir(folder)
@@ -71,8 +71,8 @@ export async function openPool({ dir, sizeGib, clock, log }: PoolInput): Promise
     await ensureMounted(dir, clock)
     sizeBytes = await ensureSize(root, file, sizeGib, log)
     await runCommand('btrfs', ['quota', 'enable', root], { timeoutMs: TIMEOUT_MS }) // again is no error
-    await keepCounting(root)
-    await skipHostCache(root)
+    await ensureQuotasConsistent(root)
+    await enableDirectIo(root)
   } catch (error) {
     if (isNew) {
       await unmount()
@@ -84,14 +84,14 @@ export async function openPool({ dir, sizeGib, clock, log }: PoolInput): Promise
     root,
     sizeBytes,
     async close() {
-      if (!(await isMountedBeside(root))) await unmount()
+      if (!(await isMountedElsewhere(root))) await unmount()
     },
   }
 }
 
 async function halfOfFree(dir: string): Promise<number> {
   const { bavail, bsize } = await statfs(dir)
-  return Math.max(Math.floor((bavail * bsize) / 2 / GIB) * GIB, LEAST_BYTES)
+  return Math.max(Math.floor((bavail * bsize) / 2 / GIB) * GIB, MIN_SIZE_BYTES)
 }
 
 function freshNameOf(file: string): string {
@@ -114,23 +114,23 @@ async function format(file: string, sizeBytes: number): Promise<void> {
 
 /** A mount that an earlier worker left is adopted, unless it is of another file than the one that is here now. */
 async function ensureMounted(dir: string, clock: Clock): Promise<void> {
-  const root = poolMountOf(dir)
+  const root = volumePoolMountPoint(dir)
   const found = await mountAt(root)
   if (found !== undefined) {
-    if (await isOn(found, poolFileOf(dir))) return
+    if (await isBackedBy(found, volumePoolFile(dir))) return
     await unmountBelow(root, { clock, commands: localCommands })
   }
   await makeMountDir(dir)
   await mkdir(root, { recursive: true, mode: 0o711 })
-  await mount(localCommands, ['-t', 'btrfs', '-o', MOUNT_OPTIONS, poolFileOf(dir), root])
+  await mount(localCommands, ['-t', 'btrfs', '-o', MOUNT_OPTIONS, volumePoolFile(dir), root])
 }
 
-async function mountAt(point: string): Promise<Mount | undefined> {
-  return (await mountsOf('self')).findLast((mount) => mount.point === point)
+async function mountAt(point: string): Promise<MountInfo | undefined> {
+  return (await readMounts('self')).findLast((mount) => mount.point === point)
 }
 
 /** Whether a mounted loop device has this very file behind it; the kernel marks one that was deleted. */
-async function isOn(found: Mount, file: string): Promise<boolean> {
+async function isBackedBy(found: MountInfo, file: string): Promise<boolean> {
   const told = await readIfThere(`/sys/block/${basename(found.source)}/loop/backing_file`)
   return told?.trimEnd() === file
 }
@@ -159,12 +159,12 @@ async function ensureSize(root: string, file: string, sizeGib: number | null, lo
  * Since 6.1 the kernel may give up counting when much is deleted at once, until somebody asks it to count anew: caps
  * would hold no longer. The highest level of a tree is 7, so that 8 forbids it.
  */
-async function keepCounting(root: string): Promise<void> {
+async function ensureQuotasConsistent(root: string): Promise<void> {
   const device = basename((await mountAt(root))?.source ?? '')
-  const names = existsSync(SYSTEM_FOLDER) ? await readdir(SYSTEM_FOLDER) : []
-  const own = names.find((name) => existsSync(join(SYSTEM_FOLDER, name, 'devices', device)))
+  const names = existsSync(BTRFS_SYSFS_FOLDER) ? await readdir(BTRFS_SYSFS_FOLDER) : []
+  const own = names.find((name) => existsSync(join(BTRFS_SYSFS_FOLDER, name, 'devices', device)))
   if (own === undefined) return
-  const groups = join(SYSTEM_FOLDER, own, 'qgroups')
+  const groups = join(BTRFS_SYSFS_FOLDER, own, 'qgroups')
   const threshold = join(groups, 'drop_subtree_threshold')
   if (existsSync(threshold)) await writeFile(threshold, '8')
   if ((await readIfThere(join(groups, 'inconsistent')))?.trim() !== '1') return
@@ -175,7 +175,7 @@ async function keepCounting(root: string): Promise<void> {
  * What is written to the pool goes to the disk once, and not first into the page cache of the file that it lies in: 256 MiB
  * with their sync took 3.1 s through both caches, 1.3 s so (2026-11). A file system that can't goes on as it is.
  */
-async function skipHostCache(root: string): Promise<void> {
+async function enableDirectIo(root: string): Promise<void> {
   const device = (await mountAt(root))?.source ?? ''
   await tryCommand('losetup', ['--direct-io=on', device], { timeoutMs: TIMEOUT_MS })
 }

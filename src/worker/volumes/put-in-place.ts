@@ -2,51 +2,53 @@ import type { BigIntStats } from 'node:fs'
 import { rename, type FileHandle } from 'node:fs/promises'
 import type { Random } from '../../lib/random.ts'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
-import { walk, type Place, type Volume } from './beneath.ts'
-import { pathOf, settleFolder } from './descriptors.ts'
-import { conflict, withMeaning } from './file-errors.ts'
-import { discard, newTemporaryName } from './temporaries.ts'
+import { resolveBeneath, type ResolvedPath, type VolumeRoot } from './beneath.ts'
+import { descriptorPath, syncFolder } from './descriptors.ts'
+import { conflictError, translateErrors } from './file-errors.ts'
+import { deleteTemporary, newTemporaryName } from './temporaries.ts'
 
-export type PutInPlace = {
+export type ReplaceOptions = {
   readonly names: VolumePath
   /** As the client wrote it. */
   readonly path: string
   readonly random: Random
   /** Refuses a target before anything is made; asked again before it is replaced. */
-  readonly check?: (target: Place) => void
+  readonly check?: (target: ResolvedPath) => void
   /** Makes it, under a name that is not there, whole and settled but for what `finish` does. */
-  readonly make: (folder: FileHandle, name: string) => Promise<Made>
+  readonly stage: (folder: FileHandle, name: string) => Promise<StagedFile>
 }
 /** What was made, still held; `finish` gives it to its owner, knowing what it replaces. */
-export type Made = AsyncDisposable & { finish(replaced: BigIntStats | null): Promise<void> }
+export type StagedFile = AsyncDisposable & { finish(replaced: BigIntStats | null): Promise<void> }
 
 /**
  * Makes a file or folder aside and puts it at its path by a rename, over a file that is there: whoever looks sees the old
  * one or the new one whole. Folders above are made only then, so that what fails leaves nothing behind.
  */
-export async function putInPlace(volume: Volume, options: PutInPlace): Promise<void> {
+export async function replaceAtomically(volume: VolumeRoot, options: ReplaceOptions): Promise<void> {
   const { names, path } = options
-  await using aim = await withMeaning(path, () => walk(volume, names, { path, last: 'follow', missing: 'tell' }))
+  await using aim = await translateErrors(path, () =>
+    resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'tell' }),
+  )
   checkTarget(aim, options)
   const temporary = newTemporaryName(options.random)
   try {
-    await using made = await options.make(aim.folder, temporary)
-    await withMeaning(path, async () => {
-      await using target = await walk(volume, names, { path, last: 'follow', missing: 'above' })
+    await using made = await options.stage(aim.folder, temporary)
+    await translateErrors(path, async () => {
+      await using target = await resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'above' })
       checkTarget(target, options)
       await made.finish(target.found?.stats ?? null)
-      await rename(pathOf(aim.folder, temporary), pathOf(target.folder, target.name ?? '.'))
-      await settleFolder(target.folder)
+      await rename(descriptorPath(aim.folder, temporary), descriptorPath(target.folder, target.name ?? '.'))
+      await syncFolder(target.folder)
     })
   } catch (error) {
-    await discard(aim.folder, temporary)
+    await deleteTemporary(aim.folder, temporary)
     throw error
   }
 }
 
-function checkTarget(target: Place, { path, check }: PutInPlace): void {
+function checkTarget(target: ResolvedPath, { path, check }: ReplaceOptions): void {
   const stats = target.found?.stats
-  if (stats?.isDirectory() === true) throw conflict(path, 'is a folder')
-  if (stats?.isFile() === false) throw conflict(path, 'is neither a file nor a folder')
+  if (stats?.isDirectory() === true) throw conflictError(path, 'is a folder')
+  if (stats?.isFile() === false) throw conflictError(path, 'is neither a file nor a folder')
   check?.(target)
 }

@@ -9,7 +9,7 @@ const CHUNK_BYTES = 256 * 1024
  * The first `sizeBytes` of an open file, read at the pace of whoever reads the stream. A file that has become shorter
  * breaks the stream off with an error, one that grows is cut. Ending or destroying the stream closes the file.
  */
-export function contentOf(handle: FileHandle, sizeBytes: number): Readable {
+export function streamFile(handle: FileHandle, sizeBytes: number): Readable {
   let sentBytes = 0
   const readMore = async (stream: Readable): Promise<void> => {
     const length = Math.min(CHUNK_BYTES, sizeBytes - sentBytes)

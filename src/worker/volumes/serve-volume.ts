@@ -9,7 +9,7 @@ import {
 } from '../../contract/volumes/volume-headers.ts'
 import { VOLUME_ROUTES, VolumeFileError, type VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { Log } from '../../lib/log.ts'
-import { makeIdleLimit, type IdleLimit } from './idle-limit.ts'
+import { makeIdleTimeout, type IdleTimeout } from './idle-limit.ts'
 
 export type ServeVolumeOptions = {
   readonly log: Log
@@ -21,7 +21,7 @@ export type ServeVolumeOptions = {
 
 const IDLE_LIMIT_MS = 60_000
 /** How Node tells of a stream that has ended too early. */
-const HANG_UPS: readonly string[] = ['ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET', 'EPIPE', 'ABORT_ERR']
+const DISCONNECT_CODES: readonly string[] = ['ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET', 'EPIPE', 'ABORT_ERR']
 
 /**
  * Serves a volume's files over a stream as `volume-protocol.ts` says: HTTP/1.1 in which this side is the server. Content
@@ -31,7 +31,7 @@ const HANG_UPS: readonly string[] = ['ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET',
  */
 export async function serveVolume(stream: Duplex, files: VolumeFiles, options: ServeVolumeOptions): Promise<void> {
   const server = createServer({ requestTimeout: 0, headersTimeout: 0, keepAliveTimeout: 0 })
-  const underWay = new Set<Promise<void>>()
+  const pending = new Set<Promise<void>>()
   const ended = new Promise<void>((resolve) => {
     // A client that sends no more has gone: it ends its side only when it drops the stream.
     finished(stream, { writable: false }, () => {
@@ -39,21 +39,21 @@ export async function serveVolume(stream: Duplex, files: VolumeFiles, options: S
     })
   })
   server.on('request', (request, response) => {
-    const served = serve({ request, response, files, idle, ...options }).finally(() => underWay.delete(served))
-    underWay.add(served)
+    const served = serve({ request, response, files, idle, ...options }).finally(() => pending.delete(served))
+    pending.add(served)
   })
   server.emit('connection', stream)
-  const idle = makeIdleLimit(stream, options.idleMs ?? IDLE_LIMIT_MS)
+  const idle = makeIdleTimeout(stream, options.idleMs ?? IDLE_LIMIT_MS)
   await ended
   stream.destroy()
-  await Promise.all(underWay)
+  await Promise.all(pending)
 }
 
 type Exchange = Pick<ServeVolumeOptions, 'log' | 'onChanged'> & {
   readonly request: IncomingMessage
   readonly response: ServerResponse
   readonly files: VolumeFiles
-  readonly idle: IdleLimit
+  readonly idle: IdleTimeout
 }
 
 type RouteName = keyof typeof VOLUME_ROUTES
@@ -138,17 +138,17 @@ function answerError({ request, response, log }: Exchange, error: unknown): void
     sendJson(response, 422, { code: error.code, message: error.message })
     return
   }
-  if (!isHangUp(error))
+  if (!isDisconnect(error))
     log.error({ err: error, method: request.method, url: request.url }, 'a request for files of a volume failed')
   if (response.headersSent) response.destroy()
   else sendJson(response, 500, { code: 'internal_error', message: 'the worker could not do it' })
 }
 
 /** A client that has enough, or breaks its upload off, drops the stream; that is no fault. */
-function isHangUp(error: unknown): boolean {
+function isDisconnect(error: unknown): boolean {
   if (!(error instanceof Error)) return false
-  const isOne = 'code' in error && HANG_UPS.includes(String(error.code))
-  return isOne || isHangUp(error.cause)
+  const isOne = 'code' in error && DISCONNECT_CODES.includes(String(error.code))
+  return isOne || isDisconnect(error.cause)
 }
 
 function sendJson(response: ServerResponse, status: number, body: unknown): void {

@@ -16,7 +16,7 @@ export interface VolumeStorage {
    */
   open(volume: WantedVolume): Promise<string>
   /** Puts caps in force on a volume that is here already; one that is not is no error. */
-  limit(volume: WantedVolume): Promise<void>
+  applyCaps(volume: WantedVolume): Promise<void>
   /** Deletes a volume with all that is in it. Rejects, and may be tried again, while something has it mounted. */
   remove(volume: VolumeKey): Promise<void>
   /** Every volume that lies here with what it takes. */

@@ -1,17 +1,17 @@
 import { unlink, type FileHandle } from 'node:fs/promises'
 import { runCommand, tryCommand } from '../../lib/run-command.ts'
 import type { Random } from '../../lib/random.ts'
-import { pathOf } from './descriptors.ts'
-import { isRefusal } from './file-errors.ts'
+import { descriptorPath } from './descriptors.ts'
+import { hasErrorCode } from './file-errors.ts'
 
 /**
  * What is written before it takes its place. It lies in the volume, so that taking its place is a rename and its bytes
- * count against the cap. Clients neither see nor reach such names; a killed worker leaves them for `sweepTemporaries`.
+ * count against the cap. Clients neither see nor reach such names; a killed worker leaves them for `deleteStaleTemporaries`.
  */
 const PREFIX = '.sandyard-unfinished-'
 const RANDOM_BYTES = 16
 /** The longest that deleting may take; a million files take about 10 s (coreutils on ext4, 2026-11). */
-const DELETE_LIMIT_MS = 600_000
+const DELETE_TIMEOUT_MS = 600_000
 const MS_PER_MINUTE = 60_000
 
 /** A name that nobody has and nobody can guess. */
@@ -25,12 +25,12 @@ export function isTemporaryName(name: string): boolean {
 }
 
 /** Deletes what is under a name, whatever it is; nothing there is no error. */
-export async function discard(folder: FileHandle, name: string): Promise<void> {
+export async function deleteTemporary(folder: FileHandle, name: string): Promise<void> {
   try {
-    await unlink(pathOf(folder, name))
+    await unlink(descriptorPath(folder, name))
   } catch (error) {
-    if (isRefusal(error, 'ENOENT')) return
-    if (!isRefusal(error, 'EISDIR', 'EPERM')) throw error
+    if (hasErrorCode(error, 'ENOENT')) return
+    if (!hasErrorCode(error, 'EISDIR', 'EPERM')) throw error
     await deleteTree(folder, name)
   }
 }
@@ -41,8 +41,8 @@ export async function discard(folder: FileHandle, name: string): Promise<void> {
  */
 export async function deleteTree(folder: FileHandle, name: string): Promise<boolean> {
   const result = await tryCommand('rm', ['-rf', '--one-file-system', '--', `./${name}`], {
-    timeoutMs: DELETE_LIMIT_MS,
-    cwd: String(pathOf(folder)),
+    timeoutMs: DELETE_TIMEOUT_MS,
+    cwd: String(descriptorPath(folder)),
   })
   return result.code === 0
 }
@@ -51,12 +51,12 @@ export async function deleteTree(folder: FileHandle, name: string): Promise<bool
  * Deletes what killed workers left unfinished in the volume at `root`: what was not written to for `olderThanMs`. With 0
  * nothing may be under way in it. It never follows a symlink and may be repeated.
  */
-export async function sweepTemporaries(root: string, olderThanMs: number): Promise<void> {
+export async function deleteStaleTemporaries(root: string, olderThanMs: number): Promise<void> {
   const age = olderThanMs === 0 ? [] : ['-mmin', `+${String(olderThanMs / MS_PER_MINUTE)}`]
   const hex = '[0-9a-f]'.repeat(RANDOM_BYTES * 2)
   const names = ['-name', `${PREFIX}${hex}`, ...age, '-prune']
   await runCommand('find', ['.', '-xdev', ...names, '-execdir', 'rm', '-rf', '--one-file-system', '--', '{}', '+'], {
-    timeoutMs: DELETE_LIMIT_MS,
+    timeoutMs: DELETE_TIMEOUT_MS,
     cwd: root,
   })
 }

@@ -1,10 +1,10 @@
 import type { BigIntStats } from 'node:fs'
 import type { FileHandle } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
-import { createFile } from './descriptors.ts'
-import { withMeaning } from './file-errors.ts'
-import { FILE_MODE, give, type Ownership } from './owners.ts'
-import type { Made } from './put-in-place.ts'
+import { createExclusively } from './descriptors.ts'
+import { translateErrors } from './file-errors.ts'
+import { FILE_MODE, setOwnership, type Ownership } from './owners.ts'
+import type { StagedFile } from './put-in-place.ts'
 
 /** Kept of a file that is replaced; set-user-id is not, as the kernel does on a write. */
 const KEPT_MODE_BITS = 0o1777n
@@ -13,18 +13,18 @@ const KEPT_MODE_BITS = 0o1777n
  * Writes a stream to a new file, at the pace of the disk. A refusal leaves the rest of `content` unread and the stream
  * open, so that its other side can still be told; a stream that breaks off rejects with an error of its own.
  */
-export async function makeFile(
+export async function stageFile(
   folder: FileHandle,
   name: string,
   from: { readonly path: string; readonly content: Readable; readonly uidShift: number },
-): Promise<Made & { readonly sizeBytes: number }> {
-  const handle = await withMeaning(from.path, () => createFile(folder, name))
+): Promise<StagedFile & { readonly sizeBytes: number }> {
+  const handle = await translateErrors(from.path, () => createExclusively(folder, name))
   try {
-    const sizeBytes = await fill(handle, from)
+    const sizeBytes = await writeStream(handle, from)
     return {
       sizeBytes,
       async finish(replaced) {
-        await give(handle, ownershipAfter(replaced, from.uidShift))
+        await setOwnership(handle, ownershipAfter(replaced, from.uidShift))
         await handle.sync() // its bytes must last before its name does
       },
       [Symbol.asyncDispose]: () => handle.close(),
@@ -35,16 +35,16 @@ export async function makeFile(
   }
 }
 
-async function fill(
+async function writeStream(
   handle: FileHandle,
   { path, content }: { readonly path: string; readonly content: Readable },
 ): Promise<number> {
   const chunks: AsyncIterator<Buffer> = content.iterator({ destroyOnReturn: false })
   let sizeBytes = 0
   try {
-    for (let next = await nextOf(chunks, path); next.done !== true; next = await nextOf(chunks, path)) {
+    for (let next = await nextChunk(chunks, path); next.done !== true; next = await nextChunk(chunks, path)) {
       const chunk = next.value
-      await withMeaning(path, () => writeAll(handle, chunk))
+      await translateErrors(path, () => writeAll(handle, chunk))
       sizeBytes += chunk.length
     }
   } finally {
@@ -59,7 +59,7 @@ async function writeAll(handle: FileHandle, chunk: Buffer): Promise<void> {
 }
 
 /** A failure of the sender is told apart from one of the disk: their codes may be the same. */
-async function nextOf(chunks: AsyncIterator<Buffer>, path: string): Promise<IteratorResult<Buffer>> {
+async function nextChunk(chunks: AsyncIterator<Buffer>, path: string): Promise<IteratorResult<Buffer>> {
   try {
     return await chunks.next()
   } catch (error) {

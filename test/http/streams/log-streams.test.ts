@@ -60,7 +60,7 @@ function make(whose: Caller, { start }: { readonly start: boolean }): Promise<Sa
 async function runOne(): Promise<{ readonly box: Sandbox; readonly out: LogStream; readonly err: LogStream }> {
   const box = await world.create()
   await untilStatus(box, 'running')
-  const writer = logs.of(box.id)
+  const writer = logs.writerOf(box.id)
   return { box, out: writer.stream('stdout'), err: writer.stream('stderr') }
 }
 
@@ -132,7 +132,7 @@ test('a stream ends plainly when its time is over, and the next one goes on behi
 
 test('sources, instants and a tail each leave out what they say, alone and together', async () => {
   const { box, out, err } = await runOne()
-  const writer = logs.of(box.id)
+  const writer = logs.writerOf(box.id)
   for (let count = 0; count < 6; count++) {
     out.write(Buffer.from(`o${String(count)}\n`))
     err.write(Buffer.from(`e${String(count)}\n`))
@@ -229,7 +229,7 @@ test('a key that is revoked ends what it follows, and a suspended organization m
   const guestKey = await addKey(deps, guest.org_id)
   const theirs = await make(guest, { start: true })
   await untilStatus(theirs, 'running')
-  logs.of(theirs.id).stream('stdout').write(Buffer.from('theirs\n'))
+  logs.writerOf(theirs.id).stream('stdout').write(Buffer.from('theirs\n'))
   await suspendOrg(deps, { org_id: guest.org_id, actor: OPERATOR }, 'unpaid')
   const read = await readLog(urlOf(theirs, '?follow=false'), guestKey)
   assert.deepEqual([texts(read.lines), read.hasEnded], [['stdout theirs\n'], true])

@@ -155,7 +155,7 @@ test('caps are put in force once, and those that fail are asked for again', asyn
   const [good, bad] = [newVolume(), newVolume()]
   const limited: WantedVolume[] = []
   live({
-    limit(volume) {
+    applyCaps(volume) {
       limited.push(volume)
       return volume === bad ? Promise.reject(new Error('the machine is busy')) : Promise.resolve()
     },

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { CborError, decodeCbor, encodeCbor } from '../../../src/worker/channel/cbor.ts'
 import { asBytes, asMap } from '../../../src/worker/channel/fields.ts'
-import { readUsualData, readUsualEnvelope } from '../../../src/worker/channel/usual-form.ts'
+import { fastDecodeData, fastDecodeEnvelope } from '../../../src/worker/channel/usual-form.ts'
 import {
   decodeData,
   decodeEnvelope,
@@ -219,17 +219,17 @@ test('what other encoders do is understood: any key order, indefinite lengths, w
 test('what is read in place is what the general decoder reads, and all else is left to that one', () => {
   const [whole] = framesOf([encodeMessage(1, 'core.fs.data', { data: Buffer.from('some data') })])
   assert.ok(whole)
-  assert.ok(readUsualEnvelope(whole.body) !== null)
+  assert.ok(fastDecodeEnvelope(whole.body) !== null)
   const mangled = fc.tuple(fc.nat(whole.body.length - 1), fc.nat(255), fc.nat(3), fc.boolean())
   fc.assert(
     fc.property(mangled, ([at, byte, cut, isChanged]) => {
       const body = Buffer.concat([whole.body.subarray(0, whole.body.length - cut), Buffer.alloc(isChanged ? 0 : cut)])
       if (isChanged && at < body.length) body.writeUInt8(byte, at)
-      const usual = readUsualEnvelope(body)
+      const usual = fastDecodeEnvelope(body)
       if (usual === null) return
       const { t: type, p: payload } = asMap(decodeCbor(body))
       assert.deepEqual([usual.type, [...usual.payload]], [type, [...asBytes(payload)]])
-      const data = readUsualData(usual.payload)
+      const data = fastDecodeData(usual.payload)
       if (data !== null) assert.deepEqual([...data], [...asBytes(asMap(decodeCbor(usual.payload))['data'])])
     }),
     { numRuns: 2000 },

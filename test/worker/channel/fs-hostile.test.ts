@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { PassThrough } from 'node:stream'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { makeGuestFiles } from '../../../src/worker/channel/files-by-process.ts'
+import { makeFilesClient } from '../../../src/worker/channel/files-by-process.ts'
 import { FileFailure } from '../../../src/worker/channel/guest-files.ts'
 import type { GuestFiles } from '../../../src/worker/channel/guest-files.ts'
 import type { GuestProcess } from '../../../src/worker/channel/guest.ts'
@@ -73,14 +73,14 @@ test('whatever the process says, every question ends, with an answer or a failur
   await fc.assert(
     fc.asyncProperty(said, fc.integer({ min: 1, max: 64 }), async (pieces, cut) => {
       const { process, says } = makeLiar()
-      const files = makeGuestFiles(process)
+      const files = makeFilesClient(process)
       const endings = QUESTIONS.map((ask) => ending(ask(files)))
       const bytes = Buffer.concat(pieces)
       for (let at = 0; at < bytes.length; at += cut) says.write(bytes.subarray(at, at + cut))
       says.end()
       await Promise.all(endings)
       await files.close()
-      assert.equal(files.isLost, true)
+      assert.equal(files.hasEnded, true)
       assert.equal(await ending(files.stat('/', { follow: true })), 'refused')
     }),
     { numRuns: 300 },
@@ -96,7 +96,7 @@ test('a reply that is longer than its question allows, or nobody’s, ends the p
     Buffer.from('000000000000000000', 'hex'),
   ]) {
     const { process, says } = makeLiar()
-    const files = makeGuestFiles(process)
+    const files = makeFilesClient(process)
     const question = files.stat('/', { follow: true })
     says.write(head.subarray(0, 9))
     await assert.rejects(question, /does not keep to its protocol/)
@@ -106,7 +106,7 @@ test('a reply that is longer than its question allows, or nobody’s, ends the p
 
 test('numbers that no file has are told as the nearest that can be', async () => {
   const { process, says } = makeLiar()
-  const files = makeGuestFiles(process)
+  const files = makeFilesClient(process)
   const question = files.stat('/', { follow: true })
   says.write(reply(0, 0, Buffer.alloc(36, 0xff)))
   assert.deepEqual(await question, { mode: 2 ** 32 - 1, uid: 2 ** 32 - 1, gid: 2 ** 32 - 1, size: 0, atime: -1, mtime: -1 }) // prettier-ignore

@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { makeGuestFiles } from '../../../src/worker/channel/files-by-process.ts'
+import { makeFilesClient } from '../../../src/worker/channel/files-by-process.ts'
 import type { Guest, GuestProcess } from '../../../src/worker/channel/guest.ts'
 import { connectFiles, namesOf, type FsClient } from '../../support/fs-client.ts'
 import { isAlive, makeLocalGuest, startFilesProcess } from '../../support/local-guest.ts'
@@ -35,7 +35,7 @@ function begin(t: TestContext): World {
     openFiles: async () => {
       const helper = await startFilesProcess(local)
       helpers.push(helper)
-      const files = makeGuestFiles(helper)
+      const files = makeFilesClient(helper)
       const read = files.read.bind(files)
       files.read = (...asked) => {
         pieces += 1

@@ -3,7 +3,7 @@ import { mkdir, readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { runCommand } from '../../../src/lib/run-command.ts'
-import { DEMO_REFERENCE, ensureDemoImage, makeDemoImage } from '../../../src/worker/images/demo.ts'
+import { DEMO_REFERENCE, ensureDemoImage, writeDemoImage } from '../../../src/worker/images/demo.ts'
 import { DEMO_PROGRAMS, findHostPrograms } from '../../../src/worker/images/demo-programs.ts'
 import { makeTestImage, writeLayout } from '../../support/test-image.ts'
 import { makeFolder, NEEDS_ROOT, openStore, wanted } from './setup.ts'
@@ -67,7 +67,7 @@ test(
     const dir = await makeFolder(t)
     const store = await openStore(join(dir, 'store'))
     const signal = AbortSignal.timeout(30_000)
-    await makeDemoImage({
+    await writeDemoImage({
       outDir: join(dir, 'old'),
       programs: { ...(await findHostPrograms(['sh'])), fingerprint: 'of another day' },
     })
@@ -83,8 +83,8 @@ test(
 test('the same programs give the same demo image, byte for byte', async (t) => {
   const dir = await makeFolder(t)
   const programs = await findHostPrograms(DEMO_PROGRAMS.slice(0, 3))
-  const first = await makeDemoImage({ outDir: join(dir, '1'), programs })
-  const second = await makeDemoImage({ outDir: join(dir, '2'), programs })
+  const first = await writeDemoImage({ outDir: join(dir, '1'), programs })
+  const second = await writeDemoImage({ outDir: join(dir, '2'), programs })
   assert.equal(first, second)
   assert.deepEqual(await readFile(join(dir, '1/index.json')), await readFile(join(dir, '2/index.json')))
 })

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { choosePlatform, parseImageDocument, parseManifest } from '../../../src/worker/images/manifest.ts'
+import { choosePlatform, parseImageConfigDocument, parseManifest } from '../../../src/worker/images/manifest.ts'
 import { parseChallenge } from '../../../src/worker/images/registry-auth.ts'
-import { mayLead } from '../../../src/worker/images/registry-transport.ts'
+import { isRedirectAllowed } from '../../../src/worker/images/registry-transport.ts'
 
 const DIGEST = `sha256:${'0'.repeat(64)}`
 const OTHER = `sha256:${'1'.repeat(64)}`
@@ -34,7 +34,7 @@ test('no address outside this machine may lead into it, nor to plain HTTP', () =
     ['http://127.0.0.1:5000/', 'https://registry.example/', true],
   ]
   for (const [from, to, expected] of allowed)
-    assert.equal(mayLead(new URL(from), new URL(to)), expected, `${from} to ${to}`)
+    assert.equal(isRedirectAllowed(new URL(from), new URL(to)), expected, `${from} to ${to}`)
 })
 
 test('a document that is no manifest, or two at once, is refused', () => {
@@ -78,7 +78,7 @@ test('an image configuration with nulls or nothing in it is read as one that say
   }
   for (const config of [undefined, null, {}, nulls]) {
     assert.deepEqual(
-      parseImageDocument(json({ os: 'linux', architecture: 'amd64', config, rootfs }), 'amd64', 'x').config,
+      parseImageConfigDocument(json({ os: 'linux', architecture: 'amd64', config, rootfs }), 'amd64', 'x').config,
       nothing,
     )
   }

@@ -8,7 +8,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { gzipSync } from 'node:zlib'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { runCommand } from '../../../src/lib/run-command.ts'
-import { SPARED_MS } from '../../../src/worker/images/layers.ts'
+import { GC_GRACE_MS } from '../../../src/worker/images/layers.ts'
 import { startRegistry } from '../../support/registry.ts'
 import { makeDockerArchive, makeLayerTar, makeTestImage, sha256, writeLayout } from '../../support/test-image.ts'
 import { makeFolder, NEEDS_ROOT, openStore, wanted } from './setup.ts'
@@ -96,7 +96,7 @@ test(
     await store.remove('localhost/one')
     await store.remove('localhost/one')
     assert.equal(await store.collectGarbage(new Set()), 0, 'what has just been handed out is on its way into a mount')
-    laterMs = SPARED_MS + 1_000
+    laterMs = GC_GRACE_MS + 1_000
     assert.equal(await store.collectGarbage(new Set(one.layers)), 0)
     assert.equal(await store.collectGarbage(new Set()), 1)
     assert.deepEqual((await store.resolve('localhost/two', wanted())).layers, two.layers)

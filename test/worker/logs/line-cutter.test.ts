@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { array, assert as hold, integer, property, string, uint8Array } from 'fast-check'
-import { makeLineCutter, MAX_LINE_BYTES } from '../../../src/worker/logs/line-cutter.ts'
+import { makeLineSplitter, MAX_LINE_BYTES } from '../../../src/worker/logs/line-cutter.ts'
 
 test('text keeps every character, however its bytes are split over chunks', () => {
   hold(
@@ -35,7 +35,7 @@ test('a line that is too long is cut between characters', () => {
 
 test('an unfinished line is given when it is asked for, but for a character that is not whole yet', () => {
   const lines: string[] = []
-  const cutter = makeLineCutter((line) => lines.push(line) > 0)
+  const cutter = makeLineSplitter((line) => lines.push(line) > 0)
   const euro = Buffer.from('€')
   cutter.write(Buffer.concat([Buffer.from('cost: '), euro.subarray(0, 2)]))
   cutter.flush()
@@ -46,7 +46,7 @@ test('an unfinished line is given when it is asked for, but for a character that
 
 test('bytes that were refused are counted, those that were held before included', () => {
   let room = 1
-  const cutter = makeLineCutter(() => room-- > 0)
+  const cutter = makeLineSplitter(() => room-- > 0)
   assert.equal(cutter.write(Buffer.from('half')), 0)
   assert.equal(cutter.write(Buffer.from(' line\nanother\nand a half')), 'another\nand a half'.length)
   cutter.write(Buffer.from('end'))
@@ -55,7 +55,7 @@ test('bytes that were refused are counted, those that were held before included'
 
 function cut(data: Buffer, sizes: readonly number[]): readonly string[] {
   const lines: string[] = []
-  const cutter = makeLineCutter((line) => lines.push(line) > 0)
+  const cutter = makeLineSplitter((line) => lines.push(line) > 0)
   let from = 0
   for (const size of sizes) {
     cutter.write(data.subarray(from, from + size))

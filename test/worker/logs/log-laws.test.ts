@@ -30,7 +30,7 @@ test('whatever is written, rotated, restarted and read in between, each kept ent
       try {
         for (const step of steps) {
           if (step.kind === 'write') {
-            const stream = logs.of(BOX).stream('stdout')
+            const stream = logs.writerOf(BOX).stream('stdout')
             for (let line = 0; line < step.lines; line++)
               stream.write(Buffer.from(`${String(written++).padEnd(step.width, ' ')}\n`))
           } else if (step.kind === 'restart') {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { LogEntry } from '../../../src/contract/streams/log-protocol.ts'
-import { logLines } from '../../../src/worker/logs/log-lines.ts'
+import { encodeLogLines } from '../../../src/worker/logs/log-lines.ts'
 
 test('entries that are there at once are sent together, and an entry is never kept for the next one', async () => {
   const gate = Promise.withResolvers<void>()
@@ -15,7 +15,7 @@ test('entries that are there at once are sent together, and an entry is never ke
       isLeft = true
     }
   }
-  const lines = logLines(entries(), { follows: true })
+  const lines = encodeLogLines(entries(), { follows: true })
   const pieces: string[] = []
   while (pieces.join('').split('\n').length <= 1_000) pieces.push((await lines.next()).value ?? assert.fail())
   assert.ok(pieces.length < 5, String(pieces.length))
@@ -32,7 +32,7 @@ test('what fails the entries fails the lines, behind all that came before', asyn
     await Promise.resolve()
     throw new Error('the disk is gone')
   }
-  const lines = logLines(entries(), { follows: false })
+  const lines = encodeLogLines(entries(), { follows: false })
   const seen: string[] = []
   await assert.rejects(async () => {
     for await (const piece of lines) seen.push(piece)

@@ -27,7 +27,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
 
   test('gives back what was written, by line, with its source and time, in order', async () => {
     const from = systemClock.now().toISOString()
-    logs.of(BOX).system('started')
+    logs.writerOf(BOX).system('started')
     write(logs, 'stdout', 'one\ntwo\n')
     write(logs, 'stderr', 'oh\n')
     write(logs, 'output', '$ ls\r\nno line feed')
@@ -53,14 +53,14 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 
   test('lies in a folder for the worker alone', async () => {
-    logs.of(BOX).system('started')
+    logs.writerOf(BOX).system('started')
     await readAll(logs, BOX)
     assert.equal(statSync(join(dir, BOX)).mode & 0o777, 0o700)
     for (const name of readdirSync(join(dir, BOX))) assert.equal(statSync(join(dir, BOX, name)).mode & 0o777, 0o600)
   })
 
   test('gives a line that is not finished after a moment', async () => {
-    logs.of(BOX).stream('output').write(Buffer.from('$ '))
+    logs.writerOf(BOX).stream('output').write(Buffer.from('$ '))
     await waitUntil(async () => textOf(await readAll(logs, BOX)) === '$ ')
   })
 
@@ -95,7 +95,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 
   test('is followed until the last run is over', async () => {
-    const writer = logs.of(BOX)
+    const writer = logs.writerOf(BOX)
     writer.openRun()
     writer.system('first')
     const seen: string[] = []
@@ -112,13 +112,13 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 
   test('is followed until the time that the reader has set', async () => {
-    logs.of(BOX).openRun()
+    logs.writerOf(BOX).openRun()
     const until = new Date(systemClock.now().getTime() + 300).toISOString()
     assert.deepEqual(await readAll(logs, BOX, { follows: true, until }), [])
   })
 
   test('is followed by a reader who leaves at any time, with the reason of its leaving', async () => {
-    logs.of(BOX).openRun()
+    logs.writerOf(BOX).openRun()
     const leave = new AbortController()
     const following = Array.fromAsync(logs.read(BOX, { ...EVERYTHING, follows: true }, leave.signal))
     leave.abort(new Error('I leave'))
@@ -130,10 +130,10 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     ;({ logs, dir, remove } = await makeTestLogs({ limits: { sandboxBytes: 64 * 1024 } }))
     write(logs, 'stdout', 'early\n')
     const reading = logs.read(BOX, { ...EVERYTHING, follows: true }, NEVER)[Symbol.asyncIterator]()
-    logs.of(BOX).openRun()
+    logs.writerOf(BOX).openRun()
     assert.equal((await reading.next()).value?.text, 'early\n')
     for (let line = 0; line < 5_000; line++) write(logs, 'stdout', `${String(line)}\n`)
-    logs.of(BOX).closeRun()
+    logs.writerOf(BOX).closeRun()
     const kept = (await readAll(logs, BOX)).map(({ text }) => text)
     const rest: string[] = []
     for (let next = await reading.next(); next.done !== true; next = await reading.next()) rest.push(next.value.text)
@@ -141,7 +141,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 
   test('that comes too fast is cut, says how much is missing, and takes more later', async () => {
-    const stream = logs.of(BOX).stream('stdout')
+    const stream = logs.writerOf(BOX).stream('stdout')
     const chunk = Buffer.from('y\n'.repeat(32 * 1024))
     const sentBytes = 640 * chunk.length
     for (let sent = 0; sent < sentBytes; sent += chunk.length) stream.write(chunk)
@@ -156,7 +156,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 
   test('that can not be written fails nobody, and says so once it can', async () => {
-    logs.of(BOX).system('before')
+    logs.writerOf(BOX).system('before')
     await readAll(logs, BOX)
     await logs.close()
     rmSync(join(dir, BOX), { recursive: true })
@@ -173,7 +173,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     appendFileSync(join(dir, BOX), 'not a folder')
     await assert.rejects(logs.discard(BOX), { code: 'ENOTDIR' })
     rmSync(join(dir, BOX))
-    logs.of(BOX).system('still here')
+    logs.writerOf(BOX).system('still here')
     assert.equal(textOf(await readAll(logs, BOX)), 'still here\n')
     await logs.discard(BOX)
     assert.equal(existsSync(join(dir, BOX)), false)
@@ -182,7 +182,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   test('whose files somebody deleted begins anew', async () => {
     const clock = makeTestClock(systemClock.now())
     const { logs: aging } = await makeTestLogs({ dir, clock })
-    const writer = aging.of(BOX)
+    const writer = aging.writerOf(BOX)
     writer.openRun()
     writer.system('before')
     await readAll(aging, BOX)
@@ -221,8 +221,8 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 
   test('is gone when it was discarded, and its followers end', async () => {
-    logs.of(BOX).openRun()
-    logs.of(BOX).system('here')
+    logs.writerOf(BOX).openRun()
+    logs.writerOf(BOX).system('here')
     const seen: string[] = []
     const following = follow(seen)
     await waitUntil(() => seen.length === 1)
@@ -238,11 +238,11 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     const { logs: aging } = await makeTestLogs({ dir, clock })
     const names = ['old', 'young', 'running'].map((name) => asId<SandboxId>(name))
     for (const name of names) {
-      aging.of(name).system('here')
+      aging.writerOf(name).system('here')
       await readAll(aging, name)
     }
-    aging.of(asId<SandboxId>('running')).openRun()
-    const old = new Date(systemClock.now().getTime() - LOG_LIMITS.keepMs)
+    aging.writerOf(asId<SandboxId>('running')).openRun()
+    const old = new Date(systemClock.now().getTime() - LOG_LIMITS.retentionMs)
     for (const name of ['old', 'running'])
       for (const file of readdirSync(join(dir, name))) utimesSync(join(dir, name, file), old, old)
     await waitUntil(() => {
@@ -261,7 +261,7 @@ function linkOf(fd: string): string {
 }
 
 function write(to: SandboxLogs, source: 'stdout' | 'stderr' | 'output', text: string): void {
-  const stream = to.of(BOX).stream(source)
+  const stream = to.writerOf(BOX).stream(source)
   stream.write(Buffer.from(text))
   stream.end()
 }

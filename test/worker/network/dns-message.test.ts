@@ -1,7 +1,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { answersQuery, isRebinding, readQuery, refusal, withId } from '../../../src/worker/network/dns-message.ts'
+import {
+  answersQuery,
+  isRebinding,
+  readQuery,
+  errorReply,
+  withMessageId,
+} from '../../../src/worker/network/dns-message.ts'
 
 function query(name: string, type = 1): Buffer {
   const labels = name.split('.').flatMap((label) => [Buffer.from([label.length]), Buffer.from(label)])
@@ -48,14 +54,14 @@ test('an answer is taken only for its own id and question', () => {
   const asked = query('a.example.com')
   assert.equal(answersQuery(answer('a.example.com', 1, '01010101'), asked), true)
   assert.equal(answersQuery(answer('A.Example.COM', 1, '01010101'), asked), true)
-  assert.equal(answersQuery(withId(answer('a.example.com', 1, '01010101'), 7), asked), false)
+  assert.equal(answersQuery(withMessageId(answer('a.example.com', 1, '01010101'), 7), asked), false)
   assert.equal(answersQuery(answer('b.example.com', 1, '01010101'), asked), false)
   assert.equal(answersQuery(answer('a.example.com', 28, '01010101'), asked), false)
   assert.equal(answersQuery(asked, asked), false)
 })
 
 test('a refusal repeats id and question, and says the code', () => {
-  const reply = refusal(query('a.example.com'), 5)
+  const reply = errorReply(query('a.example.com'), 5)
   assert.equal(reply.toString('hex', 0, 12), '123481850001000000000000')
   assert.deepEqual(reply.subarray(12), query('a.example.com').subarray(12))
 })
@@ -67,7 +73,7 @@ test('no bytes that a sandbox or a resolver sends make the reading fail', () => 
       readQuery(message)
       isRebinding(message)
       answersQuery(message, query('a.example.com'))
-      assert.ok(refusal(message, 1).length >= 12)
+      assert.ok(errorReply(message, 1).length >= 12)
     }),
     { numRuns: 2_000 },
   )

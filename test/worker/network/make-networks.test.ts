@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { makeNetworks } from '../../../src/worker/network/make-networks.ts'
+import { openSandboxNetworks } from '../../../src/worker/network/make-networks.ts'
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'
 import { runCommand } from '../../../src/lib/run-command.ts'
 import {
@@ -33,7 +33,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       host = startProber(null)
       cleanups.defer(() => host.close())
       await host.ask({ kind: 'serveTcp', host: '0.0.0.0', port: CONTROL_PLANE_PORT })
-      networks = await makeNetworks(cleanups.use(await networksOptions()))
+      networks = await openSandboxNetworks(cleanups.use(await networksOptions()))
       cleanups.defer(() => networks.close())
     })
     after(() => cleanups.disposeAsync())

@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { after, before, describe, test } from 'node:test'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { runCommand } from '../../../src/lib/run-command.ts'
-import { makeNetworks, removeNetworks } from '../../../src/worker/network/make-networks.ts'
+import { openSandboxNetworks, removeInstallationNetworks } from '../../../src/worker/network/make-networks.ts'
 import { probeNetwork } from '../../../src/worker/network/probe.ts'
 import { asId, type RunId } from '../../../src/domain/ids.ts'
 import { askUntil, ip, makeOutsideWorld, OUTSIDE, startProber, type Prober } from '../../support/network-world.ts'
@@ -30,8 +30,8 @@ if (isInOwnNetwork(import.meta.filename)) {
 
     test('after the last detach and close the machine is as it was before', async () => {
       const untouched = await traces()
-      await using options = await networksOptions({ readyAhead: 3 })
-      const networks = await makeNetworks(options)
+      await using options = await networksOptions({ prewarmCount: 3 })
+      const networks = await openSandboxNetworks(options)
       await attachInmate(networks, 'one', DEFAULT_NETWORK).then((inmate) => inmate[Symbol.asyncDispose]())
       await attachInmate(networks, 'off', { ...DEFAULT_NETWORK, enabled: false }).then((inmate) =>
         inmate[Symbol.asyncDispose](),
@@ -46,8 +46,8 @@ if (isInOwnNetwork(import.meta.filename)) {
     })
 
     test('a restarted worker adopts the networks of runs, with their flows', async () => {
-      await using options = await networksOptions({ readyAhead: 2 })
-      const first = await makeNetworks(options)
+      await using options = await networksOptions({ prewarmCount: 2 })
+      const first = await openSandboxNetworks(options)
       const run = asId<RunId>('adopted')
       const network = await first.attach(run, DEFAULT_NETWORK)
       const off = await first.attach(asId<RunId>('adopted-off'), { ...DEFAULT_NETWORK, enabled: false })
@@ -59,7 +59,7 @@ if (isInOwnNetwork(import.meta.filename)) {
         [network, off].map(({ netnsPath }) => netnsPath.slice('/run/netns/'.length)),
       )
 
-      const second = await makeNetworks(options)
+      const second = await openSandboxNetworks(options)
       assert.deepEqual((await second.list()).toSorted(), ['adopted', 'adopted-off'])
       assert.equal(await prober.ask({ kind: 'echo' }), 'echoed')
       assert.deepEqual(await second.attach(run, DEFAULT_NETWORK), network)
@@ -76,7 +76,7 @@ if (isInOwnNetwork(import.meta.filename)) {
 
     test('a run whose namespace was removed behind our back is not listed, and attaching makes it anew', async () => {
       await using options = await networksOptions()
-      const networks = await makeNetworks(options)
+      const networks = await openSandboxNetworks(options)
       const run = asId<RunId>('robbed')
       const network = await networks.attach(run, DEFAULT_NETWORK)
       await ip([`netns del ${network.netnsPath.slice('/run/netns/'.length)}`])
@@ -90,8 +90,8 @@ if (isInOwnNetwork(import.meta.filename)) {
     test('two installations live beside each other, each with a pool of its own, and neither reaches the other', async () => {
       await using oneOptions = await networksOptions({ namePrefix: 'one' })
       await using twoOptions = await networksOptions({ namePrefix: 'two' })
-      const one = await makeNetworks(oneOptions)
-      const two = await makeNetworks(twoOptions)
+      const one = await openSandboxNetworks(oneOptions)
+      const two = await openSandboxNetworks(twoOptions)
       const open = {
         ...DEFAULT_NETWORK,
         policy: { default_egress: 'allow', default_ingress: 'allow', rules: [] },
@@ -120,7 +120,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       const aside = startProber('/run/netns/aside')
       await aside.ask({ kind: 'serveTcp', host: '0.0.0.0', port: 80 })
       await using options = await networksOptions()
-      const networks = await makeNetworks(options)
+      const networks = await openSandboxNetworks(options)
       const wide = {
         ...DEFAULT_NETWORK,
         policy: { default_egress: 'allow', default_ingress: 'deny', rules: [] },
@@ -134,7 +134,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await networks.close()
 
       await runCommand('sh', ['-c', 'echo 1 > /proc/sys/net/ipv4/ip_forward'], LIMIT)
-      const onRouter = await makeNetworks(options)
+      const onRouter = await openSandboxNetworks(options)
       assert.equal(await askUntil(world, between, 'connected'), 'connected', 'a router stays a router')
       await onRouter.close()
       assert.equal(readFileSync('/proc/sys/net/ipv4/ip_forward', 'utf8').trim(), '1')
@@ -144,10 +144,10 @@ if (isInOwnNetwork(import.meta.filename)) {
     })
 
     test('a used-up pool is said, and a given-back slot serves again', async () => {
-      await using options = await networksOptions({ pool: '10.222.0.0/29', readyAhead: 0 })
-      await assert.rejects(makeNetworks(options), /IPv4 block/)
-      await using small = await networksOptions({ pool: '10.222.0.0/28', readyAhead: 0 })
-      const networks = await makeNetworks(small)
+      await using options = await networksOptions({ addressPool: '10.222.0.0/29', prewarmCount: 0 })
+      await assert.rejects(openSandboxNetworks(options), /IPv4 block/)
+      await using small = await networksOptions({ addressPool: '10.222.0.0/28', prewarmCount: 0 })
+      const networks = await openSandboxNetworks(small)
       const runs = ['a', 'b', 'c'].map((name) => asId<RunId>(name))
       await Promise.all(runs.map((run) => networks.attach(run, DEFAULT_NETWORK)))
       await assert.rejects(networks.attach(asId<RunId>('d'), DEFAULT_NETWORK), /used up/)
@@ -155,17 +155,17 @@ if (isInOwnNetwork(import.meta.filename)) {
       await networks.attach(asId<RunId>('d'), DEFAULT_NETWORK)
       assert.deepEqual((await networks.list()).toSorted(), ['a', 'c', 'd'])
       await networks.close()
-      await removeNetworks(small)
+      await removeInstallationNetworks(small)
     })
 
     test('a lost directory costs the networks of runs, and never leaves the host forwarding', async () => {
       const untouched = await traces()
       await using lost = await networksOptions()
-      const before = await makeNetworks(lost)
+      const before = await openSandboxNetworks(lost)
       await before.attach(asId<RunId>('lost'), DEFAULT_NETWORK)
       await before.close()
       await using options = await networksOptions()
-      const networks = await makeNetworks(options)
+      const networks = await openSandboxNetworks(options)
       assert.deepEqual(await networks.list(), [])
       await networks.close()
       assert.deepEqual(await traces(), untouched)
@@ -174,13 +174,13 @@ if (isInOwnNetwork(import.meta.filename)) {
     test('removing an installation ends the networks of its runs too', async () => {
       const untouched = await traces()
       await using options = await networksOptions()
-      const networks = await makeNetworks(options)
+      const networks = await openSandboxNetworks(options)
       await networks.attach(asId<RunId>('left'), DEFAULT_NETWORK)
       await networks.close()
       assert.notDeepEqual(await traces(), untouched)
-      await removeNetworks(options)
+      await removeInstallationNetworks(options)
       mkdirSync(options.dir, { recursive: true })
-      await removeNetworks(options)
+      await removeInstallationNetworks(options)
       assert.deepEqual(await traces(), untouched)
     })
   })

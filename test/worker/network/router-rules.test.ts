@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { localCommands, runCommand, type CommandRunner } from '../../../src/lib/run-command.ts'
-import { installation } from '../../../src/worker/network/installation.ts'
+import { networkNames } from '../../../src/worker/network/installation.ts'
 import { makeRouterRules } from '../../../src/worker/network/router-rules.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -10,7 +10,7 @@ const LIMIT = { timeoutMs: 10_000 }
 test('a change that comes the moment the last one is done is put in force too', async () => {
   let count = 0
   const run: CommandRunner['run'] = () => Promise.resolve({ code: 0, stdout: String(++count), stderr: '' })
-  const rules = makeRouterRules(installation('rules', { ...localCommands, run }))
+  const rules = makeRouterRules(networkNames('rules', { ...localCommands, run }))
   // The deeper who asks stands, the later it hears of its end, and asks again.
   const ask = (depth: number): Promise<void> => (depth === 0 ? rules.apply(['add table inet t']) : askAbove(depth))
   const askAbove = async (depth: number): Promise<void> => {
@@ -34,9 +34,9 @@ test('of changes that are put in force together, one that is refused takes no ot
     t.skip('network namespaces need root')
     return
   }
-  const names = installation('rules', localCommands)
-  await runCommand('ip', ['netns', 'add', names.router], LIMIT)
-  t.after(() => runCommand('ip', ['netns', 'delete', names.router], LIMIT))
+  const names = networkNames('rules', localCommands)
+  await runCommand('ip', ['netns', 'add', names.routerNamespace], LIMIT)
+  t.after(() => runCommand('ip', ['netns', 'delete', names.routerNamespace], LIMIT))
   const rules = makeRouterRules(names)
   await rules.apply(['add table inet t'])
   const changes = Array.from({ length: 9 }, (_, n) => [
@@ -48,7 +48,11 @@ test('of changes that are put in force together, one that is refused takes no ot
     ends.flatMap(({ status }, n) => (status === 'rejected' ? [n] : [])),
     [2, 6],
   )
-  const { stdout } = await runCommand('nsenter', [`--net=/run/netns/${names.router}`, 'nft', 'list', 'ruleset'], LIMIT)
+  const { stdout } = await runCommand(
+    'nsenter',
+    [`--net=/run/netns/${names.routerNamespace}`, 'nft', 'list', 'ruleset'],
+    LIMIT,
+  )
   assert.deepEqual(
     [...stdout.matchAll(/chain c(\d)/g)].map(([, n]) => Number(n)),
     [0, 1, 3, 4, 5, 7, 8],

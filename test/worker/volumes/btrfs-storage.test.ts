@@ -9,8 +9,8 @@ import { runCommand, tryCommand } from '../../../src/lib/run-command.ts'
 import { mountFolderOf } from '../../../src/worker/drivers/oci/run/leftovers.ts'
 import { mountPointsBelow } from '../../../src/worker/drivers/shared/mounts.ts'
 import { makeBtrfs } from '../../../src/worker/volumes/btrfs-commands.ts'
-import { whyNoPool } from '../../../src/worker/volumes/open-storage.ts'
-import { poolFileOf, poolMountOf } from '../../../src/worker/volumes/pool.ts'
+import { whyNoVolumePool } from '../../../src/worker/volumes/open-storage.ts'
+import { volumePoolFile, volumePoolMountPoint } from '../../../src/worker/volumes/pool.ts'
 import type { VolumeStorage } from '../../../src/worker/volumes/storage.ts'
 import {
   fill,
@@ -29,7 +29,7 @@ function assertAt(bytes: number, capMib: number): void {
   assert.ok(bytes <= capMib * MIB && bytes > (capMib - 1) * MIB, `${String(bytes / MIB)} MiB of ${String(capMib)}`)
 }
 
-const flaw = await whyNoPool()
+const flaw = await whyNoVolumePool()
 
 describe('volumes in a pool', { skip: flaw ?? false }, () => {
   let fixture: StorageFixture
@@ -86,12 +86,12 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     const volume = newVolume({ capacity_bytes: 16 * MIB })
     const file = join(await storage.open(volume), 'file')
     assertAt(await fill(file, 64), 16)
-    await storage.limit({ ...volume, capacity_bytes: 32 * MIB })
+    await storage.applyCaps({ ...volume, capacity_bytes: 32 * MIB })
     assertAt(await fill(file, 64), 32)
-    await storage.limit({ ...volume, capacity_bytes: 8 * MIB })
+    await storage.applyCaps({ ...volume, capacity_bytes: 8 * MIB })
     assertAt(statSync(file).size, 32)
     assert.ok((await fill(join(file, '..', 'other'), 4).catch(() => 0)) < MIB)
-    await storage.limit({ ...volume, capacity_bytes: null })
+    await storage.applyCaps({ ...volume, capacity_bytes: null })
     assert.equal(await fill(file, 64), 64 * MIB)
   })
 
@@ -99,15 +99,15 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     const volume = newVolume()
     const file = join(await storage.open(volume), 'file')
     assert.equal(await fill(file, 8), 8 * MIB)
-    await storage.limit({ ...volume, org_capacity_bytes: 24 * MIB })
+    await storage.applyCaps({ ...volume, org_capacity_bytes: 24 * MIB })
     assertAt(await fill(file, 64), 24)
-    await storage.limit(volume)
+    await storage.applyCaps(volume)
     assert.equal(await fill(file, 32), 32 * MIB)
   })
 
   test('caps for a volume that is not here make none', async () => {
     const volume = newVolume({ capacity_bytes: MIB })
-    await storage.limit(volume)
+    await storage.applyCaps(volume)
     assert.ok((await storage.measure()).every(({ volume_id }) => volume_id !== volume.volume_id))
   })
 
@@ -138,7 +138,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assert.ok((await storage.measure()).every(({ volume_id }) => volume_id !== volume.volume_id))
     const again = await storage.open(newVolume({ ...caps, org_id: volume.org_id }))
     await waitUntil(async () => (await fill(join(again, 'file'), 64)) > 39 * MIB)
-    const btrfs = makeBtrfs(poolMountOf(fixture.dir))
+    const btrfs = makeBtrfs(volumePoolMountPoint(fixture.dir))
     await waitUntil(async () => {
       await storage.measure()
       const [groups, subvolumes] = [await btrfs.groups({ isSynced: true }), await btrfs.subvolumes()]
@@ -157,7 +157,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     await assert.rejects(storage.remove(volume), /is mounted/)
     assert.ok(existsSync(path))
     await storage.close()
-    assert.ok((await mountPointsBelow(poolMountOf(fixture.dir))).length > 0, 'a pool in use stays mounted')
+    assert.ok((await mountPointsBelow(volumePoolMountPoint(fixture.dir))).length > 0, 'a pool in use stays mounted')
     holder.kill('SIGKILL')
     await once(holder, 'close')
     await storage.remove(volume)
@@ -211,29 +211,29 @@ describe('a pool', { skip: flaw ?? false }, () => {
     await earlier.close()
     assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.dir)), [])
     assert.ok(!existsSync(mountFolderOf(fixture.dir)))
-    assert.equal((await tryCommand('losetup', ['-j', poolFileOf(fixture.dir)], COMMAND)).stdout, '')
+    assert.equal((await tryCommand('losetup', ['-j', volumePoolFile(fixture.dir)], COMMAND)).stdout, '')
     await fixture.open()
     assert.equal(statSync(file).size, 4 * MIB)
     assertAt(await fill(file, 64), 16)
   })
 
   test('grows to a larger setting while volumes are in use, and stays when the setting is smaller', async () => {
-    const path = await (await fixture.open({ poolGib: 1 })).open(newVolume())
+    const path = await (await fixture.open({ volumePoolGib: 1 })).open(newVolume())
     const sizeOf = async (): Promise<number> => Number((await runCommand('df', ['-B1', '--output=size', path], COMMAND)).stdout.split('\n')[1]) // prettier-ignore
     assert.equal(await sizeOf(), 1024 * MIB)
-    const grown = await fixture.open({ poolGib: 3 })
+    const grown = await fixture.open({ volumePoolGib: 3 })
     assert.equal(await sizeOf(), 3 * 1024 * MIB)
     assert.match(grown.report.how, /3 GiB/)
-    assert.match((await fixture.open({ poolGib: 2 })).report.how, /3 GiB/)
-    assert.match((await fixture.open({ poolGib: null })).report.how, /3 GiB/)
+    assert.match((await fixture.open({ volumePoolGib: 2 })).report.how, /3 GiB/)
+    assert.match((await fixture.open({ volumePoolGib: null })).report.how, /3 GiB/)
   })
 
   test('goes on with what a killed worker had half done: a file without a file system, a volume without cap or owner', async () => {
     mkdirSync(fixture.dir, { recursive: true })
-    writeFileSync(`${poolFileOf(fixture.dir)}.new`, 'half')
+    writeFileSync(`${volumePoolFile(fixture.dir)}.new`, 'half')
     const storage = await fixture.open()
     const volume = newVolume({ capacity_bytes: 8 * MIB, org_capacity_bytes: 64 * MIB })
-    const root = poolMountOf(fixture.dir)
+    const root = volumePoolMountPoint(fixture.dir)
     await runCommand('btrfs', ['subvolume', 'create', join(root, volume.org_id)], COMMAND)
     await runCommand('btrfs', ['subvolume', 'create', join(root, volume.org_id, volume.volume_id)], COMMAND)
     const path = await storage.open(volume)
@@ -244,16 +244,16 @@ describe('a pool', { skip: flaw ?? false }, () => {
   })
 
   test('is of half of what is free when no size is set, and takes no room before it is used', async () => {
-    await fixture.open({ poolGib: null })
-    const { size, blocks } = statSync(poolFileOf(fixture.dir))
+    await fixture.open({ volumePoolGib: null })
+    const { size, blocks } = statSync(volumePoolFile(fixture.dir))
     assert.ok(size >= 1024 * MIB)
     assert.ok(blocks * 512 < 64 * MIB)
   })
 
   test('that can’t be opened is an end of it: volumes are never taken for empty ones', async () => {
     mkdirSync(fixture.dir, { recursive: true })
-    writeFileSync(poolFileOf(fixture.dir), 'no file system')
-    await assert.rejects(fixture.open({ poolGib: null }), /can't be reached/)
-    assert.equal(readFileSync(poolFileOf(fixture.dir), 'utf8'), 'no file system')
+    writeFileSync(volumePoolFile(fixture.dir), 'no file system')
+    await assert.rejects(fixture.open({ volumePoolGib: null }), /can't be reached/)
+    assert.equal(readFileSync(volumePoolFile(fixture.dir), 'utf8'), 'no file system')
   })
 })

@@ -19,7 +19,7 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { test } from 'node:test'
-import { sweepTemporaries } from '../../../src/worker/volumes/temporaries.ts'
+import { deleteStaleTemporaries } from '../../../src/worker/volumes/temporaries.ts'
 import {
   contentFrom,
   isRoot,
@@ -369,9 +369,9 @@ test('what a killed worker left unfinished is swept, files and folders, and noth
   )
   await symlink(volume.dir, join(root, 'out'))
   await writeFile(join(volume.dir, name), '')
-  await sweepTemporaries(root, 60_000)
+  await deleteStaleTemporaries(root, 60_000)
   assert.equal(unfinishedIn(root).length, 4, 'what is young may be under way')
-  await sweepTemporaries(root, 0)
+  await deleteStaleTemporaries(root, 0)
   assert.deepEqual(unfinishedIn(root), [`a/b/${name}x`])
   assert.equal(await textOf(files, '/a/b/file'), 'x')
   assert.ok(existsSync(join(volume.dir, name)))

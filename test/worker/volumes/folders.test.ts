@@ -31,10 +31,10 @@ test('a cap that plain folders can’t enforce is refused with the reason, and n
       storage.open(volume),
       /can't be enforced here: the quotas of a file system that machines share/,
     )
-    await assert.rejects(storage.limit(volume), /can't be enforced here/)
+    await assert.rejects(storage.applyCaps(volume), /can't be enforced here/)
     assert.ok(!existsSync(join(fixture.dir, 'shared', volume.org_id)))
   }
-  await storage.limit(newVolume())
+  await storage.applyCaps(newVolume())
 })
 
 test('a plain folder belongs to user 0 of the sandboxes, is measured, and is removed with all in it', async () => {

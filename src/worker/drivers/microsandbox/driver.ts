@@ -2,7 +2,7 @@ import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SeenRun, WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
-import { SENTENCES } from '../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import { StartError, type Driver } from '../driver.ts'
 import { readBootId } from '../shared/processes.ts'
 import { makeRunWatch } from '../shared/run-watch.ts'
@@ -83,7 +83,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
       const read = await records.read(run)
       const settled = read === null ? null : await settleOne(read)
       if (settled === null || settled.is_released) return settled
-      if (!settled.is_stop_requested) context.logs.of(settled.sandbox_id).system(SENTENCES.stopRequested)
+      if (!settled.is_stop_requested) context.logs.writerOf(settled.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
       const stopping: VmRecord = { ...settled, is_stop_requested: true }
       await records.write(stopping)
       watch.poke()

@@ -16,7 +16,7 @@ export type Outputs = {
 
 export type Followed = {
   readonly run: RunId
-  readonly sandbox: Parameters<SandboxLogs['of']>[0]
+  readonly sandbox: Parameters<SandboxLogs['writerOf']>[0]
   readonly folder: string
   readonly positionFile: string
 }
@@ -31,7 +31,7 @@ export function makeOutputs(deps: {
   return {
     follow({ run, sandbox, folder, positionFile }) {
       if (followers.has(run)) return
-      followers.set(run, followLog({ folder, positionFile, writer: deps.logs.of(sandbox), ...deps }))
+      followers.set(run, followLog({ folder, positionFile, writer: deps.logs.writerOf(sandbox), ...deps }))
     },
     async finish(run) {
       const follower = followers.get(run)

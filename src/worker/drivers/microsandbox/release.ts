@@ -2,7 +2,7 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
-import { SENTENCES } from '../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import { isAlive } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
@@ -32,8 +32,8 @@ export async function endWith(context: VmContext, record: VmRecord, outcome: Run
   await context.records.write(ended)
   await release(context, ended)
   await context.outputs.finish(record.run_id)
-  const log = context.logs.of(record.sandbox_id)
-  if (record.outcome === null) log.system(SENTENCES.ended(outcome))
+  const log = context.logs.writerOf(record.sandbox_id)
+  if (record.outcome === null) log.system(LIFECYCLE_LINES.ended(outcome))
   log.closeRun()
   const released: VmRecord = { ...ended, is_released: true }
   await context.records.write(released)

@@ -2,7 +2,7 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
-import { SENTENCES } from '../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import { attemptStart } from '../shared/attempt-start.ts'
 import { StartError } from '../driver.ts'
 import { newKeptRun } from '../shared/kept-run.ts'
@@ -27,7 +27,7 @@ export async function startVm(context: VmContext, wanted: WantedRun, signal: Abo
   const { idle_timeout_secs } = wanted.spec.lifecycle
   const record: VmRecord = { ...newKeptRun(wanted, context.bootId), idle_timeout_secs }
   await context.records.write(record)
-  context.logs.of(wanted.sandbox_id).openRun()
+  context.logs.writerOf(wanted.sandbox_id).openRun()
   await attemptStart({
     run: wanted.run_id,
     log: context.log,
@@ -63,7 +63,7 @@ async function bringUp(context: VmContext, wanted: WantedRun, { record, signal }
   const started: VmRecord = { ...record, facts, started: { vm, watcher, has_workload } }
   await records.write(started)
   followOutput(context, started)
-  context.logs.of(wanted.sandbox_id).system(SENTENCES.started)
+  context.logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.started)
 }
 
 /** Makes a sandbox's disk over its image and starts its virtual machine for the first time. */
@@ -79,7 +79,7 @@ async function makeDisk(context: VmContext, wanted: WantedRun, signal: AbortSign
   }
   const options = { policy: spec.pull_policy, auth: wanted.registry_auth, signal, onFetched }
   const image = await images.resolve(spec.image, options)
-  context.logs.of(wanted.sandbox_id).system(SENTENCES.image(image.reference, image.digest, how))
+  context.logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.image(image.reference, image.digest, how))
   const diskSizeMib =
     spec.resources.disk_size_mib ?? Math.min(settings.defaultDiskMib, default_disk_max_mib ?? Infinity)
   const isOfVolume = spec.mounts.some(({ guest }) => workdir === guest || workdir?.startsWith(`${guest}/`) === true)
@@ -112,7 +112,7 @@ async function ask(context: VmContext, wanted: WantedRun, { request, signal }: A
 
 /** Copies what a run's processes write into our own log, from where it was left; may be repeated. */
 export function followOutput(context: VmContext, record: VmRecord): void {
-  context.logs.of(record.sandbox_id).openRun()
+  context.logs.writerOf(record.sandbox_id).openRun()
   context.outputs.follow({
     run: record.run_id,
     sandbox: record.sandbox_id,

@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { SeenRun, WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import { debounce } from '../../../lib/when-quiet.ts'
-import { SENTENCES } from '../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import type { Driver } from '../driver.ts'
 import { makeHeldRuns } from '../shared/held-runs.ts'
 import { answerKnown, makeStarts } from '../shared/starts.ts'
@@ -74,7 +74,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       if (settled === null || settled.is_released) return settled
       const stopping: RunRecord = { ...settled, is_stop_requested: true }
       await records.write(stopping)
-      if (!settled.is_stop_requested) context.logs.of(settled.sandbox_id).system(SENTENCES.stopRequested)
+      if (!settled.is_stop_requested) context.logs.writerOf(settled.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
       watch.poke()
       await endProcesses(context, stopping, graceMs)
       return await endWith(context, stopping, { kind: 'stopped' })
@@ -119,7 +119,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
         },
         hold: () => activity.hold(run),
       }
-      return input.openGuestChannel(container, use, context.logs.of(record.sandbox_id))
+      return input.openGuestChannel(container, use, context.logs.writerOf(record.sandbox_id))
     },
     watch: (onChange) => watch.subscribe(onChange),
     async close() {

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec/spec.ts'
 import type { CommandRunner } from '../../../lib/run-command.ts'
-import { holdRoot } from '../../volumes/descriptors.ts'
+import { openRoot } from '../../volumes/descriptors.ts'
 import { withBindSource } from '../oci/rootfs/bind-source.ts'
 import { mount } from './mounts.ts'
 import { InTheWay } from '../oci/rootfs/root-tree.ts'
@@ -91,7 +91,7 @@ async function pinMount(spec: Mount, { pin, hasCompany }: Place, source: Source)
 type Where = { readonly pin: string; readonly commands: CommandRunner }
 
 async function pinVolume(spec: NamedMount, where: Where, folder: string): Promise<PinnedMount> {
-  const held = await holdRoot(folder)
+  const held = await openRoot(folder)
   try {
     return await pinHeld(spec, where, held)
   } finally {

@@ -33,7 +33,7 @@ describe('a microVM', { skip: whyNot ?? false }, () => {
   }
 
   before(async () => {
-    fixture = await makeMicroVmFixture({ of: () => writer })
+    fixture = await makeMicroVmFixture({ writerOf: () => writer })
     driver = await fixture.open()
   })
   afterEach(async () => {

@@ -129,7 +129,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
       launcher: makeLauncher(makeLog('silent')),
       pty: loadPtyBinding(),
     })
-    const client = connectAgent(guest, { deps: { capture: logs.of(wanted.sandbox_id) } })
+    const client = connectAgent(guest, { deps: { capture: logs.writerOf(wanted.sandbox_id) } })
     const script = { cmd: 'sh', args: ['-c', 'echo out; echo err >&2; printf unfinished'] }
     await client.finish(client.exec(script))
     assert.equal(await saidBy(wanted, 'stdout'), 'out\nunfinished')

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
-import { makeGuestFiles } from '../../../channel/files-by-process.ts'
+import { makeFilesClient } from '../../../channel/files-by-process.ts'
 import { FileFailure } from '../../../channel/guest-files.ts'
 import { ExecFailure } from '../../../channel/guest.ts'
 import type { Guest, GuestProcess } from '../../../channel/guest.ts'
@@ -107,7 +107,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       const plan = planTool(await readBase(), toolCommand('files.pl', [process.arch]))
       if (plan === null) throw new FileFailure(`files: ${NOT_OFFERED}`)
       try {
-        return makeGuestFiles(await start(plan, null))
+        return makeFilesClient(await start(plan, null))
       } catch (error) {
         if (!(error instanceof ExecFailure)) throw error
         throw new FileFailure(`files: ${error.message}`, { cause: error })

@@ -1,8 +1,8 @@
 import type { FileHandle } from 'node:fs/promises'
 import { VolumeFileError } from '../../../../contract/volumes/volume-protocol.ts'
 import { parseVolumePath } from '../../../../domain/volumes/volume-path.ts'
-import { walk, type Volume } from '../../../volumes/beneath.ts'
-import { withMeaning } from '../../../volumes/file-errors.ts'
+import { resolveBeneath, type VolumeRoot } from '../../../volumes/beneath.ts'
+import { translateErrors } from '../../../volumes/file-errors.ts'
 import { InTheWay } from './root-tree.ts'
 
 /**
@@ -11,7 +11,7 @@ import { InTheWay } from './root-tree.ts'
  * change meanwhile leads out of it. Rejects with `InTheWay`, in words for the sandbox's owner.
  */
 export async function withBindSource<T>(
-  volume: Volume,
+  volume: VolumeRoot,
   host: string,
   use: (held: FileHandle) => Promise<T>,
 ): Promise<T> {
@@ -24,9 +24,11 @@ export async function withBindSource<T>(
   return await use(place.found.handle)
 }
 
-async function reach(volume: Volume, host: string, names: readonly string[]): ReturnType<typeof walk> {
+async function reach(volume: VolumeRoot, host: string, names: readonly string[]): ReturnType<typeof resolveBeneath> {
   try {
-    return await withMeaning(host, () => walk(volume, names, { path: host, last: 'follow', missing: 'all' }))
+    return await translateErrors(host, () =>
+      resolveBeneath(volume, names, { path: host, lastSymlink: 'follow', ifMissing: 'all' }),
+    )
   } catch (error) {
     throw error instanceof VolumeFileError ? new InTheWay(error.message) : error
   }

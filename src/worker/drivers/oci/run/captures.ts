@@ -46,7 +46,7 @@ export function makeCaptures({ records, bootId, logs, clock, log }: CapturesDeps
 
   const begin = ({ run_id, sandbox_id, shim }: CapturedRun): void => {
     if (captures.has(run_id)) return
-    const writer = logs.of(sandbox_id)
+    const writer = logs.writerOf(sandbox_id)
     const paths = workloadPipes(records.folderOf(run_id))
     const pipes: Pipe[] = []
     captures.set(run_id, { pipes, shim, finishing: null })

@@ -1,7 +1,7 @@
 import { rename } from 'node:fs/promises'
 import type { WantedRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { Image } from '../../../images/image.ts'
-import { SENTENCES } from '../../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
 import { StartError } from '../../driver.ts'
 import type { OciContext } from '../context.ts'
@@ -77,7 +77,7 @@ async function resolveImage(context: OciContext, wanted: WantedRun, signal: Abor
   }
   const options = { policy: pull_policy, auth: wanted.registry_auth, signal, onFetched }
   const found = (await context.disks.pinnedImageOf(wanted.sandbox_id)) ?? (await context.images.resolve(image, options))
-  context.logs.of(wanted.sandbox_id).system(SENTENCES.image(found.reference, found.digest, how))
+  context.logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.image(found.reference, found.digest, how))
   return found
 }
 

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
-import { nulEnded } from '../../../processes/perl-process.ts'
-import { makePerlStarter } from '../../../processes/perl-starter.ts'
+import { encodeFields } from '../../../processes/perl-process.ts'
+import { makeProgramStarter } from '../../../processes/perl-starter.ts'
 import type { RuntimeExit } from '../exec/exec-status.ts'
 
 /**
@@ -35,7 +35,7 @@ const SCRIPT = join(import.meta.dirname, '../../../perl/launcher.pl')
  * starts nothing once the lease is over.
  */
 export function makeLauncher(log: Log, leaseFile: string | null = null): Launcher {
-  const perl = makePerlStarter<RuntimeExit>({
+  const perl = makeProgramStarter<RuntimeExit>({
     script: SCRIPT,
     args: leaseFile === null ? [] : [leaseFile],
     log,
@@ -50,7 +50,7 @@ export function makeLauncher(log: Log, leaseFile: string | null = null): Launche
         tellEnd(exit)
       }
       return new Promise((resolve, reject) => {
-        perl.ask(encodeRequest(files, command), {
+        perl.start(encodeRequest(files, command), {
           started: (pid) => {
             resolve({ pid, ended, isRunning: () => isRunning })
           },
@@ -67,5 +67,5 @@ export function makeLauncher(log: Log, leaseFile: string | null = null): Launche
 }
 
 function encodeRequest(files: readonly string[], command: readonly string[]): Buffer {
-  return Buffer.concat([Buffer.from([files.length]), nulEnded([...files, ...command])])
+  return Buffer.concat([Buffer.from([files.length]), encodeFields([...files, ...command])])
 }

@@ -85,7 +85,7 @@ function isToolbox(name: string): boolean {
 
 /** Goes on reading what a run that lives writes. */
 function adopt({ logs, captures }: OciContext, record: RunRecord, started: StartedRun | null): void {
-  logs.of(record.sandbox_id).openRun()
+  logs.writerOf(record.sandbox_id).openRun()
   captures.begin({ ...record, shim: started?.shim ?? null })
 }
 

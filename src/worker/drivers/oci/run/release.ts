@@ -3,7 +3,7 @@ import { rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { RunOutcome } from '../../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../../domain/ids.ts'
-import { SENTENCES } from '../../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
 import type { OciContext } from '../context.ts'
 import { unmountBelow } from '../../shared/mounts.ts'
 import { observe } from './observe.ts'
@@ -31,8 +31,8 @@ export async function endWith(context: OciContext, record: RunRecord, outcome: R
   await context.captures.finish(record)
   const ended: RunRecord = { ...record, outcome }
   await context.records.write(ended)
-  const log = context.logs.of(record.sandbox_id)
-  if (record.outcome === null) log.system(SENTENCES.ended(outcome))
+  const log = context.logs.writerOf(record.sandbox_id)
+  if (record.outcome === null) log.system(LIFECYCLE_LINES.ended(outcome))
   log.closeRun()
   await release(context, ended)
   const released: RunRecord = { ...ended, is_released: true }

@@ -1,5 +1,5 @@
 import type { WantedRun } from '../../../../contract/workers/worker-protocol.ts'
-import { SENTENCES } from '../../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
 import { attemptStart } from '../../shared/attempt-start.ts'
 import { StartError } from '../../driver.ts'
 import { newKeptRun } from '../../shared/kept-run.ts'
@@ -18,7 +18,7 @@ import { isScriptName } from '../../shared/system-files.ts'
 export async function startRun(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
   const record: RunRecord = { ...newKeptRun(wanted, context.bootId), spec: wanted.spec, image: null }
   await context.records.write(record)
-  context.logs.of(wanted.sandbox_id).openRun()
+  context.logs.writerOf(wanted.sandbox_id).openRun()
   await attemptStart({
     run: wanted.run_id,
     log: context.log,
@@ -51,7 +51,7 @@ async function bringUp(context: OciContext, wanted: WantedRun, { record, signal 
     signal,
   }
   const { shim, init } = await launchShim(shimInput)
-  context.logs.of(wanted.sandbox_id).system(SENTENCES.started)
+  context.logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.started)
   context.captures.begin({ ...record, shim })
   watch.lap('runtime')
   const started = { uid_shift: context.settings.uidShift, runtime, shim, init }
