@@ -1,9 +1,9 @@
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
-import { whatIsMissing } from '../../src/worker/drivers/oci/run/probe.ts'
+import { findMissingOciRequirements } from '../../src/worker/drivers/oci/run/probe.ts'
 
 /** Why real sandboxes can't run here, or null. */
 export function ociUnavailableReason(): string | null {
   if (process.getuid?.() !== 0) return 'needs root'
-  const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
+  const missing = findMissingOciRequirements(DEFAULT_OCI_SETTINGS.initBinary)
   return missing.length === 0 ? null : missing.join('; ')
 }

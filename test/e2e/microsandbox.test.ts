@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { release } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
-import { whatMicroVmsLack } from '../../src/worker/drivers/microsandbox/installation.ts'
+import { findMissingMicroVmRequirements } from '../../src/worker/drivers/microsandbox/installation.ts'
 import { runMsb } from '../support/msb.ts'
 import { DEMO_IMAGE, loadSdk, type Sdk } from '../support/sdk.ts'
 import { startServer, type RealServer } from '../support/server.ts'
@@ -11,7 +11,7 @@ import { waitUntil } from '../support/wait.ts'
 
 // The first steps of the unmodified public client with a server whose sandboxes are virtual machines.
 
-const lacks = await whatMicroVmsLack()
+const lacks = await findMissingMicroVmRequirements()
 
 describe('sandboxes that are virtual machines', { skip: lacks.length === 0 ? false : lacks.join('; ') }, () => {
   let server: RealServer

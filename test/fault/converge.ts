@@ -47,7 +47,7 @@ function whatIsLeft({ seen, machines }: World): string | null {
   const open = openBySandbox(now)
   const held = new Map(
     machines.flatMap((machine) =>
-      [...machine.world.runs.values()].map((run) => [run.seen.run_id, { machine, run }] as const),
+      [...machine.world.runs.values()].map((run) => [run.observed.run_id, { machine, run }] as const),
     ),
   )
   for (const { id, status, home_worker_id } of now.sandboxes.values()) {
@@ -67,7 +67,7 @@ function whatIsLeft({ seen, machines }: World): string | null {
     const there = held.get(run.id)
     if (status === 'starting') return `${id} is starting`
     if (there === undefined || there.machine.id !== run.worker_id) return `${id} runs nowhere`
-    if (there.run.seen.phase !== 'running') return `${id} runs, and its worker has it ${there.run.seen.phase}`
+    if (there.run.observed.phase !== 'running') return `${id} runs, and its worker has it ${there.run.observed.phase}`
     held.delete(run.id)
   }
   for (const [id, { machine }] of held) return `${machine.name} still holds ${id}`

@@ -140,12 +140,12 @@ export function makeMachine(
 
   const alive: Machine['alive'] = () =>
     [...held.runs.values()]
-      .filter(({ seen }) => seen.phase !== 'ended')
-      .map(({ wanted, seen }) => ({
-        run_id: seen.run_id,
-        sandbox_id: seen.sandbox_id,
-        vcpus: wanted.spec.resources.vcpus,
-        memory_mib: wanted.spec.resources.memory_mib,
+      .filter(({ observed }) => observed.phase !== 'ended')
+      .map(({ desired, observed }) => ({
+        run_id: observed.run_id,
+        sandbox_id: observed.sandbox_id,
+        vcpus: desired.spec.resources.vcpus,
+        memory_mib: desired.spec.resources.memory_mib,
       }))
 
   return {

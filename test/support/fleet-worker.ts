@@ -6,7 +6,7 @@ import { runCommand } from '../../src/lib/run-command.ts'
 import { readJson } from '../../src/worker/drivers/shared/json-file.ts'
 import { cgroupFolderOf } from '../../src/worker/drivers/oci/run/cgroup.ts'
 import { cgroupParentOf } from '../../src/worker/drivers/oci/run/leftovers.ts'
-import type { RunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
+import type { OciRunRecord } from '../../src/worker/drivers/oci/run/run-records.ts'
 import { findLeftovers } from './leftovers.ts'
 import { spawnProgram } from './server.ts'
 import { waitUntil } from './wait.ts'
@@ -138,7 +138,7 @@ async function runningIn(dataDir: string): Promise<readonly RunningSandbox[]> {
   const runs = existsSync(base) ? readdirSync(base) : []
   const live = runs.filter((run) => [run, join(run, 'c')].some((group) => hasProcesses(join(base, group))))
   const records = live.map((run) =>
-    readJson<Pick<RunRecord, 'sandbox_id' | 'started'>>(join(dataDir, 'sandboxes/runs', run, 'state.json')),
+    readJson<Pick<OciRunRecord, 'sandbox_id' | 'started'>>(join(dataDir, 'sandboxes/runs', run, 'state.json')),
   )
   return (await Promise.all(records)).flatMap((record, at) =>
     record === null

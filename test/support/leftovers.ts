@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { tryCommand } from '../../src/lib/run-command.ts'
-import { mountFolderOf, parentName } from '../../src/worker/drivers/oci/run/leftovers.ts'
+import { mountFolderOf, folderHash } from '../../src/worker/drivers/oci/run/leftovers.ts'
 import { mountPointsBelow } from '../../src/worker/drivers/shared/mounts.ts'
 
 const COMMAND_TIMEOUT_MS = 10_000
@@ -29,8 +29,8 @@ export async function findLeftovers(dataDir: string): Promise<readonly string[]>
     ...tables.map((line) => `packet filter ${line}`),
     ...namesIn('/run/netns', (name) => name.startsWith(`sy-${prefix}-`)).map((name) => `network namespace ${name}`),
     ...namesIn(join(dataDir, 'runtime/crun')).map((name) => `container ${name}`),
-    ...cgroupsOf(parentName(sandboxesDir)).map((path) => `cgroup ${path}`),
-    ...processesNaming([dataDir, parentName(sandboxesDir)]).map((line) => `process ${line}`),
+    ...cgroupsOf(folderHash(sandboxesDir)).map((path) => `cgroup ${path}`),
+    ...processesNaming([dataDir, folderHash(sandboxesDir)]).map((line) => `process ${line}`),
   ]
 }
 

@@ -5,7 +5,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
-import type { Images } from '../../src/worker/drivers/oci/context.ts'
+import type { ImageResolver } from '../../src/worker/drivers/oci/context.ts'
 import { mountPointsBelow } from '../../src/worker/drivers/shared/mounts.ts'
 import type { MicrosandboxDriverInput } from '../../src/worker/drivers/microsandbox/context.ts'
 import { makeMicrosandboxDriver } from '../../src/worker/drivers/microsandbox/driver.ts'
@@ -13,12 +13,12 @@ import {
   findInstallation,
   vmEnvironment,
   vmPaths,
-  whatMicroVmsLack,
-  type Installation,
+  findMissingMicroVmRequirements,
+  type MicrosandboxInstallation,
 } from '../../src/worker/drivers/microsandbox/installation.ts'
 import { SDK_CALL_MARK } from '../../src/worker/drivers/microsandbox/sdk-client.ts'
 import { findProcesses } from '../../src/worker/drivers/microsandbox/vm-process.ts'
-import { openVmRecords } from '../../src/worker/drivers/microsandbox/vm-records.ts'
+import { openVmRunRecords } from '../../src/worker/drivers/microsandbox/vm-records.ts'
 import { WORKLOAD_MARK } from '../../src/worker/drivers/microsandbox/workload-order.ts'
 import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts'
 import { openImageStore } from '../../src/worker/images/store.ts'
@@ -30,7 +30,7 @@ const UID_SHIFT = 200_000
 
 /** Why no microVM can run here, or null; then they run. */
 export async function whyNoMicroVms(): Promise<string | null> {
-  const lacks = await whatMicroVmsLack()
+  const lacks = await findMissingMicroVmRequirements()
   return lacks.length === 0 ? null : `NO microVM WAS STARTED: ${lacks.join('; ')}. npm run test:microvm runs this`
 }
 
@@ -39,7 +39,7 @@ export type MicroVmFixture = {
   readonly dir: string
   readonly home: string
   readonly stateDir: string
-  readonly installation: Installation
+  readonly installation: MicrosandboxInstallation
   open(overrides?: Partial<MicrosandboxDriverInput>): Promise<Driver>
   /** Runs a command in a sandbox by the runtime's own exec. */
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
@@ -76,7 +76,7 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'of'> = makeNoL
         ...overrides,
       }),
     async exec(run, command) {
-      const record = await (await openVmRecords(stateDir)).read(run)
+      const record = await (await openVmRunRecords(stateDir)).read(run)
       if (record === null) throw new Error('no such run')
       const args = ['exec', '-q', vmPaths(home, record.sandbox_id).name, '--', ...command]
       return await tryCommand(installation.msb, args, { timeoutMs: 120_000, env: vmEnvironment(home), input: '' })
@@ -109,7 +109,7 @@ async function findOwn(words: readonly string[], home: string): Promise<readonly
 
 async function makeImages(
   dir: string,
-): Promise<{ readonly forDriver: Images; readonly digests: () => Promise<readonly string[]> }> {
+): Promise<{ readonly forDriver: ImageResolver; readonly digests: () => Promise<readonly string[]> }> {
   const log = makeLog('silent')
   const deps = { dir, uidShift: UID_SHIFT, clock: systemClock, log, defaultRegistry: 'registry.example' }
   const store = await openImageStore(deps)

@@ -7,7 +7,7 @@ import type { WantedRun } from '../../src/contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, SandboxSpec, TmpfsMount } from '../../src/domain/spec/spec.ts'
 import { StartError } from '../../src/worker/drivers/driver.ts'
 import { isInstalled } from './oci-driver.ts'
-import { runVolume, wantedRun } from './wanted-run.ts'
+import { runVolume, makeDesiredRun } from './wanted-run.ts'
 
 const PLAIN: MountOptions = { readonly: false, noexec: false, nosuid: false, nodev: false }
 const SHARE = { stat_virtualization: 'strict', host_permissions: 'private' } as const
@@ -28,9 +28,9 @@ export function tmpfs(guest: string, options: Partial<MountOptions> = {}): Tmpfs
 }
 
 /** A wish for a run with these mounts, and with every volume that they name. */
-export function wantedWithMounts(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): WantedRun {
+export function desiredRunWithMounts(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): WantedRun {
   const names = new Set(mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : [])))
-  return { ...wantedRun({ mounts, ...more }), volumes: [null, ...names].map(runVolume) }
+  return { ...makeDesiredRun({ mounts, ...more }), volumes: [null, ...names].map(runVolume) }
 }
 
 /** Checks that a start failed for a mount's sake, in words that name no path of this machine. */

@@ -21,12 +21,12 @@ import { systemRandom } from '../../src/lib/random.ts'
 import { localCommands, runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import { StartError, type Driver } from '../../src/worker/drivers/driver.ts'
 import type { Container } from '../../src/worker/drivers/oci/exec/container.ts'
-import { DEFAULT_OCI_SETTINGS, type Images, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
-import { READY_PREFIX } from '../../src/worker/drivers/oci/disk/disk.ts'
+import { DEFAULT_OCI_SETTINGS, type ImageResolver, type OciSettings } from '../../src/worker/drivers/oci/context.ts'
+import { POOLED_DISK_PREFIX } from '../../src/worker/drivers/oci/disk/disk.ts'
 import { makeCommandHelper } from '../../src/worker/processes/command-helper.ts'
 import { makeLauncher } from '../../src/worker/drivers/oci/run/launcher.ts'
 import { makeOciDriver } from '../../src/worker/drivers/oci/driver.ts'
-import { parentName } from '../../src/worker/drivers/oci/run/leftovers.ts'
+import { folderHash } from '../../src/worker/drivers/oci/run/leftovers.ts'
 import { mountPointsBelow } from '../../src/worker/drivers/shared/mounts.ts'
 import { processCapabilities } from '../../src/worker/drivers/oci/run/capabilities.ts'
 import { sandboxEnvironment } from '../../src/worker/drivers/shared/environment.ts'
@@ -103,7 +103,7 @@ export async function makeOciFixture(
     chownSync(volume, UID_SHIFT, UID_SHIFT)
     buildLayer(layer)
   }
-  const prefix = `sy${parentName(stateDir).slice(0, 6)}-`
+  const prefix = `sy${folderHash(stateDir).slice(0, 6)}-`
   const runtime = await findRuntime({
     name: testRuntime(),
     searchPath: process.env['PATH'] ?? '',
@@ -173,21 +173,21 @@ export async function makeOciFixture(
     },
     cpuCgroupOf(run) {
       const root = existsSync('/sys/fs/cgroup/cpu') ? '/sys/fs/cgroup/cpu' : '/sys/fs/cgroup'
-      return join(root, 'sandyard', parentName(stateDir), run)
+      return join(root, 'sandyard', folderHash(stateDir), run)
     },
     async leftovers() {
-      const own = join('/run/sandyard', parentName(stateDir))
+      const own = join('/run/sandyard', folderHash(stateDir))
       const mounts = (await mountPointsBelow(own)).filter(
         (point) =>
-          point !== own && ![READY_PREFIX, TOOLBOX_PREFIX].some((prefix) => point.startsWith(join(own, prefix))),
+          point !== own && ![POOLED_DISK_PREFIX, TOOLBOX_PREFIX].some((prefix) => point.startsWith(join(own, prefix))),
       )
       const namespaces = existsSync('/run/netns')
         ? (await readdir('/run/netns')).filter((name) => name.startsWith(prefix))
         : []
       const loops = (await tryCommand('losetup', ['-a'], { timeoutMs: 5000 })).stdout
         .split('\n')
-        .filter((line) => line.includes(stateDir) && !line.includes(READY_PREFIX))
-      return [...mounts, ...namespaces, ...loops, ...cgroupsOf(parentName(stateDir))]
+        .filter((line) => line.includes(stateDir) && !line.includes(POOLED_DISK_PREFIX))
+      return [...mounts, ...namespaces, ...loops, ...cgroupsOf(folderHash(stateDir))]
     },
     async remove() {
       for (const name of existsSync('/run/netns') ? await readdir('/run/netns') : []) {
@@ -199,7 +199,7 @@ export async function makeOciFixture(
   return fixture
 }
 
-function makeImages(layer: string, image: { config: ImageConfig }): Images {
+function makeImages(layer: string, image: { config: ImageConfig }): ImageResolver {
   return {
     async resolve(reference, { signal }) {
       if (reference.endsWith('/slow')) await systemClock.sleep(30_000, signal)

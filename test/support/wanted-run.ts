@@ -7,7 +7,7 @@ import { makeUuids } from '../../src/lib/uuid.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
 /** A wish for a new run of a new sandbox. */
-export function wantedRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId): WantedRun {
+export function makeDesiredRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId): WantedRun {
   const uuids = makeUuids(systemClock, systemRandom)
   return {
     run_id: asId<RunId>(uuids.next()),

@@ -2,7 +2,7 @@ import { access, constants } from 'node:fs/promises'
 import { once } from '../../lib/once.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
-import { whatIsMissing, whatToolboxLacks } from '../../worker/drivers/oci/run/probe.ts'
+import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../worker/drivers/oci/run/probe.ts'
 import { probeNetwork } from '../../worker/network/probe.ts'
 import { chooseStorage } from '../../worker/volumes/open-storage.ts'
 import type { Call, Command } from './command.ts'
@@ -39,15 +39,15 @@ async function runDoctor({ config }: Call): Promise<number> {
       return config.dataDir
     }),
     await check('OCI runtime', async () => {
-      const { isolation, passedOver } = await getRuntime()
-      return [isolation, ...passedOver.map((flaw) => `passed over: ${flaw}`)].join('; ')
+      const { isolation, unusable } = await getRuntime()
+      return [isolation, ...unusable.map((flaw) => `passed over: ${flaw}`)].join('; ')
     }),
     await check('programs', () => {
-      const missing = whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)
+      const missing = findMissingOciRequirements(DEFAULT_OCI_SETTINGS.initBinary)
       return missing.length === 0 ? Promise.resolve('all there') : Promise.reject(new Error(missing.join('; ')))
     }),
     await check('files', () => {
-      const missing = whatToolboxLacks()
+      const missing = findMissingToolboxPrograms()
       if (missing.length > 0) return Promise.reject(new Error(`no files of sandboxes: ${missing.join(', ')}`))
       return Promise.resolve('perl serves the files of sandboxes')
     }),

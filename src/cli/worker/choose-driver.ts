@@ -3,10 +3,14 @@ import { join } from 'node:path'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { Config } from '../../config.ts'
 import { fieldsNeedingOtherAbilities } from '../../domain/spec/required-abilities.ts'
-import { findInstallation, isolationOf, whatMicroVmsLack } from '../../worker/drivers/microsandbox/installation.ts'
+import {
+  findInstallation,
+  describeIsolation,
+  findMissingMicroVmRequirements,
+} from '../../worker/drivers/microsandbox/installation.ts'
 import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-plan.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
-import { OCI_ABILITIES, whatIsMissing } from '../../worker/drivers/oci/run/probe.ts'
+import { OCI_ABILITIES, findMissingOciRequirements } from '../../worker/drivers/oci/run/probe.ts'
 import type { FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
 import { microVmFolder, ociFolder } from './start-worker.ts'
 
@@ -62,15 +66,15 @@ async function surveyMicrosandbox(config: Config): Promise<DriverSurvey> {
   const installation = findInstallation()
   return {
     name: 'microsandbox',
-    isolation: installation === null ? '' : isolationOf(installation.version),
-    missing: await whatMicroVmsLack(),
+    isolation: installation === null ? '' : describeIsolation(installation.version),
+    missing: await findMissingMicroVmRequirements(),
     refusedFields: fieldsNeedingOtherAbilities(MICROSANDBOX_ABILITIES),
     hasSandboxes: await hasEntries(join(microVmFolder(config), 'kept')),
   }
 }
 
 async function surveyOci(config: Config, getRuntime: () => Promise<FoundRuntime>): Promise<DriverSurvey> {
-  const missing = [...whatIsMissing(DEFAULT_OCI_SETTINGS.initBinary)]
+  const missing = [...findMissingOciRequirements(DEFAULT_OCI_SETTINGS.initBinary)]
   let isolation = ''
   try {
     isolation = (await getRuntime()).isolation

@@ -44,7 +44,7 @@ export async function openOciDriver(
   }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
 ): Promise<Driver> {
   const runtime = await getRuntime()
-  for (const flaw of runtime.passedOver) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
+  for (const flaw of runtime.unusable) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
   const helper = makeCommandHelper(log)
   const networks = await openSandboxNetworks({
     dir: join(config.dataDir, 'network'),

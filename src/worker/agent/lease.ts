@@ -6,7 +6,7 @@
 import { readFileSync } from 'node:fs'
 import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
 import type { Clock } from '../../lib/clock.ts'
-import { readJson, writeWhole } from '../drivers/shared/json-file.ts'
+import { readJson, writeJsonAtomically } from '../drivers/shared/json-file.ts'
 import { readBootId } from '../drivers/shared/processes.ts'
 import { makeTurns } from '../drivers/shared/turns.ts'
 
@@ -43,14 +43,14 @@ export async function openLease(path: string): Promise<Lease> {
   const found = await readJson<Written>(path)
   let overAtMs = found?.boot === boot ? found.over_at_ms : 0
   const turns = makeTurns()
-  if (overAtMs === 0) await writeWhole(path, { boot, over_at_ms: 0 } satisfies Written)
+  if (overAtMs === 0) await writeJsonAtomically(path, { boot, over_at_ms: 0 } satisfies Written)
   return {
     nowMs: sinceBootMs,
     async renew(sentAtMs) {
       await turns.take(path, async () => {
         const wantedMs = sentAtMs + SELF_FENCE_MS
         if (wantedMs <= overAtMs) return
-        await writeWhole(path, { boot, over_at_ms: wantedMs } satisfies Written)
+        await writeJsonAtomically(path, { boot, over_at_ms: wantedMs } satisfies Written)
         overAtMs = wantedMs
       })
     },

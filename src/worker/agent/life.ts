@@ -1,7 +1,7 @@
 import { makeUuids, uuidTimeMs } from '../../lib/uuid.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Random } from '../../lib/random.ts'
-import { readJson, writeWhole } from '../drivers/shared/json-file.ts'
+import { readJson, writeJsonAtomically } from '../drivers/shared/json-file.ts'
 
 type LifeDeps = { readonly clock: Clock; readonly random: Random }
 
@@ -12,7 +12,7 @@ type LifeDeps = { readonly clock: Clock; readonly random: Random }
 export async function beginLife(deps: LifeDeps, path: string): Promise<string> {
   const found = await readJson<{ readonly life: string }>(path)
   const life = nextLife(deps, found?.life ?? null)
-  await writeWhole(path, { life })
+  await writeJsonAtomically(path, { life })
   return life
 }
 

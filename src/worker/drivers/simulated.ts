@@ -23,7 +23,7 @@ export type SimulatedBehaviour = {
 }
 
 /** Starts at once, runs until it is stopped. */
-export const CALM: SimulatedBehaviour = {
+export const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
   startDelayMs: 0,
   startFailure: null,
   stopDelayMs: 0,
@@ -36,7 +36,7 @@ export type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partia
 
 /** Behaviour by image reference: that of the first rule that matches, over `CALM`. */
 export function behaviourByImage(rules: readonly BehaviourRule[]): (run: WantedRun) => SimulatedBehaviour {
-  return (run) => ({ ...CALM, ...rules.find((rule) => rule.image.test(run.spec.image))?.behaviour })
+  return (run) => ({ ...DEFAULT_BEHAVIOUR, ...rules.find((rule) => rule.image.test(run.spec.image))?.behaviour })
 }
 
 /** The machine that simulated drivers pretend to be: it outlives them, as sandboxes outlive a worker. */
@@ -48,7 +48,7 @@ export type SimulatedWorld = {
   end(run: RunId, outcome: RunOutcome): void
 }
 
-type SimulatedRun = { readonly wanted: WantedRun; readonly startedAtMs: number; readonly seen: SeenRun }
+type SimulatedRun = { readonly desired: WantedRun; readonly startedAtMs: number; readonly observed: SeenRun }
 
 /** An empty world. */
 export function makeSimulatedWorld(): SimulatedWorld {
@@ -60,8 +60,8 @@ export function makeSimulatedWorld(): SimulatedWorld {
     onChange,
     end(id, outcome) {
       const run = runs.get(id)
-      if (run === undefined || run.seen.phase === 'ended') return
-      runs.set(id, { ...run, seen: { ...run.seen, phase: 'ended', outcome } })
+      if (run === undefined || run.observed.phase === 'ended') return
+      runs.set(id, { ...run, observed: { ...run.observed, phase: 'ended', outcome } })
       for (const call of onChange) call()
     },
   }
@@ -81,7 +81,7 @@ export type SimulatedInput = {
 
 /** A driver that runs nothing: for tests, benchmarks and trying the API. It says so wherever a person looks. */
 export function makeSimulatedDriver(input: SimulatedInput): Driver {
-  const { clock, world = makeSimulatedWorld(), capacity = LARGE_MACHINE, behaviourOf = () => CALM } = input
+  const { clock, world = makeSimulatedWorld(), capacity = LARGE_MACHINE, behaviourOf = () => DEFAULT_BEHAVIOUR } = input
   const { logs = makeNoLogs() } = input
   const closing = new AbortController()
   const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
@@ -94,35 +94,35 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     reason: 'cancelled',
     message: 'the worker ended during the start',
   }
-  for (const [id, { seen }] of world.runs) if (seen.phase === 'starting') world.end(id, cutShort)
+  for (const [id, { observed }] of world.runs) if (observed.phase === 'starting') world.end(id, cutShort)
 
-  const open = new Set<RunId>()
-  const tellLogs = (): void => {
-    for (const [id, { wanted, seen }] of world.runs) {
-      const writer = logs.writerOf(wanted.sandbox_id)
-      if (seen.phase !== 'ended' && !open.has(id)) {
-        open.add(id)
+  const openLogs = new Set<RunId>()
+  const writeLogs = (): void => {
+    for (const [id, { desired, observed }] of world.runs) {
+      const writer = logs.writerOf(desired.sandbox_id)
+      if (observed.phase !== 'ended' && !openLogs.has(id)) {
+        openLogs.add(id)
         writer.openRun()
-      } else if (seen.outcome !== undefined && open.delete(id)) {
-        writer.system(LIFECYCLE_LINES.ended(seen.outcome))
+      } else if (observed.outcome !== undefined && openLogs.delete(id)) {
+        writer.system(LIFECYCLE_LINES.ended(observed.outcome))
         writer.closeRun()
       }
     }
   }
-  tellLogs()
-  world.onChange.add(tellLogs)
+  writeLogs()
+  world.onChange.add(writeLogs)
 
   const put = (id: RunId, run: SimulatedRun): void => {
     world.runs.set(id, run)
     for (const call of world.onChange) call()
   }
-  const see = ({ wanted, startedAtMs, seen }: SimulatedRun): SeenRun => {
-    const { idle_timeout_secs } = wanted.spec.lifecycle
+  const observe = ({ desired, startedAtMs, observed }: SimulatedRun): SeenRun => {
+    const { idle_timeout_secs } = desired.spec.lifecycle
     const isExpired =
-      seen.phase === 'running' &&
+      observed.phase === 'running' &&
       idle_timeout_secs !== null &&
       clock.monotonicMs() - startedAtMs >= idle_timeout_secs * 1000
-    return isExpired ? { ...seen, is_idle_expired: true } : seen
+    return isExpired ? { ...observed, is_idle_expired: true } : observed
   }
   const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
     const behaviour = behaviourOf(wanted)
@@ -134,21 +134,21 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     }
     const run = { wanted, startedAtMs: clock.monotonicMs(), seen }
     put(wanted.run_id, run)
-    const failure = await delayed(behaviour, signal)
+    const failure = await waitForStart(behaviour, signal)
     if (failure !== null) {
       const { reason, message } = failure
       world.end(wanted.run_id, { kind: 'start_failed', reason, message })
       throw failure
     }
     // What ended while it started, by itself or by whoever ended it, stays so.
-    if (world.runs.get(wanted.run_id)?.seen.phase !== 'starting')
+    if (world.runs.get(wanted.run_id)?.observed.phase !== 'starting')
       throw new StartError('host', 'the run ended while it started')
     world.stored.add(wanted.sandbox_id)
     logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.started)
-    put(wanted.run_id, { ...run, startedAtMs: clock.monotonicMs(), seen: { ...seen, phase: 'running' } })
-    if (behaviour.endsAfterMs !== null) own(endLater(wanted.run_id, behaviour.endsAfterMs, behaviour.outcome))
+    put(wanted.run_id, { ...run, startedAtMs: clock.monotonicMs(), observed: { ...seen, phase: 'running' } })
+    if (behaviour.endsAfterMs !== null) trackEnd(endLater(wanted.run_id, behaviour.endsAfterMs, behaviour.outcome))
   }
-  const delayed = async (behaviour: SimulatedBehaviour, signal: AbortSignal): Promise<StartError | null> => {
+  const waitForStart = async (behaviour: SimulatedBehaviour, signal: AbortSignal): Promise<StartError | null> => {
     const cancelled = new StartError('cancelled', 'the start was cancelled')
     if (signal.aborted) return cancelled
     try {
@@ -170,7 +170,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     }
     world.end(id, outcome)
   }
-  const own = (work: Promise<void>): void => {
+  const trackEnd = (work: Promise<void>): void => {
     const kept = work.finally(() => ends.delete(kept))
     ends.add(kept)
   }
@@ -179,10 +179,10 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     start?.abort.abort(new Error('the run was stopped'))
     await Promise.allSettled([start?.done])
     const run = world.runs.get(id)
-    if (run === undefined || run.seen.phase === 'ended') return
-    put(id, { ...run, seen: { ...run.seen, phase: 'stopping' } })
-    logs.writerOf(run.wanted.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
-    const { ignoresTerm, stopDelayMs } = behaviourOf(run.wanted)
+    if (run === undefined || run.observed.phase === 'ended') return
+    put(id, { ...run, observed: { ...run.observed, phase: 'stopping' } })
+    logs.writerOf(run.desired.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
+    const { ignoresTerm, stopDelayMs } = behaviourOf(run.desired)
     const waitMs = ignoresTerm ? graceMs : Math.min(stopDelayMs, graceMs)
     if (waitMs > 0) await clock.sleep(waitMs)
     world.end(id, { kind: 'stopped' })
@@ -195,13 +195,13 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
         report: { name: 'simulated', isolation: ISOLATION, abilities: ABILITIES, images: [] },
         capacity,
       }),
-    list: () => Promise.resolve([...world.runs.values()].map(see)),
+    list: () => Promise.resolve([...world.runs.values()].map(observe)),
     listStored: () => Promise.resolve([...world.stored]),
     async start(wanted, signal) {
       const inFlight = starts.get(wanted.run_id)
       if (inFlight !== undefined) return await inFlight.done
       const known = world.runs.get(wanted.run_id)
-      if (known !== undefined) return refuseEnded(known.seen)
+      if (known !== undefined) return throwIfEnded(known.observed)
       const abort = new AbortController()
       const done = begin(wanted, AbortSignal.any([signal, abort.signal])).finally(() => starts.delete(wanted.run_id))
       starts.set(wanted.run_id, { done, abort })
@@ -213,14 +213,14 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       if (world.runs.delete(id)) for (const call of world.onChange) call()
     },
     discard(sandbox) {
-      const held = [...world.runs.values()].find((run) => run.wanted.sandbox_id === sandbox)
+      const held = [...world.runs.values()].find((run) => run.desired.sandbox_id === sandbox)
       if (held !== undefined)
-        return Promise.reject(new Error(`sandbox ${sandbox} has run ${held.wanted.run_id}: remove it first`))
+        return Promise.reject(new Error(`sandbox ${sandbox} has run ${held.desired.run_id}: remove it first`))
       world.stored.delete(sandbox)
       return Promise.resolve()
     },
     openChannel(id): Promise<Duplex> {
-      const isRunning = world.runs.get(id)?.seen.phase === 'running'
+      const isRunning = world.runs.get(id)?.observed.phase === 'running'
       return Promise.reject(
         new Error(isRunning ? 'a simulated sandbox runs nothing and takes no commands' : `run ${id} is not running`),
       )
@@ -235,7 +235,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     },
     async close() {
       closing.abort()
-      world.onChange.delete(tellLogs)
+      world.onChange.delete(writeLogs)
       for (const onChange of watching) world.onChange.delete(onChange)
       for (const start of starts.values()) start.abort.abort(new Error('the worker is closing'))
       await Promise.allSettled([...ends, ...[...starts.values()].map((start) => start.done)])
@@ -247,7 +247,7 @@ const LARGE_MACHINE: Capacity = { vcpus: 256, memory_mib: 1_048_576, disk_mib: 1
 
 const ISOLATION = 'SIMULATED: no isolation, nothing runs'
 
-function refuseEnded(seen: SeenRun): void {
+function throwIfEnded(seen: SeenRun): void {
   if (seen.phase !== 'ended') return
   const { outcome } = seen
   if (outcome?.kind === 'start_failed') throw new StartError(outcome.reason, outcome.message)

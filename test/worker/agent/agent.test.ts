@@ -27,7 +27,7 @@ import { rejectOnAbort } from '../../support/never-wanted.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
-import { wantedRun } from '../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../support/wanted-run.ts'
 import { makeWorkerWorld, type LifeOptions, type WorkerWorld } from '../../support/worker-world.ts'
 
 const never = new AbortController().signal
@@ -79,7 +79,9 @@ async function runAnother(): Promise<void> {
 }
 
 function heldOf(id: SandboxId): readonly string[] {
-  return [...machine.runs.values()].filter(({ seen }) => seen.sandbox_id === id).map(({ seen }) => seen.phase)
+  return [...machine.runs.values()]
+    .filter(({ observed }) => observed.sandbox_id === id)
+    .map(({ observed }) => observed.phase)
 }
 
 test('a sandbox lives its whole life: started, running, stopped, started again, deleted, its disk discarded', async () => {
@@ -110,7 +112,7 @@ test('a workload that ends by itself is seen within a second, with its exit code
   live()
   const { id } = await world.create()
   await waitForStatus(id, 'running')
-  const run = [...machine.runs.keys()].find((key) => machine.runs.get(key)?.seen.sandbox_id === id)
+  const run = [...machine.runs.keys()].find((key) => machine.runs.get(key)?.observed.sandbox_id === id)
   assert.ok(run !== undefined)
   const fromMs = systemClock.monotonicMs()
   machine.end(run, { kind: 'exited', code: 3 })
@@ -123,7 +125,7 @@ test('a worker that is replaced adopts what runs, and removes what nobody wants'
   const { id } = await world.create()
   await waitForStatus(id, 'running')
   await endLife()
-  const stray = wantedRun()
+  const stray = makeDesiredRun()
   await openDriver().start(stray, never)
   live()
   await waitUntil(() => !machine.runs.has(stray.run_id))
@@ -185,9 +187,9 @@ test('a worker goes on while the control plane is away, and tells what happened 
   const { id: other } = await world.create()
   await Promise.all([waitForStatus(id, 'running'), waitForStatus(other, 'running')])
   await world.goAway()
-  const run = [...machine.runs.values()].find(({ seen }) => seen.sandbox_id === id)
+  const run = [...machine.runs.values()].find(({ observed }) => observed.sandbox_id === id)
   assert.ok(run)
-  machine.end(run.seen.run_id, { kind: 'exited', code: 0 })
+  machine.end(run.observed.run_id, { kind: 'exited', code: 0 })
   await world.comeBack()
   await waitForStatus(id, 'stopped')
   assert.equal((await world.statusOf(other)).status, 'running')
@@ -282,7 +284,7 @@ test('an answer that never comes keeps no news from being told', async () => {
     },
   })
   await waitUntil(() => !isFirst)
-  const stray = wantedRun() // news, and nothing that the control plane wants
+  const stray = makeDesiredRun() // news, and nothing that the control plane wants
   await openDriver().start(stray, never)
   const fromMs = systemClock.monotonicMs()
   await runAnother()
@@ -300,7 +302,7 @@ test('a report that was overtaken on its way moves nothing', async () => {
     connection.sync(reportOf(world.worker_id, { life, seq, seen }), never)
   await report(
     2,
-    [...machine.runs.values()].map(({ seen }) => seen),
+    [...machine.runs.values()].map(({ observed }) => observed),
   )
   const { wanted, discard, streams } = await report(1, [])
   assert.deepEqual({ wanted, discard, streams }, { wanted: null, discard: [], streams: [] })
@@ -331,7 +333,7 @@ test('a step that fails is tried again, but not in a tight loop', async () => {
       return tries <= 2 ? Promise.reject(new Error('the machine is busy')) : driver.remove(run)
     },
   })
-  const stray = wantedRun()
+  const stray = makeDesiredRun()
   const fromMs = systemClock.monotonicMs()
   await driver.start(stray, never)
   await waitUntil(() => !machine.runs.has(stray.run_id))

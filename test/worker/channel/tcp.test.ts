@@ -10,7 +10,7 @@ import { describe, test } from 'node:test'
 import fc from 'fast-check'
 import { makeLog } from '../../../src/lib/log.ts'
 import type { Guest, GuestProcess } from '../../../src/worker/channel/guest.ts'
-import { startPiped } from '../../../src/worker/drivers/oci/exec/exec-carrier.ts'
+import { startExecOnPipes } from '../../../src/worker/drivers/oci/exec/exec-carrier.ts'
 import { makeLauncher } from '../../../src/worker/drivers/oci/run/launcher.ts'
 import { makeFifoPool } from '../../../src/worker/drivers/oci/run/fifo-pool.ts'
 import { connectByProcess } from '../../../src/worker/drivers/oci/exec/tcp-connect.ts'
@@ -491,7 +491,7 @@ test('a connection whose reader comes late ends, though the sandbox says more th
   const script = `echo connected >&2; head -c ${String(bytes)} /dev/zero; sleep 0.2; echo eof ${String(bytes)} >&2; printf more; cat >/dev/null`
   const { promise: exited, resolve } = Promise.withResolvers<number>()
   const start = async (): Promise<GuestProcess> => {
-    const carrier = await startPiped({ pool, launcher }, ['sh', '-c', script])
+    const carrier = await startExecOnPipes({ fifoPool, launcher }, ['sh', '-c', script])
     void carrier.ended.then(({ code }) => {
       resolve(code ?? -1)
     })

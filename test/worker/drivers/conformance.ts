@@ -5,7 +5,7 @@ import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
 import type { Mount, SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { StartError, type Driver } from '../../../src/worker/drivers/driver.ts'
-import { named, tmpfs, wantedWithMounts } from '../../support/mounts.ts'
+import { named, tmpfs, desiredRunWithMounts } from '../../support/mounts.ts'
 import { TIMEOUT_FACTOR } from '../../support/pace.ts'
 
 /** What the suite needs of a driver to try it. */
@@ -212,7 +212,7 @@ type RunningSubject = ConformanceSubject & { readonly run: NonNullable<Conforman
 function describeMounts(subject: RunningSubject, promise: Promised): void {
   const { run } = subject
   const withMounts = (mounts: readonly Mount[], sandbox?: SandboxId): WantedRun => ({
-    ...wantedWithMounts(mounts),
+    ...desiredRunWithMounts(mounts),
     ...(sandbox === undefined ? {} : { sandbox_id: sandbox }),
     run_id: subject.wanted().run_id,
   })

@@ -10,7 +10,7 @@ import {
 } from '../../../src/worker/drivers/simulated.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { makeTestLogs, readAll } from '../../support/logs.ts'
-import { wantedRun } from '../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../support/wanted-run.ts'
 import { describeConformance, find } from './conformance.ts'
 
 const behaviourOf = behaviourByImage([
@@ -33,7 +33,7 @@ describeConformance({
   name: 'simulated',
   whyNot: null,
   open: () => Promise.resolve(open(shared)),
-  wanted: wantedRun,
+  wanted: makeDesiredRun,
   specs: { failing: { image: 'local/missing' }, slow: { image: 'local/slow' }, endsWith7: { image: 'local/ends' } },
   run: null,
   leftovers: () => Promise.resolve([]),
@@ -41,7 +41,7 @@ describeConformance({
 
 test('a simulated sandbox says that nothing runs, and takes no channel', async () => {
   const driver = open(makeSimulatedWorld())
-  const wanted = wantedRun()
+  const wanted = makeDesiredRun()
   await driver.start(wanted, new AbortController().signal)
   assert.match((await driver.probe()).report.isolation, /SIMULATED/)
   await assert.rejects(driver.openChannel(wanted.run_id), /simulated/)
@@ -51,7 +51,7 @@ test('a simulated sandbox says that nothing runs, and takes no channel', async (
 test('a fault put into the world ends a run as told', async () => {
   const world = makeSimulatedWorld()
   const driver = open(world)
-  const wanted = wantedRun()
+  const wanted = makeDesiredRun()
   await driver.start(wanted, new AbortController().signal)
   world.end(wanted.run_id, { kind: 'out_of_memory' })
   assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'out_of_memory' })
@@ -62,8 +62,8 @@ test('what happens to a simulated sandbox is in its log, and its followers end w
   const { logs, remove } = await makeTestLogs()
   const world = makeSimulatedWorld()
   const driver = makeSimulatedDriver({ world, clock: systemClock, logs })
-  const first = wantedRun()
-  const second = wantedRun({}, first.sandbox_id)
+  const first = makeDesiredRun()
+  const second = makeDesiredRun({}, first.sandbox_id)
   await driver.start(first, new AbortController().signal)
   const following = readAll(logs, first.sandbox_id, { follows: true })
   await driver.stop(first.run_id, 0)

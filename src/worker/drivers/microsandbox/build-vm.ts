@@ -1,12 +1,12 @@
 import type { MountBuilder, NetworkBuilder, PatchBuilder, SandboxBuilder } from 'microsandbox'
-import type { VmMount, VmPatch, VmPlan } from './vm-plan.ts'
+import type { VmMount, VmPatch, VmConfig } from './vm-plan.ts'
 
 type Mounting = InstanceType<typeof MountBuilder>
 type Patching = InstanceType<typeof PatchBuilder>
 type Networking = InstanceType<typeof NetworkBuilder>
 
 /** Tells a plan to the SDK's builder. Every field of a plan is used here; nothing else is set. */
-export function buildVm(builder: SandboxBuilder, plan: VmPlan): SandboxBuilder {
+export function applyVmConfig(builder: SandboxBuilder, plan: VmConfig): SandboxBuilder {
   builder
     .detached(true) // it outlives the process that starts it
     .ephemeral(false) // what goes, goes by the driver
@@ -86,7 +86,7 @@ function withMode({ mode, replace }: { readonly mode: number | null; readonly re
   return mode === null ? { replace } : { mode, replace }
 }
 
-function buildNetwork(builder: Networking, network: NonNullable<VmPlan['network']>): Networking {
+function buildNetwork(builder: Networking, network: NonNullable<VmConfig['network']>): Networking {
   builder.enabled(true).strict(network.strict).policyJson(JSON.stringify(network.policy))
   if (network.max_connections !== null) builder.maxConnections(network.max_connections)
   return builder

@@ -2,13 +2,13 @@ import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
-import type { Images } from '../oci/context.ts'
-import type { Installation } from './installation.ts'
-import type { Kept } from './kept.ts'
-import type { Msb } from './msb.ts'
-import type { Outputs } from './output.ts'
+import type { ImageResolver } from '../oci/context.ts'
+import type { MicrosandboxInstallation } from './installation.ts'
+import type { StoredSandboxes } from './kept.ts'
+import type { MsbCli } from './msb.ts'
+import type { OutputCaptures } from './output.ts'
 import type { VmImages } from './vm-images.ts'
-import type { VmRecords } from './vm-records.ts'
+import type { VmRunRecords } from './vm-records.ts'
 
 /** What an operator may set. */
 export type MicrosandboxSettings = {
@@ -24,8 +24,8 @@ export type MicrosandboxSettings = {
 export type MicrosandboxDriverInput = {
   /** The driver's own folder; nobody else writes there. The runtime's home lies in it. */
   readonly dir: string
-  readonly installation: Installation
-  readonly images: Images
+  readonly installation: MicrosandboxInstallation
+  readonly images: ImageResolver
   /** Digests of every image of the store that a reference names. */
   readonly imageDigests: () => Promise<readonly string[]>
   /** Where the volumes that a run mounts or copies from are opened. */
@@ -40,10 +40,10 @@ export type MicrosandboxDriverInput = {
 export type VmContext = MicrosandboxDriverInput & {
   /** The runtime's home: its database, its images, a folder for each sandbox. */
   readonly home: string
-  readonly msb: Msb
+  readonly msb: MsbCli
   readonly vmImages: VmImages
-  readonly records: VmRecords
-  readonly kept: Kept
-  readonly outputs: Outputs
+  readonly records: VmRunRecords
+  readonly storedSandboxes: StoredSandboxes
+  readonly captures: OutputCaptures
   readonly bootId: string
 }

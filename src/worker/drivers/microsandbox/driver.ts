@@ -8,22 +8,22 @@ import { readBootId } from '../shared/processes.ts'
 import { makeRunWatch } from '../shared/run-watch.ts'
 import { makeTurns } from '../shared/turns.ts'
 import { makeHeldRuns } from '../shared/held-runs.ts'
-import { answerKnown, makeStarts } from '../shared/starts.ts'
+import { throwIfEnded, makeStartsInFlight } from '../shared/starts.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { MicrosandboxDriverInput, VmContext } from './context.ts'
-import { makeHeartbeats } from './heartbeat.ts'
-import { refuseLongHome, vmPaths } from './installation.ts'
-import { openKept } from './kept.ts'
-import { makeMsb } from './msb.ts'
-import { makeOutputs } from './output.ts'
+import { makeGuestHeartbeats } from './heartbeat.ts'
+import { assertHomeShortEnough, vmPaths } from './installation.ts'
+import { openStoredSandboxes } from './kept.ts'
+import { makeMsbCli } from './msb.ts'
+import { makeOutputCaptures } from './output.ts'
 import { probeVm } from './probe.ts'
-import { endWith, settle, switchOff } from './release.ts'
+import { recordEnd, releaseIfEnded, shutDownVm } from './release.ts'
 import { startVm } from './start.ts'
-import { endWorkload } from './stop.ts'
-import { sweep } from './sweep.ts'
+import { stopWorkload } from './stop.ts'
+import { adoptRuns } from './sweep.ts'
 import { openVmImages } from './vm-images.ts'
 import { observeVm } from './vm-phase.ts'
-import { openVmRecords, type VmRecord } from './vm-records.ts'
+import { openVmRunRecords, type VmRunRecord } from './vm-records.ts'
 
 /**
  * The driver for microVMs by the genuine runtime, one for each sandbox. It adopts what earlier workers left in `dir`: runs
@@ -31,15 +31,15 @@ import { openVmRecords, type VmRecord } from './vm-records.ts'
  */
 export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Promise<Driver> {
   const context = await openContext(input)
-  const { records, kept, msb, home, outputs, clock, log } = context
+  const { records, storedSandboxes, msb, home, captures, clock, log } = context
   const turns = makeTurns()
-  const heartbeats = makeHeartbeats(clock)
-  const starts = makeStarts(turns, () => {
-    watch.poke()
+  const heartbeats = makeGuestHeartbeats(clock)
+  const starts = makeStartsInFlight(turns, () => {
+    watch.checkSoon()
   })
-  await sweep(context)
+  await adoptRuns(context)
 
-  const see = async (record: VmRecord, isBeingStarted: boolean): Promise<SeenRun> => {
+  const see = async (record: VmRunRecord, isBeingStarted: boolean): Promise<SeenRun> => {
     const phase = await observeVm(context, record, isBeingStarted)
     const { run_id, sandbox_id, facts, idle_timeout_secs: timeoutSecs } = record
     const { runtime } = vmPaths(home, sandbox_id)
@@ -47,8 +47,8 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
       phase.phase === 'running' && timeoutSecs !== null && (await heartbeats.isIdle(run_id, runtime, timeoutSecs))
     return { run_id, sandbox_id, ...phase, facts, ...(isIdle ? { is_idle_expired: true } : {}) }
   }
-  const settleOne = (record: VmRecord): Promise<VmRecord> => settle(context, record)
-  const { list, settleEnded } = makeHeldRuns<VmRecord>({ records, starts, turns, see, settle: settleOne })
+  const settleOne = (record: VmRunRecord): Promise<VmRunRecord> => releaseIfEnded(context, record)
+  const { list, settleEnded } = makeHeldRuns<VmRunRecord>({ records, starts, turns, see, settle: settleOne })
   let told = ''
   const watch = makeRunWatch({
     list: async () => {
@@ -56,11 +56,11 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
       const idle = seen.flatMap((run) => (run.is_idle_expired === true ? [run.run_id] : [])).join(' ')
       if (idle !== told) {
         told = idle
-        watch.tell()
+        watch.notify()
       }
       return seen
     },
-    settleEnded,
+    releaseEnded,
     exitsFolder: records.endsFolder,
     clock,
     log,
@@ -68,7 +68,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
 
   const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
     const known = await records.read(wanted.run_id)
-    if (known !== null) return answerKnown(await observeVm(context, known, false))
+    if (known !== null) return throwIfEnded(await observeVm(context, known, false))
     for (const other of await records.list()) {
       if (other.sandbox_id !== wanted.sandbox_id) continue
       await settleEnded(other.run_id)
@@ -77,21 +77,21 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     }
     await startVm(context, wanted, signal)
   }
-  const end = async (run: RunId, graceMs: number): Promise<VmRecord | null> => {
-    await starts.giveUp(run)
+  const end = async (run: RunId, graceMs: number): Promise<VmRunRecord | null> => {
+    await starts.cancel(run)
     const record = await turns.take(run, async () => {
       const read = await records.read(run)
       const settled = read === null ? null : await settleOne(read)
       if (settled === null || settled.is_released) return settled
       if (!settled.is_stop_requested) context.logs.writerOf(settled.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
-      const stopping: VmRecord = { ...settled, is_stop_requested: true }
+      const stopping: VmRunRecord = { ...settled, is_stop_requested: true }
       await records.write(stopping)
-      watch.poke()
-      await endWorkload(context, stopping, graceMs)
-      await switchOff(context, stopping) // only then is it told to have ended
-      return await endWith(context, stopping, { kind: 'stopped' })
+      watch.checkSoon()
+      await stopWorkload(context, stopping, graceMs)
+      await shutDownVm(context, stopping) // only then is it told to have ended
+      return await recordEnd(context, stopping, { kind: 'stopped' })
     })
-    watch.poke()
+    watch.checkSoon()
     return record
   }
 
@@ -99,7 +99,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     name: 'microsandbox',
     probe: () => probeVm(context),
     list,
-    listStored: () => kept.list(),
+    listStored: () => storedSandboxes.list(),
     start: (wanted, signal) => starts.start(wanted.run_id, signal, (either) => begin(wanted, either)),
     async stop(run, graceMs) {
       await end(run, graceMs)
@@ -109,14 +109,14 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
       if (record === null) return
       await turns.take(run, () => records.delete(run))
       heartbeats.forget(run)
-      watch.poke()
+      watch.checkSoon()
     },
     async discard(sandbox) {
       const held = (await records.list()).find((record) => record.sandbox_id === sandbox)
       if (held !== undefined) throw new Error(`sandbox ${sandbox} has run ${held.run_id}: remove it first`)
-      if ((await kept.read(sandbox)) === null) return
+      if ((await storedSandboxes.read(sandbox)) === null) return
       await msb.remove(vmPaths(home, sandbox).name)
-      await kept.delete(sandbox)
+      await storedSandboxes.delete(sandbox)
     },
     async openChannel(run) {
       const record = await records.read(run)
@@ -128,22 +128,22 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     async close() {
       await watch.close()
       await starts.close()
-      await outputs.close()
+      await captures.close()
     },
   }
 }
 
 async function openContext(input: MicrosandboxDriverInput): Promise<VmContext> {
   const home = join(input.dir, 'home')
-  refuseLongHome(home)
+  assertHomeShortEnough(home)
   await mkdir(home, { recursive: true, mode: 0o700 })
-  const msb = makeMsb(input.installation, home)
+  const msb = makeMsbCli(input.installation, home)
   const { dir, clock } = input
   const [records, kept, vmImages, bootId] = await Promise.all([
-    openVmRecords(dir),
-    openKept(dir),
+    openVmRunRecords(dir),
+    openStoredSandboxes(dir),
     openVmImages({ dir, uidShift: input.settings.uidShift, msb, clock }),
     readBootId(),
   ])
-  return { ...input, home, msb, records, kept, vmImages, bootId, outputs: makeOutputs(input) }
+  return { ...input, home, msb, records, storedSandboxes, vmImages, bootId, captures: makeOutputCaptures(input) }
 }

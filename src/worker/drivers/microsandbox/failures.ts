@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { StartFailure } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
-import { readOrNull } from '../shared/processes.ts'
+import { readFileOrNull } from '../shared/processes.ts'
 import type { VmPaths } from './installation.ts'
 import type { SdkAnswer } from './sdk-request.ts'
 
@@ -47,7 +47,7 @@ const WORDS: Readonly<Record<StartFailure, string>> = {
  * The error of a start that the SDK told to have failed. The runtime's own words go to the log as its cause; to the owner
  * only where they are about the spec, and name nothing beneath `dir`, the driver's folder.
  */
-export async function asVmFailure(failed: Failed, paths: VmPaths, dir: string): Promise<StartError> {
+export async function toStartError(failed: Failed, paths: VmPaths, dir: string): Promise<StartError> {
   const stage = failed.code === 'BootStart' ? await readStage(paths) : null
   const reason = (stage === null ? KINDS[failed.code] : STAGES[stage]) ?? 'runtime'
   const isForOwner = (reason === 'config' || reason === 'patch') && !failed.message.includes(dir)
@@ -56,6 +56,6 @@ export async function asVmFailure(failed: Failed, paths: VmPaths, dir: string): 
 }
 
 async function readStage({ logs }: VmPaths): Promise<string | null> {
-  const text = await readOrNull(join(logs, 'boot-error.json'))
+  const text = await readFileOrNull(join(logs, 'boot-error.json'))
   return /"stage"\s*:\s*"(\w+)"/.exec(text ?? '')?.[1] ?? null
 }

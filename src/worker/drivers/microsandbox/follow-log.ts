@@ -4,10 +4,10 @@ import { isFileNotFound } from '../../../lib/is-missing.ts'
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { LogStream, LogWriter } from '../../logs/logs.ts'
-import { readJson, writeWhole } from '../shared/json-file.ts'
+import { readJson, writeJsonAtomically } from '../shared/json-file.ts'
 
 /** What the runtime captured of one sandbox, on its way into our own log. */
-export type LogFollower = {
+export type ExecLogFollower = {
   /** Reads to the end of what is there, ends every stream, and lets go. */
   close(): Promise<void>
 }
@@ -42,7 +42,7 @@ const STREAMS_LIMIT = 64
  * (exec_log.rs and logging.rs, 0.6.14). A failure is logged once, and
  * tried again. Without a position all that is there is copied.
  */
-export function followLog({ folder, positionFile, writer, clock, log }: Following): LogFollower {
+export function followExecLog({ folder, positionFile, writer, clock, log }: Following): ExecLogFollower {
   const closing = new AbortController()
   const streams = makeStreams(writer)
   let position: Position | null = null
@@ -50,7 +50,8 @@ export function followLog({ folder, positionFile, writer, clock, log }: Followin
   const copy = async (): Promise<void> => {
     const from = position ?? (await readJson<Position>(positionFile)) ?? BEGINNING
     position = await copyFrom(folder, from, (line) => take(line, streams))
-    if (position.inode !== from.inode || position.offset !== from.offset) await writeWhole(positionFile, position)
+    if (position.inode !== from.inode || position.offset !== from.offset)
+      await writeJsonAtomically(positionFile, position)
   }
   const guarded = async (): Promise<void> => {
     try {
@@ -79,11 +80,11 @@ export function followLog({ folder, positionFile, writer, clock, log }: Followin
 }
 
 /** Marks the end of what an earlier run captured: what comes after it is to be copied. A file that is not there begins at 0. */
-export async function markLogEnd(folder: string, positionFile: string): Promise<void> {
+export async function skipExistingOutput(folder: string, positionFile: string): Promise<void> {
   await using handle = await openOrNull(join(folder, CAPTURED))
   if (handle === null) return
   const { ino: inode, size: offset } = await handle.stat()
-  await writeWhole(positionFile, { inode, offset } satisfies Position)
+  await writeJsonAtomically(positionFile, { inode, offset } satisfies Position)
 }
 
 async function copyFrom(folder: string, from: Position, onLine: (line: string) => void): Promise<Position> {

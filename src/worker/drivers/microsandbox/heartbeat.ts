@@ -10,7 +10,7 @@ import type { Clock } from '../../../lib/clock.ts'
  * over (heartbeat.rs, 0.6.14; agent protocol, section 10). Kept in memory: after a restart of the worker the time of a
  * run starts anew.
  */
-export type Heartbeats = {
+export type GuestHeartbeats = {
   /** Looks at a run's heartbeat; answers whether its last use is as long ago as `timeoutSecs`. */
   isIdle(run: RunId, runtimeFolder: string, timeoutSecs: number): Promise<boolean>
   forget(run: RunId): void
@@ -19,7 +19,7 @@ export type Heartbeats = {
 type Use = { readonly seq: number; readonly atMs: number }
 
 /** Heartbeats by a clock. */
-export function makeHeartbeats(clock: Clock): Heartbeats {
+export function makeGuestHeartbeats(clock: Clock): GuestHeartbeats {
   const uses = new Map<RunId, Use>()
   return {
     async isIdle(run, folder, timeoutSecs) {

@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path'
 import type { SandboxId } from '../../../domain/ids.ts'
 
 /** The genuine runtime as npm installed it. */
-export type Installation = { readonly msb: string; readonly version: string }
+export type MicrosandboxInstallation = { readonly msb: string; readonly version: string }
 
 const PLATFORM_PACKAGES: Readonly<Partial<Record<string, string>>> = {
   x64: '@superradcompany/microsandbox-linux-x64-gnu',
@@ -14,7 +14,7 @@ const PLATFORM_PACKAGES: Readonly<Partial<Record<string, string>>> = {
 }
 
 /** The runtime's program in the npm package of this platform; null when npm left it out. */
-export function findInstallation(): Installation | null {
+export function findInstallation(): MicrosandboxInstallation | null {
   const name = PLATFORM_PACKAGES[process.arch]
   if (process.platform !== 'linux' || name === undefined) return null
   try {
@@ -44,7 +44,7 @@ const CERTIFICATES = [
 ] as const
 
 /** Everything that keeps microVMs from running on this machine, in words; empty when nothing does. */
-export async function whatMicroVmsLack(): Promise<readonly string[]> {
+export async function findMissingMicroVmRequirements(): Promise<readonly string[]> {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
   const folders = (process.env['PATH'] ?? '').split(':')
   const missing = PROGRAMS.filter((name) => !folders.some((folder) => existsSync(join(folder, name))))
@@ -55,11 +55,11 @@ export async function whatMicroVmsLack(): Promise<readonly string[]> {
     ...(CERTIFICATES.some((path) => existsSync(path))
       ? []
       : ['the certificates of authorities (ca-certificates) are missing']),
-    ...(await whatKvmLacks()),
+    ...(await findKvmProblems()),
   ]
 }
 
-async function whatKvmLacks(): Promise<readonly string[]> {
+async function findKvmProblems(): Promise<readonly string[]> {
   const lacks: string[] = []
   try {
     await (await open('/dev/kvm', 'r+')).close()
@@ -104,7 +104,7 @@ const SOCKET_HASH_BYTES = 12
 const SOCKET_PATH_BYTES = 107
 
 /** Throws, in words, when the runtime could not make its sockets beneath a home. */
-export function refuseLongHome(home: string): void {
+export function assertHomeShortEnough(home: string): void {
   const longest = join(home, 'run', 'sandboxes', '0'.repeat(2 * SOCKET_HASH_BYTES), 'control.sock')
   const over = Buffer.byteLength(longest) - SOCKET_PATH_BYTES
   if (over > 0)
@@ -130,6 +130,6 @@ export function vmEnvironment(home: string): NodeJS.ProcessEnv {
 }
 
 /** What a sandbox is isolated by, for people. */
-export function isolationOf(version: string): string {
+export function describeIsolation(version: string): string {
   return `microVM (libkrun by microsandbox ${version}, KVM)`
 }

@@ -2,26 +2,26 @@ import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type SandboxId } from '../../../domain/ids.ts'
 import type { ImageConfig } from '../../images/image.ts'
-import { readJson, writeWhole } from '../shared/json-file.ts'
+import { readJson, writeJsonAtomically } from '../shared/json-file.ts'
 
 /**
  * A sandbox whose disk the runtime keeps: it has started once. Its image is told here, because the disk means something
  * over that image only; a tag that moved meanwhile changes nothing, nor is a credential asked for again.
  */
-export type KeptSandbox = {
+export type StoredSandbox = {
   readonly image: { readonly digest: string; readonly config: ImageConfig }
   readonly disk_size_mib: number
 }
 
-export type Kept = {
+export type StoredSandboxes = {
   list(): Promise<readonly SandboxId[]>
-  read(sandbox: SandboxId): Promise<KeptSandbox | null>
-  write(sandbox: SandboxId, kept: KeptSandbox): Promise<void>
+  read(sandbox: SandboxId): Promise<StoredSandbox | null>
+  write(sandbox: SandboxId, kept: StoredSandbox): Promise<void>
   delete(sandbox: SandboxId): Promise<void>
 }
 
 /** Opens the folder of kept sandboxes, making it when missing. */
-export async function openKept(dir: string): Promise<Kept> {
+export async function openStoredSandboxes(dir: string): Promise<StoredSandboxes> {
   const folder = join(dir, 'kept')
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const pathOf = (sandbox: SandboxId): string => join(folder, `${sandbox}.json`)
@@ -30,8 +30,8 @@ export async function openKept(dir: string): Promise<Kept> {
       const names = (await readdir(folder)).filter((name) => name.endsWith('.json'))
       return names.map((name) => asId<SandboxId>(name.slice(0, -'.json'.length)))
     },
-    read: (sandbox) => readJson<KeptSandbox>(pathOf(sandbox)),
-    write: (sandbox, kept) => writeWhole(pathOf(sandbox), kept),
+    read: (sandbox) => readJson<StoredSandbox>(pathOf(sandbox)),
+    write: (sandbox, kept) => writeJsonAtomically(pathOf(sandbox), kept),
     delete: (sandbox) => rm(pathOf(sandbox), { force: true }),
   }
 }

@@ -4,23 +4,23 @@ import { join } from 'node:path'
 import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { StartError } from '../driver.ts'
-import { workloadOf } from '../shared/environment.ts'
-import { markProcess } from '../shared/processes.ts'
+import { workloadCommand } from '../shared/environment.ts'
+import { identifyProcess } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmEnvironment, vmPaths } from './installation.ts'
-import { writeWhole } from '../shared/json-file.ts'
+import { writeJsonAtomically } from '../shared/json-file.ts'
 import type { StartedVm } from './vm-records.ts'
-import { WORKLOAD_MARK, type WorkloadOrder } from './workload-order.ts'
+import { WORKLOAD_MARK, type WorkloadRequest } from './workload-order.ts'
 
 /** Starts the workload of a run whose virtual machine accepts commands; null when the spec asks for none. */
-export async function launchWorkload(
+export async function startWorkload(
   { records, home }: Pick<VmContext, 'records' | 'home'>,
   { run_id, sandbox_id, spec }: WantedRun,
   image: ImageConfig,
 ): Promise<StartedVm['watcher']> {
-  const command = workloadOf(spec, image)
+  const command = workloadCommand(spec, image)
   if (command === null) return null
-  const order: WorkloadOrder = {
+  const order: WorkloadRequest = {
     socket: vmPaths(home, sandbox_id).agentSocket,
     end_file: records.endFileOf(run_id),
     command,
@@ -29,7 +29,7 @@ export async function launchWorkload(
     user: spec.runtime.user ?? image.user,
   }
   const path = join(records.folderOf(run_id), 'workload.json')
-  await writeWhole(path, order)
+  await writeJsonAtomically(path, order)
   const child = spawn(process.execPath, [join(import.meta.dirname, 'workload.ts'), WORKLOAD_MARK, path, run_id], {
     detached: true,
     stdio: 'ignore',
@@ -40,5 +40,5 @@ export async function launchWorkload(
   if (pid === undefined)
     throw new StartError('host', 'the host could not start a process', (await once(child, 'error'))[0])
   child.unref()
-  return markProcess(pid)
+  return identifyProcess(pid)
 }

@@ -3,8 +3,8 @@ import type { Ability } from '../../../domain/spec/abilities.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../driver.ts'
 import { withInterpreter } from '../shared/system-files.ts'
-import { planNetwork } from './vm-network.ts'
-import type { VmMount, VmPatch, VmPlan } from './vm-plan.ts'
+import { makeVmNetwork } from './vm-network.ts'
+import type { VmMount, VmPatch, VmConfig } from './vm-plan.ts'
 
 /**
  * What this driver enforces. Absent: `secrets` (their values don't reach a worker), `raw_stat` (the machine's own owners,
@@ -17,7 +17,7 @@ export const MICROSANDBOX_ABILITIES: readonly Ability[] = [
 ] // prettier-ignore
 
 /** What a plan takes from this machine. */
-export type PlanPlace = {
+export type VmConfigInput = {
   readonly name: string
   readonly image: string
   readonly diskSizeMib: number
@@ -37,7 +37,7 @@ const MAX_VCPUS = 255
 const NO_QUOTA_MIB = 0xffff_ffff
 
 /** A spec in the runtime's words. Throws `StartError` of kind config for what the runtime can't be told. */
-export function makePlan({ spec, slug }: WantedRun, place: PlanPlace): VmPlan {
+export function makeVmConfig({ spec, slug }: WantedRun, place: VmConfigInput): VmConfig {
   const { runtime, resources } = spec
   if (resources.vcpus > MAX_VCPUS)
     throw new StartError('config', `a microVM has at most ${String(MAX_VCPUS)} virtual processors`)
@@ -61,20 +61,20 @@ export function makePlan({ spec, slug }: WantedRun, place: PlanPlace): VmPlan {
       Object.entries(runtime.scripts).map(([name, text]) => [name, withInterpreter(text, runtime.shell)]),
     ),
     rlimits: spec.rlimits,
-    mounts: spec.mounts.map((mount, index) => planMount(mount, place.sources.get(index))).toSorted(parentsFirst),
+    mounts: spec.mounts.map((mount, index) => makeVmMount(mount, place.sources.get(index))).toSorted(parentsFirst),
     patches: [
-      ...spec.patches.map((patch, index) => planPatch(patch, place.copies.get(index))),
+      ...spec.patches.map((patch, index) => makeVmPatch(patch, place.copies.get(index))),
       ...(place.makesWorkdir && runtime.workdir !== null
         ? [{ type: 'mkdir', path: runtime.workdir, mode: null } as const]
         : []),
     ],
-    network: planNetwork(spec.network, place.hostAddresses),
+    network: makeVmNetwork(spec.network, place.hostAddresses),
     init: spec.init === null ? null : { ...spec.init, env: Object.fromEntries(spec.init.env) },
     security_profile: spec.security_profile,
   }
 }
 
-function planMount(mount: Mount, source: string | undefined): VmMount {
+function makeVmMount(mount: Mount, source: string | undefined): VmMount {
   const { guest, options } = mount
   const flags = { guest, ...options }
   switch (mount.type) {
@@ -94,7 +94,7 @@ function planMount(mount: Mount, source: string | undefined): VmMount {
   }
 }
 
-function planPatch(patch: Patch, copy: string | undefined): VmPatch {
+function makeVmPatch(patch: Patch, copy: string | undefined): VmPatch {
   switch (patch.type) {
     case 'copy_file':
       return { type: 'copy_file', source: placed(copy), dst: patch.dst, mode: patch.mode, replace: patch.replace }

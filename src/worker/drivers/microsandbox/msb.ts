@@ -1,11 +1,11 @@
 import { runCommand, tryCommand, type CommandResult } from '../../../lib/run-command.ts'
-import { vmEnvironment, type Installation } from './installation.ts'
+import { vmEnvironment, type MicrosandboxInstallation } from './installation.ts'
 
 /** What the runtime says of one of its sandboxes. */
 export type VmStatus = 'running' | 'stopped' | 'crashed' | 'absent'
 
 /** The runtime's own program, for what it does in one call. Every call may be repeated. */
-export type Msb = {
+export type MsbCli = {
   status(name: string): Promise<VmStatus>
   /** The guest syncs and switches off; after `timeoutSecs` it is killed. An unknown or stopped one succeeds. */
   stop(name: string, timeoutSecs: number): Promise<void>
@@ -22,7 +22,7 @@ const TIMEOUT_MS = 60_000
 const LOAD_TIMEOUT_MS = 900_000
 
 /** The program of an installation, over the sandboxes of one home. */
-export function makeMsb({ msb }: Installation, home: string): Msb {
+export function makeMsbCli({ msb }: MicrosandboxInstallation, home: string): MsbCli {
   const env = vmEnvironment(home)
   const attempt = (args: readonly string[], timeoutMs = TIMEOUT_MS): Promise<CommandResult> =>
     tryCommand(msb, args, { timeoutMs, env, cwd: home })

@@ -2,19 +2,19 @@ import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
-import { followLog, type LogFollower } from './follow-log.ts'
+import { followExecLog, type ExecLogFollower } from './follow-log.ts'
 
 /** The captured output of all runs here that live, on its way into our own logs. */
-export type Outputs = {
+export type OutputCaptures = {
   /** Follows a run's output; one that is followed already stays so. */
-  follow(run: Followed): void
+  follow(run: CapturedRun): void
   /** Copies what is still there of a run's output and lets go. */
   finish(run: RunId): Promise<void>
   /** Lets go of all; what comes later is copied by the next worker, from where this one was. */
   close(): Promise<void>
 }
 
-export type Followed = {
+export type CapturedRun = {
   readonly run: RunId
   readonly sandbox: Parameters<SandboxLogs['writerOf']>[0]
   readonly folder: string
@@ -22,16 +22,16 @@ export type Followed = {
 }
 
 /** Follows nothing yet. */
-export function makeOutputs(deps: {
+export function makeOutputCaptures(deps: {
   readonly logs: Pick<SandboxLogs, 'of'>
   readonly clock: Clock
   readonly log: Log
-}): Outputs {
-  const followers = new Map<RunId, LogFollower>()
+}): OutputCaptures {
+  const followers = new Map<RunId, ExecLogFollower>()
   return {
     follow({ run, sandbox, folder, positionFile }) {
       if (followers.has(run)) return
-      followers.set(run, followLog({ folder, positionFile, writer: deps.logs.writerOf(sandbox), ...deps }))
+      followers.set(run, followExecLog({ folder, positionFile, writer: deps.logs.writerOf(sandbox), ...deps }))
     },
     async finish(run) {
       const follower = followers.get(run)

@@ -7,10 +7,10 @@ import { isAlive } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
 import { SDK_CALL_MARK } from './sdk-client.ts'
-import { unpinSources } from './sources.ts'
+import { unpinMountSources } from './sources.ts'
 import { observeVm } from './vm-phase.ts'
 import { findProcesses, findVm, killProcesses } from './vm-process.ts'
-import type { VmRecord } from './vm-records.ts'
+import type { VmRunRecord } from './vm-records.ts'
 import { WORKLOAD_MARK } from './workload-order.ts'
 
 /** How long a guest may take to write what it holds and to switch off; the runtime itself gives it 2 s (0.6.14). */
@@ -20,39 +20,39 @@ const SWITCH_OFF_SECS = 10
  * Brings a run that has ended to rest: its outcome is written down, then everything of it is let go but its record. A
  * run that lives is left alone. May be repeated; answers with the record as it is then.
  */
-export async function settle(context: VmContext, record: VmRecord): Promise<VmRecord> {
+export async function releaseIfEnded(context: VmContext, record: VmRunRecord): Promise<VmRunRecord> {
   if (record.is_released) return record
   const seen = await observeVm(context, record, false)
-  return seen.phase === 'ended' ? await endWith(context, record, seen.outcome) : record
+  return seen.phase === 'ended' ? await recordEnd(context, record, seen.outcome) : record
 }
 
 /** Records an outcome and lets go of all that a run holds; what still lives of it is ended. */
-export async function endWith(context: VmContext, record: VmRecord, outcome: RunOutcome): Promise<VmRecord> {
-  const ended: VmRecord = { ...record, outcome }
+export async function recordEnd(context: VmContext, record: VmRunRecord, outcome: RunOutcome): Promise<VmRunRecord> {
+  const ended: VmRunRecord = { ...record, outcome }
   await context.records.write(ended)
   await release(context, ended)
-  await context.outputs.finish(record.run_id)
+  await context.captures.finish(record.run_id)
   const log = context.logs.writerOf(record.sandbox_id)
   if (record.outcome === null) log.system(LIFECYCLE_LINES.ended(outcome))
   log.closeRun()
-  const released: VmRecord = { ...ended, is_released: true }
+  const released: VmRunRecord = { ...ended, is_released: true }
   await context.records.write(released)
   return released
 }
 
-async function release(context: VmContext, record: VmRecord): Promise<void> {
-  const { clock, kept, msb } = context
+async function release(context: VmContext, record: VmRunRecord): Promise<void> {
+  const { clock, storedSandboxes, msb } = context
   const { name } = vmPaths(context.home, record.sandbox_id)
   await killProcesses(await findProcesses([SDK_CALL_MARK, record.run_id]), clock)
-  await switchOff(context, record)
+  await shutDownVm(context, record)
   await killProcesses(await findProcesses([WORKLOAD_MARK, record.run_id]), clock)
-  if ((await kept.read(record.sandbox_id)) === null) await msb.remove(name)
-  await unpinSources(context, record.sandbox_id)
+  if ((await storedSandboxes.read(record.sandbox_id)) === null) await msb.remove(name)
+  await unpinMountSources(context, record.sandbox_id)
   await rm(copiesFolder(context, record.run_id), { recursive: true, force: true })
 }
 
 /** Ends a run's virtual machine: the guest writes what it holds, and what is left then is killed. */
-export async function switchOff({ clock, home, msb }: VmContext, { sandbox_id, started }: VmRecord): Promise<void> {
+export async function shutDownVm({ clock, home, msb }: VmContext, { sandbox_id, started }: VmRunRecord): Promise<void> {
   const { name } = vmPaths(home, sandbox_id)
   if (started !== null && isAlive(started.vm)) await msb.stop(name, SWITCH_OFF_SECS)
   await killProcesses(await findVm(name), clock)

@@ -3,7 +3,7 @@
  * that keeps for a whole process (backend, home, database) is the worker's, and a crash of it is one failed start.
  */
 import { text } from 'node:stream/consumers'
-import { buildVm } from './build-vm.ts'
+import { applyVmConfig } from './build-vm.ts'
 import type { SdkAnswer, SdkRequest } from './sdk-request.ts'
 
 const request = JSON.parse(await text(process.stdin)) as SdkRequest // written by sdk-client.ts
@@ -14,13 +14,13 @@ async function answer(asked: SdkRequest): Promise<SdkAnswer> {
   try {
     switch (asked.kind) {
       case 'create':
-        await (await buildVm(Sandbox.builder(asked.plan.name), asked.plan).create()).detach()
+        await (await applyVmConfig(Sandbox.builder(asked.plan.name), asked.plan).create()).detach()
         return { kind: 'done', value: null }
       case 'start':
         await (await Sandbox.startDetached(asked.name)).detach()
         return { kind: 'done', value: null }
       case 'build':
-        return { kind: 'done', value: await buildVm(Sandbox.builder(asked.plan.name), asked.plan).build() }
+        return { kind: 'done', value: await applyVmConfig(Sandbox.builder(asked.plan.name), asked.plan).build() }
       case 'socket':
         return { kind: 'done', value: AgentClient.socketPath(asked.name) }
     }

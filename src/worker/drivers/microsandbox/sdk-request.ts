@@ -1,13 +1,13 @@
-import type { VmPlan } from './vm-plan.ts'
+import type { VmConfig } from './vm-plan.ts'
 
 /** What the process with the SDK is asked for, as one JSON text on its standard input. */
 export type SdkRequest =
   /** Makes a sandbox and starts it. */
-  | { readonly kind: 'create'; readonly plan: VmPlan }
+  | { readonly kind: 'create'; readonly plan: VmConfig }
   /** Starts one that was made before. */
   | { readonly kind: 'start'; readonly name: string }
   /** Answers with the configuration that `create` would use, and makes nothing. */
-  | { readonly kind: 'build'; readonly plan: VmPlan }
+  | { readonly kind: 'build'; readonly plan: VmConfig }
   /** Answers with the path of a sandbox's agent socket. */
   | { readonly kind: 'socket'; readonly name: string }
 

@@ -23,7 +23,7 @@ function mountsFolder({ dir }: Pick<VmContext, 'dir'>): string {
  * The place is the sandbox's own for all its runs, because the runtime keeps it with the disk. A volume counts as mounted
  * on this machine for as long, and so is not deleted. Rejects with `StartError` of kind mount.
  */
-export async function pinSources(context: Place, wanted: WantedRun): Promise<ReadonlyMap<number, string>> {
+export async function pinMountSources(context: Place, wanted: WantedRun): Promise<ReadonlyMap<number, string>> {
   const indexed = wanted.spec.mounts.flatMap((mount, index) => (mount.type === 'tmpfs' ? [] : [{ mount, index }]))
   if (indexed.length === 0) return new Map()
   const paths = rootfsPaths(mountsFolder(context), wanted.sandbox_id)
@@ -39,8 +39,8 @@ function writable(mount: Mount): Mount {
   return { ...mount, options: { ...mount.options, readonly: false } }
 }
 
-/** Lets go of what `pinSources` held, in whatever state; nothing of a volume can be deleted by it. */
-export async function unpinSources(context: Pick<VmContext, 'dir' | 'clock'>, sandbox: SandboxId): Promise<void> {
+/** Lets go of what `pinMountSources` held, in whatever state; nothing of a volume can be deleted by it. */
+export async function unpinMountSources(context: Pick<VmContext, 'dir' | 'clock'>, sandbox: SandboxId): Promise<void> {
   const paths = rootfsPaths(mountsFolder(context), sandbox)
   if ((await lstatOrNull(paths.base)) === null) return
   await unmountBelow(paths.base, { clock: context.clock, commands: localCommands })
@@ -49,7 +49,7 @@ export async function unpinSources(context: Pick<VmContext, 'dir' | 'clock'>, sa
 }
 
 /** Sandboxes for which something is held. */
-export async function pinnedSandboxes(context: Pick<VmContext, 'dir'>): Promise<readonly string[]> {
+export async function listPinnedSandboxes(context: Pick<VmContext, 'dir'>): Promise<readonly string[]> {
   await mkdir(mountsFolder(context), { recursive: true, mode: 0o700 })
   return await readdir(mountsFolder(context))
 }
@@ -59,7 +59,7 @@ export async function pinnedSandboxes(context: Pick<VmContext, 'dir'>): Promise<
  * index: sandboxes may change the volume meanwhile, and the runtime would follow their symlinks into this machine.
  * Rejects with `StartError` of kind patch.
  */
-export async function copySources(
+export async function copyPatchSources(
   context: Place,
   wanted: WantedRun,
   folder: string,
@@ -84,7 +84,7 @@ function bringsFiles(patch: Patch): patch is BringingPatch {
  * Whether a working folder is to be made because no layer of the image has it. Behind a symlink of the image the answer
  * is no: where that leads only the guest knows, and the runtime refuses a folder that is missing there.
  */
-export async function lacksFolder(layers: readonly string[], path: string): Promise<boolean> {
+export async function isFolderMissing(layers: readonly string[], path: string): Promise<boolean> {
   const parts = path.split('/').filter((part) => part !== '')
   if (parts.length === 0 || parts.includes('..')) return false
   for (const layer of layers) {

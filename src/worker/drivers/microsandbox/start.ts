@@ -5,27 +5,27 @@ import type { ImageConfig } from '../../images/image.ts'
 import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import { attemptStart } from '../shared/attempt-start.ts'
 import { StartError } from '../driver.ts'
-import { newKeptRun } from '../shared/kept-run.ts'
+import { newRunRecord } from '../shared/kept-run.ts'
 import { isScriptName } from '../shared/system-files.ts'
 import type { VmContext } from './context.ts'
-import { asVmFailure } from './failures.ts'
-import { markLogEnd } from './follow-log.ts'
+import { toStartError } from './failures.ts'
+import { skipExistingOutput } from './follow-log.ts'
 import { hostAddresses } from './host-addresses.ts'
-import { isolationOf, vmPaths } from './installation.ts'
-import type { KeptSandbox } from './kept.ts'
-import { launchWorkload } from './launch-workload.ts'
-import { makePlan } from './make-plan.ts'
-import { copiesFolder, endWith } from './release.ts'
+import { describeIsolation, vmPaths } from './installation.ts'
+import type { StoredSandbox } from './kept.ts'
+import { startWorkload } from './launch-workload.ts'
+import { makeVmConfig } from './make-plan.ts'
+import { copiesFolder, recordEnd } from './release.ts'
 import { callSdk } from './sdk-client.ts'
 import type { SdkRequest } from './sdk-request.ts'
-import { copySources, lacksFolder, pinSources } from './sources.ts'
+import { copyPatchSources, isFolderMissing, pinMountSources } from './sources.ts'
 import { findVm } from './vm-process.ts'
-import type { VmRecord } from './vm-records.ts'
+import type { VmRunRecord } from './vm-records.ts'
 
 /** Starts a run that is not known yet. Rejects with `StartError`; then nothing of it is left but its record, ended with that failure. */
 export async function startVm(context: VmContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
   const { idle_timeout_secs } = wanted.spec.lifecycle
-  const record: VmRecord = { ...newKeptRun(wanted, context.bootId), idle_timeout_secs }
+  const record: VmRunRecord = { ...newRunRecord(wanted, context.bootId), idle_timeout_secs }
   await context.records.write(record)
   context.logs.writerOf(wanted.sandbox_id).openRun()
   await attemptStart({
@@ -33,20 +33,20 @@ export async function startVm(context: VmContext, wanted: WantedRun, signal: Abo
     log: context.log,
     signal,
     bringUp: () => bringUp(context, wanted, { record, signal }),
-    endWith: (outcome) => endWith(context, record, outcome),
+    endWith: (outcome) => recordEnd(context, record, outcome),
   })
 }
 
-type BringUp = { readonly record: VmRecord; readonly signal: AbortSignal }
+type BringUp = { readonly record: VmRunRecord; readonly signal: AbortSignal }
 
 async function bringUp(context: VmContext, wanted: WantedRun, { record, signal }: BringUp): Promise<void> {
-  const { home, kept, records, installation } = context
+  const { home, storedSandboxes, records, installation } = context
   const paths = vmPaths(home, wanted.sandbox_id)
-  const known = await kept.read(wanted.sandbox_id)
-  await markLogEnd(paths.logs, logPositionFile(context, record))
+  const known = await storedSandboxes.read(wanted.sandbox_id)
+  await skipExistingOutput(paths.logs, logPositionFile(context, record))
   const own = known ?? (await makeDisk(context, wanted, signal))
   if (known !== null) {
-    await pinSources(context, wanted)
+    await pinMountSources(context, wanted)
     await ask(context, wanted, { request: { kind: 'start', name: paths.name }, signal })
   }
   signal.throwIfAborted()
@@ -54,21 +54,21 @@ async function bringUp(context: VmContext, wanted: WantedRun, { record, signal }
   if (vm === undefined) throw new StartError('runtime', 'the microVM ended as soon as it had started')
   const facts = {
     image_digest: own.image.digest,
-    isolation: isolationOf(installation.version),
+    isolation: describeIsolation(installation.version),
     disk_size_mib: String(own.disk_size_mib),
   }
   // A worker that dies before the record is whole leaves processes that the next one finds by their command lines.
   const has_workload = wanted.spec.runtime.cmd !== null
-  const watcher = await launchWorkload(context, wanted, own.image.config)
-  const started: VmRecord = { ...record, facts, started: { vm, watcher, has_workload } }
+  const watcher = await startWorkload(context, wanted, own.image.config)
+  const started: VmRunRecord = { ...record, facts, started: { vm, watcher, has_workload } }
   await records.write(started)
   followOutput(context, started)
   context.logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.started)
 }
 
 /** Makes a sandbox's disk over its image and starts its virtual machine for the first time. */
-async function makeDisk(context: VmContext, wanted: WantedRun, signal: AbortSignal): Promise<KeptSandbox> {
-  const { kept, images, vmImages, settings } = context
+async function makeDisk(context: VmContext, wanted: WantedRun, signal: AbortSignal): Promise<StoredSandbox> {
+  const { storedSandboxes, images, vmImages, settings } = context
   const { spec, default_disk_max_mib } = wanted
   const { workdir, scripts } = spec.runtime
   const bad = Object.keys(scripts).find((name) => !isScriptName(name))
@@ -83,18 +83,18 @@ async function makeDisk(context: VmContext, wanted: WantedRun, signal: AbortSign
   const diskSizeMib =
     spec.resources.disk_size_mib ?? Math.min(settings.defaultDiskMib, default_disk_max_mib ?? Infinity)
   const isOfVolume = spec.mounts.some(({ guest }) => workdir === guest || workdir?.startsWith(`${guest}/`) === true)
-  const plan = makePlan(wanted, {
+  const plan = makeVmConfig(wanted, {
     name: vmPaths(context.home, wanted.sandbox_id).name,
-    image: await vmImages.take(image, signal),
+    image: await vmImages.importImage(image, signal),
     diskSizeMib,
-    sources: await pinSources(context, wanted),
-    copies: await copySources(context, wanted, copiesFolder(context, wanted.run_id)),
+    sources: await pinMountSources(context, wanted),
+    copies: await copyPatchSources(context, wanted, copiesFolder(context, wanted.run_id)),
     hostAddresses: hostAddresses(),
-    makesWorkdir: workdir !== null && !isOfVolume && (await lacksFolder(image.layers, workdir)),
+    makesWorkdir: workdir !== null && !isOfVolume && (await isFolderMissing(image.layers, workdir)),
   })
   await ask(context, wanted, { request: { kind: 'create', plan }, signal })
   const own = { image: { digest: image.digest, config: asPlainConfig(image.config) }, disk_size_mib: diskSizeMib }
-  await kept.write(wanted.sandbox_id, own)
+  await storedSandboxes.write(wanted.sandbox_id, own)
   await rm(copiesFolder(context, wanted.run_id), { recursive: true, force: true })
   return own
 }
@@ -107,13 +107,13 @@ type Asking = { readonly request: SdkRequest; readonly signal: AbortSignal }
 
 async function ask(context: VmContext, wanted: WantedRun, { request, signal }: Asking): Promise<void> {
   const answer = await callSdk({ home: context.home, request, label: wanted.run_id, signal })
-  if (answer.kind === 'failed') throw await asVmFailure(answer, vmPaths(context.home, wanted.sandbox_id), context.dir)
+  if (answer.kind === 'failed') throw await toStartError(answer, vmPaths(context.home, wanted.sandbox_id), context.dir)
 }
 
 /** Copies what a run's processes write into our own log, from where it was left; may be repeated. */
-export function followOutput(context: VmContext, record: VmRecord): void {
+export function followOutput(context: VmContext, record: VmRunRecord): void {
   context.logs.writerOf(record.sandbox_id).openRun()
-  context.outputs.follow({
+  context.captures.follow({
     run: record.run_id,
     sandbox: record.sandbox_id,
     folder: vmPaths(context.home, record.sandbox_id).logs,
@@ -121,6 +121,6 @@ export function followOutput(context: VmContext, record: VmRecord): void {
   })
 }
 
-function logPositionFile({ records }: Pick<VmContext, 'records'>, { run_id }: Pick<VmRecord, 'run_id'>): string {
+function logPositionFile({ records }: Pick<VmContext, 'records'>, { run_id }: Pick<VmRunRecord, 'run_id'>): string {
   return join(records.folderOf(run_id), 'log-position.json')
 }

@@ -1,6 +1,6 @@
 import { isAlive, sendSignal } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
-import type { VmRecord } from './vm-records.ts'
+import type { VmRunRecord } from './vm-records.ts'
 
 const POLL_MS = 20
 
@@ -8,7 +8,7 @@ const POLL_MS = 20
  * Gives the workload its time to end: SIGTERM, and at most `graceMs`. Without a workload there is nothing to wait for:
  * what clients started gets its SIGTERM when the guest switches off, as with the genuine service.
  */
-export async function endWorkload({ clock, records }: VmContext, record: VmRecord, graceMs: number): Promise<void> {
+export async function stopWorkload({ clock, records }: VmContext, record: VmRunRecord, graceMs: number): Promise<void> {
   const { run_id, started } = record
   if (started === null || started.watcher === null || graceMs === 0) return
   if (!isAlive(started.watcher)) return

@@ -7,20 +7,20 @@ import { StartError } from '../driver.ts'
 import { localCommands } from '../../../lib/run-command.ts'
 import { unmountBelow } from '../shared/mounts.ts'
 import { exportImage } from './export-image.ts'
-import type { Msb } from './msb.ts'
+import type { MsbCli } from './msb.ts'
 
 /** The images of our store, as the runtime has them. */
 export type VmImages = {
   /** The runtime's reference of an image, taken in when it does not have it yet. Rejects with `StartError` of kind image or host. */
-  take(image: Image, signal: AbortSignal): Promise<string>
+  importImage(image: Image, signal: AbortSignal): Promise<string>
   /** Deletes what the runtime took in and none of these digests names; a sandbox's disk never lies over such an image. */
-  keepOnly(digests: ReadonlySet<string>): Promise<void>
+  deleteExcept(digests: ReadonlySet<string>): Promise<void>
 }
 
 export type VmImagesInput = {
   readonly dir: string
   readonly uidShift: number
-  readonly msb: Msb
+  readonly msb: MsbCli
   readonly clock: Clock
 }
 
@@ -46,7 +46,7 @@ export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput)
     }
   }
   return {
-    async take(image, signal) {
+    async importImage(image, signal) {
       try {
         return await flights.join(image.digest, signal, (shared) => takeIn(image, shared)).result
       } catch (error) {
@@ -54,7 +54,7 @@ export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput)
         throw new StartError('host', `image ${image.reference} could not be made ready for microVMs`, error)
       }
     },
-    async keepOnly(digests) {
+    async deleteExcept(digests) {
       const kept = new Set([...digests].map(referenceOf))
       for (const reference of await msb.images()) {
         if (reference.startsWith(PREFIX) && !kept.has(reference)) await msb.removeImage(reference)

@@ -16,7 +16,7 @@ export type VmNetwork = {
  * closed, of the gateway only DNS can be opened, and a metadata address opens only to a rule that names it. The runtime
  * dials from a process of this machine: without these rules `allow` by default would lead to what listens on it.
  */
-export function planNetwork(spec: NetworkSpec, hostAddresses: readonly string[]): VmNetwork | null {
+export function makeVmNetwork(spec: NetworkSpec, hostAddresses: readonly string[]): VmNetwork | null {
   if (!spec.enabled) return null
   const policy = spec.policy ?? DEFAULT_POLICY
   return {

@@ -6,7 +6,7 @@ import { isAlive } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
 import type { VmStatus } from './msb.ts'
-import type { VmRecord, WorkloadEnd } from './vm-records.ts'
+import type { VmRunRecord, WorkloadEnd } from './vm-records.ts'
 
 export type VmPhase =
   { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
@@ -25,7 +25,7 @@ export type VmEvidence = {
 }
 
 /** Where a run stands. What was recorded as its end stays its end. */
-export function vmPhaseOf(record: VmRecord, evidence: VmEvidence): VmPhase {
+export function deriveVmPhase(record: VmRunRecord, evidence: VmEvidence): VmPhase {
   const { started, is_stop_requested: isStopping } = record
   if (record.outcome !== null) return { phase: 'ended', outcome: record.outcome }
   if (started === null) {
@@ -65,7 +65,7 @@ function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): RunOutcome {
 }
 
 /** Where a run stands now, by its record and by what the machine shows. */
-export async function observeVm(context: VmContext, record: VmRecord, isBeingStarted: boolean): Promise<VmPhase> {
+export async function observeVm(context: VmContext, record: VmRunRecord, isBeingStarted: boolean): Promise<VmPhase> {
   const { bootId, records } = context
   const isVmAlive = record.boot_id === bootId && record.started !== null && isAlive(record.started.vm)
   const watcher = record.started?.watcher ?? null
@@ -80,7 +80,7 @@ export async function observeVm(context: VmContext, record: VmRecord, isBeingSta
   const mayBeMemory = isOpen && (end?.kind === 'signalled' || needsStatus)
   const hasRunOutOfMemory = mayBeMemory && (await saysOutOfMemory(join(paths.logs, 'kernel.log')))
   const isWatched = !hasWatcher || isWatcherAlive || end !== null
-  return vmPhaseOf(record, { bootId, isBeingStarted, isVmAlive, isWatched, end, status, hasRunOutOfMemory })
+  return deriveVmPhase(record, { bootId, isBeingStarted, isVmAlive, isWatched, end, status, hasRunOutOfMemory })
 }
 
 /** The end of the guest kernel's log that is searched, in bytes. */

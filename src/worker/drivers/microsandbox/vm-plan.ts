@@ -12,7 +12,7 @@ import type { VmNetwork } from './vm-network.ts'
  * All that the genuine runtime is told of a sandbox, once, when its disk is made: the calls of the SDK's builder as
  * plain data. It crosses to a process of its own (`sdk-call.ts`), which alone loads the SDK.
  */
-export type VmPlan = {
+export type VmConfig = {
   readonly name: string
   /** A reference in the runtime's own store of images. */
   readonly image: string

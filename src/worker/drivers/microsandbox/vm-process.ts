@@ -1,22 +1,22 @@
 import { readdir } from 'node:fs/promises'
 import type { Clock } from '../../../lib/clock.ts'
-import { commandLineOf, isAlive, markProcess, sendSignal, type ProcessMark } from '../shared/processes.ts'
+import { commandLineOf, isAlive, identifyProcess, sendSignal, type ProcessIdentity } from '../shared/processes.ts'
 
 /** Every process whose command line holds all of these words. Read from the machine, whatever a record says. */
-export async function findProcesses(words: readonly string[]): Promise<readonly ProcessMark[]> {
-  const found: ProcessMark[] = []
+export async function findProcesses(words: readonly string[]): Promise<readonly ProcessIdentity[]> {
+  const found: ProcessIdentity[] = []
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue
     const line = commandLineOf(Number(name))
     if (!words.every((word) => line.includes(word))) continue
-    const mark = markProcess(Number(name))
+    const mark = identifyProcess(Number(name))
     if (mark !== null) found.push(mark)
   }
   return found
 }
 
 /** The process that is a sandbox's virtual machine: `msb sandbox … --name NAME …` (0.6.18). */
-export function findVm(name: string): Promise<readonly ProcessMark[]> {
+export function findVm(name: string): Promise<readonly ProcessIdentity[]> {
   return findProcesses(['sandbox', '--name', name])
 }
 
@@ -24,7 +24,7 @@ const KILL_TIMEOUT_MS = 20_000
 const KILL_POLL_MS = 10
 
 /** Kills processes and waits until none of them is left. */
-export async function killProcesses(marks: readonly ProcessMark[], clock: Clock): Promise<void> {
+export async function killProcesses(marks: readonly ProcessIdentity[], clock: Clock): Promise<void> {
   const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
   for (const mark of marks) if (isAlive(mark)) sendSignal(mark.pid, 'SIGKILL')
   for (const mark of marks) {

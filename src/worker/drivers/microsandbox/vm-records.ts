@@ -1,16 +1,16 @@
 import type { RunId } from '../../../domain/ids.ts'
 import { readJson } from '../shared/json-file.ts'
-import type { KeptRun } from '../shared/kept-run.ts'
-import type { ProcessMark } from '../shared/processes.ts'
-import { openRunFiles, type RunFiles } from '../shared/run-files.ts'
+import type { RunRecord } from '../shared/kept-run.ts'
+import type { ProcessIdentity } from '../shared/processes.ts'
+import { openRunRecords, type RunRecords } from '../shared/run-files.ts'
 
 /** What this driver keeps of a run. */
-export type VmRecord = KeptRun<StartedVm> & { readonly idle_timeout_secs: number | null }
+export type VmRunRecord = RunRecord<StartedVm> & { readonly idle_timeout_secs: number | null }
 
 export type StartedVm = {
-  readonly vm: ProcessMark
+  readonly vm: ProcessIdentity
   /** The process that waits for the workload; null when there is none, or it was over before it could be marked. */
-  readonly watcher: ProcessMark | null
+  readonly watcher: ProcessIdentity | null
   readonly has_workload: boolean
 }
 
@@ -24,12 +24,12 @@ export type WorkloadEnd =
   | { readonly kind: 'failed'; readonly message: string }
   | { readonly kind: 'lost' }
 
-export type VmRecords = RunFiles<VmRecord> & {
+export type VmRunRecords = RunRecords<VmRunRecord> & {
   readEnd(run: RunId): Promise<WorkloadEnd | null>
 }
 
 /** Opens the folder of records, making it when missing. */
-export async function openVmRecords(dir: string): Promise<VmRecords> {
-  const files = await openRunFiles<VmRecord>(dir, 'ends')
+export async function openVmRunRecords(dir: string): Promise<VmRunRecords> {
+  const files = await openRunRecords<VmRunRecord>(dir, 'ends')
   return { ...files, readEnd: (run) => readJson<WorkloadEnd>(files.endFileOf(run)) }
 }

@@ -1,5 +1,5 @@
 /** What the program `workload.ts` is told by a file, whose path is its first argument after the mark. */
-export type WorkloadOrder = {
+export type WorkloadRequest = {
   readonly socket: string
   readonly end_file: string
   readonly command: readonly string[]

@@ -10,18 +10,18 @@ import { asMap } from '../../channel/fields.ts'
 import { makeFrameReader, type Frame } from '../../channel/frame.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { WorkloadEnd } from './vm-records.ts'
-import type { WorkloadOrder } from './workload-order.ts'
+import type { WorkloadRequest } from './workload-order.ts'
 
 /** Before the first frame: the range of correlation ids that this client may use (agent protocol, section 2). */
 const PROLOGUE_BYTES = 8
 const SIGTERM = 15
 
-const order = JSON.parse(await readFile(process.argv[3] ?? '', 'utf8')) as WorkloadOrder // written by launch-workload.ts
+const order = JSON.parse(await readFile(process.argv[3] ?? '', 'utf8')) as WorkloadRequest // written by launch-workload.ts
 const end = await runWorkload(order)
 writeFileSync(`${order.end_file}.tmp`, JSON.stringify(end), { mode: 0o600 })
 renameSync(`${order.end_file}.tmp`, order.end_file)
 
-async function runWorkload(order: WorkloadOrder): Promise<WorkloadEnd> {
+async function runWorkload(order: WorkloadRequest): Promise<WorkloadEnd> {
   const socket = await connectAgent(order.socket)
   const [cmd = '', ...args] = order.command
   const reader = makeFrameReader()

@@ -8,19 +8,19 @@ import type { Image, RegistryAuth } from '../../images/image.ts'
 import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
-import type { RunUse } from './run/activity.ts'
-import type { Captures } from './run/captures.ts'
+import type { RunUsage } from './run/activity.ts'
+import type { OutputCaptures } from './run/captures.ts'
 import type { Cgroups } from './run/cgroup.ts'
 import type { Container } from './exec/container.ts'
-import type { Disks } from './disk/disk.ts'
+import type { SandboxDisks } from './disk/disk.ts'
 import type { Launcher } from './run/launcher.ts'
 import type { HardLimits } from './run/rlimits.ts'
-import type { Liveness } from '../shared/processes.ts'
-import type { RunRecords } from './run/run-records.ts'
+import type { LivenessCheck } from '../shared/processes.ts'
+import type { OciRunRecords } from './run/run-records.ts'
 import type { Runtime } from './run/runtime.ts'
 
 /** What the driver needs of the image store. */
-export interface Images {
+export interface ImageResolver {
   /** The image of a reference, pulled when the policy wants it. Rejects with `StartError` of kind image or registry. */
   resolve(
     reference: string,
@@ -67,7 +67,7 @@ export type OciDriverInput = {
   readonly runtime: Runtime
   readonly launcher: Launcher
   readonly commands: CommandRunner
-  readonly images: Images
+  readonly images: ImageResolver
   readonly networks: SandboxNetworks
   readonly clock: Clock
   readonly log: Log
@@ -77,20 +77,20 @@ export type OciDriverInput = {
   /** Where the workload's output and what happens to a sandbox is written. */
   readonly logs: Pick<SandboxLogs, 'of'>
   /** Serves the agent protocol for one client, says when it uses the sandbox, and writes down what processes say. */
-  readonly openGuestChannel: (container: Container, use: RunUse, capture: Pick<LogWriter, 'stream'>) => Duplex
+  readonly openGuestChannel: (container: Container, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
   readonly settings: OciSettings
 }
 
 /** The same, with what the driver opened. */
 export type OciContext = OciDriverInput & {
-  readonly records: RunRecords
-  readonly captures: Captures
-  readonly disks: Disks
+  readonly records: OciRunRecords
+  readonly captures: OutputCaptures
+  readonly disks: SandboxDisks
   readonly cgroups: Cgroups
   /** Where root file systems are mounted; every folder above lets strangers pass. */
   readonly mountDir: string
   readonly bootId: string
-  readonly isAlive: Liveness
+  readonly isAlive: LivenessCheck
   /** The programs that are mounted into each sandbox; null when the machine lacks what they are made of. */
   readonly toolbox: string | null
   readonly hardLimits: HardLimits

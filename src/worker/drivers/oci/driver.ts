@@ -5,23 +5,23 @@ import { debounce } from '../../../lib/when-quiet.ts'
 import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import type { Driver } from '../driver.ts'
 import { makeHeldRuns } from '../shared/held-runs.ts'
-import { answerKnown, makeStarts } from '../shared/starts.ts'
-import { makeActivity } from './run/activity.ts'
-import { makeCaptures } from './run/captures.ts'
+import { throwIfEnded, makeStartsInFlight } from '../shared/starts.ts'
+import { makeRunActivity } from './run/activity.ts'
+import { makeOutputCaptures } from './run/captures.ts'
 import { openCgroups } from './run/cgroup.ts'
 import type { Container } from './exec/container.ts'
 import type { OciContext, OciDriverInput } from './context.ts'
-import { openDisks } from './disk/disk.ts'
-import { cgroupParentOf, makeMountDir, mountFolderOf, removeIfUnused, sweep } from './run/leftovers.ts'
-import { observe } from './run/observe.ts'
-import { probeMachine, refuseUnfit } from './run/probe.ts'
-import { isAlive, makeLiveness, readBootId } from '../shared/processes.ts'
-import { endWith, removeMounts, settle } from './run/release.ts'
+import { openSandboxDisks } from './disk/disk.ts'
+import { cgroupParentOf, makeMountDir, mountFolderOf, removeIfUnused, adoptRuns } from './run/leftovers.ts'
+import { observeRun } from './run/observe.ts'
+import { probeMachine, assertMachineUsable } from './run/probe.ts'
+import { isAlive, makeCachedLivenessCheck, readBootId } from '../shared/processes.ts'
+import { recordEnd, removeMounts, releaseIfEnded } from './run/release.ts'
 import { parseHardLimits } from './run/rlimits.ts'
-import { openRunRecords, type RunRecord } from './run/run-records.ts'
+import { openOciRunRecords, type OciRunRecord } from './run/run-records.ts'
 import { mountDisk, rootfsPaths } from '../shared/rootfs.ts'
 import { startRun } from './run/start.ts'
-import { endProcesses } from './run/stop.ts'
+import { stopProcesses } from './run/stop.ts'
 import { mountToolbox } from './rootfs/toolbox-mount.ts'
 import { makeTurns } from '../shared/turns.ts'
 import { makeRunWatch } from '../shared/run-watch.ts'
@@ -32,57 +32,57 @@ import { makeRunWatch } from '../shared/run-watch.ts'
  * stays. Rejects, in words, when the machine can't be used.
  */
 export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
-  refuseUnfit(input.settings.initBinary)
+  assertMachineUsable(input.settings.initBinary)
   const context = await openContext(input)
   const { records, disks, log } = context
   const turns = makeTurns()
-  const starts = makeStarts(turns, () => {
-    watch.poke()
+  const starts = makeStartsInFlight(turns, () => {
+    watch.checkSoon()
   })
-  await sweep(context)
+  await adoptRuns(context)
 
-  const see = async (record: RunRecord, isBeingStarted: boolean): Promise<SeenRun> => {
-    const phase = await observe(context, record, isBeingStarted)
+  const see = async (record: OciRunRecord, isBeingStarted: boolean): Promise<SeenRun> => {
+    const phase = await observeRun(context, record, isBeingStarted)
     if (phase.phase === 'ended') await context.captures.finish(record) // the end is told behind the last output
     const { idle_timeout_secs } = record.spec.lifecycle
     const { run_id, sandbox_id, facts } = record
     if (phase.phase !== 'running' || idle_timeout_secs === null) return { run_id, sandbox_id, ...phase, facts }
-    activity.follow(run_id, idle_timeout_secs)
+    activity.track(run_id, idle_timeout_secs)
     return { run_id, sandbox_id, ...phase, facts, ...(activity.isIdle(run_id) ? { is_idle_expired: true } : {}) }
   }
-  const settleOne = (record: RunRecord): Promise<RunRecord> => settle(context, record)
-  const { list, settleEnded } = makeHeldRuns<RunRecord>({ records, starts, turns, see, settle: settleOne })
-  const watch = makeRunWatch({ list, settleEnded, exitsFolder: records.endsFolder, clock: input.clock, log })
-  const activity = makeActivity(input.clock, () => {
-    watch.tell()
+  const settleOne = (record: OciRunRecord): Promise<OciRunRecord> => releaseIfEnded(context, record)
+  const { list, settleEnded } = makeHeldRuns<OciRunRecord>({ records, starts, turns, see, settle: settleOne })
+  const watch = makeRunWatch({ list, releaseEnded, exitsFolder: records.endsFolder, clock: input.clock, log })
+  const activity = makeRunActivity(input.clock, () => {
+    watch.notify()
   })
   const refill = makeRefill(context)
   refill.start()
 
   const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
     const known = await records.read(wanted.run_id)
-    if (known !== null) return answerKnown(await observe(context, known, false))
+    if (known !== null) return throwIfEnded(await observeRun(context, known, false))
     const holder = await disks.holderOf(wanted.sandbox_id)
     if (holder !== null && holder !== wanted.run_id) await settleEnded(holder)
     await startRun(context, wanted, signal)
     refill.ask()
   }
-  const end = async (run: RunId, graceMs: number): Promise<RunRecord | null> => {
-    await starts.giveUp(run)
+  const end = async (run: RunId, graceMs: number): Promise<OciRunRecord | null> => {
+    await starts.cancel(run)
     const record = await turns.take(run, async () => {
       const settled = await settleIfKnown(run)
       if (settled === null || settled.is_released) return settled
-      const stopping: RunRecord = { ...settled, is_stop_requested: true }
+      const stopping: OciRunRecord = { ...settled, is_stop_requested: true }
       await records.write(stopping)
       if (!settled.is_stop_requested) context.logs.writerOf(settled.sandbox_id).system(LIFECYCLE_LINES.stopRequested)
-      watch.poke()
-      await endProcesses(context, stopping, graceMs)
-      return await endWith(context, stopping, { kind: 'stopped' })
+      watch.checkSoon()
+      await stopProcesses(context, stopping, graceMs)
+      return await recordEnd(context, stopping, { kind: 'stopped' })
     })
-    watch.poke()
+    watch.checkSoon()
     return record
   }
-  const settleIfKnown = async (run: RunId): Promise<RunRecord | null> => {
+  const settleIfKnown = async (run: RunId): Promise<OciRunRecord | null> => {
     const record = await records.read(run)
     return record === null ? null : await settleOne(record)
   }
@@ -102,7 +102,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       await turns.take(run, () => records.delete(run))
       context.captures.forget(run)
       activity.forget(run)
-      watch.poke()
+      watch.checkSoon()
     },
     async discard(sandbox: SandboxId) {
       const held = (await records.list()).find((record) => record.sandbox_id === sandbox)
@@ -128,7 +128,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
       await starts.close()
       context.captures.close()
       await refill.close()
-      await disks.drain()
+      await disks.drainPool()
       await removeIfUnused(context)
     },
   }
@@ -137,15 +137,15 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
 async function openContext(input: OciDriverInput): Promise<OciContext> {
   const mountFolder = mountFolderOf(input.dir)
   const [records, disks, cgroups, mountDir, bootId, limits] = await Promise.all([
-    openRunRecords(input.dir),
-    openDisks({
+    openOciRunRecords(input.dir),
+    openSandboxDisks({
       dir: `${input.dir}/disks`,
       defaultSizeMib: input.settings.defaultDiskMib,
       poolSize: input.settings.diskPool,
       random: input.random,
       commands: input.commands,
-      mountAhead: (name, path) => mountDisk(input, rootfsPaths(mountFolder, name), path),
-      unmountAhead: (name) => removeMounts({ ...input, mountDir: mountFolder }, name),
+      mountPooled: (name, path) => mountDisk(input, rootfsPaths(mountFolder, name), path),
+      unmountPooled: (name) => removeMounts({ ...input, mountDir: mountFolder }, name),
     }),
     openCgroups(cgroupParentOf(input.dir)),
     makeMountDir(input.dir),
@@ -154,17 +154,17 @@ async function openContext(input: OciDriverInput): Promise<OciContext> {
   ])
   const toolbox = await mountToolbox({ dir: input.dir, mountDir }, input.log)
   const { logs, clock, log } = input
-  const captures = makeCaptures({ records, bootId, logs, clock, log })
+  const captures = makeOutputCaptures({ records, bootId, logs, clock, log })
   const hardLimits = parseHardLimits(limits)
-  const liveness = makeLiveness(clock)
+  const liveness = makeCachedLivenessCheck(clock)
   return { ...input, records, captures, disks, cgroups, mountDir, bootId, isAlive: liveness, toolbox, hardLimits }
 }
 
 /** What an exec needs of a running container; null when the run is not running. */
-async function containerOf(context: OciContext, record: RunRecord): Promise<Container | null> {
+async function containerOf(context: OciContext, record: OciRunRecord): Promise<Container | null> {
   const { started, image, spec } = record
   // Asked anew: by its id the container's root is found, and that of one that just ended may be another process's by now.
-  const seen = await observe({ ...context, isAlive }, record, false)
+  const seen = await observeRun({ ...context, isAlive }, record, false)
   if (seen.phase !== 'running' || started === null || started.init === null || image === null) return null
   return {
     id: record.run_id,
@@ -202,7 +202,7 @@ function makeRefill({ disks, log, clock }: OciContext): Refill {
   let current: Promise<void> | null = null
   const start = (): void => {
     current ??= disks
-      .refill()
+      .fillPool()
       .catch((error: unknown) => {
         log.warn({ err: error }, 'formatting disks ahead failed')
       })

@@ -1,12 +1,12 @@
 import type { RunId } from '../../../domain/ids.ts'
 import type { SeenRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Turns } from './turns.ts'
-import type { RunFiles } from './run-files.ts'
-import type { Starts } from './starts.ts'
+import type { RunRecords } from './run-files.ts'
+import type { StartsInFlight } from './starts.ts'
 
 export type HeldRunsInput<R> = {
-  readonly records: Pick<RunFiles<R>, 'list' | 'read'>
-  readonly starts: Pick<Starts, 'has'>
+  readonly records: Pick<RunRecords<R>, 'list' | 'read'>
+  readonly starts: Pick<StartsInFlight, 'has'>
   readonly turns: Turns
   /** How a run stands, by its record; `isBeingStarted`: its start is in flight. */
   readonly see: (record: R, isBeingStarted: boolean) => Promise<SeenRun>

@@ -5,7 +5,7 @@ import type { OrgId, RunId, SandboxId } from '../../../domain/ids.ts'
  * What every driver keeps of a run on disk, so that a worker which was killed finds it again. A record is written before
  * anything of its run exists, and goes only after all of it is gone: whatever is left over has a record that says whose it is.
  */
-export type KeptRun<Started> = {
+export type RunRecord<Started> = {
   readonly version: 1
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
@@ -22,7 +22,7 @@ export type KeptRun<Started> = {
 }
 
 /** A run of which there is nothing yet. */
-export function newKeptRun(wanted: WantedRun, bootId: string): KeptRun<never> {
+export function newRunRecord(wanted: WantedRun, bootId: string): RunRecord<never> {
   const { run_id, sandbox_id, org_id } = wanted
   return {
     version: 1,

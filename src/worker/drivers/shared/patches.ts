@@ -3,9 +3,16 @@ import { chmod, lchown, open, readdir, readlink, rm, symlink, type FileHandle } 
 import { dirname, join, posix } from 'node:path'
 import type { Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../driver.ts'
-import { InTheWay, makeFolders, putFile, putText, statOrNull, type RootTree } from '../oci/rootfs/root-tree.ts'
+import {
+  BlockedPathError,
+  createFolders,
+  putFile,
+  putText,
+  lstatOrNull,
+  type RootTree,
+} from '../oci/rootfs/root-tree.ts'
 import type { RunVolumes } from './run-volumes.ts'
-import { inParent, openInRoot, resolveInRoot, RootPathError } from '../oci/rootfs/root-path.ts'
+import { withParentFolder, openInRoot, resolveInRoot, PathInRootError } from '../oci/rootfs/root-path.ts'
 
 type HostVolume = Pick<RunVolumes, 'host'>
 
@@ -46,7 +53,7 @@ async function applyPatch(tree: RootTree, patch: Patch, volumes: HostVolume): Pr
       await refuseExisting(tree, patch.link, patch.replace)
       return await putLink(tree, patch.link, patch.target)
     case 'mkdir':
-      await makeFolders(tree, patch.path)
+      await createFolders(tree, patch.path)
       if (patch.mode !== null) await chmod((await resolveInRoot(tree.root, patch.path)).hostPath, patch.mode)
       return
     case 'remove':
@@ -58,7 +65,7 @@ async function applyPatch(tree: RootTree, patch: Patch, volumes: HostVolume): Pr
 
 async function refuseExisting(tree: RootTree, path: string, replace: boolean): Promise<void> {
   if (!replace && (await resolveInRoot(tree.root, path, { followLast: false })).exists)
-    throw new InTheWay(`'${path}' exists`)
+    throw new BlockedPathError(`'${path}' exists`)
 }
 
 async function copyFile(
@@ -69,7 +76,7 @@ async function copyFile(
   const source = await openInRoot(await volumes.host(), patch.src)
   try {
     const stat = await source.stat()
-    if (!stat.isFile()) throw new InTheWay(`'${patch.src}' is not a file`)
+    if (!stat.isFile()) throw new BlockedPathError(`'${patch.src}' is not a file`)
     await putFile(tree, patch.dst, {
       mode: patch.mode ?? stat.mode & 0o777,
       fill: (handle) => copyContent(source, handle),
@@ -86,7 +93,7 @@ async function copyFolder(
 ): Promise<void> {
   const source = await openInRoot(await volumes.host(), patch.src)
   try {
-    if (!(await source.stat()).isDirectory()) throw new InTheWay(`'${patch.src}' is not a folder`)
+    if (!(await source.stat()).isDirectory()) throw new BlockedPathError(`'${patch.src}' is not a folder`)
     await copyEntries(tree, source, { path: patch.dst, depth: 0 })
   } finally {
     await source.close()
@@ -99,8 +106,8 @@ async function copyEntries(
   source: FileHandle,
   to: { readonly path: string; readonly depth: number },
 ): Promise<void> {
-  if (to.depth > MAX_DEPTH) throw new InTheWay(`'${to.path}' is deeper than ${String(MAX_DEPTH)} folders`)
-  await makeFolders(tree, to.path, (await source.stat()).mode & 0o777)
+  if (to.depth > MAX_DEPTH) throw new BlockedPathError(`'${to.path}' is deeper than ${String(MAX_DEPTH)} folders`)
+  await createFolders(tree, to.path, (await source.stat()).mode & 0o777)
   const folder = `/proc/self/fd/${String(source.fd)}`
   for (const entry of await readdir(folder, { withFileTypes: true })) {
     const path = posix.join(to.path, entry.name)
@@ -109,7 +116,7 @@ async function copyEntries(
       continue
     }
     if (!entry.isFile() && !entry.isDirectory())
-      throw new InTheWay(`'${entry.name}' is neither file, folder nor symlink`)
+      throw new BlockedPathError(`'${entry.name}' is neither file, folder nor symlink`)
     const handle = await open(
       join(folder, entry.name),
       constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK,
@@ -137,10 +144,10 @@ async function copyContent(source: FileHandle, target: FileHandle): Promise<void
 }
 
 async function putLink(tree: RootTree, link: string, target: string): Promise<void> {
-  await makeFolders(tree, dirname(link))
-  await inParent(tree, link, async (folder, name) => {
+  await createFolders(tree, dirname(link))
+  await withParentFolder(tree, link, async (folder, name) => {
     const path = join(folder, name)
-    if ((await statOrNull(path))?.isDirectory() === true) throw new InTheWay(`'${link}' is a folder`)
+    if ((await lstatOrNull(path))?.isDirectory() === true) throw new BlockedPathError(`'${link}' is a folder`)
     await rm(path, { force: true })
     await symlink(target, path)
     await lchown(path, tree.owner, tree.owner)
@@ -151,18 +158,18 @@ async function putLink(tree: RootTree, link: string, target: string): Promise<vo
 async function remove(tree: RootTree, path: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path, { followLast: false })
   if (!found.exists) return
-  await inParent(tree, found.guestPath, (folder, name) => rm(join(folder, name), { recursive: true }))
+  await withParentFolder(tree, found.guestPath, (folder, name) => rm(join(folder, name), { recursive: true }))
 }
 
 /** Follows symlinks within the root; a missing file is made, as a shell's `>>` does. */
 async function append(tree: RootTree, path: string, content: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path)
   if (!found.exists) return await putText(tree, found.guestPath, { mode: 0o644, text: content })
-  await inParent(tree, found.guestPath, async (folder, name) => {
+  await withParentFolder(tree, found.guestPath, async (folder, name) => {
     const flags = constants.O_WRONLY | constants.O_APPEND | constants.O_NOFOLLOW | constants.O_NONBLOCK
     const handle = await open(join(folder, name), flags)
     try {
-      if (!(await handle.stat()).isFile()) throw new InTheWay(`'${path}' is not a file`)
+      if (!(await handle.stat()).isFile()) throw new BlockedPathError(`'${path}' is not a file`)
       await handle.writeFile(content)
     } finally {
       await handle.close()
@@ -172,9 +179,9 @@ async function append(tree: RootTree, path: string, content: string): Promise<vo
 
 /** Paths as the sandbox's owner wrote them; those of this machine stay out of the message. */
 function reasonOf(error: unknown, patch: Patch): string {
-  if (error instanceof InTheWay) return error.message
+  if (error instanceof BlockedPathError) return error.message
   const where = 'path' in patch ? patch.path : 'src' in patch ? `${patch.src} to ${patch.dst}` : patch.link
-  if (error instanceof RootPathError) return `${error.message}`
+  if (error instanceof PathInRootError) return `${error.message}`
   const code = error instanceof Error && 'code' in error ? String(error.code) : 'failed'
   return `${code}: ${where}`
 }

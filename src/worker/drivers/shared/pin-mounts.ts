@@ -7,10 +7,10 @@ import type { CommandRunner } from '../../../lib/run-command.ts'
 import { openRoot } from '../../volumes/descriptors.ts'
 import { withBindSource } from '../oci/rootfs/bind-source.ts'
 import { mount } from './mounts.ts'
-import { InTheWay } from '../oci/rootfs/root-tree.ts'
+import { BlockedPathError } from '../oci/rootfs/root-tree.ts'
 import type { RootfsPaths } from './rootfs.ts'
 import type { RunVolumes } from './run-volumes.ts'
-import { failAs } from './start-failure.ts'
+import { withStartFailure } from './start-failure.ts'
 
 /**
  * A mount whose content the host holds in place. What a volume's paths lead to can change at any time, as sandboxes
@@ -28,11 +28,11 @@ export async function pinMounts(
   { volumes, paths }: { readonly volumes: RunVolumes; readonly paths: RootfsPaths },
 ): Promise<readonly PinnedMount[]> {
   if (spec.mounts.length === 0) return []
-  await failAs('mount', 'the mounts could not be made ready', makePinsFolder(paths.pins, settings.uidShift))
+  await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(paths.pins, settings.uidShift))
   const pinned: PinnedMount[] = []
   for (const [index, one] of spec.mounts.entries()) {
     const at = { pin: join(paths.pins, String(index)), hasCompany: spec.mounts.length > 1 }
-    pinned.push(await nameMount(one, pinMount(one, at, { volumes, owner: settings.uidShift, commands })))
+    pinned.push(await withMountName(one, pinMount(one, at, { volumes, owner: settings.uidShift, commands })))
   }
   return pinned
 }
@@ -52,12 +52,12 @@ export async function removePins(folder: string): Promise<void> {
 }
 
 /** Makes a failure one of kind mount whose text names the mount by its path in the sandbox. */
-export async function nameMount<T>({ guest }: Mount, work: Promise<T>): Promise<T> {
+export async function withMountName<T>({ guest }: Mount, work: Promise<T>): Promise<T> {
   const named = `the mount on '${guest}' could not be made`
   const inWords = (error: unknown): never => {
-    throw error instanceof InTheWay ? new InTheWay(`${named}: ${error.message}`) : error
+    throw error instanceof BlockedPathError ? new BlockedPathError(`${named}: ${error.message}`) : error
   }
-  return await failAs('mount', named, work.catch(inWords))
+  return await withStartFailure('mount', named, work.catch(inWords))
 }
 
 /** For the sandbox's user 0 alone, as which runtimes open what they mount: no other user of the host gets to a volume. */
@@ -84,7 +84,7 @@ async function pinMount(spec: Mount, { pin, hasCompany }: Place, source: Source)
       await mount(commands, ['-t', 'tmpfs', '-o', 'nosuid,nodev,noexec,mode=755,size=1m', 'tmpfs', pin])
       return { spec, pin, kind: 'folder' }
     case 'disk_image':
-      throw new InTheWay('disk images are not offered here')
+      throw new BlockedPathError('disk images are not offered here')
   }
 }
 

@@ -3,21 +3,21 @@ import { readFile } from 'node:fs/promises'
 import type { Clock } from '../../../lib/clock.ts'
 
 /** A process of this machine, told apart from a later one with the same id by when it began. */
-export type ProcessMark = {
+export type ProcessIdentity = {
   readonly pid: number
   /** Clock ticks since boot, field 22 of `/proc/<pid>/stat` (proc(5)). */
   readonly startTicks: number
 }
 
 /** Marks a live process; null when there is none with this id, or only its zombie. */
-export function markProcess(pid: number): ProcessMark | null {
+export function identifyProcess(pid: number): ProcessIdentity | null {
   const stat = readStat(pid)
   return stat === null || stat.isZombie ? null : { pid, startTicks: stat.startTicks }
 }
 
 /** Whether the marked process still lives. A zombie doesn't: it holds nothing but its exit code. */
-export function isAlive(mark: ProcessMark): boolean {
-  const now = markProcess(mark.pid)
+export function isAlive(mark: ProcessIdentity): boolean {
+  const now = identifyProcess(mark.pid)
   return now !== null && now.startTicks === mark.startTicks
 }
 
@@ -25,11 +25,11 @@ export function isAlive(mark: ProcessMark): boolean {
 const SEEN_ALIVE_MS = 100
 
 /** Answers as `isNamespaceAlive` did at most `SEEN_ALIVE_MS` ago; that a process is dead is never remembered. */
-export type Liveness = (mark: ProcessMark) => boolean
+export type LivenessCheck = (mark: ProcessIdentity) => boolean
 
 /** Every start brings ten looks at all that run: with 40, the reading alone was 4 ms of processor for each (2026-11). */
-export function makeLiveness({ monotonicMs }: Pick<Clock, 'monotonicMs'>): Liveness {
-  const seenAt = new WeakMap<ProcessMark, number>()
+export function makeCachedLivenessCheck({ monotonicMs }: Pick<Clock, 'monotonicMs'>): LivenessCheck {
+  const seenAt = new WeakMap<ProcessIdentity, number>()
   return (mark) => {
     const nowMs = monotonicMs()
     if (nowMs - (seenAt.get(mark) ?? -Infinity) < SEEN_ALIVE_MS) return true
@@ -41,7 +41,7 @@ export function makeLiveness({ monotonicMs }: Pick<Clock, 'monotonicMs'>): Liven
 
 /** The command line of a process as its parts; empty for none. */
 export function commandLineOf(pid: number): readonly string[] {
-  const text = readNow(`/proc/${String(pid)}/cmdline`)
+  const text = readFileSyncOrNull(`/proc/${String(pid)}/cmdline`)
   return text === null || text === '' ? [] : text.replace(/\0$/, '').split('\0')
 }
 
@@ -60,7 +60,7 @@ export async function readBootId(): Promise<string> {
 }
 
 function readStat(pid: number): { readonly startTicks: number; readonly isZombie: boolean } | null {
-  const text = readNow(`/proc/${String(pid)}/stat`)
+  const text = readFileSyncOrNull(`/proc/${String(pid)}/stat`)
   if (text === null) return null
   // The second field is the program's name in parentheses and may hold anything: count from the last one.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
@@ -69,7 +69,7 @@ function readStat(pid: number): { readonly startTicks: number; readonly isZombie
 }
 
 /** Reads a file that may vanish at any moment: of /proc, of a cgroup, of a run being removed. */
-export async function readOrNull(path: string): Promise<string | null> {
+export async function readFileOrNull(path: string): Promise<string | null> {
   try {
     return await readFile(path, 'utf8')
   } catch (error) {
@@ -81,7 +81,7 @@ export async function readOrNull(path: string): Promise<string | null> {
  * The same at once, for what lies in memory: of /proc, or the few bytes that a shim writes. 80 reads take 0.3 ms of
  * processor, and 4.5 by way of other threads (2026-11).
  */
-export function readNow(path: string): string | null {
+export function readFileSyncOrNull(path: string): string | null {
   if (!existsSync(path)) return null // 3 us; to be refused costs 25, for the error that is made and dropped
   try {
     return readFileSync(path, 'utf8')

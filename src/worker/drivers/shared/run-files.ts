@@ -1,10 +1,10 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../domain/ids.ts'
-import { readJson, writeWhole } from './json-file.ts'
+import { readJson, writeJsonAtomically } from './json-file.ts'
 
 /** What a driver keeps of its runs on disk: for each a folder with a record in it, and a file that tells how it ended. */
-export type RunFiles<R> = {
+export type RunRecords<R> = {
   /** A run's own folder, for root alone. */
   folderOf(run: RunId): string
   endFileOf(run: RunId): string
@@ -24,10 +24,10 @@ export type RunFiles<R> = {
  * Opens the records beneath `dir`, and its folder `endsName` for ends, making both when missing. Nobody else writes them, so that what
  * was written here is not read again: 40 records took 2.5 ms of processor at each look, and take 0.1 (2026-11).
  */
-export async function openRunFiles<R extends { readonly version: 1; readonly run_id: RunId }>(
+export async function openRunRecords<R extends { readonly version: 1; readonly run_id: RunId }>(
   dir: string,
   endsName: string,
-): Promise<RunFiles<R>> {
+): Promise<RunRecords<R>> {
   const runs = join(dir, 'runs')
   const endsFolder = join(dir, endsName)
   await Promise.all([runs, endsFolder].map((folder) => mkdir(folder, { recursive: true, mode: 0o700 })))
@@ -53,7 +53,7 @@ export async function openRunFiles<R extends { readonly version: 1; readonly run
     read,
     async write(record) {
       await mkdir(folderOf(record.run_id), { recursive: true, mode: 0o700 })
-      await writeWhole(recordOf(record.run_id), record)
+      await writeJsonAtomically(recordOf(record.run_id), record)
       written.set(record.run_id, record)
     },
     async delete(run) {

@@ -1,12 +1,12 @@
 import type { RunVolume, WantedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
-import { InTheWay } from '../oci/rootfs/root-tree.ts'
+import { BlockedPathError } from '../oci/rootfs/root-tree.ts'
 
 /** The folders of the volumes that a run may reach. Each is opened when it is first asked for, and once. */
 export type RunVolumes = {
-  /** The organization's host volume. Rejects with `InTheWay` when the run has none. */
+  /** The organization's host volume. Rejects with `BlockedPathError` when the run has none. */
   host(): Promise<string>
-  /** A volume by the name that the spec mounts it by. Rejects with `InTheWay` when the run has none of that name. */
+  /** A volume by the name that the spec mounts it by. Rejects with `BlockedPathError` when the run has none of that name. */
   named(name: string): Promise<string>
 }
 
@@ -14,7 +14,7 @@ export type RunVolumes = {
 export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, wanted: WantedRun): RunVolumes {
   const opened = new Map<RunVolume, Promise<string>>()
   const open = async (volume: RunVolume | undefined, missing: string): Promise<string> => {
-    if (volume === undefined) throw new InTheWay(missing)
+    if (volume === undefined) throw new BlockedPathError(missing)
     const folder = opened.get(volume) ?? storage.open(volume)
     opened.set(volume, folder)
     return await folder

@@ -8,16 +8,16 @@ import type { Log } from '../../../lib/log.ts'
 export type RunWatch = {
   subscribe(onChange: () => void): () => void
   /** Says that something may have changed. */
-  poke(): void
+  checkSoon(): void
   /** Says that something has changed: the subscribers hear of it at once. */
-  tell(): void
+  notify(): void
   close(): Promise<void>
 }
 
 export type RunWatchInput = {
   readonly list: () => Promise<readonly SeenRun[]>
   /** Lets go of what an ended run holds. */
-  readonly settleEnded: (run: RunId) => Promise<void>
+  readonly releaseEnded: (run: RunId) => Promise<void>
   /** The shims write here as they end. */
   readonly exitsFolder: string
   readonly clock: Clock
@@ -48,7 +48,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
       lastSeen = signature
       tell()
     }
-    await Promise.all(seen.filter((run) => run.phase === 'ended').map((run) => input.settleEnded(run.run_id)))
+    await Promise.all(seen.filter((run) => run.phase === 'ended').map((run) => input.releaseEnded(run.run_id)))
   }
   const poke = (): void => {
     wake.resolve(null)
@@ -88,8 +88,8 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
         subscribers.delete(onChange)
       }
     },
-    poke,
-    tell,
+    checkSoon,
+    notify,
     async close() {
       folder.close()
       closing.abort()

@@ -1,13 +1,13 @@
 import type { StartFailure } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
-import { InTheWay } from '../oci/rootfs/root-tree.ts'
+import { BlockedPathError } from '../oci/rootfs/root-tree.ts'
 
 /** Gives a failure its kind; its own text goes to the log as cause, unless it was written for the sandbox's owner. */
-export async function failAs<T>(reason: StartFailure, message: string, work: Promise<T>): Promise<T> {
+export async function withStartFailure<T>(reason: StartFailure, message: string, work: Promise<T>): Promise<T> {
   try {
     return await work
   } catch (error) {
-    if (error instanceof InTheWay) throw new StartError(reason, error.message, error)
+    if (error instanceof BlockedPathError) throw new StartError(reason, error.message, error)
     throw error instanceof StartError ? error : new StartError(reason, message, error)
   }
 }

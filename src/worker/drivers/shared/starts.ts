@@ -5,7 +5,7 @@ import { StartError } from '../driver.ts'
 import type { Turns } from './turns.ts'
 
 /** The starts that are in flight: one for each run. */
-export type Starts = {
+export type StartsInFlight = {
   has(run: RunId): boolean
   /**
    * Has a run started by `begin`, in the run's turn; who asks for it meanwhile gets the same answer. The signal that
@@ -13,13 +13,13 @@ export type Starts = {
    */
   start(run: RunId, signal: AbortSignal, begin: (signal: AbortSignal) => Promise<void>): Promise<void>
   /** A start in flight is told to give up, and has cleaned up when this resolves. */
-  giveUp(run: RunId): Promise<void>
+  cancel(run: RunId): Promise<void>
   /** The same for all of them. */
   close(): Promise<void>
 }
 
 /** No start is in flight yet; `onOver` is told whenever one has come to its end. */
-export function makeStarts(turns: Turns, onOver: () => void): Starts {
+export function makeStartsInFlight(turns: Turns, onOver: () => void): StartsInFlight {
   const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
   const giveUp = async (run: RunId, why: string): Promise<void> => {
     const start = starts.get(run)
@@ -44,7 +44,7 @@ export function makeStarts(turns: Turns, onOver: () => void): Starts {
       starts.set(run, { done, abort })
       await done
     },
-    giveUp: (run) => giveUp(run, 'the run was stopped'),
+    cancel: (run) => giveUp(run, 'the run was stopped'),
     async close() {
       await Promise.all([...starts.keys()].map((run) => giveUp(run, 'the worker is closing')))
     },
@@ -54,7 +54,7 @@ export function makeStarts(turns: Turns, onOver: () => void): Starts {
 type Seen = { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** Answers the start of a run that is known already: it succeeds unless the run has ended, and then fails as it did. */
-export function answerKnown(seen: Seen): void {
+export function throwIfEnded(seen: Seen): void {
   if (seen.phase !== 'ended') return
   if (seen.outcome.kind === 'start_failed') throw new StartError(seen.outcome.reason, seen.outcome.message)
   throw new StartError('host', 'the run has ended')

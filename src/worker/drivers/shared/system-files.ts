@@ -2,7 +2,7 @@ import { posix } from 'node:path'
 import type { Patch, SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { SandboxNetwork } from '../../network/sandbox-network.ts'
 import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from './environment.ts'
-import { makeFolders, putText, type RootTree } from '../oci/rootfs/root-tree.ts'
+import { createFolders, putText, type RootTree } from '../oci/rootfs/root-tree.ts'
 
 /** What the files of a run tell the sandbox about itself. */
 export type SystemFilesInput = {
@@ -21,7 +21,7 @@ export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput):
   const patched = patchedPaths(spec.patches, input.isFirstStart)
   const files = [...identityFiles(input)].filter(([path]) => !patched.has(path))
   const folders = ['/etc', SCRIPTS_FOLDER, ...(input.hasToolbox ? [TOOLS_FOLDER] : []), input.workdir]
-  await Promise.all(folders.map((folder) => makeFolders(tree, folder)))
+  await Promise.all(folders.map((folder) => createFolders(tree, folder)))
   await Promise.all([
     putText(tree, INIT_PATH, { mode: 0o755, text: '' }),
     ...files.map(([path, text]) => putText(tree, path, { mode: 0o644, text })),
@@ -39,7 +39,7 @@ export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput):
  * the disk hold: it leaves one alone that has a file (20240729, measured 2026-11). May be repeated.
  */
 export async function keepTmpOnDisk(tree: RootTree): Promise<void> {
-  await makeFolders(tree, '/tmp', 0o1777)
+  await createFolders(tree, '/tmp', 0o1777)
   await putText(tree, '/tmp/.msb', { mode: 0o444, text: '' })
 }
 

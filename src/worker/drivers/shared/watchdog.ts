@@ -33,7 +33,7 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
   const closing = new AbortController()
   let child: ChildProcess | null = null
 
-  const live = (): Promise<void> =>
+  const runOnce = (): Promise<void> =>
     new Promise((resolve) => {
       const begun = spawn('perl', [SCRIPT, leaseFile, `${leaseFile}.watch`, runs], {
         stdio: ['pipe', 'ignore', 'inherit'],
@@ -54,20 +54,20 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
       })
       begun.unref()
     })
-  const keep = async (): Promise<void> => {
+  const keepRunning = async (): Promise<void> => {
     while (!closing.signal.aborted) {
-      await live()
+      await runOnce()
       if (!closing.signal.aborted) log.warn({}, 'the watchdog of this worker ended; it is started again')
       await interruptibleSleep(clock, RESTART_MS, closing.signal)
     }
   }
-  const kept = keep()
+  const running = keepRunning()
   return {
     async close() {
       closing.abort(new Error('the worker ends'))
       child?.stdin?.end()
       const waited = new AbortController()
-      await Promise.race([kept, interruptibleSleep(clock, LEAVE_MS, waited.signal)])
+      await Promise.race([running, interruptibleSleep(clock, LEAVE_MS, waited.signal)])
       waited.abort()
     },
   }

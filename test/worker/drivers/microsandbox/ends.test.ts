@@ -5,13 +5,13 @@ import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import type { StartFailure } from '../../../../src/contract/workers/worker-protocol.ts'
 import { asId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
-import { asVmFailure } from '../../../../src/worker/drivers/microsandbox/failures.ts'
-import { makeHeartbeats } from '../../../../src/worker/drivers/microsandbox/heartbeat.ts'
+import { toStartError } from '../../../../src/worker/drivers/microsandbox/failures.ts'
+import { makeGuestHeartbeats } from '../../../../src/worker/drivers/microsandbox/heartbeat.ts'
 import { vmPaths } from '../../../../src/worker/drivers/microsandbox/installation.ts'
-import { vmPhaseOf, type VmEvidence, type VmPhase } from '../../../../src/worker/drivers/microsandbox/vm-phase.ts'
-import type { VmRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
+import { deriveVmPhase, type VmEvidence, type VmPhase } from '../../../../src/worker/drivers/microsandbox/vm-phase.ts'
+import type { VmRunRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
 import { makeTestClock } from '../../../support/test-clock.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 
 let dir: string
 before(() => {
@@ -21,8 +21,8 @@ after(() => {
   rmSync(dir, { recursive: true, force: true })
 })
 
-const { run_id, sandbox_id, org_id } = wantedRun()
-const RECORD: VmRecord = {
+const { run_id, sandbox_id, org_id } = makeDesiredRun()
+const RECORD: VmRunRecord = {
   version: 1,
   run_id,
   sandbox_id,
@@ -47,7 +47,7 @@ const ALIVE: VmEvidence = {
 const GONE: VmEvidence = { ...ALIVE, isVmAlive: false }
 const lost = (message: string): VmPhase => ({ phase: 'ended', outcome: { kind: 'lost', message } })
 
-const CASES: readonly (readonly [string, Partial<VmRecord>, VmEvidence, VmPhase])[] = [
+const CASES: readonly (readonly [string, Partial<VmRunRecord>, VmEvidence, VmPhase])[] = [
   ['runs while its machine does', {}, ALIVE, { phase: 'running' }],
   [
     'is starting while this worker starts it',
@@ -129,7 +129,7 @@ const CASES: readonly (readonly [string, Partial<VmRecord>, VmEvidence, VmPhase]
 
 for (const [sentence, record, evidence, phase] of CASES) {
   test(`a microVM's run ${sentence}`, () => {
-    assert.deepEqual(vmPhaseOf({ ...RECORD, ...record }, evidence), phase)
+    assert.deepEqual(deriveVmPhase({ ...RECORD, ...record }, evidence), phase)
   })
 }
 
@@ -149,14 +149,14 @@ test("each of the SDK's errors becomes a kind of ours, in words without paths of
   for (const [code, reason] of Object.entries(kinds)) {
     for (const path of ['home/sandboxes/x', 'runs/x/copies/0', 'mounts/x']) {
       const message = `bad: ${join(dir, path)}`
-      const failure = await asVmFailure({ kind: 'failed', code, message }, paths, dir)
+      const failure = await toStartError({ kind: 'failed', code, message }, paths, dir)
       assert.equal(failure.reason, reason)
       assert.ok(!failure.message.includes(path))
       assert.ok(String(failure.cause).includes(path))
     }
   }
   const workdir = { kind: 'failed', code: 'invalidConfig', message: 'workdir does not exist in guest: /x' } as const
-  assert.match((await asVmFailure(workdir, paths, dir)).message, /workdir does not exist in guest: \/x/)
+  assert.match((await toStartError(workdir, paths, dir)).message, /workdir does not exist in guest: \/x/)
 })
 
 test('a machine that did not boot fails for the phase that the runtime kept in its file', async () => {
@@ -175,13 +175,13 @@ test('a machine that did not boot fails for the phase that the runtime kept in i
     // As the genuine runtime writes it (boot_error.rs, 0.6.14): without virtualization it fails in no other phase.
     const written = { t: '2026-11-21T12:00:00Z', stage, errno: null, message: 'x' }
     writeFileSync(join(paths.logs, 'boot-error.json'), JSON.stringify(written, null, 2))
-    assert.equal((await asVmFailure(failed, paths, dir)).reason, reason)
+    assert.equal((await toStartError(failed, paths, dir)).reason, reason)
   }
 })
 
 test('a guest is idle once it said nothing of use for the whole time, and never while a process of a client runs', async () => {
   const clock = makeTestClock()
-  const heartbeats = makeHeartbeats(clock)
+  const heartbeats = makeGuestHeartbeats(clock)
   const run = asId<RunId>('run')
   const beat = (activity_seq: number, active_exec_sessions: number): void => {
     writeFileSync(join(dir, 'heartbeat.json'), JSON.stringify({ heartbeat_seq: 1, activity_seq, active_exec_sessions }))
@@ -207,7 +207,7 @@ test('a guest is idle once it said nothing of use for the whole time, and never 
 })
 
 test('what a guest puts in place of its heartbeat is not followed', async () => {
-  const heartbeats = makeHeartbeats(makeTestClock())
+  const heartbeats = makeGuestHeartbeats(makeTestClock())
   const secret = join(dir, 'secret.json')
   writeFileSync(secret, JSON.stringify({ activity_seq: 1, active_exec_sessions: 0 }))
   unlinkSync(join(dir, 'heartbeat.json'))

@@ -17,8 +17,8 @@ import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { exportImage } from '../../../../src/worker/drivers/microsandbox/export-image.ts'
-import { makeMsb } from '../../../../src/worker/drivers/microsandbox/msb.ts'
-import { lacksFolder } from '../../../../src/worker/drivers/microsandbox/sources.ts'
+import { makeMsbCli } from '../../../../src/worker/drivers/microsandbox/msb.ts'
+import { isFolderMissing } from '../../../../src/worker/drivers/microsandbox/sources.ts'
 import { openVmImages } from '../../../../src/worker/drivers/microsandbox/vm-images.ts'
 
 const UID_SHIFT = 200_000
@@ -71,14 +71,14 @@ describe('an image that is taken in', { skip: process.getuid?.() === 0 ? false :
     mkdirSync(left, { recursive: true })
     const [below = '', above = ''] = layers()
     execFileSync('mount', ['-t', 'overlay', 'overlay', '-o', `ro,lowerdir=${above}:${below}`, left])
-    const msb = makeMsb({ msb: 'not asked', version: '0' }, dir)
+    const msb = makeMsbCli({ msb: 'not asked', version: '0' }, dir)
     await openVmImages({ dir: join(dir, 'driver'), uidShift: UID_SHIFT, msb, clock: systemClock })
     assert.deepEqual(readdirSync(join(dir, 'driver', 'exports')), [])
     assert.equal(readFileSync(join(above, 'etc/changed'), 'utf8'), 'new')
   })
 
   test('lacks a working folder only when no layer has it, or a symlink on the way', async () => {
-    const answers = await Promise.all(['/etc', '/etc/new', '/etc/link/x', '/srv/a', '/', '/a/../etc'].map((path) => lacksFolder(layers(), path))) // prettier-ignore
+    const answers = await Promise.all(['/etc', '/etc/new', '/etc/link/x', '/srv/a', '/', '/a/../etc'].map((path) => isFolderMissing(layers(), path))) // prettier-ignore
     assert.deepEqual(answers, [false, true, false, true, false, false])
   })
 })

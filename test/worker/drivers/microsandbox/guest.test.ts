@@ -6,7 +6,7 @@ import type { RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec/sp
 import { makeMicroVmFixture, whyNoMicroVms, type MicroVmFixture } from '../../../support/microvm-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 import { waitUntil } from '../../../support/wait.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 import { find } from '../conformance.ts'
 
 /** What a real guest alone can show of the driver beside the promises of all drivers. */
@@ -52,7 +52,7 @@ describe('a microVM', { skip: whyNot ?? false }, () => {
 
   test('gives its workload a SIGTERM and the time to end, and its output to the log', async () => {
     const script = 'trap "echo ended; exit 0" TERM; echo up; echo bad >&2; while :; do sleep 0.2; done'
-    const wanted = wantedRun(running(script))
+    const wanted = makeDesiredRun(running(script))
     await driver.start(wanted, NEVER)
     await waitUntil(() => said.includes('stdout: up\n') && said.includes('stderr: bad\n'), LONG_MS)
     await driver.stop(wanted.run_id, LONG_MS)
@@ -68,7 +68,7 @@ describe('a microVM', { skip: whyNot ?? false }, () => {
       scripts: { hello: 'echo from the script' },
     })
     const patches = [{ type: 'text', path: '/etc/patched', content: 'x', mode: null, replace: false } as const]
-    const wanted = wantedRun({
+    const wanted = makeDesiredRun({
       ...(runtime === undefined ? {} : { runtime }),
       env: [{ key: 'A', value: '${B}' }],
       patches,
@@ -85,7 +85,7 @@ describe('a microVM', { skip: whyNot ?? false }, () => {
   })
 
   test('whose workload takes more memory than it has ran out of memory', async () => {
-    const wanted = wantedRun({
+    const wanted = makeDesiredRun({
       ...running('a=$(printf %040000000d 0); while :; do i=$((i+1)); eval "v$i=\\$a"; done'),
       resources: { memory_mib: 256, vcpus: 1, disk_size_mib: null },
     })

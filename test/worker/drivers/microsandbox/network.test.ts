@@ -4,7 +4,7 @@ import { cidr, contains } from '../../../../src/domain/network/cidr.ts'
 import { groupAddresses } from '../../../../src/domain/network/network-groups.ts'
 import { compilePolicy, decidePacket, DEFAULT_POLICY } from '../../../../src/domain/network/network-policy.ts'
 import type { Action, NetworkPolicy, Protocol, Rule } from '../../../../src/domain/spec/spec.ts'
-import { planNetwork } from '../../../../src/worker/drivers/microsandbox/vm-network.ts'
+import { makeVmNetwork } from '../../../../src/worker/drivers/microsandbox/vm-network.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
 const GATEWAY = cidr('172.16.0.1')
@@ -74,7 +74,7 @@ const PACKETS: readonly (readonly [Protocol, number | null])[] = [
 test('a policy means for a microVM what it means for a container, packet by packet', () => {
   for (const [name, one] of Object.entries(POLICIES)) {
     const spec = { ...DEFAULT_SPEC_FOR_TESTS.network, enabled: true, policy: one }
-    const planned = planNetwork(spec, [HOST])?.policy
+    const planned = makeVmNetwork(spec, [HOST])?.policy
     const { egress } = compilePolicy(one, { gateway: GATEWAY, hardDeny: [cidr(HOST)] })
     assert.ok(planned)
     for (const address of ADDRESSES) {
@@ -92,7 +92,7 @@ test('a policy means for a microVM what it means for a container, packet by pack
 
 test('no policy leads to the loopback of the machine, from which the runtime dials', () => {
   for (const one of Object.values(POLICIES)) {
-    const planned = planNetwork({ ...DEFAULT_SPEC_FOR_TESTS.network, enabled: true, policy: one }, [])?.policy
+    const planned = makeVmNetwork({ ...DEFAULT_SPEC_FOR_TESTS.network, enabled: true, policy: one }, [])?.policy
     assert.ok(planned)
     for (const address of ['127.0.0.1', '127.8.8.8', '::1']) assert.equal(decide(planned, address, 'tcp', 80), 'deny')
   }
@@ -100,7 +100,7 @@ test('no policy leads to the loopback of the machine, from which the runtime dia
 
 test('without a policy a sandbox gets the one of the contract, and without a network none', () => {
   const { network } = DEFAULT_SPEC_FOR_TESTS
-  const planned = planNetwork({ ...network, enabled: true }, [])
+  const planned = makeVmNetwork({ ...network, enabled: true }, [])
   assert.deepEqual(planned?.policy.rules.slice(-DEFAULT_POLICY.rules.length), DEFAULT_POLICY.rules)
-  assert.equal(planNetwork({ ...network, enabled: false }, []), null)
+  assert.equal(makeVmNetwork({ ...network, enabled: false }, []), null)
 })

@@ -9,8 +9,8 @@ import { after, before, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import { serveChannel } from '../../../../src/worker/channel/serve-channel.ts'
-import { followLog, markLogEnd } from '../../../../src/worker/drivers/microsandbox/follow-log.ts'
-import { WORKLOAD_MARK, type WorkloadOrder } from '../../../../src/worker/drivers/microsandbox/workload-order.ts'
+import { followExecLog, skipExistingOutput } from '../../../../src/worker/drivers/microsandbox/follow-log.ts'
+import { WORKLOAD_MARK, type WorkloadRequest } from '../../../../src/worker/drivers/microsandbox/workload-order.ts'
 import type { LogWriter } from '../../../../src/worker/logs/logs.ts'
 import { makeLocalGuest } from '../../../support/local-guest.ts'
 import { waitUntil } from '../../../support/wait.ts'
@@ -45,7 +45,7 @@ function runWorkload(
   name: string,
   command: readonly string[],
 ): { readonly end: () => unknown; readonly kill: () => void } {
-  const order: WorkloadOrder = {
+  const order: WorkloadRequest = {
     socket: join(dir, 'agent.sock'),
     end_file: join(dir, `${name}.end`),
     command,
@@ -127,11 +127,11 @@ test('captured output is copied once and in order, over a restart of the worker 
   const folder = mkdtempSync(join(dir, 'logs-'))
   const [file, positionFile] = [join(folder, 'exec.log'), join(folder, 'position')]
   const { writer, text } = makeWriter()
-  const follow = (): ReturnType<typeof followLog> =>
-    followLog({ folder, positionFile, writer, clock: systemClock, log: makeLog('silent') })
+  const follow = (): ReturnType<typeof followExecLog> =>
+    followExecLog({ folder, positionFile, writer, clock: systemClock, log: makeLog('silent') })
 
   writeFileSync(file, line('stdout', 'of an earlier run\n'))
-  await markLogEnd(folder, positionFile)
+  await skipExistingOutput(folder, positionFile)
   appendFileSync(file, line('stdout', 'one\n') + line('stderr', 'err\n') + line('system', '--- sandbox started ---\n'))
   const first = follow()
   await waitUntil(() => text('stdout') === 'one\n')
@@ -155,7 +155,7 @@ test('what was rotated before it was looked at is copied too, and nothing twice 
   writeFileSync(`${file}.1`, line('stdout', 'one\n'))
   writeFileSync(file, line('stdout', 'two\n'))
   const positionFile = join(folder, 'absent', 'position')
-  const follower = followLog({ folder, positionFile, writer, clock: systemClock, log: makeLog('silent') })
+  const follower = followExecLog({ folder, positionFile, writer, clock: systemClock, log: makeLog('silent') })
   await waitUntil(() => text('stdout') === 'one\ntwo\n')
   // The file that was read last is gone, so all that is left came behind it.
   writeFileSync(`${file}.2`, line('stdout', 'three\n'))

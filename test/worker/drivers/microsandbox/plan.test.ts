@@ -13,19 +13,19 @@ import {
 import { StartError } from '../../../../src/worker/drivers/driver.ts'
 import { findInstallation, vmPaths } from '../../../../src/worker/drivers/microsandbox/installation.ts'
 import {
-  makePlan,
+  makeVmConfig,
   MICROSANDBOX_ABILITIES,
-  type PlanPlace,
+  type VmConfigInput,
 } from '../../../../src/worker/drivers/microsandbox/make-plan.ts'
-import { buildVm } from '../../../../src/worker/drivers/microsandbox/build-vm.ts'
+import { applyVmConfig } from '../../../../src/worker/drivers/microsandbox/build-vm.ts'
 import { callSdk } from '../../../../src/worker/drivers/microsandbox/sdk-client.ts'
 import type { SdkRequest } from '../../../../src/worker/drivers/microsandbox/sdk-request.ts'
-import type { VmPlan } from '../../../../src/worker/drivers/microsandbox/vm-plan.ts'
+import type { VmConfig } from '../../../../src/worker/drivers/microsandbox/vm-plan.ts'
 import { bind, named, tmpfs } from '../../../support/mounts.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
-const PLACE: PlanPlace = {
+const PLACE: VmConfigInput = {
   name: 'sy-test',
   image: 'localhost/sandyard:x',
   diskSizeMib: 600,
@@ -54,12 +54,12 @@ describe(
       return answer.value
     }
     // In this process, as loading the SDK takes longer than all else; one test below goes the way of the driver.
-    const build = async (spec: Partial<SandboxSpec>, place: Partial<PlanPlace> = {}): Promise<unknown> => {
+    const build = async (spec: Partial<SandboxSpec>, place: Partial<VmConfigInput> = {}): Promise<unknown> => {
       const { Sandbox } = await import('microsandbox')
-      return await buildVm(Sandbox.builder('sy-test'), planOf(spec, place)).build()
+      return await applyVmConfig(Sandbox.builder('sy-test'), planOf(spec, place)).build()
     }
-    const planOf = (spec: Partial<SandboxSpec>, place: Partial<PlanPlace>): VmPlan =>
-      makePlan(wantedRun(spec), { ...PLACE, ...place })
+    const planOf = (spec: Partial<SandboxSpec>, place: Partial<VmConfigInput>): VmConfig =>
+      makeVmConfig(makeDesiredRun(spec), { ...PLACE, ...place })
 
     const tellsEach = <T>(
       what: string,
@@ -143,7 +143,7 @@ describe(
     })
 
     test('puts the agent socket where the SDK itself looks for it', async () => {
-      const { name, agentSocket } = vmPaths(home, wantedRun().sandbox_id)
+      const { name, agentSocket } = vmPaths(home, makeDesiredRun().sandbox_id)
       assert.equal(await ask({ kind: 'socket', name }), agentSocket)
     })
   },
@@ -167,13 +167,13 @@ test('a mount that needs an absent ability is refused before and by the plan', (
   const options = { readonly: false, noexec: false, nosuid: false, nodev: false }
   const disk = { type: 'disk_image', host: '/d.raw', guest: '/d', format: 'raw', fstype: null, options } as const
   const { network } = DEFAULT_SPEC_FOR_TESTS
-  const wanted = wantedRun({ mounts: [disk], network: { ...network, enabled: true } })
+  const wanted = makeDesiredRun({ mounts: [disk], network: { ...network, enabled: true } })
   assert.deepEqual(
     requiredAbilities(wanted.spec).map(({ ability }) => ability),
     ['disk_images'],
   )
   assert.throws(
-    () => makePlan(wanted, PLACE),
+    () => makeVmConfig(wanted, PLACE),
     (error) => error instanceof StartError && error.reason === 'mount',
   )
 })

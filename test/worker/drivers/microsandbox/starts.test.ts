@@ -8,15 +8,15 @@ import { StartError, type Driver } from '../../../../src/worker/drivers/driver.t
 import {
   findInstallation,
   vmPaths,
-  whatMicroVmsLack,
+  findMissingMicroVmRequirements,
 } from '../../../../src/worker/drivers/microsandbox/installation.ts'
-import { openKept } from '../../../../src/worker/drivers/microsandbox/kept.ts'
-import { openVmRecords, type VmRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
-import { markProcess, readBootId } from '../../../../src/worker/drivers/shared/processes.ts'
+import { openStoredSandboxes } from '../../../../src/worker/drivers/microsandbox/kept.ts'
+import { openVmRunRecords, type VmRunRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
+import { identifyProcess, readBootId } from '../../../../src/worker/drivers/shared/processes.ts'
 import { makeMicroVmFixture, type MicroVmFixture } from '../../../support/microvm-driver.ts'
-import { named, wantedWithMounts } from '../../../support/mounts.ts'
+import { named, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { waitUntil } from '../../../support/wait.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 import { find } from '../conformance.ts'
 
 /**
@@ -26,8 +26,8 @@ import { find } from '../conformance.ts'
  */
 const NEVER = new AbortController().signal
 const whyNot = process.getuid?.() !== 0 ? 'needs root' : findInstallation() === null ? 'npm left the runtime out' : null
-const canBoot = (await whatMicroVmsLack()).length === 0
-const opensKvm = (await whatMicroVmsLack()).every((lack) => !lack.includes('/dev/kvm'))
+const canBoot = (await findMissingMicroVmRequirements()).length === 0
+const opensKvm = (await findMissingMicroVmRequirements()).every((lack) => !lack.includes('/dev/kvm'))
 
 describe('a microVM that is started', { skip: whyNot ?? false }, () => {
   let fixture: MicroVmFixture
@@ -58,7 +58,7 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
   test('and does not boot fails for the runtime, and leaves no disk, no process and no image half taken in', async (t) => {
     if (canBoot || !opensKvm) return t.skip(canBoot ? 'microVMs boot here' : '/dev/kvm does not open')
     const driver = await open()
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     await assert.rejects(driver.start(wanted, NEVER), isOf('runtime'))
     assert.deepEqual(await driver.listStored(), [])
     assert.equal((await find(driver, wanted.run_id))?.outcome?.kind, 'start_failed')
@@ -68,7 +68,7 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
   test('has no value of its environment in the command line or environment of a process', async (t) => {
     if (!opensKvm) return t.skip('/dev/kvm does not open')
     const driver = await open()
-    const wanted = wantedRun({ env: [{ key: 'TOKEN', value: 'kept-from-ps-9317' }] })
+    const wanted = makeDesiredRun({ env: [{ key: 'TOKEN', value: 'kept-from-ps-9317' }] })
     const seen: string[] = []
     const looking = setInterval(() => {
       seen.push(...textsOfProcesses())
@@ -84,7 +84,7 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
   test('and given up while it boots leaves nothing', async (t) => {
     if (!opensKvm) return t.skip('/dev/kvm does not open')
     const driver = await open()
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     const abort = new AbortController()
     const started = assert.rejects(driver.start(wanted, abort.signal), isOf('cancelled'))
     await waitUntil(async () => (await fixture.leftovers()).some((left) => left.startsWith('sandbox --name')))
@@ -95,20 +95,20 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
 
   test('of an image that is not there, or with a volume that it was not given, fails for that', async () => {
     const driver = await open()
-    await assert.rejects(driver.start(wantedRun({ image: 'elsewhere/none' }), NEVER), isOf('image'))
-    const stray = { ...wantedWithMounts([named('v', '/d')]), volumes: [] }
+    await assert.rejects(driver.start(makeDesiredRun({ image: 'elsewhere/none' }), NEVER), isOf('image'))
+    const stray = { ...desiredRunWithMounts([named('v', '/d')]), volumes: [] }
     await assert.rejects(driver.start({ ...stray, spec: { ...stray.spec, image: 'local/box' } }, NEVER), isOf('mount'))
   })
 
   test('with a patch whose file is not on the volume fails for the patch', async () => {
     const driver = await open()
     const patch = { type: 'copy_file', src: '/none', dst: '/x', mode: null, replace: false } as const
-    await assert.rejects(driver.start(wantedRun({ patches: [patch] }), NEVER), isOf('patch'))
+    await assert.rejects(driver.start(makeDesiredRun({ patches: [patch] }), NEVER), isOf('patch'))
   })
 
   test('is stopped while its image is on its way', async () => {
     const driver = await open()
-    const wanted = wantedRun({ image: 'local/slow' })
+    const wanted = makeDesiredRun({ image: 'local/slow' })
     const rejected = assert.rejects(driver.start(wanted, NEVER), isOf('cancelled'))
     await waitUntil(async () => (await find(driver, wanted.run_id))?.phase === 'starting')
     await driver.stop(wanted.run_id, 0)
@@ -116,7 +116,7 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
   })
 
   test('and runs on while its worker is away is adopted, and ends with what the runtime says of it', async () => {
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     const vm = await playVm(fixture, wanted)
     const first = await open()
     assert.equal((await find(first, wanted.run_id))?.phase, 'running')
@@ -142,7 +142,7 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
   })
 
   test('and stopped is gone though its agent never answers', async () => {
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     await playVm(fixture, wanted)
     const next = await open()
     await next.stop(wanted.run_id, 100)
@@ -153,7 +153,7 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
   })
 
   test('by a worker that died meanwhile is undone by the next one', async () => {
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     const vm = await playVm(fixture, wanted, { started: null })
     const next = await open()
     await waitUntil(() => vm.signalCode !== null)
@@ -166,7 +166,7 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
 async function playVm(
   fixture: MicroVmFixture,
   { run_id, sandbox_id, org_id }: WantedRun,
-  more: Partial<VmRecord> = {},
+  more: Partial<VmRunRecord> = {},
 ): Promise<ReturnType<typeof spawn>> {
   const { name } = vmPaths(fixture.home, sandbox_id)
   const env = { MSB_HOME: fixture.home }
@@ -176,13 +176,13 @@ async function playVm(
   })
   await once(vm, 'spawn')
   await waitUntil(() => readFileSync(`/proc/${String(vm.pid)}/cmdline`, 'utf8').includes(name))
-  const mark = markProcess(vm.pid ?? 0)
+  const mark = identifyProcess(vm.pid ?? 0)
   if (mark === null) throw new Error('the process is gone')
   const kept = {
     image: { digest: 'sha256:0', config: { env: [], entrypoint: null, cmd: null, workdir: null, user: null } },
   }
-  await (await openKept(fixture.stateDir)).write(sandbox_id, { ...kept, disk_size_mib: 512 })
-  const records = await openVmRecords(fixture.stateDir)
+  await (await openStoredSandboxes(fixture.stateDir)).write(sandbox_id, { ...kept, disk_size_mib: 512 })
+  const records = await openVmRunRecords(fixture.stateDir)
   await records.write({
     version: 1,
     run_id,

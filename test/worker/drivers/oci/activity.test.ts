@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { asId, type RunId } from '../../../../src/domain/ids.ts'
 import { TcpFailure, type Guest, type GuestProcess } from '../../../../src/worker/channel/guest.ts'
-import { makeActivity, type Activity } from '../../../../src/worker/drivers/oci/run/activity.ts'
+import { makeRunActivity, type RunActivity } from '../../../../src/worker/drivers/oci/run/activity.ts'
 import { FileFailure } from '../../../../src/worker/channel/guest-files.ts'
 import { connectAgent, type AgentClient } from '../../../support/agent-client.ts'
 import { makeTestClock, type TestClock } from '../../../support/test-clock.ts'
@@ -51,14 +51,14 @@ function makeGuest(): { readonly guest: Guest; readonly end: () => void; readonl
   }
 }
 
-type World = { readonly clock: TestClock; activity: Activity; readonly told: { atMs: number; idle: RunId[] }[] }
+type World = { readonly clock: TestClock; activity: RunActivity; readonly told: { atMs: number; idle: RunId[] }[] }
 
 /** A worker's life: its activity tells the world of each moment at which runs became idle. */
-function live({ clock, told }: Omit<World, 'activity'>): Activity {
-  const activity = makeActivity(clock, () => {
+function live({ clock, told }: Omit<World, 'activity'>): RunActivity {
+  const activity = makeRunActivity(clock, () => {
     told.push({ atMs: clock.monotonicMs(), idle: RUNS.filter((run) => activity.isIdle(run)) })
   })
-  for (const run of RUNS) activity.follow(run, timeoutOf(run))
+  for (const run of RUNS) activity.track(run, timeoutOf(run))
   return activity
 }
 
@@ -181,11 +181,11 @@ test('a run is told of as idle exactly when its time is over: pings do not count
 test('a run that nobody follows is never idle, and one that is forgotten is told of no more', async () => {
   const clock = makeTestClock()
   let told = 0
-  const activity = makeActivity(clock, () => (told += 1))
+  const activity = makeRunActivity(clock, () => (told += 1))
   const [one, other] = RUNS
   activity.touch(other)
   activity.hold(other)()
-  activity.follow(one, 1)
+  activity.track(one, 1)
   activity.forget(one)
   await settle()
   clock.advance(10_000)

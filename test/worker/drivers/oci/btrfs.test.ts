@@ -5,7 +5,7 @@ import { after, before, describe, test, type TestContext } from 'node:test'
 import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { tryCommand } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
-import { mountBtrfs, named, wantedWithMounts } from '../../../support/mounts.ts'
+import { mountBtrfs, named, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 
 const NEVER = new AbortController().signal
@@ -33,7 +33,7 @@ describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
       chmodSync(fixture.dir, 0o711)
       chownSync(folder, fixture.settings.uidShift, fixture.settings.uidShift)
     }
-    box = wantedWithMounts([named('v', '/data')])
+    box = desiredRunWithMounts([named('v', '/data')])
     await driver.start(box, NEVER)
   })
   after(async () => {

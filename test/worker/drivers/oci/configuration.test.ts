@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import type { ImageConfig } from '../../../../src/worker/images/image.ts'
 import { openCgroups } from '../../../../src/worker/drivers/oci/run/cgroup.ts'
-import { sandboxEnvironment, workloadOf } from '../../../../src/worker/drivers/shared/environment.ts'
-import { refuseUnfit } from '../../../../src/worker/drivers/oci/run/probe.ts'
+import { sandboxEnvironment, workloadCommand } from '../../../../src/worker/drivers/shared/environment.ts'
+import { assertMachineUsable } from '../../../../src/worker/drivers/oci/run/probe.ts'
 import { clampRlimits, parseHardLimits } from '../../../../src/worker/drivers/oci/run/rlimits.ts'
 import { findRuntime } from '../../../../src/worker/drivers/oci/run/runtime.ts'
 import { resolveUser } from '../../../../src/worker/drivers/oci/run/users.ts'
@@ -26,10 +26,10 @@ test("the spec's environment wins over the image's, and the scripts are first on
 })
 
 test("the image's own command alone is never run; a command of the spec follows the entrypoint", () => {
-  assert.equal(workloadOf(spec, image), null)
+  assert.equal(workloadCommand(spec, image), null)
   const withCmd = { ...spec, runtime: { ...spec.runtime, cmd: ['a', 'b'] } }
-  assert.deepEqual(workloadOf(withCmd, image), ['entry', 'a', 'b'])
-  assert.deepEqual(workloadOf({ ...spec, runtime: { ...withCmd.runtime, entrypoint: ['own'] } }, image), [
+  assert.deepEqual(workloadCommand(withCmd, image), ['entry', 'a', 'b'])
+  assert.deepEqual(workloadCommand({ ...spec, runtime: { ...withCmd.runtime, entrypoint: ['own'] } }, image), [
     'own',
     'a',
     'b',
@@ -85,10 +85,10 @@ test('a runtime that runs no sandbox when it is tried is passed over, with its o
   const choice = { searchPath: folder, stateDir: join(folder, 'state'), initBinary: '/nonexistent' }
   const found = await findRuntime({ ...choice, name: null })
   assert.equal(found.name, 'crun')
-  assert.match(found.passedOver.join(), /^runsc 20990101.0 ran no sandbox when it was tried/)
+  assert.match(found.unusable.join(), /^runsc 20990101.0 ran no sandbox when it was tried/)
   await assert.rejects(findRuntime({ ...choice, name: 'runsc' }), /ran no sandbox when it was tried/)
   writeFileSync(join(folder, 'runsc'), script('runsc version 0.0~20221219.0'), { mode: 0o755 })
-  assert.match((await findRuntime({ ...choice, name: null })).passedOver.join(), /too old/)
+  assert.match((await findRuntime({ ...choice, name: null })).unusable.join(), /too old/)
   rmSync(folder, { recursive: true })
 })
 
@@ -119,6 +119,6 @@ test('on cgroup version 2 the limits lie in the files of the run, above the runt
 
 test('a machine that lacks something is refused with the name of it', () => {
   assert.throws(() => {
-    refuseUnfit('/nonexistent/init')
+    assertMachineUsable('/nonexistent/init')
   }, /the init program \/nonexistent\/init is missing/)
 })

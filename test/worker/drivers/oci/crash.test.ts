@@ -7,10 +7,10 @@ import { afterEach, beforeEach, describe, test } from 'node:test'
 import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
-import type { RunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
+import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 import { find, until } from '../conformance.ts'
 
 const NEVER = new AbortController().signal
@@ -33,7 +33,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
   })
 
   test('finds a sandbox of a killed worker running, and can run commands in it and stop it', async () => {
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     await killWorkerAfter('started', wanted)
     const driver = await open()
     assert.equal((await find(driver, wanted.run_id))?.phase, 'running')
@@ -44,7 +44,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
 
   test('knows how a sandbox ended that ended while no worker was there', async () => {
     const cmd = ['sh', '-c', 'sleep 0.5; exit 9']
-    const wanted = wantedRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd } })
+    const wanted = makeDesiredRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd } })
     await killWorkerAfter('started', wanted)
     const exit = join(fixture.dir, 'state/exits', wanted.run_id)
     await until(() => Promise.resolve(readOrEmpty(exit) !== ''))
@@ -55,7 +55,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
 
   test('undoes a start that was cut short at any instant, and starts the run anew when asked again', async () => {
     for (const delayMs of [0, 5, 10, 15, 20, 25, 30, 35, 40, 50, 60]) {
-      const wanted = wantedRun()
+      const wanted = makeDesiredRun()
       await killWorkerAfter('open', wanted, delayMs)
       const driver = await open()
       await driver.start(wanted, NEVER)
@@ -67,7 +67,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
   })
 
   test('says that a sandbox was lost when its end was seen by nobody, and cleans up after it', async () => {
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     const driver = await open()
     await driver.start(wanted, NEVER)
     const { started } = readRecord(wanted)
@@ -80,7 +80,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
   })
 
   test('is not fooled by another process with the number of a sandbox that is gone', async () => {
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     const first = await open()
     await first.start(wanted, NEVER)
     await first.close()
@@ -92,7 +92,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
   })
 
   test('takes the runs of an earlier boot of the machine for lost', async () => {
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     const first = await open()
     await first.start(wanted, NEVER)
     await first.close()
@@ -103,7 +103,7 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
   })
 
   test('takes a record that was cut short for none', async () => {
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     const first = await open()
     await first.start(wanted, NEVER)
     await first.close()
@@ -145,16 +145,16 @@ function recordPath(wanted: WantedRun): string {
   return join(fixture.dir, 'state/runs', wanted.run_id, 'state.json')
 }
 
-function readRecord(wanted: WantedRun): RunRecord {
-  return JSON.parse(readFileSync(recordPath(wanted), 'utf8')) as RunRecord // the driver's own file
+function readRecord(wanted: WantedRun): OciRunRecord {
+  return JSON.parse(readFileSync(recordPath(wanted), 'utf8')) as OciRunRecord // the driver's own file
 }
 
-function changeRecord(wanted: WantedRun, change: Partial<RunRecord>): void {
+function changeRecord(wanted: WantedRun, change: Partial<OciRunRecord>): void {
   writeFileSync(recordPath(wanted), JSON.stringify({ ...readRecord(wanted), ...change }))
 }
 
 /** The marks of processes that live, but began at another time than the sandbox's. */
-function stranger({ started }: RunRecord): RunRecord['started'] {
+function stranger({ started }: OciRunRecord): OciRunRecord['started'] {
   return started === null
     ? null
     : { ...started, shim: { pid: process.pid, startTicks: 1 }, init: { pid: process.ppid, startTicks: 1 } }

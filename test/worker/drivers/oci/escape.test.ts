@@ -7,7 +7,7 @@ import type { WantedRun } from '../../../../src/contract/workers/worker-protocol
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 
 const isGvisor = testRuntime() === 'runsc'
 /** With a kernel of its own a sandbox may change what is that kernel's alone. */
@@ -218,7 +218,7 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     assert.match((await inside(patched, script)).stdout, expected)
     await inside(patched, 'echo changed >/one')
     await driver.remove(patched.run_id)
-    const again = wantedRun({ patches }, patched.sandbox_id)
+    const again = makeDesiredRun({ patches }, patched.sandbox_id)
     await driver.start(again, NEVER)
     assert.equal((await inside(again, 'cat /one /etc/hosts; grep -c bob /etc/passwd')).stdout, 'changed\nmine1\n')
     await driver.stop(again.run_id, 0)
@@ -226,7 +226,7 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
 
   test('a patch that must not replace names what is in its way, and leaves no sandbox', async () => {
     const patch: Patch = { type: 'text', path: '/etc/passwd', content: 'x', mode: null, replace: false }
-    const wanted = wantedRun({ patches: [{ type: 'mkdir', path: '/a', mode: null }, patch] })
+    const wanted = makeDesiredRun({ patches: [{ type: 'mkdir', path: '/a', mode: null }, patch] })
     await assert.rejects(driver.start(wanted, NEVER), /patch 1 \(text\): '\/etc\/passwd' exists/)
     assert.ok(!(await driver.listStored()).includes(wanted.sandbox_id))
     assert.equal(
@@ -236,14 +236,14 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
   })
 
   test('what a sandbox puts in the way of its next start stays within itself', async () => {
-    const wanted = await start({ runtime: { ...wantedRun().spec.runtime, scripts: { tool: 'echo tool' } } })
+    const wanted = await start({ runtime: { ...makeDesiredRun().spec.runtime, scripts: { tool: 'echo tool' } } })
     await inside(
       wanted,
       'rm -rf /etc/hosts /etc/resolv.conf; ln -s /../../../../../etc/shadow /etc/hosts; mkfifo /etc/resolv.conf; umask 0; ln -s /../../../../root /root/x',
     )
     const shadowBefore = statSync('/etc/shadow').mtimeMs
     await driver.remove(wanted.run_id)
-    const again = wantedRun({}, wanted.sandbox_id)
+    const again = makeDesiredRun({}, wanted.sandbox_id)
     await driver.start(again, NEVER)
     assert.match((await inside(again, 'cat /etc/hosts')).stdout, /localhost/)
     assert.equal(statSync('/etc/shadow').mtimeMs, shadowBefore)
@@ -252,7 +252,7 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
 })
 
 async function start(spec: Partial<SandboxSpec> = {}): Promise<WantedRun> {
-  const wanted = wantedRun(spec)
+  const wanted = makeDesiredRun(spec)
   await driver.start(wanted, NEVER)
   return wanted
 }

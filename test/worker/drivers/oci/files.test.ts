@@ -10,10 +10,10 @@ import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/exec.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { connectFiles, fieldOf, namesOf, type FsClient } from '../../../support/fs-client.ts'
-import { bind, named, tmpfs, wantedWithMounts } from '../../../support/mounts.ts'
+import { bind, named, tmpfs, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { waitUntil } from '../../../support/wait.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 
 const isGvisor = testRuntime() === 'runsc'
 const ownKernel = { skip: isGvisor ? 'gVisor has a /proc and processes of its own' : false }
@@ -30,7 +30,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     fixture = await makeOciFixture()
     driver = await fixture.open({ pidsLimit: PIDS_LIMIT })
     box = await start(
-      wantedWithMounts([tmpfs('/memory'), named('v', '/volume'), named('w', '/readonly', { readonly: true }), bind('folder', '/volume/in')]), // prettier-ignore
+      desiredRunWithMounts([tmpfs('/memory'), named('v', '/volume'), named('w', '/readonly', { readonly: true }), bind('folder', '/volume/in')]), // prettier-ignore
     )
   })
   afterEach(async () => {
@@ -82,7 +82,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
   })
 
   test('an image without a single file has files all the same', async () => {
-    const empty = await start(wantedRun({ image: 'local/empty' }))
+    const empty = await start(makeDesiredRun({ image: 'local/empty' }))
     const client = await connect(empty)
     const content = randomBytes(5 * MIB)
     await put(client, '/data/x', content, {}, '/data')
@@ -154,7 +154,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
   )
 
   test('the process has the rights of the sandbox’s own, and no more', ownKernel, async () => {
-    const restricted = await start(wantedRun({ security_profile: 'restricted' }))
+    const restricted = await start(makeDesiredRun({ security_profile: 'restricted' }))
     for (const [wanted, noNewPrivs] of [
       [box, '0'],
       [restricted, '1'],
@@ -190,7 +190,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
   )
 
   test('a sandbox that has used up its processes can still be looked into and mended', ownKernel, async () => {
-    const full = await start(wantedRun())
+    const full = await start(makeDesiredRun())
     const { agent } = await connect(full)
     const forks = `for n in $(seq ${String(PIDS_LIMIT)}); do sleep 1000 & done; wait`
     const id = agent.exec({ cmd: 'sh', args: ['-c', forks] })
@@ -201,7 +201,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
   })
 
   test('a stop does not wait for processes of files, and their clients are told', async () => {
-    const stopped = await start(wantedRun())
+    const stopped = await start(makeDesiredRun())
     const client = await connect(stopped)
     const id = client.ask('Read', { handle: await client.open('/dev/zero'), offset: 0, len: null })
     await waitUntil(() => client.received(id).length > 0)

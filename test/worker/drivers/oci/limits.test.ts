@@ -8,7 +8,7 @@ import { systemClock } from '../../../../src/lib/clock.ts'
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 import { find, until } from '../conformance.ts'
 
 const isGvisor = testRuntime() === 'runsc'
@@ -65,12 +65,12 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     const first = await start()
     await inside(first.run_id, 'echo kept >/root/file')
     await driver.remove(first.run_id)
-    const second = wantedRun({}, first.sandbox_id)
+    const second = makeDesiredRun({}, first.sandbox_id)
     await driver.start(second, NEVER)
     assert.equal(await inside(second.run_id, 'cat /root/file'), 'kept\n')
     await driver.remove(second.run_id)
     await driver.discard(first.sandbox_id)
-    const third = wantedRun({}, first.sandbox_id)
+    const third = makeDesiredRun({}, first.sandbox_id)
     await driver.start(third, NEVER)
     assert.notEqual((await fixture.exec(third.run_id, ['cat', '/root/file'])).code, 0)
     await stop(third)
@@ -84,7 +84,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
   })
 
   test('has no larger disk than its organization allows when it names no size', async () => {
-    const wanted = { ...wantedRun(), default_disk_max_mib: 64 }
+    const wanted = { ...makeDesiredRun(), default_disk_max_mib: 64 }
     await driver.start(wanted, NEVER)
     const result = await fixture.exec(wanted.run_id, ['dd', 'if=/dev/zero', 'of=/big', 'bs=1M', 'count=100'])
     assert.match(result.stderr, /No space left on device/)
@@ -127,7 +127,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
   test('can not have more processes than the setting allows', async () => {
     const small = await makeOciFixture()
     const other = await small.open({ pidsLimit: isGvisor ? 100 : 20 }) // gVisor has some 30 threads of its own
-    const wanted = wantedRun()
+    const wanted = makeDesiredRun()
     await other.start(wanted, NEVER)
     const result = await small.exec(wanted.run_id, [
       'sh',
@@ -181,7 +181,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     assert.match(full.stderr, /No space left/)
     await stop(wanted)
     for (const guest of ['/', '/proc/x', '/dev', '/etc/passwd']) {
-      const refused = wantedRun({ mounts: [{ type: 'tmpfs', guest, options: OPTIONS, size_mib: 1 }] })
+      const refused = makeDesiredRun({ mounts: [{ type: 'tmpfs', guest, options: OPTIONS, size_mib: 1 }] })
       await assert.rejects(
         driver.start(refused, NEVER),
         (error) => error instanceof StartError && error.reason === 'mount',
@@ -223,7 +223,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     await until(async () => (await read(polite.run_id, '/root/up')) === 'up\n')
     await driver.stop(polite.run_id, 5000)
     await driver.remove(polite.run_id)
-    const again = wantedRun({}, polite.sandbox_id)
+    const again = makeDesiredRun({}, polite.sandbox_id)
     await driver.start(again, NEVER)
     assert.equal(await read(again.run_id, '/root/bye'), 'bye\n')
     await stop(again)
@@ -266,7 +266,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
 })
 
 async function start(spec: Partial<SandboxSpec> = {}): Promise<WantedRun> {
-  const wanted = wantedRun(spec)
+  const wanted = makeDesiredRun(spec)
   await driver.start(wanted, NEVER)
   return wanted
 }

@@ -19,7 +19,7 @@ import { EVERYTHING, makeTestLogs, readAll, textOf } from '../../../support/logs
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 import { waitUntil } from '../../../support/wait.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 import { find } from '../conformance.ts'
 
 const NEVER = new AbortController().signal
@@ -105,7 +105,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
   test('says that memory ran out', async () => {
     const { resources } = DEFAULT_SPEC_FOR_TESTS
     const hungry = ['perl', '-e', 'my $x = "x" x (512 << 20); sleep 60']
-    const wanted = wantedRun({
+    const wanted = makeDesiredRun({
       resources: { ...resources, memory_mib: 64 },
       runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: hungry },
     })
@@ -114,7 +114,7 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
   })
 
   test('says why a start failed', async () => {
-    const wanted = wantedRun({ image: 'strange/box' })
+    const wanted = makeDesiredRun({ image: 'strange/box' })
     await assert.rejects(driver.start(wanted, NEVER))
     assert.equal(await saidBy(wanted, 'system'), "start failed: no image 'strange/box'\n")
     assert.equal(logs.isLive(wanted.sandbox_id), false)
@@ -167,7 +167,7 @@ async function readBack(wanted: WantedRun, count: number): Promise<void> {
 }
 
 function shell(script: string, runtime: Partial<SandboxSpec['runtime']> = {}): WantedRun {
-  return wantedRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: ['sh', '-c', script], ...runtime } })
+  return makeDesiredRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: ['sh', '-c', script], ...runtime } })
 }
 
 async function saidBy({ sandbox_id }: WantedRun, source: LogSource): Promise<string> {

@@ -11,7 +11,7 @@ import { localCommands } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { mount, mountPointsBelow, unmountBelow } from '../../../../src/worker/drivers/shared/mounts.ts'
 import { removePins } from '../../../../src/worker/drivers/shared/pin-mounts.ts'
-import { bind, named, tmpfs, wantedWithMounts } from '../../../support/mounts.ts'
+import { bind, named, tmpfs, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { find, until } from '../conformance.ts'
 
@@ -53,7 +53,7 @@ describe('the content of volumes', { skip: whyNoOci() ?? false, timeout: 120_000
 
   test('outlives the stop, the removal and the discarding of every sandbox that mounts it', async () => {
     const driver = await open()
-    const [one, two] = [wantedWithMounts(MOUNTS), wantedWithMounts(MOUNTS)]
+    const [one, two] = [desiredRunWithMounts(MOUNTS), desiredRunWithMounts(MOUNTS)]
     await driver.start(one, NEVER)
     await driver.start(two, NEVER)
     await driver.stop(one.run_id, 0)
@@ -67,7 +67,7 @@ describe('the content of volumes', { skip: whyNoOci() ?? false, timeout: 120_000
 
   test('outlives a worker that is killed at any instant of a start, and the clean-up of the next one', async () => {
     for (const delayMs of [0, 5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 80]) {
-      const wanted = wantedWithMounts(MOUNTS)
+      const wanted = desiredRunWithMounts(MOUNTS)
       await killWorkerAfter('open', wanted, delayMs)
       const driver = await open()
       assertKept()
@@ -81,7 +81,7 @@ describe('the content of volumes', { skip: whyNoOci() ?? false, timeout: 120_000
   })
 
   test('outlives a sandbox that is taken over from a killed worker', async () => {
-    const wanted = wantedWithMounts(MOUNTS)
+    const wanted = desiredRunWithMounts(MOUNTS)
     await killWorkerAfter('started', wanted, 0)
     const driver = await open()
     assert.equal((await fixture.exec(wanted.run_id, ['cat', '/data/deep/kept'])).stdout, 'kept')
@@ -91,7 +91,7 @@ describe('the content of volumes', { skip: whyNoOci() ?? false, timeout: 120_000
 
   test('outlives a clean-up while a process of the machine stands in it and keeps the mount busy', async () => {
     const driver = await open()
-    const wanted = wantedWithMounts([named('v', '/data')])
+    const wanted = desiredRunWithMounts([named('v', '/data')])
     await driver.start(wanted, NEVER)
     const pin =
       (await mountPointsBelow('/run/sandyard')).find((point) => point.endsWith(`${wanted.run_id}/pins/0`)) ?? ''

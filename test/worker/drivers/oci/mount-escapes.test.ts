@@ -6,7 +6,7 @@ import type { WantedRun } from '../../../../src/contract/workers/worker-protocol
 import type { Mount, Patch } from '../../../../src/domain/spec/spec.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
-import { assertMountRefused, bind, named, wantedWithMounts } from '../../../support/mounts.ts'
+import { assertMountRefused, bind, named, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 
 const NEVER = new AbortController().signal
@@ -25,7 +25,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
     writeFileSync(join(fixture.dir, 'secret'), 'secret', { mode: 0o644 })
     mkdirSync(join(fixture.dir, 'outside'))
     for (const folder of [fixture.dir, join(fixture.dir, 'outside')]) chmodSync(folder, 0o777)
-    attacker = wantedWithMounts([bind('/', '/volume'), named('v', '/v')])
+    attacker = desiredRunWithMounts([bind('/', '/volume'), named('v', '/v')])
     await driver.start(attacker, NEVER)
   })
   afterEach(async () => {
@@ -115,7 +115,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
         { type: 'copy_dir', src: 'tree/sub', dst: '/again', replace: false },
         { type: 'copy_file', src: 'tree/sub/plain', dst: '/file', mode: null, replace: false },
       ]
-      const wanted = wantedWithMounts([], { patches })
+      const wanted = desiredRunWithMounts([], { patches })
       const isRefused = await driver.start(wanted, NEVER).then(
         () => false,
         (error: unknown) => isPatchRefusal(error),
@@ -128,14 +128,14 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
 })
 
 async function start(mounts: readonly Mount[]): Promise<WantedRun> {
-  const wanted = wantedWithMounts(mounts)
+  const wanted = desiredRunWithMounts(mounts)
   await driver.start(wanted, NEVER)
   return wanted
 }
 
 /** Null for a start that was refused as it should be. */
 async function startOrRefused(mounts: readonly Mount[]): Promise<WantedRun | null> {
-  const wanted = wantedWithMounts(mounts)
+  const wanted = desiredRunWithMounts(mounts)
   try {
     await driver.start(wanted, NEVER)
     return wanted
@@ -153,7 +153,7 @@ function isPatchRefusal(error: unknown): true {
 }
 
 async function refused(mounts: readonly Mount[], message: RegExp): Promise<void> {
-  const wanted = wantedWithMounts(mounts)
+  const wanted = desiredRunWithMounts(mounts)
   await assert.rejects(driver.start(wanted, NEVER), (error) => assertMountRefused(error, message))
 }
 

@@ -6,7 +6,7 @@ import type { RunVolume, WantedRun } from '../../../../src/contract/workers/work
 import type { Mount } from '../../../../src/domain/spec/spec.ts'
 import { tryCommand, type CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
-import { assertMountRefused, bind, named, tmpfs, wantedWithMounts } from '../../../support/mounts.ts'
+import { assertMountRefused, bind, named, tmpfs, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 
 const isGvisor = testRuntime() === 'runsc'
@@ -169,11 +169,11 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
   })
 
   test('a working folder that is missing in a volume is made there, and never in a readonly one', async () => {
-    const runtime = { ...wantedWithMounts([]).spec.runtime, workdir: '/data/my/work' }
-    const wanted = wantedWithMounts([named('work', '/data')], { runtime })
+    const runtime = { ...desiredRunWithMounts([]).spec.runtime, workdir: '/data/my/work' }
+    const wanted = desiredRunWithMounts([named('work', '/data')], { runtime })
     await driver.start(wanted, NEVER)
     assert.equal((await inside(wanted, 'stat -c %u:%a /data/my/work')).stdout, '0:755\n')
-    const frozen = wantedWithMounts([named('empty', '/data', { readonly: true })], { runtime })
+    const frozen = desiredRunWithMounts([named('empty', '/data', { readonly: true })], { runtime })
     await driver.start(frozen, NEVER)
     assert.equal((await inside(frozen, 'ls /data')).stdout, '')
   })
@@ -208,13 +208,13 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
 })
 
 async function start(mounts: readonly Mount[]): Promise<WantedRun> {
-  const wanted = wantedWithMounts(mounts)
+  const wanted = desiredRunWithMounts(mounts)
   await driver.start(wanted, NEVER)
   return wanted
 }
 
 async function refused(mounts: readonly Mount[], message: RegExp, volumes?: readonly RunVolume[]): Promise<void> {
-  const wanted = wantedWithMounts(mounts)
+  const wanted = desiredRunWithMounts(mounts)
   const start = driver.start({ ...wanted, volumes: volumes ?? wanted.volumes }, NEVER)
   await assert.rejects(start, (error) => assertMountRefused(error, message))
 }

@@ -3,7 +3,7 @@ import { rename } from 'node:fs/promises'
 import { test } from 'node:test'
 import { readLayersInUse } from '../../../../src/worker/drivers/oci/rootfs/layers-in-use.ts'
 import { makeOciFixture, whyNoOci } from '../../../support/oci-driver.ts'
-import { wantedRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/wanted-run.ts'
 
 const skip = whyNoOci() ?? false
 
@@ -15,7 +15,7 @@ test(
     const driver = await fixture.open()
     const never = new AbortController().signal
     try {
-      const first = wantedRun()
+      const first = makeDesiredRun()
       await driver.start(first, never)
       await driver.stop(first.run_id, 0)
       await driver.remove(first.run_id)
@@ -25,13 +25,13 @@ test(
       )
 
       await rename(fixture.layer, `${fixture.layer}.away`)
-      const without = wantedRun({}, first.sandbox_id)
+      const without = makeDesiredRun({}, first.sandbox_id)
       await assert.rejects(driver.start(without, never), { reason: 'image', message: /are gone from the worker/ })
       await driver.remove(without.run_id)
       await rename(`${fixture.layer}.away`, fixture.layer)
 
       fixture.image.config = { ...fixture.image.config, env: ['PATH=/usr/bin:/bin', 'FROM_IMAGE=moved'] }
-      const again = wantedRun({}, first.sandbox_id)
+      const again = makeDesiredRun({}, first.sandbox_id)
       await driver.start(again, never)
       const channel = await driver.openChannel(again.run_id)
       assert.ok(fixture.container(again.run_id).image.env.includes('FROM_IMAGE=yes'))

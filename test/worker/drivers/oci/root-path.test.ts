@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import {
-  inParent,
+  withParentFolder,
   openInRoot,
   resolveInRoot,
-  RootPathError,
+  PathInRootError,
 } from '../../../../src/worker/drivers/oci/rootfs/root-path.ts'
 
 let base = ''
@@ -38,7 +38,7 @@ test('neither dots nor symlinks lead out of the root', async () => {
     const found = await resolveInRoot(root, path)
     assert.equal(found.exists, false, path)
     assert.ok(found.hostPath.startsWith(`${root}/`), path)
-    await assert.rejects(openInRoot(root, path), (error) => error instanceof RootPathError && error.code === 'ENOENT')
+    await assert.rejects(openInRoot(root, path), (error) => error instanceof PathInRootError && error.code === 'ENOENT')
   }
 })
 
@@ -49,11 +49,11 @@ test('a last part that is a symlink is kept when it is not to be followed', asyn
 test('a loop of symlinks and a file used as folder are refused by name', async () => {
   await assert.rejects(
     resolveInRoot(root, '/loop'),
-    (error) => error instanceof RootPathError && error.code === 'ELOOP',
+    (error) => error instanceof PathInRootError && error.code === 'ELOOP',
   )
   await assert.rejects(
     resolveInRoot(root, '/a/b/file/x'),
-    (error) => error instanceof RootPathError && error.code === 'ENOTDIR',
+    (error) => error instanceof PathInRootError && error.code === 'ENOTDIR',
   )
 })
 
@@ -67,17 +67,17 @@ test('an opened file is the one inside the root', async () => {
 })
 
 test('a write through the parent folder lands inside the root', async () => {
-  await inParent({ root }, '/absolute/new', async (folder, name) => {
+  await withParentFolder({ root }, '/absolute/new', async (folder, name) => {
     await writeFile(join(folder, name), 'new')
   })
   assert.equal(await readFile(join(root, 'a/b/new'), 'utf8'), 'new')
   await assert.rejects(
-    inParent({ root }, '/', () => Promise.resolve()),
-    RootPathError,
+    withParentFolder({ root }, '/', () => Promise.resolve()),
+    PathInRootError,
   )
   await assert.rejects(
-    inParent({ root }, '/none/of/this', () => Promise.resolve()),
-    RootPathError,
+    withParentFolder({ root }, '/none/of/this', () => Promise.resolve()),
+    PathInRootError,
   )
 })
 

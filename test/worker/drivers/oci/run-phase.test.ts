@@ -1,17 +1,17 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { asId, type OrgId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
-import { phaseOf, type RunEvidence } from '../../../../src/worker/drivers/oci/run/run-phase.ts'
-import type { RunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
+import { deriveRunPhase, type RunEvidence } from '../../../../src/worker/drivers/oci/run/run-phase.ts'
+import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
-const started: RunRecord['started'] = {
+const started: OciRunRecord['started'] = {
   uid_shift: 0,
   runtime: { name: 'crun', version: 'crun 1', command: ['crun'], isolation: '' },
   shim: { pid: 1, startTicks: 1 },
   init: { pid: 2, startTicks: 2 },
 }
-const record: RunRecord = {
+const record: OciRunRecord = {
   version: 1,
   run_id: asId<RunId>('run'),
   sandbox_id: asId<SandboxId>('sandbox'),
@@ -36,15 +36,15 @@ const alive: RunEvidence = {
 const dead: RunEvidence = { ...alive, isShimAlive: false, isInitAlive: false }
 
 test('a run is running while its first process or the shim that waits for it lives', () => {
-  assert.equal(phaseOf(record, alive).phase, 'running')
-  assert.equal(phaseOf(record, { ...alive, isInitAlive: false }).phase, 'running')
-  assert.equal(phaseOf(record, { ...alive, isShimAlive: false }).phase, 'running')
-  assert.equal(phaseOf({ ...record, is_stop_requested: true }, alive).phase, 'stopping')
+  assert.equal(deriveRunPhase(record, alive).phase, 'running')
+  assert.equal(deriveRunPhase(record, { ...alive, isInitAlive: false }).phase, 'running')
+  assert.equal(deriveRunPhase(record, { ...alive, isShimAlive: false }).phase, 'running')
+  assert.equal(deriveRunPhase({ ...record, is_stop_requested: true }, alive).phase, 'stopping')
 })
 
 test('an exit code tells how a run ended: by itself, by a signal, for want of memory, or because it was stopped', () => {
   const end = (code: number, change: Partial<RunEvidence> = {}): unknown => {
-    const phase = phaseOf(record, { ...dead, exit: { code }, ...change })
+    const phase = deriveRunPhase(record, { ...dead, exit: { code }, ...change })
     return phase.phase === 'ended' ? phase.outcome : null
   }
   assert.deepEqual(end(0), { kind: 'exited', code: 0 })
@@ -53,19 +53,19 @@ test('an exit code tells how a run ended: by itself, by a signal, for want of me
   assert.deepEqual(end(137), { kind: 'signalled', signal: 'SIGKILL' })
   assert.deepEqual(end(137, { hasRunOutOfMemory: true }), { kind: 'out_of_memory' })
   assert.deepEqual(end(1, { hasRunOutOfMemory: true }), { kind: 'exited', code: 1 })
-  const stopped = phaseOf({ ...record, is_stop_requested: true }, { ...dead, exit: { code: 137 } })
+  const stopped = deriveRunPhase({ ...record, is_stop_requested: true }, { ...dead, exit: { code: 137 } })
   assert.deepEqual(stopped, { phase: 'ended', outcome: { kind: 'stopped' } })
 })
 
 test('a run of another boot is lost even when processes with its numbers live', () => {
-  const phase = phaseOf(record, { ...alive, bootId: 'other' })
+  const phase = deriveRunPhase(record, { ...alive, bootId: 'other' })
   assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
 })
 
 test('a run whose end nobody saw is lost, unless its stop was asked for', () => {
-  const phase = phaseOf(record, dead)
+  const phase = deriveRunPhase(record, dead)
   assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
-  assert.deepEqual(phaseOf({ ...record, is_stop_requested: true }, dead), {
+  assert.deepEqual(deriveRunPhase({ ...record, is_stop_requested: true }, dead), {
     phase: 'ended',
     outcome: { kind: 'stopped' },
   })
@@ -73,10 +73,10 @@ test('a run whose end nobody saw is lost, unless its stop was asked for', () => 
 
 test('a recorded end stays, whatever the machine shows later', () => {
   const outcome = { kind: 'exited', code: 3 } as const
-  assert.deepEqual(phaseOf({ ...record, outcome }, { ...alive, exit: { code: 4 } }), { phase: 'ended', outcome })
+  assert.deepEqual(deriveRunPhase({ ...record, outcome }, { ...alive, exit: { code: 4 } }), { phase: 'ended', outcome })
 })
 
 test('a run that this process is starting is starting, and one that nobody starts any more is not', () => {
-  assert.equal(phaseOf({ ...record, started: null }, { ...dead, isBeingStarted: true }).phase, 'starting')
-  assert.equal(phaseOf({ ...record, started: null }, dead).phase, 'ended')
+  assert.equal(deriveRunPhase({ ...record, started: null }, { ...dead, isBeingStarted: true }).phase, 'starting')
+  assert.equal(deriveRunPhase({ ...record, started: null }, dead).phase, 'ended')
 })

@@ -13,7 +13,7 @@ import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { openVolumeStorage } from '../../../../src/worker/volumes/open-storage.ts'
 import type { VolumeStorage } from '../../../../src/worker/volumes/storage.ts'
-import { bind, named, wantedWithMounts } from '../../../support/mounts.ts'
+import { bind, named, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { runVolume } from '../../../support/wanted-run.ts'
 
@@ -97,7 +97,7 @@ function isUncapped(t: TestContext): boolean {
 }
 
 async function start(mounts: readonly Mount[], capBytes: number | null): Promise<WantedRun> {
-  const wanted = wantedWithMounts(mounts)
+  const wanted = desiredRunWithMounts(mounts)
   const volumes = wanted.volumes.map((volume) => ({ ...volume, capacity_bytes: capBytes }))
   await driver.start({ ...wanted, volumes }, NEVER)
   return wanted

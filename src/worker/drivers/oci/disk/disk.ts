@@ -5,17 +5,17 @@ import { asId, type RunId, type SandboxId } from '../../../../domain/ids.ts'
 import type { Random } from '../../../../lib/random.ts'
 import type { CommandRunner } from '../../../../lib/run-command.ts'
 import type { Image } from '../../../images/image.ts'
-import { makeFormat } from './format-disk.ts'
-import { pinImage, pinnedImage } from '../rootfs/pinned-image.ts'
-import { readOrNull } from '../../shared/processes.ts'
+import { makeDiskFormatter } from './format-disk.ts'
+import { pinImage, readPinnedImage } from '../rootfs/pinned-image.ts'
+import { readFileOrNull } from '../../shared/processes.ts'
 
 /**
  * The sandboxes' disks: one sparse file with an ext4 file system each, whose size is the limit on what a sandbox can
  * write. A disk counts as kept only once it is marked ready: until then its content is half made and is made anew.
  */
-export type Disks = {
+export type SandboxDisks = {
   /** The sandbox's disk, checked and ready to mount; a new, empty one unless it has a kept one. */
-  prepare(sandbox: SandboxId, sizeMib: number): Promise<Disk>
+  prepare(sandbox: SandboxId, sizeMib: number): Promise<SandboxDisk>
   /** Keeps a disk from now on, with the image that it was made over. */
   markReady(sandbox: SandboxId, image: Image): Promise<void>
   /** The image that a kept disk was made over; null for a sandbox without one. */
@@ -27,16 +27,16 @@ export type Disks = {
   /** The run that has the disk mounted or is about to; null for none. */
   holderOf(sandbox: SandboxId): Promise<RunId | null>
   /** Names the run that has the disk. `prepare` comes first. */
-  hold(sandbox: SandboxId, run: RunId): Promise<void>
+  setHolder(sandbox: SandboxId, run: RunId): Promise<void>
   /** Ends a run's hold; does nothing when another run has it by now. */
-  letGo(sandbox: SandboxId, run: RunId): Promise<void>
+  releaseHolder(sandbox: SandboxId, run: RunId): Promise<void>
   /** Formats and mounts disks ahead until the pool is full. */
-  refill(): Promise<void>
+  fillPool(): Promise<void>
   /** Unmounts and deletes the disks that were made ahead. */
-  drain(): Promise<void>
+  drainPool(): Promise<void>
 }
 
-export type Disk = {
+export type SandboxDisk = {
   readonly path: string
   readonly isNew: boolean
   readonly sizeMib: number
@@ -52,8 +52,8 @@ export type DisksInput = {
   readonly commands: CommandRunner
   readonly random: Random
   /** Mounts a disk that is made ahead under a name of its own, and the other way round. */
-  readonly mountAhead: (name: string, path: string) => Promise<void>
-  readonly unmountAhead: (name: string) => Promise<void>
+  readonly mountPooled: (name: string, path: string) => Promise<void>
+  readonly unmountPooled: (name: string) => Promise<void>
 }
 
 const CHECK_TIMEOUT_MS = 600_000
@@ -62,39 +62,39 @@ const READY = 'ready'
 const HOLDER = 'holder'
 
 /** What the mounts of disks made ahead are named by, where others are named by their run. */
-export const READY_PREFIX = 'ready-'
+export const POOLED_DISK_PREFIX = 'ready-'
 
 /** Opens the folder of disks. Disks that were never marked ready stay until their sandbox's next start or `delete`. */
-export async function openDisks(input: DisksInput): Promise<Disks> {
-  const kept = join(input.dir, 'kept')
-  const pool = join(input.dir, `pool-${String(input.defaultSizeMib)}`)
-  await Promise.all([kept, pool].map((folder) => mkdir(folder, { recursive: true, mode: 0o700 })))
-  const folderOf = (sandbox: SandboxId): string => join(kept, sandbox)
-  const imageOf = (name: string): string => join(pool, `${name}.img`)
-  const ready: string[] = []
+export async function openSandboxDisks(input: DisksInput): Promise<SandboxDisks> {
+  const keptFolder = join(input.dir, 'kept')
+  const poolFolder = join(input.dir, `pool-${String(input.defaultSizeMib)}`)
+  await Promise.all([keptFolder, poolFolder].map((folder) => mkdir(folder, { recursive: true, mode: 0o700 })))
+  const folderOf = (sandbox: SandboxId): string => join(keptFolder, sandbox)
+  const imageOf = (name: string): string => join(poolFolder, `${name}.img`)
+  const pooled: string[] = []
   let isDraining = false
   // What an earlier worker made ahead may have been mounted when the machine went down; a new one costs 8 ms.
-  for (const name of await readdir(pool)) await rm(join(pool, name))
-  const format = await makeFormat(input.commands, join(input.dir, 'empty'))
+  for (const name of await readdir(poolFolder)) await rm(join(poolFolder, name))
+  const format = await makeDiskFormatter(input.commands, join(input.dir, 'empty'))
 
   /** Gives a disk that was made ahead to a sandbox; it stays mounted where it is, under the name that is answered. */
-  const takeReady = async (path: string): Promise<string | null> => {
-    const name = ready.shift()
+  const takePooled = async (path: string): Promise<string | null> => {
+    const name = pooled.shift()
     if (name === undefined) return null
     await rename(imageOf(name), path)
     return name
   }
   const isReady = (sandbox: SandboxId): boolean => existsSync(join(folderOf(sandbox), READY))
   const holderOf = async (sandbox: SandboxId): Promise<RunId | null> => {
-    const text = await readOrNull(join(folderOf(sandbox), HOLDER))
+    const text = await readFileOrNull(join(folderOf(sandbox), HOLDER))
     return text === null || text === '' ? null : asId<RunId>(text)
   }
   return {
     holderOf,
-    async hold(sandbox, run) {
+    async setHolder(sandbox, run) {
       await writeFile(join(folderOf(sandbox), HOLDER), run)
     },
-    async letGo(sandbox, run) {
+    async releaseHolder(sandbox, run) {
       if ((await holderOf(sandbox)) === run) await rm(join(folderOf(sandbox), HOLDER), { force: true })
     },
     async prepare(sandbox, sizeMib) {
@@ -105,7 +105,7 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
       }
       await rm(folderOf(sandbox), { recursive: true, force: true })
       await mkdir(folderOf(sandbox), { mode: 0o700 })
-      const mountedAs = sizeMib === input.defaultSizeMib ? await takeReady(path) : null
+      const mountedAs = sizeMib === input.defaultSizeMib ? await takePooled(path) : null
       if (mountedAs === null) await format(path, sizeMib)
       return { path, isNew: true, sizeMib, mountedAs }
     },
@@ -113,26 +113,26 @@ export async function openDisks(input: DisksInput): Promise<Disks> {
       await pinImage(folderOf(sandbox), image)
       await writeFile(join(folderOf(sandbox), READY), '')
     },
-    pinnedImageOf: async (sandbox) => (isReady(sandbox) ? await pinnedImage(folderOf(sandbox)) : null),
+    pinnedImageOf: async (sandbox) => (isReady(sandbox) ? await readPinnedImage(folderOf(sandbox)) : null),
     isReady,
     async delete(sandbox) {
       await rm(folderOf(sandbox), { recursive: true, force: true })
     },
     async list() {
-      return (await readdir(kept)).map((name) => asId<SandboxId>(name))
+      return (await readdir(keptFolder)).map((name) => asId<SandboxId>(name))
     },
-    async refill() {
-      while (!isDraining && ready.length < input.poolSize) {
-        const name = `${READY_PREFIX}${input.random.bytes(8).toString('hex')}`
+    async fillPool() {
+      while (!isDraining && pooled.length < input.poolSize) {
+        const name = `${POOLED_DISK_PREFIX}${input.random.bytes(8).toString('hex')}`
         await format(imageOf(name), input.defaultSizeMib)
-        await input.mountAhead(name, imageOf(name))
-        ready.push(name)
+        await input.mountPooled(name, imageOf(name))
+        pooled.push(name)
       }
     },
-    async drain() {
+    async drainPool() {
       isDraining = true
-      for (const name of ready.splice(0)) {
-        await input.unmountAhead(name)
+      for (const name of pooled.splice(0)) {
+        await input.unmountPooled(name)
         await rm(imageOf(name), { force: true })
       }
     },

@@ -8,14 +8,14 @@ const FORMAT_TIMEOUT_MS = 60_000
 const SIZES_LIMIT = 16
 
 /** Makes a file a new, empty disk of a size; nothing may be there. */
-export type Format = (path: string, sizeMib: number) => Promise<void>
+export type FormatDisk = (path: string, sizeMib: number) => Promise<void>
 
 /**
  * Disks are copied from one that was formatted, of which all but the first blocks of each part are holes: 1 ms of processor, where
  * formatting takes 2.5 (2026-11). Copies have one UUID, by which ext4 and the overlay above it tell nothing apart; the host
  * finds disks by their files. `directoryPath` is emptied.
  */
-export async function makeFormat(commands: CommandRunner, folder: string): Promise<Format> {
+export async function makeDiskFormatter(commands: CommandRunner, folder: string): Promise<FormatDisk> {
   await rm(folder, { recursive: true, force: true }) // a worker that was killed may have formatted half of one
   await mkdir(folder, { mode: 0o700 })
   const empty = new Map<number, Promise<string>>()
@@ -29,13 +29,13 @@ export async function makeFormat(commands: CommandRunner, folder: string): Promi
   }
   return async (path, sizeMib) => {
     const from = await emptyOf(sizeMib)
-    if (from === null) await formatAnew(commands, path, sizeMib)
+    if (from === null) await formatWithMkfs(commands, path, sizeMib)
     else await callSystem(commands, ['copy', from, path])
   }
 }
 
 async function makeEmpty(commands: CommandRunner, path: string, sizeMib: number): Promise<string> {
-  await formatAnew(commands, path, sizeMib)
+  await formatWithMkfs(commands, path, sizeMib)
   return path
 }
 
@@ -43,7 +43,7 @@ async function makeEmpty(commands: CommandRunner, path: string, sizeMib: number)
  * Without a journal, which a disk that is checked after a crash can do without, and without room to grow, which takes 4 MiB of
  * 8 GiB: 2.5 ms to make, 8 with both (2026-11).
  */
-async function formatAnew(commands: CommandRunner, path: string, sizeMib: number): Promise<void> {
+async function formatWithMkfs(commands: CommandRunner, path: string, sizeMib: number): Promise<void> {
   const handle = await open(path, 'w', 0o600)
   try {
     await handle.truncate(sizeMib * 1024 * 1024)

@@ -8,13 +8,13 @@ import { ExecFailure } from '../../../channel/guest.ts'
 import type { GuestExec } from '../../../channel/guest.ts'
 import type { Container } from './container.ts'
 import { sandboxEnvironment, SCRIPTS_FOLDER, TOOLS_FOLDER } from '../../shared/environment.ts'
-import { checkFolder, checkProgram } from './exec-program.ts'
+import { checkWorkdir, checkProgram } from './exec-program.ts'
 import { parseHardLimits } from '../run/rlimits.ts'
 import type { HardLimits } from '../run/rlimits.ts'
 import { readUserFiles, resolveUser } from '../run/users.ts'
 
 /** The part of a runtime's process description that every process of a container shares with its first one. */
-export type ProcessBase = {
+export type ProcessDefaults = {
   /** `capabilities`, `noNewPrivileges` and what else the container's own process was given. */
   readonly shared: Readonly<Record<string, unknown>>
   readonly rlimits: readonly OciRlimit[]
@@ -25,10 +25,10 @@ export type ProcessBase = {
 type OciRlimit = { readonly type: string; readonly soft: number; readonly hard: number }
 
 /** A process description as `runtime exec --process` wants it (OCI runtime specification, `process`). */
-export type ProcessPlan = Readonly<Record<string, unknown>>
+export type ProcessSpec = Readonly<Record<string, unknown>>
 
 /** Reads from a container's bundle what its processes have in common; the bundle lies in `runDir`. */
-export async function readProcessBase(runDir: string): Promise<ProcessBase> {
+export async function readProcessDefaults(runDir: string): Promise<ProcessDefaults> {
   const config = asObject(JSON.parse(await readFile(join(runDir, 'config.json'), 'utf8')))
   const { capabilities, noNewPrivileges, apparmorProfile, selinuxLabel, oomScoreAdj, rlimits } = asObject(
     config['process'],
@@ -44,7 +44,11 @@ export async function readProcessBase(runDir: string): Promise<ProcessBase> {
  * Turns a request into a process description, with the sandbox's defaults filled in and everything checked that a
  * runtime would refuse without saying what it was. Rejects with `ExecFailure`.
  */
-export async function planProcess(container: Container, base: ProcessBase, request: GuestExec): Promise<ProcessPlan> {
+export async function makeProcessSpec(
+  container: Container,
+  base: ProcessDefaults,
+  request: GuestExec,
+): Promise<ProcessSpec> {
   const isSeen = hasOwnRoot(container)
   const root = { path: container.rootPath, uidShift: container.uidShift, unseen: isSeen ? [] : base.mountPoints }
   const { runtime } = container.spec
@@ -54,7 +58,7 @@ export async function planProcess(container: Container, base: ProcessBase, reque
   if (typeof user === 'string') throw new ExecFailure('user_setup_failed', user, { ...EINVAL, stage: 'setuid' })
   const env = makeEnv(container, request, user.home)
   const rlimits = mergeRlimits(container, base, request)
-  await checkFolder(root, cwd, user)
+  await checkWorkdir(root, cwd, user)
   await checkProgram(root, { cmd: request.cmd, cwd, path: env.get('PATH') ?? '', user })
   return {
     ...base.shared,
@@ -75,7 +79,7 @@ const TOOL_OPEN_FILES = 4096
  * The process description of a program of the toolbox: user 0 with all that this may in the sandbox, and nothing of the
  * workload's own environment and limits. Null when the toolbox is not mounted in this container.
  */
-export function planTool(base: ProcessBase, command: readonly string[]): ProcessPlan | null {
+export function makeToolProcessSpec(base: ProcessDefaults, command: readonly string[]): ProcessSpec | null {
   if (!base.mountPoints.includes(TOOLS_FOLDER)) return null
   const hard = parseHardLimits(readFileSync('/proc/self/limits', 'utf8')).nofile ?? TOOL_OPEN_FILES
   return {
@@ -113,7 +117,7 @@ function makeEnv(container: Container, request: GuestExec, home: string): Readon
 }
 
 /** The container's limits with the request's over them. A limit that can't be had fails the start, as setrlimit would. */
-function mergeRlimits(container: Container, base: ProcessBase, request: GuestExec): readonly OciRlimit[] {
+function mergeRlimits(container: Container, base: ProcessDefaults, request: GuestExec): readonly OciRlimit[] {
   const limits = new Map(base.rlimits.map((limit) => [limit.type, limit]))
   const ceilings = request.rlimits.length === 0 ? {} : readCeilings(container)
   for (const { resource, soft, hard } of request.rlimits) {

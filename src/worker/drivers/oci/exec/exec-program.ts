@@ -4,14 +4,14 @@ import { constants } from 'node:os'
 import { posix } from 'node:path'
 import { ExecFailure } from '../../../channel/guest.ts'
 import type { SandboxUser } from '../run/users.ts'
-import { openInRoot, resolveInRoot, RootPathError } from '../rootfs/root-path.ts'
+import { openInRoot, resolveInRoot, PathInRootError } from '../rootfs/root-path.ts'
 
 /** Where a container's files are, and how far its numbers are shifted on the host. */
 export type ContainerRoot = {
   readonly path: string
   readonly uidShift: number
   /** Mount points whose content the host can't see; what is looked for in them is left to the runtime. */
-  readonly unseen: readonly string[]
+  readonly hiddenMountPoints: readonly string[]
 }
 
 /** What a program is looked up with. */
@@ -36,7 +36,7 @@ const SHEBANG_BYTES = 256
 export async function checkProgram(root: ContainerRoot, search: ProgramSearch): Promise<void> {
   let denied: ExecFailure | null = null
   for (const path of candidates(search)) {
-    const seen = await lookAt(root, path, search)
+    const seen = await checkCandidate(root, path, search)
     if (seen === 'fine') return
     if (seen.kind === 'not_executable' || search.cmd.includes('/')) throw seen
     if (seen.kind === 'permission_denied') denied ??= seen
@@ -45,7 +45,7 @@ export async function checkProgram(root: ContainerRoot, search: ProgramSearch): 
 }
 
 /** Makes sure that a process can start in a folder. Rejects with `ExecFailure` of kind `bad_cwd`. */
-export async function checkFolder(root: ContainerRoot, cwd: string, user: SandboxUser): Promise<void> {
+export async function checkWorkdir(root: ContainerRoot, cwd: string, user: SandboxUser): Promise<void> {
   const refuse = (code: ErrnoName): ExecFailure =>
     new ExecFailure('bad_cwd', `chdir ${JSON.stringify(cwd)}: ${code} (os error ${String(constants.errno[code])})`, {
       errno: constants.errno[code],
@@ -53,13 +53,13 @@ export async function checkFolder(root: ContainerRoot, cwd: string, user: Sandbo
       stage: 'chdir',
     })
   try {
-    if (await isUnseen(root, cwd)) return
+    if (await isHidden(root, cwd)) return
     await using folder = await openInRoot(root.path, cwd)
     const stat = await folder.stat()
     if (!stat.isDirectory()) throw refuse('ENOTDIR')
     if (!mayExecute(stat, user, root.uidShift)) throw refuse('EACCES')
   } catch (error) {
-    if (error instanceof RootPathError) throw refuse(error.code === 'EINVAL' ? 'ENOTDIR' : error.code)
+    if (error instanceof PathInRootError) throw refuse(error.code === 'EINVAL' ? 'ENOTDIR' : error.code)
     throw error
   }
 }
@@ -75,9 +75,9 @@ function candidates({ cmd, cwd, path }: ProgramSearch): readonly string[] {
     .map((folder) => posix.resolve(cwd, folder, cmd))
 }
 
-async function lookAt(root: ContainerRoot, path: string, search: ProgramSearch): Promise<'fine' | ExecFailure> {
+async function checkCandidate(root: ContainerRoot, path: string, search: ProgramSearch): Promise<'fine' | ExecFailure> {
   try {
-    if (await isUnseen(root, path)) return 'fine'
+    if (await isHidden(root, path)) return 'fine'
     await using file = await openInRoot(root.path, path)
     const stat = await file.stat()
     if (!stat.isFile() || !mayExecute(stat, search.user, root.uidShift)) {
@@ -87,20 +87,20 @@ async function lookAt(root: ContainerRoot, path: string, search: ProgramSearch):
     if (interpreter === 'binary') return 'fine'
     if (interpreter === 'unknown') return failure('not_executable', search.cmd, 'ENOEXEC')
     const interpreterPath = posix.resolve(search.cwd, interpreter.path)
-    if (await isUnseen(root, interpreterPath)) return 'fine'
+    if (await isHidden(root, interpreterPath)) return 'fine'
     await using _exists = await openInRoot(root.path, interpreterPath)
     return 'fine'
   } catch (error) {
-    if (!(error instanceof RootPathError)) throw error
+    if (!(error instanceof PathInRootError)) throw error
     if (error.code === 'EINVAL') return failure('permission_denied', search.cmd, 'EACCES')
     return failure('not_found', search.cmd, error.code)
   }
 }
 
-async function isUnseen({ path, unseen }: ContainerRoot, wanted: string): Promise<boolean> {
-  if (unseen.length === 0) return false
+async function isHidden({ path, hiddenMountPoints }: ContainerRoot, wanted: string): Promise<boolean> {
+  if (hiddenMountPoints.length === 0) return false
   const { guestPath } = await resolveInRoot(path, wanted)
-  return unseen.some((point) => guestPath === point || guestPath.startsWith(`${point}/`))
+  return hiddenMountPoints.some((point) => guestPath === point || guestPath.startsWith(`${point}/`))
 }
 
 /** What executes a file: itself, the program that its first line names, or nothing that Linux knows. */

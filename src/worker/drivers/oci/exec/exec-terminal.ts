@@ -4,8 +4,8 @@ import { ReadStream } from 'node:tty'
 import type { Log } from '../../../../lib/log.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import { ExecFailure } from '../../../channel/guest.ts'
-import { startPiped } from './exec-carrier.ts'
-import type { Carrier, CarrierDeps, TerminalSize } from './exec-carrier.ts'
+import { startExecOnPipes } from './exec-carrier.ts'
+import type { ExecCli, ExecCliDeps, TerminalSize } from './exec-carrier.ts'
 import type { PtyBinding } from './pty-binding.ts'
 
 /**
@@ -15,11 +15,11 @@ import type { PtyBinding } from './pty-binding.ts'
  * busy machine a program that asks at once may be told 0 rows, and then gets SIGWINCH as with any new size.
  */
 
-export type TerminalDeps = CarrierDeps & {
+export type TerminalDeps = ExecCliDeps & {
   readonly log: Log
   readonly pty: PtyBinding | null
   /** Whether the command line makes no terminal within, and so needs the one out here as its own. */
-  readonly isOnlyTerminal: boolean
+  readonly usesOuterTerminal: boolean
 }
 
 /** What is read from a terminal before the client has taken it. */
@@ -43,13 +43,13 @@ const LOOK_MS = 2
 const COMPANION_LIMIT_MS = 200
 
 /** Starts a command line on a terminal. Rejects with `ExecFailure` of kind `pty_setup_failed`. */
-export async function startOnTerminal(
+export async function startExecOnTerminal(
   deps: TerminalDeps,
   command: readonly string[],
   size: TerminalSize,
-): Promise<Carrier> {
+): Promise<ExecCli> {
   try {
-    return deps.isOnlyTerminal
+    return deps.usesOuterTerminal
       ? await startOutside(deps, { command, size, more: [] })
       : await startWithCompanion(deps, command, size)
   } catch (error) {
@@ -62,8 +62,8 @@ async function startWithCompanion(
   deps: TerminalDeps,
   command: readonly string[],
   size: TerminalSize,
-): Promise<Carrier> {
-  const companion = await deps.pool.take('to-child')
+): Promise<ExecCli> {
+  const companion = await deps.fifoPool.takePipe('to-child')
   const letGo = (): void => {
     companion.socket.destroy()
   }
@@ -79,12 +79,12 @@ async function startWithCompanion(
         letGo()
       }, LOOK_MS)
     }
-    return { ...carrier, noteStarted }
+    return { ...carrier, onProcessStarted }
   } catch (error) {
     letGo()
     throw error
   } finally {
-    companion.settle()
+    companion.closeChildEnd()
   }
 }
 
@@ -104,26 +104,26 @@ type Start = {
   readonly more: readonly string[]
 }
 
-async function startOutside(deps: TerminalDeps, start: Start): Promise<Carrier> {
+async function startOutside(deps: TerminalDeps, start: Start): Promise<ExecCli> {
   return deps.pty === null ? await startByScript(deps, start) : await startNatively(deps, deps.pty, start)
 }
 
 async function startNatively(
-  { log, launcher, isOnlyTerminal }: TerminalDeps,
+  { log, launcher, usesOuterTerminal }: TerminalDeps,
   pty: PtyBinding,
   { command, size, more }: Start,
-): Promise<Carrier> {
+): Promise<ExecCli> {
   const pair = pty.open(size.cols, size.rows)
   const master = new ReadStream(pair.master)
   try {
-    const onTerminal = isOnlyTerminal ? [...ON_OWN_TERMINAL, pair.pty, ...command] : command
+    const onTerminal = usesOuterTerminal ? [...ON_OWN_TERMINAL, pair.pty, ...command] : command
     const launched = await launcher.start(onTerminal, [pair.pty, pair.pty, pair.pty, ...more])
     return {
       ...launched,
       stdin: writableOver(master),
       stdout: readableOver(master),
       stderr: null,
-      noteStarted: () => {
+      onProcessStarted: () => {
         // nothing waits for it
       },
       resize(pid, { rows, cols }) {
@@ -151,10 +151,10 @@ async function startNatively(
  * Without native code: script(1) of util-linux makes the outer terminal, stty(1) of coreutils sets sizes. Its pipes are
  * from the pool: Node throws away what nobody reads yet of its own once their process has ended.
  */
-async function startByScript(deps: TerminalDeps, { command, size, more }: Start): Promise<Carrier> {
+async function startByScript(deps: TerminalDeps, { command, size, more }: Start): Promise<ExecCli> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')
   const onTerminal = `stty rows ${String(size.rows)} cols ${String(size.cols)}; exec ${quoted}`
-  const { stderr, ...carrier } = await startPiped(deps, ['script', '-qefc', onTerminal, '/dev/null'], more)
+  const { stderr, ...carrier } = await startExecOnPipes(deps, ['script', '-qefc', onTerminal, '/dev/null'], more)
   stderr?.resume() // script's own words
   return {
     ...carrier,

@@ -7,17 +7,17 @@ import { FileFailure } from '../../../channel/guest-files.ts'
 import { ExecFailure } from '../../../channel/guest.ts'
 import type { Guest, GuestProcess } from '../../../channel/guest.ts'
 import type { Container } from './container.ts'
-import { startPiped } from './exec-carrier.ts'
-import type { Carrier, TerminalSize } from './exec-carrier.ts'
-import { planProcess, planTool, readProcessBase } from './exec-plan.ts'
-import type { ProcessBase, ProcessPlan } from './exec-plan.ts'
+import { startExecOnPipes } from './exec-carrier.ts'
+import type { ExecCli, TerminalSize } from './exec-carrier.ts'
+import { makeProcessSpec, makeToolProcessSpec, readProcessDefaults } from './exec-plan.ts'
+import type { ProcessDefaults, ProcessSpec } from './exec-plan.ts'
 import { exitCodeOf } from './exec-status.ts'
-import { startOnTerminal } from './exec-terminal.ts'
+import { startExecOnTerminal } from './exec-terminal.ts'
 import { makeFifoPool } from '../run/fifo-pool.ts'
 import type { Launcher } from '../run/launcher.ts'
-import { hideFolders } from '../rootfs/hide-folders.ts'
-import { makePidFiles } from '../run/pid-file.ts'
-import { makeGvisorGroup } from '../run/gvisor-group.ts'
+import { hideHostFolders } from '../rootfs/hide-folders.ts'
+import { makePidFileWaiter } from '../run/pid-file.ts'
+import { makeGvisorProcessGroup } from '../run/gvisor-group.ts'
 import { innerPid, makeProcessGroup } from '../run/process-group.ts'
 import type { ProcessGroup } from '../run/process-group.ts'
 import type { PtyBinding } from './pty-binding.ts'
@@ -44,23 +44,24 @@ const USUAL_SIZE: TerminalSize = { rows: 24, cols: 80 }
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
   const pool = makeFifoPool(container.runDir, deps.log)
-  const pidFiles = makePidFiles(pool.folder)
+  const pidFiles = makePidFileWaiter(pool.folder)
   const isGvisor = container.runtimeName === 'runsc'
   const terminals = { ...deps, pool, isOnlyTerminal: isGvisor }
-  let base: Promise<ProcessBase> | null = null
+  let base: Promise<ProcessDefaults> | null = null
   let count = 0
 
-  const readBase = (): Promise<ProcessBase> => {
-    base ??= readProcessBase(container.runDir).catch((error: unknown) => {
+  const readBase = (): Promise<ProcessDefaults> => {
+    base ??= readProcessDefaults(container.runDir).catch((error: unknown) => {
       base = null
       throw error
     })
     return base
   }
-  const launch = async (files: ExecFiles, plan: ProcessPlan, tty: TerminalSize | null): Promise<GuestProcess> => {
-    await writeFile(files.plan, JSON.stringify(plan), { mode: 0o600 })
+  const launch = async (files: ExecFiles, plan: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
+    await writeFile(files.spec, JSON.stringify(plan), { mode: 0o600 })
     const command = execCommand(container, files)
-    const carrier = tty === null ? await startPiped(terminals, command) : await startOnTerminal(terminals, command, tty)
+    const carrier =
+      tty === null ? await startExecOnPipes(terminals, command) : await startExecOnTerminal(terminals, command, tty)
     const timer = setTimeout(() => {
       killCli(carrier)
     }, START_TIMEOUT_MS)
@@ -70,10 +71,10 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       // gVisor's process ids are its own: the host's is that of the command line that stands for the process.
       const inner = isGvisor ? await pidFiles.wait(files.innerPid, carrier.ended) : innerPid(pid)
       if (isGvisor && inner === null) throw await explain(carrier, container)
-      carrier.noteStarted()
+      carrier.onProcessStarted()
       const seen = { carrier, pid, inner: inner ?? pid }
       return isGvisor
-        ? adopt(seen, makeGvisorGroup(container, seen.inner, deps.log), () => isGone(container.initPid))
+        ? adopt(seen, makeGvisorProcessGroup(container, seen.inner, deps.log), () => isGone(container.initPid))
         : adopt(seen, makeProcessGroup(container.initPid, { cli: carrier.pid, process: pid }), () => false)
     } catch (error) {
       killCli(carrier)
@@ -84,7 +85,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     }
   }
 
-  const start = async (plan: ProcessPlan, tty: TerminalSize | null): Promise<GuestProcess> => {
+  const start = async (plan: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
     const name = String(count++)
     const files = {
       plan: join(pool.folder, `${name}.json`),
@@ -101,10 +102,10 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   return {
     async exec(request) {
       const tty = request.tty === null ? null : sizeOf(request.tty)
-      return await start(await planProcess(container, await readBase(), { ...request, tty }), tty)
+      return await start(await makeProcessSpec(container, await readBase(), { ...request, tty }), tty)
     },
     async openFiles() {
-      const plan = planTool(await readBase(), toolCommand('files.pl', [process.arch]))
+      const plan = makeToolProcessSpec(await readBase(), toolCommand('files.pl', [process.arch]))
       if (plan === null) throw new FileFailure(`files: ${NOT_OFFERED}`)
       try {
         return makeFilesClient(await start(plan, null))
@@ -115,7 +116,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     },
     async connect(target, signal) {
       const run = async (args: readonly string[]): Promise<GuestProcess> => {
-        const plan = planTool(await readBase(), toolCommand('tcp.pl', args))
+        const plan = makeToolProcessSpec(await readBase(), toolCommand('tcp.pl', args))
         if (plan === null) throw new ExecFailure('other', NOT_OFFERED)
         return await start(plan, null)
       }
@@ -127,15 +128,15 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
 /** Of a sandbox that was started by an earlier version, or while the machine had no perl. */
 const NOT_OFFERED = 'Operation not supported (os error 95)'
 
-type ExecFiles = { readonly plan: string; readonly pid: string; readonly innerPid: string }
+type ExecFiles = { readonly spec: string; readonly pid: string; readonly innerPid: string }
 
 function execCommand({ runtime, runtimeName, id }: Container, files: ExecFiles): readonly string[] {
   const inner = runtimeName === 'runsc' ? ['--internal-pid-file', files.innerPid] : []
-  return [...runtime, 'exec', '--process', files.plan, '--pid-file', files.pid, ...inner, id]
+  return [...runtime, 'exec', '--process', files.spec, '--pid-file', files.pid, ...inner, id]
 }
 
 /** Ends a command line that has not started its process, with what it may have forked. */
-function killCli(carrier: Carrier): void {
+function killCli(carrier: ExecCli): void {
   if (carrier.isRunning()) process.kill(-carrier.pid, 'SIGKILL')
 }
 
@@ -144,7 +145,7 @@ function sizeOf(tty: TerminalSize): TerminalSize {
 }
 
 /** A process that was started: its id on the host, of which its terminal is found, and in the container. */
-type Started = { readonly carrier: Carrier; readonly pid: number; readonly inner: number }
+type Started = { readonly carrier: ExecCli; readonly pid: number; readonly inner: number }
 
 function adopt({ carrier, pid, inner }: Started, group: ProcessGroup, isCutShort: () => boolean): GuestProcess {
   const sent = new Set<number>()
@@ -177,13 +178,15 @@ function isGone(pid: number): boolean {
 const LAST_WORDS_BYTES = 1000
 
 /** What to say when a runtime ended without having started the process, though all that can be checked was fine. */
-async function explain(carrier: Carrier, { runDir, rootPath }: Container): Promise<ExecFailure> {
+async function explain(carrier: ExecCli, { runDir, rootPath }: Container): Promise<ExecFailure> {
   const output = carrier.stderr ?? carrier.stdout
   const chunks: Buffer[] = []
   for await (const chunk of output) {
     if (chunk instanceof Buffer) chunks.push(chunk)
   }
-  const said = hideFolders(Buffer.concat(chunks).toString('utf8'), [runDir, rootPath]).trim().slice(-LAST_WORDS_BYTES)
+  const said = hideHostFolders(Buffer.concat(chunks).toString('utf8'), [runDir, rootPath])
+    .trim()
+    .slice(-LAST_WORDS_BYTES)
   return new ExecFailure(
     'other',
     `the runtime could not start the process: ${said === '' ? 'it did not say why' : said}`,

@@ -2,50 +2,51 @@ import type { WantedRun } from '../../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../../driver.ts'
 import { makeBundle } from '../run/bundle.ts'
 import type { OciContext } from '../context.ts'
-import { sandboxEnvironment, workloadOf } from '../../shared/environment.ts'
-import type { Parts } from '../run/gather.ts'
-import { makeFolderInMounts, planMounts } from './mount-plan.ts'
+import { sandboxEnvironment, workloadCommand } from '../../shared/environment.ts'
+import type { RunResources } from '../run/gather.ts'
+import { makeFolderInMounts, resolveMounts } from './mount-plan.ts'
 import { applyPatches } from '../../shared/patches.ts'
 import { clampRlimits } from '../run/rlimits.ts'
 import type { RootTree } from './root-tree.ts'
-import { failAs } from '../../shared/start-failure.ts'
+import { withStartFailure } from '../../shared/start-failure.ts'
 import { keepTmpOnDisk, writeSystemFiles } from '../../shared/system-files.ts'
 import { readUserFiles, resolveUser } from '../run/users.ts'
-import { giveWorkloadPipes } from '../run/workload-pipes.ts'
+import { chownWorkloadPipes } from '../run/workload-pipes.ts'
 
 /** A container's configuration, and what is worth telling about the sandbox. */
-export type Furnished = { readonly bundle: object; readonly facts: Readonly<Record<string, string>> }
+export type PreparedRootfs = { readonly bundle: object; readonly facts: Readonly<Record<string, string>> }
 
 /** Fills the root file system and derives the container's configuration from it. */
-export async function furnish(
+export async function prepareRootfs(
   context: OciContext,
   wanted: WantedRun,
-  { image, network, disk, paths, pipes, volumes, mounts: pinned }: Parts,
-): Promise<Furnished> {
+  { image, network, disk, paths, pipes, volumes, mounts: pinned }: RunResources,
+): Promise<PreparedRootfs> {
   const { spec } = wanted
   const { settings, runtime } = context
   const tree: RootTree = { root: paths.root, owner: settings.uidShift, isFresh: true }
   const hostname = spec.runtime.hostname ?? wanted.slug
   const workdir = spec.runtime.workdir ?? image.config.workdir ?? '/'
   const files = { spec, hostname, network, workdir, isFirstStart: disk.isNew, hasToolbox: context.toolbox !== null }
-  await failAs('config', "the sandbox's files could not be written", writeSystemFiles(tree, files))
+  await withStartFailure('config', "the sandbox's files could not be written", writeSystemFiles(tree, files))
   if (disk.isNew) {
     await applyPatches(tree, spec.patches, volumes)
     await context.disks.markReady(wanted.sandbox_id, image)
   }
-  if (runtime.name === 'runsc') await failAs('config', "the folder '/tmp' could not be made", keepTmpOnDisk(tree))
-  const mounts = await planMounts(tree, pinned)
+  if (runtime.name === 'runsc')
+    await withStartFailure('config', "the folder '/tmp' could not be made", keepTmpOnDisk(tree))
+  const mounts = await resolveMounts(tree, pinned)
   const workdirInMounts = makeFolderInMounts(tree, workdir, mounts)
-  await failAs('config', `the working folder '${workdir}' could not be made`, workdirInMounts)
+  await withStartFailure('config', `the working folder '${workdir}' could not be made`, workdirInMounts)
   const user = resolveUser(
     spec.runtime.user ?? image.config.user,
     await readUserFiles({ root: paths.root, isFresh: true }),
   )
-  const workload = workloadOf(spec, image.config)
+  const workload = workloadCommand(spec, image.config)
   // Without a workload the user matters to later commands only, and each of them says so itself.
   if (typeof user === 'string' && workload !== null) throw new StartError('config', user)
   const known = typeof user === 'string' ? { uid: 0, gid: 0, additionalGids: [], home: '/root' } : user
-  await giveWorkloadPipes(pipes, settings.uidShift + known.uid)
+  await chownWorkloadPipes(pipes, settings.uidShift + known.uid)
   const { rlimits, clamped } = clampRlimits(spec.rlimits, context.hardLimits)
   const bundle = makeBundle({
     spec,

@@ -1,11 +1,11 @@
 import { readdir, readlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { mountFolderOf } from '../run/leftovers.ts'
-import { pinnedLayers } from './pinned-image.ts'
+import { readPinnedLayers } from './pinned-image.ts'
 
 /** The image layers that a sandbox of the driver at `dir` needs, running or stopped: these must not be deleted. */
 export async function readLayersInUse(dir: string): Promise<ReadonlySet<string>> {
-  const layers = new Set(await pinnedLayers(join(dir, 'disks', 'kept')))
+  const layers = new Set(await readPinnedLayers(join(dir, 'disks', 'kept')))
   const mountDir = mountFolderOf(dir)
   for (const run of await namesIn(mountDir)) {
     const links = join(mountDir, run, 'layers')

@@ -3,7 +3,7 @@ import { readdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Image } from '../../../images/image.ts'
 import { StartError } from '../../driver.ts'
-import { readOrNull } from '../../shared/processes.ts'
+import { readFileOrNull } from '../../shared/processes.ts'
 
 /**
  * The image that a sandbox's disk was made over. Its writable layer means something over these very layers only, so a
@@ -20,7 +20,7 @@ export async function pinImage(folder: string, image: Image): Promise<void> {
  * The image that was kept beside a disk; null when there is none. Rejects with `StartError` of kind image when one of
  * its layers is gone: over other layers, whatever the tag says now, the disk would mean something else.
  */
-export async function pinnedImage(folder: string): Promise<Image | null> {
+export async function readPinnedImage(folder: string): Promise<Image | null> {
   const image = await readPin(folder)
   if (image === null || image.layers.every((layer) => existsSync(layer))) return image
   throw new StartError(
@@ -30,13 +30,13 @@ export async function pinnedImage(folder: string): Promise<Image | null> {
 }
 
 /** The layers that the disks in a folder of disks were made over: these must not be deleted. */
-export async function pinnedLayers(kept: string): Promise<readonly string[]> {
+export async function readPinnedLayers(kept: string): Promise<readonly string[]> {
   const names = existsSync(kept) ? await readdir(kept) : []
   const images = await Promise.all(names.map((name) => readPin(join(kept, name))))
   return images.flatMap((image) => image?.layers ?? [])
 }
 
 async function readPin(folder: string): Promise<Image | null> {
-  const text = await readOrNull(join(folder, PIN))
+  const text = await readFileOrNull(join(folder, PIN))
   return text === null ? null : (JSON.parse(text) as Image) // written by pinImage before the disk counted as kept
 }

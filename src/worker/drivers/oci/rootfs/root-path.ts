@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { open, readlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import { stepAtOnce, stepElsewhere, type Held, type OpenStep } from './root-steps.ts'
+import { openStepSync, openStepAsync, type HeldStep, type OpenStep } from './root-steps.ts'
 
 /**
  * Paths beneath a root that others control: a sandbox's files, an organization's volume folder. No symlink and no `..`
@@ -9,8 +9,8 @@ import { stepAtOnce, stepElsewhere, type Held, type OpenStep } from './root-step
  * and link targets are walked by the same rule with the root as `/`. It holds while the tree changes under the walk,
  * and for `/proc/<pid>/root`, where comparing path texts would not.
  */
-export type RootPath = {
-  /** The resolved path as the host names it. It can go stale: read through `openInRoot`, write through `inParent`. */
+export type PathInRoot = {
+  /** The resolved path as the host names it. It can go stale: read through `openInRoot`, write through `withParentFolder`. */
   readonly hostPath: string
   /** The resolved path as seen from the root; absolute, without symlinks in what exists. */
   readonly guestPath: string
@@ -25,9 +25,9 @@ export type ResolveOptions = {
 }
 
 /** A path that could not be walked; `code` is as the kernel would say it: `ELOOP`, `ENOTDIR`, `ENOENT`, `EINVAL`. */
-export class RootPathError extends Error {
+export class PathInRootError extends Error {
   readonly code: 'ELOOP' | 'ENOTDIR' | 'ENOENT' | 'EINVAL'
-  constructor(code: RootPathError['code'], guestPath: string) {
+  constructor(code: PathInRootError['code'], guestPath: string) {
     super(`${code}: ${guestPath}`)
     this.code = code
   }
@@ -40,7 +40,11 @@ const O_PATH = 0o10000000
 const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
 
 /** Resolves a path of the sandbox beneath `root`. What is missing is no error; a loop or a file as folder is. */
-export async function resolveInRoot(root: string, guestPath: string, options: ResolveOptions = {}): Promise<RootPath> {
+export async function resolveInRoot(
+  root: string,
+  guestPath: string,
+  options: ResolveOptions = {},
+): Promise<PathInRoot> {
   return await walking({ root, covers: null, ...options }, guestPath, options.followLast ?? true, (walk) => {
     const names = [...walk.steps.map((step) => step.name), ...walk.missing]
     const resolved = `/${names.join('/')}`
@@ -49,17 +53,17 @@ export async function resolveInRoot(root: string, guestPath: string, options: Re
 }
 
 /** What lies over parts of a root: host paths by the resolved guest paths that they cover. */
-export type Covers = ReadonlyMap<string, string>
+export type MountsOverRoot = ReadonlyMap<string, string>
 
 /**
  * `resolveInRoot` as a sandbox will see it once `covers` are mounted: beneath a covered path the walk goes on in what
  * covers it, by the same rules. The answer has no host path, as parts of the walk may lie in different file systems.
  */
-export async function resolveCovered(
+export async function resolveUnderMounts(
   root: string,
   guestPath: string,
-  covers: Covers,
-): Promise<Pick<RootPath, 'guestPath' | 'exists'>> {
+  covers: MountsOverRoot,
+): Promise<Pick<PathInRoot, 'guestPath' | 'exists'>> {
   return await walking({ root, covers }, guestPath, true, (walk) => {
     const names = [...walk.steps.map((step) => step.name), ...walk.missing]
     return Promise.resolve({ guestPath: `/${names.join('/')}`, exists: walk.missing.length === 0 })
@@ -68,7 +72,7 @@ export async function resolveCovered(
 
 /**
  * Opens a regular file or a folder beneath `root` for reading, following symlinks inside the root only. Rejects with
- * `RootPathError` (`EINVAL` for devices, FIFOs and sockets). The caller closes the handle.
+ * `PathInRootError` (`EINVAL` for devices, FIFOs and sockets). The caller closes the handle.
  */
 export async function openInRoot(
   root: string,
@@ -76,10 +80,10 @@ export async function openInRoot(
   options: Pick<ResolveOptions, 'isFresh'> = {},
 ): Promise<FileHandle> {
   return await walking({ root, covers: null, ...options }, guestPath, true, async (walk) => {
-    if (walk.missing.length > 0) throw new RootPathError('ENOENT', guestPath)
+    if (walk.missing.length > 0) throw new PathInRootError('ENOENT', guestPath)
     const last = walk.steps.at(-1)?.handle ?? walk.root
     const stat = await last.stat()
-    if (!stat.isFile() && !stat.isDirectory()) throw new RootPathError('EINVAL', guestPath)
+    if (!stat.isFile() && !stat.isDirectory()) throw new PathInRootError('EINVAL', guestPath)
     return await open(handlePath(last), constants.O_RDONLY | constants.O_NONBLOCK)
   })
 }
@@ -89,7 +93,7 @@ export async function openInRoot(
  * moved elsewhere while the callback runs, and with that part's name. The last part is not followed. Rejects with
  * `ENOENT` when the folder is missing and `EINVAL` for the root itself.
  */
-export async function inParent<T>(
+export async function withParentFolder<T>(
   { root, isFresh = false }: { readonly root: string } & Pick<ResolveOptions, 'isFresh'>,
   guestPath: string,
   use: (folder: string, name: string) => Promise<T>,
@@ -97,24 +101,24 @@ export async function inParent<T>(
   return await walking({ root, covers: null, isFresh }, guestPath, false, async (walk) => {
     const [missing] = walk.missing
     if (missing !== undefined) {
-      if (walk.missing.length > 1) throw new RootPathError('ENOENT', guestPath)
+      if (walk.missing.length > 1) throw new PathInRootError('ENOENT', guestPath)
       return await use(handlePath(walk.steps.at(-1)?.handle ?? walk.root), missing)
     }
     const last = walk.steps.at(-1)
-    if (last === undefined) throw new RootPathError('EINVAL', guestPath)
+    if (last === undefined) throw new PathInRootError('EINVAL', guestPath)
     return await use(handlePath(walk.steps.at(-2)?.handle ?? walk.root), last.name)
   })
 }
 
-type Step = { readonly name: string; readonly handle: Held }
+type Step = { readonly name: string; readonly handle: HeldStep }
 type Walk = {
-  readonly root: Held
+  readonly root: HeldStep
   readonly open: OpenStep
-  readonly covers: Covers | null
+  readonly covers: MountsOverRoot | null
   readonly steps: Step[]
   missing: readonly string[]
 }
-type Start = { readonly root: string; readonly covers: Covers | null; readonly isFresh?: boolean }
+type Start = { readonly root: string; readonly covers: MountsOverRoot | null; readonly isFresh?: boolean }
 
 async function walking<T>(
   { root, covers, isFresh = false }: Start,
@@ -122,7 +126,7 @@ async function walking<T>(
   followLast: boolean,
   use: (walk: Walk) => Promise<T>,
 ): Promise<T> {
-  const openStep = isFresh ? stepAtOnce : stepElsewhere
+  const openStep = isFresh ? openStepSync : openStepAsync
   const walk: Walk = {
     root: await openStep(root, O_PATH | constants.O_DIRECTORY),
     open: openStep,
@@ -139,7 +143,7 @@ async function walking<T>(
 }
 
 async function advance(walk: Walk, guestPath: string, followLast: boolean): Promise<void> {
-  if (guestPath.includes('\0')) throw new RootPathError('EINVAL', guestPath)
+  if (guestPath.includes('\0')) throw new PathInRootError('EINVAL', guestPath)
   const pending = partsOf(guestPath)
   let symlinks = 0
   for (let part = pending.shift(); part !== undefined; part = pending.shift()) {
@@ -160,25 +164,25 @@ async function advance(walk: Walk, guestPath: string, followLast: boolean): Prom
       continue
     }
     await handle.close()
-    if (++symlinks > MAX_SYMLINKS) throw new RootPathError('ELOOP', guestPath)
+    if (++symlinks > MAX_SYMLINKS) throw new PathInRootError('ELOOP', guestPath)
     const target = await readlink(join(folder, part))
     if (target.startsWith('/')) await Promise.all(walk.steps.splice(0).map((step) => step.handle.close()))
     pending.unshift(...partsOf(target))
   }
 }
 
-async function openStep({ open }: Walk, path: string, guestPath: string): Promise<Held | null> {
+async function openStep({ open }: Walk, path: string, guestPath: string): Promise<HeldStep | null> {
   try {
     return await open(path, STEP_FLAGS)
   } catch (error) {
     const code = error instanceof Error && 'code' in error ? error.code : null
     if (code === 'ENOENT') return null
-    if (code === 'ENOTDIR') throw new RootPathError('ENOTDIR', guestPath)
+    if (code === 'ENOTDIR') throw new PathInRootError('ENOTDIR', guestPath)
     throw error
   }
 }
 
-function handlePath(handle: Held): string {
+function handlePath(handle: HeldStep): string {
   return `/proc/self/fd/${String(handle.fd)}`
 }
 

@@ -15,7 +15,7 @@ import {
 import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { isFileNotFound } from '../../../../lib/is-missing.ts'
-import { inParent, resolveInRoot } from './root-path.ts'
+import { withParentFolder, resolveInRoot } from './root-path.ts'
 
 /** Writes beneath a sandbox's root, none of which follows a symlink out of it. What is made belongs to `owner`. */
 export type RootTree = {
@@ -28,18 +28,18 @@ export type RootTree = {
 const NEW_FILE = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
 
 /** Something in the way of a write, in words that name the path. */
-export class InTheWay extends Error {}
+export class BlockedPathError extends Error {}
 
 /** Makes a folder and those above it that are missing; one that exists is left as it is. Many may run at once. */
-export async function makeFolders(tree: RootTree, guestPath: string, mode = 0o755): Promise<void> {
+export async function createFolders(tree: RootTree, guestPath: string, mode = 0o755): Promise<void> {
   const found = await resolveInRoot(tree.root, guestPath, freshness(tree))
   if (found.exists) {
     const stat = tree.isFresh === true ? lstatSync(found.hostPath) : await lstat(found.hostPath)
-    if (!stat.isDirectory()) throw new InTheWay(`'${guestPath}' exists and is not a folder`)
+    if (!stat.isDirectory()) throw new BlockedPathError(`'${guestPath}' exists and is not a folder`)
     return
   }
-  await makeFolders(tree, dirname(found.guestPath))
-  await inParent(tree, found.guestPath, async (folder, name) => {
+  await createFolders(tree, dirname(found.guestPath))
+  await withParentFolder(tree, found.guestPath, async (folder, name) => {
     const path = join(folder, name)
     if (tree.isFresh === true) {
       if (existsSync(path)) return
@@ -74,10 +74,10 @@ export async function putFile(
   guestPath: string,
   file: { readonly mode: number; readonly fill: (handle: FileHandle) => Promise<void> },
 ): Promise<void> {
-  await makeFolders(tree, dirname(guestPath))
-  await inParent(tree, guestPath, async (folder, name) => {
+  await createFolders(tree, dirname(guestPath))
+  await withParentFolder(tree, guestPath, async (folder, name) => {
     const path = join(folder, name)
-    if ((await statOrNull(path))?.isDirectory() === true) throw new InTheWay(`'${guestPath}' is a folder`)
+    if ((await lstatOrNull(path))?.isDirectory() === true) throw new BlockedPathError(`'${guestPath}' is a folder`)
     await rm(path, { force: true })
     const handle = await open(path, NEW_FILE, 0o600)
     try {
@@ -91,13 +91,13 @@ export async function putFile(
 }
 
 /** Makes an empty file and the folders above it that are missing; a file that exists is left as it is. */
-export async function makeFile(tree: RootTree, guestPath: string): Promise<void> {
+export async function createFile(tree: RootTree, guestPath: string): Promise<void> {
   const found = await resolveInRoot(tree.root, guestPath, freshness(tree))
-  await makeFolders(tree, dirname(found.guestPath))
-  await inParent(tree, found.guestPath, async (folder, name) => {
-    const stat = await statOrNull(join(folder, name))
+  await createFolders(tree, dirname(found.guestPath))
+  await withParentFolder(tree, found.guestPath, async (folder, name) => {
+    const stat = await lstatOrNull(join(folder, name))
     if (stat !== null) {
-      if (!stat.isFile()) throw new InTheWay(`'${guestPath}' exists and is not a file`)
+      if (!stat.isFile()) throw new BlockedPathError(`'${guestPath}' exists and is not a file`)
       return
     }
     const handle = await open(join(folder, name), NEW_FILE, 0o644)
@@ -125,11 +125,11 @@ async function putTextAtOnce(
   guestPath: string,
   { mode, text }: { readonly mode: number; readonly text: string },
 ): Promise<void> {
-  await makeFolders(tree, dirname(guestPath))
-  await inParent(tree, guestPath, (folder, name) => {
+  await createFolders(tree, dirname(guestPath))
+  await withParentFolder(tree, guestPath, (folder, name) => {
     const path = join(folder, name)
     const found = lstatSync(path, { throwIfNoEntry: false })
-    if (found?.isDirectory() === true) throw new InTheWay(`'${guestPath}' is a folder`)
+    if (found?.isDirectory() === true) throw new BlockedPathError(`'${guestPath}' is a folder`)
     if (found !== undefined) unlinkSync(path)
     const fd = openSync(path, NEW_FILE, 0o600)
     try {
@@ -148,7 +148,7 @@ function freshness({ isFresh = false }: RootTree): { readonly isFresh: boolean }
 }
 
 /** What is at a path itself, symlinks not followed; null for nothing. */
-export async function statOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
+export async function lstatOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
   try {
     return await lstat(path)
   } catch (error) {

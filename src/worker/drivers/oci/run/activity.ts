@@ -5,9 +5,9 @@ import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
  * When each run was last used. Kept in memory: after a restart of the worker the time starts anew. What counts as use is
  * the channel's to say (agent protocol, section 10); a run in which a process was asked for and is not over is in use.
  */
-export type Activity = {
+export type RunActivity = {
   /** Starts the time of a run, unless it is followed already. */
-  follow(run: RunId, timeoutSecs: number): void
+  track(run: RunId, timeoutSecs: number): void
   touch(run: RunId): void
   /** Keeps a run in use until the answer is called, which is a use itself and may be repeated. */
   hold(run: RunId): () => void
@@ -18,22 +18,22 @@ export type Activity = {
 }
 
 /** The use of one run, for who serves it. */
-export type RunUse = { readonly touch: () => void; readonly hold: () => () => void }
+export type RunUsage = { readonly touch: () => void; readonly hold: () => () => void }
 
-type Followed = {
+type TrackedRun = {
   readonly timeoutMs: number
   lastMs: number
   holds: number
   /** Whether it was told of since its last use. */
-  isTold: boolean
+  isReported: boolean
 }
 
 /** The longest that the alarm sleeps, in milliseconds: timers take no more than 2^31. */
 const LONGEST_MS = 3_600_000
 
 /** Activity by a clock. `onIdle` is called as runs become idle, at the moment that their time is over. */
-export function makeActivity(clock: Clock, onIdle: () => void): Activity {
-  const runs = new Map<RunId, Followed>()
+export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
+  const runs = new Map<RunId, TrackedRun>()
   const closed = new AbortController()
   let rung = new AbortController()
 
@@ -43,11 +43,11 @@ export function makeActivity(clock: Clock, onIdle: () => void): Activity {
     let restMs = LONGEST_MS
     let isDue = false
     for (const run of runs.values()) {
-      if (run.isTold || run.holds > 0) continue
+      if (run.isReported || run.holds > 0) continue
       const runRestMs = run.lastMs + run.timeoutMs - nowMs
       if (runRestMs > 0) restMs = Math.min(restMs, runRestMs)
       else {
-        run.isTold = true
+        run.isReported = true
         isDue = true
       }
     }
@@ -64,17 +64,17 @@ export function makeActivity(clock: Clock, onIdle: () => void): Activity {
     }
   }
   // A use never brings the next moment forward, so it does not wake the alarm: there may be thousands in a second.
-  const use = (run: Followed): void => {
+  const use = (run: TrackedRun): void => {
     run.lastMs = clock.monotonicMs()
-    if (run.isTold) ring()
-    run.isTold = false
+    if (run.isReported) ring()
+    run.isReported = false
   }
   const watching = watch()
 
   return {
-    follow(run, timeoutSecs) {
+    track(run, timeoutSecs) {
       if (runs.has(run)) return
-      runs.set(run, { timeoutMs: timeoutSecs * 1000, lastMs: clock.monotonicMs(), holds: 0, isTold: false })
+      runs.set(run, { timeoutMs: timeoutSecs * 1000, lastMs: clock.monotonicMs(), holds: 0, isReported: false })
       ring()
     },
     touch(id) {

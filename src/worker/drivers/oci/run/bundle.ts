@@ -1,10 +1,10 @@
 import type { Resources, Rlimit, SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { processCapabilities } from './capabilities.ts'
 import { INIT_PATH, TOOLS_FOLDER } from '../../shared/environment.ts'
-import type { PlannedMount } from '../rootfs/mount-plan.ts'
+import type { ResolvedMount } from '../rootfs/mount-plan.ts'
 import { mountFlags } from '../../shared/pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
-import { NAMESPACE_SIZE, type SandboxUser } from './users.ts'
+import { USER_NAMESPACE_SIZE, type SandboxUser } from './users.ts'
 
 /** All that a container's configuration is made of. */
 export type BundleInput = {
@@ -26,13 +26,13 @@ export type BundleInput = {
   readonly workdir: string
   readonly rlimits: readonly Rlimit[]
   /** In the order in which they are made. */
-  readonly mounts: readonly PlannedMount[]
+  readonly mounts: readonly ResolvedMount[]
   readonly architecture: NodeJS.Architecture
 }
 
 /** The OCI runtime configuration (config.json) of a sandbox. Source: OCI runtime specification 1.0.2. */
 export function makeBundle(input: BundleInput): object {
-  const mapping = [{ containerID: 0, hostID: input.uidShift, size: NAMESPACE_SIZE }]
+  const mapping = [{ containerID: 0, hostID: input.uidShift, size: USER_NAMESPACE_SIZE }]
   return {
     ociVersion: '1.0.2',
     process: makeProcess(input),
@@ -120,7 +120,7 @@ function shmMount(memoryMib: number): object {
   }
 }
 
-function asBundleMount({ guest, spec, pin }: PlannedMount, { memory_mib }: Resources): object {
+function asBundleMount({ guest, spec, pin }: ResolvedMount, { memory_mib }: Resources): object {
   if (spec.type !== 'tmpfs')
     return { destination: guest, type: 'bind', source: pin, options: ['bind', ...mountFlags(spec.options)] }
   const { readonly, noexec, nosuid, nodev } = spec.options

@@ -3,28 +3,28 @@ import type { RunId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { LogStream, SandboxLogs } from '../../../logs/logs.ts'
-import { isAlive, sendSignal, type ProcessMark } from '../../shared/processes.ts'
-import type { RunRecord, RunRecords } from './run-records.ts'
+import { isAlive, sendSignal, type ProcessIdentity } from '../../shared/processes.ts'
+import type { OciRunRecord, OciRunRecords } from './run-records.ts'
 import { openPipeToRead, workloadPipes } from './workload-pipes.ts'
 
 /** Reads what workloads write and puts it into their sandboxes' logs. */
-export type Captures = {
+export type OutputCaptures = {
   /** Begins with a run whose shim was started; one that is read already goes on. */
   begin(run: CapturedRun): void
   /**
    * For a run that is over: reads what is left of its output, waiting for at most `DRAIN_MS`, and lets its shim go.
    * May be repeated; then it waits for the same.
    */
-  finish(record: RunRecord): Promise<void>
+  finish(record: OciRunRecord): Promise<void>
   forget(run: RunId): void
   /** Stops reading; the workloads go on, and what they write waits for the next worker. */
   close(): void
 }
 
-export type CapturedRun = Pick<RunRecord, 'run_id' | 'sandbox_id'> & { readonly shim: ProcessMark | null }
+export type CapturedRun = Pick<OciRunRecord, 'run_id' | 'sandbox_id'> & { readonly shim: ProcessIdentity | null }
 
 export type CapturesDeps = {
-  readonly records: Pick<RunRecords, 'folderOf'>
+  readonly records: Pick<OciRunRecords, 'folderOf'>
   readonly bootId: string
   readonly logs: Pick<SandboxLogs, 'of'>
   readonly clock: Clock
@@ -37,11 +37,15 @@ export const DRAIN_MS = 1_000
 const PACE_MS = 50
 const PACE_BYTES = (32 * 1024 * 1024 * PACE_MS) / 1000
 
-type Capture = { readonly pipes: readonly Pipe[]; readonly shim: ProcessMark | null; finishing: Promise<void> | null }
+type Capture = {
+  readonly pipes: readonly Pipe[]
+  readonly shim: ProcessIdentity | null
+  finishing: Promise<void> | null
+}
 type Pipe = { readonly socket: Socket; readonly stream: LogStream; readonly closed: Promise<void> }
 
 /** Nothing is read yet. */
-export function makeCaptures({ records, bootId, logs, clock, log }: CapturesDeps): Captures {
+export function makeOutputCaptures({ records, bootId, logs, clock, log }: CapturesDeps): OutputCaptures {
   const captures = new Map<RunId, Capture>()
 
   const begin = ({ run_id, sandbox_id, shim }: CapturedRun): void => {

@@ -2,7 +2,7 @@ import { existsSync, writeFileSync } from 'node:fs'
 import { mkdir, readdir, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound } from '../../../../lib/is-missing.ts'
-import { readOrNull } from '../../shared/processes.ts'
+import { readFileOrNull } from '../../shared/processes.ts'
 
 /**
  * The limits of a run, in a cgroup of our own above the runtime's: the runtime removes its own at the end, and with it
@@ -70,14 +70,14 @@ async function openV2(parent: string, mountPoint: string): Promise<Cgroups> {
     async create(name, limits) {
       const dir = join(base, name)
       await mkdir(dir, { recursive: true })
-      setNow(join(dir, 'memory.max'), limits.memoryBytes)
-      if (existsSync(join(dir, 'memory.swap.max'))) setNow(join(dir, 'memory.swap.max'), 0)
-      setNow(join(dir, 'cpu.max'), `${String(quotaUs(limits.vcpus))} ${String(CPU_PERIOD_US)}`)
-      setNow(join(dir, 'pids.max'), limits.pids)
+      writeSync(join(dir, 'memory.max'), limits.memoryBytes)
+      if (existsSync(join(dir, 'memory.swap.max'))) writeSync(join(dir, 'memory.swap.max'), 0)
+      writeSync(join(dir, 'cpu.max'), `${String(quotaUs(limits.vcpus))} ${String(CPU_PERIOD_US)}`)
+      writeSync(join(dir, 'pids.max'), limits.pids)
     },
     pids: (name) => pidsBelow(join(base, name)),
     async hasRunOutOfMemory(name) {
-      const events = (await readOrNull(join(base, name, 'memory.events'))) ?? ''
+      const events = (await readFileOrNull(join(base, name, 'memory.events'))) ?? ''
       return Number(/^oom_kill (\d+)$/m.exec(events)?.[1] ?? 0) > 0
     },
     remove: (name) => removeTree(join(base, name)),
@@ -101,12 +101,12 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
     async create(name, limits) {
       await Promise.all(V1_CONTROLLERS.map((controller) => mkdir(join(base(controller), name), { recursive: true })))
       const memory = join(base('memory'), name)
-      setNow(join(memory, 'memory.limit_in_bytes'), limits.memoryBytes)
+      writeSync(join(memory, 'memory.limit_in_bytes'), limits.memoryBytes)
       const memoryAndSwap = join(memory, 'memory.memsw.limit_in_bytes')
-      if (existsSync(memoryAndSwap)) setNow(memoryAndSwap, limits.memoryBytes)
-      setNow(join(base('cpu'), name, 'cpu.cfs_period_us'), CPU_PERIOD_US)
-      setNow(join(base('cpu'), name, 'cpu.cfs_quota_us'), quotaUs(limits.vcpus))
-      setNow(join(base('pids'), name, 'pids.max'), limits.pids)
+      if (existsSync(memoryAndSwap)) writeSync(memoryAndSwap, limits.memoryBytes)
+      writeSync(join(base('cpu'), name, 'cpu.cfs_period_us'), CPU_PERIOD_US)
+      writeSync(join(base('cpu'), name, 'cpu.cfs_quota_us'), quotaUs(limits.vcpus))
+      writeSync(join(base('pids'), name, 'pids.max'), limits.pids)
     },
     pids: (name) => pidsBelow(join(base('pids'), name)),
     async hasRunOutOfMemory(name) {
@@ -130,7 +130,7 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
 }
 
 /** At once: the kernel takes it in some microseconds, and the way to another thread and back is 45 of processor (2026-11). */
-function setNow(path: string, value: number | string): void {
+function writeSync(path: string, value: number | string): void {
   writeFileSync(path, String(value))
 }
 
@@ -156,12 +156,12 @@ async function writeIfPresent(path: string, value: string): Promise<void> {
 }
 
 async function readNumber(path: string): Promise<number | undefined> {
-  const text = await readOrNull(path)
+  const text = await readFileOrNull(path)
   return text === null ? undefined : Number(text)
 }
 
 async function pidsBelow(dir: string): Promise<readonly number[]> {
-  const own = ((await readOrNull(join(dir, 'cgroup.procs'))) ?? '').split('\n').filter((line) => line !== '')
+  const own = ((await readFileOrNull(join(dir, 'cgroup.procs'))) ?? '').split('\n').filter((line) => line !== '')
   const below = await Promise.all((await foldersIn(dir)).map((name) => pidsBelow(join(dir, name))))
   return [...own.map(Number), ...below.flat()]
 }

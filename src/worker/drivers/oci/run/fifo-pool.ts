@@ -10,7 +10,7 @@ import { runCommand } from '../../../../lib/run-command.ts'
  */
 export type FifoPool = {
   /** A pipe whose other end is in this process. The caller settles it once the child has opened its end, or never will. */
-  take(direction: 'to-child' | 'from-child'): Promise<Pipe>
+  takePipe(direction: 'to-child' | 'from-child'): Promise<Pipe>
   /** The folder of the FIFOs; only root may enter. */
   readonly folder: string
 }
@@ -20,7 +20,7 @@ export type Pipe = {
   /** Where the child opens its end, which never waits; gone once it is settled. */
   readonly path: string
   /** Lets go of the name, and of what stood for the child's end. */
-  settle(): void
+  closeChildEnd(): void
 }
 
 /** FIFOs made by one run of `mkfifo`, which takes 2 ms whatever their number (2026-11): enough for eight processes. */
@@ -61,7 +61,7 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
   fillAhead()
   return {
     folder,
-    async take(direction) {
+    async takePipe(direction) {
       for (;;) {
         const path = ready.shift()
         if (path !== undefined) {
@@ -84,7 +84,7 @@ function openPipe(path: string, direction: 'to-child' | 'from-child'): Pipe {
   return {
     socket: new Socket(options),
     path,
-    settle() {
+    closeChildEnd() {
       closeSync(theirs)
       unlinkSync(path)
     },

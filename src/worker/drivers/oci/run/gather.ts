@@ -5,18 +5,18 @@ import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
 import { StartError } from '../../driver.ts'
 import type { OciContext } from '../context.ts'
-import type { Disk } from '../disk/disk.ts'
+import type { SandboxDisk } from '../disk/disk.ts'
 import { pinMounts, type PinnedMount } from '../../shared/pin-mounts.ts'
 import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../../shared/rootfs.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
-import { failAs } from '../../shared/start-failure.ts'
+import { withStartFailure } from '../../shared/start-failure.ts'
 import { makeWorkloadPipes, workloadPipes, type WorkloadPipes } from './workload-pipes.ts'
 
 /** What a sandbox is put together from; its root is mounted. */
-export type Parts = {
+export type RunResources = {
   readonly image: Image
   readonly network: SandboxNetwork
-  readonly disk: Disk
+  readonly disk: SandboxDisk
   readonly paths: RootfsPaths
   readonly pipes: WorkloadPipes
   readonly volumes: RunVolumes
@@ -24,7 +24,11 @@ export type Parts = {
 }
 
 /** Image, network and disk don't need each other: they are made at the same time. One that fails ends the pull. */
-export async function gatherParts(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<Parts> {
+export async function acquireResources(
+  context: OciContext,
+  wanted: WantedRun,
+  signal: AbortSignal,
+): Promise<RunResources> {
   const abort = new AbortController()
   const either = AbortSignal.any([signal, abort.signal])
   const { spec } = wanted
@@ -33,10 +37,12 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
     abort.abort(error)
     throw error
   }
-  const image = failAs('image', 'the image could not be made ready', resolveImage(context, wanted, either)).catch(
-    endOthers,
-  )
-  const network = failAs(
+  const image = withStartFailure(
+    'image',
+    'the image could not be made ready',
+    resolveImage(context, wanted, either),
+  ).catch(endOthers)
+  const network = withStartFailure(
     'network',
     "the sandbox's network could not be made",
     context.networks.attach(wanted.run_id, spec.network),
@@ -46,9 +52,11 @@ export async function gatherParts(context: OciContext, wanted: WantedRun, signal
   const volumes = openRunVolumes(context.volumes, wanted)
   // A run's folder comes into being with its disk.
   const mounts = disk.then(() => pinMounts(context, wanted, { volumes, paths })).catch(endOthers)
-  const cgroup = failAs('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(endOthers)
+  const cgroup = withStartFailure('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(
+    endOthers,
+  )
   const pipes = workloadPipes(context.records.folderOf(wanted.run_id))
-  const output = failAs(
+  const output = withStartFailure(
     'host',
     "the sandbox's output could not be made ready",
     makeWorkloadPipes(context.commands, pipes),
@@ -81,28 +89,28 @@ async function resolveImage(context: OciContext, wanted: WantedRun, signal: Abor
   return found
 }
 
-type RootParts = { readonly image: Promise<Image>; readonly disk: Promise<Disk>; readonly paths: RootfsPaths }
+type RootParts = { readonly image: Promise<Image>; readonly disk: Promise<SandboxDisk>; readonly paths: RootfsPaths }
 
 /** The root needs the image and the disk, and does not wait for the network. */
 async function makeRoot({ commands }: OciContext, { image, disk, paths }: RootParts): Promise<void> {
   const [{ layers }] = await Promise.all([image, disk])
-  await failAs('disk', "the sandbox's file system could not be mounted", mountRoot(commands, paths, layers))
+  await withStartFailure('disk', "the sandbox's file system could not be mounted", mountRoot(commands, paths, layers))
 }
 
-async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPaths): Promise<Disk> {
+async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPaths): Promise<SandboxDisk> {
   const { disks } = context
   const holder = await disks.holderOf(wanted.sandbox_id)
   if (holder !== null && holder !== wanted.run_id && (await context.records.read(holder)) !== null)
     throw new StartError('disk', 'another run of the sandbox still holds its disk')
-  const prepare = async (): Promise<Disk> => {
+  const prepare = async (): Promise<SandboxDisk> => {
     const disk = await disks.prepare(wanted.sandbox_id, diskSizeMib(context, wanted))
-    await disks.hold(wanted.sandbox_id, wanted.run_id)
+    await disks.setHolder(wanted.sandbox_id, wanted.run_id)
     // A folder moves with what is mounted in it: the disk that was mounted ahead is the run's from here on.
     if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
     else await mountDisk(context, paths, disk.path)
     return disk
   }
-  return await failAs('disk', "the sandbox's disk could not be made ready", prepare())
+  return await withStartFailure('disk', "the sandbox's disk could not be made ready", prepare())
 }
 
 function diskSizeMib({ settings }: OciContext, { spec, default_disk_max_mib }: WantedRun): number {

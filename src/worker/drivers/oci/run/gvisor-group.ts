@@ -14,7 +14,7 @@ const MAX_SINGLE = 64
  * processes only, so a shell of the sandbox is asked to signal the group; where there is none, the command and its
  * descendants get the signal one by one. Signals arrive in the order in which they were sent.
  */
-export function makeGvisorGroup(container: Container, leader: number, log: Log): ProcessGroup {
+export function makeGvisorProcessGroup(container: Container, leader: number, log: Log): ProcessGroup {
   let last: Promise<void> = Promise.resolve()
   return {
     signal(signal) {

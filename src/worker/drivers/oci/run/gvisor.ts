@@ -3,7 +3,7 @@ import { access, chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { tryCommand, type CommandOptions } from '../../../../lib/run-command.ts'
-import { NAMESPACE_SIZE } from './users.ts'
+import { USER_NAMESPACE_SIZE } from './users.ts'
 
 /** What is needed to try gVisor's runtime on this machine. */
 export type GvisorTrial = {
@@ -15,7 +15,7 @@ export type GvisorTrial = {
 }
 
 /** How gVisor works here, or in words why it doesn't. */
-export type GvisorFit =
+export type GvisorSupport =
   { readonly command: readonly string[]; readonly platform: GvisorPlatform } | { readonly flaw: string }
 
 /**
@@ -29,7 +29,7 @@ type GvisorPlatform = (typeof PLATFORMS)[number]
  * Finds the platform on which gVisor runs a sandbox here, by running one: with a user namespace and a network namespace
  * of the host's, as the driver's are. Takes a quarter of a second; leaves nothing.
  */
-export async function fitGvisor(trial: GvisorTrial): Promise<GvisorFit> {
+export async function findGvisorPlatform(trial: GvisorTrial): Promise<GvisorSupport> {
   const flaws: string[] = []
   for (const platform of PLATFORMS) {
     if (platform === 'kvm' && !(await canOpenKvm())) continue
@@ -105,7 +105,7 @@ async function tryToRun({ binary, initBinary }: GvisorTrial, platform: GvisorPla
 }
 
 function trialBundle(rootPath: string, initBinary: string): object {
-  const mapping = [{ containerID: 0, hostID: TRIAL_UID_SHIFT, size: NAMESPACE_SIZE }]
+  const mapping = [{ containerID: 0, hostID: TRIAL_UID_SHIFT, size: USER_NAMESPACE_SIZE }]
   return {
     ociVersion: '1.0.2',
     process: { user: { uid: 0, gid: 0 }, args: ['/init', '-V'], env: ['PATH=/'], cwd: '/' },

@@ -7,24 +7,24 @@ import type { OciContext } from '../context.ts'
 import { localCommands } from '../../../../lib/run-command.ts'
 import { mount, mountPointsBelow, unmountBelow } from '../../shared/mounts.ts'
 import { commandLineOf, sendSignal } from '../../shared/processes.ts'
-import { endWith, forget, killAll, removeMounts, settle } from './release.ts'
-import type { RunRecord, StartedRun } from './run-records.ts'
+import { recordEnd, deleteFromRuntime, killProcesses, removeMounts, releaseIfEnded } from './release.ts'
+import type { OciRunRecord, StartedContainer } from './run-records.ts'
 import { SHIM_NAME } from './shim.ts'
 import { TOOLBOX_PREFIX } from '../rootfs/toolbox-mount.ts'
 
 /** A short name for what a driver's folder stands for outside of it: its cgroups and mounts. */
-export function parentName(dir: string): string {
+export function folderHash(dir: string): string {
   return createHash('sha256').update(dir).digest('hex').slice(0, 12)
 }
 
 /** Beneath which cgroup the driver of a folder has those of its runs. */
 export function cgroupParentOf(dir: string): string {
-  return `sandyard/${parentName(dir)}`
+  return `sandyard/${folderHash(dir)}`
 }
 
 /** Where the driver of a folder mounts its sandboxes. */
 export function mountFolderOf(dir: string): string {
-  return join('/run/sandyard', parentName(dir))
+  return join('/run/sandyard', folderHash(dir))
 }
 
 /**
@@ -57,25 +57,25 @@ export async function removeIfUnused({ mountDir, cgroups, clock, commands }: Oci
  * Puts in order what an earlier worker left: ended runs are brought to rest, starts that were cut short are undone and
  * forgotten, and whatever names a run without a readable record goes.
  */
-export async function sweep(context: OciContext): Promise<void> {
+export async function adoptRuns(context: OciContext): Promise<void> {
   const { records, cgroups, mountDir } = context
   const known = new Set<RunId>()
   for (const record of await records.list()) {
     // One whose undoing was itself cut short says "lost" already.
     if (record.started === null && (record.outcome === null || record.outcome.kind === 'lost')) {
       await killShim(record.run_id)
-      await endWith(context, record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
+      await recordEnd(context, record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
       await records.delete(record.run_id)
       continue
     }
     known.add(record.run_id)
-    const { outcome, started } = await settle(context, record)
-    if (outcome === null) adopt(context, record, started)
+    const { outcome, started } = await releaseIfEnded(context, record)
+    if (outcome === null) resumeCapture(context, record, started)
   }
   const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
   const named = [...(await records.names()), ...(await cgroups.list()), ...mounted]
   for (const run of new Set(named.map((name) => asId<RunId>(name)))) {
-    if (!known.has(run)) await erase(context, run)
+    if (!known.has(run)) await removeUnrecorded(context, run)
   }
 }
 
@@ -84,15 +84,15 @@ function isToolbox(name: string): boolean {
 }
 
 /** Goes on reading what a run that lives writes. */
-function adopt({ logs, captures }: OciContext, record: RunRecord, started: StartedRun | null): void {
+function resumeCapture({ logs, captures }: OciContext, record: OciRunRecord, started: StartedContainer | null): void {
   logs.writerOf(record.sandbox_id).openRun()
   captures.begin({ ...record, shim: started?.shim ?? null })
 }
 
-async function erase(context: OciContext, run: RunId): Promise<void> {
+async function removeUnrecorded(context: OciContext, run: RunId): Promise<void> {
   await killShim(run)
-  await killAll(context, run)
-  await forget(context, context.runtime, run)
+  await killProcesses(context, run)
+  await deleteFromRuntime(context, context.runtime, run)
   await Promise.all([context.networks.detach(run), context.cgroups.remove(run), removeMounts(context, run)])
   await context.records.delete(run)
 }

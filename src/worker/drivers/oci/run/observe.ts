@@ -1,10 +1,14 @@
 import type { OciContext } from '../context.ts'
 import { isAlive } from '../../shared/processes.ts'
-import { mayBeKilled, phaseOf, type RunPhase } from './run-phase.ts'
-import type { RunRecord } from './run-records.ts'
+import { mayBeKilled, deriveRunPhase, type RunPhase } from './run-phase.ts'
+import type { OciRunRecord } from './run-records.ts'
 
 /** Where a run stands now, by its record and by what the machine shows. */
-export async function observe(context: OciContext, record: RunRecord, isBeingStarted: boolean): Promise<RunPhase> {
+export async function observeRun(
+  context: OciContext,
+  record: OciRunRecord,
+  isBeingStarted: boolean,
+): Promise<RunPhase> {
   const { records, cgroups, bootId } = context
   const { started } = record
   const isSameBoot = record.boot_id === bootId
@@ -19,5 +23,5 @@ export async function observe(context: OciContext, record: RunRecord, isBeingSta
     exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
   // Somebody may have settled the run meanwhile, and with its cgroup what told of memory is gone: the record knows.
   const latest = exit !== null && record.outcome === null ? ((await records.read(record.run_id)) ?? record) : record
-  return phaseOf(latest, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
+  return deriveRunPhase(latest, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
 }

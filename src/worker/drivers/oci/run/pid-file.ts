@@ -3,13 +3,13 @@ import type { FSWatcher } from 'node:fs'
 import { basename } from 'node:path'
 
 /** Waits for the process ids that a runtime writes to files of one folder, by the kernel's notice instead of by asking. */
-export type PidFiles = {
+export type PidFileWaiter = {
   /** Resolves with the number in a file, or with null once `ended` did and there is none. */
   wait(path: string, ended: Promise<unknown>): Promise<number | null>
 }
 
 /** Watches the folder only while somebody waits. */
-export function makePidFiles(folder: string): PidFiles {
+export function makePidFileWaiter(folder: string): PidFileWaiter {
   const waiting = new Map<string, () => void>()
   let watcher: FSWatcher | null = null
 

@@ -20,7 +20,7 @@ const MIB = 1024 * 1024
 /** What the machine offers. Rejects with all that is missing, in one text for people. */
 export async function probeMachine(context: OciContext): Promise<Probe> {
   const { settings, runtime } = context
-  refuseUnfit(settings.initBinary)
+  assertMachineUsable(settings.initBinary)
   const disk = await statfs(context.dir)
   return {
     report: {
@@ -38,13 +38,13 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
 }
 
 /** Throws when sandboxes can't run here, with all that is missing in one text for people. */
-export function refuseUnfit(initBinary: string): void {
-  const missing = whatIsMissing(initBinary)
+export function assertMachineUsable(initBinary: string): void {
+  const missing = findMissingOciRequirements(initBinary)
   if (missing.length > 0) throw new Error(`sandboxes can't run here: ${missing.join('; ')}`)
 }
 
 /** Everything that keeps sandboxes from running, in words; empty when nothing does. */
-export function whatIsMissing(initBinary: string): readonly string[] {
+export function findMissingOciRequirements(initBinary: string): readonly string[] {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
   const programs = PROGRAMS.filter((name) => !isInstalled(name))
   return [
@@ -56,7 +56,7 @@ export function whatIsMissing(initBinary: string): readonly string[] {
 }
 
 /** What keeps the worker from making its toolbox, without which the files of sandboxes are not offered; in words. */
-export function whatToolboxLacks(): readonly string[] {
+export function findMissingToolboxPrograms(): readonly string[] {
   const packages = { perl: 'perl-base', ldd: 'libc-bin' }
   return Object.entries(packages).flatMap(([name, debianPackage]) =>
     isInstalled(name) ? [] : [`the program '${name}' is missing (package ${debianPackage})`],

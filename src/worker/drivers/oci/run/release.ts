@@ -6,36 +6,36 @@ import type { RunId } from '../../../../domain/ids.ts'
 import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
 import type { OciContext } from '../context.ts'
 import { unmountBelow } from '../../shared/mounts.ts'
-import { observe } from './observe.ts'
+import { observeRun } from './observe.ts'
 import { removePins } from '../../shared/pin-mounts.ts'
 import { sendSignal } from '../../shared/processes.ts'
 import { rootfsPaths } from '../../shared/rootfs.ts'
-import type { RunRecord } from './run-records.ts'
+import type { OciRunRecord } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 
 /**
  * Brings a run that has ended to rest: its outcome is written down, then everything of it is let go but its record.
  * A run that lives is left alone. May be repeated; answers with the record as it is then.
  */
-export async function settle(context: OciContext, record: RunRecord): Promise<RunRecord> {
+export async function releaseIfEnded(context: OciContext, record: OciRunRecord): Promise<OciRunRecord> {
   if (record.is_released) return record
-  const seen = await observe(context, record, false)
-  return seen.phase === 'ended' ? await endWith(context, record, seen.outcome) : record
+  const seen = await observeRun(context, record, false)
+  return seen.phase === 'ended' ? await recordEnd(context, record, seen.outcome) : record
 }
 
 /**
  * Records an outcome and lets go of all that a run holds, killing what may still live of it. Before, the last output is
  * read; behind it the log tells the end, once.
  */
-export async function endWith(context: OciContext, record: RunRecord, outcome: RunOutcome): Promise<RunRecord> {
+export async function recordEnd(context: OciContext, record: OciRunRecord, outcome: RunOutcome): Promise<OciRunRecord> {
   await context.captures.finish(record)
-  const ended: RunRecord = { ...record, outcome }
+  const ended: OciRunRecord = { ...record, outcome }
   await context.records.write(ended)
   const log = context.logs.writerOf(record.sandbox_id)
   if (record.outcome === null) log.system(LIFECYCLE_LINES.ended(outcome))
   log.closeRun()
   await release(context, ended)
-  const released: RunRecord = { ...ended, is_released: true }
+  const released: OciRunRecord = { ...ended, is_released: true }
   await context.records.write(released)
   return released
 }
@@ -44,20 +44,20 @@ const KILL_TIMEOUT_MS = 10_000
 const KILL_POLL_MS = 5
 const RUNTIME_TIMEOUT_MS = 20_000
 
-async function release(context: OciContext, record: RunRecord): Promise<void> {
+async function release(context: OciContext, record: OciRunRecord): Promise<void> {
   const run = record.run_id
-  await killAll(context, run)
+  await killProcesses(context, run)
   // The runtime forgets a container whose end it saw; only one that died under it has to be forgotten by hand.
   const hasRuntimeState =
     context.records.readExit(run) === null && existsSync(join(context.records.folderOf(run), 'config.json'))
-  if (hasRuntimeState) await forget(context, record.started?.runtime ?? context.runtime, run)
+  if (hasRuntimeState) await deleteFromRuntime(context, record.started?.runtime ?? context.runtime, run)
   await Promise.all([context.networks.detach(run), context.cgroups.remove(run), releaseMounts(context, record)])
 }
 
-async function releaseMounts(context: OciContext, record: RunRecord): Promise<void> {
+async function releaseMounts(context: OciContext, record: OciRunRecord): Promise<void> {
   await removeMounts(context, record.run_id)
   const { disks } = context
-  await disks.letGo(record.sandbox_id, record.run_id)
+  await disks.releaseHolder(record.sandbox_id, record.run_id)
   if (!disks.isReady(record.sandbox_id) && (await disks.holderOf(record.sandbox_id)) === null)
     await disks.delete(record.sandbox_id)
 }
@@ -78,7 +78,7 @@ export async function removeMounts(
 }
 
 /** Kills every process of a run and waits until none is left. */
-export async function killAll(context: OciContext, run: RunId): Promise<void> {
+export async function killProcesses(context: OciContext, run: RunId): Promise<void> {
   const deadlineMs = context.clock.monotonicMs() + KILL_TIMEOUT_MS
   for (;;) {
     const pids = await context.cgroups.pids(run)
@@ -91,7 +91,11 @@ export async function killAll(context: OciContext, run: RunId): Promise<void> {
 }
 
 /** Makes a runtime forget a container, killing what is left of it; one that it doesn't know is no error. */
-export async function forget({ commands }: Pick<OciContext, 'commands'>, runtime: Runtime, run: RunId): Promise<void> {
+export async function deleteFromRuntime(
+  { commands }: Pick<OciContext, 'commands'>,
+  runtime: Runtime,
+  run: RunId,
+): Promise<void> {
   const [file = '', ...args] = [...runtime.command, 'delete', '--force', run]
   await commands.attempt(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
 }

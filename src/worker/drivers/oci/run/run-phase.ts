@@ -1,6 +1,6 @@
 import { constants } from 'node:os'
 import type { RunOutcome, SeenPhase } from '../../../../contract/workers/worker-protocol.ts'
-import type { ExitFile, RunRecord } from './run-records.ts'
+import type { ExitFile, OciRunRecord } from './run-records.ts'
 
 /** What the machine shows of a run, beside its record. */
 export type RunEvidence = {
@@ -17,7 +17,7 @@ export type RunPhase =
   { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** Where a run stands. What was recorded as its end stays its end. */
-export function phaseOf(record: RunRecord, evidence: RunEvidence): RunPhase {
+export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): RunPhase {
   if (record.outcome !== null) return { phase: 'ended', outcome: record.outcome }
   const live = record.is_stop_requested ? 'stopping' : 'running'
   if (record.started === null) {
@@ -42,11 +42,11 @@ const KILLED = 137
 const GVISOR_DIED = 128
 
 /** Whether a run that ended with this code may have been killed by the host. */
-export function mayBeKilled({ started }: RunRecord, code: number): boolean {
+export function mayBeKilled({ started }: OciRunRecord, code: number): boolean {
   return code === KILLED || (code === GVISOR_DIED && started?.runtime.name === 'runsc')
 }
 
-function outcomeOf(record: RunRecord, evidence: RunEvidence, code: number): RunOutcome {
+function outcomeOf(record: OciRunRecord, evidence: RunEvidence, code: number): RunOutcome {
   if (record.is_stop_requested) return { kind: 'stopped' }
   const signal = signalOf(code)
   if (evidence.hasRunOutOfMemory && mayBeKilled(record, code)) return { kind: 'out_of_memory' }

@@ -2,7 +2,7 @@ import { constants } from 'node:fs'
 import { access, readFile } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
 import { runCommand } from '../../../../lib/run-command.ts'
-import { fitGvisor, inMountNamespace } from './gvisor.ts'
+import { findGvisorPlatform, inMountNamespace } from './gvisor.ts'
 
 /** Runtimes by strength of isolation, the strongest first: a virtual machine, a kernel of its own, then containers. */
 export const RUNTIME_NAMES = ['kata-runtime', 'runsc', 'crun', 'runc'] as const
@@ -31,7 +31,7 @@ export type RuntimeChoice = {
 }
 
 /** A runtime, and in words why stronger ones that are installed were passed over. */
-export type FoundRuntime = Runtime & { readonly passedOver: readonly string[] }
+export type FoundRuntime = Runtime & { readonly unusable: readonly string[] }
 
 /** Finds a runtime. Rejects with a text for people when there is none that can be used, and says why. */
 export async function findRuntime(choice: RuntimeChoice): Promise<FoundRuntime> {
@@ -49,16 +49,16 @@ export async function findRuntime(choice: RuntimeChoice): Promise<FoundRuntime> 
     }
     const version = `${name} ${number}`
     if (name === 'runsc') {
-      const fit = await fitGvisor({ binary, stateDir: choice.stateDir, initBinary: choice.initBinary })
+      const fit = await findGvisorPlatform({ binary, stateDir: choice.stateDir, initBinary: choice.initBinary })
       if ('flaw' in fit) {
         flaws.push(`${version} ${fit.flaw}`)
         continue
       }
       const isolation = `${version} on ${fit.platform}, ${ISOLATION[name]}`
-      return { name, version, command: fit.command, isolation, passedOver: flaws }
+      return { name, version, command: fit.command, isolation, unusable: flaws }
     }
     const command = [...(await wrapperFor(name)), binary, ...globalOptions(name, choice.stateDir)]
-    return { name, version, command, isolation: `${version}, ${ISOLATION[name]}`, passedOver: flaws }
+    return { name, version, command, isolation: `${version}, ${ISOLATION[name]}`, unusable: flaws }
   }
   throw new Error(
     [`no OCI runtime can be used: looked for ${names.join(', ')} in ${choice.searchPath}`, ...flaws].join('; '),

@@ -5,17 +5,17 @@ import type { Clock } from '../../../../lib/clock.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import { StartError } from '../../driver.ts'
 import { INIT_PATH } from '../../shared/environment.ts'
-import { hideFolders } from '../rootfs/hide-folders.ts'
+import { hideHostFolders } from '../rootfs/hide-folders.ts'
 import type { Launcher } from './launcher.ts'
 import {
   commandLineOf,
-  markProcess,
-  readNow,
-  readOrNull,
+  identifyProcess,
+  readFileSyncOrNull,
+  readFileOrNull,
   sendSignal,
-  type ProcessMark,
+  type ProcessIdentity,
 } from '../../shared/processes.ts'
-import type { RunRecords } from './run-records.ts'
+import type { OciRunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 import type { WorkloadPipes } from './workload-pipes.ts'
 
@@ -38,7 +38,7 @@ export type ShimInput = {
   readonly run: RunId
   readonly runtime: Runtime
   readonly launcher: Launcher
-  readonly records: RunRecords
+  readonly records: OciRunRecords
   readonly bundle: object
   /** Where the run's file systems are mounted. */
   readonly rootBase: string
@@ -49,7 +49,7 @@ export type ShimInput = {
 }
 
 /** The processes of a run that was started; a run may be over before they could be marked. */
-export type ShimResult = { readonly shim: ProcessMark | null; readonly init: ProcessMark | null }
+export type RunProcesses = { readonly shim: ProcessIdentity | null; readonly init: ProcessIdentity | null }
 
 const READY_TIMEOUT_MS = 30_000
 /** How often is looked whether the init is there: at first this often, later after a sixteenth of the time that passed. */
@@ -59,7 +59,7 @@ const READY_POLL_MS = 2
  * Starts the container of a run that has no files yet and waits until its first process is the init. Rejects with
  * `StartError('runtime')` or the signal's reason; then no process of it is left outside its cgroup.
  */
-export async function launchShim(input: ShimInput): Promise<ShimResult> {
+export async function startShim(input: ShimInput): Promise<RunProcesses> {
   const folder = input.records.folderOf(input.run)
   const exit = input.records.endFileOf(input.run)
   await writeFile(join(folder, 'config.json'), JSON.stringify(input.bundle), { mode: 0o600 })
@@ -69,7 +69,7 @@ export async function launchShim(input: ShimInput): Promise<ShimResult> {
   const { pid, ended } = await input.launcher.start(shell, ['/dev/null', '/dev/null', '/dev/null'])
   try {
     const init = await waitUntilReady(input)
-    return { shim: markProcess(pid), init }
+    return { shim: identifyProcess(pid), init }
   } catch (error) {
     sendSignal(-pid, 'SIGKILL') // the shell, the runtime and what it forked are one process group
     await ended
@@ -79,18 +79,18 @@ export async function launchShim(input: ShimInput): Promise<ShimResult> {
 
 /** What the runtime itself had to say, its last words. */
 async function runtimeWords(folder: string): Promise<string> {
-  return ((await readOrNull(join(folder, 'runtime.log'))) ?? '').trim().slice(-RUNTIME_WORDS_LIMIT)
+  return ((await readFileOrNull(join(folder, 'runtime.log'))) ?? '').trim().slice(-RUNTIME_WORDS_LIMIT)
 }
 const RUNTIME_WORDS_LIMIT = 500
 
-async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
+async function waitUntilReady(input: ShimInput): Promise<ProcessIdentity | null> {
   const folder = input.records.folderOf(input.run)
   const fromMs = input.clock.monotonicMs()
   for (let passedMs = 0; passedMs < READY_TIMEOUT_MS; passedMs = input.clock.monotonicMs() - fromMs) {
     // Looked at in this order: a run that is over has had its process, however short it was.
     const isOver = input.records.readExit(input.run) !== null
     const pid = readPid(join(folder, 'pid'))
-    if (pid !== null && (await isReady(input, pid))) return markProcess(pid)
+    if (pid !== null && (await isReady(input, pid))) return identifyProcess(pid)
     if (isOver) {
       const words = await runtimeWords(folder)
       if (pid === null || words !== '') throw couldNotStart(input, words)
@@ -106,7 +106,7 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessMark | null> {
 
 /** The owner is told where the sandbox has it, and the log where the worker does. */
 function couldNotStart({ records, run, rootBase, runtime }: ShimInput, words: string): StartError {
-  const said = hideFolders(words, [records.folderOf(run), rootBase])
+  const said = hideHostFolders(words, [records.folderOf(run), rootBase])
   return new StartError('runtime', `${runtime.name} could not start the sandbox: ${said}`, new Error(words))
 }
 
@@ -119,7 +119,7 @@ async function isReady({ runtime, run }: ShimInput, pid: number): Promise<boolea
 }
 
 function readPid(path: string): number | null {
-  const text = readNow(path)
+  const text = readFileSyncOrNull(path)
   return text === null || !/^\d+\s*$/.test(text) ? null : Number(text)
 }
 

@@ -2,13 +2,13 @@ import type { WantedRun } from '../../../../contract/workers/worker-protocol.ts'
 import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
 import { attemptStart } from '../../shared/attempt-start.ts'
 import { StartError } from '../../driver.ts'
-import { newKeptRun } from '../../shared/kept-run.ts'
+import { newRunRecord } from '../../shared/kept-run.ts'
 import type { OciContext } from '../context.ts'
-import { furnish } from '../rootfs/furnish.ts'
-import { gatherParts } from './gather.ts'
-import { endWith } from './release.ts'
-import type { RunRecord } from './run-records.ts'
-import { launchShim } from './shim.ts'
+import { prepareRootfs } from '../rootfs/furnish.ts'
+import { acquireResources } from './gather.ts'
+import { recordEnd } from './release.ts'
+import type { OciRunRecord } from './run-records.ts'
+import { startShim } from './shim.ts'
 import { isScriptName } from '../../shared/system-files.ts'
 
 /**
@@ -16,7 +16,7 @@ import { isScriptName } from '../../shared/system-files.ts'
  * ended with that failure.
  */
 export async function startRun(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
-  const record: RunRecord = { ...newKeptRun(wanted, context.bootId), spec: wanted.spec, image: null }
+  const record: OciRunRecord = { ...newRunRecord(wanted, context.bootId), spec: wanted.spec, image: null }
   await context.records.write(record)
   context.logs.writerOf(wanted.sandbox_id).openRun()
   await attemptStart({
@@ -24,17 +24,17 @@ export async function startRun(context: OciContext, wanted: WantedRun, signal: A
     log: context.log,
     signal,
     bringUp: () => bringUp(context, wanted, { record, signal }),
-    endWith: (outcome) => endWith(context, record, outcome),
+    endWith: (outcome) => recordEnd(context, record, outcome),
   })
 }
 
-type BringUp = { readonly record: RunRecord; readonly signal: AbortSignal }
+type BringUp = { readonly record: OciRunRecord; readonly signal: AbortSignal }
 async function bringUp(context: OciContext, wanted: WantedRun, { record, signal }: BringUp): Promise<void> {
   refuseUnusable(wanted)
   const watch = makeStopwatch(context)
-  const parts = await gatherParts(context, wanted, signal)
+  const parts = await acquireResources(context, wanted, signal)
   watch.lap('parts')
-  const { bundle, facts } = await furnish(context, wanted, parts)
+  const { bundle, facts } = await prepareRootfs(context, wanted, parts)
   watch.lap('files')
   signal.throwIfAborted()
   const { runtime, launcher, records, clock } = context
@@ -50,7 +50,7 @@ async function bringUp(context: OciContext, wanted: WantedRun, { record, signal 
     clock,
     signal,
   }
-  const { shim, init } = await launchShim(shimInput)
+  const { shim, init } = await startShim(shimInput)
   context.logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.started)
   context.captures.begin({ ...record, shim })
   watch.lap('runtime')

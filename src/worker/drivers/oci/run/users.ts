@@ -1,4 +1,4 @@
-import { openInRoot, RootPathError } from '../rootfs/root-path.ts'
+import { openInRoot, PathInRootError } from '../rootfs/root-path.ts'
 
 /** Who a process in the sandbox runs as. */
 export type SandboxUser = {
@@ -43,15 +43,15 @@ export function resolveUser(wanted: string | null, files: UserFiles): SandboxUse
     groupPart === undefined && name !== undefined
       ? groups.filter((fields) => (fields[3] ?? '').split(',').includes(name)).map((fields) => Number(fields[2]))
       : []
-  if ([uid, gid, ...additionalGids].some((id) => !Number.isInteger(id) || id < 0 || id >= NAMESPACE_SIZE)) {
-    return `user '${wanted ?? ''}' has an id of ${String(NAMESPACE_SIZE)} or more, which a sandbox has not`
+  if ([uid, gid, ...additionalGids].some((id) => !Number.isInteger(id) || id < 0 || id >= USER_NAMESPACE_SIZE)) {
+    return `user '${wanted ?? ''}' has an id of ${String(USER_NAMESPACE_SIZE)} or more, which a sandbox has not`
   }
   const home = entry?.[5]
   return { uid, gid, additionalGids, home: home === undefined || home === '' ? '/' : home }
 }
 
 /** How many user ids a sandbox has: those of an ordinary system (uid 65534 is `nobody`). */
-export const NAMESPACE_SIZE = 65_536
+export const USER_NAMESPACE_SIZE = 65_536
 
 function isNumber(text: string): boolean {
   return /^\d+$/.test(text)
@@ -71,7 +71,7 @@ async function readBounded({ root, isFresh }: FilesRoot, path: string): Promise<
     const { bytesRead } = await handle.read(buffer, 0, buffer.length, 0)
     return buffer.toString('utf8', 0, bytesRead)
   } catch (error) {
-    if (error instanceof RootPathError) return '' // missing, or no file at all: such an image has no users
+    if (error instanceof PathInRootError) return '' // missing, or no file at all: such an image has no users
     throw error
   }
 }

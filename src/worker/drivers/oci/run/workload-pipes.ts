@@ -24,7 +24,7 @@ export async function makeWorkloadPipes(commands: CommandRunner, { stdout, stder
 }
 
 /** Gives them to the workload's user: images `chown` their /dev/stdout, which only an owner whom they know may. */
-export async function giveWorkloadPipes({ stdout, stderr }: WorkloadPipes, owner: number): Promise<void> {
+export async function chownWorkloadPipes({ stdout, stderr }: WorkloadPipes, owner: number): Promise<void> {
   await Promise.all([stdout, stderr].map((path) => chown(path, owner, owner)))
 }
 
