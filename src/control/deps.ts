@@ -1,6 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { WebSocket } from 'ws'
-import type { StreamAsked } from '../contract/workers/worker-protocol.ts'
+import type { StreamPurpose } from '../contract/workers/worker-protocol.ts'
 import type { Caller } from '../domain/orgs/caller.ts'
 import type { ApiKeyId, OrgId, SandboxId, WorkerId } from '../domain/ids.ts'
 import type { PlacementPolicy } from '../domain/workers/placement.ts'
@@ -21,7 +21,7 @@ import type { ExplainWaiting } from './sandboxes/explain-waiting.ts'
 import type { Places } from './streams/places.ts'
 import type { Settled, Transition } from './sandboxes/transition.ts'
 import type { WaitHub } from './sandboxes/wait-hub.ts'
-import type { TakePlain } from './workers/take-plain.ts'
+import type { RecordReportInBatch } from './workers/take-plain.ts'
 import type { CallerWatch, WatchOptions } from './streams/watch-caller.ts'
 
 /** What the use cases stand on. Each asks for the part of it that it needs. */
@@ -58,7 +58,7 @@ export type ControlDeps = {
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
   /** Takes a worker's report in, together with others that arrive at the same time. */
-  readonly takePlain: TakePlain
+  readonly takePlain: RecordReportInBatch
   /** Who a worker's credential belongs to, looked up together with others; null: nobody, or a worker that was removed. */
   readonly findWorker: (credentialSha256: Buffer) => Promise<WorkerId | null>
   /** Why a sandbox waits for a worker with room. */
@@ -73,7 +73,7 @@ export type ControlDeps = {
 }
 
 export type SandboxKey = { readonly org_id: OrgId; readonly id: SandboxId }
-export type StreamTarget = { readonly worker_id: WorkerId; readonly asked: StreamAsked }
+export type StreamTarget = { readonly worker_id: WorkerId; readonly asked: StreamPurpose }
 
 export type ControlSettings = {
   /** From SIGTERM to SIGKILL when a sandbox is stopped, in milliseconds. */

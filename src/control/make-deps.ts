@@ -15,7 +15,7 @@ import { makeKeyCache } from './orgs/key-cache.ts'
 import { makeKeyUses } from './orgs/key-uses.ts'
 import { moveTogether, type Settled, type Transition } from './sandboxes/transition.ts'
 import { makeWaitHub } from './sandboxes/wait-hub.ts'
-import { makeTakePlain } from './workers/take-plain.ts'
+import { makeRecordReportInBatch } from './workers/take-plain.ts'
 import { makeCallerWatches } from './streams/watch-caller.ts'
 
 /** Adds to what the use cases are given the parts that work on many requests together. */
@@ -68,9 +68,9 @@ export function makeControlDeps(
       maxItems: 128,
       maxInFlight: 2,
     }),
-    offers: makeOffers(base),
+    offers: makeWorkerAbilities(base),
     explainWaiting: makeExplainWaiting(base),
-    takePlain: makeTakePlain(base),
+    takePlain: makeRecordReportInBatch(base),
     findWorker: makeBatch<Buffer, WorkerId | null>({
       run: (wanted) => base.db.asSystem((q) => workers.findByCredentials(q, wanted)),
       groupOf: () => 'all',
@@ -99,18 +99,18 @@ async function readTogether(
 }
 
 /** How long what the workers offer is believed without asking again. */
-const OFFERS_TRUST_MS = 1_000
+const ABILITIES_CACHED_MS = 1_000
 
 /**
  * Without it each create asks the database once more than it must (seen in a profile of 2026-11); who asks while another
  * one does gets the same answer.
  */
-function makeOffers({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): ControlDeps['offers'] {
+function makeWorkerAbilities({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): ControlDeps['offers'] {
   let known: readonly (readonly string[])[] = []
   let untilMs = Number.NEGATIVE_INFINITY
   const ask = async (): Promise<typeof known> => {
-    known = await db.asSystem((q) => workers.abilitiesOffered(q))
-    untilMs = clock.monotonicMs() + OFFERS_TRUST_MS
+    known = await db.asSystem((q) => workers.listAbilities(q))
+    untilMs = clock.monotonicMs() + ABILITIES_CACHED_MS
     return known
   }
   const askTogether = shareWork(ask)

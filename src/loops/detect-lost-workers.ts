@@ -43,7 +43,7 @@ export function detectLostWorkers(deps: LostDeps): Loop {
       lastPassAtMs = nowMs
       try {
         const deadline = new Date(nowMs + WORKER_LEASE_MS - FRESH_MS)
-        const silent = await deps.db.asSystem((q) => workers.silent(q, deadline))
+        const silent = await deps.db.asSystem((q) => workers.listSilent(q, deadline))
         const seenMs = deps.clock.monotonicMs()
         sights = new Map(silent.map((worker) => [worker.id, sightOf(worker, sights.get(worker.id), seenMs)]))
         const lost = silent.filter(({ id }) => {

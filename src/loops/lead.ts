@@ -43,11 +43,11 @@ export function makeLead(deps: LeadDeps, name: string): (signal: AbortSignal) =>
       signal.throwIfAborted()
       using rest = makeRest(deps, topicOf(name), signal)
       const sentAtMs = deps.clock.monotonicMs()
-      const seen = await deps.db.asSystem((q) => leads.look(q, name))
+      const seen = await deps.db.asSystem((q) => leads.find(q, name))
       // What this process led before is over when it asks again: after an outage it goes on at once.
       if (seen?.holder === deps.holder || challenge(seen, sentAtMs)) {
         const takenAtMs = deps.clock.monotonicMs()
-        const epoch = await deps.db.asSystem((q) => leads.take(q, { name, holder: deps.holder, seen }))
+        const epoch = await deps.db.asSystem((q) => leads.acquire(q, { name, holder: deps.holder, seen }))
         if (epoch !== null) return lead(deps, { name, holder: deps.holder, epoch }, takenAtMs)
       }
       await rest.sleep(LOOK_EVERY_MS)
@@ -60,8 +60,8 @@ function topicOf(name: string): string {
 }
 
 /** Answers whether the lead may be taken: nobody has it, or its holder stood still for a lease of this clock. */
-function makeChallenge(clock: Clock): (seen: leads.Lead | null, sentAtMs: number) => boolean {
-  let known: leads.Lead | null = null
+function makeChallenge(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: number) => boolean {
+  let known: leads.LeadRow | null = null
   let sinceMs = 0
   return (seen, sentAtMs) => {
     if (seen === null || seen.holder === null) return true
@@ -82,7 +82,7 @@ function makeRest({ clock, wake }: Pick<LeadDeps, 'clock' | 'wake'>, topic: stri
   }
 }
 
-function lead(deps: LeadDeps, mandate: leads.Mandate, takenAtMs: number): Leadership {
+function lead(deps: LeadDeps, mandate: leads.LeadTerm, takenAtMs: number): Leadership {
   const { db, clock, log, wake } = deps
   const lost = new AbortController()
   let beatAtMs = takenAtMs
@@ -98,7 +98,7 @@ function lead(deps: LeadDeps, mandate: leads.Mandate, takenAtMs: number): Leader
       if (lost.signal.aborted) return
       const sentAtMs = clock.monotonicMs()
       try {
-        if (await db.asSystem((q) => leads.beat(q, mandate))) beatAtMs = sentAtMs
+        if (await db.asSystem((q) => leads.renew(q, mandate))) beatAtMs = sentAtMs
         else lose('another process has taken the lead')
       } catch (error) {
         log.warn({ error, lead: mandate.name }, 'the holder of a lead could not beat')
@@ -120,14 +120,14 @@ function lead(deps: LeadDeps, mandate: leads.Mandate, takenAtMs: number): Leader
     lost: lost.signal,
     async fence(tx) {
       lost.signal.throwIfAborted()
-      if (await leads.holds(tx, mandate)) return
+      if (await leads.lockIfHeld(tx, mandate)) return
       lose('another process has taken the lead')
       throw new LeadLost('another process has taken the lead')
     },
     async [Symbol.asyncDispose]() {
       if (!lost.signal.aborted) lost.abort(new LeadLost('the lead was given up'))
       await keeping
-      await db.asSystem((q) => leads.giveUp(q, mandate))
+      await db.asSystem((q) => leads.release(q, mandate))
       wake.publish([topicOf(mandate.name)])
     },
   }

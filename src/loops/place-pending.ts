@@ -1,15 +1,15 @@
 import { transitionEach } from '../control/sandboxes/transition-each.ts'
 import { SYSTEM, type Transition, type TransitionDeps } from '../control/sandboxes/transition.ts'
-import { isTorn } from '../domain/workers/placement.ts'
+import { hasConflictingHomes } from '../domain/workers/placement.ts'
 import type { Log } from '../lib/log.ts'
-import * as rooms from '../store/workers/rooms.ts'
-import { makeFleetPicture, type FleetPicture, type PictureDeps } from './fleet-picture.ts'
+import * as capacity from '../store/workers/rooms.ts'
+import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-picture.ts'
 import type { Loop } from './loop.ts'
 
 /** How many runs are looked at together. */
 const PAGE = 1_000
 
-type PlaceDeps = TransitionDeps & PictureDeps & { readonly log: Log }
+type PlaceDeps = TransitionDeps & SnapshotDeps & { readonly log: Log }
 
 /**
  * Gives runs that need a place to workers with room, the oldest first, and says of the others that there is none. However
@@ -17,7 +17,7 @@ type PlaceDeps = TransitionDeps & PictureDeps & { readonly log: Log }
  * is fresh; while it is not, nothing can have changed for those that wait, and only new ones are looked at.
  */
 export function placePending(deps: PlaceDeps): Loop {
-  const picture = makeFleetPicture(deps)
+  const picture = makeFleetSnapshot(deps)
   return {
     name: 'place-pending',
     periodMs: 1_000,
@@ -33,25 +33,25 @@ export function placePending(deps: PlaceDeps): Loop {
   }
 }
 
-async function pass(deps: PlaceDeps, picture: FleetPicture, signal: AbortSignal): Promise<number | null> {
-  const { has_new, has_waiting } = await deps.db.asSystem((q) => rooms.demand(q))
+async function pass(deps: PlaceDeps, picture: FleetSnapshot, signal: AbortSignal): Promise<number | null> {
+  const { has_new, has_waiting } = await deps.db.asSystem((q) => capacity.pendingKinds(q))
   if (!has_new && !has_waiting) return null
   const isFresh = await picture.refresh()
-  const waitingUpTo = isFresh ? picture.pool.most : null
-  for (let after: rooms.PendingRun | null = null; ;) {
+  const waitingUpTo = isFresh ? picture.capacityIndex.largestFree : null
+  for (let after: capacity.PendingRun | null = null; ;) {
     const page = { after, limit: PAGE, waitingUpTo }
-    const pending: readonly rooms.PendingRun[] = await deps.db.asSystem((q) => rooms.pending(q, page))
+    const pending: readonly capacity.PendingRun[] = await deps.db.asSystem((q) => capacity.pending(q, page))
     await transitionEach(deps, decisionsOn(pending, picture), signal)
     after = pending.at(-1) ?? null
     if (after === null || pending.length < PAGE) return has_waiting && !isFresh ? picture.restMs() : null
   }
 }
 
-function decisionsOn(pending: readonly rooms.PendingRun[], picture: FleetPicture): readonly Transition[] {
+function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnapshot): readonly Transition[] {
   return pending.flatMap((run): readonly Transition[] => {
     const { sandbox_id, run_id } = run
-    if (isTorn(run)) return [{ sandbox_id, run_id, ...TORN }]
-    const worker_id = picture.pool.take(picture.requestOf(run))
+    if (hasConflictingHomes(run)) return [{ sandbox_id, run_id, ...CONFLICTING_HOMES }]
+    const worker_id = picture.capacityIndex.allocate(picture.requestOf(run))
     if (worker_id !== null) {
       const worker = { id: worker_id, name: picture.nameOf(worker_id) }
       return [{ sandbox_id, run_id, event: 'placed', cause: CAUSE, worker }]
@@ -63,9 +63,9 @@ function decisionsOn(pending: readonly rooms.PendingRun[], picture: FleetPicture
 const CAUSE = { actor: SYSTEM, code: 'placement' } as const
 
 /** Waiting would not help: a volume keeps its home. It comes to this when volumes got different homes since the create. */
-const TORN_MESSAGE = 'its volumes lie on different workers, and a sandbox runs on one'
-const TORN = {
+const CONFLICTING_HOMES_MESSAGE = 'its volumes lie on different workers, and a sandbox runs on one'
+const CONFLICTING_HOMES = {
   event: 'ended_badly',
-  outcome: { kind: 'start_failed', reason: 'mount', message: TORN_MESSAGE },
-  cause: { actor: SYSTEM, code: 'placement', message: TORN_MESSAGE },
+  outcome: { kind: 'start_failed', reason: 'mount', message: CONFLICTING_HOMES_MESSAGE },
+  cause: { actor: SYSTEM, code: 'placement', message: CONFLICTING_HOMES_MESSAGE },
 } as const satisfies Partial<Transition>

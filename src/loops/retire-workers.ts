@@ -37,10 +37,10 @@ async function freeAll(deps: RetireDeps, now: Date, signal: AbortSignal): Promis
     signal.throwIfAborted()
     const { sandboxes, volumes } = await deps.db.transaction('system', async (tx) => {
       await deps.fence?.(tx)
-      const homeless = await fleet.lockHomeless(tx, now, BATCH)
+      const homeless = await fleet.lockVolumesOfGoneWorkers(tx, now, BATCH)
       await volumeReports.accrue(tx, homeless, now) // what they held until now is paid for
-      await fleet.freeVolumes(tx, homeless)
-      return { sandboxes: await fleet.freeSandboxes(tx, now, BATCH), volumes: homeless.length }
+      await fleet.detachVolumes(tx, homeless)
+      return { sandboxes: await fleet.detachSandboxes(tx, now, BATCH), volumes: homeless.length }
     })
     freed = Math.max(sandboxes, volumes)
     if (freed > 0) deps.log.info({ sandboxes, volumes }, 'what lay on a removed worker begins anew')

@@ -12,7 +12,7 @@ import {
   type SimulatedWorld,
 } from '../../src/worker/drivers/simulated.ts'
 import type { Lease } from '../../src/worker/agent/lease.ts'
-import { nextLife } from '../../src/worker/agent/life.ts'
+import { nextIncarnation } from '../../src/worker/agent/life.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { makeLife, type Ending, type Gates, type Life } from './gates.ts'
 import { NO_VOLUMES, type Link, type Network } from './network.ts'
@@ -106,7 +106,7 @@ export function makeMachine(
     isNewsWaiting = false
     listeners = new Set()
     const clock = makeSimClock(gates, mine, wall)
-    uuid = nextLife({ clock, random: world.random }, uuid)
+    uuid = nextIncarnation({ clock, random: world.random }, uuid)
     const view: SimulatedWorld = { ...held, onChange: listeners }
     const driver = makeSimulatedDriver({
       clock,

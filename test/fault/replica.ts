@@ -7,7 +7,7 @@ import type { TransitionDeps } from '../../src/control/sandboxes/transition.ts'
 import type { SyncAnswer, SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../src/domain/ids.ts'
 import type { PlacementPolicy } from '../../src/domain/workers/placement.ts'
-import { isLater } from '../../src/domain/workers/report-place.ts'
+import { isLaterReport } from '../../src/domain/workers/report-place.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
@@ -131,7 +131,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
       const { promise: answered, resolve } = Promise.withResolvers<void>()
       const mine: Held = { report, release: new AbortController(), answered }
       const earlier = held.get(worker)
-      if (earlier !== undefined && isLater(earlier.report, report)) mine.release.abort(new Error('overtaken'))
+      if (earlier !== undefined && isLaterReport(earlier.report, report)) mine.release.abort(new Error('overtaken'))
       else held.set(worker, mine)
       try {
         if (held.get(worker) === mine && earlier !== undefined) {

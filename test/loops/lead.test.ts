@@ -83,8 +83,8 @@ async function write(leadership: Leadership): Promise<void> {
   await db.transaction('system', (tx) => leadership.fence(tx))
 }
 
-async function leadOf(name: string): Promise<leads.Lead | null> {
-  return db.asSystem((q) => leads.look(q, name))
+async function leadOf(name: string): Promise<leads.LeadRow | null> {
+  return db.asSystem((q) => leads.find(q, name))
 }
 
 test('a holder that beats keeps the lead however long others wait for it', async () => {
@@ -185,8 +185,8 @@ test('the next holder begins after the transactions that the fence let through, 
   await isFenced
   const taking = (async () => {
     const epoch = await db.asSystem(async (q) => {
-      const now = await leads.look(q, 'fenced')
-      return leads.take(q, { name: 'fenced', holder: mandate.holder, seen: now })
+      const now = await leads.find(q, 'fenced')
+      return leads.acquire(q, { name: 'fenced', holder: mandate.holder, seen: now })
     })
     order.push('taken')
     return epoch
@@ -198,8 +198,8 @@ test('the next holder begins after the transactions that the fence let through, 
   assert.equal(await taking, 2)
   assert.deepEqual(order, ['written', 'taken'])
   await db.transaction('system', async (tx) => {
-    assert.ok(await leads.holds(tx, { ...mandate, epoch: 2 }))
-    assert.ok(await db.asSystem((q) => leads.beat(q, { ...mandate, epoch: 2 }))) // on another connection, at once
+    assert.ok(await leads.lockIfHeld(tx, { ...mandate, epoch: 2 }))
+    assert.ok(await db.asSystem((q) => leads.renew(q, { ...mandate, epoch: 2 }))) // on another connection, at once
   })
   await end(first)
 })

@@ -4,7 +4,7 @@ import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { drainWorker, resumeWorker } from '../../src/control/workers/fleet.ts'
 import { SYSTEM, transition } from '../../src/control/sandboxes/transition.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
-import { takeReport } from '../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../src/control/workers/worker-sync.ts'
 import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
@@ -31,7 +31,7 @@ async function join(name: string, vcpus: number): Promise<WorkerId> {
   const { deps } = control
   const worker_id = await registerWorker(deps, { name, credential: `credential-of-${name}` })
   const capacity = { vcpus, memory_mib: 1_000_000, disk_mib: 1_000_000 }
-  await takeReport(deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity }))
+  await recordReport(deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity }))
   return worker_id
 }
 

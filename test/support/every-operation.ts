@@ -138,7 +138,7 @@ export async function makeBusyWorld(): Promise<WorkerWorld> {
     image: /\/fails:/,
     behaviour: { startFailure: { reason: 'image', message: 'no such image' } },
   } as const
-  world.live(makeSimulatedDriver({ clock: systemClock, behaviourOf: behaviourByImage([failing]) }))
+  world.runWorker(makeSimulatedDriver({ clock: systemClock, behaviourOf: behaviourByImage([failing]) }))
   return world
 }
 

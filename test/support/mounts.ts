@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { WantedRun } from '../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, SandboxSpec, TmpfsMount } from '../../src/domain/spec/spec.ts'
 import { StartError } from '../../src/worker/drivers/driver.ts'
 import { isInstalled } from './oci-driver.ts'
@@ -28,7 +28,7 @@ export function tmpfs(guest: string, options: Partial<MountOptions> = {}): Tmpfs
 }
 
 /** A wish for a run with these mounts, and with every volume that they name. */
-export function desiredRunWithMounts(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): WantedRun {
+export function desiredRunWithMounts(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): DesiredRun {
   const names = new Set(mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : [])))
   return { ...makeDesiredRun({ mounts, ...more }), volumes: [null, ...names].map(runVolume) }
 }

@@ -1,4 +1,4 @@
-import type { WantedRun } from '../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import { EVERYTHING, makeTestLogs } from './logs.ts'
 import { makeOciFixture } from './oci-driver.ts'
@@ -10,7 +10,7 @@ const NEVER = new AbortController().signal
  * for logs as its third, it says what is logged.
  */
 const [dir = '', wantedText = '{}', logsDir] = process.argv.slice(2)
-const wanted = JSON.parse(wantedText) as WantedRun // written by the test that started this process
+const wanted = JSON.parse(wantedText) as DesiredRun // written by the test that started this process
 const logs = logsDir === undefined ? makeNoLogs() : (await makeTestLogs({ dir: logsDir })).logs
 const fixture = await makeOciFixture(dir, undefined, logs)
 const driver = await fixture.open({ diskPool: 0 })

@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import type { WantedVolume } from '../../src/contract/workers/worker-protocol.ts'
+import type { DesiredVolume } from '../../src/contract/workers/worker-protocol.ts'
 import { asId, type OrgId, type VolumeId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { localCommands } from '../../src/lib/run-command.ts'
@@ -20,7 +20,7 @@ export const TEST_UID_SHIFT = 100_000
 const uuids = makeUuids(systemClock, systemRandom)
 
 /** A volume of its own, in an organization of its own unless one is named. Without caps. */
-export function newVolume(wanted: Partial<WantedVolume> = {}): WantedVolume {
+export function newVolume(wanted: Partial<DesiredVolume> = {}): DesiredVolume {
   return {
     org_id: asId<OrgId>(uuids.next()),
     volume_id: asId<VolumeId>(uuids.next()),

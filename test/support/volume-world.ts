@@ -1,7 +1,7 @@
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { createVolume } from '../../src/control/volumes/create-volume.ts'
 import { stopSandbox } from '../../src/control/sandboxes/stop-sandbox.ts'
-import { makeAnswer, takeReport } from '../../src/control/workers/worker-sync.ts'
+import { makeAnswer, recordReport } from '../../src/control/workers/worker-sync.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import type { StoredVolume, SyncAnswer } from '../../src/contract/workers/worker-protocol.ts'
 import type { VolumeId, WorkerId } from '../../src/domain/ids.ts'
@@ -64,7 +64,7 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
         volumes,
         known_volumes_version: known,
       })
-      const taken = await takeReport(deps, worker, report)
+      const taken = await recordReport(deps, worker, report)
       return { ...(await makeAnswer(deps, tickets, worker, report)), ...taken?.told }
     },
     addVolume: (name, capacity_gib) =>

@@ -1,4 +1,4 @@
-import type { RunVolume, WantedRun } from '../../src/contract/workers/worker-protocol.ts'
+import type { RunVolume, DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId } from '../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
@@ -7,7 +7,7 @@ import { makeUuids } from '../../src/lib/uuid.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
 /** A wish for a new run of a new sandbox. */
-export function makeDesiredRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId): WantedRun {
+export function makeDesiredRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId): DesiredRun {
   const uuids = makeUuids(systemClock, systemRandom)
   return {
     run_id: asId<RunId>(uuids.next()),

@@ -1,6 +1,6 @@
 import { Registry } from 'prom-client'
 import { createWebSocketStream, type WebSocket } from 'ws'
-import type { StreamAsked } from '../../src/contract/workers/worker-protocol.ts'
+import type { StreamPurpose } from '../../src/contract/workers/worker-protocol.ts'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { ticketTopic } from '../../src/control/streams/dial-in.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
@@ -30,7 +30,7 @@ import { makeFolderStorage, TEST_UID_SHIFT } from './volume-storage.ts'
 /** A control plane that places runs and is reached over HTTP, and the workers that a test lets join. */
 export type WorkerWorld = {
   readonly control: TestControl
-  readonly relay: Relay<StreamAsked, WebSocket>
+  readonly relay: Relay<StreamPurpose, WebSocket>
   readonly worker_id: WorkerId
   readonly url: string
   readonly credential: string
@@ -40,14 +40,14 @@ export type WorkerWorld = {
   /** The worker's way to this control plane. */
   connect(): ControlPlane
   /** Lets the worker live with a driver; the answer ends that life, leaving its driver open. */
-  live(driver: Driver, options?: LifeOptions): () => Promise<void>
+  runWorker(driver: Driver, options?: RunWorkerOptions): () => Promise<void>
   create(spec?: Partial<SandboxSpec>): Promise<Sandbox>
   /** The sandbox as its row is, hidden or not. */
   statusOf(id: SandboxId): Promise<{ readonly status: string; readonly last_failure_message: string | null }>
   close(): Promise<void>
 }
 
-export type LifeOptions = {
+export type RunWorkerOptions = {
   readonly clock?: Clock
   readonly controlPlane?: ControlPlane
   readonly fencesItself?: boolean
@@ -59,7 +59,7 @@ const CREDENTIAL = 'the-credential-of-a-worker-of-a-test'
 
 /** Makes a world with its own database and one registered worker that has not lived yet. */
 export async function makeWorkerWorld(): Promise<WorkerWorld> {
-  const relay = makeRelay<StreamAsked, WebSocket>({
+  const relay = makeRelay<StreamPurpose, WebSocket>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker) => {
       control.deps.wake.publish([ticketTopic(worker)])
@@ -113,7 +113,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       server = serve()
       await server.listen({ host: '127.0.0.1', port: Number(new URL(url).port) })
     },
-    live(
+    runWorker(
       driver,
       {
         clock = systemClock,

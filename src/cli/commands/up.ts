@@ -6,7 +6,7 @@ import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { makeControlPlane } from '../../worker/agent/control-plane.ts'
-import { beginLife } from '../../worker/agent/life.ts'
+import { beginIncarnation } from '../../worker/agent/life.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/machine.ts' // prettier-ignore
@@ -82,7 +82,7 @@ async function runLocalWorker(
   const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER_NAME, credential })
   const identity = {
     worker_id,
-    life: await beginLife({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),
+    life: await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),
     controlPlane: makeControlPlane({ url: control.url, credential }),
     onSynced,
   }

@@ -2,14 +2,14 @@ import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import {
   drainWorker,
-  holdingsInWords,
+  formatHoldings,
   listWorkers,
   readWorker,
   removeWorker,
   resumeWorker,
   type FleetWorker,
 } from '../../control/workers/fleet.ts'
-import { createWorkerToken, TOKEN_LIFE_MS } from '../../control/workers/worker-tokens.ts'
+import { createWorkerToken, DEFAULT_TOKEN_LIFETIME_MS } from '../../control/workers/worker-tokens.ts'
 import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
@@ -53,7 +53,7 @@ function oneName([name, ...rest]: readonly string[]): string {
 
 async function makeToken(control: OperatorDeps, { texts, switches }: Call): Promise<void> {
   const name = texts['name'] ?? null
-  const lifeMs = durationOf(texts, 'expires-in') ?? TOKEN_LIFE_MS
+  const lifeMs = durationOf(texts, 'expires-in') ?? DEFAULT_TOKEN_LIFETIME_MS
   const { token, ...made } = await createWorkerToken(control, { name, lifeMs })
   process.stdout.write(switches.has('json') ? `${JSON.stringify({ ...made, token }, null, 2)}\n` : `${token}\n`)
 }
@@ -114,7 +114,7 @@ async function remove(control: OperatorDeps, { switches }: Call, name: string): 
   process.stdout.write(`${name} is removed\n`)
   if (removal.runs + removal.sandboxes + removal.volumes === 0) return
   process.stdout.write(
-    `given up with it: ${holdingsInWords(removal)}\n` +
+    `given up with it: ${formatHoldings(removal)}\n` +
       `within ${String(WORKER_LEASE_MS / 1000)} s, once it can run nothing more, its runs are called lost; then what lay there begins anew, empty\n`,
   )
 }

@@ -2,7 +2,7 @@ import type { AddressInfo } from 'node:net'
 import { createWebSocketStream, type WebSocket } from 'ws'
 
 import type { Config } from '../../config.ts'
-import type { StreamAsked } from '../../contract/workers/worker-protocol.ts'
+import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
 import { makeChannelPlaces } from '../../control/streams/channel-places.ts'
 import type { ControlDeps } from '../../control/deps.ts'
 import { makeLogPlaces } from '../../control/streams/log-places.ts'
@@ -81,7 +81,7 @@ export async function startControl(
     schema_version: store.schemaVersion,
     started_at: systemClock.now(),
   })
-  const relay = makeRelay<StreamAsked, WebSocket>({
+  const relay = makeRelay<StreamPurpose, WebSocket>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker, ticket) => tickets.note(worker, ticket),
     onOver: (ticket) => tickets.forget(ticket),
@@ -146,7 +146,7 @@ export async function startControl(
     await close()
     throw error
   }
-  keeping.push(replicas.keep(stopping.signal), tickets.keep(stopping.signal))
+  keeping.push(replicas.keepAnnounced(stopping.signal), tickets.keep(stopping.signal))
   if (replicas.count > 1 && replicas.ownUrl === null) printStatus(NO_URL)
   return {
     deps,

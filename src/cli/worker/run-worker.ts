@@ -8,7 +8,7 @@ import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../../worker/agent/control-plane.ts'
-import { beginLife } from '../../worker/agent/life.ts'
+import { beginIncarnation } from '../../worker/agent/life.ts'
 import { UsageError, type Call } from '../commands/command.ts'
 import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
 import { describeError, joinFleet, type JoinTarget } from './join-fleet.ts'
@@ -102,7 +102,7 @@ async function runUntilStopped(
   warnIfUnencrypted(url)
   printStatus(`worker '${name}' (${worker_id}) of ${url}`)
   await loadDemoImage({ config, log }, machine)
-  const life = await beginLife({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
+  const life = await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
   const controlPlane = printReachability(makeControlPlane({ url, credential }), url)
   const identity = { worker_id, life, controlPlane, onSynced: printDrainChanges() }
   const ending = new AbortController()

@@ -8,7 +8,7 @@ import {
 } from '../../domain/orgs/limits.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../domain/sandboxes/lifecycle.ts'
 import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
-import { MISSING_KINDS } from '../../domain/workers/explain.ts'
+import { REQUIREMENT_KINDS } from '../../domain/workers/explain.ts'
 import { nullableComponent, DateTime, requestObject, int64, stringEnum, nullable, pageOf, Uuid } from '../common.ts'
 import { SandboxSpecReply } from './spec-output.ts'
 
@@ -24,7 +24,7 @@ const SandboxStatus = stringEnum(SANDBOX_STATUSES, {
 
 const MissingReply = Type.Object(
   {
-    kind: stringEnum(MISSING_KINDS),
+    kind: stringEnum(REQUIREMENT_KINDS),
     name: Type.String({ description: 'Such as `vcpus`, or the name of an ability.' }),
     requested: Type.Union([int64(), Type.String()], { description: 'An amount, or in words.' }),
     largest_free: nullable(int64({ description: 'Of an amount: what the worker that comes closest has free.' })),

@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import { ABILITIES } from '../../domain/spec/abilities.ts'
 import { START_FAILURES } from '../../domain/sandboxes/run.ts'
 import { int32, int64, stringEnum, stringMap, Uuid, requestObject } from '../common.ts'
-import { SEEN_PHASES } from './worker-protocol.ts'
+import { RUN_PHASES } from './worker-protocol.ts'
 
 const Outcome = Type.Union([
   requestObject({ kind: stringEnum(['exited']), code: Type.Integer() }),
@@ -30,7 +30,7 @@ export const SyncInput = requestObject({
     requestObject({
       run_id: Uuid,
       sandbox_id: Uuid,
-      phase: stringEnum(SEEN_PHASES),
+      phase: stringEnum(RUN_PHASES),
       outcome: Type.Optional(Outcome),
       is_idle_expired: Type.Optional(Type.Boolean()),
       facts: Type.Optional(stringMap()),

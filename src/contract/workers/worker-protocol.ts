@@ -50,7 +50,7 @@ export type SyncRequest = {
   readonly known_version: string | null
   readonly capacity: Capacity
   readonly driver: DriverReport
-  readonly seen: readonly SeenRun[]
+  readonly seen: readonly ObservedRun[]
   /** Sandboxes whose writable layer lies on this worker, whether or not they run. */
   readonly stored: readonly SandboxId[]
   /** Tickets that the worker has taken already: they are no news to it. */
@@ -65,7 +65,7 @@ export type SyncRequest = {
 export type StoredVolume = { readonly org_id: OrgId; readonly volume_id: VolumeId; readonly used_bytes: number }
 
 /** A volume with the caps that are to hold, in bytes; null: no cap. */
-export type WantedVolume = {
+export type DesiredVolume = {
   readonly org_id: OrgId
   readonly volume_id: VolumeId
   readonly capacity_bytes: number | null
@@ -74,21 +74,21 @@ export type WantedVolume = {
 }
 
 /** A volume that a run may reach: its organization's host volume, and those that it mounts by name. */
-export type RunVolume = WantedVolume & { readonly kind: 'host' | 'managed'; readonly name: string | null }
+export type RunVolume = DesiredVolume & { readonly kind: 'host' | 'managed'; readonly name: string | null }
 
 export type SyncAnswer = {
   readonly wanted_version: string
   /** null: as in `known_version`. */
-  readonly wanted: readonly WantedRun[] | null
+  readonly wanted: readonly DesiredRun[] | null
   /** Of the `stored` ones, those whose sandbox is gone: their writable layers are to be deleted. */
   readonly discard: readonly SandboxId[]
   /** Streams that the worker is to dial: `GET /worker/v1/streams/{ticket}` with a WebSocket upgrade, at the ticket's URL. */
   readonly streams: readonly StreamTicket[]
   readonly volumes_version: string
   /** The caps of every volume whose home is this worker; null: as in `known_volumes_version`. */
-  readonly volumes: readonly WantedVolume[] | null
+  readonly volumes: readonly DesiredVolume[] | null
   /** Volumes that are to be deleted here. */
-  readonly discard_volumes: readonly Pick<WantedVolume, 'org_id' | 'volume_id'>[]
+  readonly discard_volumes: readonly Pick<DesiredVolume, 'org_id' | 'volume_id'>[]
   /** The URLs of the server processes that live: the worker stands by at all, and syncs with another when one fails. */
   readonly replicas?: readonly string[]
   /** Present while the worker gets no new runs; `deadline_at`: when what it runs is asked to stop (RFC 3339), or null. */
@@ -104,30 +104,30 @@ type TicketTo = { readonly ticket: string; readonly url?: string }
  */
 export type StreamTicket =
   | (TicketTo & { readonly kind: 'agent'; readonly run_id: RunId })
-  | (TicketTo & { readonly kind: 'volume'; readonly volume: WantedVolume })
+  | (TicketTo & { readonly kind: 'volume'; readonly volume: DesiredVolume })
   | (TicketTo & { readonly kind: 'logs'; readonly sandbox_id: SandboxId; readonly query: LogQuery })
 
 /**
  * A worker that stands by holds requests for a WebSocket at `STAND_BY_PATH`. When a stream is wanted, one is accepted, and
- * this header of its reply says what for: a `StreamAsked` as JSON in base64url. Otherwise it is refused after a while.
+ * this header of its reply says what for: a `StreamPurpose` as JSON in base64url. Otherwise it is refused after a while.
  */
 export const STAND_BY_PATH = '/worker/v1/streams'
-export const ASKED_HEADER = 'x-sandyard-asked'
+export const STREAM_PURPOSE_HEADER = 'x-sandyard-asked'
 /** How long the control plane holds such a request: less than the minute after which proxies cut what says nothing. */
 export const STAND_BY_HOLD_MS = 50_000
 
 /** What a stream is asked for; its ticket is made by who waits for it. */
-export type StreamAsked = StreamTicket extends infer One
+export type StreamPurpose = StreamTicket extends infer One
   ? One extends StreamTicket
     ? Omit<One, keyof TicketTo>
     : never
   : never
 
 /** A run as the driver itself reports it. */
-export type SeenRun = {
+export type ObservedRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
-  readonly phase: SeenPhase
+  readonly phase: RunPhase
   /** Present when `phase` is `ended`. */
   readonly outcome?: RunOutcome
   /** True once the sandbox was idle for its whole idle timeout. */
@@ -135,11 +135,11 @@ export type SeenRun = {
   /** Facts for the sandbox's events, such as the image's digest and the isolation in force. */
   readonly facts?: Readonly<Record<string, string>>
 }
-export const SEEN_PHASES = ['starting', 'running', 'stopping', 'ended'] as const
-export type SeenPhase = (typeof SEEN_PHASES)[number]
+export const RUN_PHASES = ['starting', 'running', 'stopping', 'ended'] as const
+export type RunPhase = (typeof RUN_PHASES)[number]
 
 /** A run that the control plane wants on this worker. */
-export type WantedRun = {
+export type DesiredRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly org_id: OrgId

@@ -1,13 +1,13 @@
 import type { SandboxId } from '../../domain/ids.ts'
-import { explain, type Explanation } from '../../domain/workers/explain.ts'
+import { explainPlacement, type PlacementExplanation } from '../../domain/workers/explain.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/orgs/limits.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Database } from '../../store/postgres/database.ts'
-import * as rooms from '../../store/workers/rooms.ts'
-import { makeFleetReader, requestOf, type FleetWorker } from '../workers/read-fleet.ts'
+import * as capacity from '../../store/workers/rooms.ts'
+import { makeFleetReader, placementRequestOf, type NamedPlacementWorker } from '../workers/read-fleet.ts'
 
 /** What is told of a sandbox that waits for a worker with room. */
-export type WaitingDetails = Explanation & {
+export type WaitingDetails = PlacementExplanation & {
   /** 1: the next. Beyond `WAITING_COUNTED_MAX`: one more than that. */
   readonly position: number
   /** How many wait in all organizations; counted as far as the position is. */
@@ -29,10 +29,10 @@ type ExplainDeps = {
 /** Makes the use case. It reads the fleet once for all that ask within a second, and of those that wait a bounded number. */
 export function makeExplainWaiting({ db, clock, settings }: ExplainDeps): ExplainWaiting {
   const read = makeFleetReader()
-  let known: Promise<readonly FleetWorker[]> | null = null
+  let known: Promise<readonly NamedPlacementWorker[]> | null = null
   let untilMs = Number.NEGATIVE_INFINITY
 
-  const fleet = (): Promise<readonly FleetWorker[]> => {
+  const fleet = (): Promise<readonly NamedPlacementWorker[]> => {
     if (known !== null && clock.monotonicMs() < untilMs) return known
     const reading = db.asSystem((q) => read(q, clock.now()))
     known = reading
@@ -44,9 +44,9 @@ export function makeExplainWaiting({ db, clock, settings }: ExplainDeps): Explai
   }
 
   return async (sandbox) => {
-    const run = await db.asSystem((q) => rooms.waitingOf(q, sandbox, WAITING_COUNTED_MAX))
+    const run = await db.asSystem((q) => capacity.findWaiting(q, sandbox, WAITING_COUNTED_MAX))
     if (run === null) return null
-    const { missing, largest_free } = explain(requestOf(run, settings.defaultRegistry), await fleet())
+    const { missing, largest_free } = explainPlacement(placementRequestOf(run, settings.defaultRegistry), await fleet())
     return { position: run.position, waiting: run.waiting, missing, largest_free }
   }
 }

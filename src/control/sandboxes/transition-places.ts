@@ -1,6 +1,6 @@
 /** Where a run may go is settled in the transaction that moves its sandbox: the worker's room, and its volumes. */
 import type { Queryable } from '../../store/postgres/database.ts'
-import * as rooms from '../../store/workers/rooms.ts'
+import * as capacity from '../../store/workers/rooms.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import { staleOf, type Step } from './transition-writes.ts'
 import type { TransitionAnswer } from './transition.ts'
@@ -16,7 +16,7 @@ export async function settleRoom(tx: Queryable, steps: readonly Step[], now: Dat
     return [{ step, worker_id: request.worker.id, vcpus: row.vcpus, memory_mib: row.memory_mib }]
   })
   if (takings.length === 0) return new Map()
-  const fits = await rooms.reserve(tx, takings, now)
+  const fits = await capacity.reserve(tx, takings, now)
   return new Map(takings.flatMap(({ step }, index) => (fits[index] === true ? [] : [[step, staleOf(step.row)]])))
 }
 

@@ -3,7 +3,7 @@
  * leaves a row with its own URL; each of the others reads all rows when it is woken, and its answers to syncs show them.
  * A ticket is accepted once, by who waits for it: the rows only say where to dial.
  */
-import type { StreamAsked, StreamTicket } from '../../contract/workers/worker-protocol.ts'
+import type { StreamPurpose, StreamTicket } from '../../contract/workers/worker-protocol.ts'
 import { asId, type WorkerId } from '../../domain/ids.ts'
 import * as streamTickets from '../../store/streams/stream-tickets.ts'
 import type { ControlDeps } from '../deps.ts'
@@ -43,7 +43,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
   const { db, clock, wake, log, replicas } = deps
   /** Rows on their way to the table, or there. */
   const left = new Map<string, Promise<void>>()
-  let ofOthers = new Map<string, readonly streamTickets.LeftTicket<StreamAsked>[]>()
+  let ofOthers = new Map<string, readonly streamTickets.LeftTicket<StreamPurpose>[]>()
 
   async function leave(worker: WorkerId, { ticket, ...asked }: StreamTicket, url: string): Promise<void> {
     const expires_at = new Date(clock.now().getTime() + EXPIRES_AFTER_MS)
@@ -57,7 +57,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
     const rows =
       replicas.count < 2
         ? []
-        : await db.asSystem((q) => streamTickets.ofOthers<StreamAsked>(q, replicas.ownUrl, LEFT_LIMIT))
+        : await db.asSystem((q) => streamTickets.ofOthers<StreamPurpose>(q, replicas.ownUrl, LEFT_LIMIT))
     // A ticket of a process that is not known yet is shown by the look after it became known.
     const { urls } = replicas
     const live = rows.filter(({ url }) => urls.includes(url))

@@ -1,8 +1,8 @@
-import type { WantedVolume } from '../../contract/workers/worker-protocol.ts'
+import type { DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { WorkerId } from '../../domain/ids.ts'
-import { canHold, type VolumeNeeds } from '../../domain/workers/placement.ts'
+import { canReachVolumes, type VolumeNeeds } from '../../domain/workers/placement.ts'
 import { Problem } from '../../domain/problem.ts'
 import { capacityBytes } from '../../domain/volumes/volume.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
@@ -32,7 +32,7 @@ export async function openVolume(
   const limitGib = await deps.db.asOrg(caller.org_id, (q) => volumes.storageLimitGib(q, caller.org_id))
   const needs_caps = volume.capacity_gib !== null || limitGib !== null
   const worker_id = await workerOf(deps, volume, needs_caps)
-  const wanted: WantedVolume = {
+  const wanted: DesiredVolume = {
     org_id: volume.org_id,
     volume_id: volume.id,
     capacity_bytes: capacityBytes(volume.capacity_gib),
@@ -43,7 +43,7 @@ export async function openVolume(
 }
 
 async function workerOf(deps: VolumeFilesDeps, volume: volumes.PlacedVolume, needs_caps: boolean): Promise<WorkerId> {
-  const live = await deps.db.asSystem((q) => workers.live(q, deps.clock.now()))
+  const live = await deps.db.asSystem((q) => workers.listLive(q, deps.clock.now()))
   const takers = live.filter(({ is_draining }) => !is_draining)
   const home = isSettled(volume) ? volume : await settle(deps, volume, roomiestFor(takers, { ...NO_NEEDS, needs_caps }))
   const homes = home.home_worker_id === null ? [] : [home.home_worker_id]
@@ -59,7 +59,7 @@ function isSettled({ home_worker_id, is_shared }: volumes.VolumeHome): boolean {
 /** Of the workers that can hold a volume, the one with the most memory left. */
 function roomiestFor(live: readonly workers.WorkerRow[], needs: VolumeNeeds): workers.WorkerRow {
   const [best] = live
-    .filter((worker) => canHold(worker, needs))
+    .filter((worker) => canReachVolumes(worker, needs))
     .toSorted((a, b) => b.memory_mib - b.used_memory_mib - (a.memory_mib - a.used_memory_mib))
   if (best !== undefined) return best
   const caps = needs.needs_caps ? ' and enforces caps' : ''

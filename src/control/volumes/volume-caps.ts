@@ -22,7 +22,7 @@ export async function requireCap(
     const accepted = `1 to ${String(limitGib)}, the organization's max_total_storage_gib, or null`
     throw refusalProblem({ code: 'invalid_request', field: 'capacity_gib', seen: String(capacity_gib), accepted })
   }
-  const known = await deps.db.asSystem((q) => workers.storages(q))
+  const known = await deps.db.asSystem((q) => workers.listStorages(q))
   if (known.length === 0) {
     throw new Problem('unavailable', { message: 'no worker has said yet how it keeps volumes', retryAfterSeconds: 1 })
   }

@@ -9,7 +9,7 @@ import type { ControlDeps } from '../deps.ts'
 
 type FleetDeps = Pick<ControlDeps, 'db' | 'clock' | 'log'>
 
-/** A worker as operators see it. `joined`: it was never heard since; `silent`: its lease is over. */
+/** A worker as operators see it. `joined`: it was never heard since; `listSilent`: its lease is over. */
 export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at'> & {
   readonly state: 'joined' | 'live' | 'silent' | 'draining' | 'removed'
   readonly last_report_at: Date | null
@@ -24,7 +24,7 @@ export async function* listWorkers(deps: Pick<FleetDeps, 'db' | 'clock'>): Async
     const last: WorkerId | null = after
     const page: readonly fleet.ListedWorker[] = await deps.db.asSystem((q) => fleet.list(q, last, LIST_PAGE))
     const now = deps.clock.now()
-    for (const row of page) yield shown(row, now)
+    for (const row of page) yield describeWorker(row, now)
     after = page.at(-1)?.id ?? null
     if (after === null || page.length < LIST_PAGE) return
   }
@@ -33,10 +33,10 @@ export async function* listWorkers(deps: Pick<FleetDeps, 'db' | 'clock'>): Async
 /** The worker that has a name now. Throws `not_found`. */
 export async function readWorker(deps: Pick<FleetDeps, 'db' | 'clock'>, name: string): Promise<FleetWorker> {
   for await (const worker of listWorkers(deps)) if (worker.name === name && worker.removed_at === null) return worker
-  throw notThere(name)
+  throw workerNotFound(name)
 }
 
-function shown({ lease_expires_at, ...row }: fleet.ListedWorker, now: Date): FleetWorker {
+function describeWorker({ lease_expires_at, ...row }: fleet.ListedWorker, now: Date): FleetWorker {
   const last_report_at = lease_expires_at === null ? null : new Date(lease_expires_at.getTime() - WORKER_LEASE_MS)
   const isSilent = lease_expires_at !== null && lease_expires_at <= now
   if (row.removed_at !== null) return { ...row, state: 'removed', last_report_at }
@@ -80,7 +80,7 @@ export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' 
       })
     const held = await fleet.holdings(tx, id, NAMES_SHOWN)
     if (how === 'unused' && held.runs + held.sandboxes + held.volumes > 0)
-      throw new Problem('worker_in_use', { message: `the worker '${name}' is in use: ${holdingsInWords(held)}` })
+      throw new Problem('worker_in_use', { message: `the worker '${name}' is in use: ${formatHoldings(held)}` })
     await fleet.remove(tx, id, now)
     return { ...held, worker_id: id }
   })
@@ -89,30 +89,30 @@ export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' 
 }
 
 /** What lies on a worker, in words. */
-export function holdingsInWords({ runs, sandboxes, sandbox_names, volumes, volume_names }: fleet.Holdings): string {
+export function formatHoldings({ runs, sandboxes, sandbox_names, volumes, volume_names }: fleet.Holdings): string {
   return [
     `${String(runs)} runs`,
-    `the disks of ${String(sandboxes)} sandboxes${namesOf(sandbox_names, sandboxes)}`,
-    `${String(volumes)} volumes${namesOf(volume_names, volumes)}`,
+    `the disks of ${String(sandboxes)} sandboxes${formatNames(sandbox_names, sandboxes)}`,
+    `${String(volumes)} volumes${formatNames(volume_names, volumes)}`,
   ].join(', ')
 }
 
-function namesOf(names: readonly string[], count: number): string {
+function formatNames(names: readonly string[], count: number): string {
   return names.length === 0 ? '' : ` (${names.join(', ')}${count > names.length ? ', …' : ''})`
 }
 
 function withWorker<T>(
   deps: FleetDeps,
   name: string,
-  act: (tx: Queryable, worker: fleet.KnownWorker) => Promise<T>,
+  act: (tx: Queryable, worker: fleet.WorkerIdentity) => Promise<T>,
 ): Promise<T> {
   return deps.db.transaction('system', async (tx) => {
     const worker = await fleet.lockNamed(tx, name)
-    if (worker === null) throw notThere(name)
+    if (worker === null) throw workerNotFound(name)
     return act(tx, worker)
   })
 }
 
-function notThere(name: string): Problem {
+function workerNotFound(name: string): Problem {
   return new Problem('not_found', { message: `there is no worker '${name}'; \`sandyard worker list\` shows all` })
 }

@@ -3,7 +3,7 @@ import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { ControlDeps } from '../deps.ts'
 import { ticketTopic } from '../streams/dial-in.ts'
 import type { StillSync } from './still-syncs.ts'
-import { emptyAnswer, isNews, type Tickets } from './worker-sync.ts'
+import { emptyAnswer, hasNews, type Tickets } from './worker-sync.ts'
 
 /**
  * Serves a sync that says nothing new without reading its report: once it is taken in, it is held until its time is over, a
@@ -37,7 +37,7 @@ export async function holdStill(
     for (;;) {
       const answer = { ...emptyAnswer(deps.tickets, worker, report), ...told }
       const restMs = endMs - deps.clock.monotonicMs()
-      if (isNews(answer, report) || restMs <= 0 || signal.aborted) return answer
+      if (hasNews(answer, report) || restMs <= 0 || signal.aborted) return answer
       if (isWoken) return { woken: { endMs } }
       sleeper = new AbortController()
       await interruptibleSleep(deps.clock, restMs, sleeper.signal)

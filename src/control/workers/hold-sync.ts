@@ -7,7 +7,15 @@ import type { ControlDeps } from '../deps.ts'
 import { ticketTopic } from '../streams/dial-in.ts'
 import type { StillNote } from './still-syncs.ts'
 import { SHARED_VOLUMES_TOPIC } from '../volumes/volume-topics.ts'
-import { answerAtOnce, emptyAnswer, isNews, makeAnswer, takeReport, type Taken, type Tickets } from './worker-sync.ts'
+import {
+  answerAtOnce,
+  emptyAnswer,
+  hasNews,
+  makeAnswer,
+  recordReport,
+  type WorkerNotice,
+  type Tickets,
+} from './worker-sync.ts'
 
 /**
  * Serves one sync: takes the report in and answers as soon as something is wanted that the worker does not hold yet,
@@ -21,7 +29,7 @@ export async function holdSync(
     /** Called once the report is taken in: the worker's lease goes on from there. */
     readonly onTaken?: () => void
     /** Of a report that was taken in as one that says nothing new: when its hold ends, and what the worker is told of itself. */
-    readonly begun?: { readonly endMs: number; readonly told: Taken }
+    readonly begun?: { readonly endMs: number; readonly told: WorkerNotice }
     /** Remembers a report that moved nothing and to which nothing was to be told. */
     readonly note?: StillNote
   },
@@ -47,7 +55,7 @@ export async function holdSync(
     deps.wake.subscribe(ticketTopic(worker), noteTicket),
   ]
   try {
-    const taken = deps.begun === undefined ? await takeReport(deps, worker, report) : { ...BEGUN, ...deps.begun }
+    const taken = deps.begun === undefined ? await recordReport(deps, worker, report) : { ...BEGUN, ...deps.begun }
     if (taken === null) {
       await refuseOutlived(deps, worker, report)
       deps.onTaken?.()
@@ -62,8 +70,8 @@ export async function holdSync(
       hasTicket = false
       const answer = { ...(atOnce ?? (await makeAnswer(deps, deps.tickets, worker, report))), ...told }
       const restMs = endMs - deps.clock.monotonicMs()
-      if (isFirst && !hasMoved && print !== null && !isNews(answer, report)) deps.note?.(print, told)
-      if (isNews(answer, report) || restMs <= 0) return answer
+      if (isFirst && !hasMoved && print !== null && !hasNews(answer, report)) deps.note?.(print, told)
+      if (hasNews(answer, report) || restMs <= 0) return answer
       if (!isWoken && !hasTicket) {
         sleeper = new AbortController()
         await interruptibleSleep(deps.clock, restMs, AbortSignal.any([sleeper.signal, signal]))
@@ -71,7 +79,7 @@ export async function holdSync(
       if (signal.aborted) return answer
       if (hasTicket && !isWoken) {
         const streams = { ...emptyAnswer(deps.tickets, worker, report), ...told }
-        if (isNews(streams, report)) return streams
+        if (hasNews(streams, report)) return streams
       }
     }
   } finally {
@@ -84,7 +92,7 @@ export async function holdSync(
  * sender judges. Mostly nobody hears of it: it lay somewhere while the worker began anew.
  */
 async function refuseOutlived(deps: Pick<ControlDeps, 'db'>, worker: WorkerId, { life }: SyncRequest): Promise<void> {
-  if (await deps.db.asSystem((q) => workers.isOutlived(q, worker, life))) throw new Problem('worker_life_over')
+  if (await deps.db.asSystem((q) => workers.isSuperseded(q, worker, life))) throw new Problem('worker_life_over')
 }
 
 /** A report that was taken in before: there may be news, and it is not remembered. */

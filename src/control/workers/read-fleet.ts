@@ -1,30 +1,30 @@
 import { canonicalReference, parseImageReference } from '../../domain/spec/image-reference.ts'
-import type { PlacementRequest, PlacementWorker, WorkerOffer } from '../../domain/workers/placement.ts'
+import type { PlacementRequest, PlacementWorker, WorkerProfile } from '../../domain/workers/placement.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
-import * as rooms from '../../store/workers/rooms.ts'
+import * as capacity from '../../store/workers/rooms.ts'
 
 /** A worker that may get runs, as placement takes it. */
-export type FleetWorker = PlacementWorker & { readonly name: string }
+export type NamedPlacementWorker = PlacementWorker & { readonly name: string }
 
 /** The most offers that are remembered. */
-const OFFERS_MAX = 50_000
+const PROFILES_MAX = 50_000
 
 /**
  * Makes a reader of the fleet: every worker that may get runs at a time, with its free room and what it offers. What many
  * workers offer alike, and what was read before, is read once.
  */
-export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly FleetWorker[]> {
-  const offers = new Map<string, WorkerOffer>()
+export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly NamedPlacementWorker[]> {
+  const offers = new Map<string, WorkerProfile>()
   /** Equal lists of abilities are one list, so that they are compared once. */
   const lists = new Map<string, readonly string[]>()
 
   const learn = async (q: Queryable, names: ReadonlySet<string>): Promise<void> => {
-    if (offers.size > OFFERS_MAX) {
+    if (offers.size > PROFILES_MAX) {
       offers.clear()
       lists.clear()
     }
     const unknown = [...names].filter((name) => !offers.has(name))
-    for (const { offer, driver, storage } of await rooms.offers(q, unknown)) {
+    for (const { offer, driver, storage } of await capacity.workerProfiles(q, unknown)) {
       const abilities = driver?.abilities ?? []
       const key = abilities.join(' ')
       if (!lists.has(key)) lists.set(key, abilities)
@@ -33,7 +33,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   }
 
   return async (q, now) => {
-    const found = await rooms.free(q, now)
+    const found = await capacity.listFree(q, now)
     await learn(q, new Set(found.map(({ offer }) => offer)))
     // A worker whose offer changed between the two reads is met the next time.
     return found.flatMap((room) => {
@@ -44,7 +44,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
 }
 
 /** A run as placement takes it. */
-export function requestOf(run: rooms.PendingRun, defaultRegistry: string): PlacementRequest {
+export function placementRequestOf(run: capacity.PendingRun, defaultRegistry: string): PlacementRequest {
   const parsed = run.image === null ? null : parseImageReference(run.image, defaultRegistry)
   return { ...run, image: parsed?.ok === true ? canonicalReference(parsed.reference) : null }
 }

@@ -17,7 +17,7 @@ export type ReplicasDeps = {
 }
 
 /** The topic of those who want to know of a process that comes. */
-const CAME_TOPIC = 'replicas'
+const REPLICA_JOINED_TOPIC = 'replicas'
 
 /** What a process knows of those that serve beside it, as of a few seconds ago. */
 export interface Replicas {
@@ -30,7 +30,7 @@ export interface Replicas {
   /** Writes this process down, as serving at this URL, and reads the others. Rejects when the database can't be reached. */
   announce(url: string | null): Promise<void>
   /** Does so again and again until the signal, and takes this process off then. Never rejects. */
-  keep(signal: AbortSignal): Promise<void>
+  keepAnnounced(signal: AbortSignal): Promise<void>
 }
 
 /** How often a process says that it lives, in milliseconds. */
@@ -38,19 +38,19 @@ export const RENEW_EVERY_MS = 5_000
 /** How long a row may stay the same before its process is taken for gone. */
 export const REPLICA_GONE_MS = 15_000
 /** How much longer its row stays, for who reads the table. */
-const KEPT_AFTER_MS = 45_000
+const ROW_KEPT_AFTER_MS = 45_000
 /** The most processes that are known of. */
 const REPLICAS_LIMIT = 64
 
-type Known = { readonly row: replicas.SeenReplica; readonly sinceMs: number }
+type KnownReplica = { readonly row: replicas.ReplicaRow; readonly sinceMs: number }
 
 /** The directory of a process. No two that live may announce one URL. */
 export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica, 'url'>): Replicas {
   const { db, clock, log, wake } = deps
   let self: replicas.Replica = { ...process, url: null }
-  let known = new Map<string, Known>()
+  let known = new Map<string, KnownReplica>()
   let others: readonly replicas.Replica[] = []
-  let own: replicas.SeenReplica | null = null
+  let own: replicas.ReplicaRow | null = null
   let renewedAtMs = -Infinity
 
   async function renew(): Promise<void> {
@@ -64,7 +64,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
     own = seen
     const nowMs = clock.monotonicMs()
     // The others learn at once of a process that comes, or goes on after it stood still: they show its tickets to workers.
-    if (nowMs - renewedAtMs >= REPLICA_GONE_MS) wake.publish([CAME_TOPIC])
+    if (nowMs - renewedAtMs >= REPLICA_GONE_MS) wake.publish([REPLICA_JOINED_TOPIC])
     renewedAtMs = nowMs
     known = new Map(
       rows.map((row) => {
@@ -76,7 +76,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
     const agesMs = [...known.values()].map(({ row, sinceMs }) => ({ row, ageMs: nowMs - sinceMs }))
     others = agesMs.filter(({ row, ageMs }) => row.id !== id && ageMs < REPLICA_GONE_MS).map(({ row }) => row)
     for (const { row, ageMs } of agesMs)
-      if (ageMs >= REPLICA_GONE_MS + KEPT_AFTER_MS) await db.asSystem((q) => replicas.remove(q, row))
+      if (ageMs >= REPLICA_GONE_MS + ROW_KEPT_AFTER_MS) await db.asSystem((q) => replicas.remove(q, row))
   }
 
   return {
@@ -94,7 +94,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
       self = { ...self, url }
       await renew()
     },
-    async keep(signal) {
+    async keepAnnounced(signal) {
       const renewAgain = async (): Promise<void> => {
         try {
           await renew()
@@ -102,7 +102,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
           log.warn({ error }, 'this replica could not say that it lives; it is tried again')
         }
       }
-      await lookWhenWoken({ clock, wake, topic: CAME_TOPIC, everyMs: RENEW_EVERY_MS }, renewAgain, signal)
+      await lookWhenWoken({ clock, wake, topic: REPLICA_JOINED_TOPIC, everyMs: RENEW_EVERY_MS }, renewAgain, signal)
       const last = own
       if (last === null) return
       try {

@@ -10,8 +10,8 @@ import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import * as stillWorkers from '../../store/workers/still-workers.ts'
 import type { ControlDeps } from '../deps.ts'
-import { restingOf } from './take-plain.ts'
-import type { KnownToWorker, Taken } from './worker-sync.ts'
+import { layersWithoutRunOf } from './take-plain.ts'
+import type { KnownByWorker, WorkerNotice } from './worker-sync.ts'
 
 /** A report as far as it can be compared without reading it. */
 export type ReportMark = {
@@ -26,8 +26,8 @@ export type ReportMark = {
 export type StillSync = {
   readonly worker: WorkerId
   /** What the report before said that the worker knows, and what the worker was told of itself then. */
-  readonly report: KnownToWorker
-  readonly told: Taken
+  readonly report: KnownByWorker
+  readonly told: WorkerNotice
   /**
    * Takes the report in by prolonging the lease, if nothing has changed in the database either. False: it must be taken in
    * as any other.
@@ -43,14 +43,14 @@ export interface StillSyncs {
 }
 
 /** Remembers a report that moved nothing and to which nothing was to be told but `told`; `print`: as it was taken in. */
-export type StillNote = (print: string, told: Taken) => void
+export type StillNote = (print: string, told: WorkerNotice) => void
 
 type Known = {
   readonly worker: WorkerId
   readonly credentialSha256: Buffer
   readonly mark: ReportMark
-  readonly report: KnownToWorker
-  readonly told: Taken
+  readonly report: KnownByWorker
+  readonly told: WorkerNotice
   readonly resting: readonly SandboxId[]
   readonly print: string
 }
@@ -109,7 +109,7 @@ export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>)
     note(credential, mark, report) {
       known.delete(mark.worker_id)
       return (print, told) => {
-        const resting = restingOf(report)
+        const resting = layersWithoutRunOf(report)
         // Volumes that many workers share are no part of what is compared.
         if (report.storage.is_shared || resting.length > RESTING_MAX) return
         if (known.size >= KNOWN_MAX) known.clear()

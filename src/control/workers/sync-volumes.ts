@@ -8,16 +8,21 @@ import type { RunOrder } from '../../store/sandboxes/runs.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import * as volumeReports from '../../store/volumes/volume-reports.ts'
 
-type Caps = Pick<volumeReports.HeldVolume, 'org_id' | 'volume_id' | 'capacity_gib' | 'max_total_storage_gib'>
+type VolumeLimits = Pick<volumeReports.HeldVolume, 'org_id' | 'volume_id' | 'capacity_gib' | 'max_total_storage_gib'>
 
 /** A volume with the caps that are to hold, in bytes. */
-function wantedOf({ org_id, volume_id, capacity_gib, max_total_storage_gib }: Caps): Omit<RunVolume, 'kind' | 'name'> {
+function desiredVolumeOf({
+  org_id,
+  volume_id,
+  capacity_gib,
+  max_total_storage_gib,
+}: VolumeLimits): Omit<RunVolume, 'kind' | 'name'> {
   const org_capacity_bytes = capacityBytes(max_total_storage_gib)
   return { org_id, volume_id, capacity_bytes: capacityBytes(capacity_gib), org_capacity_bytes }
 }
 
 /** Takes in what a worker says of volumes; answers whether one that is to be deleted is gone with it. */
-export async function takeVolumes(
+export async function recordVolumes(
   tx: Queryable,
   worker_id: WorkerId,
   { report, now }: { readonly report: Pick<SyncRequest, 'storage' | 'volumes'>; readonly now: Date },
@@ -37,7 +42,7 @@ export async function answerVolumes(
 ): Promise<Pick<SyncAnswer, 'volumes_version' | 'volumes' | 'discard_volumes'>> {
   const held = await volumeReports.heldBy(q, { worker_id, is_shared: report.storage.is_shared })
   const deleted = await volumeReports.deleted(q, report.volumes ?? [])
-  const wanted = held.filter(({ status }) => status === 'active').map(wantedOf)
+  const wanted = held.filter(({ status }) => status === 'active').map(desiredVolumeOf)
   const leaving = [...held.filter(({ status }) => status === 'deleting'), ...deleted]
   const discard_volumes = leaving.map(({ org_id, volume_id }) => ({ org_id, volume_id }))
   const hash = createHash('sha256')
@@ -50,7 +55,7 @@ export async function answerVolumes(
 }
 
 /** The volumes of a worker's orders, by run. Asks the database only when a spec reaches one. */
-export async function volumesOfOrders(
+export async function volumesOfRuns(
   q: Queryable,
   worker: WorkerId,
   orders: readonly RunOrder[],
@@ -60,7 +65,7 @@ export async function volumesOfOrders(
   return new Map(
     [...byRun].map(([run, mounted]) => [
       run,
-      mounted.map((volume) => ({ ...wantedOf(volume), kind: volume.kind, name: volume.name })),
+      mounted.map((volume) => ({ ...desiredVolumeOf(volume), kind: volume.kind, name: volume.name })),
     ]),
   )
 }

@@ -1,21 +1,27 @@
 import type { SyncRequest } from '../../contract/workers/worker-protocol.ts'
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
-import { isLater } from '../../domain/workers/report-place.ts'
+import { isLaterReport } from '../../domain/workers/report-place.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as workerReports from '../../store/workers/worker-reports.ts'
 
 /** Takes in a report that says nothing new of volumes, with others of the same moment; null when it was overtaken. */
-export type TakePlain = (report: SyncRequest) => Promise<workerReports.TakenPlainReport | null>
+export type RecordReportInBatch = (report: SyncRequest) => Promise<workerReports.RecordedReportRow | null>
 
 const BATCH_MAX = 256
 const BATCHES_AT_ONCE = 2
 
 /** Makes the part that takes reports of many workers in together. */
-export function makeTakePlain({ db, clock }: { readonly db: Database; readonly clock: Clock }): TakePlain {
-  return makeBatch<SyncRequest, workerReports.TakenPlainReport | null>({
+export function makeRecordReportInBatch({
+  db,
+  clock,
+}: {
+  readonly db: Database
+  readonly clock: Clock
+}): RecordReportInBatch {
+  return makeBatch<SyncRequest, workerReports.RecordedReportRow | null>({
     run: async (reports) => {
       const now = clock.now()
       const expiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
@@ -23,12 +29,12 @@ export function makeTakePlain({ db, clock }: { readonly db: Database; readonly c
       const last = new Map<WorkerId, SyncRequest>()
       for (const report of reports) {
         const other = last.get(report.worker_id)
-        if (other === undefined || isLater(report, other)) last.set(report.worker_id, report)
+        if (other === undefined || isLaterReport(report, other)) last.set(report.worker_id, report)
       }
-      const plain = [...last.values()].map((report) => ({ ...report, resting: restingOf(report) }))
-      const { rows } = await db.commitStatement<workerReports.TakenPlainReport>(
+      const plain = [...last.values()].map((report) => ({ ...report, resting: layersWithoutRunOf(report) }))
+      const { rows } = await db.commitStatement<workerReports.RecordedReportRow>(
         'system',
-        workerReports.taking(plain, { now, expiresAt }),
+        workerReports.recording(plain, { now, expiresAt }),
       )
       const taken = new Map(rows.map((row) => [row.worker_id, row]))
       return reports.map((report) =>
@@ -42,7 +48,7 @@ export function makeTakePlain({ db, clock }: { readonly db: Database; readonly c
 }
 
 /** Sandboxes whose writable layer lies on a worker and that it does not run. */
-export function restingOf({ seen, stored }: Pick<SyncRequest, 'seen' | 'stored'>): readonly SandboxId[] {
+export function layersWithoutRunOf({ seen, stored }: Pick<SyncRequest, 'seen' | 'stored'>): readonly SandboxId[] {
   const running = new Set(seen.map(({ sandbox_id }) => sandbox_id))
   return stored.filter((sandbox) => !running.has(sandbox))
 }

@@ -46,7 +46,7 @@ export async function authenticateWorker(
 }
 
 /** What a machine that wants to become a worker says. */
-export type Joining = {
+export type JoinAttempt = {
   readonly token: string
   /** Of the credential that the machine made and keeps: what is sent here can't be used in its place. */
   readonly credentialSha256: Buffer
@@ -57,7 +57,7 @@ export type Joining = {
 }
 
 /** Who a machine is once it has joined. */
-export type Joined = { readonly worker_id: WorkerId; readonly name: string }
+export type JoinedWorker = { readonly worker_id: WorkerId; readonly name: string }
 
 type JoinDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>
 
@@ -66,16 +66,16 @@ type JoinDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>
  * been lost; a used token with another one is refused, as an unknown or expired one is (401 `invalid_join_token`). Refuses
  * a name that another worker has (409) or that none can have (400).
  */
-export async function joinWorker(deps: JoinDeps, joining: Joining): Promise<Joined> {
+export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<JoinedWorker> {
   if (!isWorkerToken(joining.token))
-    throw refuseToken('this is no whole join token: it begins with syw_ and was cut or changed')
+    throw tokenProblem('this is no whole join token: it begins with syw_ and was cut or changed')
   const answer = await deps.db.transaction('system', async (tx) => {
     const token = await workerTokens.lock(tx, hashSecret(joining.token))
-    if (token === null) throw refuseToken('this control plane made no such token, or it ended more than a day ago')
-    if (token.worker_id !== null) return await repeat(tx, token.worker_id, joining)
+    if (token === null) throw tokenProblem('this control plane made no such token, or it ended more than a day ago')
+    if (token.worker_id !== null) return await answerRepeatedJoin(tx, token.worker_id, joining)
     const now = deps.clock.now()
-    if (token.expires_at <= now) throw refuseToken(`the token expired at ${token.expires_at.toISOString()}`)
-    const joined = await enter(deps, tx, { token, joining, now })
+    if (token.expires_at <= now) throw tokenProblem(`the token expired at ${token.expires_at.toISOString()}`)
+    const joined = await admitWorker(deps, tx, { token, joining, now })
     await workerTokens.use(tx, token.id, { worker_id: joined.worker_id, now })
     return joined
   })
@@ -84,19 +84,23 @@ export async function joinWorker(deps: JoinDeps, joining: Joining): Promise<Join
 }
 
 /** A used token is worth nothing but to the machine that used it. */
-async function repeat(tx: Queryable, worker_id: WorkerId, { credentialSha256 }: Joining): Promise<Joined> {
+async function answerRepeatedJoin(
+  tx: Queryable,
+  worker_id: WorkerId,
+  { credentialSha256 }: JoinAttempt,
+): Promise<JoinedWorker> {
   const worker = await fleet.find(tx, worker_id)
   if (worker === null || !worker.credential_sha256.equals(credentialSha256))
-    throw refuseToken('the token was used already')
-  if (worker.removed_at !== null) throw refuseToken(`the worker '${worker.name}' that used the token was removed`)
+    throw tokenProblem('the token was used already')
+  if (worker.removed_at !== null) throw tokenProblem(`the worker '${worker.name}' that used the token was removed`)
   return { worker_id, name: worker.name }
 }
 
-type Entry = { readonly token: workerTokens.UsableToken; readonly joining: Joining; readonly now: Date }
+type Admission = { readonly token: workerTokens.UsableToken; readonly joining: JoinAttempt; readonly now: Date }
 
-async function enter(deps: JoinDeps, tx: Queryable, { token, joining, now }: Entry): Promise<Joined> {
+async function admitWorker(deps: JoinDeps, tx: Queryable, { token, joining, now }: Admission): Promise<JoinedWorker> {
   const { credentialSha256 } = joining
-  const known = await joinedBefore(tx, credentialSha256)
+  const known = await findJoined(tx, credentialSha256)
   if (known !== null) return known
   const name = token.name ?? joining.name ?? joining.fallbackName
   if (joining.name !== null && joining.name !== name)
@@ -111,7 +115,7 @@ async function enter(deps: JoinDeps, tx: Queryable, { token, joining, now }: Ent
   const id = asId<WorkerId>(deps.uuids.next())
   if (await fleet.insert(tx, { id, name, credentialSha256, now })) return { worker_id: id, name }
   // Another request of this machine, with another token, may have been first since the look above.
-  const meanwhile = await joinedBefore(tx, credentialSha256)
+  const meanwhile = await findJoined(tx, credentialSha256)
   if (meanwhile !== null) return meanwhile
   throw new Problem('name_already_exists', {
     message: `a worker named '${name}' is there already: choose another name, or remove that one first (sandyard worker remove ${name})`,
@@ -119,11 +123,11 @@ async function enter(deps: JoinDeps, tx: Queryable, { token, joining, now }: Ent
 }
 
 /** The worker that a machine is already, by its credential, or null. */
-async function joinedBefore(tx: Queryable, credentialSha256: Buffer): Promise<Joined | null> {
+async function findJoined(tx: Queryable, credentialSha256: Buffer): Promise<JoinedWorker | null> {
   const known = await fleet.findByCredential(tx, credentialSha256)
   return known?.removed_at === null ? { worker_id: known.id, name: known.name } : null
 }
 
-function refuseToken(why: string): Problem {
+function tokenProblem(why: string): Problem {
   return new Problem('invalid_join_token', { message: `${why}: make one with \`sandyard worker token\`` })
 }

@@ -5,13 +5,13 @@
 import { createHash } from 'node:crypto'
 import type {
   RunVolume,
-  SeenRun,
+  ObservedRun,
   StreamTicket,
   SyncAnswer,
   SyncRequest,
-  WantedRun,
+  DesiredRun,
 } from '../../contract/workers/worker-protocol.ts'
-import { isCutShort } from '../../domain/workers/decide.ts'
+import { isCancelledStart } from '../../domain/workers/decide.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { transitionOfOutcome } from '../../domain/sandboxes/outcome.ts'
@@ -22,7 +22,7 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { ControlDeps } from '../deps.ts'
 import { registryAuthOf, type FoundCredentials } from '../orgs/registry-auth.ts'
-import { answerVolumes, NO_VOLUMES_VERSION, takeVolumes, volumesOfOrders } from './sync-volumes.ts'
+import { answerVolumes, NO_VOLUMES_VERSION, recordVolumes, volumesOfRuns } from './sync-volumes.ts'
 import { transitionEach } from '../sandboxes/transition-each.ts'
 import { SYSTEM, type Transition } from '../sandboxes/transition.ts'
 import { REAP_TOPIC } from '../volumes/volume-topics.ts'
@@ -38,13 +38,18 @@ export type Tickets = {
  * Takes in what a worker sees: prolongs its lease and moves the sandboxes that its runs tell of. A report that a later
  * one has overtaken moves nothing: null. A sandbox that can't be moved does not keep the others from it.
  */
-export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncRequest): Promise<TakenReport | null> {
-  const taken = report.volumes === null ? await deps.takePlain(report) : await takeWithVolumes(deps, worker, report)
+export async function recordReport(
+  deps: SyncDeps,
+  worker: WorkerId,
+  report: SyncRequest,
+): Promise<RecordedReport | null> {
+  const taken =
+    report.volumes === null ? await deps.takePlain(report) : await recordReportWithVolumes(deps, worker, report)
   if (taken === null) return null
   deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.has_emptied ? [REAP_TOPIC] : [])])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))
   const moves = taken.open.flatMap((run) => {
-    const move = moveOf(run, seen.get(run.run_id))
+    const move = transitionOf(run, seen.get(run.run_id))
     return move === null ? [] : [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move }]
   })
   await transitionEach(deps, moves)
@@ -54,21 +59,21 @@ export async function takeReport(deps: SyncDeps, worker: WorkerId, report: SyncR
 }
 
 /** One transaction: what is open is read while no other report of this worker can be taken in. */
-async function takeWithVolumes(deps: SyncDeps, worker: WorkerId, report: SyncRequest) {
+async function recordReportWithVolumes(deps: SyncDeps, worker: WorkerId, report: SyncRequest) {
   const now = deps.clock.now()
   const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
   const { capacity, driver, storage, life, seq } = report
   return deps.db.transaction('system', async (tx) => {
     const renewed = await workers.renew(tx, worker, { life, seq, capacity, driver, storage, now, leaseExpiresAt })
     if (renewed === null) return null
-    const has_emptied = await takeVolumes(tx, worker, { report, now })
+    const has_emptied = await recordVolumes(tx, worker, { report, now })
     return { ...renewed, has_emptied, open: await runs.ofWorker(tx, worker), has_more: true, print: null }
   })
 }
 
 /** A report that was taken in. */
-export type TakenReport = {
-  readonly told: Taken
+export type RecordedReport = {
+  readonly told: WorkerNotice
   /** Whether that changed anything beside the lease. */
   readonly hasMoved: boolean
   readonly open: readonly runs.WorkerRun[]
@@ -82,28 +87,31 @@ export type TakenReport = {
  * The answer to a report as it was taken in, without another look at the database; null when one is needed, because
  * something moved, is wanted, or may be told.
  */
-export function answerAtOnce(tickets: Tickets, report: SyncRequest, taken: TakenReport): SyncAnswer | null {
-  if (taken.hasMoved || taken.has_more || versionOf(taken.open) !== report.known_version) return null
+export function answerAtOnce(tickets: Tickets, report: SyncRequest, taken: RecordedReport): SyncAnswer | null {
+  if (taken.hasMoved || taken.has_more || desiredVersionOf(taken.open) !== report.known_version) return null
   if (report.known_volumes_version !== NO_VOLUMES_VERSION) return null
   return emptyAnswer(tickets, report.worker_id, report)
 }
 
 /** What the worker is told of itself with the answer to its report. */
-export type Taken = Pick<SyncAnswer, 'drain'>
+export type WorkerNotice = Pick<SyncAnswer, 'drain'>
 
 type Move = Omit<Transition, 'sandbox_id' | 'run_id'>
 
 /** What the worker's sight of a run means for its sandbox; null when nothing. */
-function moveOf(run: runs.WorkerRun, seen: SeenRun | undefined): Move | null {
+function transitionOf(run: runs.WorkerRun, seen: ObservedRun | undefined): Move | null {
   // A worker that has not begun a start says nothing of it, nor of its stop until it knows that this one is wanted: then it
   // says that the run is over. One that held the run and lost it must not hide that.
   if (seen === undefined)
     return run.status === 'running'
-      ? endOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
+      ? endTransitionOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
       : null
   if (seen.phase === 'ended') {
-    if (run.status !== 'running' && isCutShort(seen.outcome)) return null // the worker begins it anew, or says that it is stopped
-    return endOf(run, seen.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' })
+    if (run.status !== 'running' && isCancelledStart(seen.outcome)) return null // the worker begins it anew, or says that it is stopped
+    return endTransitionOf(
+      run,
+      seen.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' },
+    )
   }
   if (seen.phase === 'running' && run.status === 'starting') {
     return { event: 'worker_running', facts: seen.facts ?? {}, cause: { actor: SYSTEM, code: 'worker_report' } }
@@ -114,7 +122,7 @@ function moveOf(run: runs.WorkerRun, seen: SeenRun | undefined): Move | null {
   return null
 }
 
-function endOf(run: runs.WorkerRun, outcome: RunOutcome): Move {
+function endTransitionOf(run: runs.WorkerRun, outcome: RunOutcome): Move {
   if (run.status === 'stopping') {
     return { event: 'worker_stopped', outcome, cause: { actor: SYSTEM, code: run.stop_cause ?? 'worker_report' } }
   }
@@ -137,24 +145,24 @@ export async function makeAnswer(
     deps.db.asSystem((q) => answerVolumes(q, worker, report)),
   ])
   const streams = tickets.showTickets(worker)
-  const wanted_version = versionOf(open)
+  const wanted_version = desiredVersionOf(open)
   if (wanted_version === report.known_version) return { wanted_version, wanted: null, discard, streams, ...volumes }
   const [orders, mounted] = await deps.db.asSystem(async (q) => {
     const found = await runs.ordersOf(q, worker)
-    return [found, await volumesOfOrders(q, worker, found)]
+    return [found, await volumesOfRuns(q, worker, found)]
   })
   const found: FoundCredentials = new Map()
   const wanted = await Promise.all(
-    orders.map((order) => wantedOf(deps, order, { volumes: mounted.get(order.run_id) ?? [], found })),
+    orders.map((order) => desiredRunOf(deps, order, { volumes: mounted.get(order.run_id) ?? [], found })),
   )
-  return { wanted_version: versionOf(orders), wanted, discard, streams, ...volumes } // the version of what is sent, not of the look
+  return { wanted_version: desiredVersionOf(orders), wanted, discard, streams, ...volumes } // the version of what is sent, not of the look
 }
 
 /** What the worker said that it knows already. */
-export type KnownToWorker = Pick<SyncRequest, 'known_version' | 'known_volumes_version' | 'dialled'>
+export type KnownByWorker = Pick<SyncRequest, 'known_version' | 'known_volumes_version' | 'dialled'>
 
 /** The answer to a report that was overtaken: nothing is wanted anew. */
-export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: KnownToWorker): SyncAnswer {
+export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: KnownByWorker): SyncAnswer {
   const { known_version, known_volumes_version } = report
   return {
     wanted_version: known_version ?? '',
@@ -168,7 +176,7 @@ export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: KnownToW
 }
 
 /** Whether an answer tells the worker something that its report does not say already. */
-export function isNews(answer: SyncAnswer, report: Pick<KnownToWorker, 'dialled'>): boolean {
+export function hasNews(answer: SyncAnswer, report: Pick<KnownByWorker, 'dialled'>): boolean {
   const isDialled = new Set(report.dialled)
   return (
     answer.wanted !== null ||
@@ -178,42 +186,42 @@ export function isNews(answer: SyncAnswer, report: Pick<KnownToWorker, 'dialled'
   )
 }
 
-function versionOf(open: readonly Pick<runs.WorkerRun, 'run_id' | 'status'>[]): string {
+function desiredVersionOf(open: readonly Pick<runs.WorkerRun, 'run_id' | 'status'>[]): string {
   const hash = createHash('sha256')
-  for (const run of open) hash.update(`${run.run_id} ${desiredOf(run)}\n`)
+  for (const run of open) hash.update(`${run.run_id} ${desiredStatusOf(run)}\n`)
   return hash.digest('base64url')
 }
 
-function desiredOf(run: { readonly status: runs.WorkerRun['status'] }): WantedRun['desired'] {
+function desiredStatusOf(run: { readonly status: runs.WorkerRun['status'] }): DesiredRun['desired'] {
   return run.status === 'stopping' ? 'stopped' : 'running'
 }
 
-async function wantedOf(
+async function desiredRunOf(
   deps: SyncDeps,
   order: runs.RunOrder,
   { volumes, found }: { readonly volumes: readonly RunVolume[]; readonly found: FoundCredentials },
-): Promise<WantedRun> {
+): Promise<DesiredRun> {
   return {
     run_id: order.run_id,
     sandbox_id: order.sandbox_id,
     org_id: order.org_id,
     slug: order.slug,
-    desired: desiredOf(order),
+    desired: desiredStatusOf(order),
     grace_ms: deps.settings.stopGraceMs,
     spec: order.spec,
     default_disk_max_mib: order.default_disk_max_mib,
     volumes,
     // Only a start pulls: the secret goes no further than it must.
-    registry_auth: order.status === 'starting' ? await authOrNone(deps, order, found) : null,
+    registry_auth: order.status === 'starting' ? await registryAuthOrNull(deps, order, found) : null,
   }
 }
 
 /** A credential that can't be opened, as after a change of the sealing key, fails its own pull and no other run. */
-async function authOrNone(
+async function registryAuthOrNull(
   deps: SyncDeps,
   order: runs.RunOrder,
   found: FoundCredentials,
-): Promise<WantedRun['registry_auth']> {
+): Promise<DesiredRun['registry_auth']> {
   try {
     return await registryAuthOf(deps, order, found)
   } catch (error) {

@@ -5,10 +5,10 @@ import * as workerTokens from '../../store/workers/worker-tokens.ts'
 import type { ControlDeps } from '../deps.ts'
 
 /** How long a join token that names no other time can be used. */
-export const TOKEN_LIFE_MS = 24 * 3_600_000
+export const DEFAULT_TOKEN_LIFETIME_MS = 24 * 3_600_000
 
 /** A token that was just made; its text is in no table and can't be read again. */
-export type MadeWorkerToken = workerTokens.WorkerToken & { readonly token: string }
+export type CreatedWorkerToken = workerTokens.WorkerToken & { readonly token: string }
 
 /**
  * Makes the right of one machine to join as a worker, under `name` if that is given. For operators. Refuses a name that no
@@ -17,7 +17,7 @@ export type MadeWorkerToken = workerTokens.WorkerToken & { readonly token: strin
 export async function createWorkerToken(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'>,
   input: { readonly name: string | null; readonly lifeMs: number },
-): Promise<MadeWorkerToken> {
+): Promise<CreatedWorkerToken> {
   const { name, lifeMs } = input
   if (name !== null && !isWorkerName(name))
     throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })

@@ -2,7 +2,7 @@ import type { RunId, SandboxId } from '../ids.ts'
 import type { RunOutcome } from '../sandboxes/run.ts'
 
 /** What `decide` needs to know of a run that is wanted. */
-export type Wanted = {
+export type DesiredRunState = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly desired: 'running' | 'stopped'
@@ -10,7 +10,7 @@ export type Wanted = {
 }
 
 /** What `decide` needs to know of a run that the driver holds. */
-export type Held = {
+export type HeldRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly phase: 'starting' | 'running' | 'stopping' | 'ended'
@@ -29,7 +29,7 @@ export type WorkerAction =
  * but for a start that was cut short: it is begun anew. A run starts only when no other run of its sandbox is held: both
  * would write to one disk.
  */
-export function decide(wanted: readonly Wanted[], held: readonly Held[]): readonly WorkerAction[] {
+export function decide(wanted: readonly DesiredRunState[], held: readonly HeldRun[]): readonly WorkerAction[] {
   const wantedById = new Map(wanted.map((run) => [run.run_id, run]))
   const heldById = new Map(held.map((run) => [run.run_id, run]))
   const heldSandboxes = new Set(held.map((run) => run.sandbox_id))
@@ -39,7 +39,7 @@ export function decide(wanted: readonly Wanted[], held: readonly Held[]): readon
   const rest = wanted.flatMap((run): WorkerAction[] => {
     const { run_id, desired, grace_ms } = run
     const phase = heldById.get(run_id)?.phase
-    if (desired === 'running' && isCutShort(heldById.get(run_id)?.outcome)) return [{ kind: 'remove', run_id }]
+    if (desired === 'running' && isCancelledStart(heldById.get(run_id)?.outcome)) return [{ kind: 'remove', run_id }]
     // A run that is stopping may be so by a worker that died in the middle: asking again is harmless, not asking is for ever.
     if (desired === 'stopped')
       return phase === undefined || phase === 'ended' ? [] : [{ kind: 'stop', run_id, grace_ms }]
@@ -52,14 +52,14 @@ export function decide(wanted: readonly Wanted[], held: readonly Held[]): readon
  * What a worker says that it holds: runs that are to be stopped and were never begun, or were cut short, are over. It must
  * say so only then: until it knows that a stop is wanted, an answer may be on its way by which it begins them.
  */
-export function withStops<Run extends Held>(
-  wanted: readonly Wanted[],
+export function withStoppedRuns<Run extends HeldRun>(
+  wanted: readonly DesiredRunState[],
   held: readonly Run[],
-): readonly (Run | (Held & { readonly phase: 'ended' }))[] {
+): readonly (Run | (HeldRun & { readonly phase: 'ended' }))[] {
   const heldById = new Map(held.map((run) => [run.run_id, run]))
   const over = wanted.filter(({ run_id, desired }) => {
     const run = heldById.get(run_id)
-    return desired === 'stopped' && (run === undefined || isCutShort(run.outcome))
+    return desired === 'stopped' && (run === undefined || isCancelledStart(run.outcome))
   })
   const ids = new Set(over.map(({ run_id }) => run_id))
   const stops = over.map(
@@ -69,6 +69,6 @@ export function withStops<Run extends Held>(
 }
 
 /** Whether an end says only that the worker gave a start up, as it does when it shuts down: no failure of the sandbox. */
-export function isCutShort(outcome: RunOutcome | undefined): boolean {
+export function isCancelledStart(outcome: RunOutcome | undefined): boolean {
   return outcome?.kind === 'start_failed' && outcome.reason === 'cancelled'
 }

@@ -25,7 +25,7 @@ export type VolumeNeeds = {
 }
 
 /** What a worker offers beside room; many workers may offer the same. */
-export type WorkerOffer = {
+export type WorkerProfile = {
   readonly abilities: readonly string[]
   readonly storage: Pick<StorageReport, 'is_shared' | 'enforces_caps'> | null
   /** The images that need no pull there, in canonical spelling. */
@@ -33,7 +33,7 @@ export type WorkerOffer = {
 }
 
 /** A worker with what is free on it. */
-export type PlacementWorker = WorkerOffer & {
+export type PlacementWorker = WorkerProfile & {
   readonly id: WorkerId
   readonly free_vcpus: number
   readonly free_memory_mib: number
@@ -44,16 +44,16 @@ export const PLACEMENT_POLICIES = ['pack', 'spread'] as const
 export type PlacementPolicy = (typeof PLACEMENT_POLICIES)[number]
 
 /** Whether volumes can be reached from a worker, with their caps in force. */
-export function canHold(
-  { id, storage }: { readonly id: WorkerId; readonly storage: WorkerOffer['storage'] },
+export function canReachVolumes(
+  { id, storage }: { readonly id: WorkerId; readonly storage: WorkerProfile['storage'] },
   needs: VolumeNeeds,
 ): boolean {
-  return canKeep(storage, needs) && needs.homes.every((home) => home === id)
+  return storageSatisfies(storage, needs) && needs.homes.every((home) => home === id)
 }
 
-/** The part of `canHold` that is the same for all workers with such a storage. */
-export function canKeep(
-  storage: WorkerOffer['storage'],
+/** The part of `canReachVolumes` that is the same for all workers with such a storage. */
+export function storageSatisfies(
+  storage: WorkerProfile['storage'],
   needs: Pick<VolumeNeeds, 'needs_shared' | 'needs_caps'>,
 ): boolean {
   if (storage === null) return false
@@ -62,7 +62,7 @@ export function canKeep(
 }
 
 /** The one worker where a run can run, because its disk or its volumes lie there; null: any. One that is torn has several. */
-export function homesOf({
+export function homeWorkersOf({
   home_worker_id,
   volumes,
 }: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): ReadonlySet<WorkerId> {
@@ -73,6 +73,6 @@ export function homesOf({
  * Whether a run can be placed nowhere, whatever room there is: its volumes, or its volumes and its writable layer, lie on
  * different workers.
  */
-export function isTorn(request: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): boolean {
-  return homesOf(request).size > 1
+export function hasConflictingHomes(request: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): boolean {
+  return homeWorkersOf(request).size > 1
 }

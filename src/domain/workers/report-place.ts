@@ -1,5 +1,5 @@
 /** Where a worker's report stands among all of that worker: reports may arrive in any order, however late. */
-export type ReportPlace = {
+export type ReportPosition = {
   /** A UUIDv7 of one life of the worker's process, in lower case; later lives have greater ones. */
   readonly life: string
   /** Counts up within a life. */
@@ -7,6 +7,6 @@ export type ReportPlace = {
 }
 
 /** Whether a report was made after another one of the same worker. */
-export function isLater(report: ReportPlace, than: ReportPlace): boolean {
+export function isLaterReport(report: ReportPosition, than: ReportPosition): boolean {
   return report.life === than.life ? report.seq > than.seq : report.life > than.life
 }

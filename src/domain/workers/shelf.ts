@@ -5,17 +5,17 @@
  */
 
 /** What is free on a worker now. */
-export type Room = { free_vcpus: number; free_memory_mib: number }
+export type FreeCapacity = { free_vcpus: number; free_memory_mib: number }
 
 /** What a request takes. */
-export type Size = { readonly vcpus: number; readonly memory_mib: number }
+export type RequestedCapacity = { readonly vcpus: number; readonly memory_mib: number }
 
 /** Workers in the order of their room. */
-export type Shelf<Worker extends Room> = {
+export type CapacityBuckets<Worker extends FreeCapacity> = {
   add(worker: Worker, cell: number): void
   remove(worker: Worker, cell: number): void
   /** A worker with room for the size: of a lowest level of free memory, or of a highest; null when there is none. */
-  find(size: Size, from: 'least' | 'most'): Worker | null
+  find(size: RequestedCapacity, from: 'least' | 'most'): Worker | null
 }
 
 /** Steps of free memory for each doubling: within a step workers count as equally full. */
@@ -39,16 +39,16 @@ function vcpuLevel(vcpus: number): number {
 }
 
 /** The cell in which a worker with this room belongs. */
-export function cellOf({ free_vcpus, free_memory_mib }: Room): number {
+export function bucketOf({ free_vcpus, free_memory_mib }: FreeCapacity): number {
   return memoryLevel(free_memory_mib) * VCPU_LEVELS + vcpuLevel(free_vcpus)
 }
 
 /** `most` is what no worker of the cell has more of; it may be above what they have. */
-type Cell<Worker> = { readonly workers: Set<Worker>; most: Room }
+type Bucket<Worker> = { readonly workers: Set<Worker>; most: FreeCapacity }
 
 /** Makes an empty shelf. */
-export function makeShelf<Worker extends Room>(): Shelf<Worker> {
-  const cells = new Map<number, Cell<Worker>>()
+export function makeCapacityBuckets<Worker extends FreeCapacity>(): CapacityBuckets<Worker> {
+  const cells = new Map<number, Bucket<Worker>>()
   /** For each level of memory, the levels of vcpus that have workers, as two words of bits. */
   const low = new Uint32Array(MEMORY_LEVELS)
   const high = new Uint32Array(MEMORY_LEVELS)
@@ -60,7 +60,7 @@ export function makeShelf<Worker extends Room>(): Shelf<Worker> {
     words[row] = isThere ? (words[row] ?? 0) | bit : (words[row] ?? 0) & ~bit
   }
 
-  const findIn = (cell: number, size: Size): Worker | null => {
+  const findIn = (cell: number, size: RequestedCapacity): Worker | null => {
     const found = cells.get(cell)
     if (found === undefined || found.most.free_vcpus < size.vcpus || found.most.free_memory_mib < size.memory_mib)
       return null
@@ -75,7 +75,7 @@ export function makeShelf<Worker extends Room>(): Shelf<Worker> {
   }
 
   /** `from` goes for vcpus, too: of equally full workers the one with the fewest left, or with the most. */
-  const findInRow = (row: number, size: Size, from: 'least' | 'most'): Worker | null => {
+  const findInRow = (row: number, size: RequestedCapacity, from: 'least' | 'most'): Worker | null => {
     const first = vcpuLevel(size.vcpus)
     let [lower, upper] = [low[row] ?? 0, high[row] ?? 0]
     while (lower !== 0 || upper !== 0) {

@@ -3,10 +3,10 @@ import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { WebSocket } from 'ws'
 import { SyncInput } from '../../contract/workers/sync-input.ts'
 import {
-  ASKED_HEADER,
+  STREAM_PURPOSE_HEADER,
   STAND_BY_HOLD_MS,
   STAND_BY_PATH,
-  type StreamAsked,
+  type StreamPurpose,
   type SyncAnswer,
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
@@ -16,7 +16,7 @@ import type { Tickets } from '../../control/workers/worker-sync.ts'
 import { authenticateWorker } from '../../control/workers/worker-join.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { isLater, type ReportPlace } from '../../domain/workers/report-place.ts'
+import { isLaterReport, type ReportPosition } from '../../domain/workers/report-place.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import { once } from '../../lib/once.ts'
@@ -32,9 +32,9 @@ import type { UpgradeRoute } from '../server/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/validate.ts'
 
 /** How workers are known; without rates, guesses are not counted. */
-type GateDeps = { readonly control: ControlDeps; readonly rates?: StrangerRates }
-export type WorkerRouteDeps = GateDeps & { readonly relay: Relay<StreamAsked, WebSocket> }
-export type SyncRouteDeps = GateDeps & {
+type AuthenticationDeps = { readonly control: ControlDeps; readonly rates?: StrangerRates }
+export type WorkerRouteDeps = AuthenticationDeps & { readonly relay: Relay<StreamPurpose, WebSocket> }
+export type SyncRouteDeps = AuthenticationDeps & {
   readonly tickets: Tickets
   /** What is known of the server processes that live. */
   readonly replicas: { readonly urls: readonly string[] }
@@ -47,7 +47,7 @@ const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
 const STRANGER_LIMIT_BYTES = 16 * 1024
 
 /** A sync that is being served. */
-type Held = ReportPlace & {
+type Held = ReportPosition & {
   readonly release: AbortController
   readonly answered: Promise<void>
 }
@@ -66,7 +66,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
     takeUnreadBodies(app)
     const onRequest = async (request: FastifyRequest): Promise<void> => {
       // Most syncs are small, and who sent them is found out together with what they say.
-      if (!isSmall(request.headers)) await workerOf(deps, senderOf(request))
+      if (!isSmall(request.headers)) await authenticateSender(deps, senderOf(request))
     }
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
       const { authorization } = request.headers
@@ -74,16 +74,16 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
       let report: SyncRequest | null = null
       const read = async (): Promise<SyncRequest> => {
         if (report !== null) return report
-        const worker = await workerOf(deps, senderOf(request))
+        const worker = await authenticateSender(deps, senderOf(request))
         report = reportOf(parse(parseJsonRequest(request, body)), worker)
         return report
       }
-      const sync = await place({ credential: credentialIn(authorization), body, read })
+      const sync = await place({ credential: bearerCredentialIn(authorization), body, read })
       const { worker, life, seq } = sync
       const { promise: answered, resolve } = Promise.withResolvers<void>()
       const mine = { life, seq, release: new AbortController(), answered }
       const earlier = held.get(worker)
-      if (earlier !== undefined && isLater(earlier, mine)) mine.release.abort(new Error('overtaken'))
+      if (earlier !== undefined && isLaterReport(earlier, mine)) mine.release.abort(new Error('overtaken'))
       else held.set(worker, mine)
       const onTaken = once(() => {
         reply.hijack()
@@ -125,13 +125,13 @@ export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
     path: STAND_BY_PATH,
     handle: async (upgrade) => {
       const { address, headers } = upgrade
-      const worker = await workerOf(deps, { address, authorization: headers.authorization })
+      const worker = await authenticateSender(deps, { address, authorization: headers.authorization })
       const begun = new AbortController()
       const withdraw = relay.addStandby(worker, async (asked) => {
         begun.abort()
         try {
           const text = Buffer.from(JSON.stringify(asked)).toString('base64url')
-          return await upgrade.accept({ [ASKED_HEADER]: text })
+          return await upgrade.accept({ [STREAM_PURPOSE_HEADER]: text })
         } catch (error) {
           control.log.debug({ err: error }, 'a worker that stood by was gone')
           return null
@@ -152,7 +152,7 @@ export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
     path: '/worker/v1/streams/{ticket}',
     handle: async (upgrade) => {
       const { address, headers } = upgrade
-      const worker = await workerOf(deps, { address, authorization: headers.authorization })
+      const worker = await authenticateSender(deps, { address, authorization: headers.authorization })
       const ticket = upgrade.params['ticket'] ?? ''
       if (!relay.hasTicket(worker, ticket))
         throw new Problem('not_found', { message: 'the ticket is over or not this worker’s' })
@@ -162,7 +162,7 @@ export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
   }
 }
 
-function credentialIn(authorization: string | undefined): string | null {
+function bearerCredentialIn(authorization: string | undefined): string | null {
   return /^Bearer (\S{1,512})$/.exec(authorization ?? '')?.[1] ?? null
 }
 
@@ -170,8 +170,8 @@ function isSmall({ authorization, 'content-length': length }: IncomingHttpHeader
   return authorization !== undefined && length !== undefined && Number(length) <= STRANGER_LIMIT_BYTES
 }
 
-async function workerOf({ control, rates }: GateDeps, sender: Sender): Promise<WorkerId> {
-  const credential = credentialIn(sender.authorization)
+async function authenticateSender({ control, rates }: AuthenticationDeps, sender: Sender): Promise<WorkerId> {
+  const credential = bearerCredentialIn(sender.authorization)
   const address = rateLimitAddress(sender.address)
   const onStranger = (): void => rates?.refuseStranger(address)
   const worker = credential === null ? null : await authenticateWorker(control, credential, onStranger)

@@ -3,7 +3,7 @@ import type { VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** A worker as an identity. */
-export type KnownWorker = {
+export type WorkerIdentity = {
   readonly id: WorkerId
   readonly name: string
   readonly credential_sha256: Buffer
@@ -14,14 +14,14 @@ export type KnownWorker = {
 const KNOWN = 'id, name, credential_sha256, lease_expires_at, removed_at'
 
 /** The worker with this id. */
-export async function find(q: Queryable, id: WorkerId): Promise<KnownWorker | null> {
-  const { rows } = await q.query<KnownWorker>({ text: `SELECT ${KNOWN} FROM workers WHERE id = $1`, values: [id] })
+export async function find(q: Queryable, id: WorkerId): Promise<WorkerIdentity | null> {
+  const { rows } = await q.query<WorkerIdentity>({ text: `SELECT ${KNOWN} FROM workers WHERE id = $1`, values: [id] })
   return rows[0] ?? null
 }
 
 /** The worker that has this credential now, or had it when it was removed. */
-export async function findByCredential(q: Queryable, credentialSha256: Buffer): Promise<KnownWorker | null> {
-  const { rows } = await q.query<KnownWorker>({
+export async function findByCredential(q: Queryable, credentialSha256: Buffer): Promise<WorkerIdentity | null> {
+  const { rows } = await q.query<WorkerIdentity>({
     text: `SELECT ${KNOWN} FROM workers WHERE credential_sha256 = $1 ORDER BY removed_at DESC NULLS FIRST LIMIT 1`,
     values: [credentialSha256],
   })
@@ -42,8 +42,8 @@ export async function insert(
 }
 
 /** The worker that has a name now, locked until the transaction ends, or null. */
-export async function lockNamed(tx: Queryable, name: string): Promise<KnownWorker | null> {
-  const { rows } = await tx.query<KnownWorker>({
+export async function lockNamed(tx: Queryable, name: string): Promise<WorkerIdentity | null> {
+  const { rows } = await tx.query<WorkerIdentity>({
     text: `SELECT ${KNOWN} FROM workers WHERE name = $1 AND removed_at IS NULL FOR UPDATE`,
     values: [name],
   })
@@ -132,7 +132,7 @@ const GONE = `SELECT w.id FROM workers w WHERE w.removed_at IS NOT NULL AND coal
   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`
 
 /** Has sandboxes whose writable layer lay on a worker that is gone begin anew elsewhere. Answers how many. */
-export async function freeSandboxes(tx: Queryable, now: Date, limit: number): Promise<number> {
+export async function detachSandboxes(tx: Queryable, now: Date, limit: number): Promise<number> {
   const { rowCount } = await tx.query({
     name: 'fleet.freeSandboxes',
     text: `UPDATE sandboxes SET home_worker_id = NULL WHERE id IN (
@@ -143,7 +143,7 @@ export async function freeSandboxes(tx: Queryable, now: Date, limit: number): Pr
 }
 
 /** Volumes whose only home is a worker that is gone, locked until the transaction ends. */
-export async function lockHomeless(tx: Queryable, now: Date, limit: number): Promise<readonly VolumeId[]> {
+export async function lockVolumesOfGoneWorkers(tx: Queryable, now: Date, limit: number): Promise<readonly VolumeId[]> {
   const { rows } = await tx.query<{ readonly id: VolumeId }>({
     name: 'fleet.lockHomeless',
     text: `SELECT v.id FROM (${GONE}) g JOIN volumes v ON v.home_worker_id = g.id LIMIT $2 FOR NO KEY UPDATE OF v SKIP LOCKED`,
@@ -153,7 +153,7 @@ export async function lockHomeless(tx: Queryable, now: Date, limit: number): Pro
 }
 
 /** Has volumes that the caller has locked begin anew: their next use gives them a home; one that is to be deleted can be. */
-export async function freeVolumes(tx: Queryable, ids: readonly VolumeId[]): Promise<void> {
+export async function detachVolumes(tx: Queryable, ids: readonly VolumeId[]): Promise<void> {
   await tx.query({
     name: 'fleet.freeVolumes',
     text: `UPDATE volumes SET home_worker_id = NULL, used_bytes = NULL WHERE id = ANY($1::uuid[])`,

@@ -6,14 +6,14 @@
 import type { Queryable } from '../postgres/database.ts'
 
 /** A lead as it stands; `holder` is null once it was given up. */
-export type Lead = { readonly holder: string | null; readonly epoch: number; readonly beats: number }
+export type LeadRow = { readonly holder: string | null; readonly epoch: number; readonly beats: number }
 
 /** The right of one process, until another one takes the lead. */
-export type Mandate = { readonly name: string; readonly holder: string; readonly epoch: number }
+export type LeadTerm = { readonly name: string; readonly holder: string; readonly epoch: number }
 
 /** The lead of this name, or null while nobody ever had it. */
-export async function look(q: Queryable, name: string): Promise<Lead | null> {
-  const { rows } = await q.query<Lead>({
+export async function find(q: Queryable, name: string): Promise<LeadRow | null> {
+  const { rows } = await q.query<LeadRow>({
     name: 'leads.look',
     text: 'SELECT holder, epoch, beats FROM leads WHERE name = $1',
     values: [name],
@@ -25,9 +25,9 @@ export async function look(q: Queryable, name: string): Promise<Lead | null> {
  * Takes the lead if it is still as `seen`; answers the new epoch, or null when somebody was faster. It waits for the
  * transactions that `holds` has let through.
  */
-export async function take(
+export async function acquire(
   q: Queryable,
-  { name, holder, seen }: { readonly name: string; readonly holder: string; readonly seen: Lead | null },
+  { name, holder, seen }: { readonly name: string; readonly holder: string; readonly seen: LeadRow | null },
 ): Promise<number | null> {
   const statement =
     seen === null
@@ -46,7 +46,7 @@ export async function take(
 }
 
 /** Says that the holder lives; false when the lead is no longer its own. */
-export async function beat(q: Queryable, { name, holder, epoch }: Mandate): Promise<boolean> {
+export async function renew(q: Queryable, { name, holder, epoch }: LeadTerm): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'leads.beat',
     text: 'UPDATE leads SET beats = beats + 1 WHERE name = $1 AND holder = $2 AND epoch = $3',
@@ -59,7 +59,7 @@ export async function beat(q: Queryable, { name, holder, epoch }: Mandate): Prom
  * Whether the lead is still the holder's, and stays so until the transaction ends. The row is locked as a foreign key
  * locks it: a beat goes past, the next holder waits.
  */
-export async function holds(tx: Queryable, { name, holder, epoch }: Mandate): Promise<boolean> {
+export async function lockIfHeld(tx: Queryable, { name, holder, epoch }: LeadTerm): Promise<boolean> {
   const { rowCount } = await tx.query({
     name: 'leads.holds',
     text: 'SELECT FROM leads WHERE name = $1 AND holder = $2 AND epoch = $3 FOR KEY SHARE',
@@ -69,7 +69,7 @@ export async function holds(tx: Queryable, { name, holder, epoch }: Mandate): Pr
 }
 
 /** Gives the lead up, so that the next one need not wait for the lease. May be repeated. */
-export async function giveUp(q: Queryable, { name, holder, epoch }: Mandate): Promise<void> {
+export async function release(q: Queryable, { name, holder, epoch }: LeadTerm): Promise<void> {
   await q.query({
     text: 'UPDATE leads SET holder = NULL, epoch = epoch + 1 WHERE name = $1 AND holder = $2 AND epoch = $3',
     values: [name, holder, epoch],

@@ -13,10 +13,10 @@ export type Replica = {
 }
 
 /** A row as it was read; `seen_at` is another one after each renewal. */
-export type SeenReplica = Replica & { readonly seen_at: Date }
+export type ReplicaRow = Replica & { readonly seen_at: Date }
 
 /** Writes a process down, or that it lives still. May be repeated. */
-export async function renew(q: Queryable, replica: SeenReplica): Promise<void> {
+export async function renew(q: Queryable, replica: ReplicaRow): Promise<void> {
   const { id, url, version, schema_version, started_at, seen_at } = replica
   await q.query({
     name: 'replicas.renew',
@@ -27,8 +27,8 @@ export async function renew(q: Queryable, replica: SeenReplica): Promise<void> {
 }
 
 /** The first `limit` processes in the order in which they started. */
-export async function list(q: Queryable, limit: number): Promise<readonly SeenReplica[]> {
-  const { rows } = await q.query<SeenReplica>({
+export async function list(q: Queryable, limit: number): Promise<readonly ReplicaRow[]> {
+  const { rows } = await q.query<ReplicaRow>({
     name: 'replicas.list',
     text: `SELECT id, url, version, schema_version, started_at, seen_at FROM replicas ORDER BY started_at, id LIMIT $1`,
     values: [limit],
@@ -37,7 +37,7 @@ export async function list(q: Queryable, limit: number): Promise<readonly SeenRe
 }
 
 /** Takes a process off, unless it was renewed after it was read. May be repeated. */
-export async function remove(q: Queryable, { id, seen_at }: Pick<SeenReplica, 'id' | 'seen_at'>): Promise<void> {
+export async function remove(q: Queryable, { id, seen_at }: Pick<ReplicaRow, 'id' | 'seen_at'>): Promise<void> {
   await q.query({ text: 'DELETE FROM replicas WHERE id = $1 AND seen_at = $2', values: [id, seen_at] })
 }
 

@@ -9,18 +9,18 @@ import type { Queryable } from '../postgres/database.ts'
 import { NEEDS_OF_VOLUMES } from '../volumes/volume-mounts.ts'
 
 /** A worker that may get runs. */
-export type Room = {
+export type WorkerCapacity = {
   readonly id: WorkerId
   readonly name: string
   readonly free_vcpus: number
   readonly free_memory_mib: number
-  /** The name of what it offers beside room: see `offers`. */
+  /** The name of what it offers beside room: see `workerProfiles`. */
   readonly offer: string
 }
 
 /** The workers that may get runs at `now`: their lease holds, and they are neither drained nor removed. */
-export async function free(q: Queryable, now: Date): Promise<readonly Room[]> {
-  const { rows } = await q.query<Room>({
+export async function listFree(q: Queryable, now: Date): Promise<readonly WorkerCapacity[]> {
+  const { rows } = await q.query<WorkerCapacity>({
     name: 'rooms.free',
     text: `SELECT w.id, w.name, w.offer, (w.vcpus - coalesce(u.vcpus, 0))::integer AS free_vcpus,
              (w.memory_mib - coalesce(u.memory_mib, 0))::integer AS free_memory_mib
@@ -36,16 +36,16 @@ export async function free(q: Queryable, now: Date): Promise<readonly Room[]> {
 const MAY_GET_RUNS = 'w.draining_since IS NULL AND w.removed_at IS NULL'
 
 /** What workers offer beside room. */
-export type Offer = {
+export type WorkerProfileRow = {
   readonly offer: string
   readonly driver: DriverReport | null
   readonly storage: StorageReport | null
 }
 
 /** What these names of offers stand for, as far as a worker still offers it. */
-export async function offers(q: Queryable, names: readonly string[]): Promise<readonly Offer[]> {
+export async function workerProfiles(q: Queryable, names: readonly string[]): Promise<readonly WorkerProfileRow[]> {
   if (names.length === 0) return []
-  const { rows } = await q.query<Offer>({
+  const { rows } = await q.query<WorkerProfileRow>({
     name: 'rooms.offers',
     text: `SELECT DISTINCT ON (offer) offer, driver, storage FROM workers WHERE offer = ANY($1::text[]) ORDER BY offer`,
     values: [names],
@@ -54,14 +54,14 @@ export async function offers(q: Queryable, names: readonly string[]): Promise<re
 }
 
 /** What a run would take of a worker. */
-export type Taking = { readonly worker_id: WorkerId; readonly vcpus: number; readonly memory_mib: number }
+export type Reservation = { readonly worker_id: WorkerId; readonly vcpus: number; readonly memory_mib: number }
 
 /**
  * Answers of each taking, in order, whether its worker has that much left beside those before it, and may get runs. The
  * workers stay locked until the transaction ends, so that whoever else takes of them sees what was taken here: this, not
  * the picture that a placement was chosen by, is why a worker never gets more than it has.
  */
-export async function reserve(tx: Queryable, takings: readonly Taking[], now: Date): Promise<readonly boolean[]> {
+export async function reserve(tx: Queryable, takings: readonly Reservation[], now: Date): Promise<readonly boolean[]> {
   const ids = [...new Set(takings.map(({ worker_id }) => worker_id))]
   const { rows: workers } = await tx.query<{ readonly id: WorkerId; vcpus: number; memory_mib: number }>({
     name: 'rooms.lock',
@@ -70,14 +70,14 @@ export async function reserve(tx: Queryable, takings: readonly Taking[], now: Da
     values: [ids, now],
   })
   // A statement of its own, after the lock was had: it sees what the holder before has committed.
-  const { rows: taken } = await tx.query<Taking>({
+  const { rows: taken } = await tx.query<Reservation>({
     name: 'rooms.taken',
     text: `SELECT worker_id, sum(vcpus)::integer AS vcpus, sum(memory_mib)::integer AS memory_mib FROM runs
            WHERE worker_id = ANY($1::uuid[]) AND ended_at IS NULL GROUP BY worker_id`,
     values: [workers.map(({ id }) => id)],
   })
   const left = new Map(workers.map((worker) => [worker.id, { ...worker }]))
-  const take = ({ worker_id, vcpus, memory_mib }: Taking): boolean => {
+  const take = ({ worker_id, vcpus, memory_mib }: Reservation): boolean => {
     const worker = left.get(worker_id)
     if (worker === undefined) return false
     worker.vcpus -= vcpus
@@ -97,15 +97,15 @@ export async function reserve(tx: Queryable, takings: readonly Taking[], now: Da
 }
 
 /** Whether runs need a place, by what is known of them: `new` ones were looked at by no pass yet. */
-export type Demand = { readonly has_new: boolean; readonly has_waiting: boolean }
+export type PendingKinds = { readonly has_new: boolean; readonly has_waiting: boolean }
 
 const IS_PENDING = 'r.ended_at IS NULL AND r.worker_id IS NULL'
 const IS_NEW = `${IS_PENDING} AND r.waits_since IS NULL`
 const IS_WAITING = `${IS_PENDING} AND r.waits_since IS NOT NULL`
 
 /** Whether runs need a place. */
-export async function demand(q: Queryable): Promise<Demand> {
-  const { rows } = await q.query<Demand>({
+export async function pendingKinds(q: Queryable): Promise<PendingKinds> {
+  const { rows } = await q.query<PendingKinds>({
     name: 'rooms.demand',
     text: `SELECT EXISTS (SELECT 1 FROM runs r WHERE ${IS_NEW}) AS has_new,
              EXISTS (SELECT 1 FROM runs r WHERE ${IS_WAITING}) AS has_waiting`,
@@ -179,7 +179,7 @@ export type WaitingRun = PendingRun & {
 }
 
 /** The waiting run of a sandbox, or null. At most `countMost` and one more are counted. */
-export async function waitingOf(q: Queryable, sandbox: SandboxId, countMost: number): Promise<WaitingRun | null> {
+export async function findWaiting(q: Queryable, sandbox: SandboxId, countMost: number): Promise<WaitingRun | null> {
   const { rows } = await q.query<WaitingRun>({
     name: 'rooms.waitingOf',
     text: `WITH mine AS (SELECT r.id, r.opened_at FROM runs r WHERE r.sandbox_id = $1 AND ${IS_WAITING})

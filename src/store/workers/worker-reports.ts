@@ -5,14 +5,14 @@ import { PRINT } from './still-workers.ts'
 import { IS_LATER, type Renewal, type WorkerReport } from './workers.ts'
 
 /** What a worker says of itself that is new, and of its volumes nothing. */
-export type PlainReport = Omit<WorkerReport, 'now' | 'leaseExpiresAt'> & {
+export type BatchedReport = Omit<WorkerReport, 'now' | 'leaseExpiresAt'> & {
   readonly worker_id: WorkerId
   /** Sandboxes whose writable layer lies there and that do not run. */
   readonly resting: readonly SandboxId[]
 }
 
 /** What became of a report, with what it is to be compared with. */
-export type TakenPlainReport = Renewal & {
+export type RecordedReportRow = Renewal & {
   readonly worker_id: WorkerId
   /** Whether a volume that is to be deleted was never held there, as far as the worker has told. */
   readonly has_emptied: boolean
@@ -28,8 +28,8 @@ export type TakenPlainReport = Renewal & {
  * each of which is in one report; those without a row were overtaken or removed. A fleet that comes back after a restart
  * sends 10,000 reports at once, and its leases must not end meanwhile.
  */
-export function taking(
-  reports: readonly PlainReport[],
+export function recording(
+  reports: readonly BatchedReport[],
   lease: { readonly now: Date; readonly expiresAt: Date },
 ): Statement {
   return {
@@ -64,6 +64,6 @@ export function taking(
   }
 }
 
-function asRecord({ worker_id, life, seq, capacity, driver, storage, resting }: PlainReport): object {
+function asRecord({ worker_id, life, seq, capacity, driver, storage, resting }: BatchedReport): object {
   return { worker_id, life, seq, ...capacity, driver, storage, is_shared: storage.is_shared, resting }
 }

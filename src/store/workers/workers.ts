@@ -1,6 +1,6 @@
 import type { Capacity, DriverReport, StorageReport } from '../../domain/sandboxes/run.ts'
 import type { WorkerId } from '../../domain/ids.ts'
-import type { ReportPlace } from '../../domain/workers/report-place.ts'
+import type { ReportPosition } from '../../domain/workers/report-place.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** A worker with what it offers and what its open runs take. */
@@ -47,7 +47,7 @@ export async function findByCredentials(
 }
 
 /** What a worker's sync says of the worker itself. */
-export type WorkerReport = ReportPlace & {
+export type WorkerReport = ReportPosition & {
   readonly capacity: Capacity
   readonly driver: DriverReport
   readonly storage: StorageReport
@@ -103,7 +103,7 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
 }
 
 /** Whether the last report of a worker that was taken in is of a later life than this. */
-export async function isOutlived(q: Queryable, id: WorkerId, life: string): Promise<boolean> {
+export async function isSuperseded(q: Queryable, id: WorkerId, life: string): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'workers.isOutlived',
     text: 'SELECT FROM workers WHERE id = $1 AND life > $2',
@@ -113,7 +113,7 @@ export async function isOutlived(q: Queryable, id: WorkerId, life: string): Prom
 }
 
 /** The workers whose lease holds at `now`, with what is taken of them. */
-export async function live(q: Queryable, now: Date): Promise<readonly WorkerRow[]> {
+export async function listLive(q: Queryable, now: Date): Promise<readonly WorkerRow[]> {
   const { rows } = await q.query<WorkerRow>({
     name: 'workers.live',
     text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver, w.storage, w.draining_since IS NOT NULL AS is_draining,
@@ -137,7 +137,7 @@ export type SilentWorker = {
 }
 
 /** Workers that hold open runs and whose lease ends before `deadline`. */
-export async function silent(q: Queryable, deadline: Date): Promise<readonly SilentWorker[]> {
+export async function listSilent(q: Queryable, deadline: Date): Promise<readonly SilentWorker[]> {
   const { rows } = await q.query<SilentWorker>({
     name: 'workers.silent',
     text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed, w.life, w.report_seq
@@ -159,7 +159,7 @@ export async function isSilentSince(tx: Queryable, { id, life, report_seq }: Sil
 }
 
 /** How every worker that ever said so keeps volumes. */
-export async function storages(
+export async function listStorages(
   q: Queryable,
 ): Promise<readonly { readonly id: WorkerId; readonly storage: StorageReport }[]> {
   const { rows } = await q.query<{ readonly id: WorkerId; readonly storage: StorageReport }>({
@@ -170,7 +170,7 @@ export async function storages(
 }
 
 /** The abilities of every worker that ever said its own; one that is away now may come back for what waits. */
-export async function abilitiesOffered(q: Queryable): Promise<readonly (readonly string[])[]> {
+export async function listAbilities(q: Queryable): Promise<readonly (readonly string[])[]> {
   const { rows } = await q.query<{ readonly abilities: readonly string[] }>({
     name: 'workers.abilitiesOffered',
     text: `SELECT DISTINCT driver -> 'abilities' AS abilities FROM workers WHERE driver IS NOT NULL AND removed_at IS NULL`,

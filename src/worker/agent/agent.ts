@@ -5,13 +5,13 @@
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import {
   WORKER_PROTOCOL_VERSION,
-  type SeenRun,
+  type ObservedRun,
   type StreamTicket,
   type SyncAnswer,
   type SyncRequest,
-  type WantedRun,
+  type DesiredRun,
 } from '../../contract/workers/worker-protocol.ts'
-import { decide, withStops } from '../../domain/workers/decide.ts'
+import { decide, withStoppedRuns } from '../../domain/workers/decide.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
@@ -26,7 +26,7 @@ import type { SandboxLogs } from '../logs/logs.ts'
 import { keepStandingBy } from './stand-by.ts'
 import { makeSteps } from './steps.ts'
 import { beginStream, type StreamDeps, type StreamRequest } from './streams.ts'
-import { makeVolumeDuty } from './volume-duty.ts'
+import { makeVolumeReconciler } from './volume-duty.ts'
 import type { VolumeKey, VolumeStorage } from '../volumes/storage.ts'
 
 export type AgentDeps = {
@@ -86,7 +86,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   let appliedSeq = 0
   const inFlight = new Map<number, AbortController>()
   let hasNews = true
-  let wanted: readonly WantedRun[] | null = null
+  let wanted: readonly DesiredRun[] | null = null
   let wantedVersion: string | null = null
   const discards = makeDiscards(deps, signal)
   const lease = deps.lease ?? makeLease(clock)
@@ -114,7 +114,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     },
     signal,
   )
-  const duty = makeVolumeDuty(
+  const duty = makeVolumeReconciler(
     { storage: deps.storage, clock, log, sampleMs: deps.storageSampleMs, onNews: noteNews },
     signal,
   )
@@ -130,11 +130,11 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
   }
 
   /** All that the driver holds, the starts that it does not list yet, and stops of what was never begun. */
-  const look = async (): Promise<readonly SeenRun[]> => {
+  const look = async (): Promise<readonly ObservedRun[]> => {
     const listed = await driver.list()
     const known = new Set(listed.map(({ run_id }) => run_id))
-    const held = [...listed, ...steps.starting().filter(({ run_id }) => !known.has(run_id))]
-    return withStops(wanted ?? [], held)
+    const held = [...listed, ...steps.startingRuns().filter(({ run_id }) => !known.has(run_id))]
+    return withStoppedRuns(wanted ?? [], held)
   }
 
   const report = async (): Promise<SyncRequest> => {
@@ -200,11 +200,11 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     const open = new Set(answer.streams.map(({ ticket }) => ticket))
     for (const ticket of request.dialled) if (!open.has(ticket)) dialled.delete(ticket)
     for (const stream of answer.streams) dial(stream)
-    discards.take(answer.discard)
-    duty.take(request, answer)
+    discards.setPending(answer.discard)
+    duty.apply(request, answer)
     await act().catch(reportBlindness)
     // While these last, every answer asks for the same: waiting for them keeps the worker from asking over and over.
-    await Promise.all([removeVolumes(answer.discard_volumes), discards.rest(RETRY_MS)])
+    await Promise.all([removeVolumes(answer.discard_volumes), discards.waitUntilDone(RETRY_MS)])
   }
 
   const removeVolumes = async (volumes: readonly VolumeKey[]): Promise<void> => {
@@ -236,7 +236,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     }
   }
 
-  const beginSteps = (held: readonly SeenRun[]): void => {
+  const beginSteps = (held: readonly ObservedRun[]): void => {
     if (wanted === null) return
     const orders = new Map(wanted.map((run) => [run.run_id, run]))
     for (const sandbox of discards.ready(held))
@@ -246,7 +246,7 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
       if (kind === 'start' && fence.isUp()) continue // an answer that comes late wants what was called lost meanwhile
       const order = orders.get(run_id)
       if (kind !== 'start') steps.cancelStart(run_id)
-      const starting: SeenRun | null =
+      const starting: ObservedRun | null =
         kind === 'start' && order !== undefined ? { run_id, sandbox_id: order.sandbox_id, phase: 'starting' } : null
       steps.begin({ id: run_id, starting, work: (abort) => perform(driver, action, order, abort) })
     }
@@ -288,6 +288,6 @@ function makeAgent(deps: AgentDeps, firstProbe: Probe, signal: AbortSignal) {
     keepProbing: () => keepProbing(deps, (found) => (probe = found), signal),
     keepFenced: () => fence.keep(destroyAll, signal),
     /** Lets what is under way come to its end; a start that takes longer is begun again by the next life. */
-    settle: () => steps.settle(SETTLE_MS),
+    settle: () => steps.waitUntilIdle(SETTLE_MS),
   }
 }

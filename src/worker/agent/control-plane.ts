@@ -1,15 +1,15 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { WebSocket } from 'ws'
 import {
-  ASKED_HEADER,
+  STREAM_PURPOSE_HEADER,
   STAND_BY_HOLD_MS,
   STAND_BY_PATH,
   SYNC_HOLD_MS,
-  type StreamAsked,
+  type StreamPurpose,
   type SyncAnswer,
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
-import { problemIn } from './problem-in.ts'
+import { parseProblem } from './problem-in.ts'
 import { makeReplicaUrls } from './replica-urls.ts'
 
 /**
@@ -26,18 +26,18 @@ export interface ControlPlane {
    * Dials in with a ticket, at its URL, and resolves with a paused WebSocket; the signal ends the dialling, not the
    * connection. Rejects when the ticket is over or not this worker's.
    */
-  dial(ticket: Dialled, signal: AbortSignal): Promise<WebSocket>
+  dial(ticket: DialTarget, signal: AbortSignal): Promise<WebSocket>
   /** The URLs to stand by at; absent where there is one only. */
   readonly urls?: () => readonly string[]
   /**
    * Stands by for a stream and resolves, with a paused WebSocket, once one is wanted. Rejects when the control plane can't
    * be reached, or has wanted none for `STAND_BY_HOLD_MS`: then it is asked again.
    */
-  standBy(signal: AbortSignal, url?: string): Promise<{ readonly asked: StreamAsked; readonly socket: WebSocket }>
+  standBy(signal: AbortSignal, url?: string): Promise<{ readonly asked: StreamPurpose; readonly socket: WebSocket }>
 }
 
 /** Of a ticket what dialling needs. */
-export type Dialled = { readonly ticket: string; readonly url?: string | undefined }
+export type DialTarget = { readonly ticket: string; readonly url?: string | undefined }
 
 /** The control plane removed this worker for good: what it runs was given away, and it may not come back as the same one. */
 export class WorkerRemoved extends Error {}
@@ -48,7 +48,7 @@ const SYNC_SLACK_MS = 7_000
  * How long a sync may be without a sign, where another server process can be tried: so that three that are stopped, one
  * after the other, cost less than the lease (`SELF_FENCE_MS`).
  */
-const SILENCE_MS = 4_000
+const NO_RESPONSE_LIMIT_MS = 4_000
 const DIAL_LIMIT_MS = 8_000
 /** The same where the ticket may have to be dialled elsewhere afterwards: the client waits 8 s in all. */
 const FIRST_DIAL_LIMIT_MS = 4_000
@@ -60,7 +60,7 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
   const replicas = makeReplicaUrls(options.url)
 
   async function syncWith(url: string, request: SyncRequest, signal: AbortSignal): Promise<Response> {
-    const limitMs = replicas.untried > 0 ? SILENCE_MS : SYNC_HOLD_MS + SYNC_SLACK_MS
+    const limitMs = replicas.untried > 0 ? NO_RESPONSE_LIMIT_MS : SYNC_HOLD_MS + SYNC_SLACK_MS
     const silence = new AbortController()
     const timer = setTimeout(() => {
       silence.abort(new Error(`${url} gave no sign for ${String(limitMs)} ms`))
@@ -88,10 +88,10 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         const text = await response.text()
         if (!response.ok) throw refusalOf(response.status, text)
         const answer = JSON.parse(text) as SyncAnswer // the control plane is this program too, of the same protocol version
-        if (replicas.current === url) replicas.learn(url, answer.replicas ?? [])
+        if (replicas.current === url) replicas.markAnswered(url, answer.replicas ?? [])
         return answer
       } catch (error) {
-        if (!signal.aborted) replicas.leave(url)
+        if (!signal.aborted) replicas.markFailed(url)
         throw error
       }
     },
@@ -119,8 +119,8 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       const limitMs = STAND_BY_HOLD_MS + STAND_BY_SLACK_MS
       const { socket, headers } = await openSocket(socketUrl(url, STAND_BY_PATH), { authorization, limitMs, signal })
       try {
-        const text = Buffer.from(String(headers[ASKED_HEADER]), 'base64url').toString('utf8')
-        return { asked: JSON.parse(text) as StreamAsked, socket } // this program wrote it, of the same protocol version
+        const text = Buffer.from(String(headers[STREAM_PURPOSE_HEADER]), 'base64url').toString('utf8')
+        return { asked: JSON.parse(text) as StreamPurpose, socket } // this program wrote it, of the same protocol version
       } catch (error) {
         socket.terminate()
         throw new Error(`${url} wants a stream and does not say which: a proxy may keep its header`, { cause: error })
@@ -136,7 +136,7 @@ function socketUrl(base: string, path: string): URL {
 }
 
 function refusalOf(status: number, text: string): Error {
-  const { code, message } = problemIn(text)
+  const { code, message } = parseProblem(text)
   if (status === 401 && code === 'worker_removed') return new WorkerRemoved(message)
   return new Error(`the control plane refused a sync: ${String(status)} ${message}`)
 }

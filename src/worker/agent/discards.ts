@@ -6,13 +6,13 @@ import type { SandboxLogs } from '../logs/logs.ts'
 /** What lies here of sandboxes that are gone, until it is deleted. */
 export type Discards = {
   /** Takes in what an answer wants deleted; who rests for an earlier one rests no longer. */
-  take(sandboxes: readonly SandboxId[]): void
+  setPending(sandboxes: readonly SandboxId[]): void
   /** Those of which no run is held: only they may be deleted. */
   ready(held: readonly { readonly sandbox_id: SandboxId }[]): readonly SandboxId[]
   /** Deletes a sandbox's writable layer and log. May be repeated. */
   discard(sandbox: SandboxId): Promise<void>
   /** Resolves once all that was taken last is deleted, another answer came, or the time is over. */
-  rest(limitMs: number): Promise<void>
+  waitUntilDone(limitMs: number): Promise<void>
 }
 
 /** Keeps what is to be deleted; the signal ends every rest. */
@@ -23,7 +23,7 @@ export function makeDiscards(
   let wanted: readonly SandboxId[] = []
   let over = new AbortController()
   return {
-    take(sandboxes) {
+    setPending(sandboxes) {
       over.abort(NOTIFIED)
       over = new AbortController()
       wanted = sandboxes
@@ -35,7 +35,7 @@ export function makeDiscards(
       wanted = wanted.filter((one) => one !== sandbox) // the next answer comes later than the next look
       if (wanted.length === 0) over.abort(NOTIFIED)
     },
-    async rest(limitMs) {
+    async waitUntilDone(limitMs) {
       if (wanted.length > 0) await interruptibleSleep(deps.clock, limitMs, AbortSignal.any([over.signal, signal]))
     },
   }

@@ -1,5 +1,5 @@
 import { JOIN_PATH, type JoinAnswer, type JoinRequest } from '../../contract/workers/worker-protocol.ts'
-import { problemIn } from './problem-in.ts'
+import { parseProblem } from './problem-in.ts'
 
 /** The control plane will not have this machine as a worker; asking again changes nothing. */
 export class JoinRefused extends Error {}
@@ -19,7 +19,7 @@ export async function joinOnce(url: string, request: JoinRequest, signal: AbortS
   })
   const text = await response.text()
   if (response.ok) return JSON.parse(text) as JoinAnswer // the control plane is this program too, of the same protocol version
-  const { code, message } = problemIn(text)
+  const { code, message } = parseProblem(text)
   if (code === null && response.status === 404)
     throw new JoinRefused(`${url} is no control plane of Sandyard, or one of an older release`)
   const isRefusal = response.status < 500 && !PASSING_STATUSES.includes(response.status)

@@ -1,4 +1,4 @@
-import type { WantedRun } from '../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../contract/workers/worker-protocol.ts'
 import type { WorkerAction } from '../../domain/workers/decide.ts'
 import type { Driver } from '../drivers/driver.ts'
 
@@ -6,7 +6,7 @@ import type { Driver } from '../drivers/driver.ts'
 export async function perform(
   driver: Driver,
   action: WorkerAction,
-  order: WantedRun | undefined,
+  order: DesiredRun | undefined,
   abort: AbortSignal,
 ): Promise<void> {
   switch (action.kind) {

@@ -1,7 +1,7 @@
 const SHOWN_CHARS = 300
 
 /** The problem that an answer of the control plane tells, or what else stands in it. */
-export function problemIn(text: string): { readonly code: string | null; readonly message: string } {
+export function parseProblem(text: string): { readonly code: string | null; readonly message: string } {
   try {
     const body: unknown = JSON.parse(text)
     const error = fieldOf(body, 'error')

@@ -9,9 +9,9 @@ export type ReplicaUrls = {
   /** Whether the worker's credential may go to a URL that the control plane tells. */
   accepts(told: string): boolean
   /** Takes in what the control plane tells of itself, and that `url` answered. */
-  learn(url: string, told: readonly string[]): void
+  markAnswered(url: string, told: readonly string[]): void
   /** Goes on to the next one if `url` is the current one; a failure that others have seen before changes nothing. */
-  leave(url: string): void
+  markFailed(url: string): void
 }
 
 /** The most that are kept. */
@@ -48,13 +48,13 @@ export function makeReplicaUrls(given: string): ReplicaUrls {
       return Math.max(0, all.length - 1 - failures)
     },
     accepts,
-    learn(url, told) {
+    markAnswered(url, told) {
       failures = 0
       current = url
       const others = told.filter(accepts).map((one) => new URL(one).origin)
       all = [...new Set([first.origin, ...others])].slice(0, URLS_LIMIT)
     },
-    leave(url) {
+    markFailed(url) {
       if (url !== current) return
       failures += 1
       current = all[(all.indexOf(url) + 1) % all.length] ?? first.origin

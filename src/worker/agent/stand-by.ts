@@ -21,38 +21,38 @@ const CONNECTIONS = 4
 const RETRY_MS = 500
 const LAST_RETRY_MS = 4_000
 /** How often it is asked which server processes there are. */
-const LOOK_MS = 1_000
+const URL_CHECK_MS = 1_000
 
 /** Who stands by at one server process. */
-type Post = { readonly end: AbortController; readonly kept: Promise<void> }
+type StandByGroup = { readonly end: AbortController; readonly kept: Promise<void> }
 
 /** Keeps the connections open, to every server process and each anew once it is in use, until the signal. */
 export async function keepStandingBy(deps: StandByDeps, signal: AbortSignal): Promise<void> {
   const { controlPlane, clock } = deps
-  const posts = new Map<string | undefined, Post>()
+  const posts = new Map<string | undefined, StandByGroup>()
   while (!signal.aborted) {
     const urls = new Set<string | undefined>(controlPlane.urls?.() ?? [undefined])
-    for (const url of urls) if (!posts.has(url)) posts.set(url, post(deps, url, signal))
+    for (const url of urls) if (!posts.has(url)) posts.set(url, beginStandBy(deps, url, signal))
     for (const [url, { end, kept }] of posts) {
       if (urls.has(url)) continue
       posts.delete(url)
       end.abort(new Error('this server process is gone'))
       await kept
     }
-    await interruptibleSleep(clock, LOOK_MS, signal)
+    await interruptibleSleep(clock, URL_CHECK_MS, signal)
   }
   await Promise.all([...posts.values()].map(({ kept }) => kept))
 }
 
-function post(deps: StandByDeps, url: string | undefined, signal: AbortSignal): Post {
+function beginStandBy(deps: StandByDeps, url: string | undefined, signal: AbortSignal): StandByGroup {
   const end = new AbortController()
   const either = AbortSignal.any([end.signal, signal])
-  const keepers = Array.from({ length: CONNECTIONS }, () => keepOne(deps, url, either))
+  const keepers = Array.from({ length: CONNECTIONS }, () => keepConnection(deps, url, either))
   return { end, kept: Promise.all(keepers).then(() => undefined) }
 }
 
 /** That nothing was wanted for a while is no failure. */
-async function keepOne(
+async function keepConnection(
   { controlPlane, clock, log, serve }: StandByDeps,
   url: string | undefined,
   signal: AbortSignal,

@@ -1,4 +1,4 @@
-import type { SeenRun } from '../../contract/workers/worker-protocol.ts'
+import type { ObservedRun } from '../../contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId, VolumeId } from '../../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
@@ -8,7 +8,7 @@ import { StartError } from '../drivers/driver.ts'
 export type Step = {
   readonly id: RunId | SandboxId | VolumeId
   /** With a start: how its run is seen until the driver lists it. */
-  readonly starting: SeenRun | null
+  readonly starting: ObservedRun | null
   readonly work: (abort: AbortSignal) => Promise<void>
 }
 
@@ -19,9 +19,9 @@ export type Steps = {
   /** Tells a start that is under way to give up; does nothing to any other step. */
   cancelStart(run: RunId): void
   /** The runs whose start is under way, whether or not the driver lists them yet. */
-  starting(): readonly SeenRun[]
+  startingRuns(): readonly ObservedRun[]
   /** Resolves when nothing is under way, or after `limitMs`. */
-  settle(limitMs: number): Promise<void>
+  waitUntilIdle(limitMs: number): Promise<void>
 }
 
 /** How long a step that failed keeps others from its id: what fails at once must not be tried in a tight loop. */
@@ -33,7 +33,7 @@ export function makeSteps(
   signal: AbortSignal,
 ): Steps {
   const { clock, log } = deps
-  const busy = new Map<Step['id'], { readonly abort: AbortController; readonly starting: SeenRun | null }>()
+  const busy = new Map<Step['id'], { readonly abort: AbortController; readonly starting: ObservedRun | null }>()
   const running = new Set<Promise<void>>()
 
   const run = async ({ id, work }: Step, abort: AbortSignal): Promise<void> => {
@@ -62,8 +62,8 @@ export function makeSteps(
       const step = busy.get(id)
       if (step !== undefined && step.starting !== null) step.abort.abort(new Error('the run is no longer wanted'))
     },
-    starting: () => [...busy.values()].map(({ starting }) => starting).filter((seen) => seen !== null),
-    async settle(limitMs) {
+    startingRuns: () => [...busy.values()].map(({ starting }) => starting).filter((seen) => seen !== null),
+    async waitUntilIdle(limitMs) {
       const settled = new AbortController()
       await Promise.race([Promise.all(running), interruptibleSleep(clock, limitMs, settled.signal)])
       settled.abort()

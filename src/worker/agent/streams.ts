@@ -2,7 +2,7 @@ import type { Duplex } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { createWebSocketStream, type WebSocket } from 'ws'
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
-import type { StreamAsked, WantedVolume } from '../../contract/workers/worker-protocol.ts'
+import type { StreamPurpose, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Driver } from '../drivers/driver.ts'
 import { encodeLogLines } from '../logs/log-lines.ts'
@@ -14,15 +14,15 @@ export type StreamDeps = {
   readonly driver: Driver
   readonly log: Log
   readonly logs: Pick<SandboxLogs, 'read'>
-  readonly openFiles: (volume: WantedVolume) => Promise<VolumeFiles>
+  readonly openFiles: (volume: DesiredVolume) => Promise<VolumeFiles>
   /** Called after each request that may have changed what a volume holds. */
   readonly onFilesChanged: () => void
 }
 
-type AskedOf<Kind extends StreamAsked['kind']> = Extract<StreamAsked, { readonly kind: Kind }>
+type PurposeOf<Kind extends StreamPurpose['kind']> = Extract<StreamPurpose, { readonly kind: Kind }>
 
 /** What is asked for, and how the connection to serve it on is had: it is open already, or a ticket has to be dialled. */
-export type StreamRequest<Asked = StreamAsked> = { readonly asked: Asked; readonly connect: () => Promise<WebSocket> }
+export type StreamRequest<Asked = StreamPurpose> = { readonly asked: Asked; readonly connect: () => Promise<WebSocket> }
 
 /** Serves what is asked for until either side has ended or the signal comes. What fails is reported, and ends it. */
 export function beginStream(deps: StreamDeps, request: StreamRequest, signal: AbortSignal): void {
@@ -45,7 +45,7 @@ function serveStream(deps: StreamDeps, { asked, connect }: StreamRequest, signal
 /** Joins the stream to a run's command channel. */
 async function joinChannel(
   deps: StreamDeps,
-  { asked, connect }: StreamRequest<AskedOf<'agent'>>,
+  { asked, connect }: StreamRequest<PurposeOf<'agent'>>,
   signal: AbortSignal,
 ): Promise<void> {
   // Both at once: neither needs the other, and a client waits for the sum otherwise.
@@ -65,7 +65,7 @@ async function dialStream(connect: StreamRequest['connect']): Promise<Duplex> {
 /** Answers requests for the files of a volume. */
 async function serveFiles(
   deps: StreamDeps,
-  { asked, connect }: StreamRequest<AskedOf<'volume'>>,
+  { asked, connect }: StreamRequest<PurposeOf<'volume'>>,
   signal: AbortSignal,
 ): Promise<void> {
   const opening = deps.openFiles(asked.volume).then((files) => ({ files, destroy: () => undefined }))
@@ -88,7 +88,7 @@ async function serveFiles(
 /** Sends what a query wants of a sandbox's log, as `log-protocol.ts` says; the control plane hangs up when it has enough. */
 async function sendLogs(
   deps: StreamDeps,
-  { asked: { sandbox_id, query }, connect }: StreamRequest<AskedOf<'logs'>>,
+  { asked: { sandbox_id, query }, connect }: StreamRequest<PurposeOf<'logs'>>,
   signal: AbortSignal,
 ): Promise<void> {
   const client = await dialStream(connect)

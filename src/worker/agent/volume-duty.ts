@@ -2,12 +2,12 @@
  * The worker's duty to volumes: it measures what they take, puts the caps in force that are wanted, and deletes what is
  * to go. What is there and what is in force is the storage's to know; here is only what the control plane was told.
  */
-import type { StoredVolume, SyncAnswer, SyncRequest, WantedVolume } from '../../contract/workers/worker-protocol.ts'
+import type { StoredVolume, SyncAnswer, SyncRequest, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { VolumeKey, VolumeStorage } from '../volumes/storage.ts'
 
-export type VolumeDutyDeps = {
+export type VolumeReconcilerDeps = {
   readonly storage: VolumeStorage
   readonly clock: Clock
   readonly log: Log
@@ -19,11 +19,11 @@ export type VolumeDutyDeps = {
 
 export type VolumeReport = Pick<SyncRequest, 'storage' | 'volumes' | 'known_volumes_version'>
 
-export type VolumeDuty = {
+export type VolumeReconciler = {
   /** What a sync says of volumes. The first call waits for the first measurement, for some seconds at most. */
   report(): Promise<VolumeReport>
   /** Takes an answer in: what the report said is told, and caps that are new come into force. */
-  take(report: VolumeReport, answer: Pick<SyncAnswer, 'volumes' | 'volumes_version'>): void
+  apply(report: VolumeReport, answer: Pick<SyncAnswer, 'volumes' | 'volumes_version'>): void
   /** Deletes a volume and measures what is left. Rejects when it is in use. */
   remove(volume: VolumeKey): Promise<void>
   /** Says that volumes changed here: they are measured within about a second. */
@@ -35,12 +35,12 @@ export type VolumeDuty = {
 /** How long the first sync waits for a measurement: folders of many files take minutes to count. */
 const FIRST_MEASURE_MS = 5_000
 /** From a change to its measurement: many that come together are measured once. */
-const SETTLE_MS = 500
+const DEBOUNCE_MS = 500
 /** How long after caps failed they are asked for again. */
 const CAPS_RETRY_MS = 3_000
 
-/** See `VolumeDuty`; `signal` ends the worker. */
-export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): VolumeDuty {
+/** See `VolumeReconciler`; `signal` ends the worker. */
+export function makeVolumeReconciler(deps: VolumeReconcilerDeps, signal: AbortSignal): VolumeReconciler {
   const { storage, clock, log, onNews } = deps
   const first = Promise.withResolvers<void>()
   let measured: readonly StoredVolume[] | null = null
@@ -50,7 +50,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
   let sleeper = new AbortController()
   let hasChanged = false
   let known: string | null = null
-  let wanted: readonly WantedVolume[] | null = null
+  let wanted: readonly DesiredVolume[] | null = null
   let isLimiting = false
 
   const measureOnce = async (): Promise<void> => {
@@ -83,7 +83,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
     known = null
     onNews()
   }
-  const limit = async (volume: WantedVolume): Promise<number> => {
+  const limit = async (volume: DesiredVolume): Promise<number> => {
     try {
       await storage.applyCaps(volume)
       return 0
@@ -100,7 +100,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
       late.abort(NOTIFIED)
       return { storage: storage.report, volumes: measured, known_volumes_version: known }
     },
-    take(report, answer) {
+    apply(report, answer) {
       if (report.volumes !== null) toldOfNone = report.volumes.length === 0
       if (measured === report.volumes) measured = null // told; a later one is news
       if (answer.volumes === null) return
@@ -123,7 +123,7 @@ export function makeVolumeDuty(deps: VolumeDutyDeps, signal: AbortSignal): Volum
         else if (toldOfNone && measured?.length === 0) measured = null // no news, and the sync stays a cheap one
         sleeper = new AbortController()
         if (!hasChanged) await interruptibleSleep(clock, deps.sampleMs, AbortSignal.any([sleeper.signal, signal]))
-        if (hasChanged) await interruptibleSleep(clock, SETTLE_MS, signal)
+        if (hasChanged) await interruptibleSleep(clock, DEBOUNCE_MS, signal)
         isAsked = hasChanged
         hasChanged = false
       }

@@ -41,7 +41,7 @@ export interface Channel {
   readonly log: Log
   /** Queues a message. Sending never fails; once the connection is gone nothing happens. */
   send(id: number, type: AgentMessageType, payload: Readonly<Record<string, unknown>>): void
-  /** Queues `{data}` messages, cut to the size limit of a frame. Ask `hasRoom` first. */
+  /** Queues `{data}` messages, cut to the size limit of a frame. Ask `hasCapacity` first. */
   sendData(id: number, type: AgentMessageType, data: Buffer): void
   /** Refuses a message; the client's session of that id is over. */
   sendError(id: number, kind: ErrorKind, detail: { readonly message: string; readonly type?: string }): void

@@ -1,7 +1,7 @@
 import type { Writable } from 'node:stream'
 
 /**
- * The way to the client. What is sent is queued without a limit of its own, so whoever has much to say asks `hasRoom`
+ * The way to the client. What is sent is queued without a limit of its own, so whoever has much to say asks `hasCapacity`
  * and waits for its turn; the waiters' order makes a busy session leave room for the others.
  */
 export type Outbox = {

@@ -3,9 +3,9 @@ import type { RunId, SandboxId } from '../../domain/ids.ts'
 import type {
   Capacity,
   DriverReport,
-  SeenRun,
+  ObservedRun,
   StartFailure,
-  WantedRun,
+  DesiredRun,
 } from '../../contract/workers/worker-protocol.ts'
 
 /**
@@ -17,14 +17,14 @@ export interface Driver {
   /** What this machine can run now. Rejects when the driver can't work here, saying what is missing. */
   probe(): Promise<Probe>
   /** Every run this driver holds, the ended ones included until `remove`. */
-  list(): Promise<readonly SeenRun[]>
+  list(): Promise<readonly ObservedRun[]>
   /** Sandboxes whose writable layer this driver keeps. */
   listStored(): Promise<readonly SandboxId[]>
   /**
    * Starts a run and resolves when its sandbox accepts commands. A second start of the same run joins the first or
    * resolves at once. Rejects with `StartError`; then nothing of the run is left but its record as ended.
    */
-  start(run: WantedRun, signal: AbortSignal): Promise<void>
+  start(run: DesiredRun, signal: AbortSignal): Promise<void>
   /** SIGTERM, then SIGKILL after `graceMs`. Resolves when the run has ended; stopping an ended or unknown run succeeds. */
   stop(run: RunId, graceMs: number): Promise<void>
   /** Kills what is left of a run and forgets it; the sandbox's writable layer stays. An unknown run succeeds. */

@@ -1,7 +1,13 @@
 import type { Duplex } from 'node:stream'
 import { ABILITIES } from '../../domain/spec/abilities.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
-import type { Capacity, RunOutcome, SeenRun, StartFailure, WantedRun } from '../../contract/workers/worker-protocol.ts'
+import type {
+  Capacity,
+  RunOutcome,
+  ObservedRun,
+  StartFailure,
+  DesiredRun,
+} from '../../contract/workers/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { makeNoLogs } from '../logs/no-logs.ts'
@@ -35,7 +41,7 @@ export const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
 export type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partial<SimulatedBehaviour> }
 
 /** Behaviour by image reference: that of the first rule that matches, over `CALM`. */
-export function behaviourByImage(rules: readonly BehaviourRule[]): (run: WantedRun) => SimulatedBehaviour {
+export function behaviourByImage(rules: readonly BehaviourRule[]): (run: DesiredRun) => SimulatedBehaviour {
   return (run) => ({ ...DEFAULT_BEHAVIOUR, ...rules.find((rule) => rule.image.test(run.spec.image))?.behaviour })
 }
 
@@ -48,7 +54,7 @@ export type SimulatedWorld = {
   end(run: RunId, outcome: RunOutcome): void
 }
 
-type SimulatedRun = { readonly desired: WantedRun; readonly startedAtMs: number; readonly observed: SeenRun }
+type SimulatedRun = { readonly desired: DesiredRun; readonly startedAtMs: number; readonly observed: ObservedRun }
 
 /** An empty world. */
 export function makeSimulatedWorld(): SimulatedWorld {
@@ -76,7 +82,7 @@ export type SimulatedInput = {
   /** Where it tells what happens to its runs; default: nowhere. */
   readonly logs?: Pick<SandboxLogs, 'of'>
   /** Default: `CALM` for every run. */
-  readonly behaviourOf?: (run: WantedRun) => SimulatedBehaviour
+  readonly behaviourOf?: (run: DesiredRun) => SimulatedBehaviour
 }
 
 /** A driver that runs nothing: for tests, benchmarks and trying the API. It says so wherever a person looks. */
@@ -116,7 +122,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
     world.runs.set(id, run)
     for (const call of world.onChange) call()
   }
-  const observe = ({ desired, startedAtMs, observed }: SimulatedRun): SeenRun => {
+  const observe = ({ desired, startedAtMs, observed }: SimulatedRun): ObservedRun => {
     const { idle_timeout_secs } = desired.spec.lifecycle
     const isExpired =
       observed.phase === 'running' &&
@@ -124,9 +130,9 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       clock.monotonicMs() - startedAtMs >= idle_timeout_secs * 1000
     return isExpired ? { ...observed, is_idle_expired: true } : observed
   }
-  const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
+  const begin = async (wanted: DesiredRun, signal: AbortSignal): Promise<void> => {
     const behaviour = behaviourOf(wanted)
-    const seen: SeenRun = {
+    const seen: ObservedRun = {
       run_id: wanted.run_id,
       sandbox_id: wanted.sandbox_id,
       phase: 'starting',
@@ -247,7 +253,7 @@ const LARGE_MACHINE: Capacity = { vcpus: 256, memory_mib: 1_048_576, disk_mib: 1
 
 const ISOLATION = 'SIMULATED: no isolation, nothing runs'
 
-function throwIfEnded(seen: SeenRun): void {
+function throwIfEnded(seen: ObservedRun): void {
   if (seen.phase !== 'ended') return
   const { outcome } = seen
   if (outcome?.kind === 'start_failed') throw new StartError(outcome.reason, outcome.message)

@@ -6,7 +6,7 @@
 import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound } from '../../lib/is-missing.ts'
-import type { StorageReport, WantedVolume } from '../../contract/workers/worker-protocol.ts'
+import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeTurns } from '../network/turns.ts'
 import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'
 import { mountPointsOf } from './mounted.ts'
@@ -100,7 +100,7 @@ async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsS
 }
 
 /** Changes what differs from what is wanted, and nothing else. */
-async function setCaps(btrfs: Btrfs, volume: WantedVolume, sight: BtrfsState): Promise<void> {
+async function setCaps(btrfs: Btrfs, volume: DesiredVolume, sight: BtrfsState): Promise<void> {
   const own = volumeGroup(idOf(sight, volumeSubpath(volume)))
   const parent = orgGroup(idOf(sight, volume.org_id))
   const limit = async (group: string, bytes: number | null): Promise<void> => {

@@ -1,6 +1,6 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { WantedVolume } from '../../contract/workers/worker-protocol.ts'
+import type { DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { isDirectory } from '../../lib/is-folder.ts'
 import { tryCommand } from '../../lib/run-command.ts'
 import { mountPointsOf } from './mounted.ts'
@@ -30,7 +30,7 @@ export async function openFolderStorage({
   whyNoCaps,
 }: FolderStorageOptions): Promise<VolumeStorage> {
   await mkdir(root, { recursive: true, mode: 0o711 })
-  const refuseCaps = ({ capacity_bytes, org_capacity_bytes }: WantedVolume): void => {
+  const refuseCaps = ({ capacity_bytes, org_capacity_bytes }: DesiredVolume): void => {
     if (capacity_bytes === null && org_capacity_bytes === null) return
     throw new Error(`a cap on a volume can't be enforced here: ${whyNoCaps}`)
   }

@@ -1,4 +1,4 @@
-import type { StorageReport, StoredVolume, WantedVolume } from '../../contract/workers/worker-protocol.ts'
+import type { StorageReport, StoredVolume, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import type { OrgId, VolumeId } from '../../domain/ids.ts'
 
 /** Which volume. */
@@ -14,9 +14,9 @@ export interface VolumeStorage {
    * The folder of a volume on this machine, made when it is not there, with its caps in force. Rejects when a cap is
    * asked for that can't be enforced here. The folder belongs to user 0 of the sandboxes.
    */
-  open(volume: WantedVolume): Promise<string>
+  open(volume: DesiredVolume): Promise<string>
   /** Puts caps in force on a volume that is here already; one that is not is no error. */
-  applyCaps(volume: WantedVolume): Promise<void>
+  applyCaps(volume: DesiredVolume): Promise<void>
   /** Deletes a volume with all that is in it. Rejects, and may be tried again, while something has it mounted. */
   remove(volume: VolumeKey): Promise<void>
   /** Every volume that lies here with what it takes. */

@@ -7,9 +7,9 @@ import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
 import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
-import { takeReport } from '../../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../../src/control/workers/worker-sync.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
-import type { SeenRun } from '../../../src/contract/workers/worker-protocol.ts'
+import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.ts'
 import { asId, type RunId, type SandboxId, type WorkerId } from '../../../src/domain/ids.ts'
 import { isTerminal, SANDBOX_STATUSES } from '../../../src/domain/sandboxes/lifecycle.ts'
 import { Problem } from '../../../src/domain/problem.ts'
@@ -52,9 +52,9 @@ async function create(start: boolean, ephemeral = false): Promise<SandboxId> {
 
 let reports = 0
 
-async function sync(seen: readonly SeenRun[]): Promise<void> {
+async function sync(seen: readonly ObservedRun[]): Promise<void> {
   const capacity = { vcpus: 1_000_000, memory_mib: 1_000_000_000, disk_mib: 1_000_000 }
-  await takeReport(control.deps, worker, reportOf(worker, { seq: ++reports, capacity, seen }))
+  await recordReport(control.deps, worker, reportOf(worker, { seq: ++reports, capacity, seen }))
 }
 
 async function runsOf(

@@ -8,7 +8,7 @@ import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { placePending } from '../../../src/loops/place-pending.ts'
-import { takeReport } from '../../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../../src/control/workers/worker-sync.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import * as sandboxes from '../../../src/store/sandboxes/sandboxes.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
@@ -29,7 +29,7 @@ let control: TestControl
 before(async () => {
   control = await makeTestControl({ waitCapacity: CAPACITY })
   const worker = await registerWorker(control.deps, { name: 'w1', credential: 'credential-of-a-test' })
-  await takeReport(control.deps, worker, reportOf(worker))
+  await recordReport(control.deps, worker, reportOf(worker))
 })
 after(() => control.close())
 

@@ -6,7 +6,7 @@ import {
   authenticateWorker,
   joinWorker,
   registerWorker,
-  type Joined,
+  type JoinedWorker,
 } from '../../../src/control/workers/worker-join.ts'
 import { createWorkerToken } from '../../../src/control/workers/worker-tokens.ts'
 import { openVolume } from '../../../src/control/volumes/open-volume.ts'
@@ -39,7 +39,7 @@ async function tokenFor(name: string | null = null): Promise<string> {
 function joinWith(
   token: string,
   more: { readonly credential?: string; readonly name?: string | null } = {},
-): Promise<Joined> {
+): Promise<JoinedWorker> {
   const { credential = `the credential for ${token}`, name = null } = more
   return joinWorker(world.deps, { token, credentialSha256: hashSecret(credential), name, fallbackName: 'host' })
 }

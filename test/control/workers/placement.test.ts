@@ -5,11 +5,11 @@ import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { transitionEach } from '../../../src/control/sandboxes/transition-each.ts'
 import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
-import { takeReport } from '../../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../../src/control/workers/worker-sync.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { placePending } from '../../../src/loops/place-pending.ts'
-import * as rooms from '../../../src/store/workers/rooms.ts'
+import * as capacity from '../../../src/store/workers/rooms.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { reportOf } from '../../support/report.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
@@ -41,7 +41,7 @@ async function join(name: string, { vcpus, memory_mib = 100_000, images = [] }: 
   const worker_id = await registerWorker(control.deps, { name, credential: `credential-of-${name}` })
   const capacity = { vcpus, memory_mib, disk_mib: 1_000_000 }
   const driver = { name: 'test', isolation: 'none', abilities: [], images }
-  await takeReport(control.deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity, driver }))
+  await recordReport(control.deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity, driver }))
   return worker_id
 }
 
@@ -166,7 +166,7 @@ test('a sandbox that waits is told its place, what it lacks and the largest room
 test('no more of those that wait are counted than the bound says', async () => {
   const ids = [await create({}, 64), await create({}, 64), await create({}, 64), await create({}, 64)]
   await placePending(control.deps).run(never)
-  const found = await Promise.all(ids.map((id) => control.deps.db.asSystem((q) => rooms.waitingOf(q, id, 2))))
+  const found = await Promise.all(ids.map((id) => control.deps.db.asSystem((q) => capacity.findWaiting(q, id, 2))))
   assert.deepEqual(
     found.map((run) => [run?.position ?? 0, run?.waiting]).toSorted(([one = 0], [other = 0]) => one - other),
     [

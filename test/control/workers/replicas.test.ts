@@ -65,7 +65,7 @@ async function start(url: string | null): Promise<Process> {
   await replicas.announce(url)
   const ending = new AbortController()
   const kept = tickets.keep(ending.signal)
-  const keeping = replicas.keep(ending.signal)
+  const keeping = replicas.keepAnnounced(ending.signal)
   const close = async (): Promise<void> => {
     living.delete(process)
     ending.abort(new Error('over'))

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { SyncAnswer, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import type { SeenRun } from '../../../src/contract/workers/worker-protocol.ts'
+import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { reportOf } from '../../support/report.ts'
@@ -21,7 +21,7 @@ let known: Pick<SyncRequest, 'known_version' | 'known_volumes_version'> = {
   known_version: null,
   known_volumes_version: null,
 }
-let seen: readonly SeenRun[] = []
+let seen: readonly ObservedRun[] = []
 
 function report(): SyncRequest {
   const capacity = { vcpus: 16, memory_mib: 16_000, disk_mib: 100_000 }

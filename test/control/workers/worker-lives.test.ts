@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import type { SeenRun, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
+import type { ObservedRun, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
 import { holdSync } from '../../../src/control/workers/hold-sync.ts'
 import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
-import { isLater } from '../../../src/domain/workers/report-place.ts'
+import { isLaterReport } from '../../../src/domain/workers/report-place.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeUuids } from '../../../src/lib/uuid.ts'
@@ -23,7 +23,7 @@ const uuids = makeUuids(systemClock, systemRandom)
 const nextLife = (): string => uuids.next()
 const NO_TICKETS = { showTickets: () => [] }
 
-type Sent = { readonly life: string; readonly seq: number; readonly seen?: readonly SeenRun[] }
+type Sent = { readonly life: string; readonly seq: number; readonly seen?: readonly ObservedRun[] }
 const asPlain = (): Partial<SyncRequest> => ({})
 const withVolumes = (): Partial<SyncRequest> => ({ volumes: [] })
 
@@ -59,10 +59,10 @@ async function placedRunOf(sandbox: SandboxId): Promise<RunId | false> {
 
 test('of a worker’s reports the one of the later life is later, and within a life the one with the greater number', () => {
   const [first, second] = [nextLife(), nextLife()]
-  assert.equal(isLater({ life: second, seq: 1 }, { life: first, seq: 9 }), true)
-  assert.equal(isLater({ life: first, seq: 9 }, { life: second, seq: 1 }), false)
-  assert.equal(isLater({ life: first, seq: 2 }, { life: first, seq: 1 }), true)
-  assert.equal(isLater({ life: first, seq: 1 }, { life: first, seq: 1 }), false)
+  assert.equal(isLaterReport({ life: second, seq: 1 }, { life: first, seq: 9 }), true)
+  assert.equal(isLaterReport({ life: first, seq: 9 }, { life: second, seq: 1 }), false)
+  assert.equal(isLaterReport({ life: first, seq: 2 }, { life: first, seq: 1 }), true)
+  assert.equal(isLaterReport({ life: first, seq: 1 }, { life: first, seq: 1 }), false)
 })
 
 for (const [kind, also] of [
@@ -74,7 +74,7 @@ for (const [kind, also] of [
     await send({ life: later, seq: 1 }, also())
     const { id } = await world.create()
     const run_id = await waitUntil(() => placedRunOf(id))
-    const seen: readonly SeenRun[] = [{ run_id, sandbox_id: id, phase: 'running' }]
+    const seen: readonly ObservedRun[] = [{ run_id, sandbox_id: id, phase: 'running' }]
     await send({ life: later, seq: 2, seen }, also())
     assert.equal((await world.statusOf(id)).status, 'running')
 

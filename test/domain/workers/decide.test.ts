@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { decide, type Held, type Wanted, type WorkerAction } from '../../../src/domain/workers/decide.ts'
+import { decide, type HeldRun, type DesiredRunState, type WorkerAction } from '../../../src/domain/workers/decide.ts'
 import { asId, type RunId, type SandboxId } from '../../../src/domain/ids.ts'
 
 const PHASES = ['starting', 'running', 'stopping', 'ended'] as const
@@ -14,7 +14,7 @@ const someHeld = fc
   .chain((ids) =>
     fc.tuple(
       ...ids.map((n) =>
-        fc.constantFrom(...PHASES).map((phase): Held => ({ run_id: run(n), sandbox_id: sandbox(n), phase })),
+        fc.constantFrom(...PHASES).map((phase): HeldRun => ({ run_id: run(n), sandbox_id: sandbox(n), phase })),
       ),
     ),
   )
@@ -25,7 +25,7 @@ const someWanted = fc
       ...ids.map((n) =>
         fc
           .constantFrom('running' as const, 'stopped' as const)
-          .map((desired): Wanted => ({ run_id: run(n), sandbox_id: sandbox(n), desired, grace_ms: 5 })),
+          .map((desired): DesiredRunState => ({ run_id: run(n), sandbox_id: sandbox(n), desired, grace_ms: 5 })),
       ),
     ),
   )
@@ -60,7 +60,7 @@ test('two runs of one sandbox are never held to run at once', () => {
 test('a worker whose steps may fail or be lost still comes to hold what is wanted', () => {
   fc.assert(
     fc.property(someWanted, someHeld, fc.array(fc.boolean(), { maxLength: 60 }), (wanted, start, luck) => {
-      let held: readonly Held[] = start
+      let held: readonly HeldRun[] = start
       const lucky = [...luck]
       for (let step = 0; step < 60 + luck.length; step++) {
         const [action] = decide(wanted, held)
@@ -83,7 +83,11 @@ test('a worker whose steps may fail or be lost still comes to hold what is wante
   )
 })
 
-function perform(held: readonly Held[], action: WorkerAction, wanted: readonly Wanted[]): readonly Held[] {
+function perform(
+  held: readonly HeldRun[],
+  action: WorkerAction,
+  wanted: readonly DesiredRunState[],
+): readonly HeldRun[] {
   switch (action.kind) {
     case 'start': {
       const want = wanted.find(({ run_id }) => run_id === action.run_id)

@@ -3,8 +3,8 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { asId, type WorkerId } from '../../../src/domain/ids.ts'
 import type { PlacementRequest, PlacementWorker } from '../../../src/domain/workers/placement.ts'
-import { explain } from '../../../src/domain/workers/explain.ts'
-import { makePool } from '../../../src/domain/workers/pool.ts'
+import { explainPlacement } from '../../../src/domain/workers/explain.ts'
+import { makeCapacityIndex } from '../../../src/domain/workers/pool.ts'
 
 const [here, there] = [asId<WorkerId>('here'), asId<WorkerId>('there')]
 const WORKER: PlacementWorker = {
@@ -26,12 +26,12 @@ const REQUEST: PlacementRequest = {
 
 /** Kinds and names of what is missing. */
 function lacks(request: Partial<PlacementRequest>, workers: readonly PlacementWorker[]): readonly string[] {
-  return explain({ ...REQUEST, ...request }, workers).missing.map(({ kind, name }) => `${kind} ${name}`)
+  return explainPlacement({ ...REQUEST, ...request }, workers).missing.map(({ kind, name }) => `${kind} ${name}`)
 }
 
 test('each amount that no worker has is named with what was asked and what the closest worker has', () => {
   const workers = [WORKER, { ...WORKER, id: there, free_vcpus: 1, free_memory_mib: 8_192 }]
-  const told = explain({ ...REQUEST, vcpus: 8, memory_mib: 6_000 }, workers)
+  const told = explainPlacement({ ...REQUEST, vcpus: 8, memory_mib: 6_000 }, workers)
   assert.deepEqual(told.largest_free, { vcpus: 4, memory_mib: 4_096 })
   assert.deepEqual(
     told.missing.map(({ name, requested, largest_free }) => [name, requested, largest_free]),
@@ -56,7 +56,7 @@ test('what no worker can do is named, and room only of those that could run it',
 })
 
 test('without any worker that gets runs, that is what is missing, and the largest room is none', () => {
-  const told = explain({ ...REQUEST, abilities: ['patches'] }, [])
+  const told = explainPlacement({ ...REQUEST, abilities: ['patches'] }, [])
   assert.deepEqual(told.largest_free, { vcpus: 0, memory_mib: 0 })
   assert.deepEqual(told.missing.map(({ kind }) => kind), ['worker']) // prettier-ignore
 })
@@ -87,8 +87,8 @@ test('something is missing exactly when the request has no place', () => {
   const isDistinct = (all: readonly PlacementWorker[]): boolean => new Set(all.map(({ id }) => id)).size === all.length
   fc.assert(
     fc.property(request, workers.filter(isDistinct), (wanted, offers) => {
-      const isPlaced = makePool(offers, 'pack').take(wanted) !== null
-      assert.equal(explain(wanted, offers).missing.length === 0, isPlaced)
+      const isPlaced = makeCapacityIndex(offers, 'pack').allocate(wanted) !== null
+      assert.equal(explainPlacement(wanted, offers).missing.length === 0, isPlaced)
     }),
   )
 })

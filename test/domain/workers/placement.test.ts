@@ -3,22 +3,22 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { asId, type WorkerId } from '../../../src/domain/ids.ts'
 import {
-  canHold,
-  isTorn,
+  canReachVolumes,
+  hasConflictingHomes,
   PLACEMENT_POLICIES,
   type PlacementPolicy,
   type PlacementRequest,
   type PlacementWorker,
 } from '../../../src/domain/workers/placement.ts'
-import { makePool } from '../../../src/domain/workers/pool.ts'
+import { makeCapacityIndex } from '../../../src/domain/workers/pool.ts'
 import { memoryLevel } from '../../../src/domain/workers/shelf.ts'
 
 type Request = PlacementRequest & { readonly id: number }
 
 /** Gives requests to a fleet in their order. */
 function place(requests: readonly Request[], workers: readonly PlacementWorker[], how: PlacementPolicy) {
-  const pool = makePool(workers, how)
-  const all = requests.map((request) => ({ id: request.id, worker_id: pool.take(request) }))
+  const pool = makeCapacityIndex(workers, how)
+  const all = requests.map((request) => ({ id: request.id, worker_id: pool.allocate(request) }))
   return {
     placed: all.flatMap(({ id, worker_id }) => (worker_id === null ? [] : [{ id, worker_id }])),
     waiting: all.filter(({ worker_id }) => worker_id === null).map(({ id }) => id),
@@ -64,7 +64,7 @@ test('a worker never gets more than it has, nothing that it can’t enforce, and
         for (const request of given) {
           assert.ok(request.abilities.every((ability) => worker.abilities.includes(ability)))
           assert.ok(request.home_worker_id === null || request.home_worker_id === worker.id)
-          assert.ok(!isTorn(request))
+          assert.ok(!hasConflictingHomes(request))
           const { volumes } = request
           if (volumes === null) continue
           assert.ok(volumes.homes.every((home) => home === worker.id))
@@ -100,12 +100,12 @@ test('each request is placed or waits, once, and none waits that still has room 
 function candidates(request: Request, left: readonly PlacementWorker[]): readonly PlacementWorker[] {
   const able = left.filter(
     (worker) =>
-      !isTorn(request) &&
+      !hasConflictingHomes(request) &&
       (request.home_worker_id ?? worker.id) === worker.id &&
       worker.free_vcpus >= request.vcpus &&
       worker.free_memory_mib >= request.memory_mib &&
       request.abilities.every((ability) => worker.abilities.includes(ability)) &&
-      (request.volumes === null || canHold(worker, request.volumes)),
+      (request.volumes === null || canReachVolumes(worker, request.volumes)),
   )
   const holders = able.filter(({ images }) => request.image !== null && images.includes(request.image))
   return holders.length > 0 ? holders : able

@@ -32,7 +32,7 @@ let endLife: () => Promise<void>
 
 let driver: Driver
 const live = (over: Partial<SandboxLogs> = {}): (() => Promise<void>) =>
-  world.live(driver, { logs: { ...logs, ...over } })
+  world.runWorker(driver, { logs: { ...logs, ...over } })
 
 before(async () => {
   world = await makeWorkerWorld()

@@ -28,7 +28,7 @@ import { reportOf } from '../../support/report.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 import { makeDesiredRun } from '../../support/wanted-run.ts'
-import { makeWorkerWorld, type LifeOptions, type WorkerWorld } from '../../support/worker-world.ts'
+import { makeWorkerWorld, type RunWorkerOptions, type WorkerWorld } from '../../support/worker-world.ts'
 
 const never = new AbortController().signal
 const behaviourOf = behaviourByImage([
@@ -62,8 +62,8 @@ function openDriver(): Driver {
 }
 
 /** Lets the worker live with what the machine holds. */
-function live(driver: Driver = openDriver(), options: LifeOptions = {}): void {
-  endLife = world.live(driver, options)
+function live(driver: Driver = openDriver(), options: RunWorkerOptions = {}): void {
+  endLife = world.runWorker(driver, options)
 }
 
 async function waitForStatus(id: SandboxId, status: string): Promise<{ readonly last_failure_message: string | null }> {

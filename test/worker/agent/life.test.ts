@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { after, test } from 'node:test'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { isUuid } from '../../../src/lib/uuid.ts'
-import { beginLife } from '../../../src/worker/agent/life.ts'
+import { beginIncarnation } from '../../../src/worker/agent/life.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'sandyard-life-'))
@@ -17,7 +17,7 @@ test('each life of a worker has a greater UUID than the one before, even in the 
   const path = join(folder, 'life.json')
   const lives: string[] = []
   for (const at of ['2026-11-22T12:00:00Z', '2026-11-22T12:00:00Z', '2026-11-22T11:00:00Z', '2026-11-22T13:00:00Z'])
-    lives.push(await beginLife({ clock: makeTestClock(new Date(at)), random: systemRandom }, path))
+    lives.push(await beginIncarnation({ clock: makeTestClock(new Date(at)), random: systemRandom }, path))
   assert.ok(lives.every(isUuid))
   assert.deepEqual(lives, [...new Set(lives)].sort())
 })
@@ -25,5 +25,5 @@ test('each life of a worker has a greater UUID than the one before, even in the 
 test('a file that was cut short is begun anew', async () => {
   const path = join(folder, 'cut.json')
   writeFileSync(path, '{"life":')
-  assert.ok(isUuid(await beginLife({ clock: makeTestClock(), random: systemRandom }, path)))
+  assert.ok(isUuid(await beginIncarnation({ clock: makeTestClock(), random: systemRandom }, path)))
 })

@@ -7,63 +7,63 @@ const [GIVEN, A, B] = ['http://given:8080', 'http://a:8080', 'http://b:8080'] as
 test('the URL that a worker was given comes first, and what it is told of replaces what it was told before', () => {
   const urls = makeReplicaUrls(`${GIVEN}/`)
   assert.deepEqual([urls.all, urls.current, urls.untried], [[GIVEN], GIVEN, 0])
-  urls.learn(GIVEN, [A, GIVEN])
+  urls.markAnswered(GIVEN, [A, GIVEN])
   assert.deepEqual([urls.all, urls.current], [[GIVEN, A], GIVEN])
-  urls.learn(GIVEN, [B])
+  urls.markAnswered(GIVEN, [B])
   assert.deepEqual(urls.all, [GIVEN, B])
 })
 
 test('after failures each URL is tried in turn, and one that answers is kept', () => {
   const urls = makeReplicaUrls(GIVEN)
-  urls.learn(GIVEN, [A, B])
+  urls.markAnswered(GIVEN, [A, B])
   const tried = [GIVEN, A, B, GIVEN].map((url) => {
     assert.equal(urls.current, url)
     const { untried } = urls
-    urls.leave(url)
+    urls.markFailed(url)
     return untried
   })
   assert.deepEqual(tried, [2, 1, 0, 0])
-  urls.learn(A, [A, B])
+  urls.markAnswered(A, [A, B])
   assert.deepEqual([urls.current, urls.untried], [A, 2])
 })
 
 test('a second failure at the same URL leaves the next one alone', () => {
   const urls = makeReplicaUrls(GIVEN)
-  urls.learn(GIVEN, [A, B])
-  urls.leave(GIVEN)
-  urls.leave(GIVEN)
+  urls.markAnswered(GIVEN, [A, B])
+  urls.markFailed(GIVEN)
+  urls.markFailed(GIVEN)
   assert.equal(urls.current, A)
 })
 
 test('a process that is told of no longer is left at its first failure, and not before', () => {
   const urls = makeReplicaUrls(GIVEN)
-  urls.learn(GIVEN, [A, B])
-  urls.leave(GIVEN)
-  urls.learn(A, [B])
+  urls.markAnswered(GIVEN, [A, B])
+  urls.markFailed(GIVEN)
+  urls.markAnswered(A, [B])
   assert.deepEqual([urls.all, urls.current], [[GIVEN, B], A])
-  urls.leave(A)
+  urls.markFailed(A)
   assert.equal(urls.current, GIVEN)
 })
 
 test('a worker that joined by https takes no URL without it, and nobody one of another kind', () => {
   const urls = makeReplicaUrls('https://given')
-  urls.learn('https://given', ['http://a', 'https://b:8443', 'ftp://c', 'no URL'])
+  urls.markAnswered('https://given', ['http://a', 'https://b:8443', 'ftp://c', 'no URL'])
   assert.deepEqual(urls.all, ['https://given', 'https://b:8443'])
 })
 
 test('a URL of the loopback is for a worker that was given one, and for no other', () => {
   const local = ['http://127.0.0.1:8080', 'http://localhost:8080', 'http://[::1]:8080']
   const urls = makeReplicaUrls(GIVEN)
-  urls.learn(GIVEN, [...local, A])
+  urls.markAnswered(GIVEN, [...local, A])
   assert.deepEqual(urls.all, [GIVEN, A])
   const beside = makeReplicaUrls('http://127.0.0.1:9090')
-  beside.learn('http://127.0.0.1:9090', local)
+  beside.markAnswered('http://127.0.0.1:9090', local)
   assert.deepEqual(beside.all, ['http://127.0.0.1:9090', ...local])
 })
 
 test('however many are told of, a bounded number is kept', () => {
   const urls = makeReplicaUrls(GIVEN)
-  urls.learn(
+  urls.markAnswered(
     GIVEN,
     Array.from({ length: 1_000 }, (_, index) => `http://r${String(index)}`),
   )

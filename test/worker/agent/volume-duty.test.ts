@@ -11,7 +11,7 @@ import type {
   StreamTicket,
   SyncAnswer,
   SyncRequest,
-  WantedVolume,
+  DesiredVolume,
 } from '../../../src/contract/workers/worker-protocol.ts'
 import { asId, type WorkerId } from '../../../src/domain/ids.ts'
 import { interruptibleSleep, systemClock } from '../../../src/lib/clock.ts'
@@ -101,12 +101,12 @@ function live(over: Partial<VolumeStorage> = {}): void {
 }
 
 /** What the latest report that says so tells of a volume, null when it is not among those that are here. */
-function toldOf({ volume_id }: WantedVolume): number | null | undefined {
+function toldOf({ volume_id }: DesiredVolume): number | null | undefined {
   const told = reports.findLast(({ volumes }) => volumes !== null)?.volumes
   return told?.find((one) => one.volume_id === volume_id)?.used_bytes ?? (told === undefined ? undefined : null)
 }
 
-async function put(volume: WantedVolume, path: string, content: string): Promise<number> {
+async function put(volume: DesiredVolume, path: string, content: string): Promise<number> {
   const ticket: StreamTicket = { kind: 'volume', ticket: path, volume }
   wish = { ...wish, streams: [ticket] }
   const stream = await waitUntil(() => clients[0])
@@ -153,7 +153,7 @@ test('what was measured is said until an answer has come', async () => {
 
 test('caps are put in force once, and those that fail are asked for again', async () => {
   const [good, bad] = [newVolume(), newVolume()]
-  const limited: WantedVolume[] = []
+  const limited: DesiredVolume[] = []
   live({
     applyCaps(volume) {
       limited.push(volume)

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, test, type TestContext } from 'node:test'
-import type { SeenRun, WantedRun } from '../../../src/contract/workers/worker-protocol.ts'
+import type { ObservedRun, DesiredRun } from '../../../src/contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
 import type { Mount, SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
@@ -15,7 +15,7 @@ export type ConformanceSubject = {
   readonly whyNot: string | null
   /** A driver over the same machine each time: a second one is the first after its worker was restarted. */
   open(): Promise<Driver>
-  wanted(spec?: Partial<SandboxSpec>, sandbox?: SandboxId): WantedRun
+  wanted(spec?: Partial<SandboxSpec>, sandbox?: SandboxId): DesiredRun
   /** An image whose start fails for the image's sake, one whose start takes at least 10 s, one that ends by itself. */
   readonly specs: {
     readonly failing: Partial<SandboxSpec>
@@ -211,7 +211,7 @@ type RunningSubject = ConformanceSubject & { readonly run: NonNullable<Conforman
 /** The promises about mounts, for drivers whose sandboxes have files. */
 function describeMounts(subject: RunningSubject, promise: Promised): void {
   const { run } = subject
-  const withMounts = (mounts: readonly Mount[], sandbox?: SandboxId): WantedRun => ({
+  const withMounts = (mounts: readonly Mount[], sandbox?: SandboxId): DesiredRun => ({
     ...desiredRunWithMounts(mounts),
     ...(sandbox === undefined ? {} : { sandbox_id: sandbox }),
     run_id: subject.wanted().run_id,
@@ -275,7 +275,7 @@ async function clear(subject: ConformanceSubject): Promise<void> {
 }
 
 /** A driver's view of one run. */
-export async function find(driver: Driver, run: RunId): Promise<SeenRun | undefined> {
+export async function find(driver: Driver, run: RunId): Promise<ObservedRun | undefined> {
   return (await driver.list()).find((seen) => seen.run_id === run)
 }
 

@@ -17,7 +17,7 @@ after(() => world.close())
 
 test('the log of a sandbox goes with the sandbox', async () => {
   const { logs, dir, remove } = await makeTestLogs()
-  const end = world.live(makeSimulatedDriver({ clock: systemClock, logs }), { logs })
+  const end = world.runWorker(makeSimulatedDriver({ clock: systemClock, logs }), { logs })
   const { id } = await world.create()
   await waitUntil(() => existsSync(join(dir, id)))
   await waitUntil(async () => (await world.statusOf(id)).status === 'running')

@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { SeenRun, WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { ObservedRun, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import { StartError, type Driver } from '../driver.ts'
@@ -39,7 +39,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
   })
   await adoptRuns(context)
 
-  const see = async (record: VmRunRecord, isBeingStarted: boolean): Promise<SeenRun> => {
+  const see = async (record: VmRunRecord, isBeingStarted: boolean): Promise<ObservedRun> => {
     const phase = await observeVm(context, record, isBeingStarted)
     const { run_id, sandbox_id, facts, idle_timeout_secs: timeoutSecs } = record
     const { runtime } = vmPaths(home, sandbox_id)
@@ -66,7 +66,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     log,
   })
 
-  const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
+  const begin = async (wanted: DesiredRun, signal: AbortSignal): Promise<void> => {
     const known = await records.read(wanted.run_id)
     if (known !== null) return throwIfEnded(await observeVm(context, known, false))
     for (const other of await records.list()) {

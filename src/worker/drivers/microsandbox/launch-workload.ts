@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { StartError } from '../driver.ts'
 import { workloadCommand } from '../shared/environment.ts'
@@ -15,7 +15,7 @@ import { WORKLOAD_MARK, type WorkloadRequest } from './workload-order.ts'
 /** Starts the workload of a run whose virtual machine accepts commands; null when the spec asks for none. */
 export async function startWorkload(
   { records, home }: Pick<VmContext, 'records' | 'home'>,
-  { run_id, sandbox_id, spec }: WantedRun,
+  { run_id, sandbox_id, spec }: DesiredRun,
   image: ImageConfig,
 ): Promise<StartedVm['watcher']> {
   const command = workloadCommand(spec, image)

@@ -1,4 +1,4 @@
-import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Ability } from '../../../domain/spec/abilities.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../driver.ts'
@@ -37,7 +37,7 @@ const MAX_VCPUS = 255
 const NO_QUOTA_MIB = 0xffff_ffff
 
 /** A spec in the runtime's words. Throws `StartError` of kind config for what the runtime can't be told. */
-export function makeVmConfig({ spec, slug }: WantedRun, place: VmConfigInput): VmConfig {
+export function makeVmConfig({ spec, slug }: DesiredRun, place: VmConfigInput): VmConfig {
   const { runtime, resources } = spec
   if (resources.vcpus > MAX_VCPUS)
     throw new StartError('config', `a microVM has at most ${String(MAX_VCPUS)} virtual processors`)

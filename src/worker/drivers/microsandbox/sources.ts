@@ -1,6 +1,6 @@
 import { lstat, mkdir, readdir, rm, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { SandboxId } from '../../../domain/ids.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
 import { localCommands } from '../../../lib/run-command.ts'
@@ -23,7 +23,7 @@ function mountsFolder({ dir }: Pick<VmContext, 'dir'>): string {
  * The place is the sandbox's own for all its runs, because the runtime keeps it with the disk. A volume counts as mounted
  * on this machine for as long, and so is not deleted. Rejects with `StartError` of kind mount.
  */
-export async function pinMountSources(context: Place, wanted: WantedRun): Promise<ReadonlyMap<number, string>> {
+export async function pinMountSources(context: Place, wanted: DesiredRun): Promise<ReadonlyMap<number, string>> {
   const indexed = wanted.spec.mounts.flatMap((mount, index) => (mount.type === 'tmpfs' ? [] : [{ mount, index }]))
   if (indexed.length === 0) return new Map()
   const paths = rootfsPaths(mountsFolder(context), wanted.sandbox_id)
@@ -61,7 +61,7 @@ export async function listPinnedSandboxes(context: Pick<VmContext, 'dir'>): Prom
  */
 export async function copyPatchSources(
   context: Place,
-  wanted: WantedRun,
+  wanted: DesiredRun,
   folder: string,
 ): Promise<ReadonlyMap<number, string>> {
   const copied = wanted.spec.patches.flatMap((patch, index) => (bringsFiles(patch) ? [{ patch, index }] : []))

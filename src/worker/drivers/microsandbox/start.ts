@@ -1,6 +1,6 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import { attemptStart } from '../shared/attempt-start.ts'
@@ -23,7 +23,7 @@ import { findVm } from './vm-process.ts'
 import type { VmRunRecord } from './vm-records.ts'
 
 /** Starts a run that is not known yet. Rejects with `StartError`; then nothing of it is left but its record, ended with that failure. */
-export async function startVm(context: VmContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
+export async function startVm(context: VmContext, wanted: DesiredRun, signal: AbortSignal): Promise<void> {
   const { idle_timeout_secs } = wanted.spec.lifecycle
   const record: VmRunRecord = { ...newRunRecord(wanted, context.bootId), idle_timeout_secs }
   await context.records.write(record)
@@ -39,7 +39,7 @@ export async function startVm(context: VmContext, wanted: WantedRun, signal: Abo
 
 type BringUp = { readonly record: VmRunRecord; readonly signal: AbortSignal }
 
-async function bringUp(context: VmContext, wanted: WantedRun, { record, signal }: BringUp): Promise<void> {
+async function bringUp(context: VmContext, wanted: DesiredRun, { record, signal }: BringUp): Promise<void> {
   const { home, storedSandboxes, records, installation } = context
   const paths = vmPaths(home, wanted.sandbox_id)
   const known = await storedSandboxes.read(wanted.sandbox_id)
@@ -67,7 +67,7 @@ async function bringUp(context: VmContext, wanted: WantedRun, { record, signal }
 }
 
 /** Makes a sandbox's disk over its image and starts its virtual machine for the first time. */
-async function makeDisk(context: VmContext, wanted: WantedRun, signal: AbortSignal): Promise<StoredSandbox> {
+async function makeDisk(context: VmContext, wanted: DesiredRun, signal: AbortSignal): Promise<StoredSandbox> {
   const { storedSandboxes, images, vmImages, settings } = context
   const { spec, default_disk_max_mib } = wanted
   const { workdir, scripts } = spec.runtime
@@ -105,7 +105,7 @@ function asPlainConfig({ env, entrypoint, cmd, workdir, user }: ImageConfig): Im
 
 type Asking = { readonly request: SdkRequest; readonly signal: AbortSignal }
 
-async function ask(context: VmContext, wanted: WantedRun, { request, signal }: Asking): Promise<void> {
+async function ask(context: VmContext, wanted: DesiredRun, { request, signal }: Asking): Promise<void> {
   const answer = await callSdk({ home: context.home, request, label: wanted.run_id, signal })
   if (answer.kind === 'failed') throw await toStartError(answer, vmPaths(context.home, wanted.sandbox_id), context.dir)
 }

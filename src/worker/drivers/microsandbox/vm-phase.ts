@@ -1,7 +1,7 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound } from '../../../lib/is-missing.ts'
-import type { RunOutcome, SeenPhase } from '../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
 import { isAlive } from '../shared/processes.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
@@ -9,7 +9,7 @@ import type { VmStatus } from './msb.ts'
 import type { VmRunRecord, WorkloadEnd } from './vm-records.ts'
 
 export type VmPhase =
-  { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
+  { readonly phase: Exclude<RunPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** What the machine shows of a run, beside its record. */
 export type VmEvidence = {

@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
-import type { SeenRun, WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { ObservedRun, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import { debounce } from '../../../lib/when-quiet.ts'
 import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import type { Driver } from '../driver.ts'
@@ -41,7 +41,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   })
   await adoptRuns(context)
 
-  const see = async (record: OciRunRecord, isBeingStarted: boolean): Promise<SeenRun> => {
+  const see = async (record: OciRunRecord, isBeingStarted: boolean): Promise<ObservedRun> => {
     const phase = await observeRun(context, record, isBeingStarted)
     if (phase.phase === 'ended') await context.captures.finish(record) // the end is told behind the last output
     const { idle_timeout_secs } = record.spec.lifecycle
@@ -59,7 +59,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   const refill = makeRefill(context)
   refill.start()
 
-  const begin = async (wanted: WantedRun, signal: AbortSignal): Promise<void> => {
+  const begin = async (wanted: DesiredRun, signal: AbortSignal): Promise<void> => {
     const known = await records.read(wanted.run_id)
     if (known !== null) return throwIfEnded(await observeRun(context, known, false))
     const holder = await disks.holderOf(wanted.sandbox_id)

@@ -1,5 +1,5 @@
 import type { RunId } from '../../../domain/ids.ts'
-import type { SeenRun } from '../../../contract/workers/worker-protocol.ts'
+import type { ObservedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Turns } from './turns.ts'
 import type { RunRecords } from './run-files.ts'
 import type { StartsInFlight } from './starts.ts'
@@ -9,7 +9,7 @@ export type HeldRunsInput<R> = {
   readonly starts: Pick<StartsInFlight, 'has'>
   readonly turns: Turns
   /** How a run stands, by its record; `isBeingStarted`: its start is in flight. */
-  readonly see: (record: R, isBeingStarted: boolean) => Promise<SeenRun>
+  readonly see: (record: R, isBeingStarted: boolean) => Promise<ObservedRun>
   /** Brings a run that has ended to rest. */
   readonly settle: (record: R) => Promise<unknown>
 }
@@ -17,7 +17,7 @@ export type HeldRunsInput<R> = {
 /** The runs that a driver has on record. */
 export type HeldRuns = {
   /** As the machine shows them. */
-  readonly list: () => Promise<readonly SeenRun[]>
+  readonly list: () => Promise<readonly ObservedRun[]>
   /** Brings a run that has ended to rest, in its turn; one whose start is in flight, or that is unknown, is left alone. */
   readonly settleEnded: (run: RunId) => Promise<void>
 }
@@ -30,7 +30,7 @@ export function makeHeldRuns<R extends { readonly run_id: RunId; readonly starte
   see,
   settle,
 }: HeldRunsInput<R>): HeldRuns {
-  const seeFresh = async (read: R): Promise<SeenRun | null> => {
+  const seeFresh = async (read: R): Promise<ObservedRun | null> => {
     // A start that came to its end since this was read has written how: the old record would look like one cut short.
     const record = read.started === null && !starts.has(read.run_id) ? await records.read(read.run_id) : read
     return record === null ? null : await see(record, starts.has(record.run_id))

@@ -1,4 +1,4 @@
-import type { RunOutcome, WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { OrgId, RunId, SandboxId } from '../../../domain/ids.ts'
 
 /**
@@ -22,7 +22,7 @@ export type RunRecord<Started> = {
 }
 
 /** A run of which there is nothing yet. */
-export function newRunRecord(wanted: WantedRun, bootId: string): RunRecord<never> {
+export function newRunRecord(wanted: DesiredRun, bootId: string): RunRecord<never> {
   const { run_id, sandbox_id, org_id } = wanted
   return {
     version: 1,

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { chown, lstat, mkdir, readdir, rmdir, unlink, writeFile, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec/spec.ts'
 import type { CommandRunner } from '../../../lib/run-command.ts'
 import { openRoot } from '../../volumes/descriptors.ts'
@@ -24,7 +24,7 @@ export type PinnedMount =
 /** Pins every mount of a run beneath `paths.pins`. Rejects with `StartError` of kind mount, which names the mount. */
 export async function pinMounts(
   { settings, commands }: { readonly settings: { readonly uidShift: number }; readonly commands: CommandRunner },
-  { spec }: WantedRun,
+  { spec }: DesiredRun,
   { volumes, paths }: { readonly volumes: RunVolumes; readonly paths: RootfsPaths },
 ): Promise<readonly PinnedMount[]> {
   if (spec.mounts.length === 0) return []

@@ -1,4 +1,4 @@
-import type { RunVolume, WantedRun } from '../../../contract/workers/worker-protocol.ts'
+import type { RunVolume, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
 import { BlockedPathError } from '../oci/rootfs/root-tree.ts'
 
@@ -11,7 +11,7 @@ export type RunVolumes = {
 }
 
 /** The volumes that came with a wish for a run. */
-export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, wanted: WantedRun): RunVolumes {
+export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, wanted: DesiredRun): RunVolumes {
   const opened = new Map<RunVolume, Promise<string>>()
   const open = async (volume: RunVolume | undefined, missing: string): Promise<string> => {
     if (volume === undefined) throw new BlockedPathError(missing)

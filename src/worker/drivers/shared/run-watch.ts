@@ -1,6 +1,6 @@
 import { watch as watchFolder } from 'node:fs'
 import type { RunId } from '../../../domain/ids.ts'
-import type { SeenRun } from '../../../contract/workers/worker-protocol.ts'
+import type { ObservedRun } from '../../../contract/workers/worker-protocol.ts'
 import { NOTIFIED, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
@@ -15,7 +15,7 @@ export type RunWatch = {
 }
 
 export type RunWatchInput = {
-  readonly list: () => Promise<readonly SeenRun[]>
+  readonly list: () => Promise<readonly ObservedRun[]>
   /** Lets go of what an ended run holds. */
   readonly releaseEnded: (run: RunId) => Promise<void>
   /** The shims write here as they end. */

@@ -1,6 +1,6 @@
 import { setMaxListeners } from 'node:events'
 import type { RunId } from '../../../domain/ids.ts'
-import type { RunOutcome, SeenPhase } from '../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
 import type { Turns } from './turns.ts'
 
@@ -51,7 +51,7 @@ export function makeStartsInFlight(turns: Turns, onOver: () => void): StartsInFl
   }
 }
 
-type Seen = { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
+type Seen = { readonly phase: Exclude<RunPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** Answers the start of a run that is known already: it succeeds unless the run has ended, and then fails as it did. */
 export function throwIfEnded(seen: Seen): void {

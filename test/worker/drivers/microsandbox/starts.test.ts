@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
 import { after, afterEach, before, describe, test } from 'node:test'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
 import {
   findInstallation,
@@ -165,7 +165,7 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
 /** Leaves what a worker leaves of a run that lives: its record, its disk's, and a process with the runtime's command line. */
 async function playVm(
   fixture: MicroVmFixture,
-  { run_id, sandbox_id, org_id }: WantedRun,
+  { run_id, sandbox_id, org_id }: DesiredRun,
   more: Partial<VmRunRecord> = {},
 ): Promise<ReturnType<typeof spawn>> {
   const { name } = vmPaths(fixture.home, sandbox_id)

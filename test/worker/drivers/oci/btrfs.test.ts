@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { chmodSync, chownSync, existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, describe, test, type TestContext } from 'node:test'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { tryCommand } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import { mountBtrfs, named, desiredRunWithMounts } from '../../../support/mounts.ts'
@@ -18,7 +18,7 @@ const whyNot =
   whyNoOci() ?? (testRuntime() === 'runsc' ? 'system calls never get to the host’s kernel from gVisor' : false)
 let fixture: OciFixture
 let driver: Driver
-let box: WantedRun
+let box: DesiredRun
 let btrfs: ReturnType<typeof mountBtrfs> = null
 
 describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {

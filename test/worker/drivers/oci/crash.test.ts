@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
@@ -126,7 +126,7 @@ async function open(): Promise<Driver> {
 }
 
 /** Starts a worker, waits for a word of it and then some time, and kills it with SIGKILL. */
-async function killWorkerAfter(word: string, wanted: WantedRun, delayMs = 0): Promise<void> {
+async function killWorkerAfter(word: string, wanted: DesiredRun, delayMs = 0): Promise<void> {
   const worker: ChildProcess = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(wanted)], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
@@ -141,15 +141,15 @@ async function killWorkerAfter(word: string, wanted: WantedRun, delayMs = 0): Pr
   await exited
 }
 
-function recordPath(wanted: WantedRun): string {
+function recordPath(wanted: DesiredRun): string {
   return join(fixture.dir, 'state/runs', wanted.run_id, 'state.json')
 }
 
-function readRecord(wanted: WantedRun): OciRunRecord {
+function readRecord(wanted: DesiredRun): OciRunRecord {
   return JSON.parse(readFileSync(recordPath(wanted), 'utf8')) as OciRunRecord // the driver's own file
 }
 
-function changeRecord(wanted: WantedRun, change: Partial<OciRunRecord>): void {
+function changeRecord(wanted: DesiredRun, change: Partial<OciRunRecord>): void {
   writeFileSync(recordPath(wanted), JSON.stringify({ ...readRecord(wanted), ...change }))
 }
 

@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSy
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import type { Patch, SandboxSpec } from '../../../../src/domain/spec/spec.ts'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
@@ -17,7 +17,7 @@ let fixture: OciFixture
 let driver: Driver
 
 describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
-  let box: WantedRun
+  let box: DesiredRun
   before(async () => {
     fixture = await makeOciFixture()
     driver = await fixture.open()
@@ -251,16 +251,16 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
   })
 })
 
-async function start(spec: Partial<SandboxSpec> = {}): Promise<WantedRun> {
+async function start(spec: Partial<SandboxSpec> = {}): Promise<DesiredRun> {
   const wanted = makeDesiredRun(spec)
   await driver.start(wanted, NEVER)
   return wanted
 }
 
-async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
   return await run(wanted, ['sh', '-c', script])
 }
 
-async function run(wanted: WantedRun, command: readonly string[]): Promise<CommandResult> {
+async function run(wanted: DesiredRun, command: readonly string[]): Promise<CommandResult> {
   return await fixture.exec(wanted.run_id, command)
 }

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, afterEach, before, describe, test } from 'node:test'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
@@ -25,7 +25,7 @@ let driver: Driver
 let clients: FsClient[] = []
 
 describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 240_000 }, () => {
-  let box: WantedRun
+  let box: DesiredRun
   before(async () => {
     fixture = await makeOciFixture()
     driver = await fixture.open({ pidsLimit: PIDS_LIMIT })
@@ -218,16 +218,16 @@ const ROOT = { path: '/', follow_symlink: true }
 /** The processes of the sandbox that serve files. */
 const FIND = 'for p in /proc/[0-9]*; do grep -qs files[.]pl $p/cmdline && echo ${p#/proc/}; done; true'
 
-async function start(wanted: WantedRun): Promise<WantedRun> {
+async function start(wanted: DesiredRun): Promise<DesiredRun> {
   await driver.start(wanted, NEVER)
   return wanted
 }
 
-async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
   return await fixture.exec(wanted.run_id, ['sh', '-c', script])
 }
 
-async function connect(wanted: WantedRun): Promise<FsClient> {
+async function connect(wanted: DesiredRun): Promise<FsClient> {
   await driver.openChannel(wanted.run_id)
   const client = connectFiles(
     makeContainerGuest(fixture.container(wanted.run_id), {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { after, before, describe, test } from 'node:test'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import type { MountOptions, RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec/spec.ts'
 import type { RunId } from '../../../../src/domain/ids.ts'
 import { systemClock } from '../../../../src/lib/clock.ts'
@@ -265,13 +265,13 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
   })
 })
 
-async function start(spec: Partial<SandboxSpec> = {}): Promise<WantedRun> {
+async function start(spec: Partial<SandboxSpec> = {}): Promise<DesiredRun> {
   const wanted = makeDesiredRun(spec)
   await driver.start(wanted, NEVER)
   return wanted
 }
 
-async function stop(wanted: WantedRun): Promise<void> {
+async function stop(wanted: DesiredRun): Promise<void> {
   await driver.stop(wanted.run_id, 0)
 }
 

@@ -5,7 +5,7 @@ import { existsSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import type { LogSource } from '../../../../src/contract/streams/log-protocol.ts'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../../../src/domain/spec/spec.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
@@ -161,16 +161,16 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
 })
 
 /** What the log holds after a worker was killed that shared its folder. */
-async function readBack(wanted: WantedRun, count: number): Promise<void> {
+async function readBack(wanted: DesiredRun, count: number): Promise<void> {
   const numbers = Array.from({ length: count }, (_, index) => `${String(index + 1)}\n`).join('')
   assert.equal(await saidBy(wanted, 'stdout'), `before\n${numbers}last words\n`)
 }
 
-function shell(script: string, runtime: Partial<SandboxSpec['runtime']> = {}): WantedRun {
+function shell(script: string, runtime: Partial<SandboxSpec['runtime']> = {}): DesiredRun {
   return makeDesiredRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: ['sh', '-c', script], ...runtime } })
 }
 
-async function saidBy({ sandbox_id }: WantedRun, source: LogSource): Promise<string> {
+async function saidBy({ sandbox_id }: DesiredRun, source: LogSource): Promise<string> {
   return textOf(await readAll(logs, sandbox_id, { sources: [source] }))
 }
 
@@ -188,7 +188,7 @@ async function openAgain(): Promise<void> {
 }
 
 /** Lets another process start a run over the same folders, and kills it once it said a word. */
-async function killWorker(wanted: WantedRun, word: string): Promise<void> {
+async function killWorker(wanted: DesiredRun, word: string): Promise<void> {
   await driver.close()
   await logs.close()
   const worker = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(wanted), logsDir], {

@@ -5,7 +5,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { localCommands } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
@@ -140,7 +140,7 @@ async function open(): Promise<Driver> {
 }
 
 /** Starts a worker, waits for a word of it and then some time, and kills it with SIGKILL. */
-async function killWorkerAfter(word: string, wanted: WantedRun, delayMs: number): Promise<void> {
+async function killWorkerAfter(word: string, wanted: DesiredRun, delayMs: number): Promise<void> {
   const worker = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(wanted)], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, afterEach, before, describe, test } from 'node:test'
-import type { WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import type { Mount, Patch } from '../../../../src/domain/spec/spec.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
@@ -16,7 +16,7 @@ const ROUNDS = 12
 const canExchange = { skip: process.arch !== 'x64' || testRuntime() === 'runsc' ? 'needs renameat2 of x64' : false }
 let fixture: OciFixture
 let driver: Driver
-let attacker: WantedRun
+let attacker: DesiredRun
 
 describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
   before(async () => {
@@ -127,14 +127,14 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
   })
 })
 
-async function start(mounts: readonly Mount[]): Promise<WantedRun> {
+async function start(mounts: readonly Mount[]): Promise<DesiredRun> {
   const wanted = desiredRunWithMounts(mounts)
   await driver.start(wanted, NEVER)
   return wanted
 }
 
 /** Null for a start that was refused as it should be. */
-async function startOrRefused(mounts: readonly Mount[]): Promise<WantedRun | null> {
+async function startOrRefused(mounts: readonly Mount[]): Promise<DesiredRun | null> {
   const wanted = desiredRunWithMounts(mounts)
   try {
     await driver.start(wanted, NEVER)
@@ -163,7 +163,7 @@ async function exchangeForEver(one: string, other: string): Promise<void> {
   await inside(attacker, `perl -e '${script}' >/dev/null 2>&1 </dev/null &`)
 }
 
-async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
   return await fixture.exec(wanted.run_id, ['sh', '-c', script])
 }
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { chownSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, afterEach, before, describe, test } from 'node:test'
-import type { RunVolume, WantedRun } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { RunVolume, DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
 import type { Mount } from '../../../../src/domain/spec/spec.ts'
 import { tryCommand, type CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
@@ -207,7 +207,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
   })
 })
 
-async function start(mounts: readonly Mount[]): Promise<WantedRun> {
+async function start(mounts: readonly Mount[]): Promise<DesiredRun> {
   const wanted = desiredRunWithMounts(mounts)
   await driver.start(wanted, NEVER)
   return wanted
@@ -219,11 +219,11 @@ async function refused(mounts: readonly Mount[], message: RegExp, volumes?: read
   await assert.rejects(start, (error) => assertMountRefused(error, message))
 }
 
-async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
   return await fixture.exec(wanted.run_id, ['sh', '-c', script])
 }
 
-function mountSourceOf(wanted: WantedRun, guest: string): string {
+function mountSourceOf(wanted: DesiredRun, guest: string): string {
   const path = join(fixture.dir, 'state/runs', wanted.run_id, 'config.json')
   const bundle: { mounts: { destination: string; source: string }[] } = JSON.parse(readFileSync(path, 'utf8'))
   return bundle.mounts.find(({ destination }) => destination === guest)?.source ?? ''

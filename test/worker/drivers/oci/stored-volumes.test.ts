@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test, type TestContext } from 'node:test'
-import type { WantedRun, WantedVolume } from '../../../../src/contract/workers/worker-protocol.ts'
+import type { DesiredRun, DesiredVolume } from '../../../../src/contract/workers/worker-protocol.ts'
 import { asId, type OrgId, type VolumeId } from '../../../../src/domain/ids.ts'
 import type { Mount } from '../../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../../src/lib/clock.ts'
@@ -82,7 +82,7 @@ async function makeFixture(): Promise<OciFixture> {
 }
 
 /** The same volume with identifiers as the storage takes them. */
-function stored(volume: WantedVolume): WantedVolume {
+function stored(volume: DesiredVolume): DesiredVolume {
   const uuid = (text: string): string =>
     createHash('sha256')
       .update(text)
@@ -96,14 +96,14 @@ function isUncapped(t: TestContext): boolean {
   return !storage.report.enforces_caps
 }
 
-async function start(mounts: readonly Mount[], capBytes: number | null): Promise<WantedRun> {
+async function start(mounts: readonly Mount[], capBytes: number | null): Promise<DesiredRun> {
   const wanted = desiredRunWithMounts(mounts)
   const volumes = wanted.volumes.map((volume) => ({ ...volume, capacity_bytes: capBytes }))
   await driver.start({ ...wanted, volumes }, NEVER)
   return wanted
 }
 
-async function inside(wanted: WantedRun, script: string): Promise<CommandResult> {
+async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
   return await fixture.exec(wanted.run_id, ['sh', '-c', script])
 }
 

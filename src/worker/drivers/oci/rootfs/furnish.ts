@@ -1,4 +1,4 @@
-import type { WantedRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../../driver.ts'
 import { makeBundle } from '../run/bundle.ts'
 import type { OciContext } from '../context.ts'
@@ -19,7 +19,7 @@ export type PreparedRootfs = { readonly bundle: object; readonly facts: Readonly
 /** Fills the root file system and derives the container's configuration from it. */
 export async function prepareRootfs(
   context: OciContext,
-  wanted: WantedRun,
+  wanted: DesiredRun,
   { image, network, disk, paths, pipes, volumes, mounts: pinned }: RunResources,
 ): Promise<PreparedRootfs> {
   const { spec } = wanted

@@ -1,5 +1,5 @@
 import { rename } from 'node:fs/promises'
-import type { WantedRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { Image } from '../../../images/image.ts'
 import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
@@ -26,7 +26,7 @@ export type RunResources = {
 /** Image, network and disk don't need each other: they are made at the same time. One that fails ends the pull. */
 export async function acquireResources(
   context: OciContext,
-  wanted: WantedRun,
+  wanted: DesiredRun,
   signal: AbortSignal,
 ): Promise<RunResources> {
   const abort = new AbortController()
@@ -77,7 +77,7 @@ export async function acquireResources(
 }
 
 /** A sandbox that has started before keeps its image; another is resolved. */
-async function resolveImage(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<Image> {
+async function resolveImage(context: OciContext, wanted: DesiredRun, signal: AbortSignal): Promise<Image> {
   const { image, pull_policy } = wanted.spec
   let how: 'pulled' | 'stored' = 'stored'
   const onFetched = (): void => {
@@ -97,7 +97,7 @@ async function makeRoot({ commands }: OciContext, { image, disk, paths }: RootPa
   await withStartFailure('disk', "the sandbox's file system could not be mounted", mountRoot(commands, paths, layers))
 }
 
-async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPaths): Promise<SandboxDisk> {
+async function makeDisk(context: OciContext, wanted: DesiredRun, paths: RootfsPaths): Promise<SandboxDisk> {
   const { disks } = context
   const holder = await disks.holderOf(wanted.sandbox_id)
   if (holder !== null && holder !== wanted.run_id && (await context.records.read(holder)) !== null)
@@ -113,11 +113,11 @@ async function makeDisk(context: OciContext, wanted: WantedRun, paths: RootfsPat
   return await withStartFailure('disk', "the sandbox's disk could not be made ready", prepare())
 }
 
-function diskSizeMib({ settings }: OciContext, { spec, default_disk_max_mib }: WantedRun): number {
+function diskSizeMib({ settings }: OciContext, { spec, default_disk_max_mib }: DesiredRun): number {
   return spec.resources.disk_size_mib ?? Math.min(settings.defaultDiskMib, default_disk_max_mib ?? Infinity)
 }
 
-async function makeCgroup(context: OciContext, { run_id, spec }: WantedRun): Promise<void> {
+async function makeCgroup(context: OciContext, { run_id, spec }: DesiredRun): Promise<void> {
   const { memory_mib, vcpus } = spec.resources
   await context.cgroups.create(run_id, {
     memoryBytes: memory_mib * 1024 * 1024,

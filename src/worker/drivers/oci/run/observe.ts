@@ -1,6 +1,6 @@
 import type { OciContext } from '../context.ts'
 import { isAlive } from '../../shared/processes.ts'
-import { mayBeKilled, deriveRunPhase, type RunPhase } from './run-phase.ts'
+import { mayBeKilled, deriveRunPhase, type ObservedPhase } from './run-phase.ts'
 import type { OciRunRecord } from './run-records.ts'
 
 /** Where a run stands now, by its record and by what the machine shows. */
@@ -8,7 +8,7 @@ export async function observeRun(
   context: OciContext,
   record: OciRunRecord,
   isBeingStarted: boolean,
-): Promise<RunPhase> {
+): Promise<ObservedPhase> {
   const { records, cgroups, bootId } = context
   const { started } = record
   const isSameBoot = record.boot_id === bootId

@@ -1,5 +1,5 @@
 import { constants } from 'node:os'
-import type { RunOutcome, SeenPhase } from '../../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome, RunPhase } from '../../../../contract/workers/worker-protocol.ts'
 import type { ExitFile, OciRunRecord } from './run-records.ts'
 
 /** What the machine shows of a run, beside its record. */
@@ -13,11 +13,11 @@ export type RunEvidence = {
   readonly isBeingStarted: boolean
 }
 
-export type RunPhase =
-  { readonly phase: Exclude<SeenPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
+export type ObservedPhase =
+  { readonly phase: Exclude<RunPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** Where a run stands. What was recorded as its end stays its end. */
-export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): RunPhase {
+export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): ObservedPhase {
   if (record.outcome !== null) return { phase: 'ended', outcome: record.outcome }
   const live = record.is_stop_requested ? 'stopping' : 'running'
   if (record.started === null) {

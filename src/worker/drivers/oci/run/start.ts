@@ -1,4 +1,4 @@
-import type { WantedRun } from '../../../../contract/workers/worker-protocol.ts'
+import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
 import { attemptStart } from '../../shared/attempt-start.ts'
 import { StartError } from '../../driver.ts'
@@ -15,7 +15,7 @@ import { isScriptName } from '../../shared/system-files.ts'
  * Starts a run that has no record yet. Rejects with `StartError`; by then nothing of the run is left but its record,
  * ended with that failure.
  */
-export async function startRun(context: OciContext, wanted: WantedRun, signal: AbortSignal): Promise<void> {
+export async function startRun(context: OciContext, wanted: DesiredRun, signal: AbortSignal): Promise<void> {
   const record: OciRunRecord = { ...newRunRecord(wanted, context.bootId), spec: wanted.spec, image: null }
   await context.records.write(record)
   context.logs.writerOf(wanted.sandbox_id).openRun()
@@ -29,7 +29,7 @@ export async function startRun(context: OciContext, wanted: WantedRun, signal: A
 }
 
 type BringUp = { readonly record: OciRunRecord; readonly signal: AbortSignal }
-async function bringUp(context: OciContext, wanted: WantedRun, { record, signal }: BringUp): Promise<void> {
+async function bringUp(context: OciContext, wanted: DesiredRun, { record, signal }: BringUp): Promise<void> {
   refuseUnusable(wanted)
   const watch = makeStopwatch(context)
   const parts = await acquireResources(context, wanted, signal)
@@ -59,7 +59,7 @@ async function bringUp(context: OciContext, wanted: WantedRun, { record, signal 
   context.log.debug({ run_id: wanted.run_id, ...watch.laps() }, 'started')
 }
 
-function refuseUnusable({ spec }: WantedRun): void {
+function refuseUnusable({ spec }: DesiredRun): void {
   const name = Object.keys(spec.runtime.scripts).find((candidate) => !isScriptName(candidate))
   if (name !== undefined) throw new StartError('config', `'${name}' is not usable as the name of a script`)
 }
