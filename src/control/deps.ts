@@ -14,12 +14,12 @@ import type { Uuids } from '../lib/uuid.ts'
 import type { Admission } from '../store/sandboxes/admissions.ts'
 import type { Database } from '../store/postgres/database.ts'
 import type { Notifications } from '../store/postgres/wake.ts'
-import type { AdmissionAnswer } from './sandboxes/admit-together.ts'
-import type { Claims } from './requests/claims.ts'
-import type { Removal, Removed } from './sandboxes/delete-together.ts'
+import type { AdmissionResult } from './sandboxes/admit-together.ts'
+import type { IdempotencyClaims } from './requests/claims.ts'
+import type { Deletion, DeletionResult } from './sandboxes/delete-together.ts'
 import type { ExplainWaiting } from './sandboxes/explain-waiting.ts'
-import type { Places } from './streams/places.ts'
-import type { Settled, Transition } from './sandboxes/transition.ts'
+import type { ConcurrencyLimit } from './streams/places.ts'
+import type { BatchedTransition, Transition } from './sandboxes/transition.ts'
 import type { WaitHub } from './sandboxes/wait-hub.ts'
 import type { RecordReportInBatch } from './workers/take-plain.ts'
 import type { CallerWatch, WatchOptions } from './streams/watch-caller.ts'
@@ -38,23 +38,23 @@ export type ControlDeps = {
   /** Where they wait. */
   readonly waitHub: WaitHub
   /** The Idempotency-Keys whose requests this process serves. */
-  readonly claims: Claims
+  readonly claims: IdempotencyClaims
   /** Places for the log streams of this process. */
-  readonly logPlaces: Places<Pick<SandboxKey, 'org_id'>>
+  readonly logPlaces: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>>
   /** Reads one sandbox by id, together with others that are asked for at the same time. */
   readonly readSandbox: (wanted: SandboxKey) => Promise<Sandbox | null>
   /** Commits a new sandbox, together with others that arrive at the same time. */
-  readonly admit: (admission: Admission) => Promise<AdmissionAnswer>
+  readonly admit: (admission: Admission) => Promise<AdmissionResult>
   /** Moves a sandbox, together with others that are asked for at the same time. */
-  readonly together: (request: Transition) => Promise<Settled>
+  readonly together: (request: Transition) => Promise<BatchedTransition>
   /** Deletes a sandbox, likewise. */
-  readonly remove: (removal: Removal) => Promise<Removed>
+  readonly remove: (removal: Deletion) => Promise<DeletionResult>
   /** Asks a worker for a stream and resolves when the worker has dialled in; null when too many wait already. */
   readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex | null>
   /** The same for a command channel: its WebSocket, paused, so that what comes meanwhile is not lost. */
   readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
   /** Places for the command channels of this process. */
-  readonly channelPlaces: Places<SandboxKey>
+  readonly channelPlaces: ConcurrencyLimit<SandboxKey>
   /** What the drivers of the workers offer, one list for each; `isFresh` asks anew, otherwise a moment's age is fine. */
   readonly offers: (how: { readonly isFresh: boolean }) => Promise<readonly (readonly string[])[]>
   /** Takes a worker's report in, together with others that arrive at the same time. */
@@ -66,7 +66,7 @@ export type ControlDeps = {
   /** Keys that were just looked up. */
   readonly keyCache: KeyCache
   /** Who is watched while what it asked for goes on. */
-  readonly callerWatches: CallerWatches
+  readonly callerWatches: CallerWatcher
   /** Has the last use of a key written down soon; the caller goes on at once. */
   readonly noteKeyUse: (use: KeyUse) => void
   readonly settings: ControlSettings
@@ -84,13 +84,13 @@ export type ControlSettings = {
 }
 
 /** A key that is not revoked, with whom it stands for until its expiry, by the wall clock. */
-export type KnownKey = { readonly caller: Caller; readonly expires_at: Date | null }
+export type CachedKey = { readonly caller: Caller; readonly expires_at: Date | null }
 export type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
 
 /** Watches the keys that are in use by something that lasts; `keys` counts them. See `watch-caller.ts`. */
-export type CallerWatches = { watch(caller: Caller, options?: WatchOptions): CallerWatch; readonly keys: number }
+export type CallerWatcher = { watch(caller: Caller, options?: WatchOptions): CallerWatch; readonly keys: number }
 
-export type KeyLookUp = (about: { readonly wasKnown: boolean }) => Promise<KnownKey | null>
+export type KeyLookup = (about: { readonly wasKnown: boolean }) => Promise<CachedKey | null>
 
 /** Remembers keys for a moment, by the hash of their secret in base64. */
 export type KeyCache = {
@@ -98,7 +98,7 @@ export type KeyCache = {
    * The key that is remembered, or else what `lookUp` says; who asks for the same key meanwhile gets the same answer.
    * `wasKnown`: the key was found before, not too long ago.
    */
-  find(hash: string, nowMs: number, lookUp: KeyLookUp): Promise<KnownKey | null>
+  find(hash: string, nowMs: number, lookUp: KeyLookup): Promise<CachedKey | null>
   /** Has the next `find` look the key up. */
   forget(hash: string): void
 }

@@ -6,17 +6,17 @@ import type { Admission } from '../store/sandboxes/admissions.ts'
 import type { Database } from '../store/postgres/database.ts'
 import * as sandboxes from '../store/sandboxes/sandboxes.ts'
 import * as workers from '../store/workers/workers.ts'
-import { admitTogether, type AdmissionAnswer } from './sandboxes/admit-together.ts'
-import { makeClaims } from './requests/claims.ts'
+import { admitBatch, type AdmissionResult } from './sandboxes/admit-together.ts'
+import { makeIdempotencyClaims } from './requests/claims.ts'
 import type { ControlDeps, SandboxKey } from './deps.ts'
-import { deleteTogether, type Removal, type Removed } from './sandboxes/delete-together.ts'
+import { deleteBatch, type Deletion, type DeletionResult } from './sandboxes/delete-together.ts'
 import { makeExplainWaiting } from './sandboxes/explain-waiting.ts'
 import { makeKeyCache } from './orgs/key-cache.ts'
-import { makeKeyUses } from './orgs/key-uses.ts'
-import { moveTogether, type Settled, type Transition } from './sandboxes/transition.ts'
+import { makeKeyUseRecorder } from './orgs/key-uses.ts'
+import { transitionBatch, type BatchedTransition, type Transition } from './sandboxes/transition.ts'
 import { makeWaitHub } from './sandboxes/wait-hub.ts'
 import { makeRecordReportInBatch } from './workers/take-plain.ts'
-import { makeCallerWatches } from './streams/watch-caller.ts'
+import { makeCallerWatcher } from './streams/watch-caller.ts'
 
 /** Adds to what the use cases are given the parts that work on many requests together. */
 export function makeControlDeps(
@@ -38,7 +38,7 @@ export function makeControlDeps(
   >,
 ): ControlDeps {
   const readSandbox = makeBatch<SandboxKey, Sandbox | null>({
-    run: (wanted) => readTogether(base.db, wanted, base.clock.now()),
+    run: (wanted) => readSandboxBatch(base.db, wanted, base.clock.now()),
     groupOf: ({ org_id }) => org_id,
     maxItems: 128,
     maxInFlight: 4,
@@ -47,23 +47,23 @@ export function makeControlDeps(
     ...base,
     readSandbox,
     waitHub: makeWaitHub({ ...base, readSandbox, met: (wishes) => base.db.asSystem((q) => sandboxes.met(q, wishes)) }),
-    claims: makeClaims(base),
+    claims: makeIdempotencyClaims(base),
     // Two batches of up to 256: measured as the knee of the curve (measurements.md, "Store").
-    admit: makeBatch<Admission, AdmissionAnswer>({
-      run: (wanted) => admitTogether(base, wanted),
+    admit: makeBatch<Admission, AdmissionResult>({
+      run: (wanted) => admitBatch(base, wanted),
       groupOf: ({ sandbox }) => sandbox.org_id,
       maxItems: 256,
       maxInFlight: 2,
       isBalanced: true,
     }),
-    together: makeBatch<Transition, Settled>({
-      run: (wanted) => moveTogether(base, wanted),
+    together: makeBatch<Transition, BatchedTransition>({
+      run: (wanted) => transitionBatch(base, wanted),
       groupOf: () => '',
       maxItems: 128,
       maxInFlight: 2,
     }),
-    remove: makeBatch<Removal, Removed>({
-      run: (wanted) => deleteTogether(base, wanted),
+    remove: makeBatch<Deletion, DeletionResult>({
+      run: (wanted) => deleteBatch(base, wanted),
       groupOf: () => '',
       maxItems: 128,
       maxInFlight: 2,
@@ -78,13 +78,13 @@ export function makeControlDeps(
       maxInFlight: 2,
     }),
     keyCache: makeKeyCache(),
-    noteKeyUse: makeKeyUses(base),
-    callerWatches: makeCallerWatches(base),
+    noteKeyUse: makeKeyUseRecorder(base),
+    callerWatches: makeCallerWatcher(base),
   }
 }
 
 /** Reads sandboxes of one organization. */
-async function readTogether(
+async function readSandboxBatch(
   db: Database,
   wanted: readonly SandboxKey[],
   now: Date,

@@ -5,7 +5,7 @@ import { createVolume } from '../control/volumes/create-volume.ts'
 import { deleteSandbox } from '../control/sandboxes/delete-sandbox.ts'
 import { deleteVolume } from '../control/volumes/delete-volume.ts'
 import type { ControlDeps } from '../control/deps.ts'
-import { takeTurn } from '../control/requests/idempotency.ts'
+import { claimIdempotencyKey } from '../control/requests/idempotency.ts'
 import { listMembers } from '../control/orgs/members.ts'
 import { openChannel } from '../control/streams/open-channel.ts'
 import { getQuotas } from '../control/orgs/quotas.ts'
@@ -42,7 +42,7 @@ export function bindUseCases(deps: ControlDeps) {
     listSandboxes: on(listSandboxes),
     explainWaiting: (...asked: Parameters<ControlDeps['explainWaiting']>) => deps.explainWaiting(...asked),
     waitForSandbox: on(waitForSandbox),
-    takeTurn: on(takeTurn),
+    takeTurn: on(claimIdempotencyKey),
     startSandbox: on(startSandbox),
     stopSandbox: on(stopSandbox),
     renameSandbox: on(renameSandbox),
@@ -57,7 +57,7 @@ export function bindUseCases(deps: ControlDeps) {
     volumeFileExists: on(volumeFiles.volumeFileExists),
     readVolumeFile: on(volumeFiles.readVolumeFile),
     writeVolumeFile: on(volumeFiles.writeVolumeFile),
-    makeVolumeFolder: on(volumeFiles.makeVolumeFolder),
+    makeVolumeFolder: on(volumeFiles.createVolumeFolder),
     copyVolumeFile: on(volumeFiles.copyVolumeFile),
     renameVolumeFile: on(volumeFiles.renameVolumeFile),
     removeVolumeFile: on(volumeFiles.removeVolumeFile),

@@ -1,5 +1,5 @@
-import { transitionEach } from '../control/sandboxes/transition-each.ts'
-import { SYSTEM, type TransitionDeps } from '../control/sandboxes/transition.ts'
+import { transitionAll } from '../control/sandboxes/transition-each.ts'
+import { SYSTEM_ACTOR, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../domain/workers/lease.ts'
 import type { Log } from '../lib/log.ts'
@@ -17,7 +17,7 @@ const ABSENCE_MS = WORKER_LEASE_MS / 2
 const FRESH_MS = 1_000
 
 /** A worker's last report, and since when this process has seen no later one. */
-type Sight = { readonly life: string | null; readonly report_seq: number; readonly sinceMs: number }
+type LastReport = { readonly life: string | null; readonly report_seq: number; readonly sinceMs: number }
 
 /** A worker that was about to be called lost has reported. */
 class CameBack extends Error {}
@@ -30,7 +30,7 @@ class CameBack extends Error {}
  * lease's time without a break. The same holds for a process that has just come to lead: the loop is made anew with each lead.
  */
 export function detectLostWorkers(deps: LostDeps): Loop {
-  let sights = new Map<WorkerId, Sight>()
+  let sights = new Map<WorkerId, LastReport>()
   let listeningSinceMs = deps.clock.monotonicMs()
   let lastPassAtMs = deps.clock.now().getTime()
   return {
@@ -45,12 +45,12 @@ export function detectLostWorkers(deps: LostDeps): Loop {
         const deadline = new Date(nowMs + WORKER_LEASE_MS - FRESH_MS)
         const silent = await deps.db.asSystem((q) => workers.listSilent(q, deadline))
         const seenMs = deps.clock.monotonicMs()
-        sights = new Map(silent.map((worker) => [worker.id, sightOf(worker, sights.get(worker.id), seenMs)]))
+        sights = new Map(silent.map((worker) => [worker.id, lastReportOf(worker, sights.get(worker.id), seenMs)]))
         const lost = silent.filter(({ id }) => {
           const sinceMs = Math.max(sights.get(id)?.sinceMs ?? seenMs, listeningSinceMs)
           return seenMs - sinceMs >= WORKER_LEASE_MS
         })
-        await callLost(deps, lost, signal)
+        await markRunsLost(deps, lost, signal)
       } catch (error) {
         listeningSinceMs = deps.clock.monotonicMs()
         throw error
@@ -60,12 +60,16 @@ export function detectLostWorkers(deps: LostDeps): Loop {
   }
 }
 
-function sightOf({ life, report_seq }: workers.SilentWorker, before: Sight | undefined, nowMs: number): Sight {
+function lastReportOf(
+  { life, report_seq }: workers.SilentWorker,
+  before: LastReport | undefined,
+  nowMs: number,
+): LastReport {
   const isSame = before?.life === life && before.report_seq === report_seq
   return isSame ? before : { life, report_seq, sinceMs: nowMs }
 }
 
-async function callLost(deps: LostDeps, lost: readonly workers.SilentWorker[], signal: AbortSignal): Promise<void> {
+async function markRunsLost(deps: LostDeps, lost: readonly workers.SilentWorker[], signal: AbortSignal): Promise<void> {
   for (const worker of lost) {
     const open = await deps.db.asSystem((q) => runs.ofWorker(q, worker.id))
     const why = worker.is_removed ? 'was removed' : `did not answer for ${String(WORKER_LEASE_MS / 1000)} s`
@@ -73,7 +77,7 @@ async function callLost(deps: LostDeps, lost: readonly workers.SilentWorker[], s
     const end = {
       event: 'worker_lost',
       outcome: { kind: 'lost', message },
-      cause: { actor: SYSTEM, code: 'worker_lost', message },
+      cause: { actor: SYSTEM_ACTOR, code: 'worker_lost', message },
     } as const
     // This process may stand still between its look and what it writes, for longer than the worker needs to come back.
     const fence = async (tx: Queryable): Promise<void> => {
@@ -81,7 +85,7 @@ async function callLost(deps: LostDeps, lost: readonly workers.SilentWorker[], s
       if (!(await workers.isSilentSince(tx, worker))) throw new CameBack(`worker '${worker.name}' has reported`)
     }
     try {
-      await transitionEach(
+      await transitionAll(
         { ...deps, fence },
         open.map(({ run_id, sandbox_id }) => ({ sandbox_id, run_id, ...end })),
         signal,

@@ -1,32 +1,32 @@
-import { tellExhausted } from '../control/usage/tell-exhausted.ts'
+import { recordHoursExhausted } from '../control/usage/tell-exhausted.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
-import { exhaustedPools, leftOf, POOLS, type PoolUse } from '../domain/orgs/quota.ts'
+import { exhaustedHours, remainingUnits, INCLUDED_HOURS, type ComputeUse } from '../domain/orgs/quota.ts'
 import type { Log } from '../lib/log.ts'
 import * as pools from '../store/usage/pools.ts'
 import * as stopsDue from '../store/sandboxes/stops-due.ts'
 import { poolTotals } from '../store/usage/usage.ts'
 import type { Loop } from './loop.ts'
-import { stopAll, type Stops } from './stop-all.ts'
+import { stopRuns, type RunsToStop } from './stop-all.ts'
 
 const PERIOD_MS = 5_000
 /** How many organizations are looked at together. */
 const PAGE = 200
 
-type PoolDeps = TransitionDeps & { readonly log: Log }
+type HardLimitDeps = TransitionDeps & { readonly log: Log }
 
 /**
  * Stops what runs in suspended organizations, and in those whose plan has no prices and whose pool of the month is used
  * up: a wall is met within a moment of the time that its runs reach it.
  */
-export function enforcePools(deps: PoolDeps): Loop {
+export function enforceHardLimits(deps: HardLimitDeps): Loop {
   return { name: 'enforce-pools', periodMs: PERIOD_MS, topics: ['quotas'], run: (signal) => pass(deps, signal) }
 }
 
-async function pass(deps: PoolDeps, signal: AbortSignal): Promise<number | null> {
-  await stopAll(deps, { read: stopsDue.ofSuspended, causeOf: () => ({ code: 'suspended' }) }, signal)
+async function pass(deps: HardLimitDeps, signal: AbortSignal): Promise<number | null> {
+  await stopRuns(deps, { read: stopsDue.ofSuspended, causeOf: () => ({ code: 'suspended' }) }, signal)
   let dueMs = Infinity
   const totals = await deps.db.asSystem((q) => poolTotals(q, deps.clock.now()))
-  const useOf = new Map<string, PoolUse>(totals.map((use) => [use.org_id, use]))
+  const useOf = new Map<string, ComputeUse>(totals.map((use) => [use.org_id, use]))
   for (let after: pools.WalledOrg | null = null; ;) {
     const last: pools.WalledOrg | null = after
     const page: readonly pools.WalledOrg[] = await deps.db.asSystem((q) =>
@@ -40,35 +40,35 @@ async function pass(deps: PoolDeps, signal: AbortSignal): Promise<number | null>
 
 /** Answers in how many milliseconds the next wall is met, or Infinity. */
 async function enforceOn(
-  deps: PoolDeps,
-  { orgs, useOf }: { readonly orgs: readonly pools.WalledOrg[]; readonly useOf: ReadonlyMap<string, PoolUse> },
+  deps: HardLimitDeps,
+  { orgs, useOf }: { readonly orgs: readonly pools.WalledOrg[]; readonly useOf: ReadonlyMap<string, ComputeUse> },
   signal: AbortSignal,
 ): Promise<number> {
   let dueMs = Infinity
   for (const org of orgs) {
-    const use = useOf.get(org.org_id) ?? NOTHING
-    const exhausted = exhaustedPools(org, use)
+    const use = useOf.get(org.org_id) ?? NO_USE
+    const exhausted = exhaustedHours(org, use)
     if (exhausted.length === 0) {
-      dueMs = Math.min(dueMs, untilWallMs(org, use))
+      dueMs = Math.min(dueMs, untilHardLimitMs(org, use))
       continue
     }
-    for (const pool of exhausted) await tellExhausted(deps, org.org_id, { pool, pools: org, use })
-    const active: Stops<stopsDue.StopDue> = {
+    for (const pool of exhausted) await recordHoursExhausted(deps, org.org_id, { pool, pools: org, use })
+    const active: RunsToStop<stopsDue.StopDue> = {
       read: (q, page) => stopsDue.ofOrg(q, org.org_id, page),
       causeOf: () => ({ code: 'pool_exhausted' }),
     }
-    await stopAll(deps, active, signal)
+    await stopRuns(deps, active, signal)
   }
   return dueMs
 }
 
-const NOTHING: PoolUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
+const NO_USE: ComputeUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
 
 /** When the runs that run now reach a wall, in milliseconds, if nothing changes. */
-function untilWallMs(org: pools.WalledOrg, use: PoolUse): number {
+function untilHardLimitMs(org: pools.WalledOrg, use: ComputeUse): number {
   const rates = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
-  const times = POOLS.flatMap((pool) => {
-    const left = leftOf(pool, org, use)
+  const times = INCLUDED_HOURS.flatMap((pool) => {
+    const left = remainingUnits(pool, org, use)
     return left === null || rates[pool] === 0 ? [] : [Math.ceil(Number(left) / rates[pool])]
   })
   return Math.min(Infinity, ...times)

@@ -9,14 +9,14 @@ export interface Leadership extends AsyncDisposable {
   /** Aborted when the lead is lost or given up: what must run once stops then. */
   readonly lost: AbortSignal
   /**
-   * Rejects with `LeadLost` unless the lead is still this one's, and keeps it so until the transaction ends: a process
+   * Rejects with `LeadershipLost` unless the lead is still this one's, and keeps it so until the transaction ends: a process
    * that stood still in the middle of a pass writes nothing by what it saw before.
    */
   readonly fence: (tx: Queryable) => Promise<void>
 }
 
 /** Another process leads; what this one wanted to do is the other one's now. */
-export class LeadLost extends Error {}
+export class LeadershipLost extends Error {}
 
 export type LeadDeps = {
   readonly db: Database
@@ -28,15 +28,15 @@ export type LeadDeps = {
 }
 
 /** How long the same beats are seen before their holder is taken for gone, in milliseconds. */
-export const LEAD_LEASE_MS = 10_000
+export const LEADER_LEASE_MS = 10_000
 /** When a holder that could not beat stops by itself, counted from the last beat that it sent: before another may begin. */
-export const LEAD_STOP_MS = 6_000
-const BEAT_EVERY_MS = 2_000
+export const LEADER_STOP_MS = 6_000
+const HEARTBEAT_EVERY_MS = 2_000
 /** How often who wants the lead looks; a lead that is given up is told at once. */
 const LOOK_EVERY_MS = 1_000
 
 /** Makes what waits for the lead of this name, and rejects when the database can't be asked or the signal comes. */
-export function makeLead(deps: LeadDeps, name: string): (signal: AbortSignal) => Promise<Leadership> {
+export function makeLeaderElection(deps: LeadDeps, name: string): (signal: AbortSignal) => Promise<Leadership> {
   return async (signal) => {
     const challenge = makeChallenge(deps.clock)
     for (;;) {
@@ -65,7 +65,7 @@ function makeChallenge(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: num
   let sinceMs = 0
   return (seen, sentAtMs) => {
     if (seen === null || seen.holder === null) return true
-    if (known?.epoch === seen.epoch && known.beats === seen.beats) return sentAtMs - sinceMs >= LEAD_LEASE_MS
+    if (known?.epoch === seen.epoch && known.beats === seen.beats) return sentAtMs - sinceMs >= LEADER_LEASE_MS
     known = seen
     sinceMs = clock.monotonicMs()
     return false
@@ -89,12 +89,12 @@ function lead(deps: LeadDeps, mandate: leads.LeadTerm, takenAtMs: number): Leade
   const lose = (reason: string): void => {
     if (lost.signal.aborted) return
     log.warn({ lead: mandate.name, epoch: mandate.epoch }, reason)
-    lost.abort(new LeadLost(reason))
+    lost.abort(new LeadershipLost(reason))
   }
 
   async function keepBeating(): Promise<void> {
     while (!lost.signal.aborted) {
-      await interruptibleSleep(clock, BEAT_EVERY_MS, lost.signal)
+      await interruptibleSleep(clock, HEARTBEAT_EVERY_MS, lost.signal)
       if (lost.signal.aborted) return
       const sentAtMs = clock.monotonicMs()
       try {
@@ -109,7 +109,7 @@ function lead(deps: LeadDeps, mandate: leads.LeadTerm, takenAtMs: number): Leade
   /** Apart from the beats: one that hangs must not keep the holder from seeing that its time is over. */
   async function keepWatching(): Promise<void> {
     while (!lost.signal.aborted) {
-      const restMs = beatAtMs + LEAD_STOP_MS - clock.monotonicMs()
+      const restMs = beatAtMs + LEADER_STOP_MS - clock.monotonicMs()
       if (restMs <= 0) lose('the lead was left: it could not be said for too long that its holder lives')
       else await interruptibleSleep(clock, restMs, lost.signal)
     }
@@ -122,10 +122,10 @@ function lead(deps: LeadDeps, mandate: leads.LeadTerm, takenAtMs: number): Leade
       lost.signal.throwIfAborted()
       if (await leads.lockIfHeld(tx, mandate)) return
       lose('another process has taken the lead')
-      throw new LeadLost('another process has taken the lead')
+      throw new LeadershipLost('another process has taken the lead')
     },
     async [Symbol.asyncDispose]() {
-      if (!lost.signal.aborted) lost.abort(new LeadLost('the lead was given up'))
+      if (!lost.signal.aborted) lost.abort(new LeadershipLost('the lead was given up'))
       await keeping
       await db.asSystem((q) => leads.release(q, mandate))
       wake.publish([topicOf(mandate.name)])

@@ -23,7 +23,7 @@ export type LoopDeps = {
 }
 
 /** How long after a lead that could not be had or was lost the next is asked for. */
-const LEAD_RETRY_MS = 1_000
+const LEADERSHIP_RETRY_MS = 1_000
 
 /**
  * Runs loops until `signal`, each one pass at a time, on every replica but in one at a time: one lead is for all of
@@ -43,7 +43,7 @@ export async function runLoops(
     } catch (error) {
       if (!signal.aborted) deps.log.warn({ error }, 'the lead of the loops could not be had; it is asked for again')
     }
-    await interruptibleSleep(deps.clock, LEAD_RETRY_MS, signal)
+    await interruptibleSleep(deps.clock, LEADERSHIP_RETRY_MS, signal)
   }
 }
 
@@ -60,7 +60,7 @@ async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise
       isWoken = false
       sleeper = new AbortController()
       const either = AbortSignal.any([sleeper.signal, signal])
-      const dueMs = await passOf(deps, loop, signal)
+      const dueMs = await runPass(deps, loop, signal)
       if (dueMs === 'failed') await interruptibleSleep(deps.clock, loop.periodMs, signal)
       else if (!isWoken) await interruptibleSleep(deps.clock, Math.min(dueMs ?? loop.periodMs, loop.periodMs), either)
     }
@@ -69,7 +69,7 @@ async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise
   }
 }
 
-async function passOf(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<number | null | 'failed'> {
+async function runPass(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<number | null | 'failed'> {
   try {
     return await loop.run(signal)
   } catch (error) {

@@ -1,5 +1,5 @@
-import { transitionEach } from '../control/sandboxes/transition-each.ts'
-import { SYSTEM, type Transition, type TransitionDeps } from '../control/sandboxes/transition.ts'
+import { transitionAll } from '../control/sandboxes/transition-each.ts'
+import { SYSTEM_ACTOR, type Transition, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
 import type { Log } from '../lib/log.ts'
 import * as capacity from '../store/workers/rooms.ts'
@@ -41,7 +41,7 @@ async function pass(deps: PlaceDeps, picture: FleetSnapshot, signal: AbortSignal
   for (let after: capacity.PendingRun | null = null; ;) {
     const page = { after, limit: PAGE, waitingUpTo }
     const pending: readonly capacity.PendingRun[] = await deps.db.asSystem((q) => capacity.pending(q, page))
-    await transitionEach(deps, decisionsOn(pending, picture), signal)
+    await transitionAll(deps, decisionsOn(pending, picture), signal)
     after = pending.at(-1) ?? null
     if (after === null || pending.length < PAGE) return has_waiting && !isFresh ? picture.restMs() : null
   }
@@ -60,12 +60,12 @@ function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnap
   })
 }
 
-const CAUSE = { actor: SYSTEM, code: 'placement' } as const
+const CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const
 
 /** Waiting would not help: a volume keeps its home. It comes to this when volumes got different homes since the create. */
 const CONFLICTING_HOMES_MESSAGE = 'its volumes lie on different workers, and a sandbox runs on one'
 const CONFLICTING_HOMES = {
   event: 'ended_badly',
   outcome: { kind: 'start_failed', reason: 'mount', message: CONFLICTING_HOMES_MESSAGE },
-  cause: { actor: SYSTEM, code: 'placement', message: CONFLICTING_HOMES_MESSAGE },
+  cause: { actor: SYSTEM_ACTOR, code: 'placement', message: CONFLICTING_HOMES_MESSAGE },
 } as const satisfies Partial<Transition>

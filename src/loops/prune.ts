@@ -9,13 +9,18 @@ import type { Loop } from './loop.ts'
 type PruneDeps = Pick<ControlDeps, 'db' | 'clock'>
 
 /** Forgets Idempotency-Keys whose time is over; a key that is used before that is a new one all the same. */
-export function pruneKeys(deps: PruneDeps): Loop {
-  return pruning(deps, { name: 'prune-keys', periodMs: 60_000, batch: 5_000, prune: idempotency.prune })
+export function pruneIdempotencyKeys(deps: PruneDeps): Loop {
+  return makePruneLoop(deps, { name: 'prune-keys', periodMs: 60_000, batch: 5_000, prune: idempotency.prune })
 }
 
 /** Removes tickets for streams whose time is over: those of a process that died. */
-export function sweepTickets(deps: PruneDeps): Loop {
-  return pruning(deps, { name: 'sweep-tickets', periodMs: 30_000, batch: 1_000, prune: streamTickets.removeExpired })
+export function pruneStreamTickets(deps: PruneDeps): Loop {
+  return makePruneLoop(deps, {
+    name: 'sweep-tickets',
+    periodMs: 30_000,
+    batch: 1_000,
+    prune: streamTickets.removeExpired,
+  })
 }
 
 /** How long a join token that was used or expired is known: a machine whose answer was lost gets it again meanwhile. */
@@ -23,7 +28,7 @@ const TOKEN_KEPT_MS = 24 * 3_600_000
 
 /** Forgets join tokens a day after they were used or expired. */
 export function pruneWorkerTokens(deps: PruneDeps): Loop {
-  return pruning(deps, {
+  return makePruneLoop(deps, {
     name: 'prune-worker-tokens',
     periodMs: 3_600_000,
     batch: 1_000,
@@ -41,7 +46,7 @@ type Pruning = Pick<Loop, 'name' | 'periodMs'> & {
   readonly prune: (q: Queryable, now: Date, limit: number) => Promise<number>
 }
 
-function pruning({ db, clock }: PruneDeps, { name, periodMs, batch, prune }: Pruning): Loop {
+function makePruneLoop({ db, clock }: PruneDeps, { name, periodMs, batch, prune }: Pruning): Loop {
   const run = async (): Promise<number | null> => {
     const pruned = await db.asSystem((q) => prune(q, clock.now(), batch))
     return pruned === batch ? NEXT_BATCH_MS : null

@@ -1,6 +1,6 @@
-import { tell } from '../control/events/tell.ts'
-import { SYSTEM, type TransitionDeps } from '../control/sandboxes/transition.ts'
-import { REAP_TOPIC } from '../control/volumes/volume-topics.ts'
+import { recordEvent } from '../control/events/tell.ts'
+import { SYSTEM_ACTOR, type TransitionDeps } from '../control/sandboxes/transition.ts'
+import { REAP_VOLUMES_TOPIC } from '../control/volumes/volume-topics.ts'
 import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
 
@@ -11,7 +11,7 @@ const BATCH = 100
 
 /** Takes volumes off the table whose deletion was asked for and of which no worker holds anything: their names are free then. */
 export function reapVolumes(deps: ReapDeps): Loop {
-  return { name: 'reap-volumes', periodMs: 5_000, topics: [REAP_TOPIC], run: (signal) => pass(deps, signal) }
+  return { name: 'reap-volumes', periodMs: 5_000, topics: [REAP_VOLUMES_TOPIC], run: (signal) => pass(deps, signal) }
 }
 
 async function pass(deps: ReapDeps, signal: AbortSignal): Promise<null> {
@@ -21,9 +21,9 @@ async function pass(deps: ReapDeps, signal: AbortSignal): Promise<null> {
       await deps.fence?.(tx)
       const gone = await volumeReports.reap(tx, BATCH)
       for (const { id, org_id, name } of gone)
-        await tell(deps, tx, {
+        await recordEvent(deps, tx, {
           org_id,
-          actor: SYSTEM,
+          actor: SYSTEM_ACTOR,
           event_type: 'volume_deleted',
           payload: { volume_id: id, name },
         })

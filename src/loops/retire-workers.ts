@@ -1,11 +1,11 @@
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
-import { REAP_TOPIC } from '../control/volumes/volume-topics.ts'
+import { REAP_VOLUMES_TOPIC } from '../control/volumes/volume-topics.ts'
 import type { Log } from '../lib/log.ts'
 import * as fleet from '../store/workers/fleet.ts'
 import * as stopsDue from '../store/sandboxes/stops-due.ts'
 import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
-import { stopAll, type Stops } from './stop-all.ts'
+import { stopRuns, type RunsToStop } from './stop-all.ts'
 
 type RetireDeps = TransitionDeps & { readonly log: Log }
 
@@ -23,11 +23,11 @@ export function retireWorkers(deps: RetireDeps): Loop {
 
 async function pass(deps: RetireDeps, signal: AbortSignal): Promise<null> {
   const now = deps.clock.now()
-  const late: Stops<stopsDue.StopDue> = {
+  const late: RunsToStop<stopsDue.StopDue> = {
     read: (q, page) => stopsDue.overstaying(q, now, page),
     causeOf: () => ({ code: 'drained', message: 'its worker drains, and the deadline is over' }),
   }
-  await stopAll(deps, late, signal)
+  await stopRuns(deps, late, signal)
   await freeAll(deps, now, signal)
   return null
 }
@@ -44,6 +44,6 @@ async function freeAll(deps: RetireDeps, now: Date, signal: AbortSignal): Promis
     })
     freed = Math.max(sandboxes, volumes)
     if (freed > 0) deps.log.info({ sandboxes, volumes }, 'what lay on a removed worker begins anew')
-    deps.wake.publish([...(sandboxes + volumes > 0 ? ['pending'] : []), ...(volumes > 0 ? [REAP_TOPIC] : [])])
+    deps.wake.publish([...(sandboxes + volumes > 0 ? ['pending'] : []), ...(volumes > 0 ? [REAP_VOLUMES_TOPIC] : [])])
   }
 }

@@ -1,5 +1,5 @@
-import { transitionEach } from '../control/sandboxes/transition-each.ts'
-import { SYSTEM, type Cause, type TransitionDeps } from '../control/sandboxes/transition.ts'
+import { transitionAll } from '../control/sandboxes/transition-each.ts'
+import { SYSTEM_ACTOR, type Cause, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { RunId } from '../domain/ids.ts'
 import type { Log } from '../lib/log.ts'
 import type { Queryable } from '../store/postgres/database.ts'
@@ -11,18 +11,18 @@ const PAGE = 500
 type StopDeps = TransitionDeps & { readonly log: Log }
 
 /** Which runs are to stop, and why. */
-export type Stops<Run> = {
+export type RunsToStop<Run> = {
   readonly read: (q: Queryable, page: StopsPage) => Promise<readonly Run[]>
   readonly causeOf: (run: Run) => Omit<Cause, 'actor'>
 }
 
 /**
  * Asks every run to stop that `read` finds: page after page, so that however many can't be moved, they keep no later one
- * from being asked. Answers how many could not. May be repeated. Rejects as `transitionEach` does.
+ * from being asked. Answers how many could not. May be repeated. Rejects as `transitionAll` does.
  */
-export async function stopAll<Run extends StopDue>(
+export async function stopRuns<Run extends StopDue>(
   deps: StopDeps,
-  { read, causeOf }: Stops<Run>,
+  { read, causeOf }: RunsToStop<Run>,
   signal: AbortSignal,
 ): Promise<number> {
   let failed = 0
@@ -31,9 +31,9 @@ export async function stopAll<Run extends StopDue>(
     const page: readonly Run[] = await deps.db.asSystem((q) => read(q, { after: last, limit: PAGE }))
     const stops = page.map((run) => {
       const { run_id, sandbox_id } = run
-      return { run_id, sandbox_id, event: 'stop_requested', cause: { actor: SYSTEM, ...causeOf(run) } } as const
+      return { run_id, sandbox_id, event: 'stop_requested', cause: { actor: SYSTEM_ACTOR, ...causeOf(run) } } as const
     })
-    failed += await transitionEach(deps, stops, signal)
+    failed += await transitionAll(deps, stops, signal)
     after = page.at(-1)?.run_id ?? null
     if (after === null || page.length < PAGE) return failed
   }

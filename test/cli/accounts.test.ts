@@ -7,7 +7,7 @@ import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
 import { listEvents } from '../../src/control/events/read-events.ts'
-import { OPERATOR } from '../../src/domain/orgs/caller.ts'
+import { OPERATOR_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { parseDurationMs } from '../../src/domain/duration.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { addOrg } from '../support/orgs.ts'
@@ -97,7 +97,7 @@ test('a registry password goes from standard input into the seal and is said now
 test('the events of commands name the operator', async () => {
   const input = { event_type: 'member_added', since: null, until: null, cursor: null, limit: 100 }
   const [latest] = (await listEvents(control.deps, control.caller, input)).items
-  assert.deepEqual(latest?.actor, OPERATOR)
+  assert.deepEqual(latest?.actor, OPERATOR_ACTOR)
 })
 
 test('with several organizations a command must name its own, and touches no other', async () => {

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { getQuotas } from '../../src/control/orgs/quotas.ts'
-import { OPERATOR } from '../../src/domain/orgs/caller.ts'
+import { OPERATOR_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { LIMITS } from '../../src/domain/orgs/quota.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
 import { spawnProgram } from '../support/server.ts'
@@ -71,7 +71,7 @@ test('org create makes an organization with its owner and host volume, and says 
     (await eventsOf('acme')).map(({ event_type }) => event_type),
     ['org_created', 'member_added', 'volume_created'],
   )
-  assert.ok((await eventsOf('acme')).every(({ actor }) => JSON.stringify(actor) === JSON.stringify(OPERATOR)))
+  assert.ok((await eventsOf('acme')).every(({ actor }) => JSON.stringify(actor) === JSON.stringify(OPERATOR_ACTOR)))
   assert.match(await printed('member list --org acme'), /ann@acme\.example\towner/)
   assert.match(await refused('org create Acme --owner ann@acme.example'), /'acme' is another organization's/)
   assert.match(await refused('org create Acme4 --owner a@b.example --plan gold'), /there is no plan 'gold'/)

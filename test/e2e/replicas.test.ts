@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { LEAD_LEASE_MS } from '../../src/loops/lead.ts'
+import { LEADER_LEASE_MS } from '../../src/loops/lead.ts'
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
@@ -19,7 +19,7 @@ import { waitUntil } from '../support/wait.ts'
 
 const CLIENTS = 3
 /** Longer than both leases. */
-const STOPPED_MS = WORKER_LEASE_MS + LEAD_LEASE_MS
+const STOPPED_MS = WORKER_LEASE_MS + LEADER_LEASE_MS
 /** A run is placed within this, whoever died or stood still: the lease of the lead, what a dead session's locks take, and a slow machine. */
 const LOOPS_LIMIT_MS = 45_000
 const KILLS = 3

@@ -1,7 +1,7 @@
-import { makeFirstOrg } from '../../src/control/orgs/bootstrap.ts'
+import { createFirstOrg } from '../../src/control/orgs/bootstrap.ts'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
-import { makeChannelPlaces } from '../../src/control/streams/channel-places.ts'
-import { makeLogPlaces } from '../../src/control/streams/log-places.ts'
+import { makeChannelLimit } from '../../src/control/streams/channel-places.ts'
+import { makeLogStreamLimit } from '../../src/control/streams/log-places.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import type { Caller } from '../../src/domain/orgs/caller.ts'
@@ -51,13 +51,13 @@ export async function openLane(): Promise<Lane> {
       [Symbol.asyncDispose]: () => Promise.resolve(),
     },
     waits: makeSlots(1),
-    logPlaces: makeLogPlaces({ perOrg: 1, inAll: 1 }),
+    logPlaces: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
     openStream: refuse,
     dialChannel: refuse,
-    channelPlaces: makeChannelPlaces({ perSandbox: 1, perOrg: 1 }),
+    channelPlaces: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
-  const first = await makeFirstOrg(deps, null)
+  const first = await createFirstOrg(deps, null)
   const free = first === null ? null : await authenticate(deps, first.key)
   if (free === null) throw new Error('the first organization has no usable key')
   const limited = await addOrg(deps, 'limited')

@@ -1,7 +1,7 @@
-import { makeChannelPlaces } from '../../src/control/streams/channel-places.ts'
+import { makeChannelLimit } from '../../src/control/streams/channel-places.ts'
 import type { ControlDeps } from '../../src/control/deps.ts'
 import { holdSync } from '../../src/control/workers/hold-sync.ts'
-import { makeLogPlaces } from '../../src/control/streams/log-places.ts'
+import { makeLogStreamLimit } from '../../src/control/streams/log-places.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import type { TransitionDeps } from '../../src/control/sandboxes/transition.ts'
 import type { SyncAnswer, SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
@@ -15,8 +15,8 @@ import { makeSlots } from '../../src/lib/slots.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../../src/loops/enforce-deadlines.ts'
-import { enforcePools } from '../../src/loops/enforce-pools.ts'
-import { makeLead, type Leadership } from '../../src/loops/lead.ts'
+import { enforceHardLimits } from '../../src/loops/enforce-pools.ts'
+import { makeLeaderElection, type Leadership } from '../../src/loops/lead.ts'
 import { runLoops, type Loop } from '../../src/loops/loop.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
 import { reapVolumes } from '../../src/loops/reap-volumes.ts'
@@ -71,10 +71,10 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     seal: makeSeal(SEALING_KEY, random),
     wake: bus.of(life),
     waits: makeSlots(10),
-    logPlaces: makeLogPlaces({ perOrg: 1, inAll: 1 }),
+    logPlaces: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
     openStream: noStreams,
     dialChannel: noStreams,
-    channelPlaces: makeChannelPlaces({ perSandbox: 1, perOrg: 1 }),
+    channelPlaces: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
   const syncDeps = { ...base, db: databaseOf(life, 'sync'), tickets: NO_TICKETS }
@@ -96,7 +96,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
         })
       return [{ name: 'wait for the end of the lead', periodMs: 1_000, topics: [], run }]
     }
-    void runLoops({ ...leadDeps, lead: makeLead(leadDeps, 'loops') }, waiting, never)
+    void runLoops({ ...leadDeps, lead: makeLeaderElection(leadDeps, 'loops') }, waiting, never)
   } else begin(null)
   const leads = (): boolean => loops !== null && !leading.aborted
 
@@ -153,7 +153,7 @@ function makeLoops(
   return {
     place: placePending(over('place')),
     deadlines: enforceDeadlines(over('deadlines')),
-    pools: enforcePools(over('pools')),
+    pools: enforceHardLimits(over('pools')),
     lost: detectLostWorkers(over('lost')),
     reap: reapVolumes(over('reap')),
     retire: retireWorkers(over('retire')),

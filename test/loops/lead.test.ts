@@ -1,7 +1,13 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { makeLog } from '../../src/lib/log.ts'
-import { LEAD_LEASE_MS, LEAD_STOP_MS, LeadLost, makeLead, type Leadership } from '../../src/loops/lead.ts'
+import {
+  LEADER_LEASE_MS,
+  LEADER_STOP_MS,
+  LeadershipLost,
+  makeLeaderElection,
+  type Leadership,
+} from '../../src/loops/lead.ts'
 import { openDatabase, type Database } from '../../src/store/postgres/database.ts'
 import * as leads from '../../src/store/workers/leads.ts'
 import { makeTestDatabase, type TestDatabase } from '../support/postgres.ts'
@@ -52,7 +58,7 @@ function start(name: string): Process {
     subscribe: () => () => undefined,
   }
   const holder = `00000000-0000-7000-8000-${String(++made).padStart(12, '0')}`
-  const wait = makeLead({ db: own, clock, log, wake, holder }, name)
+  const wait = makeLeaderElection({ db: own, clock, log, wake, holder }, name)
   void wait(ending.signal).then(
     (leadership) => {
       process.leadership = leadership
@@ -91,7 +97,7 @@ test('a holder that beats keeps the lead however long others wait for it', async
   const first = start('kept')
   await waitUntil(() => first.leadership !== null)
   const second = start('kept')
-  await live(5 * LEAD_LEASE_MS, first, second)
+  await live(5 * LEADER_LEASE_MS, first, second)
   assert.equal(second.leadership, null)
   assert.equal(first.leadership?.lost.aborted, false)
   await end(first, second)
@@ -101,12 +107,12 @@ test('a holder that stands still loses the lead after a lease of the challengerâ
   const first = start('paused')
   const old = await waitUntil(() => first.leadership ?? false)
   const second = start('paused')
-  await live(LEAD_LEASE_MS - 2 * STEP_MS, second) // no step of the first one's clock: it is stopped
+  await live(LEADER_LEASE_MS - 2 * STEP_MS, second) // no step of the first one's clock: it is stopped
   assert.equal(second.leadership, null)
   await write(old)
   await live(5 * STEP_MS, second)
   const fresh = await waitUntil(() => second.leadership ?? false)
-  await assert.rejects(write(old), LeadLost)
+  await assert.rejects(write(old), LeadershipLost)
   assert.ok(old.lost.aborted)
   await write(fresh)
   assert.equal((await leadOf('paused'))?.epoch, 2)
@@ -121,10 +127,10 @@ test('a holder that is cut off stops by itself before another may begin', async 
   const second = start('cut')
   await live(4 * STEP_MS, first, second)
   first.isCut = true
-  await live(LEAD_STOP_MS + STEP_MS, first, second)
+  await live(LEADER_STOP_MS + STEP_MS, first, second)
   assert.ok(old.lost.aborted)
   assert.equal(second.leadership, null)
-  await live(LEAD_LEASE_MS, second)
+  await live(LEADER_LEASE_MS, second)
   await waitUntil(() => second.leadership !== null)
   await end(first, second)
 })
@@ -134,14 +140,14 @@ test('a holder whose database was away leads again as soon as it is back, and wh
   const old = await waitUntil(() => first.leadership ?? false)
   const before = await leadOf('away')
   first.isCut = true
-  await live(LEAD_STOP_MS + STEP_MS, first)
+  await live(LEADER_STOP_MS + STEP_MS, first)
   assert.ok(old.lost.aborted)
   first.isCut = false
   const wake = { publish: () => undefined, subscribe: () => () => undefined }
-  const ask = makeLead({ db, clock: first.clock, log, wake, holder: before?.holder ?? '' }, 'away')
+  const ask = makeLeaderElection({ db, clock: first.clock, log, wake, holder: before?.holder ?? '' }, 'away')
   const fresh = await ask(first.ending.signal) // no time passes on its clock
   await write(fresh)
-  await assert.rejects(write(old), LeadLost)
+  await assert.rejects(write(old), LeadershipLost)
   assert.equal((await leadOf('away'))?.epoch, 2)
   await fresh[Symbol.asyncDispose]()
 })

@@ -2,14 +2,14 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { drainWorker, resumeWorker } from '../../src/control/workers/fleet.ts'
-import { SYSTEM, transition } from '../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR, transition } from '../../src/control/sandboxes/transition.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../src/control/workers/worker-sync.ts'
 import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../../src/loops/enforce-deadlines.ts'
-import { enforcePools } from '../../src/loops/enforce-pools.ts'
+import { enforceHardLimits } from '../../src/loops/enforce-pools.ts'
 import { placePending } from '../../src/loops/place-pending.ts'
 import { retireWorkers } from '../../src/loops/retire-workers.ts'
 import { makeTestControl, type TestControl } from '../support/control.ts'
@@ -62,7 +62,7 @@ async function standingOf(id: SandboxId): Promise<{ readonly status: string; rea
   return row
 }
 
-const cause = { actor: SYSTEM, code: 'worker_report' } as const
+const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
 async function move(id: SandboxId, event: 'worker_running' | 'stop_requested' | 'worker_stopped'): Promise<void> {
   await transition(control.deps, { sandbox_id: id, run_id: null, event, cause })
 }
@@ -136,7 +136,7 @@ test('however many can’t be moved, they keep no later one from being asked to 
     () => system('UPDATE orgs SET suspended_at = $1', now),
     () => system('UPDATE runs SET deadline_at = $1 WHERE ended_at IS NULL', now),
   ]
-  const loops = [retireWorkers(deps), enforcePools(deps), enforceDeadlines(deps)]
+  const loops = [retireWorkers(deps), enforceHardLimits(deps), enforceDeadlines(deps)]
   for (const [at, loop] of loops.entries()) {
     const movable = later.slice(0, at + 1).map((id) => `'${id}'`)
     await system(

@@ -1,8 +1,8 @@
 import type { ControlDeps } from '../../src/control/deps.ts'
-import { makeChannelPlaces, type ChannelLimits } from '../../src/control/streams/channel-places.ts'
-import { makeFirstOrg } from '../../src/control/orgs/bootstrap.ts'
+import { makeChannelLimit, type ChannelLimits } from '../../src/control/streams/channel-places.ts'
+import { createFirstOrg } from '../../src/control/orgs/bootstrap.ts'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
-import { makeLogPlaces, type LogStreamLimits } from '../../src/control/streams/log-places.ts'
+import { makeLogStreamLimit, type LogStreamLimits } from '../../src/control/streams/log-places.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import type { Caller } from '../../src/domain/orgs/caller.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
@@ -53,13 +53,13 @@ export async function makeTestControl(
     seal: makeSeal(systemRandom.bytes(32), systemRandom),
     wake,
     waits: makeSlots(options.waitCapacity ?? 100),
-    logPlaces: makeLogPlaces(options.logStreamLimits ?? { perOrg: 50, inAll: 100 }),
+    logPlaces: makeLogStreamLimit(options.logStreamLimits ?? { perOrg: 50, inAll: 100 }),
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
     dialChannel: options.dialChannel ?? (() => Promise.reject(new Error('this test has no workers'))),
-    channelPlaces: makeChannelPlaces(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
+    channelPlaces: makeChannelLimit(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
-  const first = await makeFirstOrg(deps, null)
+  const first = await createFirstOrg(deps, null)
   const caller = first === null ? null : await authenticate(deps, first.key)
   if (caller === null) throw new Error('the first organization has no usable key')
   return {

@@ -2,7 +2,7 @@ import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import type { ControlDeps } from '../../src/control/deps.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import { setQuota } from '../../src/control/orgs/quotas.ts'
-import { OPERATOR, type Caller } from '../../src/domain/orgs/caller.ts'
+import { OPERATOR_ACTOR, type Caller } from '../../src/domain/orgs/caller.ts'
 import type { SetLimits } from '../../src/domain/orgs/plan.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import { isLimitName } from '../../src/domain/orgs/quota.ts'
@@ -49,7 +49,7 @@ export async function addLimitedOrg(deps: ControlDeps, slug: string, limits: Set
 /** Sets limits of an organization. */
 export async function limit(deps: ControlDeps, { org_id }: Caller, limits: SetLimits): Promise<void> {
   for (const [name, value] of Object.entries(limits))
-    if (isLimitName(name)) await setQuota(deps, { org_id, actor: OPERATOR }, { limit: name, value })
+    if (isLimitName(name)) await setQuota(deps, { org_id, actor: OPERATOR_ACTOR }, { limit: name, value })
 }
 
 /** The use cases as another process on the same database has them. */

@@ -1,4 +1,4 @@
-import { OPERATOR, type Acting } from '../../domain/orgs/caller.ts'
+import { OPERATOR_ACTOR, type OrgActor } from '../../domain/orgs/caller.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import { UsageError } from './command.ts'
@@ -29,6 +29,6 @@ export async function findOrg(db: Database, slug: string | undefined): Promise<o
 }
 
 /** Who acts when a command of the `sandyard` program changes something of an organization. */
-export function asOperator(org: Pick<orgs.OrgRow, 'id'>): Acting {
-  return { org_id: org.id, actor: OPERATOR }
+export function asOperator(org: Pick<orgs.OrgRow, 'id'>): OrgActor {
+  return { org_id: org.id, actor: OPERATOR_ACTOR }
 }

@@ -1,5 +1,5 @@
-import { addMember, changeRole, listMembers, removeMember } from '../../control/orgs/members.ts'
-import { ROLES, type Acting, type Role } from '../../domain/orgs/caller.ts'
+import { addMember, changeMemberRole, listMembers, removeMember } from '../../control/orgs/members.ts'
+import { ROLES, type OrgActor, type Role } from '../../domain/orgs/caller.ts'
 import { runOnOrg, type OrgAction } from './act-on-org.ts'
 import type { OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
@@ -32,7 +32,7 @@ function adding(email: string, input: { readonly role: Role; readonly display_na
 
 function giving(email: string, role: Role): OrgAction {
   return async (control, acting) => {
-    await changeRole(control, acting, { email, role })
+    await changeMemberRole(control, acting, { email, role })
     process.stdout.write(`${email} has the role ${role}\n`)
   }
 }
@@ -44,7 +44,7 @@ function removing(email: string): OrgAction {
   }
 }
 
-function list(control: OperatorDeps, acting: Acting): Promise<void> {
+function list(control: OperatorDeps, acting: OrgActor): Promise<void> {
   return printList(
     ['E-MAIL', 'ROLE', 'NAME', 'JOINED'],
     (input) => listMembers(control, acting, input),

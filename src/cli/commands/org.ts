@@ -1,4 +1,4 @@
-import { changePlan, createOrg, listOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
+import { changeOrgPlan, createOrg, listOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
 import { keysetPages } from './page-of.ts'
 import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
 import { findOrg, asOperator } from './choose-org.ts'
@@ -63,7 +63,7 @@ function resuming(slug: string): Act {
 
 function moving(slug: string, plan: string): Act {
   return async (control) => {
-    await changePlan(control, asOperator(await findOrg(control.db, slug)), plan)
+    await changeOrgPlan(control, asOperator(await findOrg(control.db, slug)), plan)
     process.stdout.write(`${slug} is on the plan '${plan}'\n`)
   }
 }

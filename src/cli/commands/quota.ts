@@ -1,5 +1,5 @@
-import { clearQuota, readQuotas, setQuota } from '../../control/orgs/quotas.ts'
-import type { Acting } from '../../domain/orgs/caller.ts'
+import { clearQuota, readQuotaUsage, setQuota } from '../../control/orgs/quotas.ts'
+import type { OrgActor } from '../../domain/orgs/caller.ts'
 import { parseLimitValue } from '../../domain/orgs/plan.ts'
 import { hoursUsed, isLimitName, LIMIT_RULE, LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
 import type { QuotaRow } from '../../store/orgs/quotas.ts'
@@ -31,8 +31,8 @@ function readAct({ args, switches }: Call): OrgAction {
   throw new UsageError(`usage: sandyard ${quota.usage}`)
 }
 
-async function show(control: OperatorDeps, { org_id }: Acting): Promise<void> {
-  const standing = await readQuotas(control, org_id)
+async function show(control: OperatorDeps, { org_id }: OrgActor): Promise<void> {
+  const standing = await readQuotaUsage(control, org_id)
   const lines = limitNames().map((name) => {
     const value = standing[name]
     const from = Object.hasOwn(standing.quota_overrides, name) ? 'its own' : `plan ${standing.plan}`
@@ -43,8 +43,8 @@ async function show(control: OperatorDeps, { org_id }: Acting): Promise<void> {
   process.stdout.write(`${['LIMIT\tVALUE\tUNIT\tIN USE\tFROM', ...lines].join('\n')}\n`)
 }
 
-async function showJson(control: OperatorDeps, { org_id }: Acting): Promise<void> {
-  const { vcpu_ms: _vcpu, memory_mib_ms: _memory, ...standing } = await readQuotas(control, org_id)
+async function showJson(control: OperatorDeps, { org_id }: OrgActor): Promise<void> {
+  const { vcpu_ms: _vcpu, memory_mib_ms: _memory, ...standing } = await readQuotaUsage(control, org_id)
   process.stdout.write(`${JSON.stringify(standing, null, 2)}\n`)
 }
 

@@ -1,7 +1,7 @@
 import { text } from 'node:stream/consumers'
 import { deleteCredential, listCredentials, saveCredential } from '../../control/orgs/registry-credentials.ts'
-import { requireSealingKey } from '../../control/orgs/sealing-key.ts'
-import type { Acting } from '../../domain/orgs/caller.ts'
+import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
+import type { OrgActor } from '../../domain/orgs/caller.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { keyFingerprint, makeSeal } from '../../lib/seal.ts'
 import { runOnOrg, type OrgAction } from './act-on-org.ts'
@@ -37,7 +37,7 @@ async function loggingIn(
   const { sealingKey } = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   const seal = makeSeal(sealingKey, systemRandom)
   return async (control, acting) => {
-    await requireSealingKey(control.db, keyFingerprint(sealingKey))
+    await requireSameSealingKey(control.db, keyFingerprint(sealingKey))
     const { id, host } = await saveCredential({ ...control, seal }, acting, { ...input, password })
     process.stdout.write(`saved for ${host}: credential ${id}\n`)
   }
@@ -50,7 +50,7 @@ function loggingOut(host: string): OrgAction {
   }
 }
 
-function list(control: OperatorDeps, acting: Acting): Promise<void> {
+function list(control: OperatorDeps, acting: OrgActor): Promise<void> {
   return printList(
     ['HOST', 'USERNAME', 'SAVED', 'ID'],
     (input) => listCredentials(control, acting, input),

@@ -1,4 +1,4 @@
-import { makeFirstOrg } from '../../control/orgs/bootstrap.ts'
+import { createFirstOrg } from '../../control/orgs/bootstrap.ts'
 import { rateLimitedLog } from '../../lib/calm-log.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
@@ -34,7 +34,7 @@ async function runServe({ config }: Call): Promise<number> {
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
   await requireNoUpServer(control)
-  const first = await makeFirstOrg(control.deps, config.apiKey)
+  const first = await createFirstOrg(control.deps, config.apiKey)
   printStatus('this process runs no sandboxes: that is for workers')
   printClientSetup(control.url, first?.key ?? null, config.apiKey !== null)
   await waitForAbort(signal)

@@ -1,4 +1,4 @@
-import { makeFirstOrg } from '../../control/orgs/bootstrap.ts'
+import { createFirstOrg } from '../../control/orgs/bootstrap.ts'
 import { registerWorker } from '../../control/workers/worker-join.ts'
 import { rateLimitedLog } from '../../lib/calm-log.ts'
 import { systemClock } from '../../lib/clock.ts'
@@ -36,7 +36,7 @@ async function runUp({ config }: Call): Promise<number> {
   if (config.databaseUrl !== null) requireNoOtherServer(control) // nobody else reaches the embedded one
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
-  const first = await makeFirstOrg(control.deps, config.apiKey)
+  const first = await createFirstOrg(control.deps, config.apiKey)
   const machine = await tryOpenWorkerHost({ config, folder, log })
   const synced = Promise.withResolvers<void>()
   const working =

@@ -36,11 +36,11 @@ export function makeMetrics(
     name: 'sandyard_waiting_requests',
     help: 'Requests that wait for a sandbox to run.',
   })
-  addGauge(register, () => deps.logPlaces.taken, {
+  addGauge(register, () => deps.logPlaces.permitsInUse, {
     name: 'sandyard_open_log_streams',
     help: 'Logs of sandboxes that are being read or followed.',
   })
-  addGauge(register, () => deps.channelPlaces.taken, {
+  addGauge(register, () => deps.channelPlaces.permitsInUse, {
     name: 'sandyard_open_channels',
     help: 'Command channels that are open, or are being opened.',
   })

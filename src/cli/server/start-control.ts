@@ -3,13 +3,13 @@ import { createWebSocketStream, type WebSocket } from 'ws'
 
 import type { Config } from '../../config.ts'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
-import { makeChannelPlaces } from '../../control/streams/channel-places.ts'
+import { makeChannelLimit } from '../../control/streams/channel-places.ts'
 import type { ControlDeps } from '../../control/deps.ts'
-import { makeLogPlaces } from '../../control/streams/log-places.ts'
+import { makeLogStreamLimit } from '../../control/streams/log-places.ts'
 import { makeControlDeps } from '../../control/make-deps.ts'
-import { shareDatabase } from '../../control/requests/share-database.ts'
+import { limitOrgConnections } from '../../control/requests/share-database.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
-import { requireSealingKey } from '../../control/orgs/sealing-key.ts'
+import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
 import type { TransitionDeps } from '../../control/sandboxes/transition.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
@@ -25,13 +25,13 @@ import { makeSlots } from '../../lib/slots.ts'
 import { makeUuids } from '../../lib/uuid.ts'
 import { detectLostWorkers } from '../../loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../../loops/enforce-deadlines.ts'
-import { enforcePools } from '../../loops/enforce-pools.ts'
-import { makeLead } from '../../loops/lead.ts'
+import { enforceHardLimits } from '../../loops/enforce-pools.ts'
+import { makeLeaderElection } from '../../loops/lead.ts'
 import { runLoops, type Loop } from '../../loops/loop.ts'
 import { placePending } from '../../loops/place-pending.ts'
 import { reapVolumes } from '../../loops/reap-volumes.ts'
 import { retireWorkers } from '../../loops/retire-workers.ts'
-import { pruneKeys, pruneWorkerTokens, sweepTickets } from '../../loops/prune.ts'
+import { pruneIdempotencyKeys, pruneWorkerTokens, pruneStreamTickets } from '../../loops/prune.ts'
 import { rollUpUsage } from '../../loops/roll-up-usage.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
@@ -64,7 +64,7 @@ export async function startControl(
   store: Store,
   log: Log,
 ): Promise<RunningControl> {
-  await requireSealingKey(store.db, keyFingerprint(folder.sealingKey))
+  await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))
   const wake = await openNotifications({
     connectionString: store.connectionString,
     clock: systemClock,
@@ -83,30 +83,30 @@ export async function startControl(
   })
   const relay = makeRelay<StreamPurpose, WebSocket>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
-    onTicket: (worker, ticket) => tickets.note(worker, ticket),
-    onOver: (ticket) => tickets.forget(ticket),
+    onTicket: (worker, ticket) => tickets.announce(worker, ticket),
+    onOver: (ticket) => tickets.withdraw(ticket),
   })
   const tickets = makeStreamTickets({ ...basis, replicas, ownTickets: (worker) => relay.openTickets(worker) })
   const deps = makeControlDeps({
     ...basis,
-    db: shareDatabase(store.db, { connections: TENANT_CONNECTIONS, perOrg: TENANT_CONNECTIONS / 3 }),
+    db: limitOrgConnections(store.db, { connections: TENANT_CONNECTIONS, perOrg: TENANT_CONNECTIONS / 3 }),
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),
     waits: makeSlots(config.waitCapacity),
-    logPlaces: makeLogPlaces({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
+    logPlaces: makeLogStreamLimit({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
     openStream: async ({ worker_id, asked }, signal) => {
       const socket = await relay.open(worker_id, asked, signal)
       return socket === null ? null : createWebSocketStream(socket)
     },
     dialChannel: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
-    channelPlaces: makeChannelPlaces({ perSandbox: config.channelsPerSandbox, perOrg: config.channelsPerOrg }),
+    channelPlaces: makeChannelLimit({ perSandbox: config.channelsPerSandbox, perOrg: config.channelsPerOrg }),
     settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry, placement: config.placement },
   })
 
   const stopping = new AbortController()
   const loops = runLoops(
-    { clock: systemClock, log, wake, lead: makeLead({ ...deps, holder: replica_id }, 'loops') },
+    { clock: systemClock, log, wake, lead: makeLeaderElection({ ...deps, holder: replica_id }, 'loops') },
     ({ fence }) => loopsOf({ ...deps, fence }),
     stopping.signal,
   )
@@ -146,7 +146,7 @@ export async function startControl(
     await close()
     throw error
   }
-  keeping.push(replicas.keepAnnounced(stopping.signal), tickets.keep(stopping.signal))
+  keeping.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
   if (replicas.count > 1 && replicas.ownUrl === null) printStatus(NO_URL)
   return {
     deps,
@@ -171,13 +171,13 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
   return [
     placePending(deps),
     enforceDeadlines(deps),
-    enforcePools(deps),
+    enforceHardLimits(deps),
     detectLostWorkers(deps),
     reapVolumes(deps),
     retireWorkers(deps),
     rollUpUsage(deps), // it locks what it adds up: two at once add nothing twice
-    sweepTickets(deps),
-    pruneKeys(deps),
+    pruneStreamTickets(deps),
+    pruneIdempotencyKeys(deps),
     pruneWorkerTokens(deps),
   ]
 }

@@ -4,7 +4,7 @@ import { int32, int64, nullable } from '../common.ts'
 
 const limit = (name: LimitName) => nullable(int32({ description: `Limit: ${LIMITS[name].what}. null: unlimited.` }))
 
-/** Limits and what is in use of them. Source: openapi.json, `QuotaUsage` with `PoolUsage`. */
+/** Limits and what is in use of them. Source: openapi.json, `QuotaReport` with `PoolUsage`. */
 export const QuotaUsageReply = Type.Object(
   {
     hard_cap: Type.Boolean({

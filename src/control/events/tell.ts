@@ -1,16 +1,16 @@
-import type { Acting } from '../../domain/orgs/caller.ts'
+import type { OrgActor } from '../../domain/orgs/caller.ts'
 import type { TypedEvent } from '../../domain/events/event-types.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as events from '../../store/events/events.ts'
 import type { ControlDeps } from '../deps.ts'
 
 /** Writes the event of a change, in the transaction of the change. The sandbox that it is about stands in its payload. */
-export async function tell(
+export async function recordEvent(
   deps: Pick<ControlDeps, 'clock' | 'uuids'>,
   tx: Queryable,
-  told: Acting & TypedEvent,
+  event: OrgActor & TypedEvent,
 ): Promise<void> {
   const { id, timestamp } = { id: deps.uuids.next(), timestamp: deps.clock.now() }
-  const sandbox_id = 'sandbox_id' in told.payload ? told.payload.sandbox_id : null
-  await events.insertMany(tx, [{ ...told, id, timestamp, sandbox_id }])
+  const sandbox_id = 'sandbox_id' in event.payload ? event.payload.sandbox_id : null
+  await events.insertMany(tx, [{ ...event, id, timestamp, sandbox_id }])
 }

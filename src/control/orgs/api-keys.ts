@@ -1,6 +1,6 @@
 import { formatApiKey, hashSecret } from '../../domain/orgs/api-key.ts'
-import { SCOPES, type Acting, type Scope } from '../../domain/orgs/caller.ts'
-import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { SCOPES, type OrgActor, type Scope } from '../../domain/orgs/caller.ts'
+import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type ApiKeyId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -10,21 +10,21 @@ import type { Queryable } from '../../store/postgres/database.ts'
 import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
-import type { Once } from '../requests/once.ts'
-import { tell } from '../events/tell.ts'
+import type { IdempotentAttempt } from '../requests/once.ts'
+import { recordEvent } from '../events/tell.ts'
 import { apiKeyTopic } from '../streams/watch-caller.ts'
 
-type InOrg = Pick<Acting, 'org_id'>
+type InOrg = Pick<OrgActor, 'org_id'>
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'random'>
 
 export type ApiKey = apiKeys.ApiKeyRow
 
-export type NewKey = {
+export type NewApiKey = {
   readonly name: string
   /** At least one. */
   readonly scopes: readonly Scope[]
   readonly expires_at: Date | null
-  readonly once?: Once | null
+  readonly once?: IdempotentAttempt | null
 }
 
 /**
@@ -33,29 +33,29 @@ export type NewKey = {
  */
 export async function createApiKey(
   deps: WriteDeps,
-  acting: Acting,
-  input: NewKey,
+  acting: OrgActor,
+  input: NewApiKey,
 ): Promise<ApiKey & { readonly key: string }> {
   const { once = null } = input
   if (once !== null && once.noted !== null) {
     const [id = '', key = ''] = once.noted.split(' ')
     return { ...(await getApiKey(deps, acting, asId<ApiKeyId>(id))), key }
   }
-  refuseUnfit(input, deps.clock.now())
+  validateNewKey(input, deps.clock.now())
   const key = formatApiKey(deps.random.bytes(32))
   return deps.db.transaction(acting.org_id, async (tx) => {
-    const saved = await saveKey(deps, tx, acting, { ...input, key })
+    const saved = await insertApiKey(deps, tx, acting, { ...input, key })
     await once?.note(tx, `${saved.id} ${key}`) // sealed, as the reply is
     return { ...saved, key }
   })
 }
 
 /** Saves a key of a given text, with its event, in a transaction that makes more. */
-export async function saveKey(
+export async function insertApiKey(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
-  acting: Acting,
-  { key, name, expires_at, scopes: given }: NewKey & { readonly key: string },
+  acting: OrgActor,
+  { key, name, expires_at, scopes: given }: NewApiKey & { readonly key: string },
 ): Promise<ApiKey> {
   const id = asId<ApiKeyId>(deps.uuids.next())
   const scopes = SCOPES.filter((scope) => given.includes(scope))
@@ -64,7 +64,7 @@ export async function saveKey(
   await apiKeys.insert(tx, { id, org_id, name, scopes, secretSha256: hashSecret(key), now, expires_at })
   const expiry = expires_at === null ? {} : { expires_at: expires_at.toISOString() }
   const payload = { api_key_id: id, name, scopes, ...expiry }
-  await tell(deps, tx, { ...acting, event_type: 'api_key_created', payload })
+  await recordEvent(deps, tx, { ...acting, event_type: 'api_key_created', payload })
   return { id, name, scopes, created_at: now, expires_at, last_used_at: null, revoked_at: null }
 }
 
@@ -88,32 +88,32 @@ export async function getApiKey(deps: Pick<ControlDeps, 'db'>, { org_id }: InOrg
  */
 export async function revokeApiKey(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'keyCache'>,
-  acting: Acting,
+  acting: OrgActor,
   id: ApiKeyId,
   ifMatch: IfMatch | null = null,
 ): Promise<void> {
-  const hash = await deps.db.transaction(acting.org_id, (tx) => revokeIn(deps, tx, acting, { id, ifMatch }))
+  const hash = await deps.db.transaction(acting.org_id, (tx) => revokeInTransaction(deps, tx, acting, { id, ifMatch }))
   deps.keyCache.forget(hash.toString('base64'))
 }
 
-async function revokeIn(
+async function revokeInTransaction(
   deps: Pick<ControlDeps, 'clock' | 'uuids'>,
   tx: Queryable,
-  acting: Acting,
+  acting: OrgActor,
   { id, ifMatch }: { readonly id: ApiKeyId; readonly ifMatch: IfMatch | null },
 ): Promise<Buffer> {
   const found = await apiKeys.lock(tx, acting.org_id, id)
   if (found === null) throw new Problem('api_key_not_found')
-  if (ifMatch !== null) requireMatch(ifMatch, tagOf(JSON.stringify(await apiKeys.find(tx, acting.org_id, id))))
+  if (ifMatch !== null) requireMatch(ifMatch, etagOf(JSON.stringify(await apiKeys.find(tx, acting.org_id, id))))
   if (found.revoked_at !== null) return found.secret_sha256
   await apiKeys.revoke(tx, acting.org_id, id, deps.clock.now())
   const payload = { api_key_id: id, name: found.name }
-  await tell(deps, tx, { ...acting, event_type: 'api_key_revoked', payload })
+  await recordEvent(deps, tx, { ...acting, event_type: 'api_key_revoked', payload })
   await notifyAtCommit(tx, [apiKeyTopic(id)]) // what the key has open ends
   return found.secret_sha256
 }
 
-function refuseUnfit({ name, scopes, expires_at }: NewKey, now: Date): void {
+function validateNewKey({ name, scopes, expires_at }: NewApiKey, now: Date): void {
   if (!isName(name)) throw invalidRequest('name', name, NAME_RULE)
   if (scopes.length === 0) throw invalidRequest('scopes', scopes, `at least one of ${SCOPES.join(', ')}`)
   if (expires_at !== null && expires_at <= now)

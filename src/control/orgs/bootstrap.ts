@@ -2,10 +2,10 @@ import { formatApiKey } from '../../domain/orgs/api-key.ts'
 import { SCOPES } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
-import { saveKey } from './api-keys.ts'
+import { insertApiKey } from './api-keys.ts'
 import type { ControlDeps } from '../deps.ts'
-import { foundOrg } from './orgs.ts'
-import { SYSTEM } from '../sandboxes/transition.ts'
+import { insertOrg } from './orgs.ts'
+import { SYSTEM_ACTOR } from '../sandboxes/transition.ts'
 
 /** What a first start made. */
 export type FirstOrg = { readonly org_id: OrgId; readonly key: string }
@@ -17,18 +17,18 @@ const FIRST_OWNER = { email: 'owner@localhost', display_name: null, role: 'owner
  * Makes the first organization with its owner, host volume and API key, in one transaction; null when there is one
  * already. `givenKey` is installed in place of a made one.
  */
-export async function makeFirstOrg(
+export async function createFirstOrg(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'random'>,
-  givenKey: string | null,
+  presetKey: string | null,
 ): Promise<FirstOrg | null> {
   return deps.db.transaction('system', async (tx) => {
     await orgs.lockFirst(tx)
     if ((await orgs.first(tx)) !== null) return null
     const named = { name: 'default', slug: 'default' }
-    const org_id = await foundOrg(deps, tx, { ...named, owner: FIRST_OWNER, actor: SYSTEM })
-    const acting = { org_id, actor: SYSTEM }
-    const key = givenKey ?? formatApiKey(deps.random.bytes(32))
-    await saveKey(deps, tx, acting, { key, name: 'first key', scopes: SCOPES, expires_at: null })
+    const org_id = await insertOrg(deps, tx, { ...named, owner: FIRST_OWNER, actor: SYSTEM_ACTOR })
+    const acting = { org_id, actor: SYSTEM_ACTOR }
+    const key = presetKey ?? formatApiKey(deps.random.bytes(32))
+    await insertApiKey(deps, tx, acting, { key, name: 'first key', scopes: SCOPES, expires_at: null })
     return { org_id, key }
   })
 }

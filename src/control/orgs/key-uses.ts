@@ -9,7 +9,7 @@ const USES_MAX = 256
  * Writes down when keys were used, together and behind the back of the requests: none waits for it, and one that can't
  * be written is reported in the log and lost.
  */
-export function makeKeyUses({ db, log }: Pick<ControlDeps, 'db' | 'log'>): ControlDeps['noteKeyUse'] {
+export function makeKeyUseRecorder({ db, log }: Pick<ControlDeps, 'db' | 'log'>): ControlDeps['noteKeyUse'] {
   const write = makeBatch<KeyUse, null>({
     async run(uses) {
       await db.commitStatement('system', apiKeys.noteUses(uses))

@@ -1,6 +1,6 @@
 /** Who belongs to an organization. At least one of them is an owner: whoever takes one away holds the organization's lock. */
-import type { Acting, Role } from '../../domain/orgs/caller.ts'
-import { EMAIL_RULE, readEmail } from '../../domain/orgs/email.ts'
+import type { OrgActor, Role } from '../../domain/orgs/caller.ts'
+import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'
 import { asId, type MemberId, type UserId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -10,7 +10,7 @@ import * as members from '../../store/orgs/members.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import type { ControlDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
-import { tell } from '../events/tell.ts'
+import { recordEvent } from '../events/tell.ts'
 
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 
@@ -21,7 +21,7 @@ export type NewMember = { readonly email: string; readonly display_name: string 
 /** A page of the organization's members, who joined last first. Throws `invalid_request` for a bad cursor. */
 export function listMembers(
   deps: Pick<ControlDeps, 'db'>,
-  { org_id }: Pick<Acting, 'org_id'>,
+  { org_id }: Pick<OrgActor, 'org_id'>,
   input: PageInput,
 ): Promise<Page<Member>> {
   return readPage('members', input, (after, count) =>
@@ -33,12 +33,12 @@ export function listMembers(
  * Makes a person a member. Someone whom the installation knows by the e-mail already, of any organization, is the same
  * person. Throws `invalid_request` for what is no e-mail or name, and `name_already_exists` for a member.
  */
-export async function addMember(deps: WriteDeps, acting: Acting, input: NewMember): Promise<MemberId> {
-  const email = parseEmail(input.email)
+export async function addMember(deps: WriteDeps, acting: OrgActor, input: NewMember): Promise<MemberId> {
+  const email = requireEmail(input.email)
   const { display_name } = input
   if (display_name !== null && !isName(display_name)) throw invalidRequest('name', display_name, NAME_RULE)
   try {
-    return await deps.db.transaction('system', (tx) => joinOrg(deps, tx, acting, { ...input, email }))
+    return await deps.db.transaction('system', (tx) => insertMember(deps, tx, acting, { ...input, email }))
   } catch (error) {
     if (violatedConstraint(error) !== 'members_org_user_key') throw error
     throw new Problem('name_already_exists', {
@@ -50,22 +50,26 @@ export async function addMember(deps: WriteDeps, acting: Acting, input: NewMembe
 }
 
 /** Makes a person a member, with the event, in a transaction of the system that makes more; the e-mail is a good one. */
-export async function joinOrg(
+export async function insertMember(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
-  acting: Acting,
+  acting: OrgActor,
   { email, display_name, role }: NewMember,
 ): Promise<MemberId> {
   const now = deps.clock.now()
   const user_id = await members.saveUser(tx, { id: asId<UserId>(deps.uuids.next()), email, display_name, now })
   const id = asId<MemberId>(deps.uuids.next())
   await members.insert(tx, { id, org_id: acting.org_id, user_id, role, now })
-  await tell(deps, tx, { ...acting, event_type: 'member_added', payload: { member_id: id, user_id, role } })
+  await recordEvent(deps, tx, { ...acting, event_type: 'member_added', payload: { member_id: id, user_id, role } })
   return id
 }
 
 /** Gives a member another role; giving the same again changes nothing. Throws `not_found`, and `forbidden` for the last owner. */
-export async function changeRole(deps: WriteDeps, acting: Acting, input: { email: string; role: Role }): Promise<void> {
+export async function changeMemberRole(
+  deps: WriteDeps,
+  acting: OrgActor,
+  input: { email: string; role: Role },
+): Promise<void> {
   const { role } = input
   await deps.db.transaction('system', async (tx) => {
     const member = await lockMember(tx, acting, input.email)
@@ -73,31 +77,31 @@ export async function changeRole(deps: WriteDeps, acting: Acting, input: { email
     if (member.role === 'owner') await refuseLastOwner(tx, acting)
     await members.setRole(tx, acting.org_id, member.id, role)
     const payload = { member_id: member.id, user_id: member.user_id, role, from: member.role }
-    await tell(deps, tx, { ...acting, event_type: 'member_role_changed', payload })
+    await recordEvent(deps, tx, { ...acting, event_type: 'member_role_changed', payload })
   })
 }
 
 /** Ends a membership. Throws `not_found` for who is no member, and `forbidden` for the last owner. */
-export async function removeMember(deps: WriteDeps, acting: Acting, email: string): Promise<void> {
+export async function removeMember(deps: WriteDeps, acting: OrgActor, email: string): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const member = await lockMember(tx, acting, email)
     if (member.role === 'owner') await refuseLastOwner(tx, acting)
     await members.remove(tx, acting.org_id, member.id)
     const payload = { member_id: member.id, user_id: member.user_id, role: member.role }
-    await tell(deps, tx, { ...acting, event_type: 'member_removed', payload })
+    await recordEvent(deps, tx, { ...acting, event_type: 'member_removed', payload })
   })
 }
 
 /** A member as it stays until the transaction ends: every change of members but an addition takes this lock first. */
-async function lockMember(tx: Queryable, { org_id }: Acting, email: string): Promise<Member> {
-  const wanted = parseEmail(email)
+async function lockMember(tx: Queryable, { org_id }: OrgActor, email: string): Promise<Member> {
+  const wanted = requireEmail(email)
   await orgs.lock(tx, org_id)
   const member = await members.findByEmail(tx, org_id, wanted)
   if (member === null) throw new Problem('not_found', { message: `${wanted} is no member of this organization` })
   return member
 }
 
-async function refuseLastOwner(tx: Queryable, { org_id }: Acting): Promise<void> {
+async function refuseLastOwner(tx: Queryable, { org_id }: OrgActor): Promise<void> {
   if ((await members.countOwners(tx, org_id)) > 1) return
   throw new Problem('forbidden', {
     message: 'forbidden: an organization keeps its last owner; make another member an owner first',
@@ -105,8 +109,8 @@ async function refuseLastOwner(tx: Queryable, { org_id }: Acting): Promise<void>
   })
 }
 
-function parseEmail(text: string): string {
-  const email = readEmail(text)
+function requireEmail(text: string): string {
+  const email = parseEmail(text)
   if (email === null) throw invalidRequest('email', text, EMAIL_RULE)
   return email
 }

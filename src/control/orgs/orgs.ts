@@ -1,5 +1,5 @@
-import { OPERATOR, type Acting } from '../../domain/orgs/caller.ts'
-import { EMAIL_RULE, readEmail } from '../../domain/orgs/email.ts'
+import { OPERATOR_ACTOR, type OrgActor } from '../../domain/orgs/caller.ts'
+import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -10,11 +10,11 @@ import * as orgs from '../../store/orgs/orgs.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
 import type { ControlDeps } from '../deps.ts'
-import { joinOrg } from './members.ts'
+import { insertMember } from './members.ts'
 import { planNotFound } from './plans.ts'
-import { requireHolding } from './quotas.ts'
-import { tell } from '../events/tell.ts'
-import { standingTopic } from '../streams/watch-caller.ts'
+import { requireEnforceable } from './quotas.ts'
+import { recordEvent } from '../events/tell.ts'
+import { orgStateTopic } from '../streams/watch-caller.ts'
 
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 
@@ -38,15 +38,15 @@ export async function createOrg(
 ): Promise<{ readonly id: OrgId; readonly slug: string }> {
   const { name, plan } = input
   if (!isName(name)) throw invalidRequest('name', name, NAME_RULE)
-  const email = readEmail(input.owner)
+  const email = parseEmail(input.owner)
   if (email === null) throw invalidRequest('owner', input.owner, EMAIL_RULE)
   const slug = input.slug ?? slugFromName(name)
   if (slug === null || !isSlug(slug)) throw invalidRequest('slug', input.slug ?? name, SLUG_RULE)
   const owner = { email, display_name: null, role: 'owner' } as const
   try {
     return await deps.db.transaction('system', async (tx) => {
-      const id = await foundOrg(deps, tx, { name, slug, owner, actor: OPERATOR })
-      if (plan !== null) await putOnPlan(deps, tx, { org_id: id, actor: OPERATOR }, plan)
+      const id = await insertOrg(deps, tx, { name, slug, owner, actor: OPERATOR_ACTOR })
+      if (plan !== null) await assignPlan(deps, tx, { org_id: id, actor: OPERATOR_ACTOR }, plan)
       return { id, slug }
     })
   } catch (error) {
@@ -60,22 +60,22 @@ export async function createOrg(
 }
 
 /** Makes an organization with its owner and host volume, and their events, in a transaction that makes more. */
-export async function foundOrg(
+export async function insertOrg(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
   given: Pick<NewOrg, 'name'> &
-    Pick<Acting, 'actor'> & { readonly slug: string; readonly owner: Parameters<typeof joinOrg>[3] },
+    Pick<OrgActor, 'actor'> & { readonly slug: string; readonly owner: Parameters<typeof insertMember>[3] },
 ): Promise<OrgId> {
   const { name, slug, owner, actor } = given
   const now = deps.clock.now()
   const org_id = asId<OrgId>(deps.uuids.next())
   const acting = { org_id, actor }
   await orgs.insertOrg(tx, { id: org_id, name, slug, now })
-  await tell(deps, tx, { ...acting, event_type: 'org_created', payload: { name, slug } })
-  await joinOrg(deps, tx, acting, owner)
+  await recordEvent(deps, tx, { ...acting, event_type: 'org_created', payload: { name, slug } })
+  await insertMember(deps, tx, acting, owner)
   const volume_id = deps.uuids.next()
   await orgs.insertHostVolume(tx, { id: volume_id, org_id, now })
-  await tell(deps, tx, { ...acting, event_type: 'volume_created', payload: { volume_id, kind: 'host' } })
+  await recordEvent(deps, tx, { ...acting, event_type: 'volume_created', payload: { volume_id, kind: 'host' } })
   return org_id
 }
 
@@ -89,44 +89,44 @@ export function listOrgs(
 }
 
 /** Refuses an organization's starts from now on and lets the loops stop what runs. One that is suspended stays so. */
-export async function suspendOrg(deps: WriteDeps, acting: Acting, reason: string | null): Promise<void> {
+export async function suspendOrg(deps: WriteDeps, acting: OrgActor, reason: string | null): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const terms = await plans.lockTerms(tx, acting.org_id)
     if (terms.suspended_at !== null) return
     const now = deps.clock.now()
     await plans.saveTerms(tx, acting.org_id, { ...terms, suspended_at: now, now })
-    await tell(deps, tx, { ...acting, event_type: 'org_suspended', payload: reason === null ? {} : { reason } })
-    await notifyAtCommit(tx, ['quotas', standingTopic(acting.org_id)])
+    await recordEvent(deps, tx, { ...acting, event_type: 'org_suspended', payload: reason === null ? {} : { reason } })
+    await notifyAtCommit(tx, ['quotas', orgStateTopic(acting.org_id)])
   })
 }
 
 /** Lets an organization start sandboxes again; nothing starts by itself. One that is not suspended stays as it is. */
-export async function resumeOrg(deps: WriteDeps, acting: Acting): Promise<void> {
+export async function resumeOrg(deps: WriteDeps, acting: OrgActor): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const terms = await plans.lockTerms(tx, acting.org_id)
     if (terms.suspended_at === null) return
     await plans.saveTerms(tx, acting.org_id, { ...terms, suspended_at: null, now: deps.clock.now() })
-    await tell(deps, tx, { ...acting, event_type: 'org_resumed', payload: {} })
+    await recordEvent(deps, tx, { ...acting, event_type: 'org_resumed', payload: {} })
   })
 }
 
 /** Puts an organization on a plan, at once. What exceeds its limits stays. Throws `not_found`, and `invalid_request` as `setQuota`. */
-export async function changePlan(deps: WriteDeps, acting: Acting, plan: string): Promise<void> {
-  await deps.db.transaction('system', (tx) => putOnPlan(deps, tx, acting, plan))
+export async function changeOrgPlan(deps: WriteDeps, acting: OrgActor, plan: string): Promise<void> {
+  await deps.db.transaction('system', (tx) => assignPlan(deps, tx, acting, plan))
 }
 
-async function putOnPlan(
+async function assignPlan(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
-  acting: Acting,
+  acting: OrgActor,
   name: string,
 ): Promise<void> {
   const plan = await plans.find(tx, name)
   if (plan === null) throw planNotFound(name)
   const terms = await plans.lockTerms(tx, acting.org_id)
   if (terms.plan === name) return
-  await requireHolding(tx, { ...plan.limits, ...terms.quota_overrides })
+  await requireEnforceable(tx, { ...plan.limits, ...terms.quota_overrides })
   await plans.saveTerms(tx, acting.org_id, { ...terms, plan: name, now: deps.clock.now() })
-  await tell(deps, tx, { ...acting, event_type: 'org_plan_changed', payload: { plan: name, from: terms.plan } })
+  await recordEvent(deps, tx, { ...acting, event_type: 'org_plan_changed', payload: { plan: name, from: terms.plan } })
   await notifyAtCommit(tx, ['quotas'])
 }

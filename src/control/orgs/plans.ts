@@ -1,12 +1,12 @@
-import { OPERATOR } from '../../domain/orgs/caller.ts'
+import { OPERATOR_ACTOR } from '../../domain/orgs/caller.ts'
 import { isPlanName, parsePlanTerms, PLAN_NAME_RULE, type Plan } from '../../domain/orgs/plan.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
 import type { ControlDeps } from '../deps.ts'
-import { isSame, requireHolding } from './quotas.ts'
-import { tell } from '../events/tell.ts'
+import { areLimitsEqual, requireEnforceable } from './quotas.ts'
+import { recordEvent } from '../events/tell.ts'
 
 /** The plans of the installation by name, with how many organizations are on each. */
 export function listPlans(deps: Pick<ControlDeps, 'db'>): Promise<readonly (Plan & { readonly orgs: number })[]> {
@@ -41,8 +41,8 @@ export async function setPlan(
   await deps.db.transaction('system', async (tx) => {
     await plans.lockAll(tx)
     const from = await plans.find(tx, name)
-    if (from !== null && isSame(from.limits, limits) && samePrices(from, parsed.terms)) return
-    await requireHolding(tx, limits)
+    if (from !== null && areLimitsEqual(from.limits, limits) && samePrices(from, parsed.terms)) return
+    await requireEnforceable(tx, limits)
     await plans.save(tx, { name, limits, prices }, deps.clock.now())
     const payload = {
       plan: name,
@@ -51,7 +51,7 @@ export async function setPlan(
       from: { limits: from?.limits ?? {}, prices: from?.prices ?? null },
     }
     for (const org_id of await plans.orgsOn(tx, name))
-      await tell(deps, tx, { org_id, actor: OPERATOR, event_type: 'plan_changed', payload })
+      await recordEvent(deps, tx, { org_id, actor: OPERATOR_ACTOR, event_type: 'plan_changed', payload })
     await notifyAtCommit(tx, ['quotas'])
   })
 }

@@ -1,17 +1,17 @@
-import type { Acting, Caller } from '../../domain/orgs/caller.ts'
+import type { OrgActor, Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import type { SetLimits } from '../../domain/orgs/plan.ts'
 import { Problem } from '../../domain/problem.ts'
-import { exhaustedPools, hoursUsed, type LimitName, type Limits } from '../../domain/orgs/quota.ts'
+import { exhaustedHours, hoursUsed, type LimitName, type Limits } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
 import type { ControlDeps } from '../deps.ts'
-import { tell } from '../events/tell.ts'
+import { recordEvent } from '../events/tell.ts'
 
-/** The limits in force and what is in use, as `QuotaUsage` of openapi.json has it. */
-export type QuotaUsage = Limits & {
+/** The limits in force and what is in use, as `QuotaReport` of openapi.json has it. */
+export type QuotaReport = Limits & {
   readonly hard_cap: boolean
   readonly is_suspended: boolean
   readonly pool_exhausted: boolean
@@ -26,9 +26,9 @@ export type QuotaUsage = Limits & {
 export async function getQuotas(
   deps: Pick<ControlDeps, 'db' | 'clock'>,
   { org_id }: Pick<Caller, 'org_id'>,
-): Promise<QuotaUsage> {
+): Promise<QuotaReport> {
   const how = { now: deps.clock.now(), counts: 'all' } as const
-  const standing = await deps.db.asOrg(org_id, (q) => quotas.standing(q, org_id, how))
+  const usage = await deps.db.asOrg(org_id, (q) => quotas.readUsage(q, org_id, how))
   const {
     slug: _slug,
     plan: _plan,
@@ -36,12 +36,12 @@ export async function getQuotas(
     vcpu_ms: _vcpu,
     memory_mib_ms: _memory,
     ...shown
-  } = standing
+  } = usage
   return {
     ...shown,
-    pool_exhausted: exhaustedPools(standing, standing).length > 0,
-    vcpu_hours_used: hoursUsed('included_vcpu_hours', standing),
-    memory_gib_hours_used: hoursUsed('included_memory_gib_hours', standing),
+    pool_exhausted: exhaustedHours(usage, usage).length > 0,
+    vcpu_hours_used: hoursUsed('included_vcpu_hours', usage),
+    memory_gib_hours_used: hoursUsed('included_memory_gib_hours', usage),
   }
 }
 
@@ -53,41 +53,41 @@ type SetDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
  */
 export function setQuota(
   deps: SetDeps,
-  acting: Acting,
+  acting: OrgActor,
   { limit, value }: { readonly limit: LimitName; readonly value: number | null },
 ): Promise<void> {
   return changeOverrides(deps, acting, (from) => ({ ...from, [limit]: value }))
 }
 
 /** Gives an organization its plan's limit back. Clearing what is not set changes nothing. */
-export function clearQuota(deps: SetDeps, acting: Acting, limit: LimitName): Promise<void> {
+export function clearQuota(deps: SetDeps, acting: OrgActor, limit: LimitName): Promise<void> {
   return changeOverrides(deps, acting, (from) =>
     Object.fromEntries(Object.entries(from).filter(([name]) => name !== limit)),
   )
 }
 
-async function changeOverrides(deps: SetDeps, acting: Acting, change: (from: SetLimits) => SetLimits): Promise<void> {
+async function changeOverrides(deps: SetDeps, acting: OrgActor, change: (from: SetLimits) => SetLimits): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const terms = await plans.lockTerms(tx, acting.org_id)
     const from = terms.quota_overrides
     const overrides = change(from)
-    if (isSame(overrides, from)) return
-    await requireHolding(tx, overrides)
+    if (areLimitsEqual(overrides, from)) return
+    await requireEnforceable(tx, overrides)
     await plans.saveTerms(tx, acting.org_id, { ...terms, quota_overrides: overrides, now: deps.clock.now() })
-    await tell(deps, tx, { ...acting, event_type: 'quota_changed', payload: { overrides, from } })
+    await recordEvent(deps, tx, { ...acting, event_type: 'quota_changed', payload: { overrides, from } })
     await notifyAtCommit(tx, ['quotas'])
   })
 }
 
 /** Whether two sets of limits say the same. */
-export function isSame(one: SetLimits, other: SetLimits): boolean {
+export function areLimitsEqual(one: SetLimits, other: SetLimits): boolean {
   const text = (limits: SetLimits): string =>
     JSON.stringify(Object.entries(limits).toSorted(([a], [b]) => (a < b ? -1 : 1)))
   return text(one) === text(other)
 }
 
 /** Refuses limits that would not hold: on storage, when a known worker can't keep volumes below it. */
-export async function requireHolding(q: Queryable, limits: SetLimits): Promise<void> {
+export async function requireEnforceable(q: Queryable, limits: SetLimits): Promise<void> {
   const seen = limits.max_total_storage_gib ?? null
   if (seen === null) return
   const [worker] = await quotas.uncappedWorkers(q)
@@ -100,7 +100,7 @@ export async function requireHolding(q: Queryable, limits: SetLimits): Promise<v
 }
 
 /** The limits in force for an organization, with what is in use; for the operator. */
-export function readQuotas(deps: Pick<ControlDeps, 'db' | 'clock'>, org: OrgId): Promise<quotas.QuotaRow> {
+export function readQuotaUsage(deps: Pick<ControlDeps, 'db' | 'clock'>, org: OrgId): Promise<quotas.QuotaRow> {
   const how = { now: deps.clock.now(), counts: 'all' } as const
-  return deps.db.asSystem((q) => quotas.standing(q, org, how))
+  return deps.db.asSystem((q) => quotas.readUsage(q, org, how))
 }

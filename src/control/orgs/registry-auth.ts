@@ -8,7 +8,7 @@ import type { ControlDeps } from '../deps.ts'
 export type RegistryAuth = { readonly username: string; readonly password: string }
 
 /** What the sealed password of a create body is bound to. */
-export function registrySealContext(sandbox: string): string {
+export function inlinePasswordSealContext(sandbox: string): string {
   return `sandbox-registry:${sandbox}`
 }
 
@@ -18,22 +18,22 @@ export function credentialSealContext(org: OrgId, host: string): string {
 }
 
 /** Credentials that are looked up for several runs of one moment: each is asked for once. */
-export type FoundCredentials = Map<string, Promise<credentials.SealedCredential | null>>
+export type CredentialLookups = Map<string, Promise<credentials.SealedCredential | null>>
 
 /**
  * The credential that a run's pull presents, or null for none: what the create body gave, the credential it named, or
  * with `auto` the organization's credential for the image's registry. `found` is shared by the runs of one moment.
  */
-export async function registryAuthOf(
+export async function findRegistryAuth(
   deps: Pick<ControlDeps, 'db' | 'seal' | 'settings'>,
   order: RunOrder,
-  found: FoundCredentials = new Map(),
+  found: CredentialLookups = new Map(),
 ): Promise<RegistryAuth | null> {
   const { registry, org_id } = order
   if (registry.mode === 'anonymous') return null
   if (registry.mode === 'inline') {
     if (order.registry_sealed === null) return null
-    const password = deps.seal.open(order.registry_sealed, registrySealContext(order.sandbox_id))
+    const password = deps.seal.open(order.registry_sealed, inlinePasswordSealContext(order.sandbox_id))
     return { username: registry.username, password }
   }
   const host = registryHostOf(order.spec.image, deps.settings.defaultRegistry)

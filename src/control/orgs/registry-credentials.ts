@@ -1,5 +1,5 @@
-import type { Acting } from '../../domain/orgs/caller.ts'
-import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import type { OrgActor } from '../../domain/orgs/caller.ts'
+import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
 import { byteLength, isPlainText } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
@@ -9,8 +9,8 @@ import * as credentials from '../../store/orgs/credentials.ts'
 import type { ControlDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
 import { credentialSealContext } from './registry-auth.ts'
-import { replyLost, type Once } from '../requests/once.ts'
-import { tell } from '../events/tell.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/once.ts'
+import { recordEvent } from '../events/tell.ts'
 
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 
@@ -21,7 +21,7 @@ export type NewCredential = {
   readonly host: string
   readonly username: string
   readonly password: string
-  readonly once?: Once | null
+  readonly once?: IdempotentAttempt | null
 }
 
 const USERNAME_MAX_BYTES = 256
@@ -38,13 +38,14 @@ const PASSWORD_RULE = `1 to ${String(PASSWORD_MAX_BYTES)} bytes of UTF-8 without
  */
 export async function saveCredential(
   deps: WriteDeps & Pick<ControlDeps, 'seal'>,
-  acting: Acting,
+  acting: OrgActor,
   input: NewCredential,
 ): Promise<Credential> {
   const { org_id } = acting
   const { host, username, once = null } = input
-  if (once !== null && once.noted !== null) return await savedBefore(deps, org_id, asId<CredentialId>(once.noted))
-  refuseUnfit(input)
+  if (once !== null && once.noted !== null)
+    return await savedByEarlierAttempt(deps, org_id, asId<CredentialId>(once.noted))
+  validateCredential(input)
   const password_sealed = deps.seal.seal(input.password, credentialSealContext(org_id, host))
   return deps.db.transaction(org_id, async (tx) => {
     const id = asId<CredentialId>(deps.uuids.next())
@@ -52,22 +53,22 @@ export async function saveCredential(
     const saved = await credentials.save(tx, { id, org_id, host, username, password_sealed, now })
     await once?.note(tx, saved.id)
     const payload = { credential_id: saved.id, host, username }
-    await tell(deps, tx, { ...acting, event_type: 'registry_credential_saved', payload })
+    await recordEvent(deps, tx, { ...acting, event_type: 'registry_credential_saved', payload })
     return saved
   })
 }
 
 /** The credential that an earlier try of the request saved, as it is now. */
-async function savedBefore(deps: Pick<ControlDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
+async function savedByEarlierAttempt(deps: Pick<ControlDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
   const found = await deps.db.asOrg(org, (q) => credentials.get(q, org, id))
-  if (found === null) throw replyLost('the credential was saved, and is gone since')
+  if (found === null) throw idempotencyReplyLost('the credential was saved, and is gone since')
   return found
 }
 
 /** A page of the organization's credentials, the newest first. Throws `invalid_request` for a bad cursor. */
 export function listCredentials(
   deps: Pick<ControlDeps, 'db'>,
-  { org_id }: Pick<Acting, 'org_id'>,
+  { org_id }: Pick<OrgActor, 'org_id'>,
   input: PageInput,
 ): Promise<Page<Credential>> {
   return readPage('registry_credentials', input, (after, count) =>
@@ -78,20 +79,20 @@ export function listCredentials(
 /** Deletes a credential, named by its id or its host. Throws `registry_credential_not_found`, `precondition_failed`. */
 export async function deleteCredential(
   deps: WriteDeps,
-  acting: Acting,
+  acting: OrgActor,
   which: { readonly id: CredentialId } | { readonly host: string },
   ifMatch: IfMatch | null = null,
 ): Promise<void> {
   await deps.db.transaction(acting.org_id, async (tx) => {
     const removed = await credentials.remove(tx, acting.org_id, which)
     if (removed === null) throw new Problem('registry_credential_not_found')
-    requireMatch(ifMatch, tagOf(JSON.stringify(removed))) // what it throws takes the deletion back
+    requireMatch(ifMatch, etagOf(JSON.stringify(removed))) // what it throws takes the deletion back
     const payload = { credential_id: removed.id, host: removed.host, username: removed.username }
-    await tell(deps, tx, { ...acting, event_type: 'registry_credential_deleted', payload })
+    await recordEvent(deps, tx, { ...acting, event_type: 'registry_credential_deleted', payload })
   })
 }
 
-function refuseUnfit({ host, username, password }: NewCredential): void {
+function validateCredential({ host, username, password }: NewCredential): void {
   if (!isRegistryHost(host)) throw invalidRequest('host', host, REGISTRY_HOST_RULE)
   if (!isLine(username, USERNAME_MAX_BYTES) || username.includes(':'))
     throw invalidRequest('username', username, USERNAME_RULE)

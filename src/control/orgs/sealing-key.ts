@@ -5,7 +5,7 @@ import * as sealingKey from '../../store/orgs/sealing-key.ts'
  * Throws, with what to do, when this process was given another sealing key than those before it on this database: it
  * could open nothing of theirs, nor they what it seals.
  */
-export async function requireSealingKey(db: Database, fingerprint: Buffer): Promise<void> {
+export async function requireSameSealingKey(db: Database, fingerprint: Buffer): Promise<void> {
   if (await db.transaction('system', (tx) => sealingKey.agreeOn(tx, fingerprint))) return
   throw new Error(
     'another sealing key is in use on this database. Give SANDYARD_SECRET_KEY the same value in every server process; ' +

@@ -13,20 +13,20 @@ const RENEW_EVERY_MS = 3_000
 /** The most keys of an organization that are remembered, about 100 MB of its replies. */
 export const KEYS_PER_ORG_MAX = 100_000
 /** How long a count is believed: meanwhile an organization may pass the limit by what it sends in that time. */
-const COUNT_TRUST_MS = 10_000
+const COUNT_CACHE_MS = 10_000
 
 /** The claims of Idempotency-Keys that this process holds. */
-export type Claims = {
+export type IdempotencyClaims = {
   /** Keeps a claim until the answer is called. */
-  hold(ref: idempotency.ClaimRef): () => void
+  keepRenewed(ref: idempotency.ClaimRef): () => void
   /** Whether an organization may have one more key remembered. */
-  hasRoom(org: OrgId): Promise<boolean>
+  isBelowKeyLimit(org: OrgId): Promise<boolean>
   /** Says in the log that what earlier processes remembered can't be opened: once, however many requests meet it. */
-  tellLost(error: UnsealError): void
+  logUnreadable(error: UnsealError): void
 }
 
 /** Renews what is held, all together, as long as something is. */
-export function makeClaims({ db, clock, log }: { db: Database; clock: Clock; log: Log }): Claims {
+export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock: Clock; log: Log }): IdempotencyClaims {
   const held = new Map<string, idempotency.ClaimRef>()
   const counts = new Map<OrgId, { readonly count: number; readonly untilMs: number }>()
   let idle = new AbortController()
@@ -48,23 +48,23 @@ export function makeClaims({ db, clock, log }: { db: Database; clock: Clock; log
   }
 
   return {
-    hold(ref) {
+    keepRenewed(ref) {
       held.set(ref.claim, ref)
       if (held.size === 1) void renewWhileHeld() // it never rejects: its failures are logged
       return () => {
         if (held.delete(ref.claim) && held.size === 0) idle.abort(new Error('no claim is held'))
       }
     },
-    async hasRoom(org) {
+    async isBelowKeyLimit(org) {
       const nowMs = clock.monotonicMs()
       const known = counts.get(org)
       if (known !== undefined && known.untilMs > nowMs) return known.count < KEYS_PER_ORG_MAX
       for (const [one, { untilMs }] of counts) if (untilMs <= nowMs) counts.delete(one)
       const count = await db.asOrg(org, (q) => idempotency.count(q, org, KEYS_PER_ORG_MAX))
-      counts.set(org, { count, untilMs: nowMs + COUNT_TRUST_MS })
+      counts.set(org, { count, untilMs: nowMs + COUNT_CACHE_MS })
       return count < KEYS_PER_ORG_MAX
     },
-    tellLost(error) {
+    logUnreadable(error) {
       if (isLossTold) return
       isLossTold = true
       log.warn(

@@ -9,7 +9,7 @@ const RETRY_AFTER_SECS = 2
  * else the error itself. Whether what was asked for was done is then not known: who repeats it under the same name, or on
  * the same sandbox, meets what is there.
  */
-export function refusalOfOutage(error: unknown): unknown {
+export function mapOutageToProblem(error: unknown): unknown {
   if (!isUnavailable(error)) return error
   const message = 'service unavailable: the database can’t answer now; whether this was done is not known'
   return new Problem('unavailable', { message, retryAfterSeconds: RETRY_AFTER_SECS, cause: error })

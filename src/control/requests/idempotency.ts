@@ -6,14 +6,14 @@ import { UnsealError } from '../../lib/seal.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
 import { CLAIM_MS, KEYS_PER_ORG_MAX } from './claims.ts'
 import type { ControlDeps } from '../deps.ts'
-import { replyLost, type Once } from './once.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from './once.ts'
 
 /** How long a key's reply is remembered. */
 const REMEMBERED_MS = 24 * 60 * 60 * 1000
 /** How long a request waits for another one of its key that is being served. */
 const IN_USE_WAIT_MS = 10_000
-const FIRST_LOOK_MS = 50
-const LAST_LOOK_MS = 500
+const FIRST_RETRY_MS = 50
+const LAST_RETRY_MS = 500
 /** Retries whose clients count on it know a claim to be over by then. */
 const RETRY_AFTER_SECS = 1
 
@@ -23,22 +23,22 @@ type Deps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'seal' | 'waits' | 'cla
 export type KeyedRequest = { readonly key: string; readonly request_sha256: Buffer; readonly signal: AbortSignal }
 
 /** A reply as it is given again. */
-export type KeptReply = {
+export type StoredReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: string
 }
 
 /** How a try ended: with a reply for good, with one that may be another the next time, or before anything was done. */
-export type TryEnd =
-  | { readonly kind: 'replied'; readonly reply: KeptReply }
+export type AttemptEnd =
+  | { readonly kind: 'replied'; readonly reply: StoredReply }
   | { readonly kind: 'given_up' }
   | { readonly kind: 'nothing_done' }
 
 /** `again`: the reply of the request's first try. `serve`: this one is served, and must be ended, whatever happens. */
-export type Turn =
-  | { readonly kind: 'again'; readonly reply: KeptReply }
-  | { readonly kind: 'serve'; readonly once: Once; readonly end: (how: TryEnd) => Promise<void> }
+export type ClaimedKey =
+  | { readonly kind: 'again'; readonly reply: StoredReply }
+  | { readonly kind: 'serve'; readonly once: IdempotentAttempt; readonly end: (how: AttemptEnd) => Promise<void> }
 
 /**
  * Says whether a request under a key is to be served or was. Another one of the same key that is being served, in whatever
@@ -46,11 +46,11 @@ export type Turn =
  * for nothing, `idempotency_reply_lost` when the first try's reply or note was sealed with a key that is lost, and
  * `rate_limited` when the organization has too many keys.
  */
-export async function takeTurn(deps: Deps, { org_id }: Caller, request: KeyedRequest): Promise<Turn> {
+export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, request: KeyedRequest): Promise<ClaimedKey> {
   const { key, request_sha256, signal } = request
   const context = `idempotency ${org_id} ${key}`
-  if (!(await deps.claims.hasRoom(org_id)) && !(await isKnown(deps, org_id, key))) throw tooManyKeys()
-  const tryOnce = async (): Promise<Turn | null> => {
+  if (!(await deps.claims.isBelowKeyLimit(org_id)) && !(await isKnown(deps, org_id, key))) throw tooManyKeys()
+  const tryOnce = async (): Promise<ClaimedKey | null> => {
     const now = deps.clock.now()
     const ref = { org_id, key, claim: deps.uuids.next() }
     const claimed_until = new Date(now.getTime() + CLAIM_MS)
@@ -60,26 +60,30 @@ export async function takeTurn(deps: Deps, { org_id }: Caller, request: KeyedReq
       const had = await idempotency.claim(q, wanted)
       return [had, had === null ? await idempotency.find(q, org_id, key) : null] as const
     })
-    if (claimed !== null) return await serving(deps, { ref, claimed, context })
+    if (claimed !== null) return await beginAttempt(deps, { ref, claimed, context })
     if (known === null) return null // it was forgotten between the two statements
     if (!known.request_sha256.equals(request_sha256)) throw reused()
     return known.reply_sealed === null
       ? null
-      : { kind: 'again', reply: parseReply(openKept(deps, known.reply_sealed, context)) }
+      : { kind: 'again', reply: parseReply(openSealed(deps, known.reply_sealed, context)) }
   }
-  return (await tryOnce()) ?? (await waitForTurn(deps, tryOnce, signal))
+  return (await tryOnce()) ?? (await waitForClaim(deps, tryOnce, signal))
 }
 
 async function isKnown({ db }: Deps, org: OrgId, key: string): Promise<boolean> {
   return (await db.asOrg(org, (q) => idempotency.find(q, org, key))) !== null
 }
 
-async function waitForTurn(deps: Deps, tryOnce: () => Promise<Turn | null>, signal: AbortSignal): Promise<Turn> {
+async function waitForClaim(
+  deps: Deps,
+  tryOnce: () => Promise<ClaimedKey | null>,
+  signal: AbortSignal,
+): Promise<ClaimedKey> {
   const giveBack = deps.waits.take()
   if (giveBack === null) throw inUse()
   const deadlineMs = deps.clock.monotonicMs() + IN_USE_WAIT_MS
   try {
-    for (let pauseMs = FIRST_LOOK_MS; ; pauseMs = Math.min(pauseMs * 2, LAST_LOOK_MS)) {
+    for (let pauseMs = FIRST_RETRY_MS; ; pauseMs = Math.min(pauseMs * 2, LAST_RETRY_MS)) {
       if (signal.aborted || deps.clock.monotonicMs() >= deadlineMs) throw inUse()
       await deps.clock.sleep(pauseMs)
       const turn = await tryOnce()
@@ -90,16 +94,16 @@ async function waitForTurn(deps: Deps, tryOnce: () => Promise<Turn | null>, sign
   }
 }
 
-type Serving = {
+type NewAttempt = {
   readonly ref: idempotency.ClaimRef
   readonly claimed: idempotency.Claimed
   readonly context: string
 }
 
-async function serving(deps: Deps, { ref, claimed, context }: Serving): Promise<Turn> {
-  const noted = await openNote(deps, { ref, claimed, context })
-  const release = deps.claims.hold(ref) // from here on nothing throws before `end` is there
-  const once: Once = {
+async function beginAttempt(deps: Deps, { ref, claimed, context }: NewAttempt): Promise<ClaimedKey> {
+  const noted = await openSavedNote(deps, { ref, claimed, context })
+  const release = deps.claims.keepRenewed(ref) // from here on nothing throws before `end` is there
+  const once: IdempotentAttempt = {
     id: claimed.id,
     isRetry: claimed.tries > 1,
     noted,
@@ -124,27 +128,27 @@ async function serving(deps: Deps, { ref, claimed, context }: Serving): Promise<
 }
 
 /** What an earlier try noted. The claim of a try that can't read it is given up, so that the next one need not wait. */
-async function openNote(deps: Deps, { ref, claimed, context }: Serving): Promise<string | null> {
+async function openSavedNote(deps: Deps, { ref, claimed, context }: NewAttempt): Promise<string | null> {
   if (claimed.note === null) return null
   try {
-    return openKept(deps, claimed.note, context)
+    return openSealed(deps, claimed.note, context)
   } catch (error) {
     await deps.db.commitStatement(ref.org_id, idempotency.giveUp(ref, deps.clock.now()))
     throw error
   }
 }
 
-function openKept(deps: Deps, sealed: Buffer, context: string): string {
+function openSealed(deps: Deps, sealed: Buffer, context: string): string {
   try {
     return deps.seal.open(sealed, context)
   } catch (error) {
     if (!(error instanceof UnsealError)) throw error
-    deps.claims.tellLost(error)
-    throw replyLost('it was sealed with another key than this server has')
+    deps.claims.logUnreadable(error)
+    throw idempotencyReplyLost('it was sealed with another key than this server has')
   }
 }
 
-function statementOf(deps: Deps, { ref, context }: Omit<Serving, 'claimed'>, how: TryEnd) {
+function statementOf(deps: Deps, { ref, context }: Omit<NewAttempt, 'claimed'>, how: AttemptEnd) {
   switch (how.kind) {
     case 'replied':
       return idempotency.remember(ref, deps.seal.seal(JSON.stringify(how.reply), context))
@@ -155,8 +159,8 @@ function statementOf(deps: Deps, { ref, context }: Omit<Serving, 'claimed'>, how
   }
 }
 
-function parseReply(text: string): KeptReply {
-  return JSON.parse(text) as KeptReply // sealed by this program, and nobody else has the key
+function parseReply(text: string): StoredReply {
+  return JSON.parse(text) as StoredReply // sealed by this program, and nobody else has the key
 }
 
 function reused(): Problem {

@@ -1,7 +1,7 @@
 import { interruptibleSleep, NOTIFIED, type Clock } from '../../lib/clock.ts'
 import type { Notifications } from '../../store/postgres/wake.ts'
 
-export type Looking = {
+export type NotificationSchedule = {
   readonly clock: Clock
   readonly wake: Pick<Notifications, 'subscribe'>
   readonly topic: string
@@ -10,14 +10,18 @@ export type Looking = {
 }
 
 /** Looks at once, at each wake-up of a topic, and after a while without one, until the signal. A look must not reject. */
-export async function lookWhenWoken(looking: Looking, look: () => Promise<void>, signal: AbortSignal): Promise<void> {
+export async function runOnNotification(
+  looking: NotificationSchedule,
+  work: () => Promise<void>,
+  signal: AbortSignal,
+): Promise<void> {
   const { clock, wake, topic, everyMs } = looking
   let woken = new AbortController()
   const unsubscribe = wake.subscribe(topic, () => woken.abort(NOTIFIED))
   try {
     while (!signal.aborted) {
       woken = new AbortController() // before the look: a wake-up that comes during it leads to another
-      await look()
+      await work()
       await interruptibleSleep(clock, everyMs, AbortSignal.any([woken.signal, signal]))
     }
   } finally {

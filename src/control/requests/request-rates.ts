@@ -12,15 +12,15 @@ export type RateLimits = {
 }
 
 /** What a caller is told of its rate: of the limit that leaves it least. */
-export type RateNote = { readonly limit: number; readonly remaining: number; readonly resetSecs: number }
+export type RateStatus = { readonly limit: number; readonly remaining: number; readonly resetSecs: number }
 
 /** What became of a counted request; `note` is null where no rate is limited. */
-export type Counted = { readonly note: RateNote | null; readonly refusal: Problem | null }
+export type CountedRequest = { readonly status: RateStatus | null; readonly refusal: Problem | null }
 
 /** Counts requests in this process. Only keys that exist are counted, and of strangers the address, so that memory has a bound. */
-export type RequestRates = {
+export type RequestRateLimiter = {
   /** Counts a request of a caller as `tokens`, or refuses it with `rate_limited`, and then it takes nothing. */
-  count(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): Counted
+  count(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): CountedRequest
   /** Throws `rate_limited` for an address that had too many keys refused: those that are not known are no longer looked up. */
   refuseStranger(address: string): void
   /** Counts a key that nobody has. */
@@ -28,18 +28,18 @@ export type RequestRates = {
 }
 
 /** What bounds the guesses of who has no key, credential or token. */
-export type StrangerRates = Pick<RequestRates, 'refuseStranger' | 'noteStranger'>
+export type AuthenticationRateLimiter = Pick<RequestRateLimiter, 'refuseStranger' | 'noteStranger'>
 
 /** The most keys, organizations and addresses that are counted at once; each takes some 150 bytes. */
-const COUNTED_LIMIT = 100_000
+const BUCKETS_MAX = 100_000
 
-type Limited = Rate & { readonly name: string; readonly variable: string; readonly buckets: TokenBuckets }
+type NamedRateLimit = Rate & { readonly name: string; readonly variable: string; readonly buckets: TokenBuckets }
 
 /** Makes counters that start at nothing. */
-export function makeRequestRates(limits: RateLimits, clock: Pick<Clock, 'monotonicMs'>): RequestRates {
-  const key = limited(limits.key, 'key_requests_per_sec', 'SANDYARD_KEY_REQUESTS_PER_SEC')
-  const org = limited(limits.org, 'org_requests_per_sec', 'SANDYARD_ORG_REQUESTS_PER_SEC')
-  const strangers = limited(limits.strangers, 'refused_keys_per_sec', 'SANDYARD_REFUSED_KEYS_PER_SEC')
+export function makeRequestRateLimiter(limits: RateLimits, clock: Pick<Clock, 'monotonicMs'>): RequestRateLimiter {
+  const key = makeNamedRateLimit(limits.key, 'key_requests_per_sec', 'SANDYARD_KEY_REQUESTS_PER_SEC')
+  const org = makeNamedRateLimit(limits.org, 'org_requests_per_sec', 'SANDYARD_ORG_REQUESTS_PER_SEC')
+  const strangers = makeNamedRateLimit(limits.strangers, 'refused_keys_per_sec', 'SANDYARD_REFUSED_KEYS_PER_SEC')
   return {
     count(caller, tokens) {
       const nowMs = clock.monotonicMs()
@@ -48,7 +48,7 @@ export function makeRequestRates(limits: RateLimits, clock: Pick<Clock, 'monoton
       const ofKey = take(key, caller.api_key_id, { tokens, nowMs })
       const ofOrg = take(org, caller.org_id, { tokens, nowMs })
       const isKeys = ofOrg === null || (ofKey !== null && ofKey.remaining <= ofOrg.remaining)
-      return { note: isKeys ? ofKey : ofOrg, refusal: null }
+      return { status: isKeys ? ofKey : ofOrg, refusal: null }
     },
     refuseStranger(address) {
       const standing = strangers?.buckets.peek(address, 1, clock.monotonicMs())
@@ -61,29 +61,32 @@ export function makeRequestRates(limits: RateLimits, clock: Pick<Clock, 'monoton
   }
 }
 
-function limited(rate: Rate, name: string, variable: string): Limited | null {
-  return rate.perSec === 0 ? null : { ...rate, name, variable, buckets: makeTokenBuckets(rate, COUNTED_LIMIT) }
+function makeNamedRateLimit(rate: Rate, name: string, variable: string): NamedRateLimit | null {
+  return rate.perSec === 0 ? null : { ...rate, name, variable, buckets: makeTokenBuckets(rate, BUCKETS_MAX) }
 }
 
 type Take = { readonly tokens: number; readonly nowMs: number }
 
-function refuse(limit: Limited | null, of: string, { tokens, nowMs }: Take): Counted | null {
+function refuse(limit: NamedRateLimit | null, of: string, { tokens, nowMs }: Take): CountedRequest | null {
   if (limit === null) return null
   const standing = limit.buckets.peek(of, tokens, nowMs)
-  return standing.enoughAfterSecs > 0 ? { note: noteOf(limit, standing), refusal: tooMany(limit, standing) } : null
+  return standing.enoughAfterSecs > 0 ? { status: statusOf(limit, standing), refusal: tooMany(limit, standing) } : null
 }
 
-function take(limit: Limited | null, of: string, { tokens, nowMs }: Take): RateNote | null {
+function take(limit: NamedRateLimit | null, of: string, { tokens, nowMs }: Take): RateStatus | null {
   if (limit === null) return null
   limit.buckets.take(of, tokens, nowMs)
-  return noteOf(limit, limit.buckets.peek(of, 1, nowMs))
+  return statusOf(limit, limit.buckets.peek(of, 1, nowMs))
 }
 
-function noteOf({ burst }: Limited, { remaining, fullAfterSecs }: BucketState): RateNote {
+function statusOf({ burst }: NamedRateLimit, { remaining, fullAfterSecs }: BucketState): RateStatus {
   return { limit: burst, remaining, resetSecs: fullAfterSecs }
 }
 
-function tooMany({ name, variable, perSec, burst }: Limited, { remaining, enoughAfterSecs }: BucketState): Problem {
+function tooMany(
+  { name, variable, perSec, burst }: NamedRateLimit,
+  { remaining, enoughAfterSecs }: BucketState,
+): Problem {
   const how_to_change = `send fewer; whoever runs this installation can change it: ${variable}`
   return new Problem('rate_limited', {
     message: `too many requests: ${name} is ${String(perSec)} with ${String(burst)} at once; ${how_to_change}`,

@@ -1,4 +1,4 @@
-import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { Problem } from '../../domain/problem.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
@@ -9,7 +9,7 @@ import type { TransitionDeps } from '../sandboxes/transition.ts'
  * Holds a sandbox as a request demands it to be until the transaction ends, so that of two changes with one demand one is
  * refused: `precondition_failed`. Throws `sandbox_not_found`. Nothing is done without a demand.
  */
-export async function holdIfMatch(
+export async function lockIfMatch(
   tx: Queryable,
   { org_id, id }: Pick<Sandbox, 'org_id' | 'id'>,
   ifMatch: IfMatch | null,
@@ -17,14 +17,14 @@ export async function holdIfMatch(
   if (ifMatch === null) return
   const locked = await sandboxes.lock(tx, org_id, id)
   if (locked === null) throw new Problem('sandbox_not_found')
-  requireMatch(ifMatch, tagOf(renderSandbox(locked)))
+  requireMatch(ifMatch, etagOf(renderSandbox(locked)))
 }
 
 /** What a transition stands on, with the demand checked within its transaction. */
-export function ifAsDemanded<Deps extends TransitionDeps>(
+export function withIfMatch<Deps extends TransitionDeps>(
   deps: Deps,
   sandbox: Pick<Sandbox, 'org_id' | 'id'>,
   ifMatch: IfMatch | null,
 ): TransitionDeps {
-  return ifMatch === null ? deps : { ...deps, fence: (tx) => holdIfMatch(tx, sandbox, ifMatch) }
+  return ifMatch === null ? deps : { ...deps, fence: (tx) => lockIfMatch(tx, sandbox, ifMatch) }
 }

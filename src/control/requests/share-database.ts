@@ -4,7 +4,7 @@ import { inTurn, makeFairSlots } from '../../lib/fair-slots.ts'
 import type { Database } from '../../store/postgres/database.ts'
 
 /** How the connections for organizations are shared. */
-export type DatabaseShare = {
+export type OrgConnectionLimits = {
   readonly connections: number
   /** The most that one organization has at once; the others stay free for the others. */
   readonly perOrg: number
@@ -14,7 +14,7 @@ export type DatabaseShare = {
 const WAITING_PER_ORG = 1_024
 
 /** The refusal of a question to the database (`rate_limited`). Unlike others, it may come when a part of a request is done. */
-export class CrowdedOut extends Problem {
+export class OrgQueueFull extends Problem {
   constructor() {
     const how_to_change = 'send fewer requests at once'
     super('rate_limited', {
@@ -26,13 +26,13 @@ export class CrowdedOut extends Problem {
 
 /**
  * The same database, for whose connections organizations take turns: one that asks slow questions, or many, waits for
- * itself. Throws `CrowdedOut` when too many of one organization wait. The program's own work takes no turns.
+ * itself. Throws `OrgQueueFull` when too many of one organization wait. The program's own work takes no turns.
  */
-export function shareDatabase(db: Database, { connections, perOrg }: DatabaseShare): Database {
+export function limitOrgConnections(db: Database, { connections, perOrg }: OrgConnectionLimits): Database {
   const turns = makeFairSlots({ slots: connections, perKey: perOrg, waitingPerKey: WAITING_PER_ORG })
 
   async function ask<T>(scope: OrgId | 'system', work: () => Promise<T>): Promise<T> {
-    return scope === 'system' ? work() : inTurn(turns, scope, { work, full: () => new CrowdedOut() })
+    return scope === 'system' ? work() : inTurn(turns, scope, { work, full: () => new OrgQueueFull() })
   }
 
   return {

@@ -4,7 +4,7 @@ import { requiredAbilities } from '../../domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import type { ControlDeps } from '../deps.ts'
 
-type Offers = readonly (readonly string[])[]
+type AbilityLists = readonly (readonly string[])[]
 
 /**
  * What a spec needs of a worker's driver. Throws `invalid_sandbox_config`, naming the first field that no worker can
@@ -26,11 +26,11 @@ export async function requireAbilities(
   return abilities
 }
 
-function hasOne(offers: Offers, abilities: readonly Ability[]): boolean {
+function hasOne(offers: AbilityLists, abilities: readonly Ability[]): boolean {
   return offers.some((offer) => abilities.every((ability) => offer.includes(ability)))
 }
 
-function refuse(needs: ReturnType<typeof requiredAbilities>, offers: Offers): never {
+function refuse(needs: ReturnType<typeof requiredAbilities>, offers: AbilityLists): never {
   for (const need of needs) {
     if (offers.some((offer) => offer.includes(need.ability))) continue
     throw new Problem('invalid_sandbox_config', {

@@ -1,5 +1,5 @@
 import type { OrgId } from '../../domain/ids.ts'
-import { divideByFit, type Asked, type QuotaRefusal } from '../../domain/orgs/quota.ts'
+import { splitByQuota, type QuotaRequest, type QuotaRefusal } from '../../domain/orgs/quota.ts'
 import type { Clock } from '../../lib/clock.ts'
 import * as admissions from '../../store/sandboxes/admissions.ts'
 import type { Database, Queryable } from '../../store/postgres/database.ts'
@@ -7,27 +7,27 @@ import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 
 /** What became of a create. `conflictError`: another sandbox has its name or slug. `failed`: it could not be judged. */
-export type AdmissionAnswer =
+export type AdmissionResult =
   | { readonly kind: 'admitted' }
   | { readonly kind: 'conflict' }
   | { readonly kind: 'refused'; readonly refusal: QuotaRefusal; readonly slug: string }
   | { readonly kind: 'failed'; readonly error: unknown }
 
-const ADMITTED: AdmissionAnswer = { kind: 'admitted' }
-const CONFLICT: AdmissionAnswer = { kind: 'conflict' }
+const ADMITTED: AdmissionResult = { kind: 'admitted' }
+const CONFLICT: AdmissionResult = { kind: 'conflict' }
 
 type AdmitDeps = { readonly db: Database; readonly clock: Clock }
-type Answers = Map<admissions.Admission, AdmissionAnswer>
+type Answers = Map<admissions.Admission, AdmissionResult>
 
 /**
  * Commits sandboxes of one organization, as many as fit, in their order. Where nothing must be counted that is one
  * statement; what it leaves out is judged under the organization's lock. Rejects when the statement
  * fails; what fails after it fails those alone that are judged, for the others are committed.
  */
-export async function admitTogether(
+export async function admitBatch(
   deps: AdmitDeps,
   wanted: readonly admissions.Admission[],
-): Promise<readonly AdmissionAnswer[]> {
+): Promise<readonly AdmissionResult[]> {
   const [first] = wanted
   if (first === undefined) return []
   const { org_id } = first.sandbox
@@ -37,16 +37,20 @@ export async function admitTogether(
   )
   const found = new Map(rows.map((row) => [row.id, row]))
   const unjudged = wanted.filter(({ sandbox }) => found.get(sandbox.id)?.is_free !== true)
-  const judged: Answers = unjudged.length === 0 ? new Map() : await judge(deps, org_id, unjudged)
+  const judged: Answers = unjudged.length === 0 ? new Map() : await admitUnderLock(deps, org_id, unjudged)
   return wanted.map(
     (admission) =>
       judged.get(admission) ?? (found.get(admission.sandbox.id)?.is_admitted === true ? ADMITTED : CONFLICT),
   )
 }
 
-async function judge({ db, clock }: AdmitDeps, org: OrgId, wanted: readonly admissions.Admission[]): Promise<Answers> {
+async function admitUnderLock(
+  { db, clock }: AdmitDeps,
+  org: OrgId,
+  wanted: readonly admissions.Admission[],
+): Promise<Answers> {
   try {
-    return await db.transaction(org, (tx) => admitWhatFits(tx, org, { wanted, now: clock.now() }))
+    return await db.transaction(org, (tx) => admitWithinQuota(tx, org, { wanted, now: clock.now() }))
   } catch (error) {
     return new Map(wanted.map((admission) => [admission, { kind: 'failed', error }]))
   }
@@ -56,7 +60,7 @@ async function judge({ db, clock }: AdmitDeps, org: OrgId, wanted: readonly admi
  * A create that meets a conflict takes no room, so that what was refused for want of it is judged again. Each round
  * settles one admission at least.
  */
-async function admitWhatFits(
+async function admitWithinQuota(
   tx: Queryable,
   org: OrgId,
   { wanted, now }: { readonly wanted: readonly admissions.Admission[]; readonly now: Date },
@@ -64,8 +68,8 @@ async function admitWhatFits(
   await orgs.lock(tx, org)
   const answers: Answers = new Map()
   for (let left = wanted; left.length > 0;) {
-    const standing = await quotas.standing(tx, org, { now, counts: 'decisive' })
-    const { fitting, refused } = divideByFit(standing, left, askedBy)
+    const standing = await quotas.readUsage(tx, org, { now, counts: 'decisive' })
+    const { fitting, refused } = splitByQuota(standing, left, quotaRequestOf)
     const { rows } =
       fitting.length === 0
         ? { rows: [] }
@@ -79,7 +83,7 @@ async function admitWhatFits(
   return answers
 }
 
-function askedBy({ sandbox }: admissions.Admission): Asked {
+function quotaRequestOf({ sandbox }: admissions.Admission): QuotaRequest {
   const { ephemeral, vcpus, memory_mib, disk_size_mib, max_duration_secs } = sandbox
   const starts = sandbox.run_id !== null
   return { creates: true, starts, ephemeral, vcpus, memory_mib, disk_size_mib, max_duration_secs }

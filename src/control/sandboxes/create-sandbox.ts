@@ -14,12 +14,12 @@ import * as credentials from '../../store/orgs/credentials.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { requireAbilities } from './abilities.ts'
 import type { ControlDeps } from '../deps.ts'
-import { replyLost, type Once } from '../requests/once.ts'
-import { registryHostOf, registrySealContext } from '../orgs/registry-auth.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/once.ts'
+import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
 import { requireVolumes } from '../volumes/require-volumes.ts'
-import { takeWait, waitWhileStarting } from './wait-for-run.ts'
+import { acquireWait, waitWhileStarting } from './wait-for-run.ts'
 
-export type CreateInput = {
+export type CreateSandboxInput = {
   readonly spec: SandboxSpec
   /** null: the slug becomes the name. */
   readonly name: string | null
@@ -32,7 +32,7 @@ export type CreateInput = {
   /** Aborted when the client left; null where nothing is waited for. */
   readonly signal: AbortSignal | null
   /** With an Idempotency-Key: the sandbox gets its id, so that no try makes another. */
-  readonly once?: Once | null
+  readonly once?: IdempotentAttempt | null
 }
 
 /** How often a made slug that is taken is made anew. */
@@ -42,36 +42,40 @@ const SLUG_TRIES = 8
  * Creates a sandbox, durable before the answer, and with `start` admits its first run in the same commit. Throws
  * `invalid_sandbox_config` for what no worker can enforce, `name_already_exists`, `quota_exceeded`, `org_suspended`, `rate_limited`.
  */
-export async function createSandbox(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<Sandbox> {
-  const made = input.once?.isRetry === true ? await madeBefore(deps, caller, input.once) : null
-  const needed = made === null ? await requireAbilities(deps, input.spec) : []
-  if (made === null) await requireCredential(deps, caller, input)
-  const giveBack = input.start && input.waitMs !== null ? takeWait(deps) : null
+export async function createSandbox(deps: ControlDeps, caller: Caller, input: CreateSandboxInput): Promise<Sandbox> {
+  const existing = input.once?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.once) : null
+  const needed = existing === null ? await requireAbilities(deps, input.spec) : []
+  if (existing === null) await requireCredential(deps, caller, input)
+  const releaseWait = input.start && input.waitMs !== null ? acquireWait(deps) : null
   try {
-    const sandbox = made ?? (await admit(deps, caller, input, needed))
+    const sandbox = existing ?? (await admitSandbox(deps, caller, input, needed))
     if (input.start) deps.wake.publish(['pending'])
     if (!input.start || input.waitMs === null) return sandbox
     return await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
   } finally {
-    giveBack?.()
+    releaseWait?.()
   }
 }
 
 /** What an earlier try made, as it is now, or null. Throws `idempotency_reply_lost` when it is gone since. */
-async function madeBefore(deps: ControlDeps, caller: Caller, once: Once): Promise<Sandbox | null> {
+async function createdByEarlierAttempt(
+  deps: ControlDeps,
+  caller: Caller,
+  once: IdempotentAttempt,
+): Promise<Sandbox | null> {
   const { org_id } = caller
   const id = asId<SandboxId>(once.id)
   const found = await deps.readSandbox({ org_id, id })
   if (found !== null) return found
   if (await deps.db.asOrg(org_id, (q) => sandboxes.wasMade(q, org_id, id)))
-    throw replyLost('the sandbox was made, and is gone since')
+    throw idempotencyReplyLost('the sandbox was made, and is gone since')
   return null
 }
 
-async function admit(
+async function admitSandbox(
   deps: ControlDeps,
   caller: Caller,
-  input: CreateInput,
+  input: CreateSandboxInput,
   abilities: readonly string[],
 ): Promise<Sandbox> {
   for (let tried = 1; ; tried++) {
@@ -80,10 +84,11 @@ async function admit(
     const named = { ...input, slug, name: input.name ?? slug }
     const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }
     const answer = await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
-    if (answer.kind === 'admitted') return asSeen(sandbox)
+    if (answer.kind === 'admitted') return toSandbox(sandbox)
     if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
     if (answer.kind === 'failed') throw answer.error
-    const made = input.once === undefined || input.once === null ? null : await madeBefore(deps, caller, input.once)
+    const made =
+      input.once === undefined || input.once === null ? null : await createdByEarlierAttempt(deps, caller, input.once)
     if (made !== null) return made // by a try that was taken for dead
     await refuseConflict(deps, caller, input)
     if (tried === SLUG_TRIES)
@@ -95,7 +100,7 @@ async function admit(
  * Says why an admission met a conflict; returns when that was a made slug or a volume, which the next try says, or is over
  * already, so that a try is worth it.
  */
-async function refuseConflict(deps: ControlDeps, caller: Caller, input: CreateInput): Promise<void> {
+async function refuseConflict(deps: ControlDeps, caller: Caller, input: CreateSandboxInput): Promise<void> {
   const { slug } = input
   const name = input.name ?? slug
   const isNameTaken =
@@ -117,7 +122,11 @@ export function nameTaken(field: 'name' | 'slug', seen: string | null): Problem 
   })
 }
 
-async function requireCredential(deps: ControlDeps, caller: Caller, { registry, spec }: CreateInput): Promise<void> {
+async function requireCredential(
+  deps: ControlDeps,
+  caller: Caller,
+  { registry, spec }: CreateSandboxInput,
+): Promise<void> {
   if (registry.mode !== 'specific') return
   const id = asId<CredentialId>(registry.credential_id)
   const found = await deps.db.asOrg(caller.org_id, (q) => credentials.find(q, caller.org_id, id))
@@ -134,7 +143,7 @@ async function requireCredential(deps: ControlDeps, caller: Caller, { registry, 
 function newSandbox(
   deps: ControlDeps,
   caller: Caller,
-  input: CreateInput & { readonly slug: string; readonly name: string },
+  input: CreateSandboxInput & { readonly slug: string; readonly name: string },
   abilities: readonly string[],
 ): Omit<NewSandbox, 'volume_ids'> {
   const { spec, registry, start } = input
@@ -157,12 +166,12 @@ function newSandbox(
     labels: spec.labels,
     ...renderSpec(spec),
     registry_json: JSON.stringify(isInline ? { mode: registry.mode, username: registry.username } : registry),
-    registry_sealed: isInline ? deps.seal.seal(registry.password, registrySealContext(id)) : null,
+    registry_sealed: isInline ? deps.seal.seal(registry.password, inlinePasswordSealContext(id)) : null,
     run_id: start ? asId<RunId>(deps.uuids.next()) : null,
   }
 }
 
-function asSeen(sandbox: NewSandbox): Sandbox {
+function toSandbox(sandbox: NewSandbox): Sandbox {
   const { id, org_id, name, slug, status, status_reason, ephemeral, created_at } = sandbox
   return {
     id,

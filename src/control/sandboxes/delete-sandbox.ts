@@ -1,9 +1,9 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { IfMatch } from '../../domain/requests/etag.ts'
-import { removeIn } from './delete-together.ts'
+import { deleteInTransaction } from './delete-together.ts'
 import type { ControlDeps } from '../deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { holdIfMatch } from '../requests/require-match.ts'
+import { lockIfMatch } from '../requests/require-match.ts'
 
 /**
  * Removes a sandbox: its name and slug are free and no route shows it as soon as this resolves; one that runs is
@@ -25,8 +25,8 @@ export async function deleteSandbox(
   const topics: string[] = []
   await deps.db.transaction('system', async (tx) => {
     topics.length = 0
-    await holdIfMatch(tx, sandbox, ifMatch)
-    await removeIn(deps, { tx, topics }, [{ caller, sandbox }])
+    await lockIfMatch(tx, sandbox, ifMatch)
+    await deleteInTransaction(deps, { tx, topics }, [{ caller, sandbox }])
   })
   deps.wake.publish(topics)
 }

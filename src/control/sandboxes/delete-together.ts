@@ -3,24 +3,27 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as events from '../../store/events/events.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import { makeFailsAll } from '../requests/fails-all.ts'
-import { transitionsIn, type TransitionDeps } from './transition.ts'
+import { makeBatchFailureCheck } from '../requests/fails-all.ts'
+import { transitionManyInTransaction, type TransitionDeps } from './transition.ts'
 
 /** A sandbox that a caller deletes. */
-export type Removal = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }
+export type Deletion = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }
 
 /** What each removal of a batch was rejected with; null for one that is done. */
-export type Removed = { readonly error: unknown } | null
+export type DeletionResult = { readonly error: unknown } | null
 
 /**
  * Removes sandboxes in one transaction; if it fails, each in its own, so that a broken or locked row keeps no other from its
  * end. Rejects when the database can't be reached.
  */
-export async function deleteTogether(deps: TransitionDeps, removals: readonly Removal[]): Promise<readonly Removed[]> {
-  const failsAll = makeFailsAll()
-  const tried = async (some: readonly Removal[]): Promise<Removed> => {
+export async function deleteBatch(
+  deps: TransitionDeps,
+  removals: readonly Deletion[],
+): Promise<readonly DeletionResult[]> {
+  const failsAll = makeBatchFailureCheck()
+  const tried = async (some: readonly Deletion[]): Promise<DeletionResult> => {
     try {
-      await removeInOne(deps, some)
+      await deleteInOneTransaction(deps, some)
       return null
     } catch (error) {
       if (failsAll(error)) throw error
@@ -29,25 +32,25 @@ export async function deleteTogether(deps: TransitionDeps, removals: readonly Re
   }
   const together = await tried(removals)
   if (together === null || removals.length === 1) return removals.map(() => together)
-  const removed: Removed[] = []
+  const removed: DeletionResult[] = []
   for (const removal of removals) removed.push(await tried([removal]))
   return removed
 }
 
-async function removeInOne(deps: TransitionDeps, removals: readonly Removal[]): Promise<void> {
+async function deleteInOneTransaction(deps: TransitionDeps, removals: readonly Deletion[]): Promise<void> {
   const topics: string[] = []
   await deps.db.transaction('system', async (tx) => {
     topics.length = 0
-    await removeIn(deps, { tx, topics }, removals)
+    await deleteInTransaction(deps, { tx, topics }, removals)
   })
   deps.wake.publish([...new Set(topics)])
 }
 
 /** The same within a transaction that does more; the caller publishes `topics` after the commit. */
-export async function removeIn(
+export async function deleteInTransaction(
   deps: Pick<TransitionDeps, 'clock' | 'uuids'>,
   scope: { readonly tx: Queryable; readonly topics: string[] },
-  removals: readonly Removal[],
+  removals: readonly Deletion[],
 ): Promise<void> {
   const { tx, topics } = scope
   const now = deps.clock.now()
@@ -61,7 +64,7 @@ export async function removeIn(
       const cause = { actor: caller.actor, code: 'deleted' } as const
       return { sandbox_id: sandbox.id, run_id: null, event: 'stop_requested', cause } as const
     })
-    await transitionsIn(deps, scope, stops)
+    await transitionManyInTransaction(deps, scope, stops)
     await events.insertMany(
       tx,
       fresh.map(({ sandbox: { id, name, slug }, caller: { org_id, actor } }) => {

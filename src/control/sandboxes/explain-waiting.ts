@@ -18,7 +18,7 @@ export type WaitingDetails = PlacementExplanation & {
 export type ExplainWaiting = (sandbox: SandboxId) => Promise<WaitingDetails | null>
 
 /** How long the picture of the fleet is told from: many clients look at what waits, again and again. */
-const FLEET_TRUST_MS = 1_000
+const FLEET_CACHE_MS = 1_000
 
 type ExplainDeps = {
   readonly db: Database
@@ -36,7 +36,7 @@ export function makeExplainWaiting({ db, clock, settings }: ExplainDeps): Explai
     if (known !== null && clock.monotonicMs() < untilMs) return known
     const reading = db.asSystem((q) => read(q, clock.now()))
     known = reading
-    untilMs = clock.monotonicMs() + FLEET_TRUST_MS
+    untilMs = clock.monotonicMs() + FLEET_CACHE_MS
     reading.catch(() => {
       if (known === reading) known = null // who asked meets the failure; the next reads anew
     })

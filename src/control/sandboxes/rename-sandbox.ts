@@ -1,5 +1,5 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { Problem } from '../../domain/problem.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
@@ -7,8 +7,8 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { nameTaken } from './create-sandbox.ts'
 import type { ControlDeps } from '../deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { holdIfMatch } from '../requests/require-match.ts'
-import { tell } from '../events/tell.ts'
+import { lockIfMatch } from '../requests/require-match.ts'
+import { recordEvent } from '../events/tell.ts'
 
 /**
  * Changes a sandbox's name, slug or both; what is absent stays. Repeating it changes nothing more. Throws
@@ -25,12 +25,12 @@ export async function renameSandbox(
   const slug = to.slug ?? null
   const ifMatch = to.ifMatch ?? null
   if (name === null && slug === null) {
-    requireMatch(ifMatch, tagOf(renderSandbox(sandbox)))
+    requireMatch(ifMatch, etagOf(renderSandbox(sandbox)))
     return sandbox
   }
   const isThere = await refusingTaken({ name, slug }, () =>
     deps.db.transaction(caller.org_id, async (tx) => {
-      await holdIfMatch(tx, sandbox, ifMatch)
+      await lockIfMatch(tx, sandbox, ifMatch)
       if (!(await sandboxes.rename(tx, caller.org_id, sandbox.id, { name, slug }))) return false
       const { org_id, actor } = caller
       const payload = {
@@ -39,7 +39,7 @@ export async function renameSandbox(
         slug: slug ?? sandbox.slug,
         from: { name: sandbox.name, slug: sandbox.slug },
       }
-      await tell(deps, tx, { org_id, actor, event_type: 'sandbox_renamed', payload })
+      await recordEvent(deps, tx, { org_id, actor, event_type: 'sandbox_renamed', payload })
       return true
     }),
   )

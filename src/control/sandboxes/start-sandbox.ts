@@ -6,11 +6,11 @@ import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { ControlDeps } from '../deps.ts'
-import type { Once } from '../requests/once.ts'
+import type { IdempotentAttempt } from '../requests/once.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { ifAsDemanded } from '../requests/require-match.ts'
+import { withIfMatch } from '../requests/require-match.ts'
 import { transition } from './transition.ts'
-import { takeWait, waitWhileStarting } from './wait-for-run.ts'
+import { acquireWait, waitWhileStarting } from './wait-for-run.ts'
 
 export type StartOptions = {
   /** null answers at once. */
@@ -18,7 +18,7 @@ export type StartOptions = {
   /** Aborted when the client left; null where nothing is waited for. */
   readonly signal: AbortSignal | null
   /** With an Idempotency-Key: the run gets its id, so that no try starts another. */
-  readonly once?: Once | null
+  readonly once?: IdempotentAttempt | null
   readonly ifMatch?: IfMatch | null
 }
 
@@ -33,7 +33,7 @@ export async function startSandbox(
   ref: SandboxRef,
   options: StartOptions,
 ): Promise<Sandbox> {
-  const giveBack = options.waitMs === null ? null : takeWait(deps)
+  const releaseWait = options.waitMs === null ? null : acquireWait(deps)
   try {
     const sandbox = await getSandbox(deps, caller, ref)
     await admitStart(deps, caller, sandbox, options)
@@ -41,7 +41,7 @@ export async function startSandbox(
     if (options.waitMs === null) return await getSandbox(deps, caller, id)
     return await waitWhileStarting(deps, caller, sandbox, { waitMs: options.waitMs, signal: options.signal })
   } finally {
-    giveBack?.()
+    releaseWait?.()
   }
 }
 
@@ -55,7 +55,7 @@ async function admitStart(
   const isDone = async (): Promise<boolean> =>
     opens !== null && (await deps.db.asOrg(caller.org_id, (q) => runs.wasOpened(q, sandbox.id, opens)))
   if (once?.isRetry === true && (await isDone())) return
-  const answer = await transition(ifAsDemanded(deps, sandbox, ifMatch), {
+  const answer = await transition(withIfMatch(deps, sandbox, ifMatch), {
     sandbox_id: sandbox.id,
     run_id: null,
     event: 'start_admitted',
@@ -66,7 +66,7 @@ async function admitStart(
   if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
   if (answer.kind === 'volumes_gone') throw volumesGone(answer.names)
   if (answer.kind === 'stale' && answer.status !== 'starting' && !(await isDone()))
-    throw wrongState(answer.status, ['created', 'stopped', 'failed', 'starting'])
+    throw invalidStateTransition(answer.status, ['created', 'stopped', 'failed', 'starting'])
 }
 
 function volumesGone(names: readonly string[]): Problem {
@@ -78,6 +78,6 @@ function volumesGone(names: readonly string[]): Problem {
 }
 
 /** The refusal of an operation that the sandbox's status does not allow. */
-export function wrongState(seen: string, accepted: readonly string[]): Problem {
+export function invalidStateTransition(seen: string, accepted: readonly string[]): Problem {
   return new Problem('invalid_state_transition', { details: { field: 'status', seen, accepted } })
 }

@@ -6,15 +6,15 @@ import { Problem } from '../../domain/problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import type { ControlDeps } from '../deps.ts'
-import type { Once } from '../requests/once.ts'
+import type { IdempotentAttempt } from '../requests/once.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { holdIfMatch } from '../requests/require-match.ts'
-import { wrongState } from './start-sandbox.ts'
+import { lockIfMatch } from '../requests/require-match.ts'
+import { invalidStateTransition } from './start-sandbox.ts'
 import { transition } from './transition.ts'
 
 export type StopOptions = {
   /** With an Idempotency-Key: the run that the first try was about is stopped, and no later one. */
-  readonly once?: Once | null
+  readonly once?: IdempotentAttempt | null
   readonly ifMatch?: IfMatch | null
 }
 
@@ -37,7 +37,7 @@ export async function stopSandbox(
   }
   // A retry that finds a note looks at no demand any more: nothing is noted before the demand is met.
   const fence = async (tx: Queryable): Promise<void> => {
-    await holdIfMatch(tx, sandbox, ifMatch)
+    await lockIfMatch(tx, sandbox, ifMatch)
     await note(tx)
   }
   if (isToNote && !isDemanded) await deps.db.asOrg(caller.org_id, note)
@@ -50,7 +50,7 @@ export async function stopSandbox(
   if (answer.kind === 'absent') throw new Problem('sandbox_not_found')
   // The run that the first try was about is over, or on its way: that is what was asked for.
   if (answer.kind === 'stale' && answer.status !== 'stopping' && noted === null) {
-    throw wrongState(answer.status, ['starting', 'running', 'stopping'])
+    throw invalidStateTransition(answer.status, ['starting', 'running', 'stopping'])
   }
   return getSandbox(deps, caller, { id: sandbox.id })
 }

@@ -2,14 +2,18 @@
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as capacity from '../../store/workers/rooms.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
-import { staleOf, type Step } from './transition-writes.ts'
+import { staleAnswer, type TransitionStep } from './transition-writes.ts'
 import type { TransitionAnswer } from './transition.ts'
 
 /** Steps that can't be taken, each with its answer. */
-export type Refused = ReadonlyMap<Step, TransitionAnswer>
+export type RefusedSteps = ReadonlyMap<TransitionStep, TransitionAnswer>
 
 /** A placement was chosen by a picture of the fleet; whether the worker has that room is settled in its own transaction. */
-export async function settleRoom(tx: Queryable, steps: readonly Step[], now: Date): Promise<Refused> {
+export async function reserveCapacity(
+  tx: Queryable,
+  steps: readonly TransitionStep[],
+  now: Date,
+): Promise<RefusedSteps> {
   const takings = steps.flatMap((step) => {
     const { request, row } = step
     if (request.event !== 'placed' || request.worker === undefined) return []
@@ -17,23 +21,23 @@ export async function settleRoom(tx: Queryable, steps: readonly Step[], now: Dat
   })
   if (takings.length === 0) return new Map()
   const fits = await capacity.reserve(tx, takings, now)
-  return new Map(takings.flatMap(({ step }, index) => (fits[index] === true ? [] : [[step, staleOf(step.row)]])))
+  return new Map(takings.flatMap(({ step }, index) => (fits[index] === true ? [] : [[step, staleAnswer(step.row)]])))
 }
 
 /** Whether volumes must be locked for a step. */
-export function needsVolumes({ row, request }: Step): boolean {
+export function locksVolumes({ row, request }: TransitionStep): boolean {
   return row.mounts_volumes && (request.event === 'start_admitted' || request.event === 'placed')
 }
 
 /** A start needs its volumes active, a placement needs them on that worker; either is settled in its own transaction. */
-export async function settleVolumes(tx: Queryable, steps: readonly Step[]): Promise<Refused> {
-  const refused = new Map<Step, TransitionAnswer>()
-  for (const step of steps.filter(needsVolumes)) {
+export async function assignVolumes(tx: Queryable, steps: readonly TransitionStep[]): Promise<RefusedSteps> {
+  const refused = new Map<TransitionStep, TransitionAnswer>()
+  for (const step of steps.filter(locksVolumes)) {
     const { sandbox_id, event, worker } = step.request
     if (event === 'start_admitted' && (await volumeMounts.hold(tx, sandbox_id)).length > 0)
       refused.set(step, { kind: 'volumes_gone', names: await volumeMounts.lostNames(tx, sandbox_id) })
     if (event === 'placed' && worker !== undefined && !(await volumeMounts.settleAll(tx, sandbox_id, worker.id)))
-      refused.set(step, staleOf(step.row))
+      refused.set(step, staleAnswer(step.row))
   }
   return refused
 }

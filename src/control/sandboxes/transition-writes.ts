@@ -14,7 +14,7 @@ import type { RunChange, SandboxChange, StandingRow, Written } from '../../store
 import type { Transition, TransitionAnswer } from './transition.ts'
 
 /** A transition that applies: what is asked, where the sandbox stands, and where it goes. */
-export type Step = {
+export type TransitionStep = {
   readonly request: Transition
   readonly row: StandingRow
   readonly status: SandboxStatus
@@ -26,16 +26,16 @@ export type Step = {
 }
 
 /** Where a request leads from where its sandbox stands, or why it leads nowhere. */
-export function stepOf(
+export function resolveStep(
   deps: { readonly uuids: Uuids },
   { request, row, now }: { readonly request: Transition; readonly row: StandingRow | undefined; readonly now: Date },
-): Step | TransitionAnswer {
+): TransitionStep | TransitionAnswer {
   const isStart = request.event === 'start_admitted'
   if (row === undefined || (row.is_hidden && isStart)) return { kind: 'absent' }
-  if (request.run_id !== null && request.run_id !== row.run_id) return staleOf(row)
+  if (request.run_id !== null && request.run_id !== row.run_id) return staleAnswer(row)
   const status = nextStatus({ status: row.status, isPlaced: row.worker_id !== null }, request.event)
-  if (status === null) return staleOf(row)
-  if (request.event === 'no_capacity' && row.status_reason === 'insufficient_capacity') return staleOf(row)
+  if (status === null) return staleAnswer(row)
+  if (request.event === 'no_capacity' && row.status_reason === 'insufficient_capacity') return staleAnswer(row)
   return {
     request,
     row,
@@ -47,12 +47,12 @@ export function stepOf(
 }
 
 /** The answer to what does not apply where a sandbox stands. */
-export function staleOf({ status, run_id }: StandingRow): TransitionAnswer {
+export function staleAnswer({ status, run_id }: StandingRow): TransitionAnswer {
   return { kind: 'stale', status, run_id }
 }
 
 /** What a step writes: the sandbox, its run and the audit event. */
-export function writtenOf(deps: { readonly uuids: Uuids }, step: Step): Written {
+export function writesOf(deps: { readonly uuids: Uuids }, step: TransitionStep): Written {
   const { request, run_id } = step
   return {
     sandbox: { id: request.sandbox_id, change: sandboxChange(step) },
@@ -62,7 +62,7 @@ export function writtenOf(deps: { readonly uuids: Uuids }, step: Step): Written 
 }
 
 /** Who waits for what a step changes. */
-export function topicsOf({ request, row, status }: Step): readonly string[] {
+export function topicsOf({ request, row, status }: TransitionStep): readonly string[] {
   const worker = request.worker?.id ?? row.worker_id
   return [
     `sandbox:${request.sandbox_id}`,
@@ -71,7 +71,7 @@ export function topicsOf({ request, row, status }: Step): readonly string[] {
   ]
 }
 
-function runChange({ request, row, status, at }: Step): RunChange {
+function runChange({ request, row, status, at }: TransitionStep): RunChange {
   if (request.event === 'placed' && request.worker !== undefined) return { worker_id: request.worker.id, placed_at: at }
   if (request.event === 'no_capacity') return { waits_since: at }
   if (status === 'running') {
@@ -104,7 +104,7 @@ function diskOf(facts: Transition['facts']): Pick<RunChange, 'disk_mib'> {
   return Number.isInteger(told) && told > 0 && told <= INT32_MAX ? { disk_mib: told } : {}
 }
 
-function sandboxChange({ request, status, run_id, at }: Step): SandboxChange {
+function sandboxChange({ request, status, run_id, at }: TransitionStep): SandboxChange {
   return {
     status,
     status_reason: REASON_AFTER[request.event] ?? null,
@@ -129,7 +129,11 @@ function notBefore(now: Date, start: Date | null): Date {
 }
 
 /** The audit event of a transition: each leaves one. */
-function eventOf(deps: { readonly uuids: Uuids }, { request, row, status, now }: Step, run_id: RunId | null): NewEvent {
+function eventOf(
+  deps: { readonly uuids: Uuids },
+  { request, row, status, now }: TransitionStep,
+  run_id: RunId | null,
+): NewEvent {
   const event_type = eventTypeOf(request.event, status)
   const { cause, worker, facts } = request
   return {

@@ -12,7 +12,7 @@ import {
   type SandboxStatus,
   type TransitionEvent,
 } from '../../domain/sandboxes/lifecycle.ts'
-import { divideByFit, type QuotaRefusal } from '../../domain/orgs/quota.ts'
+import { splitByQuota, type QuotaRefusal } from '../../domain/orgs/quota.ts'
 import type { RunOutcome } from '../../domain/sandboxes/run.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Uuids } from '../../lib/uuid.ts'
@@ -23,12 +23,12 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { NewRun } from '../../store/sandboxes/standing-rows.ts'
 import * as standings from '../../store/sandboxes/standings.ts'
 import type { Notifications } from '../../store/postgres/wake.ts'
-import { makeFailsAll } from '../requests/fails-all.ts'
-import { needsVolumes, settleRoom, settleVolumes, type Refused } from './transition-places.ts'
-import { stepOf, topicsOf, writtenOf, type Step } from './transition-writes.ts'
+import { makeBatchFailureCheck } from '../requests/fails-all.ts'
+import { locksVolumes, reserveCapacity, assignVolumes, type RefusedSteps } from './transition-places.ts'
+import { resolveStep, topicsOf, writesOf, type TransitionStep } from './transition-writes.ts'
 
 /** How long an ephemeral sandbox that ended can still be read, so that a client's poll meets its last status. */
-export const EPHEMERAL_LINGER_MS = 5_000
+export const EPHEMERAL_VISIBLE_MS = 5_000
 
 export type TransitionDeps = {
   readonly db: Database
@@ -36,20 +36,20 @@ export type TransitionDeps = {
   readonly uuids: Uuids
   readonly wake: Notifications
   /**
-   * Called first in each transaction of `transition` and `transitionEach`; its rejection rolls that back and is the
+   * Called first in each transaction of `transition` and `transitionAll`; its rejection rolls that back and is the
    * rejection of the call. By it one who leads the loops moves nothing any more once another leads.
    */
   readonly fence?: (tx: Queryable) => Promise<void>
   /** Where `transition` hands its requests to, unless it is fenced: they move with others that arrive at the same time. */
-  readonly together?: (request: Transition) => Promise<Settled>
+  readonly together?: (request: Transition) => Promise<BatchedTransition>
 }
 
 /** How a transition that moved with others ended: its answer, or what it alone was rejected with. */
-export type Settled = { readonly answer: TransitionAnswer } | { readonly error: unknown }
+export type BatchedTransition = { readonly answer: TransitionAnswer } | { readonly error: unknown }
 
 /** Why a transition happens: who asked, in one word why, and in words what failed if something did. */
 export type Cause = { readonly actor: Actor; readonly code: CauseCode; readonly message?: string | null }
-export const SYSTEM: Actor = { kind: 'system', code: 'sandyard', label: 'Sandyard' }
+export const SYSTEM_ACTOR: Actor = { kind: 'system', code: 'sandyard', label: 'Sandyard' }
 
 export type Transition = {
   readonly sandbox_id: SandboxId
@@ -80,30 +80,34 @@ export type TransitionAnswer =
  * is stale.
  */
 export async function transition(deps: TransitionDeps, request: Transition): Promise<TransitionAnswer> {
-  if (deps.together === undefined || deps.fence !== undefined) return moveAlone(deps, request)
+  if (deps.together === undefined || deps.fence !== undefined) return transitionAlone(deps, request)
   const settled = await deps.together(request)
   if ('error' in settled) throw settled.error
   return settled.answer
 }
 
-async function moveAlone(deps: TransitionDeps, request: Transition): Promise<TransitionAnswer> {
+async function transitionAlone(deps: TransitionDeps, request: Transition): Promise<TransitionAnswer> {
   const topics: string[] = []
   const answer = await deps.db.transaction('system', async (tx) => {
     topics.length = 0
     await deps.fence?.(tx)
-    return transitionIn(deps, { tx, topics }, request)
+    return transitionInTransaction(deps, { tx, topics }, request)
   })
   deps.wake.publish(topics)
   return answer
 }
 
-type Scope = { readonly tx: Queryable; readonly topics: string[] }
+type TransactionScope = { readonly tx: Queryable; readonly topics: string[] }
 type MoveDeps = Pick<TransitionDeps, 'clock' | 'uuids'>
 type Answers = Map<Transition, TransitionAnswer>
 
 /** The same within a transaction that does more; the caller publishes `topics` after the commit. */
-export async function transitionIn(deps: MoveDeps, scope: Scope, request: Transition): Promise<TransitionAnswer> {
-  const answer = (await transitionsIn(deps, scope, [request])).get(request)
+export async function transitionInTransaction(
+  deps: MoveDeps,
+  scope: TransactionScope,
+  request: Transition,
+): Promise<TransitionAnswer> {
+  const answer = (await transitionManyInTransaction(deps, scope, [request])).get(request)
   if (answer === undefined) throw new Error('a transition got no answer')
   return answer
 }
@@ -114,23 +118,26 @@ export async function transitionIn(deps: MoveDeps, scope: Scope, request: Transi
  * whose locks would be taken out of order. Rejects when the database can't be reached, and with what `deps.fence` rejects
  * with.
  */
-export async function moveTogether(deps: TransitionDeps, requests: readonly Transition[]): Promise<readonly Settled[]> {
-  const settled = new Map<Transition, Settled>()
+export async function transitionBatch(
+  deps: TransitionDeps,
+  requests: readonly Transition[],
+): Promise<readonly BatchedTransition[]> {
+  const settled = new Map<Transition, BatchedTransition>()
   let isFencing = false
   const fence = async (tx: Queryable): Promise<void> => {
     isFencing = true
     await deps.fence?.(tx)
     isFencing = false
   }
-  const failsAll = makeFailsAll()
+  const failsAll = makeBatchFailureCheck()
   const isForAll = (error: unknown): boolean => isFencing || failsAll(error)
   for (let left = requests; left.length > 0;) {
     const bySandbox = [...Map.groupBy(left, ({ sandbox_id }) => sandbox_id).values()]
     const firsts = bySandbox.flatMap((ofOne) => ofOne.slice(0, 1))
-    const answers = await moveAtOnce({ ...deps, fence }, firsts, isForAll)
+    const answers = await tryTogether({ ...deps, fence }, firsts, isForAll)
     for (const request of firsts) {
       const answer = answers.get(request)
-      settled.set(request, answer === undefined ? await settle({ ...deps, fence }, request, isForAll) : { answer })
+      settled.set(request, answer === undefined ? await tryAlone({ ...deps, fence }, request, isForAll) : { answer })
     }
     left = bySandbox.flatMap((ofOne) => ofOne.slice(1))
   }
@@ -138,7 +145,7 @@ export async function moveTogether(deps: TransitionDeps, requests: readonly Tran
 }
 
 /** The answers of one transaction around requests for different sandboxes; without those that are to move alone. */
-async function moveAtOnce(
+async function tryTogether(
   deps: TransitionDeps,
   requests: readonly Transition[],
   isForAll: (error: unknown) => boolean,
@@ -149,7 +156,7 @@ async function moveAtOnce(
     const answers = await deps.db.transaction('system', async (tx) => {
       topics.length = 0
       await deps.fence?.(tx)
-      return transitionsIn(deps, { tx, topics }, requests)
+      return transitionManyInTransaction(deps, { tx, topics }, requests)
     })
     deps.wake.publish([...new Set(topics)])
     return answers
@@ -159,13 +166,13 @@ async function moveAtOnce(
   }
 }
 
-async function settle(
+async function tryAlone(
   deps: TransitionDeps,
   request: Transition,
   isForAll: (error: unknown) => boolean,
-): Promise<Settled> {
+): Promise<BatchedTransition> {
   try {
-    return { answer: await moveAlone(deps, request) }
+    return { answer: await transitionAlone(deps, request) }
   } catch (error) {
     if (isForAll(error)) throw error
     return { error }
@@ -176,7 +183,11 @@ async function settle(
  * Moves sandboxes, each of which is in one request, within a transaction that does more; the caller publishes `topics` after
  * the commit. Of several requests, those that need volumes get no answer.
  */
-export async function transitionsIn(deps: MoveDeps, scope: Scope, requests: readonly Transition[]): Promise<Answers> {
+export async function transitionManyInTransaction(
+  deps: MoveDeps,
+  scope: TransactionScope,
+  requests: readonly Transition[],
+): Promise<Answers> {
   const { tx, topics } = scope
   const now = deps.clock.now()
   const answers: Answers = new Map()
@@ -185,14 +196,14 @@ export async function transitionsIn(deps: MoveDeps, scope: Scope, requests: read
     requests.map(({ sandbox_id }) => sandbox_id),
   )
   const rowOf = new Map(rows.map((row) => [row.id, row]))
-  let steps: readonly Step[] = requests.flatMap((request) => {
-    const step = stepOf(deps, { request, row: rowOf.get(request.sandbox_id), now })
+  let steps: readonly TransitionStep[] = requests.flatMap((request) => {
+    const step = resolveStep(deps, { request, row: rowOf.get(request.sandbox_id), now })
     if (!('kind' in step)) return [step]
     answers.set(request, step)
     return []
   })
-  if (requests.length > 1) steps = steps.filter((step) => !needsVolumes(step))
-  for (const settleSome of [settleRoom, settleVolumes, settleRuns]) {
+  if (requests.length > 1) steps = steps.filter((step) => !locksVolumes(step))
+  for (const settleSome of [reserveCapacity, assignVolumes, openRuns]) {
     const refused = await settleSome(tx, steps, now)
     for (const [{ request }, answer] of refused) answers.set(request, answer)
     steps = steps.filter((step) => !refused.has(step))
@@ -200,10 +211,10 @@ export async function transitionsIn(deps: MoveDeps, scope: Scope, requests: read
   if (steps.length > 0)
     await standings.write(
       tx,
-      steps.map((step) => writtenOf(deps, step)),
+      steps.map((step) => writesOf(deps, step)),
     )
   const ended = steps.filter(({ row, status }) => isTerminal(status) && row.ephemeral && !row.is_hidden)
-  const visibleUntil = new Date(now.getTime() + EPHEMERAL_LINGER_MS)
+  const visibleUntil = new Date(now.getTime() + EPHEMERAL_VISIBLE_MS)
   if (ended.length > 0)
     await sandboxes.hide(
       tx,
@@ -218,8 +229,8 @@ export async function transitionsIn(deps: MoveDeps, scope: Scope, requests: read
 }
 
 /** Opens the runs of starts, or says why an organization may not. It is locked if it must count. */
-async function settleRuns(tx: Queryable, steps: readonly Step[], now: Date): Promise<Refused> {
-  const refused = new Map<Step, TransitionAnswer>()
+async function openRuns(tx: Queryable, steps: readonly TransitionStep[], now: Date): Promise<RefusedSteps> {
+  const refused = new Map<TransitionStep, TransitionAnswer>()
   const starts = steps.flatMap((step) => {
     const run = runOpenedBy(step)
     return run === null ? [] : [{ step, run }]
@@ -236,8 +247,8 @@ async function settleRuns(tx: Queryable, steps: readonly Step[], now: Date): Pro
   )
   for (const [org, unjudged] of [...counted].toSorted(([one], [other]) => (one < other ? -1 : 1))) {
     await orgs.lock(tx, org)
-    const standing = await quotas.standing(tx, org, { now, counts: 'decisive' })
-    const divided = divideByFit(standing, unjudged, ({ run }) => {
+    const standing = await quotas.readUsage(tx, org, { now, counts: 'decisive' })
+    const divided = splitByQuota(standing, unjudged, ({ run }) => {
       return { ...run, creates: false, starts: true, max_duration_secs: null }
     })
     for (const [{ step }, refusal] of divided.refused)
@@ -248,7 +259,7 @@ async function settleRuns(tx: Queryable, steps: readonly Step[], now: Date): Pro
   return refused
 }
 
-function runOpenedBy({ request, row, run_id, at }: Step): NewRun | null {
+function runOpenedBy({ request, row, run_id, at }: TransitionStep): NewRun | null {
   if (request.event !== 'start_admitted' || run_id === null) return null
   const { id: sandbox_id, org_id, vcpus, memory_mib, disk_size_mib, ephemeral } = row
   return { id: run_id, sandbox_id, org_id, vcpus, memory_mib, disk_size_mib, ephemeral, opened_at: at }

@@ -5,13 +5,13 @@ import { Problem } from '../../domain/problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { ControlDeps } from '../deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { hasStatus, maskOf, type Wish } from './wait-hub.ts'
+import { maskHasStatus, statusMask, type WaitCondition } from './wait-hub.ts'
 
-const NOT_STARTING = maskOf(SANDBOX_STATUSES.filter((status) => status !== 'starting'))
-const TERMINAL = maskOf(SANDBOX_STATUSES.filter(isTerminal))
+const NOT_STARTING = statusMask(SANDBOX_STATUSES.filter((status) => status !== 'starting'))
+const TERMINAL = statusMask(SANDBOX_STATUSES.filter(isTerminal))
 
 /** Takes a place among the waiting, before anything is admitted. Throws `rate_limited` when there is none. */
-export function takeWait(deps: Pick<ControlDeps, 'waits'>): () => void {
+export function acquireWait(deps: Pick<ControlDeps, 'waits'>): () => void {
   const giveBack = deps.waits.take()
   if (giveBack === null) {
     throw new Problem('rate_limited', {
@@ -45,14 +45,14 @@ export async function waitWhileStarting(
 }
 
 /** What is waited for: any of these statuses, of whichever run or of one. */
-export type WaitFor = {
+export type WaitInput = {
   readonly statuses: readonly SandboxStatus[]
   readonly run_id: RunId | null
   readonly waitMs: number
 }
 
 /** A wait that has its place: `start` calls `onEnd` once, and answers how to end it early. */
-export type BegunWait = { readonly start: (onEnd: (end: Sandbox | Error) => void) => () => void }
+export type PreparedWait = { readonly start: (onEnd: (end: Sandbox | Error) => void) => () => void }
 
 /**
  * Waits until a sandbox has one of some statuses or the time is over, and ends with it as it is then. Pinned to a run, it
@@ -64,13 +64,13 @@ export async function waitForSandbox(
   deps: Pick<ControlDeps, 'waits' | 'waitHub' | 'db' | 'clock' | 'readSandbox'>,
   caller: Caller,
   ref: SandboxRef,
-  { statuses, run_id, waitMs }: WaitFor,
-): Promise<BegunWait> {
-  const giveBack = takeWait(deps)
+  { statuses, run_id, waitMs }: WaitInput,
+): Promise<PreparedWait> {
+  const giveBack = acquireWait(deps)
   try {
     const { id } = 'id' in ref ? ref : await getSandbox(deps, caller, ref)
     // What a run is not to become once it is over ends the wait as well.
-    const wanted = maskOf(statuses)
+    const wanted = statusMask(statuses)
     const wish = { org_id: caller.org_id, id, mask: run_id === null ? wanted : wanted | TERMINAL, run_id }
     return { start: (onEnd) => startWait(deps, wish, { waitMs, wanted, onEnd, giveBack }) }
   } catch (error) {
@@ -79,7 +79,7 @@ export async function waitForSandbox(
   }
 }
 
-type Started = Pick<WaitFor, 'waitMs'> & {
+type Started = Pick<WaitInput, 'waitMs'> & {
   /** The statuses that were asked for, as a mask. */
   readonly wanted: number
   readonly onEnd: (end: Sandbox | Error) => void
@@ -88,11 +88,11 @@ type Started = Pick<WaitFor, 'waitMs'> & {
 
 function startWait(
   { waitHub, readSandbox }: Pick<ControlDeps, 'waitHub' | 'readSandbox'>,
-  wish: Wish,
+  wish: WaitCondition,
   { waitMs, wanted, onEnd, giveBack }: Started,
 ): () => void {
   const answer = (last: Sandbox | null): void => {
-    onEnd(last === null ? new Problem('sandbox_not_found') : (overOf(last, wish.run_id, wanted) ?? last))
+    onEnd(last === null ? new Problem('sandbox_not_found') : (runOverProblem(last, wish.run_id, wanted) ?? last))
   }
   const fail = (failure: unknown): void => {
     onEnd(failure instanceof Error ? failure : new Error('a sandbox could not be read', { cause: failure }))
@@ -106,10 +106,10 @@ function startWait(
 }
 
 /** Why the run that a wait is pinned to can't come to what is waited for any more, or null. */
-function overOf(sandbox: Sandbox, run_id: RunId | null, wanted: number): Problem | null {
+function runOverProblem(sandbox: Sandbox, run_id: RunId | null, wanted: number): Problem | null {
   const { status } = sandbox
   const isLatest = sandbox.run_id === run_id
-  if (run_id === null || (isLatest && (hasStatus(wanted, status) || !isTerminal(status)))) return null
+  if (run_id === null || (isLatest && (maskHasStatus(wanted, status) || !isTerminal(status)))) return null
   const why = isLatest ? `it ended, ${status}` : 'it is not the latest of this sandbox'
   return new Problem('run_over', {
     message: `run over: ${why}`,

@@ -7,7 +7,7 @@ import type { ControlDeps, SandboxKey } from '../deps.ts'
 
 /**
  * All waits of this process. A wake-up has the sandbox read, together with others that were woken; nothing is read for a
- * wait that nobody wakes but once in `LOOK_AT_ALL_MS`, by one statement for all. What is kept for a wait is small, because
+ * wait that nobody wakes but once in `CHECK_ALL_EVERY_MS`, by one statement for all. What is kept for a wait is small, because
  * there may be tens of thousands.
  */
 export type WaitHub = {
@@ -16,30 +16,30 @@ export type WaitHub = {
    * `left` when `signal` is aborted. Rejects when it can't be read at the start or at the end.
    */
   wait(
-    wish: Wish,
+    wish: WaitCondition,
     how: { readonly waitMs: number; readonly signal: AbortSignal | null },
   ): Promise<Sandbox | null | 'left'>
   /**
    * The same with less memory: calls `onEnd` once, and the answer of this ends the wait early, `left`. A promise that is
    * awaited keeps every function between its maker and its reader, several KiB of a request.
    */
-  watch(wish: Wish, waitMs: number, onEnd: (end: WaitEnd) => void): () => void
+  watch(wish: WaitCondition, waitMs: number, onEnd: (end: WaitEnd) => void): () => void
 }
 
 /** How a wait ended: with the sandbox or its absence, early, or with what kept it from being read. */
 export type WaitEnd = { readonly found: Sandbox | null | 'left' } | { readonly failure: unknown }
 
 /** The statuses, or a run that is not the sandbox's latest any more, that end a wait. */
-export type Wish = SandboxKey & Pick<WaitWish, 'mask' | 'run_id'>
+export type WaitCondition = SandboxKey & Pick<WaitWish, 'mask' | 'run_id'>
 
 /** A lost wake-up costs a wait this much at most, in milliseconds. */
-export const LOOK_AT_ALL_MS = 5_000
+export const CHECK_ALL_EVERY_MS = 5_000
 /** A wait ends this much after its budget at most: so many that end one by one cost one look at the list each. */
 const TICK_MS = 20
 /** From so many woken at once on, one statement asks which of them are over. */
-const MANY = 256
+const CHECK_IN_ONE_STATEMENT_MIN = 256
 /** The most waits that one statement asks about. */
-const ASKED_TOGETHER = 10_000
+const CHECKED_AT_ONCE_MAX = 10_000
 
 /** One object, because there are so many. */
 type Waiting = SandboxKey &
@@ -103,7 +103,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
     isFlushing = false
     const keys = [...woken]
     woken = new Set()
-    if (keys.length <= MANY) for (const key of keys) look(key)
+    if (keys.length <= CHECK_IN_ONE_STATEMENT_MIN) for (const key of keys) look(key)
     else void lookAmong(keys) // it never rejects: its failures are logged
   }
 
@@ -134,8 +134,8 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
   async function lookAmong(keys: Iterable<string>): Promise<void> {
     const wishes = [...keys].flatMap((key) => groups.get(key)?.waits ?? [])
     try {
-      for (let from = 0; from < wishes.length; from += ASKED_TOGETHER) {
-        const asked = wishes.slice(from, from + ASKED_TOGETHER)
+      for (let from = 0; from < wishes.length; from += CHECKED_AT_ONCE_MAX) {
+        const asked = wishes.slice(from, from + CHECKED_AT_ONCE_MAX)
         const over = new Set(await met(asked))
         for (const key of new Set(asked.filter(({ id }) => over.has(id)).map(keyOf))) look(key)
       }
@@ -156,7 +156,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
 
   /** Ends the waits whose budget is over, and looks at all from time to time, until nobody waits. */
   async function keepTime(): Promise<void> {
-    let lookAtMs = clock.monotonicMs() + LOOK_AT_ALL_MS
+    let lookAtMs = clock.monotonicMs() + CHECK_ALL_EVERY_MS
     while (groups.size > 0) {
       const nowMs = clock.monotonicMs()
       let nextMs = lookAtMs
@@ -168,7 +168,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
       for (const waiting of over) void expire(waiting) // it never rejects
       if (passedMs < lookAtMs) continue
       await lookAmong(groups.keys())
-      lookAtMs = clock.monotonicMs() + LOOK_AT_ALL_MS
+      lookAtMs = clock.monotonicMs() + CHECK_ALL_EVERY_MS
     }
     sleeper = null
   }
@@ -187,7 +187,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
     else if (waiting.deadlineMs < sleeper.untilMs) sleeper.interrupt.abort(new Error('an earlier end'))
   }
 
-  function watch({ org_id, id, mask, run_id }: Wish, waitMs: number, onEnd: Waiting['onEnd']): () => void {
+  function watch({ org_id, id, mask, run_id }: WaitCondition, waitMs: number, onEnd: Waiting['onEnd']): () => void {
     const deadlineMs = clock.monotonicMs() + waitMs
     const waiting: Waiting = { org_id, id, mask, run_id, deadlineMs, onEnd, isOver: false }
     add(waiting)
@@ -218,16 +218,16 @@ function keyOf({ org_id, id }: SandboxKey): string {
 }
 
 /** A bit for each status, in the order of the lifecycle's list. */
-export function maskOf(statuses: readonly SandboxStatus[]): number {
+export function statusMask(statuses: readonly SandboxStatus[]): number {
   return statuses.reduce((mask, status) => mask | (1 << SANDBOX_STATUSES.indexOf(status)), 0)
 }
 
 function isMet({ mask, run_id }: WaitWish, sandbox: Sandbox | null): boolean {
   if (sandbox === null || (run_id !== null && sandbox.run_id !== run_id)) return true
-  return hasStatus(mask, sandbox.status)
+  return maskHasStatus(mask, sandbox.status)
 }
 
 /** Whether a mask has the bit of a status. */
-export function hasStatus(mask: number, status: SandboxStatus): boolean {
+export function maskHasStatus(mask: number, status: SandboxStatus): boolean {
   return (mask & (1 << SANDBOX_STATUSES.indexOf(status))) !== 0
 }

@@ -3,7 +3,7 @@ import type { ControlDeps } from '../deps.ts'
 import { watchCaller } from './watch-caller.ts'
 
 /** A place among the open log streams, for as long as one may be open. */
-export type LogLease = {
+export type LogStreamPermit = {
   /** Aborted when the reader left, its time is over, or, with a `CallerEnded`, its key is no good any more. The lease is over with it. */
   readonly signal: AbortSignal
   /** Gives the place back. May be repeated. */
@@ -11,12 +11,12 @@ export type LogLease = {
 }
 
 /** Takes a lease of at most `limitMs` (null: without a limit). Throws `rate_limited`, naming the limit. */
-export function takeLogLease(
+export function acquireLogStream(
   deps: Pick<ControlDeps, 'logPlaces' | 'callerWatches'>,
   caller: Caller,
   { limitMs, signal: left }: { readonly limitMs: number | null; readonly signal: AbortSignal },
-): LogLease {
-  const giveBack = deps.logPlaces.take(caller)
+): LogStreamPermit {
+  const giveBack = deps.logPlaces.acquire(caller)
   const over = new AbortController()
   // A suspended organization may still read; what runs in it is being stopped, and what follows it ends with that.
   const watch = watchCaller(deps, caller, { outlastsSuspension: true })

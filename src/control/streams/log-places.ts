@@ -1,14 +1,14 @@
 import type { SandboxKey } from '../deps.ts'
-import { makePlaces, type Places } from './places.ts'
+import { makeConcurrencyLimit, type ConcurrencyLimit } from './places.ts'
 
 /** The most log streams that may be open at once in this process. */
 export type LogStreamLimits = { readonly perOrg: number; readonly inAll: number }
 
 /** Places for log streams: of each organization, so that none can take them all, and of all together. */
-export function makeLogPlaces({ perOrg, inAll }: LogStreamLimits): Places<Pick<SandboxKey, 'org_id'>> {
+export function makeLogStreamLimit({ perOrg, inAll }: LogStreamLimits): ConcurrencyLimit<Pick<SandboxKey, 'org_id'>> {
   const org = { name: 'log_streams_per_org', variable: 'SANDYARD_LOG_STREAMS_PER_ORG', max: perOrg }
   const all = { name: 'log_streams', variable: 'SANDYARD_LOG_STREAM_CAPACITY', max: inAll }
-  return makePlaces<Pick<SandboxKey, 'org_id'>>(
+  return makeConcurrencyLimit<Pick<SandboxKey, 'org_id'>>(
     [
       { ...org, keyOf: ({ org_id }) => org_id },
       { ...all, keyOf: () => 'all' },

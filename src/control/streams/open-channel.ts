@@ -4,11 +4,11 @@ import type { SandboxId } from '../../domain/ids.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { ControlDeps } from '../deps.ts'
-import { dialIn } from './dial-in.ts'
+import { openWorkerStream } from './dial-in.ts'
 import { getSandbox } from '../sandboxes/read-sandboxes.ts'
-import { wrongState } from '../sandboxes/start-sandbox.ts'
-import { tell } from '../events/tell.ts'
-import { refusalOfEnd, watchCaller } from './watch-caller.ts'
+import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
+import { recordEvent } from '../events/tell.ts'
+import { problemOfCallerEnd, watchCaller } from './watch-caller.ts'
 import { watchRun } from './watch-run.ts'
 
 /** The command channel of a running sandbox, as it comes from its worker. Whoever opened it calls `close`, once. */
@@ -39,8 +39,8 @@ export async function openChannel(
 ): Promise<OpenChannel> {
   const sandbox = await getSandbox(deps, caller, { id })
   const run = await deps.db.asOrg(caller.org_id, (q) => runs.placedRunOf(q, id))
-  if (sandbox.status !== 'running' || run === null) throw wrongState(sandbox.status, ['running'])
-  const giveBack = deps.channelPlaces.take(sandbox)
+  if (sandbox.status !== 'running' || run === null) throw invalidStateTransition(sandbox.status, ['running'])
+  const giveBack = deps.channelPlaces.acquire(sandbox)
   const watch = watchCaller(deps, caller)
   const release = (): void => {
     giveBack()
@@ -60,7 +60,7 @@ export async function openChannel(
     }
   } catch (error) {
     release()
-    throw watch.signal.aborted ? refusalOfEnd(watch.signal.reason) : error
+    throw watch.signal.aborted ? problemOfCallerEnd(watch.signal.reason) : error
   }
 }
 
@@ -72,10 +72,12 @@ async function join(
 ): Promise<WebSocket> {
   const { worker_id, run_id } = run
   const target = { worker_id, asked: { kind: 'agent', run_id } } as const
-  const socket = await dialIn({ openStream: deps.dialChannel }, target, { signal, words: WORDS })
+  const socket = await openWorkerStream({ openStream: deps.dialChannel }, target, { signal, words: WORDS })
   const payload = { sandbox_id: sandbox.id, name: sandbox.name, run_id }
   try {
-    await deps.db.asOrg(org_id, (q) => tell(deps, q, { org_id, actor, event_type: 'sandbox_channel_opened', payload }))
+    await deps.db.asOrg(org_id, (q) =>
+      recordEvent(deps, q, { org_id, actor, event_type: 'sandbox_channel_opened', payload }),
+    )
     signal.throwIfAborted()
     return socket
   } catch (error) {

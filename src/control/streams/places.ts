@@ -1,17 +1,17 @@
 import { Problem } from '../../domain/problem.ts'
 
 /** Places for something that lasts, counted by this process; `taken` counts all. */
-export type Places<Of> = {
+export type ConcurrencyLimit<Of> = {
   /**
    * Takes a place, or as many as `weight` says, to be given back by calling the answer, which may be repeated. Throws
    * `rate_limited`, naming the limit.
    */
-  take(of: Of, weight?: number): () => void
-  readonly taken: number
+  acquire(of: Of, weight?: number): () => void
+  readonly permitsInUse: number
 }
 
 /** The most places that may be taken at once by all that have one key, such as an organization. */
-export type PlaceLimit<Of> = {
+export type KeyedLimit<Of> = {
   /** Its name, for the refusal. */
   readonly name: string
   /** The setting that changes it. */
@@ -21,13 +21,14 @@ export type PlaceLimit<Of> = {
 }
 
 /** Makes places within several limits at once, looked at in their order. `advice` says what a refused client may do. */
-export function makePlaces<Of>(limits: readonly PlaceLimit<Of>[], advice: string): Places<Of> {
+export function makeConcurrencyLimit<Of>(limits: readonly KeyedLimit<Of>[], advice: string): ConcurrencyLimit<Of> {
   const counted = limits.map((limit) => ({ limit, counts: new Map<string, number>() }))
   let taken = 0
   return {
-    take(of, weight = 1) {
+    acquire(of, weight = 1) {
       const shares = counted.map(({ limit, counts }) => ({ limit, counts, key: limit.keyOf(of) }))
-      for (const { limit, counts, key } of shares) refuseFull(limit, { current: counts.get(key) ?? 0, weight }, advice)
+      for (const { limit, counts, key } of shares)
+        refuseAtLimit(limit, { current: counts.get(key) ?? 0, weight }, advice)
       const change = (by: number): void => {
         taken += by
         for (const { counts, key } of shares) {
@@ -43,7 +44,7 @@ export function makePlaces<Of>(limits: readonly PlaceLimit<Of>[], advice: string
         isHeld = false
       }
     },
-    get taken() {
+    get permitsInUse() {
       return taken
     },
   }
@@ -52,9 +53,9 @@ export function makePlaces<Of>(limits: readonly PlaceLimit<Of>[], advice: string
 /** Seconds after which a refused client may try again: what takes places lasts from a moment to days. */
 const RETRY_AFTER_SECS = 1
 
-type Named = Pick<PlaceLimit<unknown>, 'name' | 'variable' | 'max'>
+type Named = Pick<KeyedLimit<unknown>, 'name' | 'variable' | 'max'>
 
-function refuseFull(
+function refuseAtLimit(
   { name, variable, max }: Named,
   { current, weight }: { readonly current: number; readonly weight: number },
   advice: string,

@@ -6,12 +6,12 @@ import { isTerminal } from '../../domain/sandboxes/lifecycle.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { ControlDeps } from '../deps.ts'
-import { dialIn } from './dial-in.ts'
+import { openWorkerStream } from './dial-in.ts'
 import { readLogBatches, type LogBatch } from './log-batches.ts'
-import { takeLogLease, type LogLease } from './log-lease.ts'
+import { acquireLogStream, type LogStreamPermit } from './log-lease.ts'
 import { getSandbox } from '../sandboxes/read-sandboxes.ts'
-import { wrongState } from '../sandboxes/start-sandbox.ts'
-import { refusalOfEnd } from './watch-caller.ts'
+import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
+import { problemOfCallerEnd } from './watch-caller.ts'
 
 export type { LogBatch } from './log-batches.ts'
 
@@ -21,7 +21,7 @@ type LogDeps = Pick<
 >
 
 /** What of a sandbox's log is wanted. `followMs`: how long to wait for what is still to come; null: not at all. */
-export type LogAsk = {
+export type LogRequest = {
   readonly id: SandboxId
   readonly query: Omit<LogQuery, 'follows'>
   readonly followMs: number | null
@@ -36,20 +36,21 @@ export type LogAsk = {
  * sandbox without a run on a worker that may still get one; `rate_limited`, and `unavailable` when the worker does not
  * answer.
  */
-export async function readLogs(deps: LogDeps, caller: Caller, ask: LogAsk): Promise<AsyncIterable<LogBatch>> {
+export async function readLogs(deps: LogDeps, caller: Caller, ask: LogRequest): Promise<AsyncIterable<LogBatch>> {
   const { status } = await getSandbox(deps, caller, { id: ask.id })
   const run = await lastRunOf(deps, caller.org_id, ask.id)
   const isWaiting = status === 'created' || (status === 'starting' && run?.is_open !== true)
-  if (ask.followMs !== null && isWaiting) throw wrongState(status, ['running', 'stopping', 'stopped', 'failed'])
+  if (ask.followMs !== null && isWaiting)
+    throw invalidStateTransition(status, ['running', 'stopping', 'stopped', 'failed'])
   if (run === null) return nothing()
   const follows = ask.followMs !== null && !isTerminal(status)
-  const lease = takeLogLease(deps, caller, { limitMs: follows ? ask.followMs : null, signal: ask.signal })
+  const lease = acquireLogStream(deps, caller, { limitMs: follows ? ask.followMs : null, signal: ask.signal })
   const log: FollowedLog = { org_id: caller.org_id, id: ask.id, run, query: { ...ask.query, follows }, lease }
   try {
-    return relayLog(deps, log, await openLog(deps, log))
+    return forwardLog(deps, log, await openLog(deps, log))
   } catch (error) {
     lease.release()
-    throw lease.signal.aborted ? refusalOfEnd(lease.signal.reason) : error
+    throw lease.signal.aborted ? problemOfCallerEnd(lease.signal.reason) : error
   }
 }
 
@@ -58,7 +59,7 @@ type FollowedLog = {
   readonly id: SandboxId
   readonly run: runs.LastRun
   readonly query: LogQuery
-  readonly lease: LogLease
+  readonly lease: LogStreamPermit
 }
 
 async function* nothing(): AsyncGenerator<LogBatch> {
@@ -69,7 +70,7 @@ async function* nothing(): AsyncGenerator<LogBatch> {
  * Gives on what the worker sends. A worker that says that no run is left may not have begun this one yet, or may have been
  * restarted just now: while the run is open it is asked again, from where it ended.
  */
-async function* relayLog(deps: LogDeps, asked: FollowedLog, first: Duplex): AsyncGenerator<LogBatch> {
+async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): AsyncGenerator<LogBatch> {
   let log = asked
   let stream = first
   try {
@@ -102,7 +103,7 @@ async function* relayLog(deps: LogDeps, asked: FollowedLog, first: Duplex): Asyn
 /** Opens the worker's side; it ends with the lease. */
 async function openLog(deps: LogDeps, { id, run, query, lease }: FollowedLog): Promise<Duplex> {
   const target = { worker_id: run.worker_id, asked: { kind: 'logs', sandbox_id: id, query } } as const
-  const stream = await dialIn(deps, target, { signal: lease.signal, words: WORDS })
+  const stream = await openWorkerStream(deps, target, { signal: lease.signal, words: WORDS })
   const hangUp = (): void => {
     stream.destroy()
   }
@@ -128,7 +129,7 @@ async function nextRunOf(deps: LogDeps, log: FollowedLog): Promise<runs.LastRun 
 }
 
 /** How long a worker is waited for to report the end that its log tells of, before it is asked again. */
-const REPORT_MS = 1_000
+const END_REPORT_WAIT_MS = 1_000
 
 /** The sandbox's last run, once it is not the open one any more or the wait is over. */
 async function whenEnded(deps: LogDeps, { org_id, id, run, lease }: FollowedLog): Promise<runs.LastRun | null> {
@@ -139,7 +140,7 @@ async function whenEnded(deps: LogDeps, { org_id, id, run, lease }: FollowedLog)
   try {
     const before = await lastRunOf(deps, org_id, id)
     if (before?.run_id !== run.run_id || !before.is_open) return before
-    await interruptibleSleep(deps.clock, REPORT_MS, AbortSignal.any([moved.signal, lease.signal]))
+    await interruptibleSleep(deps.clock, END_REPORT_WAIT_MS, AbortSignal.any([moved.signal, lease.signal]))
     return await lastRunOf(deps, org_id, id)
   } finally {
     unsubscribe()

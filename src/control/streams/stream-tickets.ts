@@ -8,17 +8,17 @@ import { asId, type WorkerId } from '../../domain/ids.ts'
 import * as streamTickets from '../../store/streams/stream-tickets.ts'
 import type { ControlDeps } from '../deps.ts'
 import { ticketTopic } from './dial-in.ts'
-import { lookWhenWoken } from '../requests/look-when-woken.ts'
+import { runOnNotification } from '../requests/look-when-woken.ts'
 import type { Replicas } from '../workers/replicas.ts'
 
 /** The topic of those who read what others have left. */
-const LEFT_TOPIC = 'stream_tickets'
+const TICKETS_TOPIC = 'stream_tickets'
 /** What a lost wake-up costs, in milliseconds. */
-const LOOK_EVERY_MS = 2_000
+const READ_EVERY_MS = 2_000
 /** When a row is removed for sure: many times what a client waits, so that clocks need not agree. */
 const EXPIRES_AFTER_MS = 60_000
 /** The most that are read at once; as many as one process may wait for. */
-const LEFT_LIMIT = 10_000
+const TICKETS_READ_MAX = 10_000
 
 export type StreamTicketsDeps = Pick<ControlDeps, 'db' | 'clock' | 'wake' | 'log'> & {
   readonly replicas: Pick<Replicas, 'ownUrl' | 'urls' | 'count'>
@@ -29,13 +29,13 @@ export type StreamTicketsDeps = Pick<ControlDeps, 'db' | 'clock' | 'wake' | 'log
 /** What a process shows workers of its own tickets and of those of the others; `showTickets` is for the answers to syncs. */
 export interface StreamTickets {
   /** Has a worker learn of a ticket for which this process waits. */
-  note(worker: string, ticket: StreamTicket): void
+  announce(worker: string, ticket: StreamTicket): void
   /** Takes it back: it was used, or nobody waits any more. */
-  forget(ticket: string): void
+  withdraw(ticket: string): void
   /** All tickets of a worker, each with where it is to be dialled; of processes that live only. */
   showTickets(worker: string): readonly StreamTicket[]
   /** Reads what the others leave, until the signal. Never rejects. */
-  keep(signal: AbortSignal): Promise<void>
+  run(signal: AbortSignal): Promise<void>
 }
 
 /** The tickets as one process knows them. */
@@ -48,7 +48,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
   async function leave(worker: WorkerId, { ticket, ...asked }: StreamTicket, url: string): Promise<void> {
     const expires_at = new Date(clock.now().getTime() + EXPIRES_AFTER_MS)
     await db.asSystem((q) => streamTickets.leave(q, { ticket, worker_id: worker, url, asked }, expires_at))
-    wake.publish([LEFT_TOPIC])
+    wake.publish([TICKETS_TOPIC])
   }
 
   async function look(): Promise<void> {
@@ -57,7 +57,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
     const rows =
       replicas.count < 2
         ? []
-        : await db.asSystem((q) => streamTickets.ofOthers<StreamPurpose>(q, replicas.ownUrl, LEFT_LIMIT))
+        : await db.asSystem((q) => streamTickets.ofOthers<StreamPurpose>(q, replicas.ownUrl, TICKETS_READ_MAX))
     // A ticket of a process that is not known yet is shown by the look after it became known.
     const { urls } = replicas
     const live = rows.filter(({ url }) => urls.includes(url))
@@ -68,7 +68,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
   }
 
   return {
-    note(worker, ticket) {
+    announce(worker, ticket) {
       wake.publish([ticketTopic(worker)])
       const url = replicas.ownUrl
       if (url === null || replicas.count < 2) return
@@ -77,7 +77,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
       })
       left.set(ticket.ticket, leaving)
     },
-    forget(ticket) {
+    withdraw(ticket) {
       const leaving = left.get(ticket)
       if (leaving === undefined) return
       left.delete(ticket)
@@ -93,7 +93,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
       const others = ofOthers.get(worker) ?? []
       return [...own, ...others.map(({ ticket, url, asked }) => ({ ...asked, ticket, url }))]
     },
-    async keep(signal) {
+    async run(signal) {
       const lookAgain = async (): Promise<void> => {
         try {
           await look()
@@ -101,7 +101,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
           log.warn({ error }, 'tickets of other replicas could not be read; it is tried again')
         }
       }
-      await lookWhenWoken({ clock, wake, topic: LEFT_TOPIC, everyMs: LOOK_EVERY_MS }, lookAgain, signal)
+      await runOnNotification({ clock, wake, topic: TICKETS_TOPIC, everyMs: READ_EVERY_MS }, lookAgain, signal)
     },
   }
 }

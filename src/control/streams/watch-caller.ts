@@ -9,16 +9,16 @@ import { Problem, type ProblemCode } from '../../domain/problem.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import * as apiKeys from '../../store/orgs/api-keys.ts'
-import type { CallerWatches, ControlDeps } from '../deps.ts'
+import type { CallerWatcher, ControlDeps } from '../deps.ts'
 
 /** Why a caller may not go on. */
-export type CallerEnd = 'api_key_revoked' | 'api_key_expired' | 'org_suspended'
+export type CallerEndReason = 'api_key_revoked' | 'api_key_expired' | 'org_suspended'
 
 /** The reason of the signal of a `CallerWatch`. */
 export class CallerEnded extends Error {
-  readonly why: CallerEnd
-  constructor(why: CallerEnd) {
-    super(SENTENCES[why])
+  readonly why: CallerEndReason
+  constructor(why: CallerEndReason) {
+    super(END_MESSAGES[why])
     this.why = why
   }
 }
@@ -43,9 +43,12 @@ export function watchCaller(
 }
 
 /** What a request is refused with whose caller's right ended while it was being served; anything else as it is. */
-export function refusalOfEnd(reason: unknown): unknown {
+export function problemOfCallerEnd(reason: unknown): unknown {
   if (!(reason instanceof CallerEnded)) return reason
-  return new Problem(REFUSALS[reason.why], { message: `${REFUSALS[reason.why]}: ${reason.message}`, cause: reason })
+  return new Problem(END_PROBLEM_CODES[reason.why], {
+    message: `${END_PROBLEM_CODES[reason.why]}: ${reason.message}`,
+    cause: reason,
+  })
 }
 
 /** The topic of a key's wake-ups, to be written by the transaction that revokes it. */
@@ -54,37 +57,37 @@ export function apiKeyTopic(id: ApiKeyId): string {
 }
 
 /** The topic of an organization's standing, to be written by the transaction that suspends it. */
-export function standingTopic(id: OrgId): string {
+export function orgStateTopic(id: OrgId): string {
   return `standing:${id}`
 }
 
-const SENTENCES: Readonly<Record<CallerEnd, string>> = {
+const END_MESSAGES: Readonly<Record<CallerEndReason, string>> = {
   api_key_revoked: 'the API key was revoked',
   api_key_expired: 'the API key expired',
   org_suspended: 'the organization was suspended',
 }
 
-const REFUSALS: Readonly<Record<CallerEnd, ProblemCode>> = {
+const END_PROBLEM_CODES: Readonly<Record<CallerEndReason, ProblemCode>> = {
   api_key_revoked: 'invalid_api_key',
   api_key_expired: 'invalid_api_key',
   org_suspended: 'org_suspended',
 }
 
 /** How often a key is looked at without being woken, in milliseconds: what a lost wake-up costs. */
-const LOOK_AGAIN_MS = 30_000
+const CHECK_EVERY_MS = 30_000
 /** The pause after a look that failed: the database is away, which says nothing about the key. */
 const RETRY_MS = 1_000
 /** The most keys that one statement looks at. */
-const LOOKS_MAX = 256
+const KEYS_PER_CHECK_MAX = 256
 
 /** All that watch one key for the same ends. */
-type Watched = WatchOptions & { readonly stopped: AbortController; readonly watches: Set<AbortController> }
+type WatchedKey = WatchOptions & { readonly stopped: AbortController; readonly watches: Set<AbortController> }
 
 /** The watches of a process. */
-export function makeCallerWatches(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake' | 'log'>): CallerWatches {
-  const lasting = new Map<ApiKeyId, Watched>()
-  const others = new Map<ApiKeyId, Watched>()
-  const alike = ({ outlastsSuspension }: WatchOptions): Map<ApiKeyId, Watched> =>
+export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake' | 'log'>): CallerWatcher {
+  const lasting = new Map<ApiKeyId, WatchedKey>()
+  const others = new Map<ApiKeyId, WatchedKey>()
+  const alike = ({ outlastsSuspension }: WatchOptions): Map<ApiKeyId, WatchedKey> =>
     outlastsSuspension ? lasting : others
   const look = makeBatch<ApiKeyId, apiKeys.KeyStanding | null>({
     async run(ids) {
@@ -93,18 +96,18 @@ export function makeCallerWatches(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake
       return ids.map((id) => byId.get(id) ?? null)
     },
     groupOf: () => '',
-    maxItems: LOOKS_MAX,
+    maxItems: KEYS_PER_CHECK_MAX,
     maxInFlight: 1,
   })
 
-  async function follow({ api_key_id, org_id }: Caller, watched: Watched): Promise<void> {
+  async function follow({ api_key_id, org_id }: Caller, watched: WatchedKey): Promise<void> {
     let woken = new AbortController()
     let isWoken = false
     const wakeUp = (): void => {
       isWoken = true
       woken.abort()
     }
-    const unsubscribes = [apiKeyTopic(api_key_id), standingTopic(org_id)].map((topic) => deps.wake.subscribe(topic, wakeUp)) // prettier-ignore
+    const unsubscribes = [apiKeyTopic(api_key_id), orgStateTopic(org_id)].map((topic) => deps.wake.subscribe(topic, wakeUp)) // prettier-ignore
     try {
       while (!watched.stopped.signal.aborted) {
         isWoken = false
@@ -126,24 +129,24 @@ export function makeCallerWatches(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake
   async function see(
     id: ApiKeyId,
     options: WatchOptions,
-  ): Promise<{ readonly end: CallerEnd | null; readonly pauseMs: number }> {
+  ): Promise<{ readonly end: CallerEndReason | null; readonly pauseMs: number }> {
     try {
       const standing = await look(id)
       const restMs = (standing?.expires_at?.getTime() ?? Number.POSITIVE_INFINITY) - deps.clock.now().getTime()
-      return { end: endOf(standing, restMs, options), pauseMs: Math.min(restMs, LOOK_AGAIN_MS) }
+      return { end: endOf(standing, restMs, options), pauseMs: Math.min(restMs, CHECK_EVERY_MS) }
     } catch (error) {
       deps.log.warn({ err: error, api_key_id: id }, 'a key in use could not be looked at')
       return { end: null, pauseMs: RETRY_MS }
     }
   }
 
-  function finish(id: ApiKeyId, watched: Watched, why: CallerEnd): void {
+  function finish(id: ApiKeyId, watched: WatchedKey, why: CallerEndReason): void {
     forget(id, watched)
     for (const watch of watched.watches) watch.abort(new CallerEnded(why))
     watched.watches.clear()
   }
 
-  function forget(id: ApiKeyId, watched: Watched): void {
+  function forget(id: ApiKeyId, watched: WatchedKey): void {
     const byKey = alike(watched)
     if (byKey.get(id) === watched) byKey.delete(id)
   }
@@ -179,7 +182,7 @@ function endOf(
   standing: apiKeys.KeyStanding | null,
   restMs: number,
   { outlastsSuspension }: WatchOptions,
-): CallerEnd | null {
+): CallerEndReason | null {
   if (standing === null || standing.is_revoked) return 'api_key_revoked'
   if (restMs <= 0) return 'api_key_expired'
   return standing.is_suspended && !outlastsSuspension ? 'org_suspended' : null

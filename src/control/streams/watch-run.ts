@@ -3,12 +3,12 @@ import { interruptibleSleep } from '../../lib/clock.ts'
 import type { ControlDeps } from '../deps.ts'
 
 /** Why what was done in a run of a sandbox can't go on. */
-export type RunEnd = 'sandbox_stopped' | 'sandbox_failed' | 'sandbox_deleted'
+export type RunEndReason = 'sandbox_stopped' | 'sandbox_failed' | 'sandbox_deleted'
 
 /** The reason of the signal of a `RunWatch`. */
 export class RunEnded extends Error {
-  readonly why: RunEnd
-  constructor(why: RunEnd) {
+  readonly why: RunEndReason
+  constructor(why: RunEndReason) {
     super(why)
     this.why = why
   }
@@ -24,7 +24,7 @@ export type RunWatch = {
 type WatchDeps = Pick<ControlDeps, 'clock' | 'wake' | 'log' | 'readSandbox'>
 
 /** How often a sandbox is looked at without being woken, in milliseconds: what a lost wake-up costs. */
-const LOOK_AGAIN_MS = 30_000
+const CHECK_EVERY_MS = 30_000
 
 /** Watches the run that a running sandbox has now. A sandbox that is stopping still runs. Never throws. */
 export function watchRun(deps: WatchDeps, sandbox: Sandbox): RunWatch {
@@ -56,14 +56,14 @@ async function follow(
         ended.abort(new RunEnded(end))
         return
       }
-      await interruptibleSleep(deps.clock, LOOK_AGAIN_MS, AbortSignal.any([woken.signal, stopped]))
+      await interruptibleSleep(deps.clock, CHECK_EVERY_MS, AbortSignal.any([woken.signal, stopped]))
     }
   } finally {
     unsubscribe()
   }
 }
 
-async function look(deps: WatchDeps, then: Sandbox): Promise<RunEnd | null> {
+async function look(deps: WatchDeps, then: Sandbox): Promise<RunEndReason | null> {
   try {
     return endOf(then, await deps.readSandbox(then))
   } catch (error) {
@@ -72,7 +72,7 @@ async function look(deps: WatchDeps, then: Sandbox): Promise<RunEnd | null> {
   }
 }
 
-function endOf(then: Sandbox, now: Sandbox | null): RunEnd | null {
+function endOf(then: Sandbox, now: Sandbox | null): RunEndReason | null {
   if (now === null) return 'sandbox_deleted'
   if (now.status === 'failed') return 'sandbox_failed'
   const isRunning = now.status === 'running' || now.status === 'stopping'

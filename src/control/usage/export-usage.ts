@@ -1,10 +1,10 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { SandboxId } from '../../domain/ids.ts'
-import { cutAtDays } from '../../domain/usage/metering.ts'
-import type { AskedRange } from '../../domain/usage/usage-range.ts'
+import { splitIntoDays } from '../../domain/usage/metering.ts'
+import type { RequestedRange } from '../../domain/usage/usage-range.ts'
 import * as usage from '../../store/usage/usage.ts'
 import type { ControlDeps } from '../deps.ts'
-import { questionOf } from './read-usage.ts'
+import { usageQueryOf } from './read-usage.ts'
 
 /** How many rows are read and held at a time. */
 const PAGE = 10_000
@@ -19,9 +19,9 @@ export type ExportedDay = usage.SandboxDay & { readonly name: string; readonly s
 export function exportUsage(
   deps: Pick<ControlDeps, 'db' | 'clock'>,
   { org_id }: Pick<Caller, 'org_id'>,
-  asked: AskedRange,
+  asked: RequestedRange,
 ): AsyncGenerator<readonly ExportedDay[]> {
-  return pagesOf(deps, questionOf(deps, org_id, asked))
+  return pagesOf(deps, usageQueryOf(deps, org_id, asked))
 }
 
 async function* pagesOf(
@@ -29,7 +29,7 @@ async function* pagesOf(
   { org_id, range, now }: usage.UsageQuestion,
 ): AsyncGenerator<readonly ExportedDay[]> {
   const until = range.until < now ? range.until : now
-  for (const day of cutAtDays({ since: range.since, until })) {
+  for (const day of splitIntoDays({ since: range.since, until })) {
     let after: SandboxId | null = null
     do {
       const page: readonly ExportedDay[] = await db.asOrg(org_id, async (q) => {

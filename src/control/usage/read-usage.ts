@@ -2,10 +2,10 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { daysOf, monthOf, monthsOf, type TimeRange } from '../../domain/usage/metering.ts'
 import {
-  amountCents, divideForDisplay, divideHalfUp, inUnits, METRIC_FACTS, METRICS, projectedCents, type Metric, type Quantities,
+  amountCents, divideForDisplay, divideHalfUp, toBillingUnits, METRIC_DEFINITIONS, METRICS, projectedCents, type Metric, type Quantities,
 } from '../../domain/usage/pricing.ts' // prettier-ignore
 import { refusalProblem } from '../../domain/spec/refusal.ts'
-import { chooseUsageRange, type AskedRange } from '../../domain/usage/usage-range.ts'
+import { resolveUsageRange, type RequestedRange } from '../../domain/usage/usage-range.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as storageUsage from '../../store/usage/storage-usage.ts'
 import * as usage from '../../store/usage/usage.ts'
@@ -17,8 +17,8 @@ export const USAGE_ROWS_MAX = 400_000
 type UsageDeps = Pick<ControlDeps, 'db' | 'clock'>
 
 /** What was metered in a range and what it costs; the shape of `UsageSummaryReply`. Throws `invalid_request` for a bad range. */
-export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, asked: AskedRange) {
-  const question = questionOf(deps, caller.org_id, asked)
+export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, asked: RequestedRange) {
+  const question = usageQueryOf(deps, caller.org_id, asked)
   const { range, now } = question
   const { terms, daily, heldBytes } = await deps.db.asOrg(caller.org_id, async (q) => ({
     terms: await storageUsage.termsOf(q, caller.org_id),
@@ -37,16 +37,16 @@ export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, 
     period_start: range.since,
     period_end: range.until,
     line_items: items.map(({ metric, total, cents }) => ({
-      name: METRIC_FACTS[metric].name,
-      quantity: inUnits(metric, total),
-      unit: METRIC_FACTS[metric].unit,
+      name: METRIC_DEFINITIONS[metric].name,
+      quantity: toBillingUnits(metric, total),
+      unit: METRIC_DEFINITIONS[metric].unit,
       amount_cents: Number(cents),
     })),
     daily: daysOf(seen).flatMap((day) =>
       METRICS.map((metric) => ({
         date: midnightOf(day),
-        metric: METRIC_FACTS[metric].name,
-        quantity: inUnits(metric, daily.get(day)?.[metric] ?? 0n),
+        metric: METRIC_DEFINITIONS[metric].name,
+        quantity: toBillingUnits(metric, daily.get(day)?.[metric] ?? 0n),
       })),
     ),
     total_cents: Number(totalCents),
@@ -60,8 +60,8 @@ const BYTES_PER_GIB = 1024n ** 3n
  * Usage by sandbox and day with the names of the sandboxes, deleted ones included. Throws `invalid_request` for a bad range
  * and for one that gives more than `USAGE_ROWS_MAX` rows.
  */
-export async function getSandboxBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: AskedRange) {
-  const question = questionOf(deps, org_id, asked)
+export async function getSandboxBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: RequestedRange) {
+  const question = usageQueryOf(deps, org_id, asked)
   return deps.db.asOrg(org_id, async (q) => {
     const rows = atMost(await usage.sandboxDays(q, question, USAGE_ROWS_MAX + 1), question.range)
     const ids = [...new Set(rows.map(({ sandbox_id }) => sandbox_id))]
@@ -70,8 +70,8 @@ export async function getSandboxBreakdown(deps: UsageDeps, { org_id }: Pick<Call
 }
 
 /** Storage usage by volume and day with the names of the volumes that still exist. Throws as `getSandboxBreakdown` does. */
-export async function getStorageBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: AskedRange) {
-  const question = questionOf(deps, org_id, asked)
+export async function getStorageBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: RequestedRange) {
+  const question = usageQueryOf(deps, org_id, asked)
   return deps.db.asOrg(org_id, async (q) => {
     const days = atMost(await storageUsage.volumeDays(q, question, USAGE_ROWS_MAX + 1), question.range)
     const rows = days.map(({ volume_id, day, before_byte_ms, until_byte_ms }) => {
@@ -91,9 +91,13 @@ export function midnightOf(day: string): string {
 }
 
 /** What a report reads: the range that was asked for, as seen now. Throws `invalid_request`. */
-export function questionOf({ clock }: Pick<UsageDeps, 'clock'>, org_id: OrgId, asked: AskedRange): usage.UsageQuestion {
+export function usageQueryOf(
+  { clock }: Pick<UsageDeps, 'clock'>,
+  org_id: OrgId,
+  asked: RequestedRange,
+): usage.UsageQuestion {
   const now = clock.now()
-  const chosen = chooseUsageRange(asked, now)
+  const chosen = resolveUsageRange(asked, now)
   if (chosen.kind === 'refused') throw refusalProblem(chosen.refusal)
   return { org_id, range: chosen.range, now }
 }

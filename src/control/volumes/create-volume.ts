@@ -5,20 +5,20 @@ import { VOLUMES_MAX, type Volume } from '../../domain/volumes/volume.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { ControlDeps } from '../deps.ts'
-import { replyLost, type Once } from '../requests/once.ts'
-import { tell } from '../events/tell.ts'
-import { requireCap } from './volume-caps.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/once.ts'
+import { recordEvent } from '../events/tell.ts'
+import { requireEnforceableCap } from './volume-caps.ts'
 
 export type NewVolume = {
   readonly name: string
   readonly labels: Readonly<Record<string, string>>
   readonly capacity_gib: number | null
-  readonly once?: Once | null
+  readonly once?: IdempotentAttempt | null
 }
 
 /**
  * Creates a managed volume, durable before the answer; its files get a place at its first use. Throws
- * `name_already_exists`, also while the last one of that name is still being deleted, and what `requireCap` throws.
+ * `name_already_exists`, also while the last one of that name is still being deleted, and what `requireEnforceableCap` throws.
  */
 export async function createVolume(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids'>,
@@ -27,9 +27,10 @@ export async function createVolume(
 ): Promise<Volume> {
   const { name, labels, capacity_gib, once = null } = input
   const { org_id, actor } = caller
-  if (once !== null && once.noted !== null) return await madeBefore(deps, caller, asId<VolumeId>(once.noted))
+  if (once !== null && once.noted !== null)
+    return await createdByEarlierAttempt(deps, caller, asId<VolumeId>(once.noted))
   if (capacity_gib !== null) {
-    await requireCap(deps, org_id, { capacity_gib, home: { home_worker_id: null, is_shared: false } })
+    await requireEnforceableCap(deps, org_id, { capacity_gib, home: { home_worker_id: null, is_shared: false } })
   }
   const now = deps.clock.now()
   const id = asId<VolumeId>(deps.uuids.next())
@@ -40,7 +41,7 @@ export async function createVolume(
     await deps.db.transaction(org_id, async (tx) => {
       await once?.note(tx, id)
       if (!(await volumes.insert(tx, volume))) throw tooMany()
-      await tell(deps, tx, { org_id, actor, event_type: 'volume_created', payload })
+      await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_created', payload })
     })
   } catch (error) {
     if (violatedConstraint(error) === 'volumes_name_key') throw await nameTaken(deps, caller, name)
@@ -50,9 +51,13 @@ export async function createVolume(
 }
 
 /** The volume that an earlier try of the request made, as it is now. */
-async function madeBefore(deps: Pick<ControlDeps, 'db'>, { org_id }: Caller, id: VolumeId): Promise<Volume> {
+async function createdByEarlierAttempt(
+  deps: Pick<ControlDeps, 'db'>,
+  { org_id }: Caller,
+  id: VolumeId,
+): Promise<Volume> {
   const found = await deps.db.asOrg(org_id, (q) => volumes.find(q, org_id, id))
-  if (found === null) throw replyLost('the volume was made, and is gone since')
+  if (found === null) throw idempotencyReplyLost('the volume was made, and is gone since')
   return found
 }
 

@@ -1,13 +1,13 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import type { VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { renderVolume } from '../../domain/volumes/volume.ts'
 import * as volumeReports from '../../store/volumes/volume-reports.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { ControlDeps } from '../deps.ts'
-import { tell } from '../events/tell.ts'
-import { REAP_TOPIC, volumeTopics } from './volume-topics.ts'
+import { recordEvent } from '../events/tell.ts'
+import { REAP_VOLUMES_TOPIC, volumeTopics } from './volume-topics.ts'
 
 /** How many of the sandboxes that mount a volume a refusal names. */
 const NAMED_USERS_MAX = 20
@@ -27,7 +27,7 @@ export async function deleteVolume(
   const home = await deps.db.transaction(org_id, async (tx) => {
     const volume = await volumes.lock(tx, org_id, id)
     if (volume === null) throw new Problem('sandbox_not_found')
-    requireMatch(ifMatch, tagOf(renderVolume(volume)))
+    requireMatch(ifMatch, etagOf(renderVolume(volume)))
     if (volume.kind === 'host' || volume.name === null) throw new Problem('host_volume_stays')
     if (volume.status === 'deleting') return volume
     const users = await volumes.usersOf(tx, id, NAMED_USERS_MAX)
@@ -36,10 +36,10 @@ export async function deleteVolume(
     await volumeReports.accrue(tx, [id], now) // what it holds from now on is on its way out
     await volumes.scheduleDeletion(tx, id, now)
     const payload = { volume_id: id, name: volume.name }
-    await tell(deps, tx, { org_id, actor, event_type: 'volume_deletion_scheduled', payload })
+    await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_deletion_scheduled', payload })
     return volume
   })
-  deps.wake.publish([...volumeTopics(home), REAP_TOPIC])
+  deps.wake.publish([...volumeTopics(home), REAP_VOLUMES_TOPIC])
 }
 
 function inUse(users: readonly volumes.VolumeUser[]): Problem {

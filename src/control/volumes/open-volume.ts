@@ -9,24 +9,24 @@ import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { ControlDeps } from '../deps.ts'
-import { dialIn } from '../streams/dial-in.ts'
+import { openWorkerStream } from '../streams/dial-in.ts'
 import { getVolume, type VolumeRef } from './read-volumes.ts'
 import { makeVolumeClient } from './volume-client.ts'
 
 export type VolumeFilesDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log' | 'openStream'>
 
 /** The files of a volume on the worker that holds it, each operation over a stream of its own. */
-export type OpenVolume = { readonly volume: volumes.PlacedVolume; readonly files: VolumeFiles }
+export type OpenVolumeFiles = { readonly volume: volumes.PlacedVolume; readonly files: VolumeFiles }
 
 /**
  * Finds the files of a volume of the organization; one that was never used gets its home now. Throws `volume_not_found`,
  * `invalid_state_transition` for one that is being deleted, and `unavailable` while no worker that may hold it is there.
  */
-export async function openVolume(
+export async function openVolumeFiles(
   deps: VolumeFilesDeps,
   caller: Caller,
   { ref, signal }: { readonly ref: VolumeRef; readonly signal: AbortSignal },
-): Promise<OpenVolume> {
+): Promise<OpenVolumeFiles> {
   const volume = await getVolume(deps, caller, ref)
   if (volume.status !== 'active') throw leaving()
   const limitGib = await deps.db.asOrg(caller.org_id, (q) => volumes.storageLimitGib(q, caller.org_id))
@@ -39,25 +39,27 @@ export async function openVolume(
     org_capacity_bytes: capacityBytes(limitGib),
   }
   const target = { worker_id, asked: { kind: 'volume', volume: wanted } } as const
-  return { volume, files: makeVolumeClient(() => dialIn(deps, target, { signal, words: WORDS })) }
+  return { volume, files: makeVolumeClient(() => openWorkerStream(deps, target, { signal, words: STREAM_MESSAGES })) }
 }
 
 async function workerOf(deps: VolumeFilesDeps, volume: volumes.PlacedVolume, needs_caps: boolean): Promise<WorkerId> {
   const live = await deps.db.asSystem((q) => workers.listLive(q, deps.clock.now()))
   const takers = live.filter(({ is_draining }) => !is_draining)
-  const home = isSettled(volume) ? volume : await settle(deps, volume, roomiestFor(takers, { ...NO_NEEDS, needs_caps }))
+  const home = hasHome(volume)
+    ? volume
+    : await assignHome(deps, volume, pickWorker(takers, { ...NO_NEEDS, needs_caps }))
   const homes = home.home_worker_id === null ? [] : [home.home_worker_id]
-  return roomiestFor(live, { homes, needs_shared: home.is_shared, needs_caps }).id
+  return pickWorker(live, { homes, needs_shared: home.is_shared, needs_caps }).id
 }
 
 const NO_NEEDS: VolumeNeeds = { homes: [], needs_shared: false, needs_caps: false }
 
-function isSettled({ home_worker_id, is_shared }: volumes.VolumeHome): boolean {
+function hasHome({ home_worker_id, is_shared }: volumes.VolumeHome): boolean {
   return is_shared || home_worker_id !== null
 }
 
 /** Of the workers that can hold a volume, the one with the most memory left. */
-function roomiestFor(live: readonly workers.WorkerRow[], needs: VolumeNeeds): workers.WorkerRow {
+function pickWorker(live: readonly workers.WorkerRow[], needs: VolumeNeeds): workers.WorkerRow {
   const [best] = live
     .filter((worker) => canReachVolumes(worker, needs))
     .toSorted((a, b) => b.memory_mib - b.used_memory_mib - (a.memory_mib - a.used_memory_mib))
@@ -68,7 +70,7 @@ function roomiestFor(live: readonly workers.WorkerRow[], needs: VolumeNeeds): wo
 }
 
 /** Whoever is first gives a volume its home. */
-async function settle(
+async function assignHome(
   deps: VolumeFilesDeps,
   volume: volumes.PlacedVolume,
   worker: workers.WorkerRow,
@@ -80,7 +82,10 @@ async function settle(
   return settled
 }
 
-const WORDS = { late: 'the worker of this volume did not answer', full: 'too many streams are being opened' } as const
+const STREAM_MESSAGES = {
+  late: 'the worker of this volume did not answer',
+  full: 'too many streams are being opened',
+} as const
 
 function leaving(): Problem {
   return new Problem('invalid_state_transition', {

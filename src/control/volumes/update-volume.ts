@@ -1,13 +1,13 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { requireMatch, tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { VolumeId } from '../../domain/ids.ts'
 import { renderVolume, type Volume } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { ControlDeps } from '../deps.ts'
-import { tell } from '../events/tell.ts'
-import { requireCap } from './volume-caps.ts'
+import { recordEvent } from '../events/tell.ts'
+import { requireEnforceableCap } from './volume-caps.ts'
 import { volumeTopics } from './volume-topics.ts'
 
 export type VolumeChange = {
@@ -22,7 +22,7 @@ export type VolumeChange = {
  * Changes the cap or the labels of a volume; its worker puts a new cap in force at once. Repeating it changes nothing more.
  * Throws `sandbox_not_found` (the contract's code for a volume that is not there, see openapi.json), `host_volume_stays`
  * for a cap on the host volume, `invalid_state_transition` for one that is being deleted, `precondition_failed`, and what
- * `requireCap` throws.
+ * `requireEnforceableCap` throws.
  */
 export async function updateVolume(
   deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake'>,
@@ -37,7 +37,7 @@ export async function updateVolume(
     throw new Problem('host_volume_stays', { message: 'the host volume cannot have a cap' })
   }
   const { capacity_gib } = change
-  if (typeof capacity_gib === 'number') await requireCap(deps, org_id, { capacity_gib, home: before })
+  if (typeof capacity_gib === 'number') await requireEnforceableCap(deps, org_id, { capacity_gib, home: before })
   const changed = await deps.db.transaction(org_id, (tx) => write(deps, { tx, caller, id }, change))
   deps.wake.publish(volumeTopics(changed))
   return changed.volume
@@ -51,7 +51,7 @@ async function write(
   const { org_id, actor } = caller
   const locked = await volumes.lock(tx, org_id, id)
   if (locked === null) throw new Problem('sandbox_not_found')
-  requireMatch(change.ifMatch ?? null, tagOf(renderVolume(locked)))
+  requireMatch(change.ifMatch ?? null, etagOf(renderVolume(locked)))
   if (locked.status !== 'active') {
     const details = { field: 'status', seen: locked.status, accepted: ['active'] }
     throw new Problem('invalid_state_transition', { details })
@@ -66,7 +66,7 @@ async function write(
   if (to.capacity_gib === from.capacity_gib && areEqual(to.labels, from.labels)) return { ...home, volume: old }
   const volume = await volumes.update(tx, id, { ...to, updated_at: deps.clock.now() })
   const payload = { volume_id: id, ...(old.name === null ? {} : { name: old.name }), to, from }
-  await tell(deps, tx, { org_id, actor, event_type: 'volume_updated', payload })
+  await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_updated', payload })
   return { ...home, volume }
 }
 

@@ -11,7 +11,7 @@ import type { ControlDeps } from '../deps.ts'
  * limit, or when no worker that the volume can lie on says that it enforces caps. `unavailable` before the first worker has
  * said how it keeps volumes.
  */
-export async function requireCap(
+export async function requireEnforceableCap(
   deps: Pick<ControlDeps, 'db'>,
   org: OrgId,
   cap: { readonly capacity_gib: number; readonly home: VolumeHome },

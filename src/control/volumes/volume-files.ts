@@ -4,27 +4,31 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import type { TypedEvent } from '../../domain/events/event-types.ts'
 import { Problem } from '../../domain/problem.ts'
 import { parseVolumePath } from '../../domain/volumes/volume-path.ts'
-import { openVolume, type OpenVolume, type VolumeFilesDeps } from './open-volume.ts'
+import { openVolumeFiles, type OpenVolumeFiles, type VolumeFilesDeps } from './open-volume.ts'
 import type { VolumeRef } from './read-volumes.ts'
-import { tell } from '../events/tell.ts'
+import { recordEvent } from '../events/tell.ts'
 
 /**
- * The file operations on a volume. Each throws what `openVolume` does, and for the file itself `invalid_volume_path`,
+ * The file operations on a volume. Each throws what `openVolumeFiles` does, and for the file itself `invalid_volume_path`,
  * `volume_file_not_found`, `volume_file_conflict` and `quota_exceeded`. A change is answered once its event is written.
  * `signal` is aborted when the client leaves.
  */
-export type FileAsk = { readonly ref: VolumeRef; readonly path: string; readonly signal: AbortSignal }
+export type FileRequest = { readonly ref: VolumeRef; readonly path: string; readonly signal: AbortSignal }
 
 /** What lies in a folder, sorted by path. */
-export function listVolumeFiles(deps: VolumeFilesDeps, caller: Caller, ask: FileAsk): Promise<readonly VolumeFile[]> {
+export function listVolumeFiles(
+  deps: VolumeFilesDeps,
+  caller: Caller,
+  ask: FileRequest,
+): Promise<readonly VolumeFile[]> {
   return withFiles(deps, caller, ask, ({ files }) => files.list(ask.path))
 }
 
-export function statVolumeFile(deps: VolumeFilesDeps, caller: Caller, ask: FileAsk): Promise<VolumeFile> {
+export function statVolumeFile(deps: VolumeFilesDeps, caller: Caller, ask: FileRequest): Promise<VolumeFile> {
   return withFiles(deps, caller, ask, ({ files }) => files.stat(ask.path))
 }
 
-export function volumeFileExists(deps: VolumeFilesDeps, caller: Caller, ask: FileAsk): Promise<boolean> {
+export function volumeFileExists(deps: VolumeFilesDeps, caller: Caller, ask: FileRequest): Promise<boolean> {
   return withFiles(deps, caller, ask, ({ files }) => files.exists(ask.path))
 }
 
@@ -32,7 +36,7 @@ export function volumeFileExists(deps: VolumeFilesDeps, caller: Caller, ask: Fil
 export function readVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileAsk,
+  ask: FileRequest,
 ): Promise<{ readonly sizeBytes: number; readonly content: Readable }> {
   return withFiles(deps, caller, ask, ({ files }) => files.read(ask.path))
 }
@@ -41,20 +45,20 @@ export function readVolumeFile(
 export function writeVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileAsk & { readonly content: Readable },
+  ask: FileRequest & { readonly content: Readable },
 ): Promise<void> {
   return withFiles(deps, caller, ask, async ({ volume, files }) => {
     const { sizeBytes } = await files.write(ask.path, ask.content)
     const payload = { volume_id: volume.id, path: shown(ask.path), size_bytes: sizeBytes }
-    await note(deps, caller, { event_type: 'volume_file_written', payload })
+    await recordFileEvent(deps, caller, { event_type: 'volume_file_written', payload })
   })
 }
 
-export function makeVolumeFolder(deps: VolumeFilesDeps, caller: Caller, ask: FileAsk): Promise<void> {
+export function createVolumeFolder(deps: VolumeFilesDeps, caller: Caller, ask: FileRequest): Promise<void> {
   return withFiles(deps, caller, ask, async ({ volume, files }) => {
     await files.mkdir(ask.path)
     const payload = { volume_id: volume.id, path: shown(ask.path) }
-    await note(deps, caller, { event_type: 'volume_folder_made', payload })
+    await recordFileEvent(deps, caller, { event_type: 'volume_folder_made', payload })
   })
 }
 
@@ -62,12 +66,12 @@ export function makeVolumeFolder(deps: VolumeFilesDeps, caller: Caller, ask: Fil
 export function copyVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileAsk & { readonly from: string },
+  ask: FileRequest & { readonly from: string },
 ): Promise<void> {
   return withFiles(deps, caller, ask, async ({ volume, files }) => {
     await files.copy(ask.from, ask.path)
     const payload = { volume_id: volume.id, path: shown(ask.path), from: shown(ask.from) }
-    await note(deps, caller, { event_type: 'volume_file_copied', payload })
+    await recordFileEvent(deps, caller, { event_type: 'volume_file_copied', payload })
   })
 }
 
@@ -75,35 +79,35 @@ export function copyVolumeFile(
 export function renameVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileAsk & { readonly from: string },
+  ask: FileRequest & { readonly from: string },
 ): Promise<void> {
   return withFiles(deps, caller, ask, async ({ volume, files }) => {
     await files.rename(ask.from, ask.path)
     const payload = { volume_id: volume.id, path: shown(ask.path), from: shown(ask.from) }
-    await note(deps, caller, { event_type: 'volume_file_renamed', payload })
+    await recordFileEvent(deps, caller, { event_type: 'volume_file_renamed', payload })
   })
 }
 
 export function removeVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileAsk & { readonly isRecursive: boolean },
+  ask: FileRequest & { readonly isRecursive: boolean },
 ): Promise<void> {
   const { isRecursive } = ask
   return withFiles(deps, caller, ask, async ({ volume, files }) => {
     await files.remove(ask.path, { isRecursive })
     const payload = { volume_id: volume.id, path: shown(ask.path), is_recursive: isRecursive }
-    await note(deps, caller, { event_type: 'volume_file_removed', payload })
+    await recordFileEvent(deps, caller, { event_type: 'volume_file_removed', payload })
   })
 }
 
 async function withFiles<T>(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileAsk,
-  work: (open: OpenVolume) => Promise<T>,
+  ask: FileRequest,
+  work: (open: OpenVolumeFiles) => Promise<T>,
 ): Promise<T> {
-  const open = await openVolume(deps, caller, ask)
+  const open = await openVolumeFiles(deps, caller, ask)
   try {
     return await work(open)
   } catch (error) {
@@ -128,6 +132,6 @@ function shown(path: string): string {
   return 'names' in parsed ? `/${parsed.names.join('/')}` : path
 }
 
-async function note(deps: VolumeFilesDeps, { org_id, actor }: Caller, told: TypedEvent): Promise<void> {
-  await deps.db.asOrg(org_id, (q) => tell(deps, q, { org_id, actor, ...told }))
+async function recordFileEvent(deps: VolumeFilesDeps, { org_id, actor }: Caller, told: TypedEvent): Promise<void> {
+  await deps.db.asOrg(org_id, (q) => recordEvent(deps, q, { org_id, actor, ...told }))
 }

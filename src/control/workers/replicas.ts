@@ -7,7 +7,7 @@ import type { Log } from '../../lib/log.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as replicas from '../../store/workers/replicas.ts'
 import type { Notifications } from '../../store/postgres/wake.ts'
-import { lookWhenWoken } from '../requests/look-when-woken.ts'
+import { runOnNotification } from '../requests/look-when-woken.ts'
 
 export type ReplicasDeps = {
   readonly db: Database
@@ -102,7 +102,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
           log.warn({ error }, 'this replica could not say that it lives; it is tried again')
         }
       }
-      await lookWhenWoken({ clock, wake, topic: REPLICA_JOINED_TOPIC, everyMs: RENEW_EVERY_MS }, renewAgain, signal)
+      await runOnNotification({ clock, wake, topic: REPLICA_JOINED_TOPIC, everyMs: RENEW_EVERY_MS }, renewAgain, signal)
       const last = own
       if (last === null) return
       try {

@@ -21,11 +21,11 @@ import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { ControlDeps } from '../deps.ts'
-import { registryAuthOf, type FoundCredentials } from '../orgs/registry-auth.ts'
+import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.ts'
 import { answerVolumes, NO_VOLUMES_VERSION, recordVolumes, volumesOfRuns } from './sync-volumes.ts'
-import { transitionEach } from '../sandboxes/transition-each.ts'
-import { SYSTEM, type Transition } from '../sandboxes/transition.ts'
-import { REAP_TOPIC } from '../volumes/volume-topics.ts'
+import { transitionAll } from '../sandboxes/transition-each.ts'
+import { SYSTEM_ACTOR, type Transition } from '../sandboxes/transition.ts'
+import { REAP_VOLUMES_TOPIC } from '../volumes/volume-topics.ts'
 
 type SyncDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings' | 'takePlain'>
 
@@ -46,13 +46,13 @@ export async function recordReport(
   const taken =
     report.volumes === null ? await deps.takePlain(report) : await recordReportWithVolumes(deps, worker, report)
   if (taken === null) return null
-  deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.has_emptied ? [REAP_TOPIC] : [])])
+  deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.has_emptied ? [REAP_VOLUMES_TOPIC] : [])])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))
   const moves = taken.open.flatMap((run) => {
     const move = transitionOf(run, seen.get(run.run_id))
     return move === null ? [] : [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move }]
   })
-  await transitionEach(deps, moves)
+  await transitionAll(deps, moves)
   const { draining_since, drain_deadline_at } = taken
   const told = draining_since === null ? {} : { drain: { deadline_at: drain_deadline_at?.toISOString() ?? null } }
   return { ...taken, told, hasMoved: moves.length > 0 || taken.has_emptied }
@@ -114,20 +114,20 @@ function transitionOf(run: runs.WorkerRun, seen: ObservedRun | undefined): Move 
     )
   }
   if (seen.phase === 'running' && run.status === 'starting') {
-    return { event: 'worker_running', facts: seen.facts ?? {}, cause: { actor: SYSTEM, code: 'worker_report' } }
+    return { event: 'worker_running', facts: seen.facts ?? {}, cause: { actor: SYSTEM_ACTOR, code: 'worker_report' } }
   }
   if (seen.is_idle_expired === true && run.status === 'running') {
-    return { event: 'stop_requested', cause: { actor: SYSTEM, code: 'idle_timeout' } }
+    return { event: 'stop_requested', cause: { actor: SYSTEM_ACTOR, code: 'idle_timeout' } }
   }
   return null
 }
 
 function endTransitionOf(run: runs.WorkerRun, outcome: RunOutcome): Move {
   if (run.status === 'stopping') {
-    return { event: 'worker_stopped', outcome, cause: { actor: SYSTEM, code: run.stop_cause ?? 'worker_report' } }
+    return { event: 'worker_stopped', outcome, cause: { actor: SYSTEM_ACTOR, code: run.stop_cause ?? 'worker_report' } }
   }
   const { event, message } = transitionOfOutcome(outcome)
-  return { event, outcome, cause: { actor: SYSTEM, code: 'workload_ended', message } }
+  return { event, outcome, cause: { actor: SYSTEM_ACTOR, code: 'workload_ended', message } }
 }
 
 /** The whole of what is wanted of a worker now. What it holds already by version is not sent again. */
@@ -151,7 +151,7 @@ export async function makeAnswer(
     const found = await runs.ordersOf(q, worker)
     return [found, await volumesOfRuns(q, worker, found)]
   })
-  const found: FoundCredentials = new Map()
+  const found: CredentialLookups = new Map()
   const wanted = await Promise.all(
     orders.map((order) => desiredRunOf(deps, order, { volumes: mounted.get(order.run_id) ?? [], found })),
   )
@@ -199,7 +199,7 @@ function desiredStatusOf(run: { readonly status: runs.WorkerRun['status'] }): De
 async function desiredRunOf(
   deps: SyncDeps,
   order: runs.RunOrder,
-  { volumes, found }: { readonly volumes: readonly RunVolume[]; readonly found: FoundCredentials },
+  { volumes, found }: { readonly volumes: readonly RunVolume[]; readonly found: CredentialLookups },
 ): Promise<DesiredRun> {
   return {
     run_id: order.run_id,
@@ -220,10 +220,10 @@ async function desiredRunOf(
 async function registryAuthOrNull(
   deps: SyncDeps,
   order: runs.RunOrder,
-  found: FoundCredentials,
+  found: CredentialLookups,
 ): Promise<DesiredRun['registry_auth']> {
   try {
-    return await registryAuthOf(deps, order, found)
+    return await findRegistryAuth(deps, order, found)
   } catch (error) {
     if (isUnavailable(error)) throw error
     deps.log.error({ error, sandbox_id: order.sandbox_id }, 'a registry credential could not be opened')

@@ -44,7 +44,7 @@ export function hashSecret(text: string): Buffer {
 }
 
 /** The same in base64: a third of the time, for what every request does (0.3 µs, 2026-11). */
-export function hashSecretText(text: string): string {
+export function hashSecretBase64(text: string): string {
   return hash('sha256', text, 'base64')
 }
 

@@ -34,7 +34,7 @@ export type Caller = {
 }
 
 /** For whom a use case acts: the organization, and who its events name. A `CallWorker` is one. */
-export type Acting = Pick<Caller, 'org_id' | 'actor'>
+export type OrgActor = Pick<Caller, 'org_id' | 'actor'>
 
 /** Who caused an event; the shapes of service description 2.4 and openapi.json's EventActor. */
 export type Actor =
@@ -44,4 +44,4 @@ export type Actor =
   | { readonly kind: 'ssh_key'; readonly key_id: string; readonly fingerprint: string; readonly label: string | null }
 
 /** Who uses the `sandyard` command: whoever may read the installation's data folder. */
-export const OPERATOR: Actor = { kind: 'system', code: 'operator', label: 'the sandyard command' }
+export const OPERATOR_ACTOR: Actor = { kind: 'system', code: 'operator', label: 'the sandyard command' }

@@ -10,7 +10,7 @@ const EMAIL =
   /^([a-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*)@[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*$/
 
 /** An address in the one spelling that people are known by (lower case), or null for what is none. */
-export function readEmail(text: string): string | null {
+export function parseEmail(text: string): string | null {
   const email = text.toLowerCase()
   const local = EMAIL.exec(email)?.[1]
   return local !== undefined && local.length <= LOCAL_MAX_CHARS && email.length <= EMAIL_MAX_CHARS ? email : null

@@ -1,6 +1,6 @@
 /** Plans as data: what the organizations on one may have, and what their use costs. */
 import { INT32_MAX, INT53_MAX } from './limits.ts'
-import { METRIC_FACTS, METRICS, type PriceTable } from '../usage/pricing.ts'
+import { METRIC_DEFINITIONS, METRICS, type PriceTable } from '../usage/pricing.ts'
 import { isLimitName, LIMIT_RULE, LIMITS, type LimitName } from './quota.ts'
 import { describeSeen, type Refusal } from '../spec/refusal.ts'
 
@@ -20,7 +20,7 @@ export function isPlanName(text: string): boolean {
   return text.length <= PLAN_NAME_MAX_CHARS && PLAN_NAME_SHAPE.test(text)
 }
 
-export const PRICES: readonly (keyof PriceTable)[] = METRICS.map((metric) => METRIC_FACTS[metric].price)
+export const PRICES: readonly (keyof PriceTable)[] = METRICS.map((metric) => METRIC_DEFINITIONS[metric].price)
 
 /** The terms of a plan from JSON, or why it is none: an unknown name or a wrong value, by its field. */
 export function parsePlanTerms(json: unknown): { readonly terms: PlanTerms } | { readonly refusal: Refusal } {

@@ -1,5 +1,5 @@
 import { Problem, PROBLEMS } from '../problem.ts'
-import { LIMITS, POOLS, type QuotaRefusal } from './quota.ts'
+import { LIMITS, INCLUDED_HOURS, type QuotaRefusal } from './quota.ts'
 
 /** The most decimals of an amount that a sentence shows; `details` has all. */
 const SHOWN_DECIMALS = 2
@@ -20,7 +20,7 @@ export function quotaProblem(refusal: QuotaRefusal, slug: string): Problem {
 function sentenceOf({ limit, max, current, requested }: QuotaRefusal): string {
   if (limit === 'is_suspended') return 'it may start nothing'
   const allowed = `${limit} is ${String(max)} ${LIMITS[limit].unit}`
-  const isPool = POOLS.some((pool) => pool === limit)
+  const isPool = INCLUDED_HOURS.some((pool) => pool === limit)
   if (isPool) return `${allowed} a month and ${shown(current)} are used; it is full again with the next UTC month`
   if (current === null) return `${allowed} and ${shown(requested)} were asked for`
   return `${allowed}, ${shown(current)} are there and ${shown(requested)} more was asked for`

@@ -1,6 +1,6 @@
 /**
  * What an organization may have: the names of its limits, and whether a create or a start stays within them. A limit
- * that is null is unlimited. Source: openapi.json, `QuotaUsage` and `PoolUsage`.
+ * that is null is unlimited. Source: openapi.json, `QuotaReport` and `PoolUsage`.
  */
 import { INT32_MAX } from './limits.ts'
 
@@ -35,48 +35,52 @@ export function isLimitName(text: string): text is LimitName {
 }
 
 /** The pools that are walls when the plan has no prices: nothing could be charged for what goes beyond them. */
-export const POOLS = ['included_vcpu_hours', 'included_memory_gib_hours'] as const
-export type PoolName = (typeof POOLS)[number]
+export const INCLUDED_HOURS = ['included_vcpu_hours', 'included_memory_gib_hours'] as const
+export type IncludedHoursName = (typeof INCLUDED_HOURS)[number]
 
 /** What runs took in the current UTC month: units times milliseconds, whole numbers. */
-export type PoolUse = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint }
+export type ComputeUse = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint }
 
 const HOUR_MS = 3_600_000n
 const MIB_PER_GIB = 1024n
 
 /** One included hour of a pool in the unit that its use is kept in. */
-const HOUR_OF_POOL: Record<PoolName, bigint> = {
+const UNITS_PER_HOUR: Record<IncludedHoursName, bigint> = {
   included_vcpu_hours: HOUR_MS,
   included_memory_gib_hours: HOUR_MS * MIB_PER_GIB,
 }
 
 /** What of a pool is used, in its own unit. */
-export function usedOf(pool: PoolName, use: PoolUse): bigint {
+export function usedUnits(pool: IncludedHoursName, use: ComputeUse): bigint {
   return pool === 'included_vcpu_hours' ? use.vcpu_ms : use.memory_mib_ms
 }
 
 /** What of a pool is used, in hours; exact to what a double holds. */
-export function hoursUsed(pool: PoolName, use: PoolUse): number {
-  return Number(usedOf(pool, use)) / Number(HOUR_OF_POOL[pool])
+export function hoursUsed(pool: IncludedHoursName, use: ComputeUse): number {
+  return Number(usedUnits(pool, use)) / Number(UNITS_PER_HOUR[pool])
 }
 
-export type Pools = Pick<Limits, PoolName> & { readonly hard_cap: boolean }
+export type IncludedHours = Pick<Limits, IncludedHoursName> & { readonly hard_cap: boolean }
 
 /** What is left of a pool that is a wall, in its own unit and never below zero; null when it is no wall. */
-export function leftOf(pool: PoolName, { hard_cap, ...included }: Pools, use: PoolUse): bigint | null {
+export function remainingUnits(
+  pool: IncludedHoursName,
+  { hard_cap, ...included }: IncludedHours,
+  use: ComputeUse,
+): bigint | null {
   const hours = included[pool]
   if (!hard_cap || hours === null) return null
-  const left = BigInt(hours) * HOUR_OF_POOL[pool] - usedOf(pool, use)
+  const left = BigInt(hours) * UNITS_PER_HOUR[pool] - usedUnits(pool, use)
   return left > 0n ? left : 0n
 }
 
 /** The walls that are used up. */
-export function exhaustedPools(pools: Pools, use: PoolUse): readonly PoolName[] {
-  return POOLS.filter((pool) => leftOf(pool, pools, use) === 0n)
+export function exhaustedHours(pools: IncludedHours, use: ComputeUse): readonly IncludedHoursName[] {
+  return INCLUDED_HOURS.filter((pool) => remainingUnits(pool, pools, use) === 0n)
 }
 
 /** Where an organization stands at the moment of a decision. */
-export type QuotaStanding = PoolUse &
+export type QuotaUsage = ComputeUse &
   Limits & {
     readonly is_suspended: boolean
     readonly hard_cap: boolean
@@ -86,7 +90,7 @@ export type QuotaStanding = PoolUse &
   }
 
 /** What a create or a start asks for. */
-export type Asked = {
+export type QuotaRequest = {
   readonly creates: boolean
   readonly starts: boolean
   readonly ephemeral: boolean
@@ -112,13 +116,13 @@ export type QuotaRefusal = {
 }
 
 /** Whether something fits: null when it does. */
-function judge(standing: QuotaStanding, asked: Asked): QuotaRefusal | null {
+function judge(standing: QuotaUsage, asked: QuotaRequest): QuotaRefusal | null {
   if (asked.starts && standing.is_suspended) return { limit: 'is_suspended', max: 0, current: null, requested: 1 }
-  return refuseBySize(standing, asked) ?? refuseByCount(standing, asked) ?? refuseByPool(standing, asked)
+  return refuseBySize(standing, asked) ?? refuseByCount(standing, asked) ?? refuseByHours(standing, asked)
 }
 
 /** Where the organization stands once something that fits was let in. */
-function withAdmitted(standing: QuotaStanding, asked: Asked): QuotaStanding {
+function withAdmitted(standing: QuotaUsage, asked: QuotaRequest): QuotaUsage {
   return {
     ...standing,
     total_sandboxes: standing.total_sandboxes + Number(asked.creates),
@@ -128,10 +132,10 @@ function withAdmitted(standing: QuotaStanding, asked: Asked): QuotaStanding {
 }
 
 /** Which of them fit beside each other, in their order, and why the others don't. */
-export function divideByFit<Item>(
-  from: QuotaStanding,
+export function splitByQuota<Item>(
+  from: QuotaUsage,
   items: readonly Item[],
-  askedBy: (item: Item) => Asked,
+  askedBy: (item: Item) => QuotaRequest,
 ): { readonly fitting: readonly Item[]; readonly refused: ReadonlyMap<Item, QuotaRefusal> } {
   let standing = from
   const fitting: Item[] = []
@@ -149,7 +153,7 @@ export function divideByFit<Item>(
 }
 
 /** The limit of one sandbox that a spec exceeds, or null. */
-export function refuseBySize(limits: Limits, asked: Omit<Asked, 'creates' | 'starts' | 'ephemeral'>) {
+export function refuseBySize(limits: Limits, asked: Omit<QuotaRequest, 'creates' | 'starts' | 'ephemeral'>) {
   const { vcpus, memory_mib, disk_size_mib, max_duration_secs } = asked
   return (
     refuseAbove('max_vcpus_per_sandbox', limits, vcpus) ??
@@ -164,7 +168,7 @@ function refuseAbove(limit: LimitName, limits: Limits, requested: number): Quota
   return max !== null && requested > max ? { limit, max, current: null, requested } : null
 }
 
-function refuseByCount(standing: QuotaStanding, asked: Asked): QuotaRefusal | null {
+function refuseByCount(standing: QuotaUsage, asked: QuotaRequest): QuotaRefusal | null {
   const total = asked.creates ? refuseOneMore('max_sandboxes', standing, standing.total_sandboxes) : null
   if (total !== null || !asked.starts) return total
   return asked.ephemeral
@@ -177,8 +181,8 @@ function refuseOneMore(limit: LimitName, limits: Limits, current: number): Quota
   return max !== null && current >= max ? { limit, max, current, requested: 1 } : null
 }
 
-function refuseByPool(standing: QuotaStanding, asked: Asked): QuotaRefusal | null {
-  const [limit] = asked.starts ? exhaustedPools(standing, standing) : []
+function refuseByHours(standing: QuotaUsage, asked: QuotaRequest): QuotaRefusal | null {
+  const [limit] = asked.starts ? exhaustedHours(standing, standing) : []
   if (limit === undefined) return null
   return { limit, max: standing[limit] ?? 0, current: hoursUsed(limit, standing), requested: null }
 }

@@ -8,7 +8,7 @@ export type IfMatch = readonly string[] | '*'
 const TAG_CHARS = 22
 
 /** The strong validator of a representation (RFC 9110, 8.8.3), quotes included: equal texts have equal tags, others differ. */
-export function tagOf(representation: string): string {
+export function etagOf(representation: string): string {
   return `"${hash('sha256', representation, 'base64url').slice(0, TAG_CHARS)}"`
 }
 
@@ -16,14 +16,14 @@ export function tagOf(representation: string): string {
 const ENTITY_TAG = /^(?:W\/)?"[\x21\x23-\x7e\x80-\xff]*"$/
 
 /** The most tags that a header may list. */
-export const TAGS_MAX = 32
+export const ETAGS_MAX = 32
 
 /** The tags of an `If-Match` or `If-None-Match` header, or null for a text that is neither `*` nor a list of tags. */
-export function parseTags(header: string): IfMatch | null {
+export function parseEtags(header: string): IfMatch | null {
   const text = header.trim()
   if (text === '*') return '*'
   const tags = text.split(',').map((tag) => tag.trim())
-  return tags.length <= TAGS_MAX && tags.every((tag) => ENTITY_TAG.test(tag)) ? tags : null
+  return tags.length <= ETAGS_MAX && tags.every((tag) => ENTITY_TAG.test(tag)) ? tags : null
 }
 
 /** Throws `precondition_failed` unless a demand is met by an object's tag; a weak tag meets none (RFC 9110, 13.1.1). */
@@ -36,6 +36,6 @@ export function requireMatch(demand: IfMatch | null, tag: string): void {
 }
 
 /** Whether what a client has is what it would get: weak tags count here (RFC 9110, 13.1.2). */
-export function isKnown(has: IfMatch, tag: string): boolean {
+export function isNotModified(has: IfMatch, tag: string): boolean {
   return has === '*' || has.some((one) => one.replace(/^W\//, '') === tag)
 }

@@ -7,7 +7,7 @@ export const HOUR_MS = 60 * 60 * 1000
 export const DAY_MS = 24 * HOUR_MS
 
 /** A range as its whole UTC days, and what is left of it before and after them. */
-export type CutRange = {
+export type SplitRange = {
   /** `first` is one of them, `end` is the day after the last; equal when there are none. As `2028-02-29`. */
   readonly days: { readonly first: string; readonly end: string }
   /** At most two, each within one day and shorter than it. */
@@ -16,7 +16,7 @@ export type CutRange = {
 export type DayPart = TimeRange & { readonly day: string }
 
 /** Cuts a range at midnights: days and parts together are the range, without overlap. An empty range gives nothing. */
-export function cutAtMidnights({ since, until }: TimeRange): CutRange {
+export function splitAtMidnights({ since, until }: TimeRange): SplitRange {
   const first = isMidnight(since) ? since : startOfNextDay(since)
   const end = startOfDay(until)
   if (since >= until) return { days: noDays(since), parts: [] }
@@ -28,11 +28,11 @@ export function cutAtMidnights({ since, until }: TimeRange): CutRange {
 
 /** The UTC days that a range touches, in order. */
 export function daysOf({ since, until }: TimeRange): readonly string[] {
-  return cutAtDays({ since, until }).map((piece) => dayOf(piece.since))
+  return splitIntoDays({ since, until }).map((piece) => dayOf(piece.since))
 }
 
 /** A range as its pieces of one UTC day each, in order. */
-export function cutAtDays({ since, until }: TimeRange): readonly TimeRange[] {
+export function splitIntoDays({ since, until }: TimeRange): readonly TimeRange[] {
   const pieces: TimeRange[] = []
   for (let from = since; from < until;) {
     const next = startOfNextDay(from)
@@ -96,7 +96,7 @@ function isMidnight(at: Date): boolean {
   return at.getTime() % DAY_MS === 0
 }
 
-function noDays(at: Date): CutRange['days'] {
+function noDays(at: Date): SplitRange['days'] {
   return { first: dayOf(at), end: dayOf(at) }
 }
 

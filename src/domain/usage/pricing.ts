@@ -28,9 +28,9 @@ export type Allowances = {
 }
 
 /** What an organization pays by; without prices it pays nothing. */
-export type Terms = Allowances & { readonly prices: PriceTable | null }
+export type BillingTerms = Allowances & { readonly prices: PriceTable | null }
 
-type MetricFacts = {
+type MetricDefinition = {
   readonly name: string
   readonly unit: string
   /** How much of the metered quantity one of the unit is. */
@@ -45,7 +45,7 @@ const MIB_PER_GIB = 1024n
 const BYTES_PER_GIB = 1024n ** 3n
 
 /** How each metric is called, counted and priced. */
-export const METRIC_FACTS: Readonly<Record<Metric, MetricFacts>> = {
+export const METRIC_DEFINITIONS: Readonly<Record<Metric, MetricDefinition>> = {
   vcpu: {
     name: 'vCPU',
     unit: 'vCPU-hours',
@@ -77,8 +77,8 @@ export const METRIC_FACTS: Readonly<Record<Metric, MetricFacts>> = {
 }
 
 /** A metered quantity in the metric's unit, for display. */
-export function inUnits(metric: Metric, quantity: bigint): number {
-  return divideForDisplay(quantity, METRIC_FACTS[metric].perUnit)
+export function toBillingUnits(metric: Metric, quantity: bigint): number {
+  return divideForDisplay(quantity, METRIC_DEFINITIONS[metric].perUnit)
 }
 
 /** What was metered of one metric in a calendar month. */
@@ -88,8 +88,8 @@ export type MonthQuantity = { readonly month: Month; readonly quantity: bigint }
  * What a metric costs in whole cents: of each month what goes beyond its allowance, times the price, rounded half up
  * once. Nothing without prices.
  */
-export function amountCents(metric: Metric, months: readonly MonthQuantity[], terms: Terms): bigint {
-  const { perUnit, price, included } = METRIC_FACTS[metric]
+export function amountCents(metric: Metric, months: readonly MonthQuantity[], terms: BillingTerms): bigint {
+  const { perUnit, price, included } = METRIC_DEFINITIONS[metric]
   const microcents = BigInt(terms.prices?.[price] ?? 0)
   const billable = months.reduce((sum, { month, quantity }) => {
     const beyond = quantity - BigInt(included(terms, month)) * perUnit

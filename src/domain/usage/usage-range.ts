@@ -5,15 +5,15 @@ import { describeSeen, type Refusal } from '../spec/refusal.ts'
 export const USAGE_RANGE_MAX_DAYS = 366
 
 /** The range that a report is asked for; null where nothing was said. */
-export type AskedRange = { readonly since: Date | null; readonly until: Date | null }
+export type RequestedRange = { readonly since: Date | null; readonly until: Date | null }
 
 /**
  * The range of a report, or why there is none. Without `until` it reaches to the end of the current UTC month when
  * `since` is not given either (nothing is metered of the time to come), else to now; without `since` it starts with the
  * month that `until` closes.
  */
-export function chooseUsageRange(
-  { since, until }: AskedRange,
+export function resolveUsageRange(
+  { since, until }: RequestedRange,
   now: Date,
 ): { readonly kind: 'range'; readonly range: TimeRange } | { readonly kind: 'refused'; readonly refusal: Refusal } {
   const end = until ?? (since === null ? startOfNextMonth(now) : now)

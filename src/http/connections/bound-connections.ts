@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
-import { makePlaces } from '../../control/streams/places.ts'
+import { makeConcurrencyLimit } from '../../control/streams/places.ts'
 import { rateLimitAddress } from '../../lib/remote-address.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from '../server/problem-reply.ts'
@@ -27,7 +27,7 @@ type SendProgress = { readonly sentBytes: number; readonly stalledChecks: number
 export function limitConnections(app: FastifyInstance, limits: ConnectionLimits, uuids: Uuids): void {
   const capacity = { name: 'connections', variable: 'SANDYARD_CONNECTION_CAPACITY', max: limits.capacity }
   const perAddress = { name: 'connections_per_address', variable: 'SANDYARD_CONNECTIONS_PER_ADDRESS', max: limits.perAddress } // prettier-ignore
-  const connectionCounts = makePlaces<string>(
+  const connectionCounts = makeConcurrencyLimit<string>(
     [
       { ...perAddress, keyOf: (address) => address },
       { ...capacity, keyOf: () => 'all' },
@@ -37,7 +37,7 @@ export function limitConnections(app: FastifyInstance, limits: ConnectionLimits,
   const open = new Map<Socket, SendProgress>()
   app.server.on('connection', (socket: Socket) => {
     try {
-      socket.once('close', connectionCounts.take(rateLimitAddress(socket.remoteAddress)))
+      socket.once('close', connectionCounts.acquire(rateLimitAddress(socket.remoteAddress)))
     } catch (error) {
       socket.write(formatRawReply(renderProblem(problemOf(error, 0), uuids.next())))
       socket.destroySoon()

@@ -2,7 +2,7 @@ import { OPERATIONS } from '../../contract/operations.ts'
 import type { ACCOUNT_OPERATIONS } from '../../contract/orgs/account-operations.ts'
 import type { PageInput } from '../../control/requests/page.ts'
 import { SCOPES } from '../../domain/orgs/caller.ts'
-import { tagOf } from '../../domain/requests/etag.ts'
+import { etagOf } from '../../domain/requests/etag.ts'
 import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
 import { PAGE_DEFAULT } from '../../domain/orgs/limits.ts'
 import { parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
@@ -23,7 +23,7 @@ export function makeAccountHandlers(useCases: UseCases, handler: HandlerFactory)
       const { name, scopes = SCOPES } = body
       const expires_at = parseInstant(body.expires_at ?? undefined)
       const { key, ...shown } = await useCases.createApiKey(caller, { name, scopes, expires_at, once })
-      return { json: JSON.stringify({ ...shown, key }), tag: tagOf(JSON.stringify(shown)) }
+      return { json: JSON.stringify({ ...shown, key }), tag: etagOf(JSON.stringify(shown)) }
     }),
     get_api_key: handler(OPERATIONS.get_api_key, async ({ params }, { caller }) =>
       taggedReply(JSON.stringify(await useCases.getApiKey(caller, keyIdOf(params)))),

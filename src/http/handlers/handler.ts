@@ -2,10 +2,10 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Readable } from 'node:stream'
 import type { TSchema } from 'typebox'
 import { NoBody, type Operation, type RequestOf } from '../../contract/operation.ts'
-import type { KeptReply } from '../../control/requests/idempotency.ts'
-import type { Once } from '../../control/requests/once.ts'
+import type { StoredReply } from '../../control/requests/idempotency.ts'
+import type { IdempotentAttempt } from '../../control/requests/once.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
-import { tagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 import { parseQuery } from '../requests/query.ts'
 import type { SchemaCompiler } from '../requests/validate.ts'
@@ -23,7 +23,7 @@ export type AuthenticatedRequest = {
   /** Aborted when the client leaves. A function, because most requests never ask. */
   readonly signal: () => AbortSignal
   /** Of a request under an Idempotency-Key. */
-  readonly once: Once | null
+  readonly once: IdempotentAttempt | null
   /** What the request demands of the object that it changes. */
   readonly ifMatch: IfMatch | null
   /** Says that the request may wait for long from here on. */
@@ -40,7 +40,7 @@ export type EventReply = { readonly events: AsyncIterable<string> }
 export type TaggedReply = { readonly json: string; readonly tag: string }
 
 /** A reply that was given before. */
-export type ReplayedReply = { readonly kept: KeptReply }
+export type ReplayedReply = { readonly kept: StoredReply }
 
 /** An object that comes later: `start` calls `onEnd` once, and answers how to end the wait for it early. */
 export type DeferredReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
@@ -50,7 +50,7 @@ export type HandlerReply = string | TaggedReply | DeferredReply | ByteReply | Ev
 
 /** An object as it is shown, with the tag of that. */
 export function taggedReply(json: string): TaggedReply {
-  return { json, tag: tagOf(json) }
+  return { json, tag: etagOf(json) }
 }
 
 /** One operation ready to serve: checks the request by the operation's schemas, and answers. */

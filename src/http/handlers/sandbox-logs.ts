@@ -4,7 +4,7 @@ import type { RequestOf } from '../../contract/operation.ts'
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { LOG_OPERATIONS } from '../../contract/streams/operations.ts'
 import { DEFAULT_LOG_SOURCES, LAST_EVENT_ID_HEADER } from '../../contract/streams/sandbox-logs.ts'
-import type { LogAsk, LogBatch } from '../../control/streams/read-logs.ts'
+import type { LogRequest, LogBatch } from '../../control/streams/read-logs.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import { LOG_FOLLOW_DEFAULT_SECS } from '../../domain/orgs/limits.ts'
 import { parseInstant, refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
@@ -25,7 +25,7 @@ export function makeSandboxLogHandlers(
 
 type Request = RequestOf<(typeof OPERATIONS)['read_sandbox_logs']>
 
-function parseLogRequest({ params, query }: Request, { headers }: AuthenticatedRequest): Omit<LogAsk, 'signal'> {
+function parseLogRequest({ params, query }: Request, { headers }: AuthenticatedRequest): Omit<LogRequest, 'signal'> {
   const after = parsePosition(headers[LAST_EVENT_ID_HEADER])
   const since = parseInstant(query.since)
   const until = parseInstant(query.until)

@@ -3,7 +3,7 @@ import type { SANDBOX_BY_NAME_OPERATIONS } from '../../contract/sandboxes/operat
 import type { SANDBOX_OPERATIONS } from '../../contract/sandboxes/operations.ts'
 import type { SandboxRef } from '../../control/sandboxes/read-sandboxes.ts'
 import type { StartOptions } from '../../control/sandboxes/start-sandbox.ts'
-import type { BegunWait, WaitFor } from '../../control/sandboxes/wait-for-run.ts'
+import type { PreparedWait, WaitInput } from '../../control/sandboxes/wait-for-run.ts'
 import { asId, type RunId, type SandboxId } from '../../domain/ids.ts'
 import {
   isTerminal,
@@ -133,7 +133,7 @@ function startOptions(
 
 type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }
 
-function parseWait(query: WaitQuery): WaitFor {
+function parseWait(query: WaitQuery): WaitInput {
   const statuses = (query.for ?? 'terminal').split(',')
   const isWanted = (status: SandboxStatus): boolean =>
     statuses.includes(status) || (isTerminal(status) && statuses.includes('terminal'))
@@ -144,7 +144,7 @@ function parseWait(query: WaitQuery): WaitFor {
   }
 }
 
-async function deferWait(useCases: ExplainWaiting, begun: Promise<BegunWait>): Promise<DeferredReply> {
+async function deferWait(useCases: ExplainWaiting, begun: Promise<PreparedWait>): Promise<DeferredReply> {
   const { start } = await begun
   return {
     start: (onEnd) =>

@@ -3,7 +3,7 @@ import { OPERATIONS } from '../../contract/operations.ts'
 import type { VOLUME_FILE_OPERATIONS } from '../../contract/volumes/file-operations.ts'
 import { decodeVolumePath, VOLUME_PATH_HEADER, VOLUME_RECURSIVE_HEADER } from '../../contract/volumes/volume-headers.ts'
 import type { VolumeRef } from '../../control/volumes/read-volumes.ts'
-import type { FileAsk } from '../../control/volumes/volume-files.ts'
+import type { FileRequest } from '../../control/volumes/volume-files.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isUuid } from '../../lib/uuid.ts'
@@ -61,7 +61,7 @@ export function makeVolumeFileHandlers(
 
 type Params = { readonly id: string }
 
-function fileRequest(params: Params, raw: AuthenticatedRequest): FileAsk {
+function fileRequest(params: Params, raw: AuthenticatedRequest): FileRequest {
   return { ref: parseVolumeRef(params), path: parsePathHeader(raw), signal: raw.signal() }
 }
 

@@ -1,11 +1,11 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Operation } from '../../contract/operation.ts'
-import { isKnown, parseTags, requireMatch, TAGS_MAX, type IfMatch } from '../../domain/requests/etag.ts'
+import { isNotModified, parseEtags, requireMatch, ETAGS_MAX, type IfMatch } from '../../domain/requests/etag.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 
 /** Conditional requests: RFC 9110, 13. What a request asks for is looked at or refused, never passed over. */
 
-const TAGS_RULE = `* or at most ${String(TAGS_MAX)} entity tags with commas between them`
+const TAGS_RULE = `* or at most ${String(ETAGS_MAX)} entity tags with commas between them`
 
 /**
  * What a request demands of the object that it changes, or null. Throws `invalid_request` for what is no tag, and for a
@@ -24,7 +24,7 @@ export function isNotModified(operation: Operation, headers: IncomingHttpHeaders
   if (operation.method !== 'GET') return false
   const { 'if-match': demand, 'if-none-match': has } = headers
   if (demand !== undefined) requireMatch(parseTagHeader('if-match', demand), tag)
-  return has !== undefined && isKnown(parseTagHeader('if-none-match', has), tag)
+  return has !== undefined && isNotModified(parseTagHeader('if-none-match', has), tag)
 }
 
 function isTagged({ method, reply }: Operation): boolean {
@@ -32,7 +32,7 @@ function isTagged({ method, reply }: Operation): boolean {
 }
 
 function parseTagHeader(field: string, header: string): IfMatch {
-  const tags = parseTags(header)
+  const tags = parseEtags(header)
   if (tags === null) throw invalidRequest(field, header, TAGS_RULE)
   return tags
 }

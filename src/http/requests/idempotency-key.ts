@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
 import type { FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
-import type { KeptReply, TryEnd } from '../../control/requests/idempotency.ts'
-import { replyLost } from '../../control/requests/once.ts'
-import { CrowdedOut } from '../../control/requests/share-database.ts'
+import type { StoredReply, AttemptEnd } from '../../control/requests/idempotency.ts'
+import { idempotencyReplyLost } from '../../control/requests/once.ts'
+import { OrgQueueFull } from '../../control/requests/share-database.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 import type { HandlerReply, Handler, AuthenticatedRequest } from '../handlers/handler.ts'
@@ -39,7 +39,8 @@ export async function serveIdempotently(
   const claim = await deps.useCases.takeTurn(raw.caller, { key, request_sha256, signal })
   if (claim.kind === 'again') return { kept: claim.reply }
   try {
-    if (claim.once.isRetry && operation.isResumable !== true) throw replyLost('the first try may have been done')
+    if (claim.once.isRetry && operation.isResumable !== true)
+      throw idempotencyReplyLost('the first try may have been done')
     const answer = await handler({ ...raw, once: claim.once })
     // Who left did not wait to the end: the next try waits on, for what this one did.
     const isCut = signal.aborted && operation.isResumable === true
@@ -69,7 +70,7 @@ function hashRequest({ method, url, headers }: FastifyRequest, body: Buffer): Bu
   return createHash('sha256').update(head).update('\n').update(body).digest()
 }
 
-function storedReplyOf(answer: HandlerReply): KeptReply {
+function storedReplyOf(answer: HandlerReply): StoredReply {
   if (typeof answer === 'string') return { status: 200, headers: {}, body: answer }
   if ('json' in answer) return { status: 200, headers: { etag: answer.tag }, body: answer.json }
   throw new Error('an operation that takes an Idempotency-Key must answer JSON')
@@ -78,10 +79,10 @@ function storedReplyOf(answer: HandlerReply): KeptReply {
 type Ended = { readonly deps: IdempotencyDeps; readonly isRetry: boolean; readonly requestId: string }
 
 /** Other 429 and 502 come before anything is done; of a retry, the first try may have done it all the same. */
-function tryEndOfError(error: unknown, { deps, isRetry, requestId }: Ended): TryEnd {
+function tryEndOfError(error: unknown, { deps, isRetry, requestId }: Ended): AttemptEnd {
   const problem = problemOf(error, deps.bodyLimitBytes)
   const { status } = PROBLEMS[problem.code]
-  if (problem.code === 'idempotency_key_in_use' || problem instanceof CrowdedOut) return { kind: 'given_up' }
+  if (problem.code === 'idempotency_key_in_use' || problem instanceof OrgQueueFull) return { kind: 'given_up' }
   if (status === 429 || status === 502) return isRetry ? { kind: 'given_up' } : { kind: 'nothing_done' }
   if (status >= 500) return { kind: 'given_up' }
   return { kind: 'replied', reply: { status, headers: {}, body: renderProblem(problem, requestId).body } }

@@ -1,10 +1,10 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { makePlaces, type Places } from '../../control/streams/places.ts'
+import { makeConcurrencyLimit, type ConcurrencyLimit } from '../../control/streams/places.ts'
 import {
-  makeRequestRates,
+  makeRequestRateLimiter,
   type RateLimits,
-  type RateNote,
-  type RequestRates,
+  type RateStatus,
+  type RequestRateLimiter,
 } from '../../control/requests/request-rates.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
@@ -21,10 +21,10 @@ export type RequestLimitSettings = {
 
 /** Counts requests; see `docs/limits.md`. */
 export type RequestLimits = {
-  readonly rates: RequestRates
-  readonly inFlight: Places<OrgId>
+  readonly rates: RequestRateLimiter
+  readonly inFlight: ConcurrencyLimit<OrgId>
   /** A place for each byte of a JSON body that is on its way or being answered. */
-  readonly bodyBytes: Places<OrgId>
+  readonly bodyBytes: ConcurrencyLimit<OrgId>
 }
 
 /** A body costs as much as another request for each of these bytes: reading 4 MiB takes as long as some hundred requests. */
@@ -38,9 +38,12 @@ export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Cl
   const ofAll = { name: 'body_bytes', variable: 'SANDYARD_BODIES_MIB', max: settings.bodiesMib * MIB }
   const keyOf = (org: OrgId): string => org
   return {
-    rates: makeRequestRates(settings.rates, clock),
-    inFlight: makePlaces([{ ...inFlight, max: settings.orgRequestsInFlight, keyOf }], 'send fewer requests at once'),
-    bodyBytes: makePlaces(
+    rates: makeRequestRateLimiter(settings.rates, clock),
+    inFlight: makeConcurrencyLimit(
+      [{ ...inFlight, max: settings.orgRequestsInFlight, keyOf }],
+      'send fewer requests at once',
+    ),
+    bodyBytes: makeConcurrencyLimit(
       [
         { ...ofOrg, keyOf },
         { ...ofAll, keyOf: () => 'all' },
@@ -64,15 +67,15 @@ export function enforceRequestLimits(
   }: { readonly request: FastifyRequest; readonly reply: FastifyReply; readonly takesJson: boolean },
 ): void {
   const bodyBytes = takesJson ? bodyBytesOf(request) : 0
-  const { note, refusal } = limits.rates.count(caller, 1 + Math.floor(bodyBytes / BYTES_PER_TOKEN))
-  if (note !== null) reply.headers(rateHeaders(note))
+  const { status, refusal } = limits.rates.count(caller, 1 + Math.floor(bodyBytes / BYTES_PER_TOKEN))
+  if (status !== null) reply.headers(rateHeaders(status))
   if (refusal !== null) throw refusal
-  onResponseClose(reply.raw, limits.inFlight.take(caller.org_id)) // the client may have left while its key was looked up
-  if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.take(caller.org_id, bodyBytes))
+  onResponseClose(reply.raw, limits.inFlight.acquire(caller.org_id)) // the client may have left while its key was looked up
+  if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.acquire(caller.org_id, bodyBytes))
 }
 
 /** The three headers of draft-ietf-httpapi-ratelimit-headers-06, which clients' libraries read; `reset` is in seconds from now. */
-export function rateHeaders({ limit, remaining, resetSecs }: RateNote): Readonly<Record<string, string>> {
+export function rateHeaders({ limit, remaining, resetSecs }: RateStatus): Readonly<Record<string, string>> {
   return {
     'ratelimit-limit': String(limit),
     'ratelimit-remaining': String(remaining),

@@ -1,4 +1,4 @@
-import { refusalOfOutage } from '../../control/requests/database-outage.ts'
+import { mapOutageToProblem } from '../../control/requests/database-outage.ts'
 import { publicCode, Problem, PROBLEMS } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 
@@ -38,7 +38,7 @@ export const JSON_TYPE = 'application/json; charset=utf-8'
 
 /** What was thrown, as a problem: itself, what an outage or the framework's error means, or `internal_error` with it as cause. */
 export function problemOf(thrown: unknown, bodyLimitBytes: number): Problem {
-  const error = refusalOfOutage(thrown)
+  const error = mapOutageToProblem(thrown)
   if (error instanceof Problem) return error
   const code =
     typeof error === 'object' && error !== null && 'code' in error && typeof error.code === 'string' ? error.code : ''

@@ -49,7 +49,7 @@ export function agentRoute(deps: {
       try {
         const signal = AbortSignal.any([channel.signal, upgrade.closing])
         const why = await bridgeChannel(
-          await upgrade.accept(counted?.note ? rateHeaders(counted.note) : {}),
+          await upgrade.accept(counted?.status ? rateHeaders(counted.status) : {}),
           channel.socket,
           { ...settings, signal, endOf },
         )

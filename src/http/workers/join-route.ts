@@ -3,7 +3,7 @@ import { JoinInput } from '../../contract/workers/join-input.ts'
 import { JOIN_PATH, WORKER_PROTOCOL_VERSION, type JoinAnswer } from '../../contract/workers/worker-protocol.ts'
 import { joinWorker } from '../../control/workers/worker-join.ts'
 import type { ControlDeps } from '../../control/deps.ts'
-import type { StrangerRates } from '../../control/requests/request-rates.ts'
+import type { AuthenticationRateLimiter } from '../../control/requests/request-rates.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { rateLimitAddress } from '../../lib/remote-address.ts'
@@ -18,7 +18,7 @@ const JOIN_LIMIT_BYTES = 8 * 1024
  */
 export function makeJoinRoute(
   control: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>,
-  rates?: StrangerRates,
+  rates?: AuthenticationRateLimiter,
 ): FastifyPluginAsync {
   const parse = makeSchemaCompiler()(JoinInput, 'body')
   return (app) => {

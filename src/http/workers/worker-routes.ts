@@ -11,7 +11,7 @@ import {
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
 import type { ControlDeps } from '../../control/deps.ts'
-import type { StrangerRates } from '../../control/requests/request-rates.ts'
+import type { AuthenticationRateLimiter } from '../../control/requests/request-rates.ts'
 import type { Tickets } from '../../control/workers/worker-sync.ts'
 import { authenticateWorker } from '../../control/workers/worker-join.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../../domain/ids.ts'
@@ -32,7 +32,7 @@ import type { UpgradeRoute } from '../server/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/validate.ts'
 
 /** How workers are known; without rates, guesses are not counted. */
-type AuthenticationDeps = { readonly control: ControlDeps; readonly rates?: StrangerRates }
+type AuthenticationDeps = { readonly control: ControlDeps; readonly rates?: AuthenticationRateLimiter }
 export type WorkerRouteDeps = AuthenticationDeps & { readonly relay: Relay<StreamPurpose, WebSocket> }
 export type SyncRouteDeps = AuthenticationDeps & {
   readonly tickets: Tickets

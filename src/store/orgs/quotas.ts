@@ -1,7 +1,7 @@
 /** The limits in force and what is in use of them; the rules about them are in `domain/orgs/quota.ts`. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { SetLimits } from '../../domain/orgs/plan.ts'
-import type { Limits, QuotaStanding } from '../../domain/orgs/quota.ts'
+import type { Limits, QuotaUsage } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { monthTotals } from '../usage/usage.ts'
 
@@ -27,7 +27,7 @@ export function withinSizes(size: {
 }
 
 /** An organization with its limits, and what is in use. */
-export type QuotaRow = QuotaStanding & {
+export type QuotaRow = QuotaUsage & {
   readonly slug: string
   readonly plan: string
   readonly quota_overrides: SetLimits
@@ -41,7 +41,7 @@ type CountedRow = Limits &
  * Where an organization stands at `now`. `decisive` counts only what has a limit and leaves the rest zero; `all` counts
  * everything. Throws when there is no such organization.
  */
-export async function standing(
+export async function readUsage(
   q: Queryable,
   org: OrgId,
   how: { readonly now: Date; readonly counts: 'decisive' | 'all' },

@@ -1,10 +1,10 @@
 /** Organizations whose pools are walls, and what they were told of it; read by `loops/enforce-pools.ts`. */
 import type { OrgId } from '../../domain/ids.ts'
-import type { Pools } from '../../domain/orgs/quota.ts'
+import type { IncludedHours } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** An organization with walls and active runs, and what they take: `vcpus` and `memory_mib` of those that run. */
-export type WalledOrg = Pools & { readonly org_id: OrgId; readonly vcpus: number; readonly memory_mib: number }
+export type WalledOrg = IncludedHours & { readonly org_id: OrgId; readonly vcpus: number; readonly memory_mib: number }
 
 /** Organizations with walls and active runs, in the order of their ids, after a given one. */
 export async function walledWithRuns(q: Queryable, after: OrgId | null, limit: number): Promise<readonly WalledOrg[]> {

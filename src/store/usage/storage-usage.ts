@@ -4,7 +4,7 @@
  */
 import type { OrgId, VolumeId } from '../../domain/ids.ts'
 import { startOfDay } from '../../domain/usage/metering.ts'
-import type { Terms } from '../../domain/usage/pricing.ts'
+import type { BillingTerms } from '../../domain/usage/pricing.ts'
 import type { Queryable } from '../postgres/database.ts'
 import type { UsageQuestion } from './usage.ts'
 
@@ -73,8 +73,8 @@ export async function volumeNames(
 }
 
 /** What an organization pays by; null when there is no such organization. */
-export async function termsOf(q: Queryable, org: OrgId): Promise<Terms | null> {
-  const { rows } = await q.query<Terms>({
+export async function termsOf(q: Queryable, org: OrgId): Promise<BillingTerms | null> {
+  const { rows } = await q.query<BillingTerms>({
     name: 'storageUsage.termsOf',
     text: `SELECT prices, included_vcpu_hours, included_memory_gib_hours, included_disk_gib_hours, included_storage_gib
            FROM org_limits WHERE org_id = $1`,

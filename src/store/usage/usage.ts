@@ -5,7 +5,7 @@
  * parts of a range add up to it.
  */
 import type { OrgId, SandboxId } from '../../domain/ids.ts'
-import { cutAtMidnights, startOfMonth, startOfNextMonth, type TimeRange } from '../../domain/usage/metering.ts'
+import { splitAtMidnights, startOfMonth, startOfNextMonth, type TimeRange } from '../../domain/usage/metering.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** Whole numbers as text: sums go beyond 2^53. */
@@ -181,7 +181,7 @@ const SUMS = ['vcpu_ms', 'memory_mib_ms', 'disk_mib_ms']
   .join(', ')
 
 function valuesOf({ org_id, range, now }: UsageQuestion): readonly unknown[] {
-  const { days, parts } = cutAtMidnights(range)
+  const { days, parts } = splitAtMidnights(range)
   return [
     range.since.getTime(),
     range.until.getTime(),

@@ -1,6 +1,12 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { createApiKey, getApiKey, listApiKeys, revokeApiKey, type NewKey } from '../../../src/control/orgs/api-keys.ts'
+import {
+  createApiKey,
+  getApiKey,
+  listApiKeys,
+  revokeApiKey,
+  type NewApiKey,
+} from '../../../src/control/orgs/api-keys.ts'
 import { authenticate } from '../../../src/control/orgs/authenticate.ts'
 import type { ControlDeps } from '../../../src/control/deps.ts'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
@@ -20,7 +26,7 @@ before(async () => {
 })
 after(() => control.close())
 
-function create(input: Partial<NewKey> = {}, deps: ControlDeps = control.deps) {
+function create(input: Partial<NewApiKey> = {}, deps: ControlDeps = control.deps) {
   return createApiKey(deps, control.caller, { name: 'made', scopes: SCOPES, expires_at: null, ...input })
 }
 
@@ -165,7 +171,7 @@ test('a bad name, no scope, and an expiry that is not in the future are refused 
   const countAll = async () => (await listApiKeys(control.deps, control.caller, { cursor: null, limit: 100 })).items.length // prettier-ignore
   const count = await countAll()
   const now = control.deps.clock.now()
-  const bad: readonly (readonly [Partial<NewKey>, string])[] = [
+  const bad: readonly (readonly [Partial<NewApiKey>, string])[] = [
     [{ name: '' }, 'name'],
     [{ name: 'a\nb' }, 'name'],
     [{ name: 'é'.repeat(65) }, 'name'],

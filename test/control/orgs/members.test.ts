@@ -1,9 +1,15 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { addMember, changeRole, listMembers, removeMember, type Member } from '../../../src/control/orgs/members.ts'
+import {
+  addMember,
+  changeMemberRole,
+  listMembers,
+  removeMember,
+  type Member,
+} from '../../../src/control/orgs/members.ts'
 import { listEvents, type EventRow } from '../../../src/control/events/read-events.ts'
 import type { Caller, Role } from '../../../src/domain/orgs/caller.ts'
-import { readEmail } from '../../../src/domain/orgs/email.ts'
+import { parseEmail } from '../../../src/domain/orgs/email.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
 
@@ -73,12 +79,12 @@ test('the last owner can be neither demoted nor removed, and stays when others m
   const org = await addOrg(control.deps, 'owned')
   await add(org, 'boss@example.org', 'owner')
   await add(org, 'other@example.org')
-  await assert.rejects(changeRole(control.deps, org, { email: 'boss@example.org', role: 'admin' }), {
+  await assert.rejects(changeMemberRole(control.deps, org, { email: 'boss@example.org', role: 'admin' }), {
     code: 'forbidden',
   })
   await assert.rejects(removeMember(control.deps, org, 'boss@example.org'), { code: 'forbidden' })
-  await changeRole(control.deps, org, { email: 'boss@example.org', role: 'owner' })
-  await changeRole(control.deps, org, { email: 'other@example.org', role: 'owner' })
+  await changeMemberRole(control.deps, org, { email: 'boss@example.org', role: 'owner' })
+  await changeMemberRole(control.deps, org, { email: 'other@example.org', role: 'owner' })
   await removeMember(control.deps, org, 'boss@example.org')
   await assert.rejects(removeMember(control.deps, org, 'other@example.org'), { code: 'forbidden' })
 })
@@ -91,7 +97,7 @@ test('of owners who are all demoted or removed at the same time, exactly one sta
     const ended = await Promise.allSettled(
       emails.map((email, index) =>
         index % 2 === round % 2
-          ? changeRole(control.deps, org, { email, role: 'viewer' })
+          ? changeMemberRole(control.deps, org, { email, role: 'viewer' })
           : removeMember(control.deps, org, email),
       ),
     )
@@ -99,7 +105,8 @@ test('of owners who are all demoted or removed at the same time, exactly one sta
     const left = await membersOf(org)
     assert.equal(left.filter(({ role }) => role === 'owner').length, 1, `round ${String(round)}`)
     for (const email of emails) {
-      if (left.some((member) => member.email === email)) await changeRole(control.deps, org, { email, role: 'owner' })
+      if (left.some((member) => member.email === email))
+        await changeMemberRole(control.deps, org, { email, role: 'owner' })
       else await add(org, email, 'owner')
     }
   }
@@ -109,8 +116,8 @@ test('each change of members leaves one event with the ids of whom it is about a
   const org = await addOrg(control.deps, 'told')
   await add(org, 'first@example.org', 'owner', 'First')
   await add(org, 'second@example.org')
-  await changeRole(control.deps, org, { email: 'second@example.org', role: 'viewer' })
-  await changeRole(control.deps, org, { email: 'second@example.org', role: 'viewer' })
+  await changeMemberRole(control.deps, org, { email: 'second@example.org', role: 'viewer' })
+  await changeMemberRole(control.deps, org, { email: 'second@example.org', role: 'viewer' })
   const [second] = await membersOf(org)
   assert.ok(second)
   await removeMember(control.deps, org, 'second@example.org')
@@ -134,8 +141,8 @@ test('what is no e-mail, name or member is refused by field', async () => {
   for (const email of ['', 'x', 'a@', '@b', 'a b@c.org', 'a@b..c', 'a\n@b.org', 'ä@b.org', `${'a'.repeat(65)}@b.org`])
     await assert.rejects(add(org, email), { code: 'invalid_request' }, email)
   await assert.rejects(add(org, 'good@example.org', 'member', 'a\nb'), { code: 'invalid_request' })
-  await assert.rejects(changeRole(control.deps, org, { email: 'nobody@example.org', role: 'owner' }), { code: 'not_found' }) // prettier-ignore
+  await assert.rejects(changeMemberRole(control.deps, org, { email: 'nobody@example.org', role: 'owner' }), { code: 'not_found' }) // prettier-ignore
   assert.deepEqual(await membersOf(org), [])
   for (const email of ['owner@localhost', 'a.b+c@d-e.example.org', "o'neil@example.org"])
-    assert.equal(readEmail(email.toUpperCase()), email)
+    assert.equal(parseEmail(email.toUpperCase()), email)
 })

@@ -1,18 +1,18 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { changePlan, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
+import { changeOrgPlan, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
 import { setPlan } from '../../../src/control/orgs/plans.ts'
 import { clearQuota, getQuotas, setQuota } from '../../../src/control/orgs/quotas.ts'
 import { listEvents } from '../../../src/control/events/read-events.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
-import { OPERATOR, type Caller } from '../../../src/domain/orgs/caller.ts'
+import { OPERATOR_ACTOR, type Caller } from '../../../src/domain/orgs/caller.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
 import type { SetLimits } from '../../../src/domain/orgs/plan.ts'
 import { enforceDeadlines } from '../../../src/loops/enforce-deadlines.ts'
-import { enforcePools } from '../../../src/loops/enforce-pools.ts'
+import { enforceHardLimits } from '../../../src/loops/enforce-pools.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
 import { addLimitedOrg, create, limit, refusalOf, type Wish } from '../../support/quota-world.ts'
@@ -40,7 +40,7 @@ before(async () => {
 })
 after(() => control.close())
 
-const operatorOf = ({ org_id }: Caller) => ({ org_id, actor: OPERATOR })
+const operatorOf = ({ org_id }: Caller) => ({ org_id, actor: OPERATOR_ACTOR })
 
 function start(caller: Caller, id: SandboxId): Promise<unknown> {
   return startSandbox(control.deps, caller, { id }, { waitMs: null, signal: never })
@@ -71,7 +71,7 @@ async function runOf(id: SandboxId): Promise<RunRow> {
 /** Lets the worker run what was started. */
 async function run(id: SandboxId, facts: Readonly<Record<string, string>> = {}): Promise<void> {
   const { id: run_id } = await runOf(id)
-  const cause = { actor: SYSTEM, code: 'placement' } as const
+  const cause = { actor: SYSTEM_ACTOR, code: 'placement' } as const
   await transition(control.deps, { sandbox_id: id, run_id, event: 'placed', cause, worker: { id: worker, name: 'w1' } })
   await transition(control.deps, { sandbox_id: id, run_id, event: 'worker_running', cause, facts })
 }
@@ -79,7 +79,7 @@ async function run(id: SandboxId, facts: Readonly<Record<string, string>> = {}):
 /** Lets the worker end what was asked to stop. */
 async function settle(id: SandboxId): Promise<void> {
   const { id: run_id } = await runOf(id)
-  const cause = { actor: SYSTEM, code: 'worker_report' } as const
+  const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
   await transition(control.deps, { sandbox_id: id, run_id, event: 'worker_stopped', cause })
 }
 
@@ -172,7 +172,7 @@ test("an override wins over the plan's limit, null is unlimited, and clearing it
   const { deps } = control
   const caller = await addOrg(deps, 'overridden')
   await setPlan(deps, 'small', { limits: { max_sandboxes: 0, max_vcpus_per_sandbox: 1 } })
-  await changePlan(deps, operatorOf(caller), 'small')
+  await changeOrgPlan(deps, operatorOf(caller), 'small')
   assert.equal((await refusalOf(create(deps, caller)))?.details?.['max'], 0)
   await setQuota(deps, operatorOf(caller), { limit: 'max_sandboxes', value: null })
   await create(deps, caller)
@@ -190,7 +190,7 @@ test('every change of plan, limits and standing leaves its event, and repeating 
   const acting = operatorOf(caller)
   for (let time = 0; time < 2; time++) {
     await setPlan(deps, 'told-plan', { limits: { max_sandboxes: 5 }, prices: null })
-    await changePlan(deps, acting, 'told-plan')
+    await changeOrgPlan(deps, acting, 'told-plan')
   }
   for (let time = 0; time < 2; time++) {
     await setPlan(deps, 'told-plan', { limits: { max_sandboxes: 6 }, prices: { vcpu_hour_microcents: 7 } })
@@ -227,7 +227,7 @@ test('suspension refuses starts and stops what runs or waits, and resuming lets 
   const how_to_change = 'whoever runs this installation can end that: sandyard org resume suspended'
   assert.deepEqual(refusal.details, { limit: 'is_suspended', max: 0, current: null, requested: 1, how_to_change })
   await create(deps, caller, { start: false })
-  await enforcePools(deps).run(never)
+  await enforceHardLimits(deps).run(never)
   assert.deepEqual([(await runOf(running.id)).status, (await runOf(waiting.id)).status], ['stopping', 'stopped'])
   assert.equal((await runOf(running.id)).stop_cause, 'suspended')
   await settle(running.id)
@@ -244,12 +244,12 @@ test('a used up pool of an unpriced plan stops what runs, refuses starts until t
   const { id } = await create(deps, caller, { vcpus: 4 })
   await run(id)
   clock.advance(29 * MINUTE_MS)
-  const dueMs = await enforcePools(deps).run(never)
+  const dueMs = await enforceHardLimits(deps).run(never)
   assert.equal((await runOf(id)).status, 'running')
   assert.equal(dueMs, MINUTE_MS, 'the loop knows when the pool will be used up')
   await create(deps, caller, { start: false })
   clock.advance(MINUTE_MS)
-  for (let pass = 0; pass < 3; pass++) await enforcePools(deps).run(never)
+  for (let pass = 0; pass < 3; pass++) await enforceHardLimits(deps).run(never)
   const { status, stop_cause } = await runOf(id)
   assert.deepEqual([status, stop_cause], ['stopping', 'pool_exhausted'])
   await settle(id)
@@ -275,7 +275,7 @@ test('a used up pool of an unpriced plan stops what runs, refuses starts until t
   assert.equal((await getQuotas(deps, caller)).pool_exhausted, false)
   await run(id)
   clock.advance(HOUR_MS)
-  await enforcePools(deps).run(never)
+  await enforceHardLimits(deps).run(never)
   assert.equal((await eventsOf(caller, 'pool_exhausted')).length, 2)
 })
 
@@ -294,11 +294,11 @@ test('on a plan with prices a used up pool is no wall', async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'priced')
   await setPlan(deps, 'priced-plan', { limits: { included_vcpu_hours: 1 }, prices: { vcpu_hour_microcents: 1 } })
-  await changePlan(deps, operatorOf(caller), 'priced-plan')
+  await changeOrgPlan(deps, operatorOf(caller), 'priced-plan')
   const { id } = await create(deps, caller)
   await run(id)
   clock.advance(2 * HOUR_MS)
-  await enforcePools(deps).run(never)
+  await enforceHardLimits(deps).run(never)
   assert.equal((await runOf(id)).status, 'running')
   await create(deps, caller)
 })

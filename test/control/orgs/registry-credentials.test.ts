@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { listEvents } from '../../../src/control/events/read-events.ts'
-import { credentialSealContext, registryAuthOf } from '../../../src/control/orgs/registry-auth.ts'
+import { credentialSealContext, findRegistryAuth } from '../../../src/control/orgs/registry-auth.ts'
 import { deleteCredential, listCredentials, saveCredential } from '../../../src/control/orgs/registry-credentials.ts'
-import { shareDatabase } from '../../../src/control/requests/share-database.ts'
+import { limitOrgConnections } from '../../../src/control/requests/share-database.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { asId, type RunId, type SandboxId } from '../../../src/domain/ids.ts'
 import { isRegistryHost } from '../../../src/domain/orgs/registry-host.ts'
@@ -74,7 +74,7 @@ test('a second save for a host takes the place of the first and keeps its id; ea
 
 test('a worker is told a credential also while its organization keeps all its connections busy, and no other’s', async () => {
   const { deps, caller } = control
-  const db = shareDatabase(deps.db, { connections: 1, perOrg: 1 })
+  const db = limitOrgConnections(deps.db, { connections: 1, perOrg: 1 })
   const busy = Promise.withResolvers<void>()
   const question = db.asOrg(caller.org_id, () => busy.promise)
   const order = {
@@ -88,7 +88,7 @@ test('a worker is told a credential also while its organization keeps all its co
     default_disk_max_mib: null,
   } as const
   await save('busy.example', PASSWORD)
-  const told = [caller, stranger].map(({ org_id }) => registryAuthOf({ ...deps, db }, { ...order, org_id }))
+  const told = [caller, stranger].map(({ org_id }) => findRegistryAuth({ ...deps, db }, { ...order, org_id }))
   assert.deepEqual(await Promise.all(told), [{ username: 'me', password: PASSWORD }, null])
   busy.resolve()
   await question

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { createApiKey } from '../../../src/control/orgs/api-keys.ts'
 import { authenticate } from '../../../src/control/orgs/authenticate.ts'
-import { makeFirstOrg } from '../../../src/control/orgs/bootstrap.ts'
+import { createFirstOrg } from '../../../src/control/orgs/bootstrap.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
 import { openChannel } from '../../../src/control/streams/open-channel.ts'
@@ -190,7 +190,7 @@ test('of many starters at once one makes the first organization, and its key is 
   })
   try {
     const own = makeControlDeps({ ...deps, db })
-    const made = await Promise.all(Array.from({ length: 8 }, () => makeFirstOrg(own, null)))
+    const made = await Promise.all(Array.from({ length: 8 }, () => createFirstOrg(own, null)))
     const [first, ...others] = made.filter((org) => org !== null)
     assert.ok(first !== undefined && others.length === 0)
     assert.equal((await authenticate(own, first.key))?.org_id, first.org_id)

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { lookWhenWoken } from '../../../src/control/requests/look-when-woken.ts'
+import { runOnNotification } from '../../../src/control/requests/look-when-woken.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
@@ -16,7 +16,7 @@ test('a wake-up that comes while the first look is under way leads to another lo
   const ending = new AbortController()
   const ends: (() => void)[] = []
   const look = (): Promise<void> => new Promise((resolve) => ends.push(resolve))
-  const ended = lookWhenWoken({ clock, wake, topic: 'rows', everyMs: 1_000 }, look, ending.signal)
+  const ended = runOnNotification({ clock, wake, topic: 'rows', everyMs: 1_000 }, look, ending.signal)
   await waitUntil(() => ends.length === 1) // no clock has moved
   for (const callback of subscribed) callback()
   ends[0]?.()

@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { admitTogether, type AdmissionAnswer } from '../../../src/control/sandboxes/admit-together.ts'
-import { createSandbox, type CreateInput } from '../../../src/control/sandboxes/create-sandbox.ts'
+import { admitBatch, type AdmissionResult } from '../../../src/control/sandboxes/admit-together.ts'
+import { createSandbox, type CreateSandboxInput } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
 import { saveCredential } from '../../../src/control/orgs/registry-credentials.ts'
-import { CrowdedOut } from '../../../src/control/requests/share-database.ts'
-import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
+import { OrgQueueFull } from '../../../src/control/requests/share-database.ts'
+import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { makeBatch } from '../../../src/lib/batch.ts'
@@ -26,7 +26,11 @@ after(() => control.close())
 
 const never = new AbortController().signal
 
-function create(input: Partial<CreateInput> = {}, caller = control.caller, deps = control.deps): Promise<Sandbox> {
+function create(
+  input: Partial<CreateSandboxInput> = {},
+  caller = control.caller,
+  deps = control.deps,
+): Promise<Sandbox> {
   return createSandbox(deps, caller, {
     spec: PLAIN_SPEC,
     name: null,
@@ -112,9 +116,9 @@ test('what keeps some of a batch from being judged fails those alone: what was c
   await control.deps.db.asSystem((q) =>
     q.query({ text: 'UPDATE orgs SET suspended_at = now() WHERE id = $1', values: [caller.org_id] }),
   )
-  const db = { ...control.deps.db, transaction: () => Promise.reject(new CrowdedOut()) }
-  const admit = makeBatch<Admission, AdmissionAnswer>({
-    run: (wanted) => admitTogether({ ...control.deps, db }, wanted),
+  const db = { ...control.deps.db, transaction: () => Promise.reject(new OrgQueueFull()) }
+  const admit = makeBatch<Admission, AdmissionResult>({
+    run: (wanted) => admitBatch({ ...control.deps, db }, wanted),
     groupOf: () => '',
     maxItems: 8,
     maxInFlight: 1,
@@ -124,7 +128,7 @@ test('what keeps some of a batch from being judged fails those alone: what was c
   const answers = await Promise.allSettled(wanted)
   assert.deepEqual(
     answers.map((answer) =>
-      answer.status === 'fulfilled' ? answer.value.status : answer.reason instanceof CrowdedOut,
+      answer.status === 'fulfilled' ? answer.value.status : answer.reason instanceof OrgQueueFull,
     ),
     ['created', true, 'created'],
   )
@@ -171,7 +175,7 @@ test('a password given with the image is stored sealed, and forgotten when the f
     sandbox_id: id,
     run_id: null,
     event: 'stop_requested',
-    cause: { actor: SYSTEM, code: 'requested' },
+    cause: { actor: SYSTEM_ACTOR, code: 'requested' },
   })
   assert.equal((await read()).sealed, null)
 })
@@ -224,7 +228,7 @@ test('an ephemeral sandbox that ended can be deleted in the moment that it can s
   const { deps, caller } = control
   const lifecycle = { ...PLAIN_SPEC.lifecycle, ephemeral: true }
   const { id } = await create({ start: true, spec: { ...PLAIN_SPEC, lifecycle } })
-  const cause = { actor: SYSTEM, code: 'requested' } as const
+  const cause = { actor: SYSTEM_ACTOR, code: 'requested' } as const
   await transition(deps, { sandbox_id: id, run_id: null, event: 'stop_requested', cause })
   assert.equal((await getSandbox(deps, caller, { id })).status, 'stopped')
   await deleteSandbox(deps, caller, { id })

@@ -6,7 +6,7 @@ import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
 import { recordReport } from '../../../src/control/workers/worker-sync.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.ts'
@@ -132,7 +132,7 @@ async function perform(id: SandboxId, step: Step): Promise<void> {
         sandbox_id: id,
         run_id: open.id,
         event: 'worker_lost',
-        cause: { actor: SYSTEM, code: 'worker_lost', message: 'worker lost' },
+        cause: { actor: SYSTEM_ACTOR, code: 'worker_lost', message: 'worker lost' },
       })
       return
     case 'forget':

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { deleteTogether } from '../../../src/control/sandboxes/delete-together.ts'
+import { deleteBatch } from '../../../src/control/sandboxes/delete-together.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
-import { transitionEach } from '../../../src/control/sandboxes/transition-each.ts'
-import { SYSTEM, type Transition } from '../../../src/control/sandboxes/transition.ts'
+import { transitionAll } from '../../../src/control/sandboxes/transition-each.ts'
+import { SYSTEM_ACTOR, type Transition } from '../../../src/control/sandboxes/transition.ts'
 import { isUnavailable } from '../../../src/store/postgres/database.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { onServer } from '../../support/postgres.ts'
@@ -19,7 +19,7 @@ async function startsOf(count: number): Promise<readonly Transition[]> {
   const made = await Promise.all(
     Array.from({ length: count }, () => create(control.deps, control.caller, { start: false })),
   )
-  const cause = { actor: SYSTEM, code: 'requested' } as const
+  const cause = { actor: SYSTEM_ACTOR, code: 'requested' } as const
   return made.map(({ id }) => ({ sandbox_id: id, run_id: null, event: 'start_admitted', cause }))
 }
 
@@ -37,7 +37,7 @@ test('a sandbox that another session has locked keeps no other from moving', asy
     await somebody.query(`SELECT set_config('sandyard.org', '*', false)`)
     await somebody.query('BEGIN')
     await somebody.query('SELECT 1 FROM sandboxes WHERE id = $1 FOR UPDATE', [starts[0]?.sandbox_id])
-    assert.equal(await transitionEach(control.deps, starts), 1)
+    assert.equal(await transitionAll(control.deps, starts), 1)
     await somebody.query('ROLLBACK')
   })
   assert.equal(await countStarted(starts), 19)
@@ -53,7 +53,7 @@ test('a sandbox that another session has locked keeps no other from being delete
     await somebody.query(`SELECT set_config('sandyard.org', '*', false)`)
     await somebody.query('BEGIN')
     await somebody.query('SELECT 1 FROM sandboxes WHERE id = $1 FOR UPDATE', [starts[0]?.sandbox_id])
-    const [first, ...others] = await deleteTogether(deps, removals)
+    const [first, ...others] = await deleteBatch(deps, removals)
     assert.ok(first !== null && first !== undefined && isUnavailable(first.error))
     assert.deepEqual(
       others,
@@ -68,9 +68,9 @@ test('a table that another session has locked is waited for some times, not once
   await onServer(control.databaseUrl, async (somebody) => {
     await somebody.query('BEGIN')
     await somebody.query('LOCK TABLE sandboxes IN ACCESS EXCLUSIVE MODE')
-    await assert.rejects(transitionEach(control.deps, starts), isUnavailable)
+    await assert.rejects(transitionAll(control.deps, starts), isUnavailable)
     await somebody.query('ROLLBACK')
   })
-  assert.equal(await transitionEach(control.deps, starts), 0)
+  assert.equal(await transitionAll(control.deps, starts), 0)
   assert.equal(await countStarted(starts), 20)
 })

@@ -1,9 +1,14 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import fc from 'fast-check'
-import { deleteTogether } from '../../../src/control/sandboxes/delete-together.ts'
-import { transitionEach } from '../../../src/control/sandboxes/transition-each.ts'
-import { moveTogether, SYSTEM, transition, type Transition } from '../../../src/control/sandboxes/transition.ts'
+import { deleteBatch } from '../../../src/control/sandboxes/delete-together.ts'
+import { transitionAll } from '../../../src/control/sandboxes/transition-each.ts'
+import {
+  transitionBatch,
+  SYSTEM_ACTOR,
+  transition,
+  type Transition,
+} from '../../../src/control/sandboxes/transition.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import type { TransitionEvent } from '../../../src/domain/sandboxes/lifecycle.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
@@ -23,7 +28,7 @@ async function createSome(count: number): Promise<readonly SandboxId[]> {
 }
 
 function ask(sandbox_id: SandboxId, event: TransitionEvent): Transition {
-  return { sandbox_id, run_id: null, event, cause: { actor: SYSTEM, code: 'requested' } }
+  return { sandbox_id, run_id: null, event, cause: { actor: SYSTEM_ACTOR, code: 'requested' } }
 }
 
 /** jsonb holds no NUL, so this can't be written. */
@@ -47,18 +52,18 @@ async function look(ids: readonly SandboxId[]): Promise<readonly Seen[]> {
   return rows
 }
 
-const kindsOf = (settled: Awaited<ReturnType<typeof moveTogether>>): readonly string[] =>
+const kindsOf = (settled: Awaited<ReturnType<typeof transitionBatch>>): readonly string[] =>
   settled.map((one) => ('error' in one ? 'error' : one.answer.kind))
 
 test('a row that can’t be written keeps no other of its batch from moving, and is counted', async () => {
   const ids = await createSome(5)
-  await transitionEach(
+  await transitionAll(
     control.deps,
     ids.map((id) => ask(id, 'start_admitted')),
   )
   const requests = ids.map((id, index) => (index === 2 ? askTheImpossible(id) : ask(id, 'stop_requested')))
   const silent = { ...control.deps, log: { ...control.deps.log, error: () => undefined } }
-  assert.equal(await transitionEach(silent, requests), 1)
+  assert.equal(await transitionAll(silent, requests), 1)
   const statuses = (await look(ids)).map(({ status }) => status)
   assert.deepEqual(statuses, ['stopped', 'stopped', 'starting', 'stopped', 'stopped'])
 })
@@ -68,8 +73,8 @@ test('two batches that meet on the same rows in opposite orders both end, and ea
   for (const event of ['start_admitted', 'stop_requested', 'start_admitted'] as const) {
     const forwards = ids.map((id) => ask(id, event))
     const answers = await Promise.all([
-      moveTogether(control.deps, forwards),
-      moveTogether(control.deps, forwards.toReversed()),
+      transitionBatch(control.deps, forwards),
+      transitionBatch(control.deps, forwards.toReversed()),
       Promise.all(forwards.map((request) => transition(control.deps, request))),
     ])
     const kinds = [...kindsOf(answers[0]), ...kindsOf(answers[1]), ...answers[2].map(({ kind }) => kind)]
@@ -84,7 +89,7 @@ test('several requests for one sandbox in a batch are taken in their order', asy
   const [id] = await createSome(1)
   assert.ok(id)
   const events = ['start_admitted', 'start_admitted', 'stop_requested', 'start_admitted'] as const
-  const settled = await moveTogether(
+  const settled = await transitionBatch(
     control.deps,
     events.map((event) => ask(id, event)),
   )
@@ -106,7 +111,7 @@ test('a batch answers and leaves what its requests do one after another', async 
           const id = ids[place]
           return id === undefined ? [] : [ask(id, event)]
         })
-      const answers = kindsOf(await moveTogether(control.deps, asksOf(together)))
+      const answers = kindsOf(await transitionBatch(control.deps, asksOf(together)))
       const one: string[] = []
       for (const request of asksOf(apart)) one.push((await transition(control.deps, request)).kind)
       assert.deepEqual(answers, one)
@@ -120,19 +125,19 @@ test('what the fence refuses moves nothing, and is the rejection of the whole ba
   const ids = await createSome(3)
   const fence = (): Promise<void> => Promise.reject(new Error('another one leads'))
   const requests = ids.map((id) => ask(id, 'start_admitted'))
-  await assert.rejects(transitionEach({ ...control.deps, fence }, requests), /another one leads/)
+  await assert.rejects(transitionAll({ ...control.deps, fence }, requests), /another one leads/)
   assert.ok((await look(ids)).every(({ status }) => status === 'created'))
 })
 
 test('sandboxes that are deleted in one batch, some of them twice, each leave one event and end their runs', async () => {
   const ids = await createSome(4)
-  await transitionEach(
+  await transitionAll(
     control.deps,
     ids.slice(0, 2).map((id) => ask(id, 'start_admitted')),
   )
   const removals = [...ids, ...ids].map((id) => ({ caller: control.caller, sandbox: { id, name: id, slug: id } }))
   assert.deepEqual(
-    await deleteTogether(control.deps, removals),
+    await deleteBatch(control.deps, removals),
     removals.map(() => null),
   )
   const seen = await look(ids)

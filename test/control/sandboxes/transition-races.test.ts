@@ -1,6 +1,11 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { SYSTEM, transition, transitionIn, type Transition } from '../../../src/control/sandboxes/transition.ts'
+import {
+  SYSTEM_ACTOR,
+  transition,
+  transitionInTransaction,
+  type Transition,
+} from '../../../src/control/sandboxes/transition.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { create } from '../../support/quota-world.ts'
@@ -12,7 +17,7 @@ before(async () => {
 })
 after(() => control.close())
 
-const cause = { actor: SYSTEM, code: 'requested' } as const
+const cause = { actor: SYSTEM_ACTOR, code: 'requested' } as const
 
 async function waiters(): Promise<number> {
   const { rows } = await control.deps.db.asSystem((q) =>
@@ -27,7 +32,7 @@ async function waiters(): Promise<number> {
 async function overlap(first: Transition, second: Transition): Promise<void> {
   let waiting: Promise<unknown> = Promise.resolve()
   await control.deps.db.transaction('system', async (tx) => {
-    await transitionIn(control.deps, { tx, topics: [] }, first)
+    await transitionInTransaction(control.deps, { tx, topics: [] }, first)
     waiting = transition(control.deps, second)
     await waitUntil(async () => (await waiters()) > 0)
   })

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
-import { makeWaitHub, maskOf } from '../../../src/control/sandboxes/wait-hub.ts'
+import { makeWaitHub, statusMask } from '../../../src/control/sandboxes/wait-hub.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
-import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { placePending } from '../../../src/loops/place-pending.ts'
@@ -23,7 +23,7 @@ const newName = (): string => `box-${String(++named)}`
 
 const CAPACITY = 2
 const never = new AbortController().signal
-const cause = { actor: SYSTEM, code: 'worker_report' } as const
+const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
 
 let control: TestControl
 before(async () => {
@@ -149,7 +149,7 @@ test('who waits for a stranger’s sandbox by its id gets nothing of it and ends
       },
     })
     const waitOf = (org_id: Sandbox['org_id']) =>
-      hub.wait({ org_id, id, mask: maskOf(['running']), run_id: null }, { waitMs: 20_000, signal: never })
+      hub.wait({ org_id, id, mask: statusMask(['running']), run_id: null }, { waitMs: 20_000, signal: never })
     const orgs = [caller.org_id, stranger.org_id]
     const waits = (order === 'owner first' ? orgs : orgs.toReversed()).map(waitOf)
     const [owners, strangers] = order === 'owner first' ? waits : waits.toReversed()

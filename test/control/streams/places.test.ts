@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { makePlaces } from '../../../src/control/streams/places.ts'
+import { makeConcurrencyLimit } from '../../../src/control/streams/places.ts'
 import { Problem } from '../../../src/domain/problem.ts'
 
 type Thing = { readonly box: string; readonly org: string }
 const LIMITS = { box: 2, org: 3, all: 5 } as const
-const makeThingPlaces = (): ReturnType<typeof makePlaces<Thing>> =>
-  makePlaces<Thing>(
+const makeThingPlaces = (): ReturnType<typeof makeConcurrencyLimit<Thing>> =>
+  makeConcurrencyLimit<Thing>(
     [
       { name: 'per_box', variable: 'PER_BOX', max: LIMITS.box, keyOf: ({ box }) => box },
       { name: 'per_org', variable: 'PER_ORG', max: LIMITS.org, keyOf: ({ org }) => org },
@@ -29,7 +29,7 @@ test('no limit of places is ever passed, none refuses below it, and a place is g
       const ever: { readonly thing: Thing; readonly giveBack: () => void; isHeld: boolean }[] = []
       for (const one of steps) {
         const held = ever.filter(({ isHeld }) => isHeld).map(({ thing }) => thing)
-        assert.equal(places.taken, held.length)
+        assert.equal(places.permitsInUse, held.length)
         if ('giveBack' in one) {
           const place = ever[one.giveBack]
           place?.giveBack()
@@ -42,8 +42,8 @@ test('no limit of places is ever passed, none refuses below it, and a place is g
           ['in_all', held.length, LIMITS.all],
         ] as const
         const full = counts.find(([, count, max]) => count === max)?.[0]
-        if (full === undefined) ever.push({ thing: one, giveBack: places.take(one), isHeld: true })
-        else assert.throws(() => places.take(one), { code: 'rate_limited', message: new RegExp(full) })
+        if (full === undefined) ever.push({ thing: one, giveBack: places.acquire(one), isHeld: true })
+        else assert.throws(() => places.acquire(one), { code: 'rate_limited', message: new RegExp(full) })
       }
     }),
   )
@@ -52,10 +52,10 @@ test('no limit of places is ever passed, none refuses below it, and a place is g
 test('a refusal names the limit, its value, what is open and how to change it', () => {
   const places = makeThingPlaces()
   const thing = { box: '1', org: 'a' }
-  places.take(thing)
-  places.take(thing)
+  places.acquire(thing)
+  places.acquire(thing)
   assert.throws(
-    () => places.take(thing),
+    () => places.acquire(thing),
     (error: unknown) => {
       assert.ok(error instanceof Problem)
       const how_to_change = 'use fewer; whoever runs this installation can change it: PER_BOX'

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { createVolume } from '../../../src/control/volumes/create-volume.ts'
 import { deleteVolume } from '../../../src/control/volumes/delete-volume.ts'
-import { openVolume } from '../../../src/control/volumes/open-volume.ts'
+import { openVolumeFiles } from '../../../src/control/volumes/open-volume.ts'
 import { listEvents } from '../../../src/control/events/read-events.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { getVolume, listVolumes } from '../../../src/control/volumes/read-volumes.ts'
@@ -186,7 +186,7 @@ test('a volume gets its home at its first use, once, whoever is first', async ()
   assert.deepEqual(await world.homeOf(volume.id), { home_worker_id: null, is_shared: false })
   const ask = { ref: { id: volume.id }, signal: never }
   await world.create(['homeless'])
-  await Promise.all([world.place(), ...Array.from({ length: 5 }, () => openVolume(deps, caller, ask))])
+  await Promise.all([world.place(), ...Array.from({ length: 5 }, () => openVolumeFiles(deps, caller, ask))])
   const home = await world.homeOf(volume.id)
   assert.ok(home?.home_worker_id === worker || home?.home_worker_id === other)
   await world.place()

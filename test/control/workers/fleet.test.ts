@@ -9,9 +9,9 @@ import {
   type JoinedWorker,
 } from '../../../src/control/workers/worker-join.ts'
 import { createWorkerToken } from '../../../src/control/workers/worker-tokens.ts'
-import { openVolume } from '../../../src/control/volumes/open-volume.ts'
+import { openVolumeFiles } from '../../../src/control/volumes/open-volume.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
-import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
 import { hashSecret } from '../../../src/domain/orgs/api-key.ts'
 import { asId, type SandboxId, type VolumeId, type WorkerId } from '../../../src/domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../../src/domain/workers/lease.ts'
@@ -186,7 +186,7 @@ test('a volume gets its home at no worker that drains', async () => {
   await drainWorker(deps, 'd-1', null)
   for (const name of ['v-1', 'v-2', 'v-3']) {
     const { id } = await world.addVolume(name)
-    await openVolume(deps, caller, { ref: { id }, signal: never })
+    await openVolumeFiles(deps, caller, { ref: { id }, signal: never })
     assert.equal((await world.homeOf(id))?.home_worker_id, stays.worker_id)
   }
   for (const name of ['d-1', 'd-2']) await removeWorker(deps, name, 'force')
@@ -281,7 +281,7 @@ async function runOn(
 }
 
 async function move(id: SandboxId, event: 'worker_running' | 'stop_requested' | 'worker_stopped'): Promise<void> {
-  const cause = { actor: SYSTEM, code: 'worker_report' } as const
+  const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
   await transition(world.deps, { sandbox_id: id, run_id: null, event, cause })
 }
 

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { after, before, beforeEach, test } from 'node:test'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
-import { transitionEach } from '../../../src/control/sandboxes/transition-each.ts'
-import { SYSTEM, transition } from '../../../src/control/sandboxes/transition.ts'
+import { transitionAll } from '../../../src/control/sandboxes/transition-each.ts'
+import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../../src/control/workers/worker-sync.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
@@ -17,7 +17,7 @@ import { PLAIN_SPEC } from '../../support/spec.ts'
 // Placement over a real database. What the pure rule promises stands in test/domain/workers/placement.test.ts.
 
 const never = new AbortController().signal
-const cause = { actor: SYSTEM, code: 'placement' } as const
+const cause = { actor: SYSTEM_ACTOR, code: 'placement' } as const
 let control: TestControl
 before(async () => {
   control = await makeTestControl()
@@ -78,7 +78,7 @@ async function placeOn(worker: WorkerId, ids: readonly SandboxId[]): Promise<voi
       worker: { id: worker, name: 'w' },
     })),
   )
-  assert.equal(await transitionEach(control.deps, requests), 0)
+  assert.equal(await transitionAll(control.deps, requests), 0)
 }
 
 const countOn = async (worker: WorkerId): Promise<number> =>

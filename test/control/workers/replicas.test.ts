@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, afterEach, before, test } from 'node:test'
 import type { StreamTicket } from '../../../src/contract/workers/worker-protocol.ts'
 import { makeReplicas, RENEW_EVERY_MS, REPLICA_GONE_MS, type Replicas } from '../../../src/control/workers/replicas.ts'
-import { requireSealingKey } from '../../../src/control/orgs/sealing-key.ts'
+import { requireSameSealingKey } from '../../../src/control/orgs/sealing-key.ts'
 import { makeStreamTickets, type StreamTickets } from '../../../src/control/streams/stream-tickets.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { asId, type RunId, type WorkerId } from '../../../src/domain/ids.ts'
@@ -10,7 +10,7 @@ import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { keyFingerprint } from '../../../src/lib/seal.ts'
-import { sweepTickets } from '../../../src/loops/prune.ts'
+import { pruneStreamTickets } from '../../../src/loops/prune.ts'
 import { openNotifications, type Notifications } from '../../../src/store/postgres/wake.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
@@ -64,7 +64,7 @@ async function start(url: string | null): Promise<Process> {
   const tickets = makeStreamTickets({ db, clock, log, wake, replicas, ownTickets: () => own })
   await replicas.announce(url)
   const ending = new AbortController()
-  const kept = tickets.keep(ending.signal)
+  const kept = tickets.run(ending.signal)
   const keeping = replicas.keepAnnounced(ending.signal)
   const close = async (): Promise<void> => {
     living.delete(process)
@@ -121,7 +121,7 @@ function ticketOf(name: string): StreamTicket {
 function leave(process: Process, name: string): StreamTicket {
   const ticket = ticketOf(name)
   process.own.push(ticket)
-  process.tickets.note(worker, ticket)
+  process.tickets.announce(worker, ticket)
   return ticket
 }
 
@@ -176,7 +176,7 @@ test('a ticket is shown by every process, with the URL of the one that waits, un
   assert.deepEqual(b.tickets.showTickets(worker), [{ ticket: 't1', url: A, kind: 'agent', run_id }])
   assert.deepEqual(shown(a), [['t1', A]])
   a.own.pop()
-  a.tickets.forget('t1')
+  a.tickets.withdraw('t1')
   await waitUntil(async () => (await rowsLeft()) === 0)
   b.clock.advance(2_000)
   await waitUntil(() => shown(b).length === 0)
@@ -218,7 +218,7 @@ test('no ticket leads to a process that is gone, and its rows are swept', async 
   assert.deepEqual(shown(b), [])
   assert.equal(await rowsLeft(), 1)
   const later = makeTestClock(new Date('2026-11-22T12:00:00Z'))
-  await sweepTickets({ db: control.deps.db, clock: later }).run(new AbortController().signal)
+  await pruneStreamTickets({ db: control.deps.db, clock: later }).run(new AbortController().signal)
   assert.equal(await rowsLeft(), 0)
 })
 
@@ -236,12 +236,12 @@ test('a process alone, or without a URL, leaves no rows', async () => {
 test('another sealing key is refused once a process is written down, and the same one never is', async () => {
   const { db } = control.deps
   const [first, second] = [keyFingerprint(systemRandom.bytes(32)), keyFingerprint(systemRandom.bytes(32))]
-  await requireSealingKey(db, first)
-  await requireSealingKey(db, second) // nothing is sealed, nobody runs
-  await requireSealingKey(db, second)
+  await requireSameSealingKey(db, first)
+  await requireSameSealingKey(db, second) // nothing is sealed, nobody runs
+  await requireSameSealingKey(db, second)
   await start(A)
-  await assert.rejects(requireSealingKey(db, first), /SANDYARD_SECRET_KEY/)
-  await requireSealingKey(db, second)
+  await assert.rejects(requireSameSealingKey(db, first), /SANDYARD_SECRET_KEY/)
+  await requireSameSealingKey(db, second)
 })
 
 async function rowsLeft(): Promise<number> {

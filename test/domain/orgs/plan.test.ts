@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { isPlanName, parseLimitValue, parsePlanTerms } from '../../../src/domain/orgs/plan.ts'
-import { exhaustedPools, hoursUsed, LIMITS } from '../../../src/domain/orgs/quota.ts'
+import { exhaustedHours, hoursUsed, LIMITS } from '../../../src/domain/orgs/quota.ts'
 import { slugFromName } from '../../../src/domain/sandboxes/slugs.ts'
 
 const BAD_PLANS: readonly (readonly [unknown, string])[] = [
@@ -63,7 +63,7 @@ test('a pool is used up from the millisecond on at which its hours are taken, an
     fc.property(someUse, fc.boolean(), ({ hours, spareMs }, hard_cap) => {
       const pools = { hard_cap, included_vcpu_hours: hours, included_memory_gib_hours: null }
       const wall = BigInt(hours) * 3_600_000n
-      const at = (vcpu_ms: bigint) => exhaustedPools(pools, { vcpu_ms, memory_mib_ms: 10n ** 30n }).length > 0
+      const at = (vcpu_ms: bigint) => exhaustedHours(pools, { vcpu_ms, memory_mib_ms: 10n ** 30n }).length > 0
       assert.equal(at(wall + BigInt(spareMs)), hard_cap)
       if (wall > 0n) assert.equal(at(wall - 1n), false)
     }),

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import {
-  cutAtDays,
-  cutAtMidnights,
+  splitIntoDays,
+  splitAtMidnights,
   DAY_MS,
   decimalSeconds,
   monthsOf,
@@ -13,20 +13,20 @@ import {
 import {
   amountCents,
   divideForDisplay,
-  inUnits,
-  METRIC_FACTS,
+  toBillingUnits,
+  METRIC_DEFINITIONS,
   METRICS,
   projectedCents,
-  type Terms,
+  type BillingTerms,
 } from '../../../src/domain/usage/pricing.ts'
-import { chooseUsageRange } from '../../../src/domain/usage/usage-range.ts'
+import { resolveUsageRange } from '../../../src/domain/usage/usage-range.ts'
 
 const at = (text: string): Date => new Date(text)
 const instants = fc
   .integer({ min: Date.parse('2027-12-01T00:00:00Z'), max: Date.parse('2029-03-01T00:00:00Z') })
   .map((ms) => new Date(ms % 3 === 0 ? Math.floor(ms / DAY_MS) * DAY_MS : ms))
 const ranges = fc.tuple(instants, instants).map(([a, b]) => (a < b ? { since: a, until: b } : { since: b, until: a }))
-const FREE: Terms = {
+const FREE: BillingTerms = {
   prices: null,
   included_vcpu_hours: null,
   included_memory_gib_hours: null,
@@ -37,7 +37,7 @@ const FREE: Terms = {
 test('whole days and parts of days together are the range, without a gap or an overlap', () => {
   fc.assert(
     fc.property(ranges, ({ since, until }) => {
-      const { days, parts } = cutAtMidnights({ since, until })
+      const { days, parts } = splitAtMidnights({ since, until })
       const whole = { since: at(days.first), until: at(days.end) }
       const pieces = [...parts, ...(days.first < days.end ? [whole] : [])].toSorted(
         (a, b) => Number(a.since) - Number(b.since),
@@ -51,7 +51,7 @@ test('whole days and parts of days together are the range, without a gap or an o
       assert.deepEqual(reached, until)
       for (const part of parts)
         assert.ok(Number(part.until) <= Number(at(part.day)) + DAY_MS && part.since >= at(part.day))
-      const byDay = cutAtDays({ since, until })
+      const byDay = splitIntoDays({ since, until })
       assert.equal(
         byDay.reduce((sum, piece) => sum + Number(piece.until) - Number(piece.since), 0),
         Number(until) - Number(since),
@@ -85,8 +85,8 @@ test('an amount is the exact price of what goes beyond the months’ allowances,
   })
   fc.assert(
     fc.property(given, ({ metric, quantities, price, included }) => {
-      const { perUnit, price: name } = METRIC_FACTS[metric]
-      const terms: Terms = {
+      const { perUnit, price: name } = METRIC_DEFINITIONS[metric]
+      const terms: BillingTerms = {
         prices: { [name]: price },
         included_vcpu_hours: included,
         included_memory_gib_hours: included,
@@ -127,7 +127,7 @@ test('prices that can be checked by hand', () => {
   const gibMonth = 1024n ** 3n * hours(29n * 24n)
   assert.equal(amountCents('storage', [{ month, quantity: 2n * gibMonth }], terms), 0n)
   assert.equal(amountCents('storage', [{ month, quantity: 102n * gibMonth }], terms), 35n) // 100 * 696 * 0.0005
-  assert.equal(inUnits('memory', 1536n * 3_600_000n), 1.5)
+  assert.equal(toBillingUnits('memory', 1536n * 3_600_000n), 1.5)
 })
 
 test('a projection is never below the total, and is the total when the period is over or has not begun', () => {
@@ -169,7 +169,7 @@ test('milliseconds become seconds without rounding', () => {
 test('a range is the current month by default, at most 366 days long, and refused by its field', () => {
   const now = at('2028-02-29T12:00:00Z')
   const choose = (since: string | null, until: string | null) => {
-    const chosen = chooseUsageRange(
+    const chosen = resolveUsageRange(
       { since: since === null ? null : at(since), until: until === null ? null : at(until) },
       now,
     )

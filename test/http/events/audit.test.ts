@@ -3,14 +3,14 @@ import { once } from 'node:events'
 import { after, before, test } from 'node:test'
 import { WebSocket } from 'ws'
 import { OPERATIONS } from '../../../src/contract/operations.ts'
-import { addMember, changeRole, removeMember } from '../../../src/control/orgs/members.ts'
-import { changePlan, createOrg, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
+import { addMember, changeMemberRole, removeMember } from '../../../src/control/orgs/members.ts'
+import { changeOrgPlan, createOrg, resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
 import { setPlan } from '../../../src/control/orgs/plans.ts'
 import { setQuota } from '../../../src/control/orgs/quotas.ts'
-import { OPERATOR } from '../../../src/domain/orgs/caller.ts'
+import { OPERATOR_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { EVENT_TYPES, type EventType } from '../../../src/domain/events/event-types.ts'
 import { asId, type OrgId } from '../../../src/domain/ids.ts'
-import { enforcePools } from '../../../src/loops/enforce-pools.ts'
+import { enforceHardLimits } from '../../../src/loops/enforce-pools.ts'
 import { reapVolumes } from '../../../src/loops/reap-volumes.ts'
 import { assertReplyMatchesContract, operationIds } from '../../support/contract.ts'
 import {
@@ -79,18 +79,18 @@ test('what operators, loops and workers do leaves its event too: every type of t
   const { deps } = world.control
   const signal = new AbortController().signal
   const { id } = await createOrg(deps, { name: 'audited', slug: 'audited', owner: 'o@example.org', plan: null })
-  const acting = { org_id: asId<OrgId>(id), actor: OPERATOR }
+  const acting = { org_id: asId<OrgId>(id), actor: OPERATOR_ACTOR }
   await addMember(deps, acting, { email: 'm@example.org', display_name: null, role: 'member' })
-  await changeRole(deps, acting, { email: 'm@example.org', role: 'admin' })
+  await changeMemberRole(deps, acting, { email: 'm@example.org', role: 'admin' })
   await removeMember(deps, acting, 'm@example.org')
   await setPlan(deps, 'walled', { limits: { included_vcpu_hours: 1 }, prices: null })
-  await changePlan(deps, acting, 'walled')
+  await changeOrgPlan(deps, acting, 'walled')
   await setPlan(deps, 'walled', { limits: { included_vcpu_hours: 0 }, prices: null })
   await setQuota(deps, acting, { limit: 'max_sandboxes', value: 10 })
   await suspendOrg(deps, acting, 'unpaid')
   await resumeOrg(deps, acting)
   await leaveRunsOf(acting.org_id)
-  await enforcePools(deps).run(signal)
+  await enforceHardLimits(deps).run(signal)
   const ended = await world.create({ image: 'registry.example/fails:1' })
   await waitUntil(async () => (await world.statusOf(ended.id)).status === 'failed')
   const waiting = await world.create({ resources: { vcpus: 4_000, memory_mib: 64, disk_size_mib: null } })

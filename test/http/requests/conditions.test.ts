@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Operation } from '../../../src/contract/operation.ts'
 import { OPERATIONS } from '../../../src/contract/operations.ts'
-import { parseTags, tagOf } from '../../../src/domain/requests/etag.ts'
+import { parseEtags, etagOf } from '../../../src/domain/requests/etag.ts'
 import { operationIds } from '../../support/contract.ts'
 import {
   EXAMPLE_REQUESTS,
@@ -106,10 +106,10 @@ test('of many changes at once that demand the same object exactly one is done', 
 })
 
 test('equal texts have equal tags, others differ, and a list of tags is read as it is written', () => {
-  assert.equal(tagOf('a'), tagOf('a'))
-  assert.notEqual(tagOf('a'), tagOf('b'))
-  assert.deepEqual(parseTags(`"a", W/"b"`), ['"a"', 'W/"b"'])
-  assert.equal(parseTags('*'), '*')
+  assert.equal(etagOf('a'), etagOf('a'))
+  assert.notEqual(etagOf('a'), etagOf('b'))
+  assert.deepEqual(parseEtags(`"a", W/"b"`), ['"a"', 'W/"b"'])
+  assert.equal(parseEtags('*'), '*')
   for (const bad of ['', 'a', '"a" "b"', '*, "a"', '"a",', Array.from({ length: 33 }, () => '"a"').join()])
-    assert.equal(parseTags(bad), null, bad)
+    assert.equal(parseEtags(bad), null, bad)
 })

@@ -2,16 +2,16 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { QueryResultRow } from 'pg'
 import { Registry } from 'prom-client'
-import { takeTurn } from '../../../src/control/requests/idempotency.ts'
+import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
-import { CrowdedOut } from '../../../src/control/requests/share-database.ts'
+import { OrgQueueFull } from '../../../src/control/requests/share-database.ts'
 import { asId, type OrgId, type SandboxId } from '../../../src/domain/ids.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
 import { bindUseCases, type UseCases } from '../../../src/http/use-cases.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeSeal } from '../../../src/lib/seal.ts'
-import { pruneKeys } from '../../../src/loops/prune.ts'
+import { pruneIdempotencyKeys } from '../../../src/loops/prune.ts'
 import type { Database, Statement } from '../../../src/store/postgres/database.ts'
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import type { Operation } from '../../../src/contract/operation.ts'
@@ -150,7 +150,7 @@ test('a create that was refused for the crowd of its organization after it was d
     asOrg: (org, fn) => {
       if (!isCrowded) return deps.db.asOrg(org, fn)
       isCrowded = false
-      return Promise.reject(new CrowdedOut())
+      return Promise.reject(new OrgQueueFull())
     },
     commitStatement: async <Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement) => {
       const answer = await deps.db.commitStatement<Row>(scope, statement)
@@ -176,9 +176,9 @@ test('a create that was refused for the crowd of its organization after it was d
 test('a try that was taken for dead does nothing any more', async () => {
   const { deps } = world.control
   const request = { key: newKey(), request_sha256: Buffer.alloc(32), signal: new AbortController().signal }
-  const first = await takeTurn(deps, caller, request)
+  const first = await claimIdempotencyKey(deps, caller, request)
   await endClaims()
-  const second = await takeTurn(deps, caller, request)
+  const second = await claimIdempotencyKey(deps, caller, request)
   assert.ok(first.kind === 'serve' && second.kind === 'serve' && second.once.isRetry)
   assert.equal(second.once.id, first.once.id)
   const { once } = first
@@ -189,7 +189,7 @@ test('a try that was taken for dead does nothing any more', async () => {
   const reply = { status: 200, headers: {}, body: '{}' }
   await first.end({ kind: 'replied', reply: { ...reply, body: '"late"' } })
   await second.end({ kind: 'replied', reply })
-  const third = await takeTurn(deps, caller, request)
+  const third = await claimIdempotencyKey(deps, caller, request)
   assert.deepEqual(third, { kind: 'again', reply })
 })
 
@@ -256,7 +256,7 @@ test('a key that is over is a new one, and the loop forgets it', async () => {
   await deps.db.asSystem((q) => q.query({ text: `UPDATE idempotency SET expires_at = now() - interval '1 second'` }))
   const second = await ask('create_volume', { body: { name: 'next-of-a-day' } }, idempotencyKey)
   assert.deepEqual([first.status, second.status], [200, 200])
-  await pruneKeys(deps).run(new AbortController().signal)
+  await pruneIdempotencyKeys(deps).run(new AbortController().signal)
   assert.equal(await count('idempotency'), 1)
 })
 

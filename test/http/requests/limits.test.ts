@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import type { FastifyPluginAsync } from 'fastify'
-import type { StrangerRates } from '../../../src/control/requests/request-rates.ts'
+import type { AuthenticationRateLimiter } from '../../../src/control/requests/request-rates.ts'
 import { makeJoinRoute } from '../../../src/http/workers/join-route.ts'
 import { makeSyncRoute } from '../../../src/http/workers/worker-routes.ts'
 import { bindUseCases } from '../../../src/http/use-cases.ts'
@@ -39,7 +39,7 @@ async function listen(
   t: TestContext,
   limits: Partial<RequestLimitSettings>,
   useCases: Partial<UseCases> = {},
-  plugins: (rates: StrangerRates) => readonly FastifyPluginAsync[] = () => [],
+  plugins: (rates: AuthenticationRateLimiter) => readonly FastifyPluginAsync[] = () => [],
 ) {
   const clock = makeTestClock()
   const made = makeRequestLimits({ ...WIDE, ...limits }, clock)
@@ -231,7 +231,7 @@ test('who guesses the credentials or join tokens of workers is refused after a w
   const control = await makeTestControl()
   t.after(() => control.close())
   const { deps } = control
-  const plugins = (rates: StrangerRates): readonly FastifyPluginAsync[] => [
+  const plugins = (rates: AuthenticationRateLimiter): readonly FastifyPluginAsync[] => [
     makeSyncRoute({ control: deps, rates, tickets: { showTickets: () => [] }, replicas: { urls: [] } }),
     makeJoinRoute(deps, rates),
   ]

@@ -7,7 +7,7 @@ import { authenticate } from '../../../src/control/orgs/authenticate.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { suspendOrg } from '../../../src/control/orgs/orgs.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { OPERATOR, type Caller } from '../../../src/domain/orgs/caller.ts'
+import { OPERATOR_ACTOR, type Caller } from '../../../src/domain/orgs/caller.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
@@ -230,7 +230,7 @@ test('a key that is revoked ends what it follows, and a suspended organization m
   const theirs = await make(guest, { start: true })
   await untilStatus(theirs, 'running')
   logs.writerOf(theirs.id).stream('stdout').write(Buffer.from('theirs\n'))
-  await suspendOrg(deps, { org_id: guest.org_id, actor: OPERATOR }, 'unpaid')
+  await suspendOrg(deps, { org_id: guest.org_id, actor: OPERATOR_ACTOR }, 'unpaid')
   const read = await readLog(urlOf(theirs, '?follow=false'), guestKey)
   assert.deepEqual([texts(read.lines), read.hasEnded], [['stdout theirs\n'], true])
   assert.equal((await openEvents(urlOf(theirs), key)).status, 404)
@@ -239,11 +239,11 @@ test('a key that is revoked ends what it follows, and a suspended organization m
 test('an organization has no more streams open than its share, all together no more than the setting says, and each gives its place back however it ends', async () => {
   const { deps, caller } = world.control
   const { logPlaces } = deps
-  await waitUntil(() => logPlaces.taken === 0)
+  await waitUntil(() => logPlaces.permitsInUse === 0)
   const { box } = await runOne()
   const leaving = new AbortController()
   await openEvents(urlOf(box), key, { signal: leaving.signal })
-  const places = Array.from({ length: 49 }, () => logPlaces.take(caller))
+  const places = Array.from({ length: 49 }, () => logPlaces.acquire(caller))
   const refused = async (whose: Pick<Sandbox, 'id'>, by: string): Promise<unknown> => {
     const reply = await openEvents(urlOf(whose), by)
     const error = await reply.refusal()
@@ -264,12 +264,12 @@ test('an organization has no more streams open than its share, all together no m
   await untilStatus(theirs, 'running')
   const guestKey = await addKey(deps, guest.org_id)
   assert.equal((await readLog(urlOf(theirs, '?follow=false'), guestKey)).hasEnded, true)
-  places.push(...Array.from({ length: 50 }, (_, at) => logPlaces.take(at < 49 ? guest : third)))
+  places.push(...Array.from({ length: 50 }, (_, at) => logPlaces.acquire(at < 49 ? guest : third)))
   const all = { limit: 'log_streams', max: 100, current: 100 }
   assert.deepEqual(await refused(theirs, guestKey), { ...all, how_to_change: changes('SANDYARD_LOG_STREAM_CAPACITY') })
   for (const giveBack of places) giveBack()
   leaving.abort()
-  await waitUntil(() => logPlaces.taken === 0)
+  await waitUntil(() => logPlaces.permitsInUse === 0)
 })
 
 test('a reader that does not read holds back all that is between it and the worker’s disk', async () => {

@@ -4,7 +4,7 @@ import { connect } from 'node:net'
 import { setImmediate as turn } from 'node:timers/promises'
 import { test, type TestContext } from 'node:test'
 import { encodeLogCursor } from '../../../src/contract/streams/log-cursor.ts'
-import type { LogBatch, LogAsk } from '../../../src/control/streams/read-logs.ts'
+import type { LogBatch, LogRequest } from '../../../src/control/streams/read-logs.ts'
 import { DEFAULT_SERVER_SETTINGS } from '../../../src/http/server/server.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { openEvents, readLog, type ServerEvent } from '../../support/events.ts'
@@ -14,15 +14,15 @@ import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 const PATH = `/v1/sandboxes/${SANDBOX_ID}/logs`
 const NOW = '2026-11-21T10:14:00.123Z'
 
-type Source = (ask: LogAsk) => AsyncIterable<LogBatch>
+type Source = (ask: LogRequest) => AsyncIterable<LogBatch>
 
 /** A server whose sandbox has this log; its address, what was asked of the log, and an end of it. */
 async function serve(
   t: TestContext,
   source: Source,
   settings: Partial<typeof DEFAULT_SERVER_SETTINGS> = {},
-): Promise<{ readonly url: string; readonly asked: LogAsk[]; readonly close: () => Promise<void> }> {
-  const asked: LogAsk[] = []
+): Promise<{ readonly url: string; readonly asked: LogRequest[]; readonly close: () => Promise<void> }> {
+  const asked: LogRequest[] = []
   const readLogs: NonNullable<WorldOptions['useCases']>['readLogs'] = (_caller, ask) => {
     asked.push(ask)
     return Promise.resolve(source(ask))
