@@ -68,7 +68,7 @@ test('the status of a sandbox is written through control/sandboxes/transition.ts
   )
   assert.deepEqual(
     writers.map(({ path }) => path),
-    ['src/store/sandboxes/standings.ts'],
+    ['src/store/sandboxes/sandbox-states.ts'],
     'the one module of the store that writes a status of a sandbox that exists',
   )
   const importers = sources

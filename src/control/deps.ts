@@ -13,7 +13,7 @@ import type { Slots } from '../lib/slots.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import type { Admission } from '../store/sandboxes/admissions.ts'
 import type { Database } from '../store/postgres/database.ts'
-import type { Notifications } from '../store/postgres/wake.ts'
+import type { Notifications } from '../store/postgres/notifications.ts'
 import type { AdmissionResult } from './sandboxes/admit-together.ts'
 import type { IdempotencyClaims } from './requests/claims.ts'
 import type { Deletion, DeletionResult } from './sandboxes/delete-together.ts'
@@ -32,7 +32,7 @@ export type ControlDeps = {
   readonly uuids: Uuids
   readonly log: Log
   readonly seal: Seal
-  readonly wake: Notifications
+  readonly notifications: Notifications
   /** How many requests may wait for a sandbox at once. */
   readonly waits: Slots
   /** Where they wait. */

@@ -46,7 +46,11 @@ export function makeControlDeps(
   return {
     ...base,
     readSandbox,
-    waitHub: makeWaitHub({ ...base, readSandbox, met: (wishes) => base.db.asSystem((q) => sandboxes.met(q, wishes)) }),
+    waitHub: makeWaitHub({
+      ...base,
+      readSandbox,
+      met: (wishes) => base.db.asSystem((q) => sandboxes.findSatisfied(q, wishes)),
+    }),
     claims: makeIdempotencyClaims(base),
     // Two batches of up to 256: measured as the knee of the curve (measurements.md, "Store").
     admit: makeBatch<Admission, AdmissionResult>({

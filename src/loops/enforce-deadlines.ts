@@ -1,6 +1,6 @@
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { Log } from '../lib/log.ts'
-import * as stopsDue from '../store/sandboxes/stops-due.ts'
+import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import type { Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-all.ts'
 
@@ -13,12 +13,12 @@ export function enforceDeadlines(deps: DeadlineDeps): Loop {
 
 async function pass(deps: DeadlineDeps, signal: AbortSignal): Promise<number | null> {
   const now = deps.clock.now()
-  const overdue: RunsToStop<stopsDue.Overdue> = {
-    read: (q, page) => stopsDue.overdue(q, now, page),
+  const overdue: RunsToStop<runsToStop.RunPastDeadline> = {
+    read: (q, page) => runsToStop.pastDeadline(q, now, page),
     causeOf: ({ is_by_org }) => ({ code: is_by_org ? 'max_uptime' : 'max_duration' }),
   }
   const failed = await stopRuns(deps, overdue, signal)
   if (failed > 0) return null // these are overdue still: at once again would be a tight loop
-  const next = await deps.db.asSystem((q) => stopsDue.nextDeadline(q))
+  const next = await deps.db.asSystem((q) => runsToStop.nextDeadline(q))
   return next === null ? null : Math.max(0, next.getTime() - deps.clock.now().getTime())
 }

@@ -2,9 +2,9 @@ import { recordHoursExhausted } from '../control/usage/tell-exhausted.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import { exhaustedHours, remainingUnits, INCLUDED_HOURS, type ComputeUse } from '../domain/orgs/quota.ts'
 import type { Log } from '../lib/log.ts'
-import * as pools from '../store/usage/pools.ts'
-import * as stopsDue from '../store/sandboxes/stops-due.ts'
-import { poolTotals } from '../store/usage/usage.ts'
+import * as includedHours from '../store/usage/included-hours.ts'
+import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
+import { hardLimitedMonthTotals } from '../store/usage/usage.ts'
 import type { Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-all.ts'
 
@@ -23,14 +23,14 @@ export function enforceHardLimits(deps: HardLimitDeps): Loop {
 }
 
 async function pass(deps: HardLimitDeps, signal: AbortSignal): Promise<number | null> {
-  await stopRuns(deps, { read: stopsDue.ofSuspended, causeOf: () => ({ code: 'suspended' }) }, signal)
+  await stopRuns(deps, { read: runsToStop.ofSuspendedOrgs, causeOf: () => ({ code: 'suspended' }) }, signal)
   let dueMs = Infinity
-  const totals = await deps.db.asSystem((q) => poolTotals(q, deps.clock.now()))
+  const totals = await deps.db.asSystem((q) => hardLimitedMonthTotals(q, deps.clock.now()))
   const useOf = new Map<string, ComputeUse>(totals.map((use) => [use.org_id, use]))
-  for (let after: pools.WalledOrg | null = null; ;) {
-    const last: pools.WalledOrg | null = after
-    const page: readonly pools.WalledOrg[] = await deps.db.asSystem((q) =>
-      pools.walledWithRuns(q, last?.org_id ?? null, PAGE),
+  for (let after: includedHours.HardLimitedOrg | null = null; ;) {
+    const last: includedHours.HardLimitedOrg | null = after
+    const page: readonly includedHours.HardLimitedOrg[] = await deps.db.asSystem((q) =>
+      includedHours.hardLimitedWithRuns(q, last?.org_id ?? null, PAGE),
     )
     dueMs = Math.min(dueMs, await enforceOn(deps, { orgs: page, useOf }, signal))
     after = page.at(-1) ?? null
@@ -41,7 +41,10 @@ async function pass(deps: HardLimitDeps, signal: AbortSignal): Promise<number | 
 /** Answers in how many milliseconds the next wall is met, or Infinity. */
 async function enforceOn(
   deps: HardLimitDeps,
-  { orgs, useOf }: { readonly orgs: readonly pools.WalledOrg[]; readonly useOf: ReadonlyMap<string, ComputeUse> },
+  {
+    orgs,
+    useOf,
+  }: { readonly orgs: readonly includedHours.HardLimitedOrg[]; readonly useOf: ReadonlyMap<string, ComputeUse> },
   signal: AbortSignal,
 ): Promise<number> {
   let dueMs = Infinity
@@ -53,8 +56,8 @@ async function enforceOn(
       continue
     }
     for (const pool of exhausted) await recordHoursExhausted(deps, org.org_id, { pool, pools: org, use })
-    const active: RunsToStop<stopsDue.StopDue> = {
-      read: (q, page) => stopsDue.ofOrg(q, org.org_id, page),
+    const active: RunsToStop<runsToStop.RunToStop> = {
+      read: (q, page) => runsToStop.ofOrg(q, org.org_id, page),
       causeOf: () => ({ code: 'pool_exhausted' }),
     }
     await stopRuns(deps, active, signal)
@@ -65,7 +68,7 @@ async function enforceOn(
 const NO_USE: ComputeUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
 
 /** When the runs that run now reach a wall, in milliseconds, if nothing changes. */
-function untilHardLimitMs(org: pools.WalledOrg, use: ComputeUse): number {
+function untilHardLimitMs(org: includedHours.HardLimitedOrg, use: ComputeUse): number {
   const rates = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
   const times = INCLUDED_HOURS.flatMap((pool) => {
     const left = remainingUnits(pool, org, use)

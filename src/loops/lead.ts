@@ -2,7 +2,7 @@ import { interruptibleSleep, NOTIFIED, type Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Database, Queryable } from '../store/postgres/database.ts'
 import * as leads from '../store/workers/leads.ts'
-import type { Notifications } from '../store/postgres/wake.ts'
+import type { Notifications } from '../store/postgres/notifications.ts'
 
 /** The lead of the loops in the hands of this process. Dispose of it to give it up. */
 export interface Leadership extends AsyncDisposable {
@@ -22,7 +22,7 @@ export type LeadDeps = {
   readonly db: Database
   readonly clock: Clock
   readonly log: Log
-  readonly wake: Pick<Notifications, 'publish' | 'subscribe'>
+  readonly notifications: Pick<Notifications, 'publish' | 'subscribe'>
   /** A UUID of this process. */
   readonly holder: string
 }
@@ -73,9 +73,13 @@ function makeChallenge(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: num
 }
 
 /** A pause that a wake-up ends, also one that came before it began. */
-function makeRest({ clock, wake }: Pick<LeadDeps, 'clock' | 'wake'>, topic: string, signal: AbortSignal) {
+function makeRest(
+  { clock, notifications }: Pick<LeadDeps, 'clock' | 'notifications'>,
+  topic: string,
+  signal: AbortSignal,
+) {
   const woken = new AbortController()
-  const unsubscribe = wake.subscribe(topic, () => woken.abort(NOTIFIED))
+  const unsubscribe = notifications.subscribe(topic, () => woken.abort(NOTIFIED))
   return {
     sleep: (ms: number) => interruptibleSleep(clock, ms, AbortSignal.any([woken.signal, signal])),
     [Symbol.dispose]: unsubscribe,
@@ -83,7 +87,7 @@ function makeRest({ clock, wake }: Pick<LeadDeps, 'clock' | 'wake'>, topic: stri
 }
 
 function lead(deps: LeadDeps, mandate: leads.LeadTerm, takenAtMs: number): Leadership {
-  const { db, clock, log, wake } = deps
+  const { db, clock, log, notifications } = deps
   const lost = new AbortController()
   let beatAtMs = takenAtMs
   const lose = (reason: string): void => {
@@ -128,7 +132,7 @@ function lead(deps: LeadDeps, mandate: leads.LeadTerm, takenAtMs: number): Leade
       if (!lost.signal.aborted) lost.abort(new LeadershipLost('the lead was given up'))
       await keeping
       await db.asSystem((q) => leads.release(q, mandate))
-      wake.publish([topicOf(mandate.name)])
+      notifications.publish([topicOf(mandate.name)])
     },
   }
 }

@@ -17,7 +17,7 @@ export type Loop = {
 export type LoopDeps = {
   readonly clock: Clock
   readonly log: Log
-  readonly wake: { subscribe(topic: string, callback: () => void): () => void }
+  readonly notifications: { subscribe(topic: string, callback: () => void): () => void }
   /** Waits until this process is the one that runs the loops. */
   readonly lead: (signal: AbortSignal) => Promise<Leadership>
 }
@@ -54,7 +54,7 @@ async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise
     isWoken = true
     sleeper.abort(NOTIFIED)
   }
-  const unsubscribes = loop.topics.map((topic) => deps.wake.subscribe(topic, wake))
+  const unsubscribes = loop.topics.map((topic) => deps.notifications.subscribe(topic, wake))
   try {
     while (!signal.aborted) {
       isWoken = false

@@ -10,7 +10,7 @@ type PruneDeps = Pick<ControlDeps, 'db' | 'clock'>
 
 /** Forgets Idempotency-Keys whose time is over; a key that is used before that is a new one all the same. */
 export function pruneIdempotencyKeys(deps: PruneDeps): Loop {
-  return makePruneLoop(deps, { name: 'prune-keys', periodMs: 60_000, batch: 5_000, prune: idempotency.prune })
+  return makePruneLoop(deps, { name: 'prune-keys', periodMs: 60_000, batch: 5_000, prune: idempotency.pruneExpired })
 }
 
 /** Removes tickets for streams whose time is over: those of a process that died. */

@@ -2,7 +2,7 @@ import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import { REAP_VOLUMES_TOPIC } from '../control/volumes/volume-topics.ts'
 import type { Log } from '../lib/log.ts'
 import * as fleet from '../store/workers/fleet.ts'
-import * as stopsDue from '../store/sandboxes/stops-due.ts'
+import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-all.ts'
@@ -23,8 +23,8 @@ export function retireWorkers(deps: RetireDeps): Loop {
 
 async function pass(deps: RetireDeps, signal: AbortSignal): Promise<null> {
   const now = deps.clock.now()
-  const late: RunsToStop<stopsDue.StopDue> = {
-    read: (q, page) => stopsDue.overstaying(q, now, page),
+  const late: RunsToStop<runsToStop.RunToStop> = {
+    read: (q, page) => runsToStop.pastDrainDeadline(q, now, page),
     causeOf: () => ({ code: 'drained', message: 'its worker drains, and the deadline is over' }),
   }
   await stopRuns(deps, late, signal)
@@ -44,6 +44,9 @@ async function freeAll(deps: RetireDeps, now: Date, signal: AbortSignal): Promis
     })
     freed = Math.max(sandboxes, volumes)
     if (freed > 0) deps.log.info({ sandboxes, volumes }, 'what lay on a removed worker begins anew')
-    deps.wake.publish([...(sandboxes + volumes > 0 ? ['pending'] : []), ...(volumes > 0 ? [REAP_VOLUMES_TOPIC] : [])])
+    deps.notifications.publish([
+      ...(sandboxes + volumes > 0 ? ['pending'] : []),
+      ...(volumes > 0 ? [REAP_VOLUMES_TOPIC] : []),
+    ])
   }
 }

@@ -3,7 +3,7 @@ import { SYSTEM_ACTOR, type Cause, type TransitionDeps } from '../control/sandbo
 import type { RunId } from '../domain/ids.ts'
 import type { Log } from '../lib/log.ts'
 import type { Queryable } from '../store/postgres/database.ts'
-import type { StopDue, StopsPage } from '../store/sandboxes/stops-due.ts'
+import type { RunToStop, RunsToStopPage } from '../store/sandboxes/runs-to-stop.ts'
 
 /** How many runs are read at once. */
 const PAGE = 500
@@ -12,7 +12,7 @@ type StopDeps = TransitionDeps & { readonly log: Log }
 
 /** Which runs are to stop, and why. */
 export type RunsToStop<Run> = {
-  readonly read: (q: Queryable, page: StopsPage) => Promise<readonly Run[]>
+  readonly read: (q: Queryable, page: RunsToStopPage) => Promise<readonly Run[]>
   readonly causeOf: (run: Run) => Omit<Cause, 'actor'>
 }
 
@@ -20,7 +20,7 @@ export type RunsToStop<Run> = {
  * Asks every run to stop that `read` finds: page after page, so that however many can't be moved, they keep no later one
  * from being asked. Answers how many could not. May be repeated. Rejects as `transitionAll` does.
  */
-export async function stopRuns<Run extends StopDue>(
+export async function stopRuns<Run extends RunToStop>(
   deps: StopDeps,
   { read, causeOf }: RunsToStop<Run>,
   signal: AbortSignal,

@@ -45,7 +45,7 @@ export async function openLane(): Promise<Lane> {
     uuids: makeUuids(clock, random),
     log: makeLog('error'),
     seal: makeSeal(Buffer.alloc(32, 7), random),
-    wake: {
+    notifications: {
       publish: () => undefined,
       subscribe: () => () => undefined,
       [Symbol.asyncDispose]: () => Promise.resolve(),

@@ -69,7 +69,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     uuids: makeUuids(clock, random),
     log,
     seal: makeSeal(SEALING_KEY, random),
-    wake: bus.of(life),
+    notifications: bus.of(life),
     waits: makeSlots(10),
     logPlaces: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
     openStream: noStreams,
@@ -116,7 +116,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     passing.add(loop)
     void pass(loop, leading)
   }
-  base.wake.subscribe('pending', () => beginPass('place'))
+  base.notifications.subscribe('pending', () => beginPass('place'))
 
   type Held = { readonly report: SyncRequest; readonly release: AbortController; readonly answered: Promise<void> }
   const held = new Map<WorkerId, Held>()

@@ -1,4 +1,4 @@
-import type { Notifications } from '../../src/store/postgres/wake.ts'
+import type { Notifications } from '../../src/store/postgres/notifications.ts'
 import type { Gates, Life } from './gates.ts'
 
 /** The wake-ups of all processes of a schedule: within a process at once, to the others when their gate opens, or never. */

@@ -53,12 +53,12 @@ function start(name: string): Process {
     ...db,
     asSystem: (fn) => (process.isCut ? Promise.reject(new Error('cut off')) : db.asSystem(fn)),
   }
-  const wake = {
+  const notifications = {
     publish: (topics: readonly string[]) => void process.topics.push(...topics),
     subscribe: () => () => undefined,
   }
   const holder = `00000000-0000-7000-8000-${String(++made).padStart(12, '0')}`
-  const wait = makeLeaderElection({ db: own, clock, log, wake, holder }, name)
+  const wait = makeLeaderElection({ db: own, clock, log, notifications, holder }, name)
   void wait(ending.signal).then(
     (leadership) => {
       process.leadership = leadership
@@ -143,8 +143,8 @@ test('a holder whose database was away leads again as soon as it is back, and wh
   await live(LEADER_STOP_MS + STEP_MS, first)
   assert.ok(old.lost.aborted)
   first.isCut = false
-  const wake = { publish: () => undefined, subscribe: () => () => undefined }
-  const ask = makeLeaderElection({ db, clock: first.clock, log, wake, holder: before?.holder ?? '' }, 'away')
+  const notifications = { publish: () => undefined, subscribe: () => () => undefined }
+  const ask = makeLeaderElection({ db, clock: first.clock, log, notifications, holder: before?.holder ?? '' }, 'away')
   const fresh = await ask(first.ending.signal) // no time passes on its clock
   await write(fresh)
   await assert.rejects(write(old), LeadershipLost)

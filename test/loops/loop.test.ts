@@ -30,7 +30,7 @@ function makeWorld(): World {
     deps: {
       clock,
       log: makeLog('silent'),
-      wake: {
+      notifications: {
         subscribe: (_topic, callback) => {
           callbacks.add(callback)
           return () => callbacks.delete(callback)

@@ -12,7 +12,7 @@ import { makeSeal } from '../../src/lib/seal.ts'
 import { makeSlots } from '../../src/lib/slots.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { openDatabase } from '../../src/store/postgres/database.ts'
-import { openNotifications } from '../../src/store/postgres/wake.ts'
+import { openNotifications } from '../../src/store/postgres/notifications.ts'
 import { makeTestDatabase } from './postgres.ts'
 
 /** A control plane over a real database of its own, with its first organization. */
@@ -43,7 +43,12 @@ export async function makeTestControl(
     statementTimeoutMs: 20_000,
     log,
   })
-  const wake = await openNotifications({ connectionString: database.url, clock: systemClock, log, windowMs: 5 })
+  const notifications = await openNotifications({
+    connectionString: database.url,
+    clock: systemClock,
+    log,
+    windowMs: 5,
+  })
   const deps = makeControlDeps({
     db,
     clock,
@@ -51,7 +56,7 @@ export async function makeTestControl(
     uuids: makeUuids(clock, systemRandom),
     log,
     seal: makeSeal(systemRandom.bytes(32), systemRandom),
-    wake,
+    notifications,
     waits: makeSlots(options.waitCapacity ?? 100),
     logPlaces: makeLogStreamLimit(options.logStreamLimits ?? { perOrg: 50, inAll: 100 }),
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
@@ -67,7 +72,7 @@ export async function makeTestControl(
     caller,
     databaseUrl: database.url,
     async close() {
-      await wake[Symbol.asyncDispose]()
+      await notifications[Symbol.asyncDispose]()
       await db.close()
       await database.close()
     },

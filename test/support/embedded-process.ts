@@ -2,7 +2,7 @@
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
-import { startEmbedded } from '../../src/store/embedded/embedded.ts'
+import { startEmbedded } from '../../src/store/embedded/embedded-server.ts'
 
 const dataDir = process.argv[2]
 if (dataDir === undefined) throw new Error('which data folder?')

@@ -5,10 +5,10 @@ import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import {
   APP_NAME,
-  keepPasswords,
-  makeAppDatabase,
-  makeCluster,
-  makeDirectories,
+  loadOrCreatePasswords,
+  createAppDatabase,
+  createCluster,
+  createDirectories,
 } from '../../src/store/embedded/embedded-cluster.ts'
 import { locateBinaries } from '../../src/store/embedded/embedded-binaries.ts'
 import { findServerUser } from '../../src/store/embedded/embedded-user.ts'
@@ -42,10 +42,10 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
   await mkdir(dataDir, { recursive: true })
   const log = makeLog('silent')
   const user = await findServerUser()
-  const paths = await makeDirectories(dataDir, user)
+  const paths = await createDirectories(dataDir, user)
   const binaries = await locateBinaries(user, join(dataDir, 'postgres'), log)
-  const passwords = await keepPasswords(dataDir, systemRandom)
-  await makeCluster(paths, binaries, { user, passwords })
+  const passwords = await loadOrCreatePasswords(dataDir, systemRandom)
+  await createCluster(paths, binaries, { user, passwords })
   const port = await freePort()
   const urlOf = (role: string, password: string, database: string): string =>
     `postgresql://${role}:${password}@127.0.0.1:${String(port)}/${database}`
@@ -92,7 +92,7 @@ export async function startExternalPostgres(options: ExternalOptions = {}): Prom
   }
   try {
     await external.start()
-    await makeAppDatabase(urlOf('postgres', passwords.admin, 'postgres'), passwords.app)
+    await createAppDatabase(urlOf('postgres', passwords.admin, 'postgres'), passwords.app)
     return external
   } catch (error) {
     await external.close()

@@ -10,7 +10,7 @@ import * as orgs from '../../src/store/orgs/orgs.ts'
 export async function addOrg(deps: ControlDeps, name: string): Promise<Caller> {
   const org_id = asId<OrgId>(deps.uuids.next())
   const now = deps.clock.now()
-  await deps.db.asSystem((q) => orgs.insertOrg(q, { id: org_id, name, slug: name, now }))
+  await deps.db.asSystem((q) => orgs.insert(q, { id: org_id, name, slug: name, now }))
   const caller = await authenticate(deps, await addKey(deps, org_id))
   if (caller === null) throw new Error('a new organization has no usable key')
   return caller

@@ -7,7 +7,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { DataFolderInUse, lockDataFolder } from '../../src/store/embedded/data-lock.ts'
-import { startEmbedded } from '../../src/store/embedded/embedded.ts'
+import { startEmbedded } from '../../src/store/embedded/embedded-server.ts'
 import { migrate, readMigrations } from '../../src/store/postgres/migrate.ts'
 import { stopOrphans } from '../../src/store/embedded/postmaster.ts'
 

@@ -62,7 +62,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
   const relay = makeRelay<StreamPurpose, WebSocket>({
     newTicket: () => systemRandom.bytes(24).toString('base64url'),
     onTicket: (worker) => {
-      control.deps.wake.publish([ticketTopic(worker)])
+      control.deps.notifications.publish([ticketTopic(worker)])
     },
   })
   const control: TestControl = await makeTestControl({
@@ -78,7 +78,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
   const nothing = (): Promise<void> => Promise.resolve()
   const lead = () => Promise.resolve({ lost: stopping.signal, fence: nothing, [Symbol.asyncDispose]: nothing })
   const loops = runLoops(
-    { clock: systemClock, log: deps.log, wake: deps.wake, lead },
+    { clock: systemClock, log: deps.log, notifications: deps.notifications, lead },
     () => [placePending(deps)],
     stopping.signal,
   )

@@ -2,7 +2,7 @@ import { clearQuota, readQuotaUsage, setQuota } from '../../control/orgs/quotas.
 import type { OrgActor } from '../../domain/orgs/caller.ts'
 import { parseLimitValue } from '../../domain/orgs/plan.ts'
 import { hoursUsed, isLimitName, LIMIT_RULE, LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
-import type { QuotaRow } from '../../store/orgs/quotas.ts'
+import type { QuotaUsageRow } from '../../store/orgs/quotas.ts'
 import { runOnOrg, type OrgAction } from './act-on-org.ts'
 import type { OperatorDeps } from './borrow-control.ts'
 import { UsageError, type Call, type Command } from './command.ts'
@@ -49,7 +49,7 @@ async function showJson(control: OperatorDeps, { org_id }: OrgActor): Promise<vo
 }
 
 /** What of a limit is in use; `-` where that is no matter of the organization as a whole. */
-function inUse(name: LimitName, standing: QuotaRow): string {
+function inUse(name: LimitName, standing: QuotaUsageRow): string {
   switch (name) {
     case 'max_sandboxes':
       return String(standing.total_sandboxes)

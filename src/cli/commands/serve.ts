@@ -1,5 +1,5 @@
 import { createFirstOrg } from '../../control/orgs/bootstrap.ts'
-import { rateLimitedLog } from '../../lib/calm-log.ts'
+import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'

@@ -1,6 +1,6 @@
 import { createFirstOrg } from '../../control/orgs/bootstrap.ts'
 import { registerWorker } from '../../control/workers/worker-join.ts'
-import { rateLimitedLog } from '../../lib/calm-log.ts'
+import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import { makeLog } from '../../lib/log.ts'

@@ -6,9 +6,9 @@ import type { Log } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { openDatabase, type Database } from '../../store/postgres/database.ts'
 import { DataFolderInUse } from '../../store/embedded/data-lock.ts'
-import { startEmbedded } from '../../store/embedded/embedded.ts'
+import { startEmbedded } from '../../store/embedded/embedded-server.ts'
 import { migrate, readMigrations } from '../../store/postgres/migrate.ts'
-import { lockSchema, type SchemaLock } from '../../store/postgres/schema-hold.ts'
+import { lockSchema, type SchemaLock } from '../../store/postgres/schema-lock.ts'
 import { ensureDataFolder } from './data-folder.ts'
 
 export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', '..', 'migrations')

@@ -35,7 +35,7 @@ import { pruneIdempotencyKeys, pruneWorkerTokens, pruneStreamTickets } from '../
 import { rollUpUsage } from '../../loops/roll-up-usage.ts'
 import { makeRelay } from '../../relay/relay.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
-import { openNotifications } from '../../store/postgres/wake.ts'
+import { openNotifications } from '../../store/postgres/notifications.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
 import { serverLimits } from './limits-of.ts'
@@ -54,7 +54,7 @@ export type RunningControl = {
   addReadiness(check: () => Promise<string | null>): void
 } & AsyncDisposable
 
-/** NOTIFY at most once in this time: see `store/postgres/wake.ts`. */
+/** NOTIFY at most once in this time: see `store/postgres/notifications.ts`. */
 const WAKE_WINDOW_MS = 5
 
 /** Starts the API and the loops over an open database, beside all others on it. */
@@ -65,7 +65,7 @@ export async function startControl(
   log: Log,
 ): Promise<RunningControl> {
   await requireSameSealingKey(store.db, keyFingerprint(folder.sealingKey))
-  const wake = await openNotifications({
+  const notifications = await openNotifications({
     connectionString: store.connectionString,
     clock: systemClock,
     log,
@@ -74,7 +74,7 @@ export async function startControl(
   const random = bufferedRandom(systemRandom)
   const uuids = makeUuids(systemClock, random)
   const replica_id = uuids.next()
-  const basis = { db: store.db, clock: systemClock, log, wake }
+  const basis = { db: store.db, clock: systemClock, log, notifications }
   const replicas = makeReplicas(basis, {
     id: replica_id,
     version: VERSION,
@@ -106,7 +106,7 @@ export async function startControl(
 
   const stopping = new AbortController()
   const loops = runLoops(
-    { clock: systemClock, log, wake, lead: makeLeaderElection({ ...deps, holder: replica_id }, 'loops') },
+    { clock: systemClock, log, notifications, lead: makeLeaderElection({ ...deps, holder: replica_id }, 'loops') },
     ({ fence }) => loopsOf({ ...deps, fence }),
     stopping.signal,
   )
@@ -131,7 +131,7 @@ export async function startControl(
     stopping.abort(new Error('the server is shutting down'))
     await server.close()
     await Promise.all(keeping)
-    await wake[Symbol.asyncDispose]()
+    await notifications[Symbol.asyncDispose]()
   }
   try {
     await server.listen({ host: config.host, port: config.port })

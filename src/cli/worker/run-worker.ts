@@ -1,7 +1,7 @@
 import { text } from 'node:stream/consumers'
 import type { Config } from '../../config.ts'
 import type { SyncAnswer } from '../../contract/workers/worker-protocol.ts'
-import { rateLimitedLog } from '../../lib/calm-log.ts'
+import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'

@@ -30,7 +30,7 @@ export async function authenticate(
 
 async function lookUp(deps: AuthenticateDeps, hash: Buffer): Promise<CachedKey | null> {
   const now = deps.clock.now()
-  const row = await deps.db.asSystem((q) => apiKeys.findLive(q, hash, now))
+  const row = await deps.db.asSystem((q) => apiKeys.findActive(q, hash, now))
   if (row === null) return null
   const { id, last_used_at, expires_at } = row
   if (last_used_at === null || now.getTime() - last_used_at.getTime() >= LAST_USE_RESOLUTION_MS)

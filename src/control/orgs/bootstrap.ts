@@ -22,8 +22,8 @@ export async function createFirstOrg(
   presetKey: string | null,
 ): Promise<FirstOrg | null> {
   return deps.db.transaction('system', async (tx) => {
-    await orgs.lockFirst(tx)
-    if ((await orgs.first(tx)) !== null) return null
+    await orgs.lockFirstOrg(tx)
+    if ((await orgs.findFirst(tx)) !== null) return null
     const named = { name: 'default', slug: 'default' }
     const org_id = await insertOrg(deps, tx, { ...named, owner: FIRST_OWNER, actor: SYSTEM_ACTOR })
     const acting = { org_id, actor: SYSTEM_ACTOR }

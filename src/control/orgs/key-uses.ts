@@ -12,7 +12,7 @@ const USES_MAX = 256
 export function makeKeyUseRecorder({ db, log }: Pick<ControlDeps, 'db' | 'log'>): ControlDeps['noteKeyUse'] {
   const write = makeBatch<KeyUse, null>({
     async run(uses) {
-      await db.commitStatement('system', apiKeys.noteUses(uses))
+      await db.commitStatement('system', apiKeys.recordUses(uses))
       return uses.map(() => null)
     },
     groupOf: () => '',

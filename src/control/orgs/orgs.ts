@@ -8,7 +8,7 @@ import { slugFromName } from '../../domain/sandboxes/slugs.ts'
 import { violatedConstraint, type Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as plans from '../../store/orgs/plans.ts'
-import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
+import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { insertMember } from './members.ts'
 import { planNotFound } from './plans.ts'
@@ -70,7 +70,7 @@ export async function insertOrg(
   const now = deps.clock.now()
   const org_id = asId<OrgId>(deps.uuids.next())
   const acting = { org_id, actor }
-  await orgs.insertOrg(tx, { id: org_id, name, slug, now })
+  await orgs.insert(tx, { id: org_id, name, slug, now })
   await recordEvent(deps, tx, { ...acting, event_type: 'org_created', payload: { name, slug } })
   await insertMember(deps, tx, acting, owner)
   const volume_id = deps.uuids.next()
@@ -84,17 +84,17 @@ export function listOrgs(
   deps: Pick<ControlDeps, 'db'>,
   after: string | null,
   limit: number,
-): Promise<readonly plans.OrgWithTerms[]> {
-  return deps.db.asSystem((q) => plans.listOrgs(q, after, limit))
+): Promise<readonly plans.OrgWithPlan[]> {
+  return deps.db.asSystem((q) => plans.listOrgsWithPlans(q, after, limit))
 }
 
 /** Refuses an organization's starts from now on and lets the loops stop what runs. One that is suspended stays so. */
 export async function suspendOrg(deps: WriteDeps, acting: OrgActor, reason: string | null): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
-    const terms = await plans.lockTerms(tx, acting.org_id)
+    const terms = await plans.lockPlanSettings(tx, acting.org_id)
     if (terms.suspended_at !== null) return
     const now = deps.clock.now()
-    await plans.saveTerms(tx, acting.org_id, { ...terms, suspended_at: now, now })
+    await plans.savePlanSettings(tx, acting.org_id, { ...terms, suspended_at: now, now })
     await recordEvent(deps, tx, { ...acting, event_type: 'org_suspended', payload: reason === null ? {} : { reason } })
     await notifyAtCommit(tx, ['quotas', orgStateTopic(acting.org_id)])
   })
@@ -103,9 +103,9 @@ export async function suspendOrg(deps: WriteDeps, acting: OrgActor, reason: stri
 /** Lets an organization start sandboxes again; nothing starts by itself. One that is not suspended stays as it is. */
 export async function resumeOrg(deps: WriteDeps, acting: OrgActor): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
-    const terms = await plans.lockTerms(tx, acting.org_id)
+    const terms = await plans.lockPlanSettings(tx, acting.org_id)
     if (terms.suspended_at === null) return
-    await plans.saveTerms(tx, acting.org_id, { ...terms, suspended_at: null, now: deps.clock.now() })
+    await plans.savePlanSettings(tx, acting.org_id, { ...terms, suspended_at: null, now: deps.clock.now() })
     await recordEvent(deps, tx, { ...acting, event_type: 'org_resumed', payload: {} })
   })
 }
@@ -123,10 +123,10 @@ async function assignPlan(
 ): Promise<void> {
   const plan = await plans.find(tx, name)
   if (plan === null) throw planNotFound(name)
-  const terms = await plans.lockTerms(tx, acting.org_id)
+  const terms = await plans.lockPlanSettings(tx, acting.org_id)
   if (terms.plan === name) return
   await requireEnforceable(tx, { ...plan.limits, ...terms.quota_overrides })
-  await plans.saveTerms(tx, acting.org_id, { ...terms, plan: name, now: deps.clock.now() })
+  await plans.savePlanSettings(tx, acting.org_id, { ...terms, plan: name, now: deps.clock.now() })
   await recordEvent(deps, tx, { ...acting, event_type: 'org_plan_changed', payload: { plan: name, from: terms.plan } })
   await notifyAtCommit(tx, ['quotas'])
 }

@@ -3,7 +3,7 @@ import { isPlanName, parsePlanTerms, PLAN_NAME_RULE, type Plan } from '../../dom
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
 import * as plans from '../../store/orgs/plans.ts'
-import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
+import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { areLimitsEqual, requireEnforceable } from './quotas.ts'
 import { recordEvent } from '../events/tell.ts'

@@ -6,7 +6,7 @@ import { exhaustedHours, hoursUsed, type LimitName, type Limits } from '../../do
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
-import { notifyAtCommit } from '../../store/postgres/wake-connection.ts'
+import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { recordEvent } from '../events/tell.ts'
 
@@ -68,12 +68,12 @@ export function clearQuota(deps: SetDeps, acting: OrgActor, limit: LimitName): P
 
 async function changeOverrides(deps: SetDeps, acting: OrgActor, change: (from: SetLimits) => SetLimits): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
-    const terms = await plans.lockTerms(tx, acting.org_id)
+    const terms = await plans.lockPlanSettings(tx, acting.org_id)
     const from = terms.quota_overrides
     const overrides = change(from)
     if (areLimitsEqual(overrides, from)) return
     await requireEnforceable(tx, overrides)
-    await plans.saveTerms(tx, acting.org_id, { ...terms, quota_overrides: overrides, now: deps.clock.now() })
+    await plans.savePlanSettings(tx, acting.org_id, { ...terms, quota_overrides: overrides, now: deps.clock.now() })
     await recordEvent(deps, tx, { ...acting, event_type: 'quota_changed', payload: { overrides, from } })
     await notifyAtCommit(tx, ['quotas'])
   })
@@ -90,7 +90,7 @@ export function areLimitsEqual(one: SetLimits, other: SetLimits): boolean {
 export async function requireEnforceable(q: Queryable, limits: SetLimits): Promise<void> {
   const seen = limits.max_total_storage_gib ?? null
   if (seen === null) return
-  const [worker] = await quotas.uncappedWorkers(q)
+  const [worker] = await quotas.workersWithoutCaps(q)
   if (worker === undefined) return
   const why = `worker '${worker.name}' can't hold volumes to it: ${worker.how}`
   throw new Problem('invalid_request', {
@@ -100,7 +100,7 @@ export async function requireEnforceable(q: Queryable, limits: SetLimits): Promi
 }
 
 /** The limits in force for an organization, with what is in use; for the operator. */
-export function readQuotaUsage(deps: Pick<ControlDeps, 'db' | 'clock'>, org: OrgId): Promise<quotas.QuotaRow> {
+export function readQuotaUsage(deps: Pick<ControlDeps, 'db' | 'clock'>, org: OrgId): Promise<quotas.QuotaUsageRow> {
   const how = { now: deps.clock.now(), counts: 'all' } as const
   return deps.db.asSystem((q) => quotas.readUsage(q, org, how))
 }

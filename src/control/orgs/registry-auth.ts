@@ -1,7 +1,7 @@
 import { parseImageReference } from '../../domain/spec/image-reference.ts'
 import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
-import type { RunOrder } from '../../store/sandboxes/runs.ts'
+import type { RunAssignment } from '../../store/sandboxes/runs.ts'
 import type { ControlDeps } from '../deps.ts'
 
 /** A name and password for one registry. */
@@ -26,7 +26,7 @@ export type CredentialLookups = Map<string, Promise<credentials.SealedCredential
  */
 export async function findRegistryAuth(
   deps: Pick<ControlDeps, 'db' | 'seal' | 'settings'>,
-  order: RunOrder,
+  order: RunAssignment,
   found: CredentialLookups = new Map(),
 ): Promise<RegistryAuth | null> {
   const { registry, org_id } = order

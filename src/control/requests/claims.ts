@@ -18,7 +18,7 @@ const COUNT_CACHE_MS = 10_000
 /** The claims of Idempotency-Keys that this process holds. */
 export type IdempotencyClaims = {
   /** Keeps a claim until the answer is called. */
-  keepRenewed(ref: idempotency.ClaimRef): () => void
+  keepRenewed(ref: idempotency.ClaimKey): () => void
   /** Whether an organization may have one more key remembered. */
   isBelowKeyLimit(org: OrgId): Promise<boolean>
   /** Says in the log that what earlier processes remembered can't be opened: once, however many requests meet it. */
@@ -27,7 +27,7 @@ export type IdempotencyClaims = {
 
 /** Renews what is held, all together, as long as something is. */
 export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock: Clock; log: Log }): IdempotencyClaims {
-  const held = new Map<string, idempotency.ClaimRef>()
+  const held = new Map<string, idempotency.ClaimKey>()
   const counts = new Map<OrgId, { readonly count: number; readonly untilMs: number }>()
   let idle = new AbortController()
   let isLossTold = false
@@ -40,7 +40,7 @@ export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock:
       if (signal.aborted) return
       try {
         const until = new Date(clock.now().getTime() + CLAIM_MS)
-        await db.commitStatement('system', idempotency.renew([...held.values()], until))
+        await db.commitStatement('system', idempotency.renewClaims([...held.values()], until))
       } catch (error) {
         log.warn({ error }, 'claims of idempotency keys could not be renewed; it is tried again')
       }
@@ -60,7 +60,7 @@ export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock:
       const known = counts.get(org)
       if (known !== undefined && known.untilMs > nowMs) return known.count < KEYS_PER_ORG_MAX
       for (const [one, { untilMs }] of counts) if (untilMs <= nowMs) counts.delete(one)
-      const count = await db.asOrg(org, (q) => idempotency.count(q, org, KEYS_PER_ORG_MAX))
+      const count = await db.asOrg(org, (q) => idempotency.countKeys(q, org, KEYS_PER_ORG_MAX))
       counts.set(org, { count, untilMs: nowMs + COUNT_CACHE_MS })
       return count < KEYS_PER_ORG_MAX
     },

@@ -95,7 +95,7 @@ async function waitForClaim(
 }
 
 type NewAttempt = {
-  readonly ref: idempotency.ClaimRef
+  readonly ref: idempotency.ClaimKey
   readonly claimed: idempotency.Claimed
   readonly context: string
 }
@@ -108,7 +108,7 @@ async function beginAttempt(deps: Deps, { ref, claimed, context }: NewAttempt): 
     isRetry: claimed.tries > 1,
     noted,
     async note(tx: Queryable, what: string) {
-      if (!(await idempotency.note(tx, ref, deps.seal.seal(what, context)))) throw inUse()
+      if (!(await idempotency.recordNote(tx, ref, deps.seal.seal(what, context)))) throw inUse()
     },
   }
   return {
@@ -133,7 +133,7 @@ async function openSavedNote(deps: Deps, { ref, claimed, context }: NewAttempt):
   try {
     return openSealed(deps, claimed.note, context)
   } catch (error) {
-    await deps.db.commitStatement(ref.org_id, idempotency.giveUp(ref, deps.clock.now()))
+    await deps.db.commitStatement(ref.org_id, idempotency.releaseClaim(ref, deps.clock.now()))
     throw error
   }
 }
@@ -151,11 +151,11 @@ function openSealed(deps: Deps, sealed: Buffer, context: string): string {
 function statementOf(deps: Deps, { ref, context }: Omit<NewAttempt, 'claimed'>, how: AttemptEnd) {
   switch (how.kind) {
     case 'replied':
-      return idempotency.remember(ref, deps.seal.seal(JSON.stringify(how.reply), context))
+      return idempotency.storeReply(ref, deps.seal.seal(JSON.stringify(how.reply), context))
     case 'given_up':
-      return idempotency.giveUp(ref, deps.clock.now())
+      return idempotency.releaseClaim(ref, deps.clock.now())
     case 'nothing_done':
-      return idempotency.forget(ref)
+      return idempotency.deleteClaim(ref)
   }
 }
 

@@ -1,5 +1,5 @@
 import { interruptibleSleep, NOTIFIED, type Clock } from '../../lib/clock.ts'
-import type { Notifications } from '../../store/postgres/wake.ts'
+import type { Notifications } from '../../store/postgres/notifications.ts'
 
 export type NotificationSchedule = {
   readonly clock: Clock

@@ -31,12 +31,12 @@ export async function admitBatch(
   const [first] = wanted
   if (first === undefined) return []
   const { org_id } = first.sandbox
-  const { rows } = await deps.db.commitStatement<admissions.Admitted>(
+  const { rows } = await deps.db.commitStatement<admissions.AdmissionResult>(
     org_id,
-    admissions.insertMany(org_id, wanted, { isJudged: false }),
+    admissions.insertMany(org_id, wanted, { isQuotaChecked: false }),
   )
   const found = new Map(rows.map((row) => [row.id, row]))
-  const unjudged = wanted.filter(({ sandbox }) => found.get(sandbox.id)?.is_free !== true)
+  const unjudged = wanted.filter(({ sandbox }) => found.get(sandbox.id)?.skips_quota_check !== true)
   const judged: Answers = unjudged.length === 0 ? new Map() : await admitUnderLock(deps, org_id, unjudged)
   return wanted.map(
     (admission) =>
@@ -73,7 +73,7 @@ async function admitWithinQuota(
     const { rows } =
       fitting.length === 0
         ? { rows: [] }
-        : await tx.query<admissions.Admitted>(admissions.insertMany(org, fitting, { isJudged: true }))
+        : await tx.query<admissions.AdmissionResult>(admissions.insertMany(org, fitting, { isQuotaChecked: true }))
     const admitted = new Set(rows.flatMap(({ id, is_admitted }) => (is_admitted ? [id] : [])))
     for (const admission of fitting) answers.set(admission, admitted.has(admission.sandbox.id) ? ADMITTED : CONFLICT)
     for (const [admission, refusal] of refused)

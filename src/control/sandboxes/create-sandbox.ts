@@ -49,7 +49,7 @@ export async function createSandbox(deps: ControlDeps, caller: Caller, input: Cr
   const releaseWait = input.start && input.waitMs !== null ? acquireWait(deps) : null
   try {
     const sandbox = existing ?? (await admitSandbox(deps, caller, input, needed))
-    if (input.start) deps.wake.publish(['pending'])
+    if (input.start) deps.notifications.publish(['pending'])
     if (!input.start || input.waitMs === null) return sandbox
     return await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
   } finally {
@@ -67,7 +67,7 @@ async function createdByEarlierAttempt(
   const id = asId<SandboxId>(once.id)
   const found = await deps.readSandbox({ org_id, id })
   if (found !== null) return found
-  if (await deps.db.asOrg(org_id, (q) => sandboxes.wasMade(q, org_id, id)))
+  if (await deps.db.asOrg(org_id, (q) => sandboxes.existed(q, org_id, id)))
     throw idempotencyReplyLost('the sandbox was made, and is gone since')
   return null
 }

@@ -28,5 +28,5 @@ export async function deleteSandbox(
     await lockIfMatch(tx, sandbox, ifMatch)
     await deleteInTransaction(deps, { tx, topics }, [{ caller, sandbox }])
   })
-  deps.wake.publish(topics)
+  deps.notifications.publish(topics)
 }

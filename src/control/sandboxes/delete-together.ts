@@ -43,7 +43,7 @@ async function deleteInOneTransaction(deps: TransitionDeps, removals: readonly D
     topics.length = 0
     await deleteInTransaction(deps, { tx, topics }, removals)
   })
-  deps.wake.publish([...new Set(topics)])
+  deps.notifications.publish([...new Set(topics)])
 }
 
 /** The same within a transaction that does more; the caller publishes `topics` after the commit. */
@@ -57,7 +57,7 @@ export async function deleteInTransaction(
   const byId = new Map(removals.map((removal) => [removal.sandbox.id, removal])) // twice at once is once
   const hidden = new Map((await sandboxes.hide(tx, [...byId.keys()], now)).map((one) => [one.id, one]))
   const ended = [...byId.keys()].filter((id) => !hidden.has(id))
-  if (ended.length > 0) await sandboxes.hideAtOnce(tx, ended, now)
+  if (ended.length > 0) await sandboxes.hideNow(tx, ended, now)
   const fresh = [...byId.values()].filter(({ sandbox }) => hidden.has(sandbox.id))
   if (fresh.length > 0) {
     const stops = fresh.map(({ sandbox, caller }) => {

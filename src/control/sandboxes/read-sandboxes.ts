@@ -36,8 +36,8 @@ export async function listSandboxes(
   const org = caller.org_id
   const before = cursor === null ? null : asId<SandboxId>(decodeCursor('sandboxes', cursor))
   const filter = { labels: Object.entries(labels), before }
-  const { rows, goOnBefore } = await deps.db.asOrg(org, (q) => page(q, org, filter, limit + 1))
+  const { rows, nextBefore } = await deps.db.asOrg(org, (q) => page(q, org, filter, limit + 1))
   const items = rows.slice(0, limit)
-  const last = rows.length > limit ? (items.at(-1)?.id ?? null) : goOnBefore
+  const last = rows.length > limit ? (items.at(-1)?.id ?? null) : nextBefore
   return { items, nextCursor: last === null ? null : encodeCursor('sandboxes', last) }
 }

@@ -53,7 +53,7 @@ async function admitStart(
 ): Promise<void> {
   const opens = once === null ? null : asId<RunId>(once.id)
   const isDone = async (): Promise<boolean> =>
-    opens !== null && (await deps.db.asOrg(caller.org_id, (q) => runs.wasOpened(q, sandbox.id, opens)))
+    opens !== null && (await deps.db.asOrg(caller.org_id, (q) => runs.existed(q, sandbox.id, opens)))
   if (once?.isRetry === true && (await isDone())) return
   const answer = await transition(withIfMatch(deps, sandbox, ifMatch), {
     sandbox_id: sandbox.id,

@@ -34,9 +34,9 @@ export async function assignVolumes(tx: Queryable, steps: readonly TransitionSte
   const refused = new Map<TransitionStep, TransitionAnswer>()
   for (const step of steps.filter(locksVolumes)) {
     const { sandbox_id, event, worker } = step.request
-    if (event === 'start_admitted' && (await volumeMounts.hold(tx, sandbox_id)).length > 0)
-      refused.set(step, { kind: 'volumes_gone', names: await volumeMounts.lostNames(tx, sandbox_id) })
-    if (event === 'placed' && worker !== undefined && !(await volumeMounts.settleAll(tx, sandbox_id, worker.id)))
+    if (event === 'start_admitted' && (await volumeMounts.lockMounted(tx, sandbox_id)).length > 0)
+      refused.set(step, { kind: 'volumes_gone', names: await volumeMounts.unavailableNames(tx, sandbox_id) })
+    if (event === 'placed' && worker !== undefined && !(await volumeMounts.assignHomes(tx, sandbox_id, worker.id)))
       refused.set(step, staleAnswer(step.row))
   }
   return refused

@@ -10,13 +10,18 @@ import { asId, type RunId } from '../../domain/ids.ts'
 import { INT32_MAX } from '../../domain/orgs/limits.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { NewEvent } from '../../store/events/events.ts'
-import type { RunChange, SandboxChange, StandingRow, Written } from '../../store/sandboxes/standing-rows.ts'
+import type {
+  RunChange,
+  SandboxChange,
+  SandboxStateRow,
+  TransitionWrite,
+} from '../../store/sandboxes/sandbox-state-rows.ts'
 import type { Transition, TransitionAnswer } from './transition.ts'
 
 /** A transition that applies: what is asked, where the sandbox stands, and where it goes. */
 export type TransitionStep = {
   readonly request: Transition
-  readonly row: StandingRow
+  readonly row: SandboxStateRow
   readonly status: SandboxStatus
   /** The run that it is about: the open one, or the one that it opens. */
   readonly run_id: RunId | null
@@ -28,7 +33,11 @@ export type TransitionStep = {
 /** Where a request leads from where its sandbox stands, or why it leads nowhere. */
 export function resolveStep(
   deps: { readonly uuids: Uuids },
-  { request, row, now }: { readonly request: Transition; readonly row: StandingRow | undefined; readonly now: Date },
+  {
+    request,
+    row,
+    now,
+  }: { readonly request: Transition; readonly row: SandboxStateRow | undefined; readonly now: Date },
 ): TransitionStep | TransitionAnswer {
   const isStart = request.event === 'start_admitted'
   if (row === undefined || (row.is_hidden && isStart)) return { kind: 'absent' }
@@ -47,12 +56,12 @@ export function resolveStep(
 }
 
 /** The answer to what does not apply where a sandbox stands. */
-export function staleAnswer({ status, run_id }: StandingRow): TransitionAnswer {
+export function staleAnswer({ status, run_id }: SandboxStateRow): TransitionAnswer {
   return { kind: 'stale', status, run_id }
 }
 
 /** What a step writes: the sandbox, its run and the audit event. */
-export function writesOf(deps: { readonly uuids: Uuids }, step: TransitionStep): Written {
+export function writesOf(deps: { readonly uuids: Uuids }, step: TransitionStep): TransitionWrite {
   const { request, run_id } = step
   return {
     sandbox: { id: request.sandbox_id, change: sandboxChange(step) },
@@ -92,7 +101,7 @@ function runChange({ request, row, status, at }: TransitionStep): RunChange {
 }
 
 /** How long a run may last: what the sandbox asks for or what its organization allows, whichever ends first. */
-function longestRunSecs({ max_duration_secs, max_uptime_minutes }: StandingRow): number | null {
+function longestRunSecs({ max_duration_secs, max_uptime_minutes }: SandboxStateRow): number | null {
   const uptimeSecs = max_uptime_minutes === null ? null : max_uptime_minutes * 60
   if (max_duration_secs === null || uptimeSecs === null) return max_duration_secs ?? uptimeSecs
   return Math.min(max_duration_secs, uptimeSecs)

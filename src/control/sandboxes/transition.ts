@@ -20,9 +20,9 @@ import type { Database, Queryable } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import type { NewRun } from '../../store/sandboxes/standing-rows.ts'
-import * as standings from '../../store/sandboxes/standings.ts'
-import type { Notifications } from '../../store/postgres/wake.ts'
+import type { NewRun } from '../../store/sandboxes/sandbox-state-rows.ts'
+import * as sandboxStates from '../../store/sandboxes/sandbox-states.ts'
+import type { Notifications } from '../../store/postgres/notifications.ts'
 import { makeBatchFailureCheck } from '../requests/fails-all.ts'
 import { locksVolumes, reserveCapacity, assignVolumes, type RefusedSteps } from './transition-places.ts'
 import { resolveStep, topicsOf, writesOf, type TransitionStep } from './transition-writes.ts'
@@ -34,7 +34,7 @@ export type TransitionDeps = {
   readonly db: Database
   readonly clock: Clock
   readonly uuids: Uuids
-  readonly wake: Notifications
+  readonly notifications: Notifications
   /**
    * Called first in each transaction of `transition` and `transitionAll`; its rejection rolls that back and is the
    * rejection of the call. By it one who leads the loops moves nothing any more once another leads.
@@ -93,7 +93,7 @@ async function transitionAlone(deps: TransitionDeps, request: Transition): Promi
     await deps.fence?.(tx)
     return transitionInTransaction(deps, { tx, topics }, request)
   })
-  deps.wake.publish(topics)
+  deps.notifications.publish(topics)
   return answer
 }
 
@@ -158,7 +158,7 @@ async function tryTogether(
       await deps.fence?.(tx)
       return transitionManyInTransaction(deps, { tx, topics }, requests)
     })
-    deps.wake.publish([...new Set(topics)])
+    deps.notifications.publish([...new Set(topics)])
     return answers
   } catch (error) {
     if (isForAll(error)) throw error
@@ -191,7 +191,7 @@ export async function transitionManyInTransaction(
   const { tx, topics } = scope
   const now = deps.clock.now()
   const answers: Answers = new Map()
-  const rows = await standings.lock(
+  const rows = await sandboxStates.lock(
     tx,
     requests.map(({ sandbox_id }) => sandbox_id),
   )
@@ -209,7 +209,7 @@ export async function transitionManyInTransaction(
     steps = steps.filter((step) => !refused.has(step))
   }
   if (steps.length > 0)
-    await standings.write(
+    await sandboxStates.write(
       tx,
       steps.map((step) => writesOf(deps, step)),
     )
@@ -236,10 +236,10 @@ async function openRuns(tx: Queryable, steps: readonly TransitionStep[], now: Da
     return run === null ? [] : [{ step, run }]
   })
   if (starts.length === 0) return refused
-  const free = await standings.openRuns(
+  const free = await sandboxStates.openRuns(
     tx,
     starts.map(({ run }) => run),
-    { isJudged: false },
+    { isQuotaChecked: false },
   )
   const counted = Map.groupBy(
     starts.filter(({ run }) => !free.has(run.id)),
@@ -254,7 +254,7 @@ async function openRuns(tx: Queryable, steps: readonly TransitionStep[], now: Da
     for (const [{ step }, refusal] of divided.refused)
       refused.set(step, { kind: 'refused', refusal, slug: standing.slug })
     const fitting = divided.fitting.map(({ run }) => run)
-    if (fitting.length > 0) await standings.openRuns(tx, fitting, { isJudged: true })
+    if (fitting.length > 0) await sandboxStates.openRuns(tx, fitting, { isQuotaChecked: true })
   }
   return refused
 }

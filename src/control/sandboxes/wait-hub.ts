@@ -2,7 +2,7 @@ import type { SandboxId } from '../../domain/ids.ts'
 import { SANDBOX_STATUSES, type SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
-import type { WaitWish } from '../../store/sandboxes/sandboxes.ts'
+import type { StatusWait } from '../../store/sandboxes/sandboxes.ts'
 import type { ControlDeps, SandboxKey } from '../deps.ts'
 
 /**
@@ -30,7 +30,7 @@ export type WaitHub = {
 export type WaitEnd = { readonly found: Sandbox | null | 'left' } | { readonly failure: unknown }
 
 /** The statuses, or a run that is not the sandbox's latest any more, that end a wait. */
-export type WaitCondition = SandboxKey & Pick<WaitWish, 'mask' | 'run_id'>
+export type WaitCondition = SandboxKey & Pick<StatusWait, 'mask' | 'run_id'>
 
 /** A lost wake-up costs a wait this much at most, in milliseconds. */
 export const CHECK_ALL_EVERY_MS = 5_000
@@ -43,7 +43,7 @@ const CHECKED_AT_ONCE_MAX = 10_000
 
 /** One object, because there are so many. */
 type Waiting = SandboxKey &
-  WaitWish & {
+  StatusWait & {
     /** Infinity once it is being ended. */
     deadlineMs: number
     readonly onEnd: (end: WaitEnd) => void
@@ -56,13 +56,13 @@ type Waiting = SandboxKey &
  */
 type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isRead: boolean; isWoken: boolean }
 
-type Deps = Pick<ControlDeps, 'clock' | 'wake' | 'log' | 'readSandbox'> & {
+type Deps = Pick<ControlDeps, 'clock' | 'notifications' | 'log' | 'readSandbox'> & {
   /** Which of these sandboxes are as somebody waits for them to be, or gone. */
-  readonly met: (wishes: readonly WaitWish[]) => Promise<readonly SandboxId[]>
+  readonly met: (wishes: readonly StatusWait[]) => Promise<readonly SandboxId[]>
 }
 
 /** Makes the hub. It works only while somebody waits. */
-export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitHub {
+export function makeWaitHub({ clock, notifications, log, readSandbox, met }: Deps): WaitHub {
   const groups = new Map<string, Group>()
   let woken = new Set<string>()
   let isFlushing = false
@@ -75,7 +75,7 @@ export function makeWaitHub({ clock, wake, log, readSandbox, met }: Deps): WaitH
       group.waits.push(waiting)
       return
     }
-    const unsubscribe = wake.subscribe(`sandbox:${waiting.id}`, () => {
+    const unsubscribe = notifications.subscribe(`sandbox:${waiting.id}`, () => {
       woken.add(key)
       if (!isFlushing) setImmediate(flush)
       isFlushing = true
@@ -222,7 +222,7 @@ export function statusMask(statuses: readonly SandboxStatus[]): number {
   return statuses.reduce((mask, status) => mask | (1 << SANDBOX_STATUSES.indexOf(status)), 0)
 }
 
-function isMet({ mask, run_id }: WaitWish, sandbox: Sandbox | null): boolean {
+function isMet({ mask, run_id }: StatusWait, sandbox: Sandbox | null): boolean {
   if (sandbox === null || (run_id !== null && sandbox.run_id !== run_id)) return true
   return maskHasStatus(mask, sandbox.status)
 }

@@ -23,7 +23,7 @@ export type OpenChannel = {
 
 type OpenDeps = Pick<
   ControlDeps,
-  'db' | 'clock' | 'uuids' | 'log' | 'wake' | 'readSandbox' | 'dialChannel' | 'channelPlaces' | 'callerWatches'
+  'db' | 'clock' | 'uuids' | 'log' | 'notifications' | 'readSandbox' | 'dialChannel' | 'channelPlaces' | 'callerWatches'
 >
 
 /**

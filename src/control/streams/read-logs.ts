@@ -17,7 +17,7 @@ export type { LogBatch } from './log-batches.ts'
 
 type LogDeps = Pick<
   ControlDeps,
-  'db' | 'clock' | 'log' | 'wake' | 'readSandbox' | 'openStream' | 'logPlaces' | 'callerWatches'
+  'db' | 'clock' | 'log' | 'notifications' | 'readSandbox' | 'openStream' | 'logPlaces' | 'callerWatches'
 >
 
 /** What of a sandbox's log is wanted. `followMs`: how long to wait for what is still to come; null: not at all. */
@@ -134,7 +134,7 @@ const END_REPORT_WAIT_MS = 1_000
 /** The sandbox's last run, once it is not the open one any more or the wait is over. */
 async function whenEnded(deps: LogDeps, { org_id, id, run, lease }: FollowedLog): Promise<runs.LastRun | null> {
   const moved = new AbortController()
-  const unsubscribe = deps.wake.subscribe(`sandbox:${id}`, () => {
+  const unsubscribe = deps.notifications.subscribe(`sandbox:${id}`, () => {
     moved.abort()
   })
   try {
@@ -148,7 +148,7 @@ async function whenEnded(deps: LogDeps, { org_id, id, run, lease }: FollowedLog)
 }
 
 function lastRunOf(deps: LogDeps, org: OrgId, id: SandboxId): Promise<runs.LastRun | null> {
-  return deps.db.asOrg(org, (q) => runs.lastPlacedOf(q, id))
+  return deps.db.asOrg(org, (q) => runs.lastPlacedRunOf(q, id))
 }
 
 const WORDS = { late: 'the worker of this sandbox did not answer', full: 'too many streams are being opened' } as const

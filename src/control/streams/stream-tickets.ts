@@ -20,7 +20,7 @@ const EXPIRES_AFTER_MS = 60_000
 /** The most that are read at once; as many as one process may wait for. */
 const TICKETS_READ_MAX = 10_000
 
-export type StreamTicketsDeps = Pick<ControlDeps, 'db' | 'clock' | 'wake' | 'log'> & {
+export type StreamTicketsDeps = Pick<ControlDeps, 'db' | 'clock' | 'notifications' | 'log'> & {
   readonly replicas: Pick<Replicas, 'ownUrl' | 'urls' | 'count'>
   /** The tickets that this process waits for itself. */
   readonly ownTickets: (worker: string) => readonly StreamTicket[]
@@ -40,15 +40,15 @@ export interface StreamTickets {
 
 /** The tickets as one process knows them. */
 export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
-  const { db, clock, wake, log, replicas } = deps
+  const { db, clock, notifications, log, replicas } = deps
   /** Rows on their way to the table, or there. */
   const left = new Map<string, Promise<void>>()
-  let ofOthers = new Map<string, readonly streamTickets.LeftTicket<StreamPurpose>[]>()
+  let ofOthers = new Map<string, readonly streamTickets.StreamTicketRow<StreamPurpose>[]>()
 
   async function leave(worker: WorkerId, { ticket, ...asked }: StreamTicket, url: string): Promise<void> {
     const expires_at = new Date(clock.now().getTime() + EXPIRES_AFTER_MS)
-    await db.asSystem((q) => streamTickets.leave(q, { ticket, worker_id: worker, url, asked }, expires_at))
-    wake.publish([TICKETS_TOPIC])
+    await db.asSystem((q) => streamTickets.insert(q, { ticket, worker_id: worker, url, asked }, expires_at))
+    notifications.publish([TICKETS_TOPIC])
   }
 
   async function look(): Promise<void> {
@@ -57,19 +57,19 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
     const rows =
       replicas.count < 2
         ? []
-        : await db.asSystem((q) => streamTickets.ofOthers<StreamPurpose>(q, replicas.ownUrl, TICKETS_READ_MAX))
+        : await db.asSystem((q) => streamTickets.fromOtherReplicas<StreamPurpose>(q, replicas.ownUrl, TICKETS_READ_MAX))
     // A ticket of a process that is not known yet is shown by the look after it became known.
     const { urls } = replicas
     const live = rows.filter(({ url }) => urls.includes(url))
     ofOthers = Map.groupBy(live, ({ worker_id }) => worker_id)
     const known = new Set([...seen.values()].flat().map(({ ticket }) => ticket))
     const fresh = live.filter(({ ticket }) => !known.has(ticket)).map(({ worker_id }) => ticketTopic(worker_id))
-    if (fresh.length > 0) wake.publish([...new Set(fresh)])
+    if (fresh.length > 0) notifications.publish([...new Set(fresh)])
   }
 
   return {
     announce(worker, ticket) {
-      wake.publish([ticketTopic(worker)])
+      notifications.publish([ticketTopic(worker)])
       const url = replicas.ownUrl
       if (url === null || replicas.count < 2) return
       const leaving = leave(asId<WorkerId>(worker), ticket, url).catch((error: unknown) => {
@@ -82,7 +82,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
       if (leaving === undefined) return
       left.delete(ticket)
       leaving
-        .then(() => db.asSystem((q) => streamTickets.withdraw(q, ticket)))
+        .then(() => db.asSystem((q) => streamTickets.remove(q, ticket)))
         .catch((error: unknown) => {
           log.warn({ error }, 'a ticket for a stream could not be taken back; it expires')
         })

@@ -84,14 +84,14 @@ const KEYS_PER_CHECK_MAX = 256
 type WatchedKey = WatchOptions & { readonly stopped: AbortController; readonly watches: Set<AbortController> }
 
 /** The watches of a process. */
-export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake' | 'log'>): CallerWatcher {
+export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'notifications' | 'log'>): CallerWatcher {
   const lasting = new Map<ApiKeyId, WatchedKey>()
   const others = new Map<ApiKeyId, WatchedKey>()
   const alike = ({ outlastsSuspension }: WatchOptions): Map<ApiKeyId, WatchedKey> =>
     outlastsSuspension ? lasting : others
-  const look = makeBatch<ApiKeyId, apiKeys.KeyStanding | null>({
+  const look = makeBatch<ApiKeyId, apiKeys.KeyState | null>({
     async run(ids) {
-      const found = await deps.db.asSystem((q) => apiKeys.standings(q, ids))
+      const found = await deps.db.asSystem((q) => apiKeys.keyStates(q, ids))
       const byId = new Map(found.map((standing) => [standing.id, standing]))
       return ids.map((id) => byId.get(id) ?? null)
     },
@@ -107,7 +107,7 @@ export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake
       isWoken = true
       woken.abort()
     }
-    const unsubscribes = [apiKeyTopic(api_key_id), orgStateTopic(org_id)].map((topic) => deps.wake.subscribe(topic, wakeUp)) // prettier-ignore
+    const unsubscribes = [apiKeyTopic(api_key_id), orgStateTopic(org_id)].map((topic) => deps.notifications.subscribe(topic, wakeUp)) // prettier-ignore
     try {
       while (!watched.stopped.signal.aborted) {
         isWoken = false
@@ -179,7 +179,7 @@ export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'wake
 }
 
 function endOf(
-  standing: apiKeys.KeyStanding | null,
+  standing: apiKeys.KeyState | null,
   restMs: number,
   { outlastsSuspension }: WatchOptions,
 ): CallerEndReason | null {

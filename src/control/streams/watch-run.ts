@@ -21,7 +21,7 @@ export type RunWatch = {
   readonly stop: () => void
 }
 
-type WatchDeps = Pick<ControlDeps, 'clock' | 'wake' | 'log' | 'readSandbox'>
+type WatchDeps = Pick<ControlDeps, 'clock' | 'notifications' | 'log' | 'readSandbox'>
 
 /** How often a sandbox is looked at without being woken, in milliseconds: what a lost wake-up costs. */
 const CHECK_EVERY_MS = 30_000
@@ -45,7 +45,7 @@ async function follow(
   { ended, stopped }: { readonly ended: AbortController; readonly stopped: AbortSignal },
 ): Promise<void> {
   let woken = new AbortController()
-  const unsubscribe = deps.wake.subscribe(`sandbox:${sandbox.id}`, () => {
+  const unsubscribe = deps.notifications.subscribe(`sandbox:${sandbox.id}`, () => {
     woken.abort()
   })
   try {

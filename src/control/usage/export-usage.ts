@@ -26,7 +26,7 @@ export function exportUsage(
 
 async function* pagesOf(
   { db }: Pick<ControlDeps, 'db'>,
-  { org_id, range, now }: usage.UsageQuestion,
+  { org_id, range, now }: usage.UsageQuery,
 ): AsyncGenerator<readonly ExportedDay[]> {
   const until = range.until < now ? range.until : now
   for (const day of splitIntoDays({ since: range.since, until })) {

@@ -21,7 +21,7 @@ export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, 
   const question = usageQueryOf(deps, caller.org_id, asked)
   const { range, now } = question
   const { terms, daily, heldBytes } = await deps.db.asOrg(caller.org_id, async (q) => ({
-    terms: await storageUsage.termsOf(q, caller.org_id),
+    terms: await storageUsage.pricingTermsOf(q, caller.org_id),
     daily: await quantitiesByDay(q, question),
     heldBytes: await storageUsage.heldBytes(q, caller.org_id),
   }))
@@ -95,14 +95,14 @@ export function usageQueryOf(
   { clock }: Pick<UsageDeps, 'clock'>,
   org_id: OrgId,
   asked: RequestedRange,
-): usage.UsageQuestion {
+): usage.UsageQuery {
   const now = clock.now()
   const chosen = resolveUsageRange(asked, now)
   if (chosen.kind === 'refused') throw refusalProblem(chosen.refusal)
   return { org_id, range: chosen.range, now }
 }
 
-async function quantitiesByDay(q: Queryable, question: usage.UsageQuestion): Promise<ReadonlyMap<string, Quantities>> {
+async function quantitiesByDay(q: Queryable, question: usage.UsageQuery): Promise<ReadonlyMap<string, Quantities>> {
   const compute = await usage.orgDays(q, question)
   const storage = await storageUsage.storageDays(q, question)
   const days = new Map<string, Quantities>()

@@ -1,7 +1,7 @@
 import type { OrgId } from '../../domain/ids.ts'
 import { hoursUsed, type IncludedHoursName, type IncludedHours, type ComputeUse } from '../../domain/orgs/quota.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
-import * as pools from '../../store/usage/pools.ts'
+import * as includedHours from '../../store/usage/included-hours.ts'
 import type { ControlDeps } from '../deps.ts'
 import { recordEvent } from '../events/tell.ts'
 import { SYSTEM_ACTOR } from '../sandboxes/transition.ts'
@@ -15,7 +15,7 @@ export async function recordHoursExhausted(
   const { pool, use } = exhausted
   await deps.db.transaction('system', async (tx) => {
     await orgs.lock(tx, org_id)
-    if (await pools.isToldExhausted(tx, org_id, pool, deps.clock.now())) return
+    if (await includedHours.hasExhaustedEvent(tx, org_id, pool, deps.clock.now())) return
     const payload = { pool, included_hours: exhausted.pools[pool] ?? 0, used_hours: hoursUsed(pool, use) }
     await recordEvent(deps, tx, { org_id, actor: SYSTEM_ACTOR, event_type: 'pool_exhausted', payload })
   })

@@ -18,7 +18,7 @@ const NAMED_USERS_MAX = 20
  * `volume_in_use` while a sandbox that is not terminal mounts it.
  */
 export async function deleteVolume(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake'>,
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
   caller: Caller,
   id: VolumeId,
   ifMatch: IfMatch | null = null,
@@ -30,7 +30,7 @@ export async function deleteVolume(
     requireMatch(ifMatch, etagOf(renderVolume(volume)))
     if (volume.kind === 'host' || volume.name === null) throw new Problem('host_volume_stays')
     if (volume.status === 'deleting') return volume
-    const users = await volumes.usersOf(tx, id, NAMED_USERS_MAX)
+    const users = await volumes.sandboxesMounting(tx, id, NAMED_USERS_MAX)
     if (users.length > 0) throw inUse(users)
     const now = deps.clock.now()
     await volumeReports.accrue(tx, [id], now) // what it holds from now on is on its way out
@@ -39,10 +39,10 @@ export async function deleteVolume(
     await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_deletion_scheduled', payload })
     return volume
   })
-  deps.wake.publish([...volumeTopics(home), REAP_VOLUMES_TOPIC])
+  deps.notifications.publish([...volumeTopics(home), REAP_VOLUMES_TOPIC])
 }
 
-function inUse(users: readonly volumes.VolumeUser[]): Problem {
+function inUse(users: readonly volumes.MountingSandbox[]): Problem {
   const names = users.map(({ name }) => `'${name}'`).join(', ')
   return new Problem('volume_in_use', {
     message: `volume in use: stop or delete what mounts it first: ${names}`,

@@ -77,7 +77,7 @@ async function assignHome(
 ): Promise<volumes.VolumeHome> {
   const is_shared = worker.storage?.is_shared ?? false
   const home = { is_shared, home_worker_id: is_shared ? null : worker.id }
-  const settled = await deps.db.asOrg(volume.org_id, (q) => volumeMounts.settle(q, volume.id, home))
+  const settled = await deps.db.asOrg(volume.org_id, (q) => volumeMounts.assignHome(q, volume.id, home))
   if (settled === null) throw leaving()
   return settled
 }

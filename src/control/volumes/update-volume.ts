@@ -25,7 +25,7 @@ export type VolumeChange = {
  * `requireEnforceableCap` throws.
  */
 export async function updateVolume(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake'>,
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
   caller: Caller,
   id: VolumeId,
   change: VolumeChange,
@@ -39,7 +39,7 @@ export async function updateVolume(
   const { capacity_gib } = change
   if (typeof capacity_gib === 'number') await requireEnforceableCap(deps, org_id, { capacity_gib, home: before })
   const changed = await deps.db.transaction(org_id, (tx) => write(deps, { tx, caller, id }, change))
-  deps.wake.publish(volumeTopics(changed))
+  deps.notifications.publish(volumeTopics(changed))
   return changed.volume
 }
 

@@ -12,7 +12,7 @@ import { emptyAnswer, hasNews, type Tickets } from './worker-sync.ts'
  * time until the next sync, with which the database is compared anew.
  */
 export async function holdStill(
-  deps: Pick<ControlDeps, 'clock' | 'wake'> & { readonly tickets: Tickets; readonly onTaken: () => void },
+  deps: Pick<ControlDeps, 'clock' | 'notifications'> & { readonly tickets: Tickets; readonly onTaken: () => void },
   still: StillSync,
   signal: AbortSignal,
 ): Promise<SyncAnswer | 'changed' | { readonly woken: { readonly endMs: number } }> {
@@ -25,11 +25,11 @@ export async function holdStill(
   }
   signal.addEventListener('abort', rouse)
   const unsubscribes = [
-    deps.wake.subscribe(`worker:${worker}`, () => {
+    deps.notifications.subscribe(`worker:${worker}`, () => {
       isWoken = true
       rouse()
     }),
-    deps.wake.subscribe(ticketTopic(worker), rouse),
+    deps.notifications.subscribe(ticketTopic(worker), rouse),
   ]
   try {
     if (!(await still.renew())) return 'changed' // subscribed before: what changes after that comparison wakes

@@ -24,7 +24,7 @@ import {
  * alone is answered without a look at the database: a client waits for its stream.
  */
 export async function holdSync(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings' | 'takePlain'> & {
+  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'seal' | 'log' | 'settings' | 'takePlain'> & {
     readonly tickets: Tickets
     /** Called once the report is taken in: the worker's lease goes on from there. */
     readonly onTaken?: () => void
@@ -51,8 +51,8 @@ export async function holdSync(
   }
   const topics = [`worker:${worker}`, ...(report.storage.is_shared ? [SHARED_VOLUMES_TOPIC] : [])]
   const unsubscribes = [
-    ...topics.map((topic) => deps.wake.subscribe(topic, wakeUp)),
-    deps.wake.subscribe(ticketTopic(worker), noteTicket),
+    ...topics.map((topic) => deps.notifications.subscribe(topic, wakeUp)),
+    deps.notifications.subscribe(ticketTopic(worker), noteTicket),
   ]
   try {
     const taken = deps.begun === undefined ? await recordReport(deps, worker, report) : { ...BEGUN, ...deps.begun }

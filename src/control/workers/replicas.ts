@@ -6,14 +6,14 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as replicas from '../../store/workers/replicas.ts'
-import type { Notifications } from '../../store/postgres/wake.ts'
+import type { Notifications } from '../../store/postgres/notifications.ts'
 import { runOnNotification } from '../requests/look-when-woken.ts'
 
 export type ReplicasDeps = {
   readonly db: Database
   readonly clock: Clock
   readonly log: Log
-  readonly wake: Pick<Notifications, 'publish' | 'subscribe'>
+  readonly notifications: Pick<Notifications, 'publish' | 'subscribe'>
 }
 
 /** The topic of those who want to know of a process that comes. */
@@ -46,7 +46,7 @@ type KnownReplica = { readonly row: replicas.ReplicaRow; readonly sinceMs: numbe
 
 /** The directory of a process. No two that live may announce one URL. */
 export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica, 'url'>): Replicas {
-  const { db, clock, log, wake } = deps
+  const { db, clock, log, notifications } = deps
   let self: replicas.Replica = { ...process, url: null }
   let known = new Map<string, KnownReplica>()
   let others: readonly replicas.Replica[] = []
@@ -64,7 +64,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
     own = seen
     const nowMs = clock.monotonicMs()
     // The others learn at once of a process that comes, or goes on after it stood still: they show its tickets to workers.
-    if (nowMs - renewedAtMs >= REPLICA_GONE_MS) wake.publish([REPLICA_JOINED_TOPIC])
+    if (nowMs - renewedAtMs >= REPLICA_GONE_MS) notifications.publish([REPLICA_JOINED_TOPIC])
     renewedAtMs = nowMs
     known = new Map(
       rows.map((row) => {

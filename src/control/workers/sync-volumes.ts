@@ -4,11 +4,11 @@ import type { RunId, WorkerId } from '../../domain/ids.ts'
 import { usesVolumes } from '../../domain/spec/spec-volumes.ts'
 import { capacityBytes } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
-import type { RunOrder } from '../../store/sandboxes/runs.ts'
+import type { RunAssignment } from '../../store/sandboxes/runs.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import * as volumeReports from '../../store/volumes/volume-reports.ts'
 
-type VolumeLimits = Pick<volumeReports.HeldVolume, 'org_id' | 'volume_id' | 'capacity_gib' | 'max_total_storage_gib'>
+type VolumeLimits = Pick<volumeReports.StoredVolume, 'org_id' | 'volume_id' | 'capacity_gib' | 'max_total_storage_gib'>
 
 /** A volume with the caps that are to hold, in bytes. */
 function desiredVolumeOf({
@@ -28,7 +28,7 @@ export async function recordVolumes(
   { report, now }: { readonly report: Pick<SyncRequest, 'storage' | 'volumes'>; readonly now: Date },
 ): Promise<boolean> {
   const from = { worker_id, is_shared: report.storage.is_shared }
-  return (await volumeReports.take(tx, from, { all: report.volumes, now })).emptied
+  return (await volumeReports.record(tx, from, { all: report.volumes, now })).emptied
 }
 
 /** The version of no volumes at all. */
@@ -40,8 +40,8 @@ export async function answerVolumes(
   worker_id: WorkerId,
   report: Pick<SyncRequest, 'storage' | 'volumes' | 'known_volumes_version'>,
 ): Promise<Pick<SyncAnswer, 'volumes_version' | 'volumes' | 'discard_volumes'>> {
-  const held = await volumeReports.heldBy(q, { worker_id, is_shared: report.storage.is_shared })
-  const deleted = await volumeReports.deleted(q, report.volumes ?? [])
+  const held = await volumeReports.storedOn(q, { worker_id, is_shared: report.storage.is_shared })
+  const deleted = await volumeReports.findDeleted(q, report.volumes ?? [])
   const wanted = held.filter(({ status }) => status === 'active').map(desiredVolumeOf)
   const leaving = [...held.filter(({ status }) => status === 'deleting'), ...deleted]
   const discard_volumes = leaving.map(({ org_id, volume_id }) => ({ org_id, volume_id }))
@@ -58,7 +58,7 @@ export async function answerVolumes(
 export async function volumesOfRuns(
   q: Queryable,
   worker: WorkerId,
-  orders: readonly RunOrder[],
+  orders: readonly RunAssignment[],
 ): Promise<ReadonlyMap<RunId, readonly RunVolume[]>> {
   if (!orders.some(({ spec }) => usesVolumes(spec))) return new Map()
   const byRun = Map.groupBy(await volumeMounts.ofWorker(q, worker), ({ run_id }) => run_id)

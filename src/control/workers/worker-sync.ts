@@ -27,7 +27,10 @@ import { transitionAll } from '../sandboxes/transition-each.ts'
 import { SYSTEM_ACTOR, type Transition } from '../sandboxes/transition.ts'
 import { REAP_VOLUMES_TOPIC } from '../volumes/volume-topics.ts'
 
-type SyncDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'wake' | 'seal' | 'log' | 'settings' | 'takePlain'>
+type SyncDeps = Pick<
+  ControlDeps,
+  'db' | 'clock' | 'uuids' | 'notifications' | 'seal' | 'log' | 'settings' | 'takePlain'
+>
 
 /** The tickets of streams that wait for a worker to dial in; `relay/` keeps them. */
 export type Tickets = {
@@ -46,7 +49,10 @@ export async function recordReport(
   const taken =
     report.volumes === null ? await deps.takePlain(report) : await recordReportWithVolumes(deps, worker, report)
   if (taken === null) return null
-  deps.wake.publish([...(taken.makes_room ? ['pending'] : []), ...(taken.has_emptied ? [REAP_VOLUMES_TOPIC] : [])])
+  deps.notifications.publish([
+    ...(taken.makes_room ? ['pending'] : []),
+    ...(taken.has_emptied ? [REAP_VOLUMES_TOPIC] : []),
+  ])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))
   const moves = taken.open.flatMap((run) => {
     const move = transitionOf(run, seen.get(run.run_id))
@@ -76,7 +82,7 @@ export type RecordedReport = {
   readonly told: WorkerNotice
   /** Whether that changed anything beside the lease. */
   readonly hasMoved: boolean
-  readonly open: readonly runs.WorkerRun[]
+  readonly open: readonly runs.OpenRunOfWorker[]
   /** Whether there may be more to tell than `open` says. */
   readonly has_more: boolean
   /** What the next report that says the same is to be compared with; null: nothing. */
@@ -99,7 +105,7 @@ export type WorkerNotice = Pick<SyncAnswer, 'drain'>
 type Move = Omit<Transition, 'sandbox_id' | 'run_id'>
 
 /** What the worker's sight of a run means for its sandbox; null when nothing. */
-function transitionOf(run: runs.WorkerRun, seen: ObservedRun | undefined): Move | null {
+function transitionOf(run: runs.OpenRunOfWorker, seen: ObservedRun | undefined): Move | null {
   // A worker that has not begun a start says nothing of it, nor of its stop until it knows that this one is wanted: then it
   // says that the run is over. One that held the run and lost it must not hide that.
   if (seen === undefined)
@@ -122,7 +128,7 @@ function transitionOf(run: runs.WorkerRun, seen: ObservedRun | undefined): Move 
   return null
 }
 
-function endTransitionOf(run: runs.WorkerRun, outcome: RunOutcome): Move {
+function endTransitionOf(run: runs.OpenRunOfWorker, outcome: RunOutcome): Move {
   if (run.status === 'stopping') {
     return { event: 'worker_stopped', outcome, cause: { actor: SYSTEM_ACTOR, code: run.stop_cause ?? 'worker_report' } }
   }
@@ -139,7 +145,7 @@ export async function makeAnswer(
 ): Promise<SyncAnswer> {
   const [[open, discard], volumes] = await Promise.all([
     deps.db.asSystem(async (q) => {
-      const gone = report.stored.length === 0 ? [] : await sandboxes.gone(q, report.stored)
+      const gone = report.stored.length === 0 ? [] : await sandboxes.findDeleted(q, report.stored)
       return [await runs.ofWorker(q, worker), gone] as const
     }),
     deps.db.asSystem((q) => answerVolumes(q, worker, report)),
@@ -148,7 +154,7 @@ export async function makeAnswer(
   const wanted_version = desiredVersionOf(open)
   if (wanted_version === report.known_version) return { wanted_version, wanted: null, discard, streams, ...volumes }
   const [orders, mounted] = await deps.db.asSystem(async (q) => {
-    const found = await runs.ordersOf(q, worker)
+    const found = await runs.assignmentsOf(q, worker)
     return [found, await volumesOfRuns(q, worker, found)]
   })
   const found: CredentialLookups = new Map()
@@ -186,19 +192,19 @@ export function hasNews(answer: SyncAnswer, report: Pick<KnownByWorker, 'dialled
   )
 }
 
-function desiredVersionOf(open: readonly Pick<runs.WorkerRun, 'run_id' | 'status'>[]): string {
+function desiredVersionOf(open: readonly Pick<runs.OpenRunOfWorker, 'run_id' | 'status'>[]): string {
   const hash = createHash('sha256')
   for (const run of open) hash.update(`${run.run_id} ${desiredStatusOf(run)}\n`)
   return hash.digest('base64url')
 }
 
-function desiredStatusOf(run: { readonly status: runs.WorkerRun['status'] }): DesiredRun['desired'] {
+function desiredStatusOf(run: { readonly status: runs.OpenRunOfWorker['status'] }): DesiredRun['desired'] {
   return run.status === 'stopping' ? 'stopped' : 'running'
 }
 
 async function desiredRunOf(
   deps: SyncDeps,
-  order: runs.RunOrder,
+  order: runs.RunAssignment,
   { volumes, found }: { readonly volumes: readonly RunVolume[]; readonly found: CredentialLookups },
 ): Promise<DesiredRun> {
   return {
@@ -219,7 +225,7 @@ async function desiredRunOf(
 /** A credential that can't be opened, as after a change of the sealing key, fails its own pull and no other run. */
 async function registryAuthOrNull(
   deps: SyncDeps,
-  order: runs.RunOrder,
+  order: runs.RunAssignment,
   found: CredentialLookups,
 ): Promise<DesiredRun['registry_auth']> {
   try {

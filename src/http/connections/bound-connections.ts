@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { makeConcurrencyLimit } from '../../control/streams/places.ts'
-import { rateLimitAddress } from '../../lib/remote-address.ts'
+import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from '../server/problem-reply.ts'
 import { formatRawReply } from './refuse-malformed.ts'

@@ -1,7 +1,7 @@
 import type { FastifyRequest } from 'fastify'
 import { includesScope, type Caller, type Scope } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
-import { rateLimitAddress } from '../../lib/remote-address.ts'
+import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { RequestLimits } from '../requests/request-limits.ts'
 import type { UseCases } from '../use-cases.ts'
 

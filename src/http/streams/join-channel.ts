@@ -1,6 +1,6 @@
 import type { WebSocket } from 'ws'
 import { CHANNEL_ENDS, channelEndOfWorkerCode, type ChannelEnd } from '../../contract/streams/channel-ends.ts'
-import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/socket-flow.ts'
+import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/web-socket-flow.ts'
 
 export type BridgeOptions = {
   /** How often the client is asked whether it is still there, in milliseconds. */

@@ -6,7 +6,7 @@ import type { ControlDeps } from '../../control/deps.ts'
 import type { AuthenticationRateLimiter } from '../../control/requests/request-rates.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
-import { rateLimitAddress } from '../../lib/remote-address.ts'
+import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import { makeSchemaCompiler } from '../requests/validate.ts'
 
 /** The largest request to join, in bytes. */

@@ -48,7 +48,11 @@ export function makeSyncServing(control: ControlDeps, tickets: Tickets): (sync: 
       return holdSync({ ...control, tickets, onTaken, ...note }, worker_id, report, signal)
     }
     const serveStill = async (known: StillSync, onTaken: () => void, signal: AbortSignal): Promise<SyncAnswer> => {
-      const answer = await holdStill({ clock: control.clock, wake: control.wake, tickets, onTaken }, known, signal)
+      const answer = await holdStill(
+        { clock: control.clock, notifications: control.notifications, tickets, onTaken },
+        known,
+        signal,
+      )
       if (answer === 'changed') return serveRead(onTaken, signal)
       if (!('woken' in answer)) return answer
       const begun = { endMs: answer.woken.endMs, told: known.told }

@@ -20,7 +20,7 @@ import { isLaterReport, type ReportPosition } from '../../domain/workers/report-
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import { once } from '../../lib/once.ts'
-import { rateLimitAddress } from '../../lib/remote-address.ts'
+import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Relay } from '../../relay/relay.ts'
 import { senderOf, type Sender } from '../server/authenticate-request.ts'
 import { abortOnDisconnect } from '../connections/client-gone.ts'

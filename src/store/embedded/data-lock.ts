@@ -6,7 +6,7 @@ import { DatabaseSync } from 'node:sqlite'
 export class DataFolderInUse extends Error {}
 
 /** The right to work on a data folder, until it is disposed of or the process ends in any way. */
-export type DataLock = Disposable
+export type DataFolderLock = Disposable
 
 /** SQLITE_BUSY (sqlite.org/rescode.html): another process has the lock. */
 const SQLITE_BUSY = 5
@@ -18,7 +18,7 @@ const SQLITE_BUSY = 5
  * that no reused id and no second container can be mistaken for the owner. Node has no call for it; SQLite, which comes
  * with Node, locks its file in this way, and the file holds nothing else.
  */
-export function lockDataFolder(dataDir: string): DataLock {
+export function lockDataFolder(dataDir: string): DataFolderLock {
   const file = new DatabaseSync(join(dataDir, 'lock'))
   const ownerPath = join(dataDir, 'lock.pid')
   try {

@@ -6,7 +6,7 @@ import { Client } from 'pg'
 import type { Random } from '../../lib/random.ts'
 import { runCommand } from '../../lib/run-command.ts'
 import type { Binaries } from './embedded-binaries.ts'
-import { canUse, giveTo, type ServerUser } from './embedded-user.ts'
+import { canAccess, chownTo, type ServerUser } from './embedded-user.ts'
 import { SOCKET_PORT } from './postmaster.ts'
 
 /** The files of an embedded server, all beneath the data folder unless its path is too long for a socket. */
@@ -44,23 +44,23 @@ const INITIAL_SETTINGS: Readonly<Record<string, string>> = {
 }
 
 /** Makes the directories with their owners. Rejects when the server's user can't get to the data folder. */
-export async function makeDirectories(dataDir: string, user: ServerUser): Promise<ClusterPaths> {
+export async function createDirectories(dataDir: string, user: ServerUser): Promise<ClusterPaths> {
   const home = join(dataDir, 'postgres')
   const logDir = join(home, 'log')
   // Its own files are closed one by one; the server's user only has to pass through.
   if (user.ids.uid !== undefined) await chmod(dataDir, 0o711)
-  for (const dir of [home, logDir]) await makePrivate(dir, user)
-  if (!(await canUse(user, home))) {
+  for (const dir of [home, logDir]) await createPrivateDir(dir, user)
+  if (!(await canAccess(user, home))) {
     throw new Error(
       `the user of the embedded PostgreSQL (id ${String(user.uid)}) can't get to ${home}: a folder above ${dataDir} is ` +
         'closed to it. Choose a data folder beneath /var/lib, or set DATABASE_URL',
     )
   }
-  return { clusterDir: join(home, 'data'), logDir, socketDir: await makeSocketDir(join(home, 'run'), user) }
+  return { clusterDir: join(home, 'data'), logDir, socketDir: await createSocketDir(join(home, 'run'), user) }
 }
 
 /** Makes the cluster if there is none, whole or not at all. Rejects when it was made by another major release. */
-export async function makeCluster(
+export async function createCluster(
   paths: ClusterPaths,
   binaries: Binaries,
   use: { readonly user: ServerUser; readonly passwords: Passwords },
@@ -78,7 +78,7 @@ export async function makeCluster(
   const passwordFile = `${clusterDir}.password`
   await rm(draft, { recursive: true, force: true })
   await writeFile(passwordFile, use.passwords.admin, { mode: 0o600 })
-  await giveTo(use.user, passwordFile)
+  await chownTo(use.user, passwordFile)
   const settings = Object.entries(INITIAL_SETTINGS).flatMap(([name, value]) => ['-c', `${name}=${value}`])
   await runCommand(
     binaries.initdb,
@@ -103,7 +103,7 @@ export async function makeCluster(
 }
 
 /** Reads the passwords, or makes and keeps them. They lie where the server's user can't read them. */
-export async function keepPasswords(dataDir: string, random: Random): Promise<Passwords> {
+export async function loadOrCreatePasswords(dataDir: string, random: Random): Promise<Passwords> {
   const path = join(dataDir, 'postgres-passwords.json')
   if (existsSync(path)) return parsePasswords(await readFile(path, 'utf8'), path)
   if (existsSync(join(dataDir, 'postgres', 'data'))) {
@@ -119,7 +119,7 @@ export async function keepPasswords(dataDir: string, random: Random): Promise<Pa
 }
 
 /** Makes the program's role and database if they are missing. May be repeated. */
-export async function makeAppDatabase(adminUrl: string, password: string): Promise<void> {
+export async function createAppDatabase(adminUrl: string, password: string): Promise<void> {
   const client = new Client({ connectionString: adminUrl, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
   try {
     await client.connect()
@@ -138,23 +138,23 @@ export async function makeAppDatabase(adminUrl: string, password: string): Promi
 }
 
 /** How to reach a database of the server through its socket. */
-export function urlOf(paths: ClusterPaths, passwords: Passwords, role: 'admin' | 'app'): string {
+export function connectionUrl(paths: ClusterPaths, passwords: Passwords, role: 'admin' | 'app'): string {
   const name = role === 'admin' ? ADMIN_NAME : APP_NAME
   return `postgresql://${name}:${passwords[role]}@localhost:${String(SOCKET_PORT)}/${name}?host=${encodeURIComponent(paths.socketDir)}`
 }
 
 /** A directory beneath the data folder, or where that path is too long, one in /tmp that nobody else can have made. */
-async function makeSocketDir(preferred: string, user: ServerUser): Promise<string> {
+async function createSocketDir(preferred: string, user: ServerUser): Promise<string> {
   const socket = join(preferred, `.s.PGSQL.${String(SOCKET_PORT)}`)
   const isShort = Buffer.byteLength(socket) <= SOCKET_PATH_LIMIT_BYTES
   const digest = createHash('sha256').update(preferred).digest('hex').slice(0, 16)
   const dir = isShort ? preferred : join(await realpath('/tmp'), `sandyard-${digest}`)
-  await makePrivate(dir, user)
+  await createPrivateDir(dir, user)
   return dir
 }
 
-async function makePrivate(dir: string, user: ServerUser): Promise<void> {
-  if ((await mkdir(dir, { recursive: true, mode: 0o700 })) !== undefined) await giveTo(user, dir)
+async function createPrivateDir(dir: string, user: ServerUser): Promise<void> {
+  if ((await mkdir(dir, { recursive: true, mode: 0o700 })) !== undefined) await chownTo(user, dir)
   const found = await lstat(dir)
   if (!found.isDirectory() || found.uid !== user.uid) {
     throw new Error(`${dir} should be a directory of the user with the id ${String(user.uid)}, and is not`)

@@ -23,17 +23,17 @@ export async function findServerUser(): Promise<ServerUser> {
   const uid = process.getuid?.() ?? -1
   const gid = process.getgid?.() ?? -1
   if (uid !== 0) return { ids: {}, uid, gid }
-  const found = (await lookUp()) ?? (await makeUser())
+  const found = (await lookUp()) ?? (await createUser())
   return { ids: found, ...found }
 }
 
 /** Gives a path to the server's user, if it isn't this process's own. */
-export async function giveTo(user: ServerUser, path: string): Promise<void> {
+export async function chownTo(user: ServerUser, path: string): Promise<void> {
   if (user.ids.uid !== undefined) await chown(path, user.uid, user.gid)
 }
 
 /** Whether the server's user can pass through and write to a directory. */
-export async function canUse(user: ServerUser, dir: string): Promise<boolean> {
+export async function canAccess(user: ServerUser, dir: string): Promise<boolean> {
   const { code } = await tryCommand('test', ['-x', dir, '-a', '-w', dir], {
     timeoutMs: USER_TOOL_TIMEOUT_MS,
     cwd: '/',
@@ -49,7 +49,7 @@ async function lookUp(): Promise<{ readonly uid: number; readonly gid: number } 
   return { uid: Number(uid.stdout), gid: Number(gid.stdout) }
 }
 
-async function makeUser(): Promise<{ readonly uid: number; readonly gid: number }> {
+async function createUser(): Promise<{ readonly uid: number; readonly gid: number }> {
   const options = [
     '--system',
     '--user-group',

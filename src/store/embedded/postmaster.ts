@@ -62,7 +62,7 @@ export async function startPostmaster(options: PostmasterOptions): Promise<Postm
   for (const startedMs = clock.monotonicMs(); !(await isReady(clusterDir, child.pid));) {
     await Promise.race([clock.sleep(POLL_MS), watching])
     if (ended !== null) {
-      throw new Error(`PostgreSQL did not start (${String(ended)}): ${await lastWords(options.logDir)}`)
+      throw new Error(`PostgreSQL did not start (${String(ended)}): ${await readLogTail(options.logDir)}`)
     }
     if (clock.monotonicMs() - startedMs > START_LIMIT_MS) {
       child.kill('SIGQUIT')
@@ -128,7 +128,7 @@ async function isReady(clusterDir: string, pid: number | undefined): Promise<boo
 }
 
 /** The end of the log file that was written last. */
-async function lastWords(logDir: string): Promise<string> {
+async function readLogTail(logDir: string): Promise<string> {
   const paths = (await readdir(logDir)).map((name) => join(logDir, name))
   const files = await Promise.all(paths.map(async (path) => ({ path, writtenMs: (await stat(path)).mtimeMs })))
   const newest = files.reduce((one, other) => (other.writtenMs >= one.writtenMs ? other : one), {
@@ -147,7 +147,7 @@ async function readPidFile(clusterDir: string): Promise<readonly string[]> {
   try {
     return (await readFile(join(clusterDir, 'postmaster.pid'), 'utf8')).split('\n')
   } catch (error) {
-    if (isMissing(error)) return []
+    if (isGoneError(error)) return []
     throw error
   }
 }
@@ -164,13 +164,13 @@ async function isServerProcess(pid: string, home: string): Promise<boolean> {
     if ((await readlink(`/proc/${pid}/cwd`)) !== home) return false
     return /\/postgres( \(deleted\))?$/.test(await readlink(`/proc/${pid}/exe`))
   } catch (error) {
-    if (isMissing(error)) return false
+    if (isGoneError(error)) return false
     throw error
   }
 }
 
 /** A file or process that isn't there any more, or a process of somebody else. */
-function isMissing(error: unknown): boolean {
+function isGoneError(error: unknown): boolean {
   return error instanceof Error && 'code' in error && MISSING_CODES.has(String(error.code))
 }
 const MISSING_CODES: ReadonlySet<string> = new Set(['ENOENT', 'ESRCH', 'EACCES', 'EPERM'])
@@ -195,7 +195,7 @@ async function endProcess({ pid, isGone, clock, log, steps = STOP_STEPS }: Endin
     const startedMs = clock.monotonicMs()
     if (await isGone()) return
     if (signal !== steps[0]?.signal) log.warn({ pid, signal }, 'PostgreSQL does not stop in time; it is told again')
-    tell(pid, signal)
+    sendSignal(pid, signal)
     while (clock.monotonicMs() - startedMs < limitMs) {
       if (await isGone()) return
       await clock.sleep(POLL_MS)
@@ -205,10 +205,10 @@ async function endProcess({ pid, isGone, clock, log, steps = STOP_STEPS }: Endin
 }
 
 /** A process that ended in the meantime needs no signal. */
-function tell(pid: number, signal: NodeJS.Signals): void {
+function sendSignal(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal)
   } catch (error) {
-    if (!isMissing(error)) throw error
+    if (!isGoneError(error)) throw error
   }
 }

@@ -10,7 +10,7 @@ export type ApiKeyRow = {
   readonly scopes: readonly Scope[]
   readonly created_at: Date
   readonly expires_at: Date | null
-  /** To the minute: see `noteUses`. */
+  /** To the minute: see `recordUses`. */
   readonly last_used_at: Date | null
   readonly revoked_at: Date | null
 }
@@ -37,7 +37,7 @@ export async function insert(q: Queryable, key: NewApiKey): Promise<void> {
 }
 
 /** A key that may be used until `expires_at`. */
-export type LiveKey = {
+export type ActiveKey = {
   readonly id: ApiKeyId
   readonly org_id: OrgId
   readonly name: string
@@ -50,9 +50,9 @@ export type LiveKey = {
  * The key that a secret's hash belongs to and that is not revoked at this moment nor expired at `now`, or null. An
  * index of hashes finds it: how long that takes tells nothing of a secret, which nobody can steer its hash towards.
  */
-export async function findLive(q: Queryable, secretSha256: Buffer, now: Date): Promise<LiveKey | null> {
-  const { rows } = await q.query<LiveKey>({
-    name: 'api_keys.findLive',
+export async function findActive(q: Queryable, secretSha256: Buffer, now: Date): Promise<ActiveKey | null> {
+  const { rows } = await q.query<ActiveKey>({
+    name: 'api_keys.findActive',
     text: `SELECT id, org_id, name, scopes, expires_at, last_used_at FROM api_keys
            WHERE secret_sha256 = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)`,
     values: [secretSha256, now],
@@ -61,7 +61,7 @@ export async function findLive(q: Queryable, secretSha256: Buffer, now: Date): P
 }
 
 /** What decides whether a key that was let in may go on. */
-export type KeyStanding = {
+export type KeyState = {
   readonly id: ApiKeyId
   readonly is_revoked: boolean
   readonly expires_at: Date | null
@@ -70,9 +70,9 @@ export type KeyStanding = {
 }
 
 /** How these keys stand now; one that is not there any more is left out. */
-export async function standings(q: Queryable, ids: readonly ApiKeyId[]): Promise<readonly KeyStanding[]> {
-  const { rows } = await q.query<KeyStanding>({
-    name: 'api_keys.standings',
+export async function keyStates(q: Queryable, ids: readonly ApiKeyId[]): Promise<readonly KeyState[]> {
+  const { rows } = await q.query<KeyState>({
+    name: 'api_keys.keyStates',
     text: `SELECT k.id, k.revoked_at IS NOT NULL AS is_revoked, k.expires_at, o.suspended_at IS NOT NULL AS is_suspended
            FROM api_keys k JOIN orgs o ON o.id = k.org_id WHERE k.id = ANY($1)`,
     values: [ids],
@@ -81,9 +81,9 @@ export async function standings(q: Queryable, ids: readonly ApiKeyId[]): Promise
 }
 
 /** The statement that notes when keys were used; an earlier time never replaces a later one. */
-export function noteUses(uses: readonly { readonly id: ApiKeyId; readonly at: Date }[]): Statement {
+export function recordUses(uses: readonly { readonly id: ApiKeyId; readonly at: Date }[]): Statement {
   return {
-    name: 'api_keys.noteUses',
+    name: 'api_keys.recordUses',
     text: `UPDATE api_keys k SET last_used_at = used.at
            FROM (SELECT id, max(at) AS at FROM unnest($1::uuid[], $2::timestamptz[]) AS u(id, at) GROUP BY id) used
            WHERE k.id = used.id AND (k.last_used_at IS NULL OR k.last_used_at < used.at)`,
@@ -117,15 +117,15 @@ export async function find(q: Queryable, org: OrgId, id: ApiKeyId): Promise<ApiK
 }
 
 /** What is left of a key for who revokes it. */
-export type RevocableKey = {
+export type LockedKey = {
   readonly name: string
   readonly secret_sha256: Buffer
   readonly revoked_at: Date | null
 }
 
 /** One of an organization's keys, locked until the transaction ends, or null. */
-export async function lock(tx: Queryable, org: OrgId, id: ApiKeyId): Promise<RevocableKey | null> {
-  const { rows } = await tx.query<RevocableKey>({
+export async function lock(tx: Queryable, org: OrgId, id: ApiKeyId): Promise<LockedKey | null> {
+  const { rows } = await tx.query<LockedKey>({
     text: 'SELECT name, secret_sha256, revoked_at FROM api_keys WHERE org_id = $1 AND id = $2 FOR UPDATE',
     values: [org, id],
   })

@@ -23,7 +23,7 @@ export async function find(q: Queryable, id: OrgId): Promise<OrgRow | null> {
 }
 
 /** The first organization of the installation, or null before its first start. */
-export async function first(q: Queryable): Promise<OrgRow | null> {
+export async function findFirst(q: Queryable): Promise<OrgRow | null> {
   const { rows } = await q.query<OrgRow>({
     text: 'SELECT id, name, slug, mfa_required, created_at, updated_at FROM orgs ORDER BY created_at, id LIMIT 1',
   })
@@ -48,7 +48,7 @@ export async function list(q: Queryable, limit: number): Promise<readonly OrgRow
   return rows
 }
 
-export async function insertOrg(
+export async function insert(
   q: Queryable,
   org: { readonly id: OrgId; readonly name: string; readonly slug: string; readonly now: Date },
 ): Promise<void> {
@@ -79,6 +79,6 @@ export async function lock(tx: Queryable, id: OrgId): Promise<void> {
 }
 
 /** Lets one starter at a time look whether there is an organization; held until the transaction ends. */
-export async function lockFirst(tx: Queryable): Promise<void> {
+export async function lockFirstOrg(tx: Queryable): Promise<void> {
   await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: first organization'))` })
 }

@@ -44,15 +44,15 @@ export async function orgsOn(q: Queryable, name: string): Promise<readonly OrgId
 }
 
 /** What the operator set of an organization. */
-export type OrgTerms = {
+export type OrgPlanSettings = {
   readonly plan: string
   readonly quota_overrides: SetLimits
   readonly suspended_at: Date | null
 }
 
 /** What is set of an organization, locked as `orgs.lock` does; throws when there is no such organization. */
-export async function lockTerms(tx: Queryable, org: OrgId): Promise<OrgTerms> {
-  const { rows } = await tx.query<OrgTerms>({
+export async function lockPlanSettings(tx: Queryable, org: OrgId): Promise<OrgPlanSettings> {
+  const { rows } = await tx.query<OrgPlanSettings>({
     text: 'SELECT plan, quota_overrides, suspended_at FROM orgs WHERE id = $1 FOR NO KEY UPDATE',
     values: [org],
   })
@@ -62,7 +62,11 @@ export async function lockTerms(tx: Queryable, org: OrgId): Promise<OrgTerms> {
 }
 
 /** Writes what is set of an organization that is locked. */
-export async function saveTerms(tx: Queryable, org: OrgId, terms: OrgTerms & { readonly now: Date }): Promise<void> {
+export async function savePlanSettings(
+  tx: Queryable,
+  org: OrgId,
+  terms: OrgPlanSettings & { readonly now: Date },
+): Promise<void> {
   await tx.query({
     text: `UPDATE orgs SET plan = $2, quota_overrides = $3, suspended_at = $4, updated_at = $5 WHERE id = $1`,
     values: [org, terms.plan, JSON.stringify(terms.quota_overrides), terms.suspended_at, terms.now],
@@ -70,11 +74,15 @@ export async function saveTerms(tx: Queryable, org: OrgId, terms: OrgTerms & { r
 }
 
 /** An organization as `sandyard org list` shows it. */
-export type OrgWithTerms = OrgTerms & { readonly id: OrgId; readonly slug: string; readonly name: string }
+export type OrgWithPlan = OrgPlanSettings & { readonly id: OrgId; readonly slug: string; readonly name: string }
 
 /** Organizations with what is set of each, by slug, after a given one. */
-export async function listOrgs(q: Queryable, after: string | null, limit: number): Promise<readonly OrgWithTerms[]> {
-  const { rows } = await q.query<OrgWithTerms>({
+export async function listOrgsWithPlans(
+  q: Queryable,
+  after: string | null,
+  limit: number,
+): Promise<readonly OrgWithPlan[]> {
+  const { rows } = await q.query<OrgWithPlan>({
     text: `SELECT id, slug, name, plan, quota_overrides, suspended_at FROM orgs WHERE slug > $1 ORDER BY slug LIMIT $2`,
     values: [after ?? '', limit],
   })

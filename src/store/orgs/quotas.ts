@@ -9,7 +9,7 @@ import { monthTotals } from '../usage/usage.ts'
  * SQL over a row of `org_limits`: whether creates and starts of the organization need no counting. Such ones are admitted
  * by one statement and without a lock.
  */
-export const IS_UNCOUNTED = `(max_sandboxes IS NULL AND max_concurrent_ephemeral_running IS NULL
+export const HAS_NO_COUNT_LIMITS = `(max_sandboxes IS NULL AND max_concurrent_ephemeral_running IS NULL
   AND max_concurrent_persistent_running IS NULL
   AND NOT (hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)))`
 
@@ -27,15 +27,15 @@ export function withinSizes(size: {
 }
 
 /** An organization with its limits, and what is in use. */
-export type QuotaRow = QuotaUsage & {
+export type QuotaUsageRow = QuotaUsage & {
   readonly slug: string
   readonly plan: string
   readonly quota_overrides: SetLimits
 }
 
 type CountedRow = Limits &
-  Pick<QuotaRow, 'slug' | 'plan' | 'quota_overrides' | 'is_suspended' | 'hard_cap' | 'total_sandboxes'> &
-  Pick<QuotaRow, 'concurrent_ephemeral_running' | 'concurrent_persistent_running'>
+  Pick<QuotaUsageRow, 'slug' | 'plan' | 'quota_overrides' | 'is_suspended' | 'hard_cap' | 'total_sandboxes'> &
+  Pick<QuotaUsageRow, 'concurrent_ephemeral_running' | 'concurrent_persistent_running'>
 
 /**
  * Where an organization stands at `now`. `decisive` counts only what has a limit and leaves the rest zero; `all` counts
@@ -45,10 +45,10 @@ export async function readUsage(
   q: Queryable,
   org: OrgId,
   how: { readonly now: Date; readonly counts: 'decisive' | 'all' },
-): Promise<QuotaRow> {
+): Promise<QuotaUsageRow> {
   const isAll = how.counts === 'all'
   const { rows } = await q.query<CountedRow>({
-    name: 'quotas.standing',
+    name: 'quotas.readUsage',
     text: `SELECT o.slug, o.quota_overrides, l.plan, l.is_suspended, l.hard_cap, l.max_sandboxes, l.max_concurrent_ephemeral_running,
              l.max_concurrent_persistent_running, l.max_vcpus_per_sandbox, l.max_memory_mib_per_sandbox,
              l.max_disk_size_mib_per_sandbox, l.max_uptime_minutes_per_sandbox, l.max_total_storage_gib,
@@ -65,13 +65,13 @@ export async function readUsage(
   })
   const [row] = rows
   if (row === undefined) throw new Error(`there is no organization ${org}`)
-  const isWalled = row.hard_cap && (row.included_vcpu_hours !== null || row.included_memory_gib_hours !== null)
-  const use = isAll || isWalled ? await monthTotals(q, org, how.now) : { vcpu_ms: 0n, memory_mib_ms: 0n }
+  const isHardLimited = row.hard_cap && (row.included_vcpu_hours !== null || row.included_memory_gib_hours !== null)
+  const use = isAll || isHardLimited ? await monthTotals(q, org, how.now) : { vcpu_ms: 0n, memory_mib_ms: 0n }
   return { ...row, vcpu_ms: use.vcpu_ms, memory_mib_ms: use.memory_mib_ms }
 }
 
 /** Workers that said they can't hold an organization's volumes to a limit, with the reason that each gave. */
-export async function uncappedWorkers(
+export async function workersWithoutCaps(
   q: Queryable,
 ): Promise<readonly { readonly name: string; readonly how: string }[]> {
   const { rows } = await q.query<{ readonly name: string; readonly how: string }>({

@@ -4,7 +4,7 @@ import type { Queryable } from '../postgres/database.ts'
  * Whether a key is the one that this database is sealed with, by its fingerprint. The first one is; another one comes to
  * be while nothing is sealed and no server process is written down. Must run in a transaction of its own.
  */
-export async function agreeOn(tx: Queryable, fingerprint: Buffer): Promise<boolean> {
+export async function registerFingerprint(tx: Queryable, fingerprint: Buffer): Promise<boolean> {
   await tx.query({
     text: 'INSERT INTO sealing_key (is_the_one, fingerprint) VALUES (true, $1) ON CONFLICT (is_the_one) DO NOTHING',
     values: [fingerprint],

@@ -6,7 +6,7 @@ import { columnTypes } from './column-types.ts'
 import { makeConnectionPool, type ConnectionPool, type ConnectionPoolOptions } from './connection-pool.ts'
 import { isRetryable } from './database-errors.ts'
 import { withSession, type QueryResult, type Queryable, type Session, type Statement } from './session.ts'
-import { checkServerSuitable } from '../workers/suitability.ts'
+import { checkServerSuitable } from './server-suitability.ts'
 
 export { violatedConstraint, isLockTimeout, isUnavailable, UnsuitableDatabase } from './database-errors.ts'
 export type { QueryResult, Queryable, Statement } from './session.ts'

@@ -5,7 +5,7 @@ import { Client, DatabaseError } from 'pg'
 import type { Log } from '../../lib/log.ts'
 import { UnsuitableDatabase } from './database-errors.ts'
 import { queryableOn, type Queryable } from './session.ts'
-import { checkServerSuitable } from '../workers/suitability.ts'
+import { checkServerSuitable } from './server-suitability.ts'
 
 /** What `migrate` did: the names of the migrations that this call applied, and the number of the newest there is. */
 export type MigrateResult = { readonly applied: readonly string[]; readonly version: number }

@@ -25,7 +25,7 @@ export type Claimed = { readonly id: string; readonly tries: number; readonly no
  * Claims a key: a new or expired one, or one of the same request whose last try ended without a reply or was given up.
  * Null when it can't be had; `find` says why.
  */
-export async function claim(q: Queryable, wanted: NewClaim): Promise<Claimed | null> {
+export async function claim(q: Queryable, newClaim: NewClaim): Promise<Claimed | null> {
   const { rows } = await q.query<Claimed>({
     name: 'idempotency.claim',
     text: `INSERT INTO idempotency AS i (org_id, key, request_sha256, id, claim, claimed_until, tries, created_at, expires_at)
@@ -41,25 +41,25 @@ export async function claim(q: Queryable, wanted: NewClaim): Promise<Claimed | n
              OR (i.reply_sealed IS NULL AND i.claimed_until <= $7 AND i.request_sha256 = excluded.request_sha256)
            RETURNING id, tries, note`,
     values: [
-      wanted.org_id,
-      wanted.key,
-      wanted.request_sha256,
-      wanted.id,
-      wanted.claim,
-      wanted.claimed_until,
-      wanted.now,
-      wanted.expires_at,
+      newClaim.org_id,
+      newClaim.key,
+      newClaim.request_sha256,
+      newClaim.id,
+      newClaim.claim,
+      newClaim.claimed_until,
+      newClaim.now,
+      newClaim.expires_at,
     ],
   })
   return rows[0] ?? null
 }
 
 /** What is known of a key's request; `reply_sealed` is null while it is being served. */
-export type Remembered = { readonly request_sha256: Buffer; readonly reply_sealed: Buffer | null }
+export type StoredRequest = { readonly request_sha256: Buffer; readonly reply_sealed: Buffer | null }
 
 /** What is known of a key, or null. */
-export async function find(q: Queryable, org: OrgId, key: string): Promise<Remembered | null> {
-  const { rows } = await q.query<Remembered>({
+export async function find(q: Queryable, org: OrgId, key: string): Promise<StoredRequest | null> {
+  const { rows } = await q.query<StoredRequest>({
     name: 'idempotency.find',
     text: 'SELECT request_sha256, reply_sealed FROM idempotency WHERE org_id = $1 AND key = $2',
     values: [org, key],
@@ -68,12 +68,12 @@ export async function find(q: Queryable, org: OrgId, key: string): Promise<Remem
 }
 
 /** Whose write it is. */
-export type ClaimRef = { readonly org_id: OrgId; readonly key: string; readonly claim: string }
+export type ClaimKey = { readonly org_id: OrgId; readonly key: string; readonly claim: string }
 
 /** Notes what a try does, within its transaction; false when the claim was lost, and then nothing may be done. */
-export async function note(q: Queryable, { org_id, key, claim: own }: ClaimRef, what: Buffer): Promise<boolean> {
+export async function recordNote(q: Queryable, { org_id, key, claim: own }: ClaimKey, what: Buffer): Promise<boolean> {
   const { rowCount } = await q.query({
-    name: 'idempotency.note',
+    name: 'idempotency.recordNote',
     text: 'UPDATE idempotency SET note = $4 WHERE org_id = $1 AND key = $2 AND claim = $3',
     values: [org_id, key, own, what],
   })
@@ -81,36 +81,36 @@ export async function note(q: Queryable, { org_id, key, claim: own }: ClaimRef, 
 }
 
 /** The statement that remembers a reply. */
-export function remember({ org_id, key, claim: own }: ClaimRef, replySealed: Buffer): Statement {
+export function storeReply({ org_id, key, claim: own }: ClaimKey, replySealed: Buffer): Statement {
   return {
-    name: 'idempotency.remember',
+    name: 'idempotency.storeReply',
     text: 'UPDATE idempotency SET reply_sealed = $4, note = NULL WHERE org_id = $1 AND key = $2 AND claim = $3',
     values: [org_id, key, own, replySealed],
   }
 }
 
 /** The statement that lets the next try begin at once. */
-export function giveUp({ org_id, key, claim: own }: ClaimRef, now: Date): Statement {
+export function releaseClaim({ org_id, key, claim: own }: ClaimKey, now: Date): Statement {
   return {
-    name: 'idempotency.giveUp',
+    name: 'idempotency.releaseClaim',
     text: `UPDATE idempotency SET claimed_until = $4 WHERE org_id = $1 AND key = $2 AND claim = $3 AND reply_sealed IS NULL`,
     values: [org_id, key, own, now],
   }
 }
 
 /** The statement that forgets a request of which nothing was done. */
-export function forget({ org_id, key, claim: own }: ClaimRef): Statement {
+export function deleteClaim({ org_id, key, claim: own }: ClaimKey): Statement {
   return {
-    name: 'idempotency.forget',
+    name: 'idempotency.deleteClaim',
     text: 'DELETE FROM idempotency WHERE org_id = $1 AND key = $2 AND claim = $3',
     values: [org_id, key, own],
   }
 }
 
 /** The statement that keeps claims a while longer; those that were lost or are over stay so. */
-export function renew(held: readonly ClaimRef[], until: Date): Statement {
+export function renewClaims(held: readonly ClaimKey[], until: Date): Statement {
   return {
-    name: 'idempotency.renew',
+    name: 'idempotency.renewClaims',
     text: `UPDATE idempotency i SET claimed_until = $4 FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS c(org_id, key, claim)
            WHERE i.org_id = c.org_id AND i.key = c.key AND i.claim = c.claim AND i.reply_sealed IS NULL`,
     values: [held.map((one) => one.org_id), held.map((one) => one.key), held.map((one) => one.claim), until],
@@ -118,9 +118,9 @@ export function renew(held: readonly ClaimRef[], until: Date): Statement {
 }
 
 /** How many keys of an organization are remembered, counted up to `limit`. */
-export async function count(q: Queryable, org: OrgId, limit: number): Promise<number> {
+export async function countKeys(q: Queryable, org: OrgId, limit: number): Promise<number> {
   const { rows } = await q.query<{ readonly count: number }>({
-    name: 'idempotency.count',
+    name: 'idempotency.countKeys',
     text: 'SELECT count(*) AS count FROM (SELECT 1 FROM idempotency WHERE org_id = $1 LIMIT $2) k',
     values: [org, limit],
   })
@@ -128,9 +128,9 @@ export async function count(q: Queryable, org: OrgId, limit: number): Promise<nu
 }
 
 /** Forgets keys that are over; answers how many, `limit` at most. */
-export async function prune(q: Queryable, now: Date, limit: number): Promise<number> {
+export async function pruneExpired(q: Queryable, now: Date, limit: number): Promise<number> {
   const { rowCount } = await q.query({
-    name: 'idempotency.prune',
+    name: 'idempotency.pruneExpired',
     text: `DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
              SELECT ctid FROM idempotency WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
     values: [now, limit],

@@ -4,7 +4,7 @@ import { EVENT_TYPES } from '../../domain/events/event-types.ts'
 import * as arrays from '../postgres/binary-array.ts'
 import type { Statement } from '../postgres/database.ts'
 import type { NewEvent } from '../events/events.ts'
-import { IS_UNCOUNTED, withinSizes } from '../orgs/quotas.ts'
+import { HAS_NO_COUNT_LIMITS, withinSizes } from '../orgs/quotas.ts'
 
 /** A new sandbox with its labels and, when it is to start, its first run. */
 export type NewSandbox = {
@@ -41,39 +41,43 @@ export type Admission = { readonly sandbox: NewSandbox; readonly events: readonl
  * counts have limits: nothing was inserted, and it must be judged under the organization's lock. A free one that was not
  * admitted met another sandbox's name or slug, or mounts a volume that is not active.
  */
-export type Admitted = { readonly id: SandboxId; readonly is_free: boolean; readonly is_admitted: boolean }
+export type AdmissionResult = {
+  readonly id: SandboxId
+  readonly skips_quota_check: boolean
+  readonly is_admitted: boolean
+}
 
 /**
  * The statement that commits admissions of one organization: sandboxes, labels, runs and events, all or nothing; its
- * rows are `Admitted`. `isJudged`: they were found to fit under the organization's lock, so that all are free. One
+ * rows are `AdmissionResult`. `isJudged`: they were found to fit under the organization's lock, so that all are free. One
  * statement, because a batch waits for each round trip: as a transaction around two it took four, and 64 clients got
- * 3,000 creates a second in place of 3,900 (2026-11; random bytes drawn ahead and remembered offers are part of it).
+ * 3,000 creates a second in indexOf of 3,900 (2026-11; random bytes drawn ahead and remembered offers are part of it).
  */
 export function insertMany(
   org: OrgId,
   admissions: readonly Admission[],
-  how: { readonly isJudged: boolean },
+  how: { readonly isQuotaChecked: boolean },
 ): Statement {
   const mounts = admissions.flatMap(({ sandbox: { id, volume_ids } }) => volume_ids.map((volume) => ({ id, volume })))
   const isMounting = mounts.length > 0
   const volumes = [arrays.uuids(mounts.map(({ id }) => id)), arrays.uuids(mounts.map(({ volume }) => volume))]
   return {
     name: `admissions.insertMany${isMounting ? '.mounting' : ''}`,
-    text: `WITH org AS MATERIALIZED (SELECT *, ${IS_UNCOUNTED} AS is_uncounted FROM org_limits WHERE org_id = $1),
-           pool AS MATERIALIZED (SELECT $3::json[] AS texts),
+    text: `WITH org AS MATERIALIZED (SELECT *, ${HAS_NO_COUNT_LIMITS} AS has_no_count_limits FROM org_limits WHERE org_id = $1),
+           text_table AS MATERIALIZED (SELECT $3::json[] AS texts),
            input AS MATERIALIZED (
-             SELECT r.*, ($2 OR (l.is_uncounted AND (r.run_id IS NULL OR NOT l.is_suspended) AND ${SIZES_FIT})) IS TRUE
-               AS is_free FROM unnest(${SANDBOX_ARRAYS}) AS r(id, name, slug, status, status_reason, ephemeral, created_at,
+             SELECT r.*, ($2 OR (l.has_no_count_limits AND (r.run_id IS NULL OR NOT l.is_suspended) AND ${SIZES_FIT})) IS TRUE
+               AS skips_quota_check FROM unnest(${SANDBOX_ARRAYS}) AS r(id, name, slug, status, status_reason, ephemeral, created_at,
                vcpus, memory_mib, disk_size_mib, max_duration_secs, abilities, spec, projection, registry, registry_sealed, run_id)
              LEFT JOIN org l ON true),
-           ${isMounting ? `${HELD_VOLUMES},` : ''}
+           ${isMounting ? `${LOCKED_VOLUMES},` : ''}
            s AS (
              INSERT INTO sandboxes (id, org_id, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib,
                disk_size_mib, max_duration_secs, abilities, spec, spec_projection, registry, registry_sealed, run_id)
              SELECT id, $1, name, slug, status, status_reason, ephemeral, created_at, vcpus, memory_mib, disk_size_mib,
-               max_duration_secs, string_to_array(abilities, ','), ${pooled('spec')}, ${pooled('projection')},
-               ${pooled('registry')}, registry_sealed, run_id
-             FROM input WHERE is_free ${isMounting ? `AND ${VOLUMES_ARE_HELD}` : ''} ON CONFLICT DO NOTHING RETURNING id),
+               max_duration_secs, string_to_array(abilities, ','), ${textAt('spec')}, ${textAt('projection')},
+               ${textAt('registry')}, registry_sealed, run_id
+             FROM input WHERE skips_quota_check ${isMounting ? `AND ${VOLUMES_ARE_LOCKED}` : ''} ON CONFLICT DO NOTHING RETURNING id),
            l AS (
              INSERT INTO sandbox_labels (org_id, key, value, sandbox_id)
              SELECT $1, r.key, r.value, r.id FROM unnest($21::uuid[], $22::text[], $23::text[]) AS r(id, key, value)
@@ -85,11 +89,11 @@ export function insertMany(
            ${isMounting ? `${MOUNTS},` : ''}
            e AS (
              INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
-             SELECT r.id, $1, r.timestamp, r.category, r.event_type, r.sandbox_id, ${pooled('actor')}, r.payload
+             SELECT r.id, $1, r.timestamp, r.category, r.event_type, r.sandbox_id, ${textAt('actor')}, r.payload
              FROM unnest($24::uuid[], $25::timestamptz[], $26::text[], $27::text[], $28::uuid[], $29::integer[], $30::json[])
                AS r(id, timestamp, category, event_type, sandbox_id, actor, payload) JOIN s ON s.id = r.sandbox_id)
-           SELECT i.id, i.is_free, s.id IS NOT NULL AS is_admitted FROM input i LEFT JOIN s ON s.id = i.id`,
-    values: [org, how.isJudged, ...columnsOf(admissions), ...(isMounting ? volumes : [])],
+           SELECT i.id, i.skips_quota_check, s.id IS NOT NULL AS is_admitted FROM input i LEFT JOIN s ON s.id = i.id`,
+    values: [org, how.isQuotaChecked, ...columnArrays(admissions), ...(isMounting ? volumes : [])],
   }
 }
 
@@ -98,25 +102,25 @@ const SANDBOX_ARRAYS = `(SELECT $4::uuid[]), $5::text[], $6::text[], $7::text[],
   $11::integer[], $12::integer[], $13::integer[], $14::bigint[], $15::text[], $16::integer[], $17::integer[], $18::integer[],
   $19::bytea[], $20::uuid[]`
 
-function pooled(index: string): string {
-  return `(SELECT texts FROM pool)[${index}]`
+function textAt(index: string): string {
+  return `(SELECT texts FROM text_table)[${index}]`
 }
 
 /** The values of `$3` to `$30`. Specifications that many of a batch share are sent and read once. */
-function columnsOf(admissions: readonly Admission[]): readonly Buffer[] {
+function columnArrays(admissions: readonly Admission[]): readonly Buffer[] {
   const sandboxes = admissions.map(({ sandbox }) => sandbox)
   const labels = sandboxes.flatMap(({ id, labels }) =>
     Object.entries(labels).map(([key, value]) => ({ id, key, value })),
   )
   const events = admissions.flatMap((admission) => admission.events)
-  const { place, texts } = makePool()
+  const { indexOf, texts } = makeTextTable()
   const pooledColumns = [
-    arrays.integers(sandboxes.map(({ spec_json }) => place(spec_json))),
-    arrays.integers(sandboxes.map(({ projection_json }) => place(projection_json))),
-    arrays.integers(sandboxes.map(({ registry_json }) => place(registry_json))),
+    arrays.integers(sandboxes.map(({ spec_json }) => indexOf(spec_json))),
+    arrays.integers(sandboxes.map(({ projection_json }) => indexOf(projection_json))),
+    arrays.integers(sandboxes.map(({ registry_json }) => indexOf(registry_json))),
   ]
   const actors = new Map<Actor, number>()
-  for (const { actor } of events) if (!actors.has(actor)) actors.set(actor, place(JSON.stringify(actor)))
+  for (const { actor } of events) if (!actors.has(actor)) actors.set(actor, indexOf(JSON.stringify(actor)))
   return [
     arrays.jsons(texts),
     arrays.uuids(sandboxes.map(({ id }) => id)),
@@ -147,28 +151,28 @@ function columnsOf(admissions: readonly Admission[]): readonly Buffer[] {
   ]
 }
 
-/** Texts without their repetitions; `place` answers where one stands, counted from one as arrays of PostgreSQL are. */
-function makePool(): { readonly place: (text: string) => number; readonly texts: string[] } {
+/** Texts without their repetitions; `indexOf` answers where one stands, counted from one as arrays of PostgreSQL are. */
+function makeTextTable(): { readonly indexOf: (text: string) => number; readonly texts: string[] } {
   const texts: string[] = []
-  const places = new Map<string, number>()
+  const indexes = new Map<string, number>()
   let last = ''
-  let lastPlace = 0
-  const place = (text: string): number => {
-    if (lastPlace > 0 && text === last) return lastPlace // to compare is ten times quicker than to hash
+  let lastIndex = 0
+  const indexOf = (text: string): number => {
+    if (lastIndex > 0 && text === last) return lastIndex // to compare is ten times quicker than to hash
     last = text
-    lastPlace = places.get(text) ?? texts.push(text)
-    places.set(text, lastPlace)
-    return lastPlace
+    lastIndex = indexes.get(text) ?? texts.push(text)
+    indexes.set(text, lastIndex)
+    return lastIndex
   }
-  return { place, texts }
+  return { indexOf, texts }
 }
 
 /** Whether a volume is to be deleted is settled by who locks it first. */
-const HELD_VOLUMES = `held AS MATERIALIZED (
+const LOCKED_VOLUMES = `locked AS MATERIALIZED (
     SELECT id FROM volumes WHERE id = ANY($32::uuid[]) AND org_id = $1 AND status = 'active' ORDER BY id FOR SHARE)`
-const VOLUMES_ARE_HELD = `NOT EXISTS (
+const VOLUMES_ARE_LOCKED = `NOT EXISTS (
     SELECT 1 FROM unnest($31::uuid[], $32::uuid[]) AS w(sandbox_id, id)
-    WHERE w.sandbox_id = input.id AND w.id NOT IN (SELECT held.id FROM held))`
+    WHERE w.sandbox_id = input.id AND w.id NOT IN (SELECT locked.id FROM locked))`
 const MOUNTS = `m AS (
     INSERT INTO sandbox_volumes (org_id, sandbox_id, volume_id)
     SELECT $1, w.sandbox_id, w.id FROM unnest($31::uuid[], $32::uuid[]) AS w(sandbox_id, id) JOIN s ON s.id = w.sandbox_id)`

@@ -5,7 +5,7 @@ import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** An open run of a worker, as far as comparing it with what the worker sees needs. */
-export type WorkerRun = {
+export type OpenRunOfWorker = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly status: SandboxStatus
@@ -14,8 +14,8 @@ export type WorkerRun = {
 }
 
 /** The open runs of a worker, in the order of their ids. */
-export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly WorkerRun[]> {
-  const { rows } = await q.query<WorkerRun>({
+export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly OpenRunOfWorker[]> {
+  const { rows } = await q.query<OpenRunOfWorker>({
     name: 'runs.ofWorker',
     text: `SELECT r.id AS run_id, r.sandbox_id, s.status, r.stop_cause FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
            WHERE r.worker_id = $1 AND r.ended_at IS NULL ORDER BY r.id`,
@@ -25,7 +25,7 @@ export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly
 }
 
 /** What a worker must know to start a run. */
-export type RunOrder = {
+export type RunAssignment = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly org_id: OrgId
@@ -39,9 +39,9 @@ export type RunOrder = {
 }
 
 /** The orders of a worker's open runs. */
-export async function ordersOf(q: Queryable, worker: WorkerId): Promise<readonly RunOrder[]> {
-  const { rows } = await q.query<RunOrder>({
-    name: 'runs.ordersOf',
+export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<readonly RunAssignment[]> {
+  const { rows } = await q.query<RunAssignment>({
+    name: 'runs.assignmentsOf',
     text: `SELECT r.id AS run_id, r.sandbox_id, r.org_id, s.slug, s.status, s.spec, s.registry, s.registry_sealed,
              l.max_disk_size_mib_per_sandbox AS default_disk_max_mib
            FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id JOIN org_limits l ON l.org_id = r.org_id
@@ -52,9 +52,9 @@ export async function ordersOf(q: Queryable, worker: WorkerId): Promise<readonly
 }
 
 /** Whether a sandbox ever had a run of this id. */
-export async function wasOpened(q: Queryable, sandbox: SandboxId, run: RunId): Promise<boolean> {
+export async function existed(q: Queryable, sandbox: SandboxId, run: RunId): Promise<boolean> {
   const { rowCount } = await q.query({
-    name: 'runs.wasOpened',
+    name: 'runs.existed',
     text: 'SELECT 1 AS opened FROM runs WHERE id = $2 AND sandbox_id = $1',
     values: [sandbox, run],
   })
@@ -82,9 +82,9 @@ export type LastRun = {
 }
 
 /** The latest run of a sandbox that was placed, or null. */
-export async function lastPlacedOf(q: Queryable, sandbox: SandboxId): Promise<LastRun | null> {
+export async function lastPlacedRunOf(q: Queryable, sandbox: SandboxId): Promise<LastRun | null> {
   const { rows } = await q.query<LastRun>({
-    name: 'runs.lastPlacedOf',
+    name: 'runs.lastPlacedRunOf',
     text: `SELECT id AS run_id, worker_id, ended_at IS NULL AS is_open FROM runs
            WHERE sandbox_id = $1 AND worker_id IS NOT NULL ORDER BY opened_at DESC, id DESC LIMIT 1`,
     values: [sandbox],

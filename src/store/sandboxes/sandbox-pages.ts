@@ -5,7 +5,7 @@
 import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../postgres/database.ts'
-import { COLUMNS } from './sandboxes.ts'
+import { SANDBOX_COLUMNS } from './sandboxes.ts'
 
 /** What a page is of: all labels must match, and `before` is exclusive. */
 export type SandboxFilter = {
@@ -14,7 +14,7 @@ export type SandboxFilter = {
 }
 
 /** Rows of a page, the newest first; `goOnBefore` is where the next page begins when the walk ended before the rows did. */
-export type SandboxRows = { readonly rows: readonly Sandbox[]; readonly goOnBefore: SandboxId | null }
+export type SandboxRows = { readonly rows: readonly Sandbox[]; readonly nextBefore: SandboxId | null }
 
 /**
  * The first `count` sandboxes of an organization that match. Fewer with `goOnBefore`: the labels were walked as far as one
@@ -31,7 +31,7 @@ export async function page(
   const [first] = labels
   if (labels.length > 1) return pageOfPair(q, org, { labels, before: from }, count)
   const statement = first === undefined ? { ...OF_ALL, values } : { ...OF_LABEL, values: [...values, ...first] }
-  return { rows: (await q.query<Sandbox>(statement)).rows, goOnBefore: null }
+  return { rows: (await q.query<Sandbox>(statement)).rows, nextBefore: null }
 }
 
 /** How many sandboxes of a pair are looked at for the other labels, and how many more when they were not enough: some 10 ms. */
@@ -59,22 +59,22 @@ async function pageOfPair(
       from = last_walked
       if (row.id !== null) rows.push(row)
     }
-    if (rows.length >= count || (found.rows[0]?.walked ?? 0) < stretch) return { rows, goOnBefore: null }
+    if (rows.length >= count || (found.rows[0]?.walked ?? 0) < stretch) return { rows, nextBefore: null }
   }
-  return { rows, goOnBefore: from }
+  return { rows, nextBefore: from }
 }
 
 type Walked = (Sandbox | { readonly id: null }) & { readonly walked: number; readonly last_walked: SandboxId | null }
 
 const OF_ALL = {
   name: 'sandboxes.pageOfAll',
-  text: `SELECT ${COLUMNS} FROM sandboxes WHERE org_id = $1 AND visible_until IS NULL AND id < $2
+  text: `SELECT ${SANDBOX_COLUMNS} FROM sandboxes WHERE org_id = $1 AND visible_until IS NULL AND id < $2
          ORDER BY id DESC LIMIT $3`,
 }
 
 const OF_LABEL = {
   name: 'sandboxes.pageOfLabel',
-  text: `SELECT ${COLUMNS} FROM (
+  text: `SELECT ${SANDBOX_COLUMNS} FROM (
            SELECT l.sandbox_id AS labelled_id FROM sandbox_labels l
            WHERE l.org_id = $1 AND l.key = $4 AND l.value = $5 AND l.sandbox_id < $2
            ORDER BY l.sandbox_id DESC LIMIT $3) p
@@ -111,7 +111,7 @@ const OF_PAIR = {
   text: `WITH c AS MATERIALIZED (
            (${walk('$6')}) UNION ALL (${walk('$7')}) ORDER BY labelled_id DESC LIMIT $8),
          m AS (
-           SELECT ${COLUMNS} FROM (
+           SELECT ${SANDBOX_COLUMNS} FROM (
              SELECT labelled_id FROM c WHERE NOT EXISTS (
                SELECT FROM unnest($4::text[], $5::text[]) AS w(key, value) WHERE NOT EXISTS (
                  SELECT FROM sandbox_labels l

@@ -9,7 +9,7 @@ import * as arrays from '../postgres/binary-array.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** What is read of a sandbox, as a `Sandbox`. */
-export const COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
+export const SANDBOX_COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
   started_at, status_reason, stopped_at, run_id, spec_projection::text AS spec_json`
 
 /** Those of the ids that are an organization's and can be read at `now`, in no order. */
@@ -22,7 +22,7 @@ export async function findMany(
   const { rows } = await q.query<Sandbox>({
     name: 'sandboxes.findMany',
     text: `SELECT s.* FROM unnest($2::uuid[]) AS w(id), LATERAL (
-             SELECT ${COLUMNS} FROM sandboxes
+             SELECT ${SANDBOX_COLUMNS} FROM sandboxes
              WHERE id = w.id AND org_id = $1 AND (visible_until IS NULL OR visible_until > $3) LIMIT 1) s`,
     values: [org, arrays.uuids(ids), now],
   })
@@ -30,9 +30,9 @@ export async function findMany(
 }
 
 /** Whether a sandbox of this id was ever made in an organization. */
-export async function wasMade(q: Queryable, org: OrgId, id: SandboxId): Promise<boolean> {
+export async function existed(q: Queryable, org: OrgId, id: SandboxId): Promise<boolean> {
   const { rowCount } = await q.query({
-    name: 'sandboxes.wasMade',
+    name: 'sandboxes.existed',
     text: 'SELECT 1 AS made FROM sandboxes WHERE org_id = $1 AND id = $2',
     values: [org, id],
   })
@@ -43,7 +43,7 @@ export async function wasMade(q: Queryable, org: OrgId, id: SandboxId): Promise<
 export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sandbox | null> {
   const { rows } = await tx.query<Sandbox>({
     name: 'sandboxes.lock',
-    text: `SELECT ${COLUMNS} FROM sandboxes WHERE org_id = $1 AND id = $2 AND visible_until IS NULL FOR UPDATE`,
+    text: `SELECT ${SANDBOX_COLUMNS} FROM sandboxes WHERE org_id = $1 AND id = $2 AND visible_until IS NULL FOR UPDATE`,
     values: [org, id],
   })
   return rows[0] ?? null
@@ -53,9 +53,9 @@ export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sa
 export async function findByName(q: Queryable, org: OrgId, name: string, now: Date): Promise<Sandbox | null> {
   const { rows } = await q.query<Sandbox>({
     name: 'sandboxes.findByName',
-    text: `(SELECT ${COLUMNS}, 0 AS rank FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until IS NULL)
+    text: `(SELECT ${SANDBOX_COLUMNS}, 0 AS rank FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until IS NULL)
            UNION ALL
-           (SELECT ${COLUMNS}, 1 FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until > $3
+           (SELECT ${SANDBOX_COLUMNS}, 1 FROM sandboxes WHERE org_id = $1 AND name = $2 AND visible_until > $3
             ORDER BY id DESC LIMIT 1)
            ORDER BY rank LIMIT 1`,
     values: [org, name, now],
@@ -106,14 +106,18 @@ export async function rename(
 }
 
 /** A sandbox that was a client's until now, and where its writable layer lies; null before its first placement. */
-export type Hidden = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
+export type HiddenSandbox = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
 
 /**
  * Ends the time of sandboxes as a client's; names and slugs are free at once. Answers those that had not ended before.
  * Their rows are locked in the order of their ids, as every transition does.
  */
-export async function hide(q: Queryable, ids: readonly SandboxId[], visibleUntil: Date): Promise<readonly Hidden[]> {
-  const { rows } = await q.query<Hidden>({
+export async function hide(
+  q: Queryable,
+  ids: readonly SandboxId[],
+  visibleUntil: Date,
+): Promise<readonly HiddenSandbox[]> {
+  const { rows } = await q.query<HiddenSandbox>({
     name: 'sandboxes.hide',
     text: `WITH w AS MATERIALIZED (
              SELECT s.id FROM (SELECT id FROM unnest($1::uuid[]) AS u(id) ORDER BY id LIMIT $3::bigint) u,
@@ -128,9 +132,9 @@ export async function hide(q: Queryable, ids: readonly SandboxId[], visibleUntil
 }
 
 /** Makes sandboxes that were still readable after their end unreadable at once. */
-export async function hideAtOnce(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
+export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
   await q.query({
-    name: 'sandboxes.hideAtOnce',
+    name: 'sandboxes.hideNow',
     text: `UPDATE sandboxes SET visible_until = $2 WHERE id = ANY($1::uuid[]) AND visible_until > $2`,
     values: [arrays.uuids(ids), now],
   })
@@ -140,9 +144,9 @@ export async function hideAtOnce(q: Queryable, ids: readonly SandboxId[], now: D
  * Of the given sandboxes, those that no client can start again and that have no open run. One that this database has never
  * held is none of them: a worker that was joined to another database must not lose its disks.
  */
-export async function gone(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
+export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
-    name: 'sandboxes.gone',
+    name: 'sandboxes.findDeleted',
     text: `SELECT w.id FROM unnest($1::uuid[]) AS w(id) JOIN sandboxes s ON s.id = w.id
            WHERE s.visible_until IS NOT NULL
              AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.sandbox_id = w.id AND r.ended_at IS NULL)`,
@@ -152,7 +156,7 @@ export async function gone(q: Queryable, ids: readonly SandboxId[]): Promise<rea
 }
 
 /** What somebody waits for: `mask` has a bit for each status, in the order of `SANDBOX_STATUSES`. */
-export type WaitWish = {
+export type StatusWait = {
   readonly id: SandboxId
   readonly mask: number
   /** A run that must still be the sandbox's latest; null: whichever. */
@@ -160,9 +164,9 @@ export type WaitWish = {
 }
 
 /** The sandboxes that are as somebody waits for them to be, have another run, or are no client's any more. */
-export async function met(q: Queryable, wishes: readonly WaitWish[]): Promise<readonly SandboxId[]> {
+export async function findSatisfied(q: Queryable, wishes: readonly StatusWait[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
-    name: 'sandboxes.met',
+    name: 'sandboxes.findSatisfied',
     text: `SELECT DISTINCT w.id FROM unnest($1::uuid[], $2::integer[], $3::uuid[]) AS w(id, mask, run_id)
            LEFT JOIN sandboxes s ON s.id = w.id
            WHERE s.id IS NULL OR s.visible_until IS NOT NULL OR s.run_id <> w.run_id

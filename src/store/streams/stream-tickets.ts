@@ -3,7 +3,7 @@ import type { WorkerId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** A ticket with the process that waits, by its URL. `asked` says what for; it goes through here as it is. */
-export type LeftTicket<Asked> = {
+export type StreamTicketRow<Asked> = {
   readonly ticket: string
   readonly worker_id: WorkerId
   readonly url: string
@@ -11,31 +11,31 @@ export type LeftTicket<Asked> = {
 }
 
 /** Leaves a ticket for a worker. */
-export async function leave<Asked>(q: Queryable, left: LeftTicket<Asked>, expires_at: Date): Promise<void> {
+export async function insert<Asked>(q: Queryable, left: StreamTicketRow<Asked>, expires_at: Date): Promise<void> {
   await q.query({
-    name: 'streamTickets.leave',
+    name: 'streamTickets.insert',
     text: 'INSERT INTO stream_tickets (ticket, worker_id, url, asked, expires_at) VALUES ($1, $2, $3, $4, $5)',
     values: [left.ticket, left.worker_id, left.url, JSON.stringify(left.asked), expires_at],
   })
 }
 
 /** Takes a ticket back: it was used, or nobody waits any more. May be repeated. */
-export async function withdraw(q: Queryable, ticket: string): Promise<void> {
+export async function remove(q: Queryable, ticket: string): Promise<void> {
   await q.query({
-    name: 'streamTickets.withdraw',
+    name: 'streamTickets.remove',
     text: 'DELETE FROM stream_tickets WHERE ticket = $1',
     values: [ticket],
   })
 }
 
 /** The tickets that other processes than the one at `url` have left, at most `limit`. */
-export async function ofOthers<Asked>(
+export async function fromOtherReplicas<Asked>(
   q: Queryable,
   url: string | null,
   limit: number,
-): Promise<readonly LeftTicket<Asked>[]> {
-  const { rows } = await q.query<LeftTicket<Asked>>({
-    name: 'streamTickets.ofOthers',
+): Promise<readonly StreamTicketRow<Asked>[]> {
+  const { rows } = await q.query<StreamTicketRow<Asked>>({
+    name: 'streamTickets.fromOtherReplicas',
     text: 'SELECT ticket, worker_id, url, asked FROM stream_tickets WHERE url IS DISTINCT FROM $1 LIMIT $2',
     values: [url, limit],
   })

@@ -6,7 +6,7 @@ import type { OrgId, VolumeId } from '../../domain/ids.ts'
 import { startOfDay } from '../../domain/usage/metering.ts'
 import type { BillingTerms } from '../../domain/usage/pricing.ts'
 import type { Queryable } from '../postgres/database.ts'
-import type { UsageQuestion } from './usage.ts'
+import type { UsageQuery } from './usage.ts'
 
 /**
  * What a volume held on a UTC day, in bytes times milliseconds since midnight: up to the range's start and up to its end.
@@ -20,7 +20,7 @@ export type VolumeDay = {
 }
 
 /** What each volume held on each day of a range, by day and volume, at most `limit` rows. Days without any have none. */
-export async function volumeDays(q: Queryable, question: UsageQuestion, limit: number): Promise<readonly VolumeDay[]> {
+export async function volumeDays(q: Queryable, question: UsageQuery, limit: number): Promise<readonly VolumeDay[]> {
   type Row = Pick<VolumeDay, 'volume_id' | 'day'> & { readonly before: string; readonly until: string }
   const { rows } = await q.query<Row>({
     name: 'storageUsage.volumeDays',
@@ -37,7 +37,7 @@ export async function volumeDays(q: Queryable, question: UsageQuestion, limit: n
 /** What all volumes of an organization held together on each day of a range; a day without any has no row. */
 export async function storageDays(
   q: Queryable,
-  question: UsageQuestion,
+  question: UsageQuery,
 ): Promise<readonly { readonly day: string; readonly byte_ms: bigint }[]> {
   const { rows } = await q.query<{ readonly day: string; readonly byte_ms: string }>({
     name: 'storageUsage.storageDays',
@@ -73,7 +73,7 @@ export async function volumeNames(
 }
 
 /** What an organization pays by; null when there is no such organization. */
-export async function termsOf(q: Queryable, org: OrgId): Promise<BillingTerms | null> {
+export async function pricingTermsOf(q: Queryable, org: OrgId): Promise<BillingTerms | null> {
   const { rows } = await q.query<BillingTerms>({
     name: 'storageUsage.termsOf',
     text: `SELECT prices, included_vcpu_hours, included_memory_gib_hours, included_disk_gib_hours, included_storage_gib
@@ -101,7 +101,7 @@ const HELD = `WITH intervals AS (
       greatest(0, least(to_ms, $3::bigint) - from_ms) AS before_ms, greatest(0, least(to_ms, $4::bigint) - from_ms) AS until_ms
     FROM intervals)`
 
-function valuesOf({ org_id, range, now }: UsageQuestion): readonly unknown[] {
+function valuesOf({ org_id, range, now }: UsageQuery): readonly unknown[] {
   const { since, until } = range
   return [org_id, startOfDay(since).toISOString(), since.getTime(), until.getTime(), now]
 }

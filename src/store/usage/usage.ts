@@ -18,17 +18,13 @@ export type Amounts = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint
 export type SandboxDay = AmountRow & { readonly sandbox_id: SandboxId; readonly day: string }
 
 /** What a range is read with: the range, and the instant that open runs have reached. */
-export type UsageQuestion = { readonly org_id: OrgId; readonly range: TimeRange; readonly now: Date }
+export type UsageQuery = { readonly org_id: OrgId; readonly range: TimeRange; readonly now: Date }
 
 /**
  * What an organization's sandboxes took on each day of a range, at most `limit` rows, in no order: sorting tens of
  * thousands of rows takes longer than reading them.
  */
-export async function sandboxDays(
-  q: Queryable,
-  question: UsageQuestion,
-  limit: number,
-): Promise<readonly SandboxDay[]> {
+export async function sandboxDays(q: Queryable, question: UsageQuery, limit: number): Promise<readonly SandboxDay[]> {
   const { rows } = await q.query<SandboxDay>({
     name: 'usage.sandboxDays',
     text: `${piecesOf('usage_days')} SELECT sandbox_id, day, ${SUMS} FROM ${JOINED} LIMIT $10`,
@@ -40,7 +36,7 @@ export async function sandboxDays(
 /** The same for a range within one day, a page in the order of the sandboxes' ids, after a given one. */
 export async function sandboxPage(
   q: Queryable,
-  question: UsageQuestion,
+  question: UsageQuery,
   { after, limit }: { readonly after: SandboxId | null; readonly limit: number },
 ): Promise<readonly SandboxDay[]> {
   const { rows } = await q.query<SandboxDay>({
@@ -55,7 +51,7 @@ export async function sandboxPage(
 /** What an organization took on each day of a range; a day without usage has no row. */
 export async function orgDays(
   q: Queryable,
-  question: UsageQuestion,
+  question: UsageQuery,
 ): Promise<readonly (Amounts & { readonly day: string })[]> {
   const { rows } = await q.query<AmountRow & { readonly day: string }>({
     name: 'usage.orgDays',
@@ -83,17 +79,20 @@ export async function monthTotals(q: Queryable, org: OrgId, now: Date): Promise<
  * The same for every organization whose pools are walls (`org_limits.hard_cap`, with a pool of vCPU or memory hours) and
  * that took something this month. For a loop: it sees all organizations, so `q` is the system's.
  */
-export async function poolTotals(q: Queryable, now: Date): Promise<readonly (Amounts & { readonly org_id: OrgId })[]> {
+export async function hardLimitedMonthTotals(
+  q: Queryable,
+  now: Date,
+): Promise<readonly (Amounts & { readonly org_id: OrgId })[]> {
   const { since, until } = monthOf(now)
   const { rows } = await q.query<AmountRow & { readonly org_id: OrgId }>({
-    name: 'usage.poolTotals',
-    text: `WITH walled AS MATERIALIZED (
+    name: 'usage.hardLimitedMonthTotals',
+    text: `WITH hard_limited AS MATERIALIZED (
              SELECT org_id FROM org_limits
              WHERE hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)),
-           pending AS (${PENDING_RUNS} WHERE org_id IN (SELECT org_id FROM walled)),
+           pending AS (${PENDING_RUNS} WHERE org_id IN (SELECT org_id FROM hard_limited)),
            amounts AS (
              SELECT org_id, vcpu_ms, memory_mib_ms, disk_mib_ms FROM usage_org_days
-             WHERE org_id IN (SELECT org_id FROM walled) AND day >= $4::date AND day < $5::date
+             WHERE org_id IN (SELECT org_id FROM hard_limited) AND day >= $4::date AND day < $5::date
              UNION ALL
              SELECT org_id, vcpus::bigint * ms, memory_mib::bigint * ms, disk_mib::bigint * ms
              FROM (SELECT *, to_ms - from_ms AS ms FROM pending) p WHERE ms > 0)
@@ -180,7 +179,7 @@ const SUMS = ['vcpu_ms', 'memory_mib_ms', 'disk_mib_ms']
   .map((column) => `(coalesce(whole.${column}, 0) + coalesce(rest.${column}, 0))::text AS ${column}`)
   .join(', ')
 
-function valuesOf({ org_id, range, now }: UsageQuestion): readonly unknown[] {
+function valuesOf({ org_id, range, now }: UsageQuery): readonly unknown[] {
   const { days, parts } = splitAtMidnights(range)
   return [
     range.since.getTime(),

@@ -20,13 +20,13 @@ export type MountedVolume = VolumeHome & {
 export async function resolve(
   q: Queryable,
   org: OrgId,
-  wanted: { readonly names: readonly string[]; readonly usesHost: boolean },
+  mounted: { readonly names: readonly string[]; readonly usesHost: boolean },
 ): Promise<readonly MountedVolume[]> {
   const { rows } = await q.query<MountedVolume>({
     name: 'volumeMounts.resolve',
     text: `SELECT id, kind, name, status, home_worker_id, is_shared FROM volumes
            WHERE org_id = $1 AND (kind = 'managed' AND name = ANY($2::text[]) OR kind = 'host' AND $3) ORDER BY id`,
-    values: [org, wanted.names, wanted.usesHost],
+    values: [org, mounted.names, mounted.usesHost],
   })
   return rows
 }
@@ -35,24 +35,24 @@ export async function resolve(
  * Keeps the volumes of a sandbox from being deleted until the transaction ends. Answers those that can be mounted no more:
  * their deletion was asked for, or is done.
  */
-export async function hold(tx: Queryable, sandbox: SandboxId): Promise<readonly VolumeId[]> {
+export async function lockMounted(tx: Queryable, sandbox: SandboxId): Promise<readonly VolumeId[]> {
   const { rows } = await tx.query<{ readonly volume_id: VolumeId }>({
-    name: 'volumeMounts.hold',
-    text: `WITH held AS MATERIALIZED (
+    name: 'volumeMounts.lockMounted',
+    text: `WITH locked AS MATERIALIZED (
              SELECT v.id FROM volumes v
              WHERE v.id IN (SELECT volume_id FROM sandbox_volumes WHERE sandbox_id = $1) AND v.status = 'active'
              ORDER BY v.id FOR SHARE)
            SELECT m.volume_id FROM sandbox_volumes m
-           WHERE m.sandbox_id = $1 AND NOT EXISTS (SELECT 1 FROM held WHERE held.id = m.volume_id)`,
+           WHERE m.sandbox_id = $1 AND NOT EXISTS (SELECT 1 FROM locked WHERE locked.id = m.volume_id)`,
     values: [sandbox],
   })
   return rows.map(({ volume_id }) => volume_id)
 }
 
 /** The names by which a sandbox mounts volumes that are not active. */
-export async function lostNames(q: Queryable, sandbox: SandboxId): Promise<readonly string[]> {
+export async function unavailableNames(q: Queryable, sandbox: SandboxId): Promise<readonly string[]> {
   const { rows } = await q.query<{ readonly name: string }>({
-    name: 'volumeMounts.lostNames',
+    name: 'volumeMounts.unavailableNames',
     text: `SELECT DISTINCT w.mount ->> 'name' AS name
            FROM sandboxes s, json_array_elements(s.spec -> 'mounts') AS w(mount)
            WHERE s.id = $1 AND w.mount ->> 'type' = 'named' AND NOT EXISTS (
@@ -65,9 +65,9 @@ export async function lostNames(q: Queryable, sandbox: SandboxId): Promise<reado
 }
 
 /** Gives one volume its home unless it has one or is to be deleted; answers the home that it has then, null when it is gone. */
-export async function settle(tx: Queryable, id: VolumeId, home: VolumeHome): Promise<VolumeHome | null> {
+export async function assignHome(tx: Queryable, id: VolumeId, home: VolumeHome): Promise<VolumeHome | null> {
   await tx.query({
-    name: 'volumeMounts.settle',
+    name: 'volumeMounts.assignHome',
     text: `UPDATE volumes SET home_worker_id = $2, is_shared = $3
            WHERE id = $1 AND status = 'active' AND home_worker_id IS NULL AND NOT is_shared`,
     values: [id, home.home_worker_id, home.is_shared],
@@ -84,7 +84,7 @@ export async function settle(tx: Queryable, id: VolumeId, home: VolumeHome): Pro
  * Gives the volumes of a sandbox that have no home one on the worker that is to run it. False, and nothing is written, when
  * one of them has its home elsewhere or is not active.
  */
-export async function settleAll(tx: Queryable, sandbox: SandboxId, worker: WorkerId): Promise<boolean> {
+export async function assignHomes(tx: Queryable, sandbox: SandboxId, worker: WorkerId): Promise<boolean> {
   const { rows } = await tx.query<{ readonly is_here: boolean }>({
     name: 'volumeMounts.lockAll',
     text: `WITH w AS (SELECT coalesce((storage ->> 'is_shared')::boolean, false) AS is_shared FROM workers WHERE id = $2)
@@ -96,7 +96,7 @@ export async function settleAll(tx: Queryable, sandbox: SandboxId, worker: Worke
   })
   if (rows.some(({ is_here }) => !is_here)) return false
   await tx.query({
-    name: 'volumeMounts.settleAll',
+    name: 'volumeMounts.assignHomes',
     text: `UPDATE volumes v SET is_shared = w.is_shared, home_worker_id = CASE WHEN w.is_shared THEN NULL ELSE w.id END
            FROM (SELECT id, coalesce((storage ->> 'is_shared')::boolean, false) AS is_shared FROM workers WHERE id = $2) w
            WHERE v.id IN (SELECT volume_id FROM sandbox_volumes WHERE sandbox_id = $1)
@@ -107,7 +107,7 @@ export async function settleAll(tx: Queryable, sandbox: SandboxId, worker: Worke
 }
 
 /** A volume that an open run mounts, with the caps that are to hold. */
-export type OrderedVolume = {
+export type AssignedVolume = {
   readonly run_id: RunId
   readonly org_id: OrgId
   readonly volume_id: VolumeId
@@ -118,8 +118,8 @@ export type OrderedVolume = {
 }
 
 /** The volumes of a worker's open runs. */
-export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly OrderedVolume[]> {
-  const { rows } = await q.query<OrderedVolume>({
+export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly AssignedVolume[]> {
+  const { rows } = await q.query<AssignedVolume>({
     name: 'volumeMounts.ofWorker',
     text: `SELECT r.id AS run_id, v.org_id, v.id AS volume_id, v.kind, v.name, v.capacity_gib, l.max_total_storage_gib
            FROM runs r JOIN sandbox_volumes m ON m.sandbox_id = r.sandbox_id JOIN volumes v ON v.id = m.volume_id

@@ -8,18 +8,18 @@ import type { VolumeStatus } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** A worker as far as volumes go. */
-export type StorageOf = { readonly worker_id: WorkerId; readonly is_shared: boolean }
+export type StorageOwner = { readonly worker_id: WorkerId; readonly is_shared: boolean }
 
-export type Measured = { readonly volume_id: VolumeId; readonly org_id: OrgId; readonly used_bytes: number }
+export type MeasuredVolume = { readonly volume_id: VolumeId; readonly org_id: OrgId; readonly used_bytes: number }
 
 /**
  * Takes in what every volume of a worker takes now. Answers whether a volume that is to be deleted is gone with it. `all` is
  * null when nothing has changed since the worker's last word.
  */
-export async function take(
+export async function record(
   tx: Queryable,
-  from: StorageOf,
-  report: { readonly all: readonly Measured[] | null; readonly now: Date },
+  from: StorageOwner,
+  report: { readonly all: readonly MeasuredVolume[] | null; readonly now: Date },
 ): Promise<{ readonly emptied: boolean }> {
   const { all, now } = report
   if (all !== null && all.length > 0) {
@@ -32,7 +32,7 @@ export async function take(
     const ids = rows.map(({ id }) => id)
     await accrue(tx, ids, now)
     await tx.query({
-      name: 'volumeReports.take',
+      name: 'volumeReports.record',
       text: `UPDATE volumes v SET used_bytes = r.used_bytes,
                accrued_until = CASE WHEN v.status = 'active' THEN greatest(v.accrued_until, $3) ELSE v.accrued_until END
              FROM json_to_recordset($1::json) AS r(volume_id uuid, used_bytes bigint)
@@ -40,20 +40,20 @@ export async function take(
       values: [JSON.stringify(all), ids, now],
     })
   }
-  return { emptied: await noteEmptied(tx, from, report) }
+  return { emptied: await markEmptied(tx, from, report) }
 }
 
 /**
  * Of the volumes that are to be deleted, those that the worker holds no more. One that it has never told of, and of which it
  * has no news, it never held.
  */
-async function noteEmptied(
+async function markEmptied(
   tx: Queryable,
-  from: StorageOf,
-  { all, now }: { readonly all: readonly Measured[] | null; readonly now: Date },
+  from: StorageOwner,
+  { all, now }: { readonly all: readonly MeasuredVolume[] | null; readonly now: Date },
 ): Promise<boolean> {
   const { rowCount } = await tx.query({
-    name: 'volumeReports.noteEmptied',
+    name: 'volumeReports.markEmptied',
     text: `UPDATE volumes SET emptied_at = $3
            WHERE status = 'deleting' AND emptied_at IS NULL AND (home_worker_id = $1 OR is_shared AND $2)
              AND CASE WHEN $4::uuid[] IS NULL THEN used_bytes IS NULL ELSE id <> ALL($4::uuid[]) END`,
@@ -95,7 +95,7 @@ export async function accrue(tx: Queryable, ids: readonly VolumeId[], now: Date)
 }
 
 /** A volume that a worker holds or may hold, with the caps that are to be in force. */
-export type HeldVolume = {
+export type StoredVolume = {
   readonly volume_id: VolumeId
   readonly org_id: OrgId
   readonly status: VolumeStatus
@@ -104,9 +104,9 @@ export type HeldVolume = {
 }
 
 /** Every volume of a worker, those of a shared storage included, but for those that are deleted already; by id. */
-export async function heldBy(q: Queryable, { worker_id, is_shared }: StorageOf): Promise<readonly HeldVolume[]> {
-  const { rows } = await q.query<HeldVolume>({
-    name: `volumeReports.heldBy.${is_shared ? 'shared' : 'own'}`,
+export async function storedOn(q: Queryable, { worker_id, is_shared }: StorageOwner): Promise<readonly StoredVolume[]> {
+  const { rows } = await q.query<StoredVolume>({
+    name: `volumeReports.storedOn.${is_shared ? 'shared' : 'own'}`,
     text: `SELECT v.id AS volume_id, v.org_id, v.status, v.capacity_gib, l.max_total_storage_gib
            FROM volumes v JOIN org_limits l ON l.org_id = v.org_id
            WHERE (v.home_worker_id = $1 ${is_shared ? 'OR v.is_shared' : ''}) AND v.emptied_at IS NULL ORDER BY v.id`,
@@ -120,26 +120,29 @@ export async function heldBy(q: Queryable, { worker_id, is_shared }: StorageOf):
  * bring one back. One that it has never held is none of them: a worker that was joined to another database, or to an older
  * state of it, must not lose its volumes.
  */
-export async function deleted(q: Queryable, told: readonly Measured[]): Promise<readonly Measured[]> {
-  if (told.length === 0) return []
+export async function findDeleted(
+  q: Queryable,
+  reported: readonly MeasuredVolume[],
+): Promise<readonly MeasuredVolume[]> {
+  if (reported.length === 0) return []
   const { rows } = await q.query<{ readonly id: VolumeId }>({
-    name: 'volumeReports.deleted',
+    name: 'volumeReports.findDeleted',
     text: `SELECT w.id FROM unnest($1::uuid[], $2::uuid[]) AS w(id, org_id)
            WHERE NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = w.id)
              AND EXISTS (SELECT 1 FROM events e WHERE e.org_id = w.org_id AND e.event_type = 'volume_deleted'
                AND e.payload ->> 'volume_id' = w.id::text)`,
-    values: [told.map(({ volume_id }) => volume_id), told.map(({ org_id }) => org_id)],
+    values: [reported.map(({ volume_id }) => volume_id), reported.map(({ org_id }) => org_id)],
   })
   const ids = new Set(rows.map(({ id }) => id))
-  return told.filter(({ volume_id }) => ids.has(volume_id))
+  return reported.filter(({ volume_id }) => ids.has(volume_id))
 }
 
 /** A volume that was taken off the table. */
-export type Reaped = { readonly id: VolumeId; readonly org_id: OrgId; readonly name: string }
+export type ReapedVolume = { readonly id: VolumeId; readonly org_id: OrgId; readonly name: string }
 
 /** Takes volumes off the table that are to be deleted and of which no worker holds anything; their names are free then. */
-export async function reap(tx: Queryable, limit: number): Promise<readonly Reaped[]> {
-  const { rows } = await tx.query<Reaped>({
+export async function reap(tx: Queryable, limit: number): Promise<readonly ReapedVolume[]> {
+  const { rows } = await tx.query<ReapedVolume>({
     name: 'volumeReports.reap',
     text: `DELETE FROM volumes WHERE id IN (
              SELECT id FROM volumes WHERE status = 'deleting'

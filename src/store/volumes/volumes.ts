@@ -105,12 +105,16 @@ export async function scheduleDeletion(tx: Queryable, id: VolumeId, now: Date): 
 }
 
 /** A sandbox that mounts a volume. */
-export type VolumeUser = { readonly id: SandboxId; readonly name: string; readonly status: SandboxStatus }
+export type MountingSandbox = { readonly id: SandboxId; readonly name: string; readonly status: SandboxStatus }
 
 /** The sandboxes that mount a volume and are not terminal: those that may write to it now or when they are started. */
-export async function usersOf(tx: Queryable, id: VolumeId, limit: number): Promise<readonly VolumeUser[]> {
-  const { rows } = await tx.query<VolumeUser>({
-    name: 'volumes.usersOf',
+export async function sandboxesMounting(
+  tx: Queryable,
+  id: VolumeId,
+  limit: number,
+): Promise<readonly MountingSandbox[]> {
+  const { rows } = await tx.query<MountingSandbox>({
+    name: 'volumes.sandboxesMounting',
     text: `SELECT s.id, s.name, s.status FROM sandbox_volumes m JOIN sandboxes s ON s.id = m.sandbox_id
            WHERE m.volume_id = $1 AND (s.status IN ('starting', 'running', 'stopping')
              OR s.status = 'created' AND s.visible_until IS NULL)

@@ -1,6 +1,6 @@
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { Statement } from '../postgres/database.ts'
-import type { WorkerRun } from '../sandboxes/runs.ts'
+import type { OpenRunOfWorker } from '../sandboxes/runs.ts'
 import { PRINT } from './still-workers.ts'
 import { IS_LATER, type Renewal, type WorkerReport } from './workers.ts'
 
@@ -16,7 +16,7 @@ export type RecordedReportRow = Renewal & {
   readonly worker_id: WorkerId
   /** Whether a volume that is to be deleted was never held there, as far as the worker has told. */
   readonly has_emptied: boolean
-  readonly open: readonly WorkerRun[]
+  readonly open: readonly OpenRunOfWorker[]
   /** Whether volumes lie there, or one of `resting` is gone: then there may be more to tell than `open` says. */
   readonly has_more: boolean
   /** See `still-workers.ts`. */

@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
 import type { WebSocket } from 'ws'
 import { CHANNEL_ENDS } from '../../contract/streams/channel-ends.ts'
-import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/socket-flow.ts'
+import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/web-socket-flow.ts'
 
 /**
  * Carries bytes between a WebSocket and a run's channel until either ends or the signal comes, then ends the other;

@@ -104,7 +104,7 @@ test('the last use is written once a minute, and no request waits for it', async
   const gate = Promise.withResolvers<void>()
   let writes = 0
   const commitStatement: typeof db.commitStatement = async (scope, statement) => {
-    if (statement.name === 'api_keys.noteUses') {
+    if (statement.name === 'api_keys.recordUses') {
       writes += 1
       await gate.promise
     }

@@ -4,10 +4,10 @@ import { runOnNotification } from '../../../src/control/requests/look-when-woken
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
-test('a wake-up that comes while the first look is under way leads to another look, and nobody is subscribed in the end', async () => {
+test('a notifications-up that comes while the first look is under way leads to another look, and nobody is subscribed in the end', async () => {
   const clock = makeTestClock()
   const subscribed = new Set<() => void>()
-  const wake = {
+  const notifications = {
     subscribe: (_topic: string, callback: () => void) => {
       subscribed.add(callback)
       return () => void subscribed.delete(callback)
@@ -16,7 +16,7 @@ test('a wake-up that comes while the first look is under way leads to another lo
   const ending = new AbortController()
   const ends: (() => void)[] = []
   const look = (): Promise<void> => new Promise((resolve) => ends.push(resolve))
-  const ended = runOnNotification({ clock, wake, topic: 'rows', everyMs: 1_000 }, look, ending.signal)
+  const ended = runOnNotification({ clock, notifications, topic: 'rows', everyMs: 1_000 }, look, ending.signal)
   await waitUntil(() => ends.length === 1) // no clock has moved
   for (const callback of subscribed) callback()
   ends[0]?.()

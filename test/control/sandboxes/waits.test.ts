@@ -108,13 +108,13 @@ test('a client that leaves ends its wait, and its place is free', async () => {
 })
 
 test('a lost wake-up costs a wait some seconds, not its budget', async () => {
-  const { wake } = control.deps
+  const { notifications } = control.deps
   const deaf = {
     publish: () => undefined,
     subscribe: () => () => undefined,
-    [Symbol.asyncDispose]: () => wake[Symbol.asyncDispose](),
+    [Symbol.asyncDispose]: () => notifications[Symbol.asyncDispose](),
   }
-  const deps = makeControlDeps({ ...control.deps, wake: deaf })
+  const deps = makeControlDeps({ ...control.deps, notifications: deaf })
   const fromMs = systemClock.monotonicMs()
   const name = newName()
   const [sandbox] = await Promise.all([create({ name, waitMs: 30_000 }, deps), report(name, 'worker_running', deps)])
@@ -142,7 +142,7 @@ test('who waits for a stranger’s sandbox by its id gets nothing of it and ends
     let looks = 0
     const hub = makeWaitHub({
       ...deps,
-      met: (wishes) => deps.db.asSystem((q) => sandboxes.met(q, wishes)),
+      met: (wishes) => deps.db.asSystem((q) => sandboxes.findSatisfied(q, wishes)),
       async readSandbox(wanted) {
         if (wanted.org_id === stranger.org_id && ++looks === 1) await firstLook.promise
         return deps.readSandbox(wanted)
@@ -153,7 +153,7 @@ test('who waits for a stranger’s sandbox by its id gets nothing of it and ends
     const orgs = [caller.org_id, stranger.org_id]
     const waits = (order === 'owner first' ? orgs : orgs.toReversed()).map(waitOf)
     const [owners, strangers] = order === 'owner first' ? waits : waits.toReversed()
-    deps.wake.publish([`sandbox:${id}`])
+    deps.notifications.publish([`sandbox:${id}`])
     await report(name, 'worker_running')
     const seen = await owners
     assert.ok(seen !== null && seen !== undefined && seen !== 'left', order)

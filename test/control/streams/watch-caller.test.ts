@@ -8,7 +8,7 @@ import { resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
 import { CallerEnded, watchCaller, type CallerWatch } from '../../../src/control/streams/watch-caller.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { makeLog } from '../../../src/lib/log.ts'
-import { openNotifications, type Notifications } from '../../../src/store/postgres/wake.ts'
+import { openNotifications, type Notifications } from '../../../src/store/postgres/notifications.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
@@ -28,7 +28,7 @@ after(async () => {
 })
 
 /** Another replica on the same database. */
-const replica = (): ControlDeps => makeControlDeps({ ...control.deps, wake: otherWake })
+const replica = (): ControlDeps => makeControlDeps({ ...control.deps, notifications: otherWake })
 
 /** A wake-up that reaches nobody. */
 const deaf: Notifications = {
@@ -97,7 +97,7 @@ test('a key that was revoked before it is watched ends the watch at once', async
 
 test('an expiry ends the watch on the dot, by the clock', async () => {
   const clock = makeTestClock(new Date())
-  const deps = makeControlDeps({ ...control.deps, clock, wake: deaf })
+  const deps = makeControlDeps({ ...control.deps, clock, notifications: deaf })
   const watch = watchCaller(deps, await makeCaller(new Date(clock.now().getTime() + 70_000)))
   for (const ms of [30_000, 30_000, 9_999]) {
     await waitUntil(() => clock.sleepers === 1)
@@ -117,7 +117,7 @@ test('without wake-ups a revoked key is noticed within 30 s, by one look for all
     looks += 1
     return control.deps.db.asSystem(fn)
   }
-  const deps = makeControlDeps({ ...control.deps, clock, wake: deaf, db: { ...db, asSystem } })
+  const deps = makeControlDeps({ ...control.deps, clock, notifications: deaf, db: { ...db, asSystem } })
   const caller = await makeCaller()
   const watches = Array.from({ length: 10_000 }, () => watchCaller(deps, caller))
   await waitUntil(() => clock.sleepers === 1)
@@ -134,7 +134,13 @@ test('a database that is away takes nobody’s right, and the next look is a sec
   const asSystem: ControlDeps['db']['asSystem'] = (fn) =>
     isAway ? Promise.reject(new Error('away')) : control.deps.db.asSystem(fn)
   const log = makeLog('silent')
-  const deps = makeControlDeps({ ...control.deps, clock, log, wake: deaf, db: { ...control.deps.db, asSystem } })
+  const deps = makeControlDeps({
+    ...control.deps,
+    clock,
+    log,
+    notifications: deaf,
+    db: { ...control.deps.db, asSystem },
+  })
   const caller = await makeCaller()
   const watch = watchCaller(deps, caller)
   await revokeApiKey(control.deps, control.caller, caller.api_key_id)

@@ -11,7 +11,7 @@ import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { keyFingerprint } from '../../../src/lib/seal.ts'
 import { pruneStreamTickets } from '../../../src/loops/prune.ts'
-import { openNotifications, type Notifications } from '../../../src/store/postgres/wake.ts'
+import { openNotifications, type Notifications } from '../../../src/store/postgres/notifications.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -27,7 +27,7 @@ before(async () => {
 })
 after(() => control.close())
 
-/** A server process with a clock and a connection for wake-ups of its own. */
+/** A server process with a clock and a connection for notifications-ups of its own. */
 type Process = {
   readonly clock: TestClock
   readonly replicas: Replicas
@@ -52,7 +52,7 @@ async function start(url: string | null): Promise<Process> {
   const { db, uuids } = control.deps
   startedAt = new Date(startedAt.getTime() - 3_600_000)
   const clock = makeTestClock(startedAt)
-  const wake: Notifications = await openNotifications({
+  const notifications: Notifications = await openNotifications({
     connectionString: control.databaseUrl,
     clock: systemClock,
     log,
@@ -60,8 +60,8 @@ async function start(url: string | null): Promise<Process> {
   })
   const own: StreamTicket[] = []
   const self = { id: uuids.next(), version: '0.1.0', schema_version: 1, started_at: clock.now() }
-  const replicas = makeReplicas({ db, clock, log, wake }, self)
-  const tickets = makeStreamTickets({ db, clock, log, wake, replicas, ownTickets: () => own })
+  const replicas = makeReplicas({ db, clock, log, notifications }, self)
+  const tickets = makeStreamTickets({ db, clock, log, notifications, replicas, ownTickets: () => own })
   await replicas.announce(url)
   const ending = new AbortController()
   const kept = tickets.run(ending.signal)
@@ -70,7 +70,7 @@ async function start(url: string | null): Promise<Process> {
     living.delete(process)
     ending.abort(new Error('over'))
     await Promise.all([kept, keeping])
-    await wake[Symbol.asyncDispose]()
+    await notifications[Symbol.asyncDispose]()
   }
   const process: Process = {
     clock,

@@ -173,7 +173,7 @@ test('caps are told when they have changed, and not again to who holds them', as
   assert.ok(first.volumes?.some(({ volume_id, capacity_bytes }) => volume_id === id && capacity_bytes === null))
   assert.equal((await world.sync(worker, { known: first.volumes_version })).volumes, null)
   let woken = 0
-  const stop = deps.wake.subscribe(`worker:${worker}`, () => (woken += 1))
+  const stop = deps.notifications.subscribe(`worker:${worker}`, () => (woken += 1))
   await updateVolume(deps, caller, id, { capacity_gib: 3 })
   const next = await world.sync(worker, { known: first.volumes_version })
   assert.ok(next.volumes?.some((one) => one.volume_id === id && one.capacity_bytes === 3 * 2 ** 30))

@@ -241,7 +241,7 @@ test('the month’s totals are the sum of the month so far, for one organization
           values: [org_id],
         }),
       )
-      const pools = await deps.db.asSystem((q) => usage.poolTotals(q, NOW))
+      const pools = await deps.db.asSystem((q) => usage.hardLimitedMonthTotals(q, NOW))
       const found = pools.find((pool) => pool.org_id === org_id)
       assert.deepEqual([found?.vcpu_ms ?? 0n, found?.memory_mib_ms ?? 0n, found?.disk_mib_ms ?? 0n], expected)
     }),

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { asId, type RunId, type SandboxId } from '../../../domain/ids.ts'
 import type { ObservedRun, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
-import { debounce } from '../../../lib/when-quiet.ts'
+import { debounce } from '../../../lib/debounce.ts'
 import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
 import type { Driver } from '../driver.ts'
 import { makeHeldRuns } from '../shared/held-runs.ts'

@@ -4,7 +4,7 @@ import type { CauseCode, SandboxStatus, StatusReason } from '../../domain/sandbo
 import type { NewEvent } from '../events/events.ts'
 
 /** A sandbox and its open run, locked until the transaction ends. */
-export type StandingRow = {
+export type SandboxStateRow = {
   readonly id: SandboxId
   readonly org_id: OrgId
   readonly name: string
@@ -42,7 +42,7 @@ export type SandboxChange = {
 }
 
 /** What one transition writes: the sandbox, its open run when it has one, and the audit event. */
-export type Written = {
+export type TransitionWrite = {
   readonly sandbox: { readonly id: SandboxId; readonly change: SandboxChange }
   readonly run: { readonly id: RunId; readonly change: RunChange } | null
   readonly event: NewEvent

@@ -4,12 +4,12 @@ import type { IncludedHours } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** An organization with walls and active runs, and what they take: `vcpus` and `memory_mib` of those that run. */
-export type WalledOrg = IncludedHours & { readonly org_id: OrgId; readonly vcpus: number; readonly memory_mib: number }
+export type HardLimitedOrg = IncludedHours & { readonly org_id: OrgId; readonly vcpus: number; readonly memory_mib: number }
 
 /** Organizations with walls and active runs, in the order of their ids, after a given one. */
-export async function walledWithRuns(q: Queryable, after: OrgId | null, limit: number): Promise<readonly WalledOrg[]> {
-  const { rows } = await q.query<WalledOrg>({
-    name: 'pools.walledWithRuns',
+export async function hardLimitedWithRuns(q: Queryable, after: OrgId | null, limit: number): Promise<readonly HardLimitedOrg[]> {
+  const { rows } = await q.query<HardLimitedOrg>({
+    name: 'includedHours.hardLimitedWithRuns',
     text: `SELECT l.org_id, l.hard_cap, l.included_vcpu_hours, l.included_memory_gib_hours, a.vcpus, a.memory_mib
            FROM org_limits l, LATERAL (
              SELECT count(*) AS active, coalesce(sum(vcpus) FILTER (WHERE started_at IS NOT NULL), 0) AS vcpus,
@@ -24,9 +24,9 @@ export async function walledWithRuns(q: Queryable, after: OrgId | null, limit: n
 }
 
 /** Whether an organization was told in the UTC month of `now` that a pool is exhausted. */
-export async function isToldExhausted(q: Queryable, org: OrgId, pool: string, now: Date): Promise<boolean> {
+export async function hasExhaustedEvent(q: Queryable, org: OrgId, pool: string, now: Date): Promise<boolean> {
   const { rows } = await q.query({
-    name: 'pools.isToldExhausted',
+    name: 'includedHours.hasExhaustedEvent',
     text: `SELECT 1 AS told FROM events WHERE org_id = $1 AND event_type = 'pool_exhausted'
              AND timestamp >= date_trunc('month', $3::timestamptz, 'UTC') AND payload ->> 'pool' = $2 LIMIT 1`,
     values: [org, pool, now],

@@ -41,7 +41,7 @@ export async function openNotificationConnection(
   const connection = await openConnection(
     {
       connectionString: options.connectionString,
-      application_name: 'sandyard wake',
+      application_name: 'sandyard notifications',
       query_timeout: QUERY_TIMEOUT_MS,
     },
     lose,

@@ -1,5 +1,5 @@
-import { UnsuitableDatabase } from '../postgres/database-errors.ts'
-import type { Queryable } from '../postgres/session.ts'
+import { UnsuitableDatabase } from './database-errors.ts'
+import type { Queryable } from './session.ts'
 
 /** PostgreSQL 15 is the oldest that its makers still care for (2026-11), and the first with views that obey the reader's row-level security. */
 const OLDEST_VERSION = 15

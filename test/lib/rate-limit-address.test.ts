@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { rateLimitAddress } from '../../src/lib/remote-address.ts'
+import { rateLimitAddress } from '../../src/lib/rate-limit-address.ts'
 
 test('an address is counted as itself, one of IPv6 as its /64, however it is written', () => {
   const cases: readonly (readonly [string | undefined, string])[] = [

@@ -12,7 +12,7 @@ import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { openDatabase } from '../../../src/store/postgres/database.ts'
 import { DataFolderInUse } from '../../../src/store/embedded/data-lock.ts'
-import { startEmbedded, type EmbeddedServer } from '../../../src/store/embedded/embedded.ts'
+import { startEmbedded, type EmbeddedServer } from '../../../src/store/embedded/embedded-server.ts'
 import { childrenOf, sendSignal } from '../../support/process-tree.ts'
 
 const PROGRAM = join(import.meta.dirname, '..', '..', 'support', 'embedded-process.ts')

@@ -3,7 +3,7 @@ import { after, before, describe, test } from 'node:test'
 import { Client } from 'pg'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeLog } from '../../../src/lib/log.ts'
-import { openNotifications, type Notifications } from '../../../src/store/postgres/wake.ts'
+import { openNotifications, type Notifications } from '../../../src/store/postgres/notifications.ts'
 import { makeEmptyDatabase, onServer, type TestDatabase } from '../../support/postgres.ts'
 
 describe('wake-ups', () => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { rateLimitedLog } from '../../src/lib/calm-log.ts'
+import { rateLimitedLog } from '../../src/lib/rate-limited-log.ts'
 import type { Log } from '../../src/lib/log.ts'
 import { makeTestClock } from '../support/test-clock.ts'
 

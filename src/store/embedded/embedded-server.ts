@@ -5,7 +5,7 @@ import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
 import { lockDataFolder } from './data-lock.ts'
 import { locateBinaries } from './embedded-binaries.ts'
-import { keepPasswords, makeAppDatabase, makeCluster, makeDirectories, urlOf } from './embedded-cluster.ts'
+import { loadOrCreatePasswords, createAppDatabase, createCluster, createDirectories, connectionUrl } from './embedded-cluster.ts'
 import { findServerUser } from './embedded-user.ts'
 import { startPostmaster, stopOrphans, type Postmaster, type PostmasterOptions } from './postmaster.ts'
 
@@ -51,14 +51,14 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
   const lock = lockDataFolder(dataDir)
   try {
     const user = await findServerUser()
-    const paths = await makeDirectories(dataDir, user)
+    const paths = await createDirectories(dataDir, user)
     const binaries = await locateBinaries(user, join(dataDir, 'postgres'), log)
-    const passwords = await keepPasswords(dataDir, options.random)
-    await makeCluster(paths, binaries, { user, passwords })
+    const passwords = await loadOrCreatePasswords(dataDir, options.random)
+    await createCluster(paths, binaries, { user, passwords })
     const postmasterOptions: PostmasterOptions = {
       postgres: binaries.postgres,
       clusterDir: paths.clusterDir,
-      settings: { ...placeSettings(paths), ...options.settings },
+      settings: { ...requiredSettings(paths), ...options.settings },
       logDir: paths.logDir,
       socketDir: paths.socketDir,
       user,
@@ -67,13 +67,13 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
     }
     await stopOrphans(postmasterOptions)
     const first = await startPostmaster(postmasterOptions)
-    const kept = keepRunning(first, postmasterOptions)
+    const kept = superviseServer(first, postmasterOptions)
     const urls = {
-      connectionString: urlOf(paths, passwords, 'app'),
-      adminConnectionString: urlOf(paths, passwords, 'admin'),
+      connectionString: connectionUrl(paths, passwords, 'app'),
+      adminConnectionString: connectionUrl(paths, passwords, 'admin'),
     }
     try {
-      await makeAppDatabase(urls.adminConnectionString, passwords.app)
+      await createAppDatabase(urls.adminConnectionString, passwords.app)
     } catch (error) {
       await kept.stop()
       throw error
@@ -99,7 +99,7 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
 }
 
 /** What must be so on every start, whatever the cluster's own file says. */
-function placeSettings(paths: {
+function requiredSettings(paths: {
   readonly logDir: string
   readonly socketDir: string
 }): Readonly<Record<string, string>> {
@@ -117,7 +117,7 @@ function placeSettings(paths: {
 }
 
 /** Owns the server from its first start to `stop`, and reports its deaths. */
-function keepRunning(first: Postmaster, options: PostmasterOptions): { pid(): number; stop(): Promise<void> } {
+function superviseServer(first: Postmaster, options: PostmasterOptions): { pid(): number; stop(): Promise<void> } {
   const { clock, log } = options
   const stopped = new AbortController()
   let current = first

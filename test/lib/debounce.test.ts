@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
-import { debounce } from '../../src/lib/when-quiet.ts'
+import { debounce } from '../../src/lib/debounce.ts'
 import { waitUntil } from '../support/wait.ts'
 
 test('work waits until nobody asks for it any more, is done once, and can be asked for again', async () => {

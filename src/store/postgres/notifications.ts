@@ -1,6 +1,6 @@
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { openNotificationConnection, type NotificationConnection } from './wake-connection.ts'
+import { openNotificationConnection, type NotificationConnection } from './notification-connection.ts'
 
 /**
  * Wakes those who wait for a change, in this process and in every other one on the same database. A wake-up is a hint:

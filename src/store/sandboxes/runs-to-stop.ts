@@ -3,61 +3,61 @@ import type { OrgId, RunId, SandboxId } from '../../domain/ids.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 
 /** An open run that nobody has asked to stop yet. */
-export type StopDue = { readonly run_id: RunId; readonly sandbox_id: SandboxId }
+export type RunToStop = { readonly run_id: RunId; readonly sandbox_id: SandboxId }
 
 /** Those after a given one in the order of their ids, `limit` at most. */
-export type StopsPage = { readonly after: RunId | null; readonly limit: number }
+export type RunsToStopPage = { readonly after: RunId | null; readonly limit: number }
 
 /** Runs of workers whose drain is over. */
-export function overstaying(q: Queryable, now: Date, page: StopsPage): Promise<readonly StopDue[]> {
+export function pastDrainDeadline(q: Queryable, now: Date, page: RunsToStopPage): Promise<readonly RunToStop[]> {
   const text = `SELECT r.id AS run_id, r.sandbox_id FROM workers w JOIN runs r ON r.worker_id = w.id
     WHERE w.drain_deadline_at <= $1 AND r.ended_at IS NULL AND r.stop_requested_at IS NULL`
-  return pageOf(q, { name: 'stopsDue.overstaying', text, values: [now] }, page)
+  return pageOf(q, { name: 'runsToStop.pastDrainDeadline', text, values: [now] }, page)
 }
 
 /** A run past its deadline; `is_by_org`: it is its organization's, which comes before the sandbox's own. */
-export type Overdue = StopDue & { readonly is_by_org: boolean }
+export type RunPastDeadline = RunToStop & { readonly is_by_org: boolean }
 
 /** Runs past their deadline. */
-export function overdue(q: Queryable, now: Date, page: StopsPage): Promise<readonly Overdue[]> {
+export function pastDeadline(q: Queryable, now: Date, page: RunsToStopPage): Promise<readonly RunPastDeadline[]> {
   const text = `SELECT r.id AS run_id, r.sandbox_id,
       (r.deadline_at >= r.started_at
         + make_interval(secs => (s.spec #>> '{lifecycle,max_duration_secs}')::double precision)) IS NOT TRUE AS is_by_org
     FROM runs r JOIN sandboxes s ON s.id = r.sandbox_id
     WHERE r.ended_at IS NULL AND r.stop_requested_at IS NULL AND r.deadline_at <= $1`
-  return pageOf(q, { name: 'stopsDue.overdue', text, values: [now] }, page)
+  return pageOf(q, { name: 'runsToStop.pastDeadline', text, values: [now] }, page)
 }
 
 /** When the next run reaches its deadline, or null. */
 export async function nextDeadline(q: Queryable): Promise<Date | null> {
   const { rows } = await q.query<{ readonly at: Date | null }>({
-    name: 'stopsDue.nextDeadline',
+    name: 'runsToStop.nextDeadline',
     text: `SELECT min(deadline_at) AS at FROM runs WHERE ended_at IS NULL AND stop_requested_at IS NULL`,
   })
   return rows[0]?.at ?? null
 }
 
 /** Runs of suspended organizations. */
-export function ofSuspended(q: Queryable, page: StopsPage): Promise<readonly StopDue[]> {
+export function ofSuspendedOrgs(q: Queryable, page: RunsToStopPage): Promise<readonly RunToStop[]> {
   const text = `SELECT r.id AS run_id, r.sandbox_id FROM orgs o JOIN runs r ON r.org_id = o.id
     WHERE o.suspended_at IS NOT NULL AND r.ended_at IS NULL AND r.stop_requested_at IS NULL`
-  return pageOf(q, { name: 'stopsDue.ofSuspended', text, values: [] }, page)
+  return pageOf(q, { name: 'runsToStop.ofSuspendedOrgs', text, values: [] }, page)
 }
 
 /** Runs of an organization. */
-export function ofOrg(q: Queryable, org: OrgId, page: StopsPage): Promise<readonly StopDue[]> {
+export function ofOrg(q: Queryable, org: OrgId, page: RunsToStopPage): Promise<readonly RunToStop[]> {
   const text = `SELECT id AS run_id, sandbox_id FROM runs
     WHERE org_id = $1 AND ended_at IS NULL AND stop_requested_at IS NULL`
-  return pageOf(q, { name: 'stopsDue.ofOrg', text, values: [org] }, page)
+  return pageOf(q, { name: 'runsToStop.ofOrg', text, values: [org] }, page)
 }
 
 type Found = Pick<Statement, 'text'> & { readonly name: string; readonly values: readonly unknown[] }
 
 /** They are found by the indexes for that, then ordered: by the order of ids all runs that ever were would be read. */
-async function pageOf<Run extends StopDue>(
+async function pageOf<Run extends RunToStop>(
   q: Queryable,
   { name, text, values }: Found,
-  { after, limit }: StopsPage,
+  { after, limit }: RunsToStopPage,
 ): Promise<readonly Run[]> {
   const [last, most] = [`$${String(values.length + 1)}`, `$${String(values.length + 2)}`]
   const { rows } = await q.query<Run>({

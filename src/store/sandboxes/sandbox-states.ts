@@ -6,18 +6,18 @@ import { EVENT_TYPES } from '../../domain/events/event-types.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
 import * as arrays from '../postgres/binary-array.ts'
 import type { Queryable } from '../postgres/database.ts'
-import { IS_UNCOUNTED, withinSizes } from '../orgs/quotas.ts'
-import type { NewRun, StandingRow, Written } from './standing-rows.ts'
+import { HAS_NO_COUNT_LIMITS, withinSizes } from '../orgs/quotas.ts'
+import type { NewRun, SandboxStateRow, TransitionWrite } from './sandbox-state-rows.ts'
 
 /**
  * Locks the rows of sandboxes, one after another in the order of their ids: who locks several can't wait for one who waits
  * for them. What is not there is left out. The runs are read when all locks are had: together with the sandboxes they
  * would be seen as they were when the wait for a lock began, so that a stop which waited for a start left its run open.
  */
-export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<readonly StandingRow[]> {
+export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxStateRow[]> {
   const ordered = arrays.uuids([...new Set(ids)].toSorted())
-  const { rows } = await tx.query<Omit<StandingRow, keyof OpenRun> & { readonly stopped_at: Date | null }>({
-    name: 'standings.lock',
+  const { rows } = await tx.query<Omit<SandboxStateRow, keyof OpenRun> & { readonly stopped_at: Date | null }>({
+    name: 'sandboxStates.lock',
     text: `SELECT s.id, s.org_id, s.name, s.slug, s.status, s.status_reason, s.ephemeral,
              s.visible_until IS NOT NULL AS is_hidden, s.stopped_at, s.vcpus, s.memory_mib, s.max_duration_secs, s.disk_size_mib,
              (SELECT l.max_uptime_minutes_per_sandbox FROM org_limits l WHERE l.org_id = s.org_id) AS max_uptime_minutes,
@@ -26,7 +26,7 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
     values: [ordered],
   })
   const { rows: runs } = await tx.query<OpenRun & { readonly sandbox_id: SandboxId }>({
-    name: 'standings.openRuns',
+    name: 'sandboxStates.openRuns',
     text: `SELECT w.id AS sandbox_id, r.id AS run_id, r.worker_id, greatest(r.opened_at, r.started_at) AS latest_at
            FROM unnest($1::uuid[]) AS w(id), LATERAL (
              SELECT id, worker_id, opened_at, started_at FROM runs WHERE sandbox_id = w.id AND ended_at IS NULL LIMIT 1) r`,
@@ -39,7 +39,7 @@ export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<re
   })
 }
 
-type OpenRun = Pick<StandingRow, 'run_id' | 'worker_id' | 'latest_at'>
+type OpenRun = Pick<SandboxStateRow, 'run_id' | 'worker_id' | 'latest_at'>
 
 function later(one: Date | null, other: Date | null): Date | null {
   if (one === null || other === null) return one ?? other
@@ -52,8 +52,8 @@ const NO_RUN: OpenRun = { run_id: null, worker_id: null, latest_at: null }
  * Writes transitions of different sandboxes in one statement, which is prepared once. For PostgreSQL's planner, LIMIT by a
  * parameter makes one row of the many: it walks indexes then, however small the tables were when it made the plan.
  */
-export async function write(tx: Queryable, written: readonly Written[]): Promise<void> {
-  await tx.query({ name: 'standings.write', text: WRITE, values: [written.length, ...columnsOf(written)] })
+export async function write(tx: Queryable, written: readonly TransitionWrite[]): Promise<void> {
+  await tx.query({ name: 'sandboxStates.write', text: WRITE, values: [written.length, ...columnArrays(written)] })
 }
 
 const WRITE = `WITH w AS MATERIALIZED (
@@ -86,7 +86,7 @@ const WRITE = `WITH w AS MATERIALIZED (
   SELECT event_id, org_id, timestamp, category, event_type, id, actor, payload FROM w`
 
 /** The values of `$2` to `$29`: one array a column. */
-function columnsOf(written: readonly Written[]): readonly Buffer[] {
+function columnArrays(written: readonly TransitionWrite[]): readonly Buffer[] {
   const sandboxes = written.map(({ sandbox }) => sandbox.change)
   const runs = written.map(({ run }) => run?.change ?? {})
   const events = written.map(({ event }) => event)
@@ -130,16 +130,16 @@ function columnsOf(written: readonly Written[]): readonly Buffer[] {
 export async function openRuns(
   tx: Queryable,
   opened: readonly NewRun[],
-  how: { readonly isJudged: boolean },
+  how: { readonly isQuotaChecked: boolean },
 ): Promise<ReadonlySet<RunId>> {
   const { rows } = await tx.query<{ readonly id: RunId }>({
-    name: 'standings.openRuns.insert',
+    name: 'sandboxStates.openRuns.insert',
     text: `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
            SELECT w.id, w.org_id, w.sandbox_id, w.vcpus, w.memory_mib, coalesce(w.disk_mib, 0), w.is_ephemeral, w.opened_at
            FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::integer[], $5::integer[], $6::integer[], $7::boolean[],
                $8::timestamptz[]) AS w(id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
              JOIN org_limits l ON l.org_id = w.org_id
-           WHERE $9 OR (NOT l.is_suspended AND ${IS_UNCOUNTED} AND ${SIZES_FIT}) RETURNING id`,
+           WHERE $9 OR (NOT l.is_suspended AND ${HAS_NO_COUNT_LIMITS} AND ${SIZES_FIT}) RETURNING id`,
     values: [
       arrays.uuids(opened.map(({ id }) => id)),
       arrays.uuids(opened.map(({ org_id }) => org_id)),
@@ -149,7 +149,7 @@ export async function openRuns(
       arrays.integers(opened.map(({ disk_size_mib }) => disk_size_mib)),
       arrays.booleans(opened.map(({ ephemeral }) => ephemeral)),
       arrays.instants(opened.map(({ opened_at }) => opened_at)),
-      how.isJudged,
+      how.isQuotaChecked,
     ],
   })
   return new Set(rows.map(({ id }) => id))
