@@ -1,6 +1,6 @@
 import { constants } from 'node:os'
 import { systemClock } from '../lib/clock.ts'
-import { printStatus } from './say.ts'
+import { printStatus } from './print-status.ts'
 import { makeStopSignals } from './stop-signals.ts'
 
 /** Aborted by the first SIGINT or SIGTERM of this process; a second one ends it at once. For commands that run until then. */

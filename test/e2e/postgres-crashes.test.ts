@@ -1,7 +1,7 @@
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { sessionsOf } from '../support/external-postgres.ts'
-import { noteSurvival, assertSurvivesFault, type SurvivalResult } from '../support/fault-laws.ts'
+import { noteSurvival, assertSurvivesFault, type SurvivalResult } from '../support/fault-invariants.ts'
 import { onServer } from '../support/postgres.ts'
 import { freezeTree, sendSignal } from '../support/process-tree.ts'
 import { readPostmasterPid, startServer, type RealServer } from '../support/server.ts'

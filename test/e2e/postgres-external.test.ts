@@ -3,7 +3,7 @@ import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../src/lib/clock.ts'
 import { call } from '../support/api.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
-import { noteSurvival, assertSurvivesFault, type SurvivalResult } from '../support/fault-laws.ts'
+import { noteSurvival, assertSurvivesFault, type SurvivalResult } from '../support/fault-invariants.ts'
 import { onServer } from '../support/postgres.ts'
 import { startServer, type RealServer } from '../support/server.ts'
 

@@ -5,7 +5,7 @@ import { SELF_FENCE_MS, WORKER_LEASE_MS } from '../../src/domain/workers/lease.t
 import { systemClock } from '../../src/lib/clock.ts'
 import { call, mustCall, type SandboxBody } from '../support/api.ts'
 import { startExternalPostgres, type ExternalPostgres } from '../support/external-postgres.ts'
-import { waitForRecovery } from '../support/fault-laws.ts'
+import { waitForRecovery } from '../support/fault-invariants.ts'
 import { runMsb } from '../support/msb.ts'
 import { TEST_SERVER_VARIABLE } from '../support/postgres.ts'
 import { noteFault } from '../support/reliability.ts'

@@ -2,14 +2,14 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { interruptibleSleep, systemClock } from '../../src/lib/clock.ts'
 import { noteFault } from '../support/reliability.ts'
-import { makeSoakClient } from '../support/soak/ask.ts'
+import { makeSoakClient } from '../support/soak/soak-client.ts'
 import {
   sendHostileTraffic,
   runSandboxLifecycles,
   readListPages,
   rewriteFiles,
   rotateKeys,
-} from '../support/soak/clients.ts'
+} from '../support/soak/workloads.ts'
 import { openCluster, type Cluster } from '../support/soak/cluster.ts'
 import { watchMemory, type MemoryWatch } from '../support/soak/memory.ts'
 import { COUNTER_NAMES, makeTally, type SoakTally } from '../support/soak/tally.ts'

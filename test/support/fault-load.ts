@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call, type SandboxBody } from './api.ts'
-import { TIMEOUT_FACTOR } from './pace.ts'
+import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { DEMO_IMAGE } from './sdk.ts'
 import type { RealServer } from './server.ts'
 

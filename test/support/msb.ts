@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import { tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import type { RealServer } from './server.ts'
-import { TIMEOUT_FACTOR } from './pace.ts'
+import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { waitUntil } from './wait.ts'
 
 /** The unmodified public command line client, from npm `microsandbox`. */

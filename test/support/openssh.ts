@@ -3,7 +3,7 @@ import { copyFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
-import { TIMEOUT_FACTOR } from './pace.ts'
+import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import type { RealServer } from './server.ts'
 
 const SERVER_PROCESS = join(import.meta.dirname, 'ssh-server-process.ts')

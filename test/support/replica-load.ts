@@ -4,7 +4,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'
 import { call } from './api.ts'
 import { startLoad, type FaultLoad } from './fault-load.ts'
-import { TIMEOUT_FACTOR } from './pace.ts'
+import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import type { ReplicaProcess } from './replica-world.ts'
 import { waitUntil } from './wait.ts'
 

@@ -6,7 +6,7 @@ import { delimiter, join } from 'node:path'
 import { systemClock } from '../../src/lib/clock.ts'
 import { findLeftovers } from './leftovers.ts'
 import { whyNoOci } from './oci-driver.ts'
-import { TIMEOUT_FACTOR } from './pace.ts'
+import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { isRunning } from './process-tree.ts'
 import { waitUntil } from './wait.ts'
 

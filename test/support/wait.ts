@@ -1,5 +1,5 @@
 import { systemClock } from '../../src/lib/clock.ts'
-import { TIMEOUT_FACTOR } from './pace.ts'
+import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 
 const STEP_MS = 5
 

@@ -8,7 +8,7 @@ import { chooseStorage } from '../../worker/volumes/open-storage.ts'
 import type { Call, Command } from './command.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
 import { chooseRuntime } from '../worker/open-oci-driver.ts'
-import { volumeStorageConfig } from '../worker/start-worker.ts'
+import { volumeStorageConfig } from '../worker/worker-storage.ts'
 
 export const doctor: Command = {
   usage: 'doctor',

@@ -1,6 +1,6 @@
 import { makeLog } from '../../lib/log.ts'
 import { UsageError, type Command } from './command.ts'
-import { deleteUnusedLayers, openImages } from '../worker/start-worker.ts'
+import { deleteUnusedLayers, openImages } from '../worker/worker-storage.ts'
 
 export const image: Command = {
   usage: 'image load PATH REFERENCE | list | remove REFERENCE | prune',

@@ -1,5 +1,5 @@
 import { hostname } from 'node:os'
-import { printStatus } from '../say.ts'
+import { printStatus } from '../print-status.ts'
 
 /** Prints where the API is and what the public client needs to use it; `key` is one that was just made, or null. */
 export function printClientSetup(url: string, key: string | null, isGiven: boolean): void {

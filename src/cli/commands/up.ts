@@ -9,12 +9,12 @@ import { makeControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginIncarnation } from '../../worker/agent/life.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
-import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/machine.ts' // prettier-ignore
+import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openStore } from '../server/open-store.ts'
-import { requireNoOtherServer } from '../server/one-up.ts'
-import { printStatus } from '../say.ts'
+import { requireNoOtherServer } from '../server/up-exclusivity.ts'
+import { printStatus } from '../print-status.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
-import { incarnationFilePath } from '../worker/start-worker.ts'
+import { incarnationFilePath } from '../worker/worker-storage.ts'
 import { printClientSetup } from './tell-how-to-use.ts'
 import { listenForStopSignals, waitForAbort } from '../until-stopped.ts'
 

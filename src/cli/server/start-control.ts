@@ -40,7 +40,7 @@ import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
 import { serverLimits } from './limits-of.ts'
 import { TENANT_CONNECTIONS, type Store } from './open-store.ts'
-import { printStatus } from '../say.ts'
+import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
 
 /** A control plane that serves. */

@@ -12,7 +12,7 @@ import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-p
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { OCI_ABILITIES, findMissingOciRequirements } from '../../worker/drivers/oci/run/probe.ts'
 import type { FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
-import { microVmFolder, ociFolder } from './start-worker.ts'
+import { microVmFolder, ociFolder } from './worker-storage.ts'
 
 /** Drivers that run sandboxes, in the order of preference: the strongest isolation first. */
 export const REAL_DRIVERS = ['microsandbox', 'oci'] as const

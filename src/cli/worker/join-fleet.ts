@@ -4,7 +4,7 @@ import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { interruptibleSleep, systemClock } from '../../lib/clock.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { joinOnce, JoinRefused } from '../../worker/agent/join.ts'
-import { printStatus } from '../say.ts'
+import { printStatus } from '../print-status.ts'
 import { readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 
 export type JoinTarget = { readonly url: string; readonly token: string; readonly name: string | null }

@@ -7,7 +7,7 @@ import { makeSimulatedDriver } from '../../worker/drivers/simulated.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice } from './choose-driver.ts'
 import { openMicrosandboxDriver } from './open-microsandbox-driver.ts'
 import { chooseRuntime, openOciDriver } from './open-oci-driver.ts'
-import type { DriverDeps } from './start-worker.ts'
+import type { DriverDeps } from './worker-storage.ts'
 
 type OpenDeps = DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> }
 

@@ -5,7 +5,7 @@ import { makeMicrosandboxDriver } from '../../worker/drivers/microsandbox/driver
 import { findInstallation } from '../../worker/drivers/microsandbox/installation.ts'
 import type { Driver } from '../../worker/drivers/driver.ts'
 import { startWatchdog } from '../../worker/drivers/shared/watchdog.ts'
-import { microVmFolder, openImages, UID_SHIFT, type DriverDeps } from './start-worker.ts'
+import { microVmFolder, openImages, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 
 /** Opens the driver for microVMs. Rejects, in words, with what the machine lacks for it. */
 export async function openMicrosandboxDriver(

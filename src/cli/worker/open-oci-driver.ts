@@ -18,7 +18,7 @@ import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
 import { openSandboxNetworks } from '../../worker/network/make-networks.ts'
 import { readHostResolvers } from '../../worker/network/resolv-conf.ts'
-import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './start-worker.ts'
+import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 
 /** The OCI runtime that the settings choose. Rejects, in words, when there is none. */

@@ -19,9 +19,9 @@ import {
   openWorkerHost,
   stopSandboxesAndReport,
   type WorkerHost,
-} from './machine.ts'
-import { printStatus } from '../say.ts'
-import { incarnationFilePath } from './start-worker.ts'
+} from './worker-host.ts'
+import { printStatus } from '../print-status.ts'
+import { incarnationFilePath } from './worker-storage.ts'
 import { listenForStopSignals, waitForAbort } from '../until-stopped.ts'
 import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 

@@ -23,7 +23,7 @@ import {
   makeSimulatedWorld,
   type SimulatedWorld,
 } from '../../../src/worker/drivers/simulated.ts'
-import { rejectOnAbort } from '../../support/never-wanted.ts'
+import { rejectOnAbort } from '../../support/reject-on-abort.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'

@@ -23,7 +23,7 @@ import { makeSimulatedDriver, makeSimulatedWorld } from '../../../src/worker/dri
 import { makeNoLogs } from '../../../src/worker/logs/no-logs.ts'
 import { makeVolumeFiles } from '../../../src/worker/volumes/files.ts'
 import type { VolumeStorage } from '../../../src/worker/volumes/storage.ts'
-import { rejectOnAbort } from '../../support/never-wanted.ts'
+import { rejectOnAbort } from '../../support/reject-on-abort.ts'
 import { socketPair } from '../../support/channel.ts'
 import { makeFolderStorage, newVolume, TEST_UID_SHIFT } from '../../support/volume-storage.ts'
 import { waitUntil } from '../../support/wait.ts'

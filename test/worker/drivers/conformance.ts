@@ -6,7 +6,7 @@ import type { Mount, SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { StartError, type Driver } from '../../../src/worker/drivers/driver.ts'
 import { named, tmpfs, desiredRunWithMounts } from '../../support/mounts.ts'
-import { TIMEOUT_FACTOR } from '../../support/pace.ts'
+import { TIMEOUT_FACTOR } from '../../support/timeout-factor.ts'
 
 /** What the suite needs of a driver to try it. */
 export type ConformanceSubject = {

@@ -5,7 +5,7 @@ import { randomBelow, systemRandom } from '../../../src/lib/random.ts'
 import { interruptibleSleep, systemClock } from '../../../src/lib/clock.ts'
 import { openRaw } from '../raw-channel.ts'
 import { DEMO_IMAGE } from '../sdk.ts'
-import type { SoakClient } from './ask.ts'
+import type { SoakClient } from './soak-client.ts'
 import type { SoakTally } from './tally.ts'
 
 export type SoakDeps = {

@@ -16,8 +16,8 @@ import { makeVolumeFilesOpener } from '../../worker/volumes/files-of.ts'
 import type { VolumeStorage } from '../../worker/volumes/storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 import { openDriver } from './open-driver.ts'
-import { printStatus } from '../say.ts'
-import { leaseFilePath, openImages, openLogs, openVolumes, UID_SHIFT } from './start-worker.ts'
+import { printStatus } from '../print-status.ts'
+import { leaseFilePath, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
 
 /** What runs sandboxes on this machine, and what keeps their volumes and logs. */
 export type WorkerHost = {
