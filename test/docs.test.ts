@@ -5,7 +5,7 @@ import { test } from 'node:test'
 import { settingRows } from '../src/config.ts'
 import { EVENT_TYPES } from '../src/domain/events/event-types.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
-import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-plan.ts'
+import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
 
 const README = join(import.meta.dirname, '..', 'README.md')

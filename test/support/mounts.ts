@@ -7,7 +7,7 @@ import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, SandboxSpec, TmpfsMount } from '../../src/domain/spec/spec.ts'
 import { StartError } from '../../src/worker/drivers/driver.ts'
 import { isInstalled } from './oci-driver.ts'
-import { runVolume, makeDesiredRun } from './wanted-run.ts'
+import { runVolume, makeDesiredRun } from './desired-run.ts'
 
 const PLAIN: MountOptions = { readonly: false, noexec: false, nosuid: false, nodev: false }
 const SHARE = { stat_virtualization: 'strict', host_permissions: 'private' } as const

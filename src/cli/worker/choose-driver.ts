@@ -8,7 +8,7 @@ import {
   describeIsolation,
   findMissingMicroVmRequirements,
 } from '../../worker/drivers/microsandbox/installation.ts'
-import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-plan.ts'
+import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-vm-config.ts'
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { OCI_ABILITIES, findMissingOciRequirements } from '../../worker/drivers/oci/run/probe.ts'
 import type { FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'

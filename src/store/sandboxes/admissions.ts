@@ -51,7 +51,7 @@ export type AdmissionResult = {
  * The statement that commits admissions of one organization: sandboxes, labels, runs and events, all or nothing; its
  * rows are `AdmissionResult`. `isJudged`: they were found to fit under the organization's lock, so that all are free. One
  * statement, because a batch waits for each round trip: as a transaction around two it took four, and 64 clients got
- * 3,000 creates a second in indexOf of 3,900 (2026-11; random bytes drawn ahead and remembered offers are part of it).
+ * 3,000 creates a second instead of 3,900 (2026-11; random bytes drawn ahead and remembered offers are part of it).
  */
 export function insertMany(
   org: OrgId,

@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs'
 import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { readJson, writeJsonAtomically } from '../drivers/shared/json-file.ts'
-import { readBootId } from '../drivers/shared/processes.ts'
+import { readBootId } from '../processes/process-identity.ts'
 import { makeTurns } from '../drivers/shared/turns.ts'
 
 export type Lease = {

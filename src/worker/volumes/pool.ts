@@ -9,7 +9,7 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { localCommands, runCommand, tryCommand } from '../../lib/run-command.ts'
 import { makeMountDir, mountFolderOf } from '../drivers/oci/run/leftovers.ts'
-import { mount, unmountBelow } from '../drivers/shared/mounts.ts'
+import { mount, unmountBelow } from '../mounts.ts'
 import type { MountInfo } from '../processes/mountinfo.ts'
 import { isMountedElsewhere, readMounts } from './mounted.ts'
 

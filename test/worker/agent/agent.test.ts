@@ -27,7 +27,7 @@ import { rejectOnAbort } from '../../support/reject-on-abort.ts'
 import { reportOf } from '../../support/report.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
-import { makeDesiredRun } from '../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../support/desired-run.ts'
 import { makeWorkerWorld, type RunWorkerOptions, type WorkerWorld } from '../../support/worker-world.ts'
 
 const never = new AbortController().signal

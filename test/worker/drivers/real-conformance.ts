@@ -2,7 +2,7 @@ import { after, before } from 'node:test'
 import type { RunId } from '../../../src/domain/ids.ts'
 import type { CommandResult } from '../../../src/lib/run-command.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
-import { makeDesiredRun } from '../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../support/desired-run.ts'
 import { describeConformance } from './conformance.ts'
 
 /** A driver that runs sandboxes for real, with what its tests need of the machine. */

@@ -10,7 +10,7 @@ import {
 } from '../../../src/worker/drivers/simulated.ts'
 import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { makeTestLogs, readAll } from '../../support/logs.ts'
-import { makeDesiredRun } from '../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../support/desired-run.ts'
 import { describeConformance, find } from './conformance.ts'
 
 const behaviourOf = behaviourByImage([

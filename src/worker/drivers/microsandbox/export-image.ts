@@ -6,7 +6,7 @@ import type { Clock } from '../../../lib/clock.ts'
 import { localCommands, runCommand } from '../../../lib/run-command.ts'
 import type { Image } from '../../images/image.ts'
 import { hostArchitecture } from '../../images/manifest.ts'
-import { mount, unmountBelow } from '../shared/mounts.ts'
+import { mount, unmountBelow } from '../../mounts.ts'
 
 /** How many users an image's files may belong to; the store shifts them into as many of the machine's (decision 0005). */
 const USERS = 65_536

@@ -3,7 +3,7 @@ import { availableParallelism, totalmem } from 'node:os'
 import type { Probe } from '../driver.ts'
 import type { VmContext } from './context.ts'
 import { describeIsolation, findMissingMicroVmRequirements } from './installation.ts'
-import { MICROSANDBOX_ABILITIES } from './make-plan.ts'
+import { MICROSANDBOX_ABILITIES } from './make-vm-config.ts'
 
 const MIB = 1024 * 1024
 

@@ -3,15 +3,15 @@ import { join } from 'node:path'
 import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import { LIFECYCLE_LINES } from '../../logs/sentences.ts'
-import { isAlive } from '../shared/processes.ts'
+import { isAlive } from '../../processes/process-identity.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
 import { SDK_CALL_MARK } from './sdk-client.ts'
-import { unpinMountSources } from './sources.ts'
+import { unpinMountSources } from './mount-sources.ts'
 import { observeVm } from './vm-phase.ts'
 import { findProcesses, findVm, killProcesses } from './vm-process.ts'
 import type { VmRunRecord } from './vm-records.ts'
-import { WORKLOAD_MARK } from './workload-order.ts'
+import { WORKLOAD_MARK } from './workload-request.ts'
 
 /** How long a guest may take to write what it holds and to switch off; the runtime itself gives it 2 s (0.6.14). */
 const SWITCH_OFF_SECS = 10

@@ -3,7 +3,7 @@
  * that keeps for a whole process (backend, home, database) is the worker's, and a crash of it is one failed start.
  */
 import { text } from 'node:stream/consumers'
-import { applyVmConfig } from './build-vm.ts'
+import { applyVmConfig } from './apply-vm-config.ts'
 import type { SdkAnswer, SdkRequest } from './sdk-request.ts'
 
 const request = JSON.parse(await text(process.stdin)) as SdkRequest // written by sdk-client.ts

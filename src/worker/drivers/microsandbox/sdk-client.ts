@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
-import { sendSignal } from '../shared/processes.ts'
+import { sendSignal } from '../../processes/process-identity.ts'
 import { vmEnvironment } from './installation.ts'
 import type { SdkAnswer, SdkRequest } from './sdk-request.ts'
 

@@ -1,4 +1,4 @@
-import type { VmConfig } from './vm-plan.ts'
+import type { VmConfig } from './vm-config.ts'
 
 /** What the process with the SDK is asked for, as one JSON text on its standard input. */
 export type SdkRequest =

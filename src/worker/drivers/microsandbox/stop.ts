@@ -1,4 +1,4 @@
-import { isAlive, sendSignal } from '../shared/processes.ts'
+import { isAlive, sendSignal } from '../../processes/process-identity.ts'
 import type { VmContext } from './context.ts'
 import type { VmRunRecord } from './vm-records.ts'
 

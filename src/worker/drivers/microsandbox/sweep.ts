@@ -2,7 +2,7 @@ import { asId, type SandboxId } from '../../../domain/ids.ts'
 import type { VmContext } from './context.ts'
 import { recordEnd, releaseIfEnded } from './release.ts'
 import { followOutput } from './start.ts'
-import { listPinnedSandboxes, unpinMountSources } from './sources.ts'
+import { listPinnedSandboxes, unpinMountSources } from './mount-sources.ts'
 
 /**
  * Puts in order what an earlier worker left: runs that live go on and are followed again, ended ones are brought to rest, starts that were cut

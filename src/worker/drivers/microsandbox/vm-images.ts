@@ -5,9 +5,9 @@ import type { Image } from '../../images/image.ts'
 import { makeSingleFlight } from '../../images/single-flight.ts'
 import { StartError } from '../driver.ts'
 import { localCommands } from '../../../lib/run-command.ts'
-import { unmountBelow } from '../shared/mounts.ts'
+import { unmountBelow } from '../../mounts.ts'
 import { exportImage } from './export-image.ts'
-import type { MsbCli } from './msb.ts'
+import type { MsbCli } from './msb-cli.ts'
 
 /** The images of our store, as the runtime has them. */
 export type VmImages = {

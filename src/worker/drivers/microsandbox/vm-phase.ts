@@ -2,10 +2,10 @@ import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound } from '../../../lib/is-missing.ts'
 import type { RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
-import { isAlive } from '../shared/processes.ts'
+import { isAlive } from '../../processes/process-identity.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
-import type { VmStatus } from './msb.ts'
+import type { VmStatus } from './msb-cli.ts'
 import type { VmRunRecord, WorkloadEnd } from './vm-records.ts'
 
 export type VmPhase =

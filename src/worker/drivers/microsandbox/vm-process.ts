@@ -1,6 +1,12 @@
 import { readdir } from 'node:fs/promises'
 import type { Clock } from '../../../lib/clock.ts'
-import { commandLineOf, isAlive, identifyProcess, sendSignal, type ProcessIdentity } from '../shared/processes.ts'
+import {
+  commandLineOf,
+  isAlive,
+  identifyProcess,
+  sendSignal,
+  type ProcessIdentity,
+} from '../../processes/process-identity.ts'
 
 /** Every process whose command line holds all of these words. Read from the machine, whatever a record says. */
 export async function findProcesses(words: readonly string[]): Promise<readonly ProcessIdentity[]> {

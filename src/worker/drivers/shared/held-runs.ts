@@ -1,7 +1,7 @@
 import type { RunId } from '../../../domain/ids.ts'
 import type { ObservedRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Turns } from './turns.ts'
-import type { RunRecords } from './run-files.ts'
+import type { RunRecords } from './run-records.ts'
 import type { StartsInFlight } from './starts.ts'
 
 export type HeldRunsInput<R> = {

@@ -1,5 +1,5 @@
 import { rename, writeFile } from 'node:fs/promises'
-import { readFileOrNull } from './processes.ts'
+import { readFileOrNull } from '../../processes/process-identity.ts'
 
 /** Writes a file whole: a reader sees the one before or this one. */
 export async function writeJsonAtomically(path: string, value: object): Promise<void> {

@@ -3,16 +3,9 @@ import { chmod, lchown, open, readdir, readlink, rm, symlink, type FileHandle } 
 import { dirname, join, posix } from 'node:path'
 import type { Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../driver.ts'
-import {
-  BlockedPathError,
-  createFolders,
-  putFile,
-  putText,
-  lstatOrNull,
-  type RootTree,
-} from '../oci/rootfs/root-tree.ts'
+import { BlockedPathError, createFolders, putFile, putText, lstatOrNull, type RootTree } from './root-tree.ts'
 import type { RunVolumes } from './run-volumes.ts'
-import { withParentFolder, openInRoot, resolveInRoot, PathInRootError } from '../oci/rootfs/root-path.ts'
+import { withParentFolder, openInRoot, resolveInRoot, PathInRootError } from './resolve-in-root.ts'
 
 type HostVolume = Pick<RunVolumes, 'host'>
 

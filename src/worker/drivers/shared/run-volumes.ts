@@ -1,6 +1,6 @@
 import type { RunVolume, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { VolumeStorage } from '../../volumes/storage.ts'
-import { BlockedPathError } from '../oci/rootfs/root-tree.ts'
+import { BlockedPathError } from './root-tree.ts'
 
 /** The folders of the volumes that a run may reach. Each is opened when it is first asked for, and once. */
 export type RunVolumes = {

@@ -1,6 +1,6 @@
 import type { StartFailure } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
-import { BlockedPathError } from '../oci/rootfs/root-tree.ts'
+import { BlockedPathError } from './root-tree.ts'
 
 /** Gives a failure its kind; its own text goes to the log as cause, unless it was written for the sandbox's owner. */
 export async function withStartFailure<T>(reason: StartFailure, message: string, work: Promise<T>): Promise<T> {

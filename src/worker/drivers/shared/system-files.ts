@@ -2,7 +2,7 @@ import { posix } from 'node:path'
 import type { Patch, SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { SandboxNetwork } from '../../network/sandbox-network.ts'
 import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from './environment.ts'
-import { createFolders, putText, type RootTree } from '../oci/rootfs/root-tree.ts'
+import { createFolders, putText, type RootTree } from './root-tree.ts'
 
 /** What the files of a run tell the sandbox about itself. */
 export type SystemFilesInput = {

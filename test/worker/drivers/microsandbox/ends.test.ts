@@ -5,13 +5,13 @@ import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import type { StartFailure } from '../../../../src/contract/workers/worker-protocol.ts'
 import { asId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
-import { toStartError } from '../../../../src/worker/drivers/microsandbox/failures.ts'
-import { makeGuestHeartbeats } from '../../../../src/worker/drivers/microsandbox/heartbeat.ts'
+import { toStartError } from '../../../../src/worker/drivers/microsandbox/vm-failures.ts'
+import { makeGuestHeartbeats } from '../../../../src/worker/drivers/microsandbox/guest-heartbeats.ts'
 import { vmPaths } from '../../../../src/worker/drivers/microsandbox/installation.ts'
 import { deriveVmPhase, type VmEvidence, type VmPhase } from '../../../../src/worker/drivers/microsandbox/vm-phase.ts'
 import type { VmRunRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
 import { makeTestClock } from '../../../support/test-clock.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 
 let dir: string
 before(() => {

@@ -17,8 +17,8 @@ import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { exportImage } from '../../../../src/worker/drivers/microsandbox/export-image.ts'
-import { makeMsbCli } from '../../../../src/worker/drivers/microsandbox/msb.ts'
-import { isFolderMissing } from '../../../../src/worker/drivers/microsandbox/sources.ts'
+import { makeMsbCli } from '../../../../src/worker/drivers/microsandbox/msb-cli.ts'
+import { isFolderMissing } from '../../../../src/worker/drivers/microsandbox/mount-sources.ts'
 import { openVmImages } from '../../../../src/worker/drivers/microsandbox/vm-images.ts'
 
 const UID_SHIFT = 200_000

@@ -6,7 +6,7 @@ import type { RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec/sp
 import { makeMicroVmFixture, whyNoMicroVms, type MicroVmFixture } from '../../../support/microvm-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 import { waitUntil } from '../../../support/wait.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find } from '../conformance.ts'
 
 /** What a real guest alone can show of the driver beside the promises of all drivers. */

@@ -10,13 +10,13 @@ import {
   vmPaths,
   findMissingMicroVmRequirements,
 } from '../../../../src/worker/drivers/microsandbox/installation.ts'
-import { openStoredSandboxes } from '../../../../src/worker/drivers/microsandbox/kept.ts'
+import { openStoredSandboxes } from '../../../../src/worker/drivers/microsandbox/stored-sandboxes.ts'
 import { openVmRunRecords, type VmRunRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
-import { identifyProcess, readBootId } from '../../../../src/worker/drivers/shared/processes.ts'
+import { identifyProcess, readBootId } from '../../../../src/worker/processes/process-identity.ts'
 import { makeMicroVmFixture, type MicroVmFixture } from '../../../support/microvm-driver.ts'
 import { named, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { waitUntil } from '../../../support/wait.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find } from '../conformance.ts'
 
 /**

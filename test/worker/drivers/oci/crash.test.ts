@@ -10,7 +10,7 @@ import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { OciRunRecord } from '../../../../src/worker/drivers/oci/run/run-records.ts'
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find, until } from '../conformance.ts'
 
 const NEVER = new AbortController().signal

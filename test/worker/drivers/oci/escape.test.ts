@@ -7,7 +7,7 @@ import type { DesiredRun } from '../../../../src/contract/workers/worker-protoco
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 
 const isGvisor = testRuntime() === 'runsc'
 /** With a kernel of its own a sandbox may change what is that kernel's alone. */

@@ -7,13 +7,13 @@ import type { DesiredRun } from '../../../../src/contract/workers/worker-protoco
 import { makeLog } from '../../../../src/lib/log.ts'
 import type { CommandResult } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
-import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/exec.ts'
+import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { connectFiles, fieldOf, namesOf, type FsClient } from '../../../support/fs-client.ts'
 import { bind, named, tmpfs, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { waitUntil } from '../../../support/wait.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 
 const isGvisor = testRuntime() === 'runsc'
 const ownKernel = { skip: isGvisor ? 'gVisor has a /proc and processes of its own' : false }

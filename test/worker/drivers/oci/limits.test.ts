@@ -8,7 +8,7 @@ import { systemClock } from '../../../../src/lib/clock.ts'
 import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find, until } from '../conformance.ts'
 
 const isGvisor = testRuntime() === 'runsc'

@@ -11,7 +11,7 @@ import type { SandboxSpec } from '../../../../src/domain/spec/spec.ts'
 import { makeLog } from '../../../../src/lib/log.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
 import type { SandboxLogs } from '../../../../src/worker/logs/logs.ts'
-import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/exec.ts'
+import { makeContainerGuest } from '../../../../src/worker/drivers/oci/exec/container-guest.ts'
 import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../../../src/worker/drivers/oci/exec/pty-binding.ts'
 import { connectAgent } from '../../../support/agent-client.ts'
@@ -19,7 +19,7 @@ import { EVERYTHING, makeTestLogs, readAll, textOf } from '../../../support/logs
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 import { waitUntil } from '../../../support/wait.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find } from '../conformance.ts'
 
 const NEVER = new AbortController().signal

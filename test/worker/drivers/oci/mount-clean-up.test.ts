@@ -9,7 +9,7 @@ import type { DesiredRun } from '../../../../src/contract/workers/worker-protoco
 import { systemClock } from '../../../../src/lib/clock.ts'
 import { localCommands } from '../../../../src/lib/run-command.ts'
 import type { Driver } from '../../../../src/worker/drivers/driver.ts'
-import { mount, mountPointsBelow, unmountBelow } from '../../../../src/worker/drivers/shared/mounts.ts'
+import { mount, mountPointsBelow, unmountBelow } from '../../../../src/worker/mounts.ts'
 import { removePins } from '../../../../src/worker/drivers/shared/pin-mounts.ts'
 import { bind, named, tmpfs, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'

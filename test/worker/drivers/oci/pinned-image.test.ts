@@ -3,7 +3,7 @@ import { rename } from 'node:fs/promises'
 import { test } from 'node:test'
 import { readLayersInUse } from '../../../../src/worker/drivers/oci/rootfs/layers-in-use.ts'
 import { makeOciFixture, whyNoOci } from '../../../support/oci-driver.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 
 const skip = whyNoOci() ?? false
 

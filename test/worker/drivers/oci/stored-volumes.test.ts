@@ -15,7 +15,7 @@ import { openVolumeStorage } from '../../../../src/worker/volumes/open-storage.t
 import type { VolumeStorage } from '../../../../src/worker/volumes/storage.ts'
 import { bind, named, desiredRunWithMounts } from '../../../support/mounts.ts'
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
-import { runVolume } from '../../../support/wanted-run.ts'
+import { runVolume } from '../../../support/desired-run.ts'
 
 const NEVER = new AbortController().signal
 const MIB = 1024 * 1024

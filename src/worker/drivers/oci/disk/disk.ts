@@ -6,8 +6,8 @@ import type { Random } from '../../../../lib/random.ts'
 import type { CommandRunner } from '../../../../lib/run-command.ts'
 import type { Image } from '../../../images/image.ts'
 import { makeDiskFormatter } from './format-disk.ts'
-import { pinImage, readPinnedImage } from '../rootfs/pinned-image.ts'
-import { readFileOrNull } from '../../shared/processes.ts'
+import { pinImage, readPinnedImage } from './pinned-image.ts'
+import { readFileOrNull } from '../../../processes/process-identity.ts'
 
 /**
  * The sandboxes' disks: one sparse file with an ext4 file system each, whose size is the limit on what a sandbox can

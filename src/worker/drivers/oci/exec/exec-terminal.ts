@@ -4,8 +4,8 @@ import { ReadStream } from 'node:tty'
 import type { Log } from '../../../../lib/log.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import { ExecFailure } from '../../../channel/guest.ts'
-import { startExecOnPipes } from './exec-carrier.ts'
-import type { ExecCli, ExecCliDeps, TerminalSize } from './exec-carrier.ts'
+import { startExecOnPipes } from './exec-cli.ts'
+import type { ExecCli, ExecCliDeps, TerminalSize } from './exec-cli.ts'
 import type { PtyBinding } from './pty-binding.ts'
 
 /**

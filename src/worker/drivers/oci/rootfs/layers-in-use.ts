@@ -1,7 +1,7 @@
 import { readdir, readlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { mountFolderOf } from '../run/leftovers.ts'
-import { readPinnedLayers } from './pinned-image.ts'
+import { readPinnedLayers } from '../disk/pinned-image.ts'
 
 /** The image layers that a sandbox of the driver at `dir` needs, running or stopped: these must not be deleted. */
 export async function readLayersInUse(dir: string): Promise<ReadonlySet<string>> {

@@ -2,7 +2,7 @@ import { mkdir, readdir, rm } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
 import { localCommands } from '../../../../lib/run-command.ts'
-import { mount, mountPointsBelow } from '../../shared/mounts.ts'
+import { mount, mountPointsBelow } from '../../../mounts.ts'
 import { makeToolbox } from './toolbox.ts'
 
 /** The start of the names of toolboxes among the driver's mounts; all others there are those of runs and disks. */

@@ -2,7 +2,7 @@ import { existsSync, writeFileSync } from 'node:fs'
 import { mkdir, readdir, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound } from '../../../../lib/is-missing.ts'
-import { readFileOrNull } from '../../shared/processes.ts'
+import { readFileOrNull } from '../../../processes/process-identity.ts'
 
 /**
  * The limits of a run, in a cgroup of our own above the runtime's: the runtime removes its own at the end, and with it

@@ -1,5 +1,5 @@
 import type { OciContext } from '../context.ts'
-import { isAlive } from '../../shared/processes.ts'
+import { isAlive } from '../../../processes/process-identity.ts'
 import { mayBeKilled, deriveRunPhase, type ObservedPhase } from './run-phase.ts'
 import type { OciRunRecord } from './run-records.ts'
 

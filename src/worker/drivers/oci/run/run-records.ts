@@ -1,9 +1,9 @@
 import type { RunId } from '../../../../domain/ids.ts'
 import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../../images/image.ts'
-import type { RunRecord } from '../../shared/kept-run.ts'
-import { openRunRecords, type RunRecords } from '../../shared/run-files.ts'
-import { readFileSyncOrNull, type ProcessIdentity } from '../../shared/processes.ts'
+import type { RunRecord } from '../../shared/run-record.ts'
+import { openRunRecords, type RunRecords } from '../../shared/run-records.ts'
+import { readFileSyncOrNull, type ProcessIdentity } from '../../../processes/process-identity.ts'
 import type { Runtime } from './runtime.ts'
 
 /** What this driver keeps of a run. */

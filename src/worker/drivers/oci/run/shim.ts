@@ -14,7 +14,7 @@ import {
   readFileOrNull,
   sendSignal,
   type ProcessIdentity,
-} from '../../shared/processes.ts'
+} from '../../../processes/process-identity.ts'
 import type { OciRunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 import type { WorkloadPipes } from './workload-pipes.ts'

@@ -1,6 +1,6 @@
 import type { OciContext } from '../context.ts'
 import { workloadCommand } from '../../shared/environment.ts'
-import { isAlive, sendSignal } from '../../shared/processes.ts'
+import { isAlive, sendSignal } from '../../../processes/process-identity.ts'
 import { killProcesses } from './release.ts'
 import type { OciRunRecord, StartedContainer } from './run-records.ts'
 

@@ -1,4 +1,4 @@
-import { openInRoot, PathInRootError } from '../rootfs/root-path.ts'
+import { openInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
 /** Who a process in the sandbox runs as. */
 export type SandboxUser = {

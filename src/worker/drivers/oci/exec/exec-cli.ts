@@ -1,5 +1,5 @@
 import type { Readable, Writable } from 'node:stream'
-import type { FifoPool } from '../run/fifo-pool.ts'
+import type { FifoPool } from './fifo-pool.ts'
 import type { Launched, Launcher } from '../run/launcher.ts'
 
 /** A runtime's `exec` command line while it carries one process, with the process's streams. */

@@ -14,8 +14,8 @@ import {
 } from 'node:fs'
 import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { isFileNotFound } from '../../../../lib/is-missing.ts'
-import { withParentFolder, resolveInRoot } from './root-path.ts'
+import { isFileNotFound } from '../../../lib/is-missing.ts'
+import { withParentFolder, resolveInRoot } from './resolve-in-root.ts'
 
 /** Writes beneath a sandbox's root, none of which follows a symlink out of it. What is made belongs to `owner`. */
 export type RootTree = {

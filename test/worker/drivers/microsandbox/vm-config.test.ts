@@ -16,13 +16,13 @@ import {
   makeVmConfig,
   MICROSANDBOX_ABILITIES,
   type VmConfigInput,
-} from '../../../../src/worker/drivers/microsandbox/make-plan.ts'
-import { applyVmConfig } from '../../../../src/worker/drivers/microsandbox/build-vm.ts'
+} from '../../../../src/worker/drivers/microsandbox/make-vm-config.ts'
+import { applyVmConfig } from '../../../../src/worker/drivers/microsandbox/apply-vm-config.ts'
 import { callSdk } from '../../../../src/worker/drivers/microsandbox/sdk-client.ts'
 import type { SdkRequest } from '../../../../src/worker/drivers/microsandbox/sdk-request.ts'
-import type { VmConfig } from '../../../../src/worker/drivers/microsandbox/vm-plan.ts'
+import type { VmConfig } from '../../../../src/worker/drivers/microsandbox/vm-config.ts'
 import { bind, named, tmpfs } from '../../../support/mounts.ts'
-import { makeDesiredRun } from '../../../support/wanted-run.ts'
+import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 
 const PLACE: VmConfigInput = {

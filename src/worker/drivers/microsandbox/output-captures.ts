@@ -2,7 +2,7 @@ import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
-import { followExecLog, type ExecLogFollower } from './follow-log.ts'
+import { followExecLog, type ExecLogFollower } from './follow-exec-log.ts'
 
 /** The captured output of all runs here that live, on its way into our own logs. */
 export type OutputCaptures = {

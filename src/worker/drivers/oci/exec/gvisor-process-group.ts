@@ -1,7 +1,7 @@
 import type { Log } from '../../../../lib/log.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import type { ProcessGroup } from './process-group.ts'
-import type { Container } from '../exec/container.ts'
+import type { Container } from './container.ts'
 
 const SIGKILL = 9
 const MAX_SIGNAL = 64

@@ -1,6 +1,6 @@
 import { withMountName, type PinnedMount } from '../../shared/pin-mounts.ts'
-import { resolveUnderMounts, resolveInRoot, PathInRootError, type MountsOverRoot } from './root-path.ts'
-import { BlockedPathError, createFile, createFolders, type RootTree } from './root-tree.ts'
+import { resolveUnderMounts, resolveInRoot, PathInRootError, type MountsOverRoot } from '../../shared/resolve-in-root.ts'
+import { BlockedPathError, createFile, createFolders, type RootTree } from '../../shared/root-tree.ts'
 
 /** A mount with the path that the runtime mounts it on: behind every symlink, and there. */
 export type ResolvedMount = PinnedMount & { readonly guest: string }

@@ -3,7 +3,7 @@ import type { RunId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import type { Log } from '../../../../lib/log.ts'
 import type { LogStream, SandboxLogs } from '../../../logs/logs.ts'
-import { isAlive, sendSignal, type ProcessIdentity } from '../../shared/processes.ts'
+import { isAlive, sendSignal, type ProcessIdentity } from '../../../processes/process-identity.ts'
 import type { OciRunRecord, OciRunRecords } from './run-records.ts'
 import { openPipeToRead, workloadPipes } from './workload-pipes.ts'
 

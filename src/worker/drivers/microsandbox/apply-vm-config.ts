@@ -1,5 +1,5 @@
 import type { MountBuilder, NetworkBuilder, PatchBuilder, SandboxBuilder } from 'microsandbox'
-import type { VmMount, VmPatch, VmConfig } from './vm-plan.ts'
+import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
 type Mounting = InstanceType<typeof MountBuilder>
 type Patching = InstanceType<typeof PatchBuilder>

@@ -4,7 +4,7 @@ import type { Mount, Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../driver.ts'
 import { withInterpreter } from '../shared/system-files.ts'
 import { makeVmNetwork } from './vm-network.ts'
-import type { VmMount, VmPatch, VmConfig } from './vm-plan.ts'
+import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
 /**
  * What this driver enforces. Absent: `secrets` (their values don't reach a worker), `raw_stat` (the machine's own owners,

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
-import type { Clock } from '../../../lib/clock.ts'
-import { CommandError, type CommandRunner } from '../../../lib/run-command.ts'
-import { parseMountinfo } from '../../processes/mountinfo.ts'
+import type { Clock } from '../lib/clock.ts'
+import { CommandError, type CommandRunner } from '../lib/run-command.ts'
+import { parseMountinfo } from './processes/mountinfo.ts'
 
 const MOUNT_TIMEOUT_MS = 20_000
 /** How often and how far apart a busy mount is tried again: whoever holds it is on its way out. */

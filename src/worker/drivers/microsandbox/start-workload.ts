@@ -5,12 +5,12 @@ import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { StartError } from '../driver.ts'
 import { workloadCommand } from '../shared/environment.ts'
-import { identifyProcess } from '../shared/processes.ts'
+import { identifyProcess } from '../../processes/process-identity.ts'
 import type { VmContext } from './context.ts'
 import { vmEnvironment, vmPaths } from './installation.ts'
 import { writeJsonAtomically } from '../shared/json-file.ts'
 import type { StartedVm } from './vm-records.ts'
-import { WORKLOAD_MARK, type WorkloadRequest } from './workload-order.ts'
+import { WORKLOAD_MARK, type WorkloadRequest } from './workload-request.ts'
 
 /** Starts the workload of a run whose virtual machine accepts commands; null when the spec asks for none. */
 export async function startWorkload(

@@ -8,7 +8,7 @@ import {
   openInRoot,
   resolveInRoot,
   PathInRootError,
-} from '../../../../src/worker/drivers/oci/rootfs/root-path.ts'
+} from '../../../../src/worker/drivers/shared/resolve-in-root.ts'
 
 let base = ''
 let root = ''

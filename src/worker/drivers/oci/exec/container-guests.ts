@@ -1,6 +1,6 @@
 import type { Guest } from '../../../channel/guest.ts'
 import type { Container } from './container.ts'
-import { makeContainerGuest, type ContainerGuestDeps } from './exec.ts'
+import { makeContainerGuest, type ContainerGuestDeps } from './container-guest.ts'
 
 /** The guests of a worker's containers, one for each, so that the pipes it keeps ready serve every channel. */
 export type ContainerGuests = { of(container: Container): Guest }

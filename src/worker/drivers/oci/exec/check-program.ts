@@ -4,7 +4,7 @@ import { constants } from 'node:os'
 import { posix } from 'node:path'
 import { ExecFailure } from '../../../channel/guest.ts'
 import type { SandboxUser } from '../run/users.ts'
-import { openInRoot, resolveInRoot, PathInRootError } from '../rootfs/root-path.ts'
+import { openInRoot, resolveInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
 /** Where a container's files are, and how far its numbers are shifted on the host. */
 export type ContainerRoot = {
