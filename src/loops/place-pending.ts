@@ -2,8 +2,8 @@ import { transitionAll } from '../control/sandboxes/transition-each.ts'
 import { SYSTEM_ACTOR, type Transition, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
 import type { Log } from '../lib/log.ts'
-import * as capacity from '../store/workers/rooms.ts'
-import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-picture.ts'
+import * as capacity from '../store/workers/capacity.ts'
+import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-snapshot.ts'
 import type { Loop } from './loop.ts'
 
 /** How many runs are looked at together. */

@@ -7,7 +7,7 @@ import type { TransitionDeps } from '../../src/control/sandboxes/transition.ts'
 import type { SyncAnswer, SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
 import type { WorkerId } from '../../src/domain/ids.ts'
 import type { PlacementPolicy } from '../../src/domain/workers/placement.ts'
-import { isLaterReport } from '../../src/domain/workers/report-place.ts'
+import { isLaterReport } from '../../src/domain/workers/report-order.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
@@ -55,7 +55,7 @@ export type ReplicaWorld = {
 }
 
 const SEALING_KEY = Buffer.alloc(32, 7)
-const NO_TICKETS = { showTickets: () => [] }
+const NO_TICKETS = { openTickets: () => [] }
 const noStreams = (): Promise<never> => Promise.reject(new Error('no streams in a schedule'))
 
 /** Starts a server process. */

@@ -50,7 +50,7 @@ export function named(name: string): Mount {
 export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}): Promise<VolumeWorld> {
   const control = await makeTestControl(options)
   const { deps, caller } = control
-  const tickets = { showTickets: () => [] }
+  const tickets = { openTickets: () => [] }
   let seq = 0
   return {
     ...control,

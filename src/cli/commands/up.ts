@@ -6,7 +6,7 @@ import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { makeControlPlane } from '../../worker/agent/control-plane.ts'
-import { beginIncarnation } from '../../worker/agent/life.ts'
+import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import type { Call, Command } from './command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore

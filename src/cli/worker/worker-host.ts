@@ -58,7 +58,7 @@ export async function openWorkerHost(
 /** Who a worker is, and how it reaches its control plane. */
 export type AgentIdentity = {
   readonly worker_id: WorkerId
-  /** See `worker/agent/life.ts`. */
+  /** See `worker/agent/incarnation.ts`. */
   readonly life: string
   readonly controlPlane: ControlPlane
   readonly onSynced?: (answer: SyncAnswer) => void

@@ -44,7 +44,7 @@ export function leaseFilePath(config: Config): string {
   return join(config.dataDir, 'lease.json')
 }
 
-/** Where a worker notes its life: see `worker/agent/life.ts`. */
+/** Where a worker notes its life: see `worker/agent/incarnation.ts`. */
 export function incarnationFilePath(config: Config): string {
   return join(config.dataDir, 'life.json')
 }

@@ -8,7 +8,7 @@ import {
 } from '../../domain/orgs/limits.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../domain/sandboxes/lifecycle.ts'
 import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
-import { REQUIREMENT_KINDS } from '../../domain/workers/explain.ts'
+import { REQUIREMENT_KINDS } from '../../domain/workers/explain-placement.ts'
 import { nullableComponent, DateTime, requestObject, int64, stringEnum, nullable, pageOf, Uuid } from '../common.ts'
 import { SandboxSpecReply } from './spec-output.ts'
 

@@ -3,7 +3,7 @@ import type { Notifications } from '../../store/postgres/notifications.ts'
 
 export type NotificationSchedule = {
   readonly clock: Clock
-  readonly wake: Pick<Notifications, 'subscribe'>
+  readonly notifications: Pick<Notifications, 'subscribe'>
   readonly topic: string
   /** What a lost wake-up costs, in milliseconds. */
   readonly everyMs: number
@@ -15,9 +15,9 @@ export async function runOnNotification(
   work: () => Promise<void>,
   signal: AbortSignal,
 ): Promise<void> {
-  const { clock, wake, topic, everyMs } = looking
+  const { clock, notifications, topic, everyMs } = looking
   let woken = new AbortController()
-  const unsubscribe = wake.subscribe(topic, () => woken.abort(NOTIFIED))
+  const unsubscribe = notifications.subscribe(topic, () => woken.abort(NOTIFIED))
   try {
     while (!signal.aborted) {
       woken = new AbortController() // before the look: a wake-up that comes during it leads to another

@@ -1,9 +1,9 @@
 import type { SandboxId } from '../../domain/ids.ts'
-import { explainPlacement, type PlacementExplanation } from '../../domain/workers/explain.ts'
+import { explainPlacement, type PlacementExplanation } from '../../domain/workers/explain-placement.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/orgs/limits.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Database } from '../../store/postgres/database.ts'
-import * as capacity from '../../store/workers/rooms.ts'
+import * as capacity from '../../store/workers/capacity.ts'
 import { makeFleetReader, placementRequestOf, type NamedPlacementWorker } from '../workers/read-fleet.ts'
 
 /** What is told of a sandbox that waits for a worker with room. */

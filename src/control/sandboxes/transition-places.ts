@@ -1,6 +1,6 @@
 /** Where a run may go is settled in the transaction that moves its sandbox: the worker's room, and its volumes. */
 import type { Queryable } from '../../store/postgres/database.ts'
-import * as capacity from '../../store/workers/rooms.ts'
+import * as capacity from '../../store/workers/capacity.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import { staleAnswer, type TransitionStep } from './transition-writes.ts'
 import type { TransitionAnswer } from './transition.ts'

@@ -26,14 +26,14 @@ export type StreamTicketsDeps = Pick<ControlDeps, 'db' | 'clock' | 'notification
   readonly ownTickets: (worker: string) => readonly StreamTicket[]
 }
 
-/** What a process shows workers of its own tickets and of those of the others; `showTickets` is for the answers to syncs. */
+/** What a process shows workers of its own tickets and of those of the others; `openTickets` is for the answers to syncs. */
 export interface StreamTickets {
   /** Has a worker learn of a ticket for which this process waits. */
   announce(worker: string, ticket: StreamTicket): void
   /** Takes it back: it was used, or nobody waits any more. */
   withdraw(ticket: string): void
   /** All tickets of a worker, each with where it is to be dialled; of processes that live only. */
-  showTickets(worker: string): readonly StreamTicket[]
+  openTickets(worker: string): readonly StreamTicket[]
   /** Reads what the others leave, until the signal. Never rejects. */
   run(signal: AbortSignal): Promise<void>
 }
@@ -87,7 +87,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
           log.warn({ error }, 'a ticket for a stream could not be taken back; it expires')
         })
     },
-    showTickets(worker) {
+    openTickets(worker) {
       const { ownUrl } = replicas
       const own = deps.ownTickets(worker).map((ticket) => (ownUrl === null ? ticket : { ...ticket, url: ownUrl }))
       const others = ofOthers.get(worker) ?? []
@@ -101,7 +101,7 @@ export function makeStreamTickets(deps: StreamTicketsDeps): StreamTickets {
           log.warn({ error }, 'tickets of other replicas could not be read; it is tried again')
         }
       }
-      await runOnNotification({ clock, wake, topic: TICKETS_TOPIC, everyMs: READ_EVERY_MS }, lookAgain, signal)
+      await runOnNotification({ clock, notifications, topic: TICKETS_TOPIC, everyMs: READ_EVERY_MS }, lookAgain, signal)
     },
   }
 }

@@ -1,7 +1,7 @@
 import { canonicalReference, parseImageReference } from '../../domain/spec/image-reference.ts'
 import type { PlacementRequest, PlacementWorker, WorkerProfile } from '../../domain/workers/placement.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
-import * as capacity from '../../store/workers/rooms.ts'
+import * as capacity from '../../store/workers/capacity.ts'
 
 /** A worker that may get runs, as placement takes it. */
 export type NamedPlacementWorker = PlacementWorker & { readonly name: string }

@@ -102,7 +102,11 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
           log.warn({ error }, 'this replica could not say that it lives; it is tried again')
         }
       }
-      await runOnNotification({ clock, wake, topic: REPLICA_JOINED_TOPIC, everyMs: RENEW_EVERY_MS }, renewAgain, signal)
+      await runOnNotification(
+        { clock, notifications, topic: REPLICA_JOINED_TOPIC, everyMs: RENEW_EVERY_MS },
+        renewAgain,
+        signal,
+      )
       const last = own
       if (last === null) return
       try {

@@ -1,7 +1,7 @@
 import type { SyncRequest } from '../../contract/workers/worker-protocol.ts'
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
-import { isLaterReport } from '../../domain/workers/report-place.ts'
+import { isLaterReport } from '../../domain/workers/report-order.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Database } from '../../store/postgres/database.ts'

@@ -34,7 +34,7 @@ type SyncDeps = Pick<
 
 /** The tickets of streams that wait for a worker to dial in; `relay/` keeps them. */
 export type Tickets = {
-  showTickets(workerId: string): readonly StreamTicket[]
+  openTickets(workerId: string): readonly StreamTicket[]
 }
 
 /**
@@ -150,7 +150,7 @@ export async function makeAnswer(
     }),
     deps.db.asSystem((q) => answerVolumes(q, worker, report)),
   ])
-  const streams = tickets.showTickets(worker)
+  const streams = tickets.openTickets(worker)
   const wanted_version = desiredVersionOf(open)
   if (wanted_version === report.known_version) return { wanted_version, wanted: null, discard, streams, ...volumes }
   const [orders, mounted] = await deps.db.asSystem(async (q) => {
@@ -174,7 +174,7 @@ export function emptyAnswer(tickets: Tickets, worker: WorkerId, report: KnownByW
     wanted_version: known_version ?? '',
     wanted: null,
     discard: [],
-    streams: tickets.showTickets(worker),
+    streams: tickets.openTickets(worker),
     volumes_version: known_volumes_version ?? '',
     volumes: null,
     discard_volumes: [],

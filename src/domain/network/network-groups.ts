@@ -13,7 +13,7 @@ export const ALL_ADDRESSES: readonly Cidr[] = [cidr('0.0.0.0/0'), cidr('::/0')]
 
 /** Where clouds answer a machine's questions about itself, credentials included: AWS, GCP, Azure and others; Alibaba. */
 export const METADATA_ADDRESSES = ['169.254.169.254', 'fd00:ec2::254', '100.100.100.200'] as const
-export const METADATA_BLOCKS: readonly Cidr[] = METADATA_ADDRESSES.map(cidr)
+export const METADATA_CIDRS: readonly Cidr[] = METADATA_ADDRESSES.map(cidr)
 
 const LOOPBACK = ['127.0.0.0/8', '::1'].map(cidr)
 const PRIVATE = ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', '100.64.0.0/10', 'fc00::/7'].map(cidr)
@@ -33,18 +33,18 @@ const RESERVED_6 = ['2001::/23', '2001:db8::/32', '2002::/16', '3fff::/20'].map(
 
 /** Every special address: what `public` is not. */
 // prettier-ignore
-export const SPECIAL_BLOCKS: readonly Cidr[] = [
-  ...LOOPBACK, ...PRIVATE, ...LINK_LOCAL, ...METADATA_BLOCKS, ...MULTICAST, ...RESERVED_4, ...RESERVED_6,
+export const SPECIAL_CIDRS: readonly Cidr[] = [
+  ...LOOPBACK, ...PRIVATE, ...LINK_LOCAL, ...METADATA_CIDRS, ...MULTICAST, ...RESERVED_4, ...RESERVED_6,
 ]
 
 /** The addresses of a group, for a sandbox whose gateway is `gateway`. */
 export function groupAddresses(group: DestinationGroup, gateway: Cidr): AddressSet {
   if (group === 'host') return { within: [gateway], except: [] }
-  if (group === 'metadata') return { within: METADATA_BLOCKS, except: [gateway] }
-  return { within: GROUP_BLOCKS[group], except: [...(group === 'public' ? SPECIAL_BLOCKS : METADATA_BLOCKS), gateway] }
+  if (group === 'metadata') return { within: METADATA_CIDRS, except: [gateway] }
+  return { within: GROUP_CIDRS[group], except: [...(group === 'public' ? SPECIAL_CIDRS : METADATA_CIDRS), gateway] }
 }
 
-const GROUP_BLOCKS: Readonly<Record<Exclude<DestinationGroup, 'host' | 'metadata'>, readonly Cidr[]>> = {
+const GROUP_CIDRS: Readonly<Record<Exclude<DestinationGroup, 'host' | 'metadata'>, readonly Cidr[]>> = {
   public: [cidr('0.0.0.0/0'), GLOBAL_6],
   loopback: LOOPBACK,
   private: PRIVATE,

@@ -6,7 +6,7 @@
  *   default of `allow` and wider blocks do not reach them; as denials these do cover them.
  */
 import { contains, parseCidr, dropContained, type Cidr } from './cidr.ts'
-import { ALL_ADDRESSES, groupAddresses, METADATA_BLOCKS, type AddressSet } from './network-groups.ts'
+import { ALL_ADDRESSES, groupAddresses, METADATA_CIDRS, type AddressSet } from './network-groups.ts'
 import type { Ability } from '../spec/abilities.ts'
 import type { Action, Destination, NetworkPolicy, NetworkSpec, Protocol, Rule } from '../spec/spec.ts'
 
@@ -105,20 +105,20 @@ function compileRule(rule: Rule, gateway: Cidr): PacketRule {
 }
 
 function peerOf({ destination, action }: Rule, gateway: Cidr): AddressSet {
-  if (destination === 'any') return { within: ALL_ADDRESSES, except: action === 'allow' ? METADATA_BLOCKS : [] }
+  if (destination === 'any') return { within: ALL_ADDRESSES, except: action === 'allow' ? METADATA_CIDRS : [] }
   if ('group' in destination) return groupAddresses(destination.group, gateway)
   if (!('cidr' in destination)) throw new Error('a rule that names a domain reached a packet filter')
   const block = parseCidr(destination.cidr)
   if (block === null) throw new Error(`a rule with a bad address block was admitted: ${destination.cidr}`)
-  const isByAddress = METADATA_BLOCKS.some((address) => contains(address, block))
-  return { within: [block], except: action === 'allow' && !isByAddress ? METADATA_BLOCKS : [] }
+  const isByAddress = METADATA_CIDRS.some((address) => contains(address, block))
+  return { within: [block], except: action === 'allow' && !isByAddress ? METADATA_CIDRS : [] }
 }
 
 function defaultRules(action: Action): readonly PacketRule[] {
   const deny = ruleForAllProtocols('deny', { within: ALL_ADDRESSES, except: [] })
   return action === 'deny'
     ? [deny]
-    : [ruleForAllProtocols('allow', { within: ALL_ADDRESSES, except: METADATA_BLOCKS }), deny]
+    : [ruleForAllProtocols('allow', { within: ALL_ADDRESSES, except: METADATA_CIDRS }), deny]
 }
 
 function ruleForAllProtocols(action: Action, peer: AddressSet): PacketRule {

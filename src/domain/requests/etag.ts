@@ -36,6 +36,6 @@ export function requireMatch(demand: IfMatch | null, tag: string): void {
 }
 
 /** Whether what a client has is what it would get: weak tags count here (RFC 9110, 13.1.2). */
-export function isNotModified(has: IfMatch, tag: string): boolean {
+export function matchesIfNoneMatch(has: IfMatch, tag: string): boolean {
   return has === '*' || has.some((one) => one.replace(/^W\//, '') === tag)
 }

@@ -26,7 +26,7 @@ export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): 
       refuse({ code: 'invalid_request', field: `${at}.guest`, seen: `${guest} a second time`, accepted })
     }
     taken.add(guest ?? '/')
-    return normalizeMount(input, guest ?? '/', { path, refuse })
+    return normalizeMount(input, guest ?? '/', { path: at, refuse })
   })
 }
 

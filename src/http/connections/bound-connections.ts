@@ -59,9 +59,9 @@ export function limitConnections(app: FastifyInstance, limits: ConnectionLimits,
 }
 
 function checkProgress(socket: Socket, before: SendProgress): SendProgress {
-  const bytes = socket.bytesWritten - socket.writableLength
+  const sentBytes = socket.bytesWritten - socket.writableLength
   return {
     sentBytes,
-    stalledChecks: socket.writableLength > 0 && bytes === before.sentBytes ? before.stalledChecks + 1 : 0,
+    stalledChecks: socket.writableLength > 0 && sentBytes === before.sentBytes ? before.stalledChecks + 1 : 0,
   }
 }

@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Operation } from '../../contract/operation.ts'
-import { isNotModified, parseEtags, requireMatch, ETAGS_MAX, type IfMatch } from '../../domain/requests/etag.ts'
+import { ETAGS_MAX, matchesIfNoneMatch, parseEtags, requireMatch, type IfMatch } from '../../domain/requests/etag.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 
 /** Conditional requests: RFC 9110, 13. What a request asks for is looked at or refused, never passed over. */
@@ -24,7 +24,7 @@ export function isNotModified(operation: Operation, headers: IncomingHttpHeaders
   if (operation.method !== 'GET') return false
   const { 'if-match': demand, 'if-none-match': has } = headers
   if (demand !== undefined) requireMatch(parseTagHeader('if-match', demand), tag)
-  return has !== undefined && isNotModified(parseTagHeader('if-none-match', has), tag)
+  return has !== undefined && matchesIfNoneMatch(parseTagHeader('if-none-match', has), tag)
 }
 
 function isTagged({ method, reply }: Operation): boolean {

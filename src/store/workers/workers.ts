@@ -1,6 +1,6 @@
 import type { Capacity, DriverReport, StorageReport } from '../../domain/sandboxes/run.ts'
 import type { WorkerId } from '../../domain/ids.ts'
-import type { ReportPosition } from '../../domain/workers/report-place.ts'
+import type { ReportPosition } from '../../domain/workers/report-order.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** A worker with what it offers and what its open runs take. */
@@ -65,7 +65,7 @@ export type Renewal = {
 }
 
 /**
- * Whether a report is to be taken in: it is later than the last one that was, as `domain/workers/report-place.ts` says. Once the
+ * Whether a report is to be taken in: it is later than the last one that was, as `domain/workers/report-order.ts` says. Once the
  * lease is over that does not count any more: a worker whose folder was lost, on a machine whose clock is behind, is heard.
  */
 export const IS_LATER = ({ life, seq, now }: Readonly<Record<'life' | 'seq' | 'now', string>>): string =>

@@ -26,7 +26,7 @@ import type { SandboxLogs } from '../logs/logs.ts'
 import { keepStandingBy } from './stand-by.ts'
 import { makeSteps } from './steps.ts'
 import { beginStream, type StreamDeps, type StreamRequest } from './streams.ts'
-import { makeVolumeReconciler } from './volume-duty.ts'
+import { makeVolumeReconciler } from './volume-reconciler.ts'
 import type { VolumeKey, VolumeStorage } from '../volumes/storage.ts'
 
 export type AgentDeps = {

@@ -126,7 +126,7 @@ function leave(process: Process, name: string): StreamTicket {
 }
 
 function shown(process: Process): readonly (readonly [string, string | undefined])[] {
-  return process.tickets.showTickets(worker).map(({ ticket, url }) => [ticket, url])
+  return process.tickets.openTickets(worker).map(({ ticket, url }) => [ticket, url])
 }
 
 const [A, B, C] = ['http://10.0.0.1:8080', 'http://10.0.0.2:8080', 'http://10.0.0.3:8080'] as const
@@ -173,7 +173,7 @@ test('a ticket is shown by every process, with the URL of the one that waits, un
   await live(RENEW_EVERY_MS, a, b)
   const { run_id } = { run_id: null, ...leave(a, 't1') }
   await waitUntil(() => shown(b).length === 1)
-  assert.deepEqual(b.tickets.showTickets(worker), [{ ticket: 't1', url: A, kind: 'agent', run_id }])
+  assert.deepEqual(b.tickets.openTickets(worker), [{ ticket: 't1', url: A, kind: 'agent', run_id }])
   assert.deepEqual(shown(a), [['t1', A]])
   a.own.pop()
   a.tickets.withdraw('t1')

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
 import { cidr, contains, parseCidr, type Cidr } from '../../../src/domain/network/cidr.ts'
-import { METADATA_BLOCKS, SPECIAL_BLOCKS } from '../../../src/domain/network/network-groups.ts'
+import { METADATA_CIDRS, SPECIAL_CIDRS } from '../../../src/domain/network/network-groups.ts'
 import {
   compilePolicy,
   decidePacket,
@@ -84,7 +84,7 @@ test('no policy reaches a metadata address without naming it', () => {
   fc.assert(
     fc.property(policy, packet, (given, seen) => {
       fc.pre(
-        METADATA_BLOCKS.some((address) => contains(address, seen.peer)) &&
+        METADATA_CIDRS.some((address) => contains(address, seen.peer)) &&
           !given.rules.some(({ destination: d }) => names(d)),
       )
       assert.equal(decidePacket(compilePolicy(given, place).egress, seen), 'deny')
@@ -103,7 +103,7 @@ test('every address is in one group at most, and in none besides public when it 
   for (const address of ADDRESSES) {
     const groups = DESTINATION_GROUPS.filter((group) => isIn(address, group))
     assert.ok(groups.length <= 1, `${address} is in ${groups.join(' and ')}`)
-    const isSpecial = SPECIAL_BLOCKS.some((block) => contains(block, cidr(address)))
+    const isSpecial = SPECIAL_CIDRS.some((block) => contains(block, cidr(address)))
     assert.equal(groups[0] === 'public', !isSpecial, `${address} is ${groups.join()}`)
   }
 })
@@ -114,7 +114,7 @@ test('without a policy, public addresses and DNS are open and all else is closed
   for (const address of ADDRESSES) {
     const peer = cidr(address)
     const isHardDenied = place.hardDeny.some((block) => contains(block, peer)) && address !== GATEWAY
-    const isOpen = !SPECIAL_BLOCKS.some((block) => contains(block, peer)) && !isHardDenied
+    const isOpen = !SPECIAL_CIDRS.some((block) => contains(block, peer)) && !isHardDenied
     assert.equal(decidePacket(egress, { peer, protocol: 'tcp', port: 443 }), isOpen ? 'allow' : 'deny', address)
     assert.equal(decidePacket(ingress, { peer, protocol: 'tcp', port: 443 }), 'deny')
   }
@@ -179,7 +179,7 @@ function groupOf(peer: Cidr, isGateway: boolean): string | null {
 }
 
 function isMetadata(peer: Cidr): boolean {
-  return METADATA_BLOCKS.some((address) => contains(address, peer))
+  return METADATA_CIDRS.some((address) => contains(address, peer))
 }
 
 function names(wanted: Rule['destination']): boolean {

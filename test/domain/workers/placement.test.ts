@@ -10,8 +10,8 @@ import {
   type PlacementRequest,
   type PlacementWorker,
 } from '../../../src/domain/workers/placement.ts'
-import { makeCapacityIndex } from '../../../src/domain/workers/pool.ts'
-import { memoryLevel } from '../../../src/domain/workers/shelf.ts'
+import { makeCapacityIndex } from '../../../src/domain/workers/capacity-index.ts'
+import { memoryLevel } from '../../../src/domain/workers/capacity-buckets.ts'
 
 type Request = PlacementRequest & { readonly id: number }
 

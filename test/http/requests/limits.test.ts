@@ -232,7 +232,7 @@ test('who guesses the credentials or join tokens of workers is refused after a w
   t.after(() => control.close())
   const { deps } = control
   const plugins = (rates: AuthenticationRateLimiter): readonly FastifyPluginAsync[] => [
-    makeSyncRoute({ control: deps, rates, tickets: { showTickets: () => [] }, replicas: { urls: [] } }),
+    makeSyncRoute({ control: deps, rates, tickets: { openTickets: () => [] }, replicas: { urls: [] } }),
     makeJoinRoute(deps, rates),
   ]
   const rates = { ...NO_RATES, strangers: { perSec: 1, burst: 3 } }

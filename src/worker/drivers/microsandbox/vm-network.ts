@@ -1,5 +1,5 @@
 import { contains, parseCidr } from '../../../domain/network/cidr.ts'
-import { METADATA_BLOCKS, METADATA_ADDRESSES } from '../../../domain/network/network-groups.ts'
+import { METADATA_CIDRS, METADATA_ADDRESSES } from '../../../domain/network/network-groups.ts'
 import { DEFAULT_POLICY } from '../../../domain/network/network-policy.ts'
 import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec/spec.ts'
 
@@ -65,13 +65,13 @@ function namesMetadata(destination: Destination): boolean {
   if (destination === 'any') return false
   if ('group' in destination) return destination.group === 'metadata'
   const block = 'cidr' in destination ? parseCidr(destination.cidr) : null
-  return block !== null && METADATA_BLOCKS.some((address) => contains(address, block))
+  return block !== null && METADATA_CIDRS.some((address) => contains(address, block))
 }
 
 function coversMetadata(destination: Destination): boolean {
   if (destination === 'any') return true
   const block = 'cidr' in destination ? parseCidr(destination.cidr) : null
-  return block !== null && METADATA_BLOCKS.some((address) => contains(block, address))
+  return block !== null && METADATA_CIDRS.some((address) => contains(block, address))
 }
 
 function blockOf(address: string): string {

@@ -3,8 +3,8 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { asId, type WorkerId } from '../../../src/domain/ids.ts'
 import type { PlacementRequest, PlacementWorker } from '../../../src/domain/workers/placement.ts'
-import { explainPlacement } from '../../../src/domain/workers/explain.ts'
-import { makeCapacityIndex } from '../../../src/domain/workers/pool.ts'
+import { explainPlacement } from '../../../src/domain/workers/explain-placement.ts'
+import { makeCapacityIndex } from '../../../src/domain/workers/capacity-index.ts'
 
 const [here, there] = [asId<WorkerId>('here'), asId<WorkerId>('there')]
 const WORKER: PlacementWorker = {

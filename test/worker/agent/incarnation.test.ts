@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { after, test } from 'node:test'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { isUuid } from '../../../src/lib/uuid.ts'
-import { beginIncarnation } from '../../../src/worker/agent/life.ts'
+import { beginIncarnation } from '../../../src/worker/agent/incarnation.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'sandyard-life-'))

@@ -1,10 +1,10 @@
 import { makeFleetReader, placementRequestOf } from '../control/workers/read-fleet.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import type { PlacementPolicy, PlacementRequest } from '../domain/workers/placement.ts'
-import { makeCapacityIndex, type CapacityIndex } from '../domain/workers/pool.ts'
+import { makeCapacityIndex, type CapacityIndex } from '../domain/workers/capacity-index.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Database } from '../store/postgres/database.ts'
-import type { PendingRun } from '../store/workers/rooms.ts'
+import type { PendingRun } from '../store/workers/capacity.ts'
 
 /**
  * The free room of the fleet as a loop knows it: read from the tables, and from then on less what the loop itself gave

@@ -3,7 +3,7 @@ import { after, before, test } from 'node:test'
 import type { ObservedRun, SyncRequest } from '../../../src/contract/workers/worker-protocol.ts'
 import { holdSync } from '../../../src/control/workers/hold-sync.ts'
 import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
-import { isLaterReport } from '../../../src/domain/workers/report-place.ts'
+import { isLaterReport } from '../../../src/domain/workers/report-order.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeUuids } from '../../../src/lib/uuid.ts'
@@ -21,7 +21,7 @@ after(() => world.close())
 
 const uuids = makeUuids(systemClock, systemRandom)
 const nextLife = (): string => uuids.next()
-const NO_TICKETS = { showTickets: () => [] }
+const NO_TICKETS = { openTickets: () => [] }
 
 type Sent = { readonly life: string; readonly seq: number; readonly seen?: readonly ObservedRun[] }
 const asPlain = (): Partial<SyncRequest> => ({})

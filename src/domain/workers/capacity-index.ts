@@ -13,7 +13,7 @@ import {
   type FreeCapacity,
   type CapacityBuckets,
   type RequestedCapacity,
-} from './shelf.ts'
+} from './capacity-buckets.ts'
 
 /** The free room of a fleet. */
 export type CapacityIndex = {
