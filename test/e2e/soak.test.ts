@@ -10,7 +10,7 @@ import {
   rewriteFiles,
   rotateKeys,
 } from '../support/soak/workloads.ts'
-import { openCluster, type Cluster } from '../support/soak/cluster.ts'
+import { openSoakCluster, type SoakCluster } from '../support/soak/cluster.ts'
 import { watchMemory, type MemoryWatch } from '../support/soak/memory.ts'
 import { COUNTER_NAMES, makeTally, type SoakTally } from '../support/soak/tally.ts'
 
@@ -28,7 +28,7 @@ const GROWTH_MIB = 24
 
 describe(`a soak of ${String(SECONDS)} s with everything at once`, () => {
   test('nothing acknowledged is lost, every answer is one that the contract allows, and memory stays flat', async (t) => {
-    await using cluster = await openCluster()
+    await using cluster = await openSoakCluster()
     if (!cluster.areReal) t.diagnostic(`the sandboxes are simulated: ${cluster.why}`)
     const tally = makeTally()
     const over = new AbortController()
@@ -73,7 +73,7 @@ async function sampleAll(watches: readonly MemoryWatch[], signal: AbortSignal): 
 }
 
 /** One fault after another, each over before the next: what dies is up again. */
-async function injectFaults(cluster: Cluster, injected: Map<string, number>, signal: AbortSignal): Promise<void> {
+async function injectFaults(cluster: SoakCluster, injected: Map<string, number>, signal: AbortSignal): Promise<void> {
   for (let n = 0; !signal.aborted; n++) {
     await interruptibleSleep(systemClock, Math.min(10_000, SECONDS * 100), signal)
     const fault = cluster.faults[n % cluster.faults.length]

@@ -119,7 +119,7 @@ function copyOf<T extends SyncRequest | SyncAnswer>(message: T): T {
 export const NO_VOLUMES = {
   report: { is_shared: false, enforces_caps: false, how: 'a worker of a schedule' },
   open: () => Promise.reject(new Error('no volumes in a schedule')),
-  limit: () => Promise.resolve(),
+  applyCaps: () => Promise.resolve(),
   remove: () => Promise.resolve(),
   measure: () => Promise.resolve([]),
   close: () => Promise.resolve(),

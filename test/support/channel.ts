@@ -28,7 +28,7 @@ export async function socketPair(): Promise<readonly [WebSocket, WebSocket]> {
 }
 
 /** A channel that a worker serves by a stream. `end` aborts it from outside, `worker` is the worker's restart. */
-export async function channelOver(
+export async function openChannelOver(
   stream: Duplex,
   signals: { readonly end?: AbortSignal; readonly worker?: AbortSignal } = {},
 ): Promise<OpenChannel> {

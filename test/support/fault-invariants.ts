@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { systemClock } from '../../src/lib/clock.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { call, listAll, type SandboxBody } from './api.ts'
-import { createNamed, startLoad, stateOf, type FaultLoad, type ExpectedState } from './fault-load.ts'
+import { createNamed, startLoad, observedState, type FaultLoad, type ExpectedState } from './fault-load.ts'
 import { TIMEOUT_FACTOR } from './timeout-factor.ts'
 import { onServer } from './postgres.ts'
 import { noteFault } from './reliability.ts'
@@ -110,8 +110,8 @@ export async function assertConsistentAfterFault(
   let asAcknowledged = 0
   for (const { name, possible } of load.expected) {
     const found = byName.get(name)
-    const told = `${name} is ${stateOf(found)} (${String(found?.last_failure_message)}); its client expects ${[...possible].join(' or ')}`
-    assert.ok(isOneOf(stateOf(found), possible), told)
+    const told = `${name} is ${observedState(found)} (${String(found?.last_failure_message)}); its client expects ${[...possible].join(' or ')}`
+    assert.ok(isOneOf(observedState(found), possible), told)
     asAcknowledged += 1
   }
   assert.deepEqual(await doubledEvents(adminUrl), [], 'a change was written twice')

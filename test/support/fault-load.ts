@@ -175,6 +175,6 @@ export function isOnly(possible: ReadonlySet<ExpectedState>, state: ExpectedStat
 }
 
 /** What a settled sandbox is, in a client's words. */
-export function stateOf(found: SandboxBody | undefined): string {
+export function observedState(found: SandboxBody | undefined): string {
   return found?.status ?? 'absent'
 }

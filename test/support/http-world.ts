@@ -16,7 +16,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
-import { channelOver } from './channel.ts'
+import { openChannelOver } from './channel.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
 export const KEY = 'msb_test_world'
@@ -121,7 +121,7 @@ function oneSandbox(): Partial<UseCases> {
     listEvents: () => Promise.resolve({ items: [event], nextCursor: null }),
     getEvent: () => Promise.resolve(event),
     readLogs: () => Promise.resolve(Readable.from([{ entries: [], isLast: true }])),
-    openChannel: () => channelOver(new PassThrough()),
+    openChannel: () => openChannelOver(new PassThrough()),
   }
 }
 

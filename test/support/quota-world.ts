@@ -15,7 +15,7 @@ import { PLAIN_SPEC } from './spec.ts'
 const never = new AbortController().signal
 
 /** What a sandbox of a test differs in from a plain one. */
-export type Wish = {
+export type SandboxOptions = {
   readonly start?: boolean
   readonly name?: string
   readonly ephemeral?: boolean
@@ -26,7 +26,7 @@ export type Wish = {
 }
 
 /** Creates a sandbox; it starts unless the wish says no. */
-export function create(deps: ControlDeps, caller: Caller, wish: Wish = {}): Promise<Sandbox> {
+export function createTestSandbox(deps: ControlDeps, caller: Caller, wish: SandboxOptions = {}): Promise<Sandbox> {
   const { resources, lifecycle } = PLAIN_SPEC
   const { start = true, name = null, ephemeral = false, max_duration_secs = null } = wish
   const { vcpus = resources.vcpus, memory_mib = resources.memory_mib, disk_size_mib = null } = wish
@@ -42,18 +42,20 @@ export function create(deps: ControlDeps, caller: Caller, wish: Wish = {}): Prom
 /** An organization of its own with limits of its own. */
 export async function addLimitedOrg(deps: ControlDeps, slug: string, limits: SetLimits): Promise<Caller> {
   const caller = await addOrg(deps, slug)
-  await limit(deps, caller, limits)
+  await setLimits(deps, caller, limits)
   return caller
 }
 
 /** Sets limits of an organization. */
-export async function limit(deps: ControlDeps, { org_id }: Caller, limits: SetLimits): Promise<void> {
+export async function setLimits(deps: ControlDeps, { org_id }: Caller, limits: SetLimits): Promise<void> {
   for (const [name, value] of Object.entries(limits))
     if (isLimitName(name)) await setQuota(deps, { org_id, actor: OPERATOR_ACTOR }, { limit: name, value })
 }
 
 /** The use cases as another process on the same database has them. */
-export async function besideOn(control: TestControl): Promise<{ readonly deps: ControlDeps } & AsyncDisposable> {
+export async function openSecondProcess(
+  control: TestControl,
+): Promise<{ readonly deps: ControlDeps } & AsyncDisposable> {
   const { deps, databaseUrl } = control
   const pools = { tenantPoolSize: 6, systemPoolSize: 6, statementTimeoutMs: 20_000 }
   const db = await openDatabase({ connectionString: databaseUrl, ...pools, log: deps.log })

@@ -65,7 +65,7 @@ export async function makeFolderStorage(): Promise<readonly [VolumeStorage, () =
 }
 
 /** Writes zeros as a user of the sandboxes until `mib` are there or the file system refuses. Answers the bytes that were taken. */
-export async function fill(path: string, mib: number): Promise<number> {
+export async function fillFile(path: string, mib: number): Promise<number> {
   const own = ['--reuid', String(TEST_UID_SHIFT), '--regid', String(TEST_UID_SHIFT), '--clear-groups']
   const script = 'dd if=/dev/zero of="$0" bs=1M count="$1" conv=notrunc,fsync 2>&1; stat -c "size %s" "$0"'
   const { stdout } = await promisify(execFile)('setpriv', [...own, 'sh', '-c', script, path, String(mib)], {

@@ -5,11 +5,11 @@ export type NotificationSchedule = {
   readonly clock: Clock
   readonly notifications: Pick<Notifications, 'subscribe'>
   readonly topic: string
-  /** What a lost wake-up costs, in milliseconds. */
+  /** What a lost notification costs, in milliseconds. */
   readonly everyMs: number
 }
 
-/** Looks at once, at each wake-up of a topic, and after a while without one, until the signal. A look must not reject. */
+/** Looks at once, at each notification of a topic, and after a while without one, until the signal. A look must not reject. */
 export async function runOnNotification(
   looking: NotificationSchedule,
   work: () => Promise<void>,
@@ -20,7 +20,7 @@ export async function runOnNotification(
   const unsubscribe = notifications.subscribe(topic, () => woken.abort(NOTIFIED))
   try {
     while (!signal.aborted) {
-      woken = new AbortController() // before the look: a wake-up that comes during it leads to another
+      woken = new AbortController() // before the look: a notification that comes during it leads to another
       await work()
       await interruptibleSleep(clock, everyMs, AbortSignal.any([woken.signal, signal]))
     }

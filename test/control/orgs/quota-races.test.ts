@@ -9,13 +9,13 @@ import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
-import { addLimitedOrg, besideOn, create, refusalOf } from '../../support/quota-world.ts'
+import { addLimitedOrg, openSecondProcess, createTestSandbox, refusalOf } from '../../support/quota-world.ts'
 
 let control: TestControl
-let beside: Awaited<ReturnType<typeof besideOn>>
+let beside: Awaited<ReturnType<typeof openSecondProcess>>
 before(async () => {
   control = await makeTestControl()
-  beside = await besideOn(control)
+  beside = await openSecondProcess(control)
 })
 after(async () => {
   await beside[Symbol.asyncDispose]()
@@ -84,7 +84,7 @@ const anAct: fc.Arbitrary<Act> = fc.record({
 async function perform(deps: ControlDeps, caller: Caller, act: Act, made: Sandbox[]): Promise<void> {
   if (act.what === 'create') {
     const { start, ephemeral } = act
-    const work = create(deps, caller, {
+    const work = createTestSandbox(deps, caller, {
       start,
       ephemeral,
       ...(act.which < 4 ? { name: `name-${String(act.which)}` } : {}),
@@ -139,7 +139,7 @@ test('a limit is reached: of many creates at once, from two processes, exactly a
     fc.asyncProperty(someLimits, fc.boolean(), async (limits, ephemeral) => {
       const caller = await addLimitedOrg(control.deps, `reach-${String(++orgs)}`, limits)
       const creates = Array.from({ length: 24 }, (_, index) =>
-        refusalOf(create(index % 2 === 0 ? control.deps : beside.deps, caller, { ephemeral })),
+        refusalOf(createTestSandbox(index % 2 === 0 ? control.deps : beside.deps, caller, { ephemeral })),
       )
       const refusals = await Promise.all(creates)
       const running = ephemeral ? limits.max_concurrent_ephemeral_running : limits.max_concurrent_persistent_running
@@ -153,7 +153,9 @@ test('a limit is reached: of many creates at once, from two processes, exactly a
 test('of many starts at once, from two processes, exactly as many succeed as fit', async () => {
   const limits = { max_concurrent_persistent_running: 3 }
   const caller = await addLimitedOrg(control.deps, 'starts', limits)
-  const made = await Promise.all(Array.from({ length: 12 }, () => create(control.deps, caller, { start: false })))
+  const made = await Promise.all(
+    Array.from({ length: 12 }, () => createTestSandbox(control.deps, caller, { start: false })),
+  )
   const starts = made.flatMap(({ id }) =>
     [control.deps, beside.deps].map((deps) =>
       refusalOf(startSandbox(deps, caller, { id }, { waitMs: null, signal: never })),
@@ -165,10 +167,10 @@ test('of many starts at once, from two processes, exactly as many succeed as fit
 
 test('a create whose name is taken takes no room of another one in its batch', async () => {
   const caller = await addLimitedOrg(control.deps, 'names', { max_sandboxes: 2 })
-  await create(control.deps, caller, { name: 'taken', start: false })
+  await createTestSandbox(control.deps, caller, { name: 'taken', start: false })
   const refusals = await Promise.all([
-    refusalOf(create(control.deps, caller, { name: 'taken', start: false })),
-    refusalOf(create(control.deps, caller, { name: 'free', start: false })),
+    refusalOf(createTestSandbox(control.deps, caller, { name: 'taken', start: false })),
+    refusalOf(createTestSandbox(control.deps, caller, { name: 'free', start: false })),
   ])
   assert.deepEqual(
     refusals.map((refusal) => refusal?.code ?? null),

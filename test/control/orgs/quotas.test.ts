@@ -15,7 +15,13 @@ import { enforceDeadlines } from '../../../src/loops/enforce-deadlines.ts'
 import { enforceHardLimits } from '../../../src/loops/enforce-pools.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
-import { addLimitedOrg, create, limit, refusalOf, type Wish } from '../../support/quota-world.ts'
+import {
+  addLimitedOrg,
+  createTestSandbox,
+  setLimits,
+  refusalOf,
+  type SandboxOptions,
+} from '../../support/quota-world.ts'
 import { makeTestClock, type TestClock } from '../../support/test-clock.ts'
 
 const never = new AbortController().signal
@@ -91,7 +97,12 @@ async function eventsOf(caller: Caller, event_type: string): Promise<readonly un
 const change = (name: string, slug: string): string =>
   `whoever runs this installation can change it: sandyard quota set ${name} VALUE --org ${slug}`
 
-type Case = { readonly limits: SetLimits; readonly fits: Wish; readonly exceeds: Wish; readonly details: object }
+type Case = {
+  readonly limits: SetLimits
+  readonly fits: SandboxOptions
+  readonly exceeds: SandboxOptions
+  readonly details: object
+}
 const CASES: Readonly<Record<string, Case>> = {
   max_sandboxes: {
     limits: { max_sandboxes: 1 },
@@ -141,8 +152,8 @@ for (const [name, { limits, fits, exceeds, details }] of Object.entries(CASES))
   test(`${name} lets in what fits and refuses what exceeds it with its value, its use and how to change it`, async () => {
     const slug = name.replaceAll('_', '-')
     const caller = await addLimitedOrg(control.deps, slug, limits)
-    await create(control.deps, caller, fits)
-    const refusal = await refusalOf(create(control.deps, caller, exceeds))
+    await createTestSandbox(control.deps, caller, fits)
+    const refusal = await refusalOf(createTestSandbox(control.deps, caller, exceeds))
     assert.equal(refusal?.code, 'quota_exceeded')
     assert.deepEqual(refusal.details, { limit: name, ...details, how_to_change: change(name, slug) })
     for (const said of [name, String(Object.values(limits)[0]), change(name, slug)])
@@ -151,7 +162,10 @@ for (const [name, { limits, fits, exceeds, details }] of Object.entries(CASES))
 
 test('a refused start says which limit, and a stop makes room for it', async () => {
   const caller = await addLimitedOrg(control.deps, 'one-runs', { max_concurrent_persistent_running: 1 })
-  const [first, second] = [await create(control.deps, caller), await create(control.deps, caller, { start: false })]
+  const [first, second] = [
+    await createTestSandbox(control.deps, caller),
+    await createTestSandbox(control.deps, caller, { start: false }),
+  ]
   const refusal = await refusalOf(start(caller, second.id))
   assert.equal(refusal?.code, 'quota_exceeded')
   assert.equal(refusal.details?.['limit'], 'max_concurrent_persistent_running')
@@ -162,8 +176,8 @@ test('a refused start says which limit, and a stop makes room for it', async () 
 
 test('a sandbox that became too large for a lowered limit does not start again', async () => {
   const caller = await addOrg(control.deps, 'lowered')
-  const { id } = await create(control.deps, caller, { vcpus: 4, start: false })
-  await limit(control.deps, caller, { max_vcpus_per_sandbox: 2 })
+  const { id } = await createTestSandbox(control.deps, caller, { vcpus: 4, start: false })
+  await setLimits(control.deps, caller, { max_vcpus_per_sandbox: 2 })
   const refusal = await refusalOf(start(caller, id))
   assert.equal(refusal?.details?.['limit'], 'max_vcpus_per_sandbox')
 })
@@ -173,15 +187,15 @@ test("an override wins over the plan's limit, null is unlimited, and clearing it
   const caller = await addOrg(deps, 'overridden')
   await setPlan(deps, 'small', { limits: { max_sandboxes: 0, max_vcpus_per_sandbox: 1 } })
   await changeOrgPlan(deps, operatorOf(caller), 'small')
-  assert.equal((await refusalOf(create(deps, caller)))?.details?.['max'], 0)
+  assert.equal((await refusalOf(createTestSandbox(deps, caller)))?.details?.['max'], 0)
   await setQuota(deps, operatorOf(caller), { limit: 'max_sandboxes', value: null })
-  await create(deps, caller)
+  await createTestSandbox(deps, caller)
   const { max_sandboxes, max_vcpus_per_sandbox, total_sandboxes } = await getQuotas(deps, caller)
   assert.deepEqual([max_sandboxes, max_vcpus_per_sandbox, total_sandboxes], [null, 1, 1])
   await clearQuota(deps, operatorOf(caller), 'max_sandboxes')
-  assert.equal((await refusalOf(create(deps, caller)))?.details?.['max'], 0)
+  assert.equal((await refusalOf(createTestSandbox(deps, caller)))?.details?.['max'], 0)
   const plain = await addOrg(deps, 'unlimited-org')
-  await Promise.all(Array.from({ length: 20 }, () => create(deps, plain)))
+  await Promise.all(Array.from({ length: 20 }, () => createTestSandbox(deps, plain)))
 })
 
 test('every change of plan, limits and standing leaves its event, and repeating it leaves none', async () => {
@@ -219,14 +233,14 @@ test('every change of plan, limits and standing leaves its event, and repeating 
 test('suspension refuses starts and stops what runs or waits, and resuming lets it start again', async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'suspended')
-  const [running, waiting] = [await create(deps, caller), await create(deps, caller)]
+  const [running, waiting] = [await createTestSandbox(deps, caller), await createTestSandbox(deps, caller)]
   await run(running.id)
   await suspendOrg(deps, operatorOf(caller), null)
-  const refusal = await refusalOf(create(deps, caller))
+  const refusal = await refusalOf(createTestSandbox(deps, caller))
   assert.equal(refusal?.code, 'org_suspended')
   const how_to_change = 'whoever runs this installation can end that: sandyard org resume suspended'
   assert.deepEqual(refusal.details, { limit: 'is_suspended', max: 0, current: null, requested: 1, how_to_change })
-  await create(deps, caller, { start: false })
+  await createTestSandbox(deps, caller, { start: false })
   await enforceHardLimits(deps).run(never)
   assert.deepEqual([(await runOf(running.id)).status, (await runOf(waiting.id)).status], ['stopping', 'stopped'])
   assert.equal((await runOf(running.id)).stop_cause, 'suspended')
@@ -241,13 +255,13 @@ test('suspension refuses starts and stops what runs or waits, and resuming lets 
 test('a used up pool of an unpriced plan stops what runs, refuses starts until the month ends, and is told once', async () => {
   const { deps } = control
   const caller = await addLimitedOrg(deps, 'pooled', { included_vcpu_hours: 2 })
-  const { id } = await create(deps, caller, { vcpus: 4 })
+  const { id } = await createTestSandbox(deps, caller, { vcpus: 4 })
   await run(id)
   clock.advance(29 * MINUTE_MS)
   const dueMs = await enforceHardLimits(deps).run(never)
   assert.equal((await runOf(id)).status, 'running')
   assert.equal(dueMs, MINUTE_MS, 'the loop knows when the pool will be used up')
-  await create(deps, caller, { start: false })
+  await createTestSandbox(deps, caller, { start: false })
   clock.advance(MINUTE_MS)
   for (let pass = 0; pass < 3; pass++) await enforceHardLimits(deps).run(never)
   const { status, stop_cause } = await runOf(id)
@@ -282,12 +296,12 @@ test('a used up pool of an unpriced plan stops what runs, refuses starts until t
 test('memory hours are a wall of their own, and a pool of nothing lets nothing start', async () => {
   const { deps } = control
   const caller = await addLimitedOrg(deps, 'memory-pooled', { included_memory_gib_hours: 1 })
-  const { id } = await create(deps, caller, { memory_mib: 2048 })
+  const { id } = await createTestSandbox(deps, caller, { memory_mib: 2048 })
   await run(id)
   clock.advance(HOUR_MS / 2)
-  assert.equal((await refusalOf(create(deps, caller)))?.details?.['limit'], 'included_memory_gib_hours')
+  assert.equal((await refusalOf(createTestSandbox(deps, caller)))?.details?.['limit'], 'included_memory_gib_hours')
   const none = await addLimitedOrg(deps, 'nothing-included', { included_vcpu_hours: 0 })
-  assert.equal((await refusalOf(create(deps, none)))?.details?.['limit'], 'included_vcpu_hours')
+  assert.equal((await refusalOf(createTestSandbox(deps, none)))?.details?.['limit'], 'included_vcpu_hours')
 })
 
 test('on a plan with prices a used up pool is no wall', async () => {
@@ -295,18 +309,21 @@ test('on a plan with prices a used up pool is no wall', async () => {
   const caller = await addOrg(deps, 'priced')
   await setPlan(deps, 'priced-plan', { limits: { included_vcpu_hours: 1 }, prices: { vcpu_hour_microcents: 1 } })
   await changeOrgPlan(deps, operatorOf(caller), 'priced-plan')
-  const { id } = await create(deps, caller)
+  const { id } = await createTestSandbox(deps, caller)
   await run(id)
   clock.advance(2 * HOUR_MS)
   await enforceHardLimits(deps).run(never)
   assert.equal((await runOf(id)).status, 'running')
-  await create(deps, caller)
+  await createTestSandbox(deps, caller)
 })
 
 test('a run is ended at the uptime limit, or at its own duration when that comes first, with the cause that it was', async () => {
   const { deps } = control
   const caller = await addLimitedOrg(deps, 'uptime', { max_uptime_minutes_per_sandbox: 10 })
-  const [long, short] = [await create(deps, caller), await create(deps, caller, { max_duration_secs: 300 })]
+  const [long, short] = [
+    await createTestSandbox(deps, caller),
+    await createTestSandbox(deps, caller, { max_duration_secs: 300 }),
+  ]
   await run(long.id)
   await run(short.id)
   clock.advance(5 * MINUTE_MS)
@@ -319,11 +336,11 @@ test('a run is ended at the uptime limit, or at its own duration when that comes
 
 test('a run notes whether it is ephemeral, and its disk: what was asked for, else what the worker gave', async () => {
   const { deps, caller } = control
-  const plain = await create(deps, caller, { ephemeral: true })
+  const plain = await createTestSandbox(deps, caller, { ephemeral: true })
   await run(plain.id, { disk_size_mib: '4096' })
   const { disk_mib, is_ephemeral } = await runOf(plain.id)
   assert.deepEqual({ disk_mib, is_ephemeral }, { disk_mib: 4096, is_ephemeral: true })
-  const sized = await create(deps, caller, { disk_size_mib: 512, start: false })
+  const sized = await createTestSandbox(deps, caller, { disk_size_mib: 512, start: false })
   await start(caller, sized.id)
   await run(sized.id, { disk_size_mib: '512' })
   assert.deepEqual([(await runOf(sized.id)).disk_mib, (await runOf(sized.id)).is_ephemeral], [512, false])
@@ -341,11 +358,11 @@ test('a storage limit that a worker can not hold is refused with its reason', as
       }),
     )
   await say(storage)
-  const refusal = await refusalOf(limit(deps, caller, { max_total_storage_gib: 1 }))
+  const refusal = await refusalOf(setLimits(deps, caller, { max_total_storage_gib: 1 }))
   await say({ ...storage, enforces_caps: true })
   assert.equal(refusal?.code, 'invalid_request')
   assert.match(refusal.message, /w1.*its file system has no quotas/)
-  await limit(deps, caller, { max_total_storage_gib: 1 })
+  await setLimits(deps, caller, { max_total_storage_gib: 1 })
   assert.equal((await getQuotas(deps, caller)).max_total_storage_gib, 1)
   await say(null)
 })

@@ -4,7 +4,7 @@ import { runOnNotification } from '../../../src/control/requests/look-when-woken
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
-test('a notifications-up that comes while the first look is under way leads to another look, and nobody is subscribed in the end', async () => {
+test('a notification that comes while the first look is under way leads to another look, and nobody is subscribed in the end', async () => {
   const clock = makeTestClock()
   const subscribed = new Set<() => void>()
   const notifications = {

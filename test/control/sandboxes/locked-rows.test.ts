@@ -7,7 +7,7 @@ import { SYSTEM_ACTOR, type Transition } from '../../../src/control/sandboxes/tr
 import { isUnavailable } from '../../../src/store/postgres/database.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { onServer } from '../../support/postgres.ts'
-import { create } from '../../support/quota-world.ts'
+import { createTestSandbox } from '../../support/quota-world.ts'
 
 let control: TestControl
 before(async () => {
@@ -17,7 +17,7 @@ after(() => control.close())
 
 async function startsOf(count: number): Promise<readonly Transition[]> {
   const made = await Promise.all(
-    Array.from({ length: count }, () => create(control.deps, control.caller, { start: false })),
+    Array.from({ length: count }, () => createTestSandbox(control.deps, control.caller, { start: false })),
   )
   const cause = { actor: SYSTEM_ACTOR, code: 'requested' } as const
   return made.map(({ id }) => ({ sandbox_id: id, run_id: null, event: 'start_admitted', cause }))

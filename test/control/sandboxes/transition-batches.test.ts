@@ -12,7 +12,7 @@ import {
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import type { TransitionEvent } from '../../../src/domain/sandboxes/lifecycle.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
-import { create } from '../../support/quota-world.ts'
+import { createTestSandbox } from '../../support/quota-world.ts'
 
 let control: TestControl
 before(async () => {
@@ -22,7 +22,7 @@ after(() => control.close())
 
 async function createSome(count: number): Promise<readonly SandboxId[]> {
   const made = await Promise.all(
-    Array.from({ length: count }, () => create(control.deps, control.caller, { start: false })),
+    Array.from({ length: count }, () => createTestSandbox(control.deps, control.caller, { start: false })),
   )
   return made.map(({ id }) => id)
 }

@@ -8,7 +8,7 @@ import {
 } from '../../../src/control/sandboxes/transition.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
-import { create } from '../../support/quota-world.ts'
+import { createTestSandbox } from '../../support/quota-world.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 let control: TestControl
@@ -47,7 +47,7 @@ async function openRuns(id: SandboxId): Promise<number> {
 }
 
 test('a stop that waited for a start ends the run which that start opened', async () => {
-  const { id } = await create(control.deps, control.caller, { start: false })
+  const { id } = await createTestSandbox(control.deps, control.caller, { start: false })
   const common = { sandbox_id: id, run_id: null, cause }
   await overlap({ ...common, event: 'start_admitted' }, { ...common, event: 'stop_requested' })
   assert.equal(await openRuns(id), 0)

@@ -27,7 +27,7 @@ before(async () => {
 })
 after(() => control.close())
 
-/** A server process with a clock and a connection for notifications-ups of its own. */
+/** A server process with a clock and a connection for notifications of its own. */
 type Process = {
   readonly clock: TestClock
   readonly replicas: Replicas

@@ -7,7 +7,7 @@ import { WebSocket } from 'ws'
 import { DEFAULT_SERVER_SETTINGS, type ServerSettings } from '../../../src/http/server/server.ts'
 import type { UseCases } from '../../../src/http/use-cases.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
-import { channelOver } from '../../support/channel.ts'
+import { openChannelOver } from '../../support/channel.ts'
 import { asCaller, KEY, makeHttpWorld, SANDBOX_ID, theSandbox } from '../../support/http-world.ts'
 import { exchangeRaw, firstReply, openConnection } from '../../support/raw-http.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -231,7 +231,7 @@ const FLOODS: readonly (readonly [what: string, frames: Buffer, times: number])[
 ]
 
 test('a WebSocket that is flooded with pieces, or with pings whose answers nobody reads, is closed before it fills memory', async (t) => {
-  const useCases: Partial<UseCases> = { openChannel: () => channelOver(new PassThrough().resume()) }
+  const useCases: Partial<UseCases> = { openChannel: () => openChannelOver(new PassThrough().resume()) }
   const { url, isServing } = await listen(t, {}, useCases)
   for (const [what, bytes, times] of FLOODS) {
     const client = new WebSocket(`${url.replace('http', 'ws')}/v1/sandboxes/${SANDBOX_ID}/agent`, { headers: asCaller })

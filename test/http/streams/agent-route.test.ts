@@ -13,7 +13,7 @@ import { Problem } from '../../../src/domain/problem.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
 import type { UseCases } from '../../../src/http/use-cases.ts'
 import { DEFAULT_SERVER_SETTINGS } from '../../../src/http/server/server.ts'
-import { channelOver } from '../../support/channel.ts'
+import { openChannelOver } from '../../support/channel.ts'
 import { asCaller, makeHttpWorld, SANDBOX_ID, theSandbox, type WorldOptions } from '../../support/http-world.ts'
 
 /** A listening server that ends with the test; gives its port. */
@@ -29,7 +29,7 @@ async function listen(t: TestContext, options: WorldOptions): Promise<number> {
 type Controls = { readonly end: AbortController; readonly worker: AbortController; readonly channel: OpenChannel }
 
 function withChannel(channel: Duplex): WorldOptions {
-  return { useCases: { openChannel: () => channelOver(channel) } }
+  return { useCases: { openChannel: () => openChannelOver(channel) } }
 }
 
 const PATH = `/v1/sandboxes/${SANDBOX_ID}/agent`
@@ -99,7 +99,7 @@ test('a channel that ends from outside tells its client why, is counted by that,
   ]
   for (const [act, why] of cases) {
     const [end, worker, metrics] = [new AbortController(), new AbortController(), new Registry()]
-    const channel = await channelOver(new PassThrough(), { end: end.signal, worker: worker.signal })
+    const channel = await openChannelOver(new PassThrough(), { end: end.signal, worker: worker.signal })
     let closes = 0
     const counted = { ...channel, close: () => void (closes += 1) }
     const port = await listen(t, {

@@ -15,7 +15,7 @@ import { whyNoServer } from '../server.ts'
 import { waitUntil } from '../wait.ts'
 
 /** A cloud of several processes over a PostgreSQL that syncs to disk. */
-export type Cluster = {
+export type SoakCluster = {
   /** Where the server processes are reached. */
   readonly urls: readonly string[]
   readonly key: string
@@ -40,7 +40,7 @@ const SETTLE_LIMIT_MS = 60_000
 const FROZEN_MS = 5_000
 
 /** Starts PostgreSQL, two server processes and two workers. Dispose of it, whatever happens. */
-export async function openCluster(): Promise<Cluster> {
+export async function openSoakCluster(): Promise<SoakCluster> {
   const lacks = whyNoServer()
   const root = mkdtempSync(join(tmpdir(), 'sandyard-soak-'))
   chmodSync(root, 0o711)

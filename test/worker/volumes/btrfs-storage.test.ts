@@ -13,7 +13,7 @@ import { whyNoVolumePool } from '../../../src/worker/volumes/open-storage.ts'
 import { volumePoolFile, volumePoolMountPoint } from '../../../src/worker/volumes/pool.ts'
 import type { VolumeStorage } from '../../../src/worker/volumes/storage.ts'
 import {
-  fill,
+  fillFile,
   makeStorageFixture,
   newVolume,
   TEST_UID_SHIFT,
@@ -60,49 +60,49 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
 
   test('a volume takes its cap and not a byte more while a sandbox writes', async () => {
     const path = await storage.open(newVolume({ capacity_bytes: 32 * MIB }))
-    assertAt(await fill(join(path, 'file'), 64), 32)
+    assertAt(await fillFile(join(path, 'file'), 64), 32)
   })
 
   test('a full volume takes nothing new, can be written over in place, and can be emptied', async () => {
     const path = await storage.open(newVolume({ capacity_bytes: 32 * MIB }))
-    const taken = await fill(join(path, 'file'), 64)
-    assert.ok((await fill(join(path, 'other'), 4).catch(() => 0)) < MIB)
-    assert.equal(await fill(join(path, 'file'), Math.floor(taken / MIB)), taken)
+    const taken = await fillFile(join(path, 'file'), 64)
+    assert.ok((await fillFile(join(path, 'other'), 4).catch(() => 0)) < MIB)
+    assert.equal(await fillFile(join(path, 'file'), Math.floor(taken / MIB)), taken)
     for (const name of readdirSync(path)) rmSync(join(path, name))
-    assertAt(await fill(join(path, 'file'), 64), 32)
+    assertAt(await fillFile(join(path, 'file'), 64), 32)
   })
 
   test('the volumes of an organization take together what it may, whichever is written', async () => {
     const first = newVolume({ org_capacity_bytes: 48 * MIB })
     const second = newVolume({ org_id: first.org_id, org_capacity_bytes: 48 * MIB, capacity_bytes: 40 * MIB })
     const [one, two] = [await storage.open(first), await storage.open(second)]
-    const taken = (await fill(join(one, 'file'), 20)) + (await fill(join(two, 'file'), 64))
+    const taken = (await fillFile(join(one, 'file'), 20)) + (await fillFile(join(two, 'file'), 64))
     assertAt(taken, 48)
     const stranger = await storage.open(newVolume({ capacity_bytes: 8 * MIB }))
-    assertAt(await fill(join(stranger, 'file'), 16), 8)
+    assertAt(await fillFile(join(stranger, 'file'), 16), 8)
   })
 
   test('a cap is raised, lowered and lifted while the volume is in use, and a lower one than what is there stops growth only', async () => {
     const volume = newVolume({ capacity_bytes: 16 * MIB })
     const file = join(await storage.open(volume), 'file')
-    assertAt(await fill(file, 64), 16)
+    assertAt(await fillFile(file, 64), 16)
     await storage.applyCaps({ ...volume, capacity_bytes: 32 * MIB })
-    assertAt(await fill(file, 64), 32)
+    assertAt(await fillFile(file, 64), 32)
     await storage.applyCaps({ ...volume, capacity_bytes: 8 * MIB })
     assertAt(statSync(file).size, 32)
-    assert.ok((await fill(join(file, '..', 'other'), 4).catch(() => 0)) < MIB)
+    assert.ok((await fillFile(join(file, '..', 'other'), 4).catch(() => 0)) < MIB)
     await storage.applyCaps({ ...volume, capacity_bytes: null })
-    assert.equal(await fill(file, 64), 64 * MIB)
+    assert.equal(await fillFile(file, 64), 64 * MIB)
   })
 
   test('a cap is put on an organization and lifted while its volumes are in use', async () => {
     const volume = newVolume()
     const file = join(await storage.open(volume), 'file')
-    assert.equal(await fill(file, 8), 8 * MIB)
+    assert.equal(await fillFile(file, 8), 8 * MIB)
     await storage.applyCaps({ ...volume, org_capacity_bytes: 24 * MIB })
-    assertAt(await fill(file, 64), 24)
+    assertAt(await fillFile(file, 64), 24)
     await storage.applyCaps(volume)
-    assert.equal(await fill(file, 32), 32 * MIB)
+    assert.equal(await fillFile(file, 32), 32 * MIB)
   })
 
   test('caps for a volume that is not here make none', async () => {
@@ -124,20 +124,20 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     const others = [1, 2].map(() => newVolume({ org_id: volume.org_id, org_capacity_bytes: 64 * MIB }))
     const paths = await Promise.all([volume, volume, volume, ...others].map((one) => storage.open(one)))
     assert.equal(new Set(paths).size, 3)
-    assertAt(await fill(join(paths[0] ?? '', 'file'), 16), 8)
+    assertAt(await fillFile(join(paths[0] ?? '', 'file'), 16), 8)
   })
 
   test('a removed volume is gone with all that was in it, its organization has the room again, and its groups go', async () => {
     const caps = { capacity_bytes: 40 * MIB, org_capacity_bytes: 40 * MIB }
     const volume = newVolume(caps)
     const path = await storage.open(volume)
-    assertAt(await fill(join(path, 'file'), 64), 40)
+    assertAt(await fillFile(join(path, 'file'), 64), 40)
     await storage.remove(volume)
     await storage.remove(volume)
     assert.ok(!existsSync(path))
     assert.ok((await storage.measure()).every(({ volume_id }) => volume_id !== volume.volume_id))
     const again = await storage.open(newVolume({ ...caps, org_id: volume.org_id }))
-    await waitUntil(async () => (await fill(join(again, 'file'), 64)) > 39 * MIB)
+    await waitUntil(async () => (await fillFile(join(again, 'file'), 64)) > 39 * MIB)
     const btrfs = makeBtrfs(volumePoolMountPoint(fixture.dir))
     await waitUntil(async () => {
       await storage.measure()
@@ -195,11 +195,11 @@ describe('a pool', { skip: flaw ?? false }, () => {
     const volume = newVolume({ capacity_bytes: 16 * MIB })
     const earlier = await fixture.open()
     const file = join(await earlier.open(volume), 'file')
-    assert.equal(await fill(file, 4), 4 * MIB)
+    assert.equal(await fillFile(file, 4), 4 * MIB)
     const mounts = await mountPointsBelow(mountFolderOf(fixture.dir))
     const later = await fixture.open()
     assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.dir)), mounts)
-    assertAt(await fill(file, 64), 16)
+    assertAt(await fillFile(file, 64), 16)
     assert.equal(join(await later.open(volume), 'file'), file)
   })
 
@@ -207,14 +207,14 @@ describe('a pool', { skip: flaw ?? false }, () => {
     const volume = newVolume({ capacity_bytes: 16 * MIB })
     const earlier = await fixture.open()
     const file = join(await earlier.open(volume), 'file')
-    assert.equal(await fill(file, 4), 4 * MIB)
+    assert.equal(await fillFile(file, 4), 4 * MIB)
     await earlier.close()
     assert.deepEqual(await mountPointsBelow(mountFolderOf(fixture.dir)), [])
     assert.ok(!existsSync(mountFolderOf(fixture.dir)))
     assert.equal((await tryCommand('losetup', ['-j', volumePoolFile(fixture.dir)], COMMAND)).stdout, '')
     await fixture.open()
     assert.equal(statSync(file).size, 4 * MIB)
-    assertAt(await fill(file, 64), 16)
+    assertAt(await fillFile(file, 64), 16)
   })
 
   test('grows to a larger setting while volumes are in use, and stays when the setting is smaller', async () => {
@@ -238,9 +238,9 @@ describe('a pool', { skip: flaw ?? false }, () => {
     await runCommand('btrfs', ['subvolume', 'create', join(root, volume.org_id, volume.volume_id)], COMMAND)
     const path = await storage.open(volume)
     assert.equal(statSync(path).uid, TEST_UID_SHIFT)
-    assertAt(await fill(join(path, 'file'), 16), 8)
+    assertAt(await fillFile(join(path, 'file'), 16), 8)
     const other = await storage.open({ ...newVolume(), org_id: volume.org_id, org_capacity_bytes: 24 * MIB })
-    assertAt((await fill(join(other, 'file'), 64)) + 8 * MIB, 24)
+    assertAt((await fillFile(join(other, 'file'), 64)) + 8 * MIB, 24)
   })
 
   test('is of half of what is free when no size is set, and takes no room before it is used', async () => {

@@ -6,7 +6,7 @@ export type SdkRequest =
   | { readonly kind: 'create'; readonly plan: VmConfig }
   /** Starts one that was made before. */
   | { readonly kind: 'start'; readonly name: string }
-  /** Answers with the configuration that `create` would use, and makes nothing. */
+  /** Answers with the configuration that `createTestSandbox` would use, and makes nothing. */
   | { readonly kind: 'build'; readonly plan: VmConfig }
   /** Answers with the path of a sandbox's agent socket. */
   | { readonly kind: 'socket'; readonly name: string }
