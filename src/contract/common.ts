@@ -1,6 +1,6 @@
 import { Type, type Static, type TSchema } from 'typebox'
 import { eitherCasing, type EitherCasing } from '../domain/casing.ts'
-import { INT32_MAX, INT53_MAX } from '../domain/orgs/limits.ts'
+import { INT32_MAX, INT53_MAX } from '../domain/requests/request-bounds.ts'
 
 /**
  * Building blocks of the schemas. A schema with a `title` is a component of the OpenAPI document, and its title is its

@@ -19,7 +19,7 @@ import { deleteCredential, listCredentials, saveCredential } from '../control/or
 import { renameSandbox } from '../control/sandboxes/rename-sandbox.ts'
 import { startSandbox } from '../control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../control/sandboxes/stop-sandbox.ts'
-import { waitForSandbox } from '../control/sandboxes/wait-for-run.ts'
+import { waitForSandbox } from '../control/sandboxes/wait-for-sandbox.ts'
 import { updateVolume } from '../control/volumes/update-volume.ts'
 import * as volumeFiles from '../control/volumes/volume-files.ts'
 

@@ -1,4 +1,4 @@
-import { transitionAll } from '../control/sandboxes/transition-each.ts'
+import { transitionAll } from '../control/sandboxes/transition-all.ts'
 import { SYSTEM_ACTOR, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../domain/workers/lease.ts'

@@ -2,7 +2,7 @@ import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { Log } from '../lib/log.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import type { Loop } from './loop.ts'
-import { stopRuns, type RunsToStop } from './stop-all.ts'
+import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
 type DeadlineDeps = TransitionDeps & { readonly log: Log }
 

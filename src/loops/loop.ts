@@ -1,6 +1,6 @@
 import { interruptibleSleep, type Clock, NOTIFIED } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
-import type { Leadership } from './lead.ts'
+import type { Leadership } from './leader-election.ts'
 
 /** A piece of work that makes the world agree with the database. It takes no input but the database, so that a missed
  * wake-up costs time and nothing else. */

@@ -1,4 +1,4 @@
-import { transitionAll } from '../control/sandboxes/transition-each.ts'
+import { transitionAll } from '../control/sandboxes/transition-all.ts'
 import { SYSTEM_ACTOR, type Transition, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
 import type { Log } from '../lib/log.ts'

@@ -1,4 +1,4 @@
-import { recordEvent } from '../control/events/tell.ts'
+import { recordEvent } from '../control/events/record-event.ts'
 import { SYSTEM_ACTOR, type TransitionDeps } from '../control/sandboxes/transition.ts'
 import { REAP_VOLUMES_TOPIC } from '../control/volumes/volume-topics.ts'
 import * as volumeReports from '../store/volumes/volume-reports.ts'

@@ -5,7 +5,7 @@ import * as fleet from '../store/workers/fleet.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
-import { stopRuns, type RunsToStop } from './stop-all.ts'
+import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
 type RetireDeps = TransitionDeps & { readonly log: Log }
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { LEADER_LEASE_MS } from '../../src/loops/lead.ts'
+import { LEADER_LEASE_MS } from '../../src/loops/leader-election.ts'
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { randomBelow, systemRandom } from '../../src/lib/random.ts'

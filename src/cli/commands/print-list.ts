@@ -1,5 +1,5 @@
 import type { Page, PageInput } from '../../control/requests/page.ts'
-import { PAGE_MAX } from '../../domain/orgs/limits.ts'
+import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
 
 /** Prints every row of a paged list, page by page: a line of headings, then a line a row, with a tab between columns. */
 export async function printList<Item>(

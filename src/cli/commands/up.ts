@@ -1,4 +1,4 @@
-import { createFirstOrg } from '../../control/orgs/bootstrap.ts'
+import { createFirstOrg } from '../../control/orgs/create-first-org.ts'
 import { registerWorker } from '../../control/workers/worker-join.ts'
 import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { systemClock } from '../../lib/clock.ts'

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { HOSTS_MAX, RULES_MAX, RULE_PORTS_MAX, SECRETS_MAX } from '../../domain/orgs/limits.ts'
+import { HOSTS_MAX, RULES_MAX, RULE_PORTS_MAX, SECRETS_MAX } from '../../domain/requests/request-bounds.ts'
 import { ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS } from '../../domain/spec/spec.ts'
 import type { DestinationInput as Destination } from '../../domain/spec/spec-input.ts'
 import { nullableComponent, requestObject, int32, stringEnumEitherCase, nullable, taggedUnion } from '../common.ts'

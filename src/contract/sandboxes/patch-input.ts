@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { FILE_MODE_MAX } from '../../domain/orgs/limits.ts'
+import { FILE_MODE_MAX } from '../../domain/requests/request-bounds.ts'
 import { requestObject, int32, stringEnumEitherCase, nullable, taggedUnion } from '../common.ts'
 
 const path = Type.String({ description: 'An absolute path in the sandbox.' })

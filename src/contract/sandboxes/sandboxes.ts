@@ -5,7 +5,7 @@ import {
   WAIT_DEFAULT_SECS,
   WAIT_MAX_SECS,
   WAITING_COUNTED_MAX,
-} from '../../domain/orgs/limits.ts'
+} from '../../domain/requests/request-bounds.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../domain/sandboxes/lifecycle.ts'
 import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { REQUIREMENT_KINDS } from '../../domain/workers/explain-placement.ts'

@@ -1,5 +1,5 @@
 import { Type, type Static } from 'typebox'
-import * as limits from '../../domain/orgs/limits.ts'
+import * as limits from '../../domain/requests/request-bounds.ts'
 import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { PULL_POLICIES, RLIMIT_RESOURCES, SANDBOX_LOG_LEVELS, SECURITY_PROFILES } from '../../domain/spec/spec.ts'
 import {

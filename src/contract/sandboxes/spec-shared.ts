@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { PORT_MAX } from '../../domain/orgs/limits.ts'
+import { PORT_MAX } from '../../domain/requests/request-bounds.ts'
 import { requestObject, int32, stringEnum } from '../common.ts'
 
 /** Parts that the specification of a request and that of a reply have in common. Source: service description 2.3. */

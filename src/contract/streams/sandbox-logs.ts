@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { LOG_FOLLOW_DEFAULT_SECS, LOG_FOLLOW_MAX_SECS, LOG_TAIL_MAX } from '../../domain/orgs/limits.ts'
+import { LOG_FOLLOW_DEFAULT_SECS, LOG_FOLLOW_MAX_SECS, LOG_TAIL_MAX } from '../../domain/requests/request-bounds.ts'
 import { DateTime, requestObject, int64, stringEnum } from '../common.ts'
 import { LOG_SOURCES } from './log-protocol.ts'
 

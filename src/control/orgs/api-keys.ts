@@ -10,8 +10,8 @@ import type { Queryable } from '../../store/postgres/database.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
-import type { IdempotentAttempt } from '../requests/once.ts'
-import { recordEvent } from '../events/tell.ts'
+import type { IdempotentAttempt } from '../requests/idempotent-attempt.ts'
+import { recordEvent } from '../events/record-event.ts'
 import { apiKeyTopic } from '../streams/watch-caller.ts'
 
 type InOrg = Pick<OrgActor, 'org_id'>

@@ -10,7 +10,7 @@ import * as members from '../../store/orgs/members.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import type { ControlDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
-import { recordEvent } from '../events/tell.ts'
+import { recordEvent } from '../events/record-event.ts'
 
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 

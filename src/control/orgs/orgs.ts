@@ -13,7 +13,7 @@ import type { ControlDeps } from '../deps.ts'
 import { insertMember } from './members.ts'
 import { planNotFound } from './plans.ts'
 import { requireEnforceable } from './quotas.ts'
-import { recordEvent } from '../events/tell.ts'
+import { recordEvent } from '../events/record-event.ts'
 import { orgStateTopic } from '../streams/watch-caller.ts'
 
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>

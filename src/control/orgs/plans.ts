@@ -6,7 +6,7 @@ import * as plans from '../../store/orgs/plans.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { ControlDeps } from '../deps.ts'
 import { areLimitsEqual, requireEnforceable } from './quotas.ts'
-import { recordEvent } from '../events/tell.ts'
+import { recordEvent } from '../events/record-event.ts'
 
 /** The plans of the installation by name, with how many organizations are on each. */
 export function listPlans(deps: Pick<ControlDeps, 'db'>): Promise<readonly (Plan & { readonly orgs: number })[]> {

@@ -8,7 +8,7 @@ import * as plans from '../../store/orgs/plans.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { ControlDeps } from '../deps.ts'
-import { recordEvent } from '../events/tell.ts'
+import { recordEvent } from '../events/record-event.ts'
 
 /** The limits in force and what is in use, as `QuotaReport` of openapi.json has it. */
 export type QuotaReport = Limits & {

@@ -9,8 +9,8 @@ import * as credentials from '../../store/orgs/credentials.ts'
 import type { ControlDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
 import { credentialSealContext } from './registry-auth.ts'
-import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/once.ts'
-import { recordEvent } from '../events/tell.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotent-attempt.ts'
+import { recordEvent } from '../events/record-event.ts'
 
 type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 

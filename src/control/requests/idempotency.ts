@@ -4,9 +4,9 @@ import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { UnsealError } from '../../lib/seal.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
-import { CLAIM_MS, KEYS_PER_ORG_MAX } from './claims.ts'
+import { CLAIM_MS, KEYS_PER_ORG_MAX } from './idempotency-claims.ts'
 import type { ControlDeps } from '../deps.ts'
-import { idempotencyReplyLost, type IdempotentAttempt } from './once.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from './idempotent-attempt.ts'
 
 /** How long a key's reply is remembered. */
 const REMEMBERED_MS = 24 * 60 * 60 * 1000

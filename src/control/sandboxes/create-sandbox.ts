@@ -12,12 +12,12 @@ import type { NewSandbox } from '../../store/sandboxes/admissions.ts'
 import type { NewEvent } from '../../store/events/events.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import { requireAbilities } from './abilities.ts'
+import { requireAbilities } from './require-abilities.ts'
 import type { ControlDeps } from '../deps.ts'
-import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/once.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotent-attempt.ts'
 import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
 import { requireVolumes } from '../volumes/require-volumes.ts'
-import { acquireWait, waitWhileStarting } from './wait-for-run.ts'
+import { acquireWait, waitWhileStarting } from './wait-for-sandbox.ts'
 
 export type CreateSandboxInput = {
   readonly spec: SandboxSpec

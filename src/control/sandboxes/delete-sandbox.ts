@@ -1,9 +1,9 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { IfMatch } from '../../domain/requests/etag.ts'
-import { deleteInTransaction } from './delete-together.ts'
+import { deleteInTransaction } from './delete-batch.ts'
 import type { ControlDeps } from '../deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { lockIfMatch } from '../requests/require-match.ts'
+import { lockIfMatch } from './if-match.ts'
 
 /**
  * Removes a sandbox: its name and slug are free and no route shows it as soon as this resolves; one that runs is

@@ -1,6 +1,6 @@
 import type { SandboxId } from '../../domain/ids.ts'
 import { explainPlacement, type PlacementExplanation } from '../../domain/workers/explain-placement.ts'
-import { WAITING_COUNTED_MAX } from '../../domain/orgs/limits.ts'
+import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as capacity from '../../store/workers/capacity.ts'

@@ -7,8 +7,8 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { nameTaken } from './create-sandbox.ts'
 import type { ControlDeps } from '../deps.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { lockIfMatch } from '../requests/require-match.ts'
-import { recordEvent } from '../events/tell.ts'
+import { lockIfMatch } from './if-match.ts'
+import { recordEvent } from '../events/record-event.ts'
 
 /**
  * Changes a sandbox's name, slug or both; what is absent stays. Repeating it changes nothing more. Throws

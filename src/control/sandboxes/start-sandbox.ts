@@ -6,11 +6,11 @@ import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import type { ControlDeps } from '../deps.ts'
-import type { IdempotentAttempt } from '../requests/once.ts'
+import type { IdempotentAttempt } from '../requests/idempotent-attempt.ts'
 import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { withIfMatch } from '../requests/require-match.ts'
+import { withIfMatch } from './if-match.ts'
 import { transition } from './transition.ts'
-import { acquireWait, waitWhileStarting } from './wait-for-run.ts'
+import { acquireWait, waitWhileStarting } from './wait-for-sandbox.ts'
 
 export type StartOptions = {
   /** null answers at once. */

@@ -7,7 +7,7 @@ import {
   type TransitionEvent,
 } from '../../domain/sandboxes/lifecycle.ts'
 import { asId, type RunId } from '../../domain/ids.ts'
-import { INT32_MAX } from '../../domain/orgs/limits.ts'
+import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { NewEvent } from '../../store/events/events.ts'
 import type {

@@ -23,8 +23,8 @@ import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { NewRun } from '../../store/sandboxes/sandbox-state-rows.ts'
 import * as sandboxStates from '../../store/sandboxes/sandbox-states.ts'
 import type { Notifications } from '../../store/postgres/notifications.ts'
-import { makeBatchFailureCheck } from '../requests/fails-all.ts'
-import { locksVolumes, reserveCapacity, assignVolumes, type RefusedSteps } from './transition-places.ts'
+import { makeBatchFailureCheck } from './batch-failures.ts'
+import { locksVolumes, reserveCapacity, assignVolumes, type RefusedSteps } from './transition-reservations.ts'
 import { resolveStep, topicsOf, writesOf, type TransitionStep } from './transition-writes.ts'
 
 /** How long an ephemeral sandbox that ended can still be read, so that a client's poll meets its last status. */

@@ -7,8 +7,8 @@ import type { StreamPurpose, StreamTicket } from '../../contract/workers/worker-
 import { asId, type WorkerId } from '../../domain/ids.ts'
 import * as streamTickets from '../../store/streams/stream-tickets.ts'
 import type { ControlDeps } from '../deps.ts'
-import { ticketTopic } from './dial-in.ts'
-import { runOnNotification } from '../requests/look-when-woken.ts'
+import { ticketTopic } from './open-worker-stream.ts'
+import { runOnNotification } from '../requests/run-on-notification.ts'
 import type { Replicas } from '../workers/replicas.ts'
 
 /** The topic of those who read what others have left. */

@@ -5,9 +5,9 @@ import { VOLUMES_MAX, type Volume } from '../../domain/volumes/volume.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { ControlDeps } from '../deps.ts'
-import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/once.ts'
-import { recordEvent } from '../events/tell.ts'
-import { requireEnforceableCap } from './volume-caps.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotent-attempt.ts'
+import { recordEvent } from '../events/record-event.ts'
+import { requireEnforceableCap } from './require-enforceable-cap.ts'
 
 export type NewVolume = {
   readonly name: string

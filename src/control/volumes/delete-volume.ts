@@ -6,7 +6,7 @@ import { renderVolume } from '../../domain/volumes/volume.ts'
 import * as volumeReports from '../../store/volumes/volume-reports.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { ControlDeps } from '../deps.ts'
-import { recordEvent } from '../events/tell.ts'
+import { recordEvent } from '../events/record-event.ts'
 import { REAP_VOLUMES_TOPIC, volumeTopics } from './volume-topics.ts'
 
 /** How many of the sandboxes that mount a volume a refusal names. */

@@ -6,8 +6,8 @@ import { renderVolume, type Volume } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import type { ControlDeps } from '../deps.ts'
-import { recordEvent } from '../events/tell.ts'
-import { requireEnforceableCap } from './volume-caps.ts'
+import { recordEvent } from '../events/record-event.ts'
+import { requireEnforceableCap } from './require-enforceable-cap.ts'
 import { volumeTopics } from './volume-topics.ts'
 
 export type VolumeChange = {

@@ -4,9 +4,9 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import type { TypedEvent } from '../../domain/events/event-types.ts'
 import { Problem } from '../../domain/problem.ts'
 import { parseVolumePath } from '../../domain/volumes/volume-path.ts'
-import { openVolumeFiles, type OpenVolumeFiles, type VolumeFilesDeps } from './open-volume.ts'
+import { openVolumeFiles, type OpenVolumeFiles, type VolumeFilesDeps } from './open-volume-files.ts'
 import type { VolumeRef } from './read-volumes.ts'
-import { recordEvent } from '../events/tell.ts'
+import { recordEvent } from '../events/record-event.ts'
 
 /**
  * The file operations on a volume. Each throws what `openVolumeFiles` does, and for the file itself `invalid_volume_path`,

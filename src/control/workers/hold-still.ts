@@ -1,7 +1,7 @@
 import { SYNC_HOLD_MS, type SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import type { ControlDeps } from '../deps.ts'
-import { ticketTopic } from '../streams/dial-in.ts'
+import { ticketTopic } from '../streams/open-worker-stream.ts'
 import type { StillSync } from './still-syncs.ts'
 import { emptyAnswer, hasNews, type Tickets } from './worker-sync.ts'
 

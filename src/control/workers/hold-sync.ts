@@ -4,7 +4,7 @@ import { Problem } from '../../domain/problem.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { ControlDeps } from '../deps.ts'
-import { ticketTopic } from '../streams/dial-in.ts'
+import { ticketTopic } from '../streams/open-worker-stream.ts'
 import type { StillNote } from './still-syncs.ts'
 import { SHARED_VOLUMES_TOPIC } from '../volumes/volume-topics.ts'
 import {

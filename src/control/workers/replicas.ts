@@ -7,7 +7,7 @@ import type { Log } from '../../lib/log.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as replicas from '../../store/workers/replicas.ts'
 import type { Notifications } from '../../store/postgres/notifications.ts'
-import { runOnNotification } from '../requests/look-when-woken.ts'
+import { runOnNotification } from '../requests/run-on-notification.ts'
 
 export type ReplicasDeps = {
   readonly db: Database

@@ -23,7 +23,7 @@ import * as workers from '../../store/workers/workers.ts'
 import type { ControlDeps } from '../deps.ts'
 import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.ts'
 import { answerVolumes, NO_VOLUMES_VERSION, recordVolumes, volumesOfRuns } from './sync-volumes.ts'
-import { transitionAll } from '../sandboxes/transition-each.ts'
+import { transitionAll } from '../sandboxes/transition-all.ts'
 import { SYSTEM_ACTOR, type Transition } from '../sandboxes/transition.ts'
 import { REAP_VOLUMES_TOPIC } from '../volumes/volume-topics.ts'
 

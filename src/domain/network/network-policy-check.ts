@@ -1,5 +1,5 @@
 import { parseCidr } from './cidr.ts'
-import { PORT_MAX, RULE_PORTS_MAX, RULES_MAX } from '../orgs/limits.ts'
+import { PORT_MAX, RULE_PORTS_MAX, RULES_MAX } from '../requests/request-bounds.ts'
 import { describeSeen, type Refusal } from '../spec/refusal.ts'
 import type { NetworkPolicy, Rule } from '../spec/spec.ts'
 

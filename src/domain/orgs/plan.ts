@@ -1,5 +1,5 @@
 /** Plans as data: what the organizations on one may have, and what their use costs. */
-import { INT32_MAX, INT53_MAX } from './limits.ts'
+import { INT32_MAX, INT53_MAX } from '../requests/request-bounds.ts'
 import { METRIC_DEFINITIONS, METRICS, type PriceTable } from '../usage/pricing.ts'
 import { isLimitName, LIMIT_RULE, LIMITS, type LimitName } from './quota.ts'
 import { describeSeen, type Refusal } from '../spec/refusal.ts'

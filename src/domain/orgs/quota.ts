@@ -2,7 +2,7 @@
  * What an organization may have: the names of its limits, and whether a create or a start stays within them. A limit
  * that is null is unlimited. Source: openapi.json, `QuotaReport` and `PoolUsage`.
  */
-import { INT32_MAX } from './limits.ts'
+import { INT32_MAX } from '../requests/request-bounds.ts'
 
 /** Every limit with its unit and what it bounds. `plans.limits`, `orgs.quota_overrides` and the reply use these names. */
 export const LIMITS = {

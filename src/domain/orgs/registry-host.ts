@@ -1,4 +1,4 @@
-import { PORT_MAX } from './limits.ts'
+import { PORT_MAX } from '../requests/request-bounds.ts'
 
 /** What the host of a registry may be, in words. */
 export const REGISTRY_HOST_RULE =

@@ -1,4 +1,4 @@
-import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../orgs/limits.ts'
+import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../requests/request-bounds.ts'
 import { byteLength, isPlainText } from './names.ts'
 import { describeSeen, type Refusal } from '../spec/refusal.ts'
 

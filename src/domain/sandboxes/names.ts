@@ -1,4 +1,4 @@
-import { NAME_MAX_BYTES, SLUG_MAX_CHARS, SLUG_MIN_CHARS } from '../orgs/limits.ts'
+import { NAME_MAX_BYTES, SLUG_MAX_CHARS, SLUG_MIN_CHARS } from '../requests/request-bounds.ts'
 
 /** What a sandbox's name may be, in words. Source: contract decisions, "Empty or missing `name`". */
 export const NAME_RULE = `1 to ${String(NAME_MAX_BYTES)} bytes of UTF-8 without control characters`

@@ -1,4 +1,4 @@
-import { SLUG_MAX_CHARS } from '../orgs/limits.ts'
+import { SLUG_MAX_CHARS } from '../requests/request-bounds.ts'
 import { isSlug } from './names.ts'
 
 /** A whole number in `[0, below)`; production draws it from the system's generator. */

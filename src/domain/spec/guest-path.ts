@@ -1,4 +1,4 @@
-import { PATH_MAX_BYTES } from '../orgs/limits.ts'
+import { PATH_MAX_BYTES } from '../requests/request-bounds.ts'
 import { byteLength } from '../sandboxes/names.ts'
 
 /** What a path in a sandbox may be, in words. */

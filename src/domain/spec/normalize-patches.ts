@@ -1,5 +1,5 @@
 import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
-import { PATH_MAX_BYTES } from '../orgs/limits.ts'
+import { PATH_MAX_BYTES } from '../requests/request-bounds.ts'
 import { byteLength } from '../sandboxes/names.ts'
 import { describeSeen, type Refuse } from './refusal.ts'
 import type { Patch } from './spec.ts'

@@ -1,4 +1,4 @@
-import { FILE_NAME_MAX_BYTES, PATH_MAX_BYTES } from '../orgs/limits.ts'
+import { FILE_NAME_MAX_BYTES, PATH_MAX_BYTES } from '../requests/request-bounds.ts'
 import { byteLength } from '../sandboxes/names.ts'
 
 /** The names that lead from a volume's root to a file; none for the root itself. */

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
-import { makeConcurrencyLimit } from '../../control/streams/places.ts'
+import { makeConcurrencyLimit } from '../../control/streams/concurrency-limit.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from '../server/problem-reply.ts'

@@ -4,7 +4,7 @@ import type { PageInput } from '../../control/requests/page.ts'
 import { SCOPES } from '../../domain/orgs/caller.ts'
 import { etagOf } from '../../domain/requests/etag.ts'
 import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
-import { PAGE_DEFAULT } from '../../domain/orgs/limits.ts'
+import { PAGE_DEFAULT } from '../../domain/requests/request-bounds.ts'
 import { parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 

@@ -2,7 +2,7 @@ import { OPERATIONS } from '../../contract/operations.ts'
 import type { EVENT_OPERATIONS } from '../../contract/events/operations.ts'
 import type { ORG_OPERATIONS } from '../../contract/orgs/org-operations.ts'
 import { asId, type EventId } from '../../domain/ids.ts'
-import { PAGE_DEFAULT } from '../../domain/orgs/limits.ts'
+import { PAGE_DEFAULT } from '../../domain/requests/request-bounds.ts'
 import { parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 

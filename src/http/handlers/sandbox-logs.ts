@@ -6,7 +6,7 @@ import type { LOG_OPERATIONS } from '../../contract/streams/operations.ts'
 import { DEFAULT_LOG_SOURCES, LAST_EVENT_ID_HEADER } from '../../contract/streams/sandbox-logs.ts'
 import type { LogRequest, LogBatch } from '../../control/streams/read-logs.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
-import { LOG_FOLLOW_DEFAULT_SECS } from '../../domain/orgs/limits.ts'
+import { LOG_FOLLOW_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
 import { parseInstant, refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 

@@ -3,7 +3,7 @@ import type { SANDBOX_BY_NAME_OPERATIONS } from '../../contract/sandboxes/operat
 import type { SANDBOX_OPERATIONS } from '../../contract/sandboxes/operations.ts'
 import type { SandboxRef } from '../../control/sandboxes/read-sandboxes.ts'
 import type { StartOptions } from '../../control/sandboxes/start-sandbox.ts'
-import type { PreparedWait, WaitInput } from '../../control/sandboxes/wait-for-run.ts'
+import type { PreparedWait, WaitInput } from '../../control/sandboxes/wait-for-sandbox.ts'
 import { asId, type RunId, type SandboxId } from '../../domain/ids.ts'
 import {
   isTerminal,
@@ -12,7 +12,7 @@ import {
   type StatusReason,
 } from '../../domain/sandboxes/lifecycle.ts'
 import { parseLabelFilter } from '../../domain/sandboxes/labels.ts'
-import { PAGE_DEFAULT, WAIT_DEFAULT_SECS } from '../../domain/orgs/limits.ts'
+import { PAGE_DEFAULT, WAIT_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { normalizeSpec } from '../../domain/spec/normalize-spec.ts'
 import { Problem } from '../../domain/problem.ts'

@@ -1,11 +1,11 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { makeConcurrencyLimit, type ConcurrencyLimit } from '../../control/streams/places.ts'
+import { makeConcurrencyLimit, type ConcurrencyLimit } from '../../control/streams/concurrency-limit.ts'
 import {
   makeRequestRateLimiter,
   type RateLimits,
   type RateStatus,
   type RequestRateLimiter,
-} from '../../control/requests/request-rates.ts'
+} from '../../control/requests/request-rate-limiter.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'

@@ -11,7 +11,7 @@ import {
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
 import type { ControlDeps } from '../../control/deps.ts'
-import type { AuthenticationRateLimiter } from '../../control/requests/request-rates.ts'
+import type { AuthenticationRateLimiter } from '../../control/requests/request-rate-limiter.ts'
 import type { Tickets } from '../../control/workers/worker-sync.ts'
 import { authenticateWorker } from '../../control/workers/worker-join.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../../domain/ids.ts'

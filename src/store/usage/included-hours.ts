@@ -1,13 +1,21 @@
-/** Organizations whose pools are walls, and what they were told of it; read by `loops/enforce-pools.ts`. */
+/** Organizations whose pools are walls, and what they were told of it; read by `loops/enforce-hard-limits.ts`. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { IncludedHours } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
 
 /** An organization with walls and active runs, and what they take: `vcpus` and `memory_mib` of those that run. */
-export type HardLimitedOrg = IncludedHours & { readonly org_id: OrgId; readonly vcpus: number; readonly memory_mib: number }
+export type HardLimitedOrg = IncludedHours & {
+  readonly org_id: OrgId
+  readonly vcpus: number
+  readonly memory_mib: number
+}
 
 /** Organizations with walls and active runs, in the order of their ids, after a given one. */
-export async function hardLimitedWithRuns(q: Queryable, after: OrgId | null, limit: number): Promise<readonly HardLimitedOrg[]> {
+export async function hardLimitedWithRuns(
+  q: Queryable,
+  after: OrgId | null,
+  limit: number,
+): Promise<readonly HardLimitedOrg[]> {
   const { rows } = await q.query<HardLimitedOrg>({
     name: 'includedHours.hardLimitedWithRuns',
     text: `SELECT l.org_id, l.hard_cap, l.included_vcpu_hours, l.included_memory_gib_hours, a.vcpus, a.memory_mib

@@ -12,7 +12,7 @@ import { OPERATOR_ACTOR, type Caller } from '../../../src/domain/orgs/caller.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
 import type { SetLimits } from '../../../src/domain/orgs/plan.ts'
 import { enforceDeadlines } from '../../../src/loops/enforce-deadlines.ts'
-import { enforceHardLimits } from '../../../src/loops/enforce-pools.ts'
+import { enforceHardLimits } from '../../../src/loops/enforce-hard-limits.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
 import {

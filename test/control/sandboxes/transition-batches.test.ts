@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import fc from 'fast-check'
-import { deleteBatch } from '../../../src/control/sandboxes/delete-together.ts'
-import { transitionAll } from '../../../src/control/sandboxes/transition-each.ts'
+import { deleteBatch } from '../../../src/control/sandboxes/delete-batch.ts'
+import { transitionAll } from '../../../src/control/sandboxes/transition-all.ts'
 import {
   transitionBatch,
   SYSTEM_ACTOR,

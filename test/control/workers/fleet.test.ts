@@ -9,7 +9,7 @@ import {
   type JoinedWorker,
 } from '../../../src/control/workers/worker-join.ts'
 import { createWorkerToken } from '../../../src/control/workers/worker-tokens.ts'
-import { openVolumeFiles } from '../../../src/control/volumes/open-volume.ts'
+import { openVolumeFiles } from '../../../src/control/volumes/open-volume-files.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
 import { hashSecret } from '../../../src/domain/orgs/api-key.ts'

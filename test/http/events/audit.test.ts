@@ -10,7 +10,7 @@ import { setQuota } from '../../../src/control/orgs/quotas.ts'
 import { OPERATOR_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { EVENT_TYPES, type EventType } from '../../../src/domain/events/event-types.ts'
 import { asId, type OrgId } from '../../../src/domain/ids.ts'
-import { enforceHardLimits } from '../../../src/loops/enforce-pools.ts'
+import { enforceHardLimits } from '../../../src/loops/enforce-hard-limits.ts'
 import { reapVolumes } from '../../../src/loops/reap-volumes.ts'
 import { assertReplyMatchesContract, operationIds } from '../../support/contract.ts'
 import {

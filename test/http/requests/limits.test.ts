@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import type { FastifyPluginAsync } from 'fastify'
-import type { AuthenticationRateLimiter } from '../../../src/control/requests/request-rates.ts'
+import type { AuthenticationRateLimiter } from '../../../src/control/requests/request-rate-limiter.ts'
 import { makeJoinRoute } from '../../../src/http/workers/join-route.ts'
 import { makeSyncRoute } from '../../../src/http/workers/worker-routes.ts'
 import { bindUseCases } from '../../../src/http/use-cases.ts'

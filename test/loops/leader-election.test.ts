@@ -7,7 +7,7 @@ import {
   LeadershipLost,
   makeLeaderElection,
   type Leadership,
-} from '../../src/loops/lead.ts'
+} from '../../src/loops/leader-election.ts'
 import { openDatabase, type Database } from '../../src/store/postgres/database.ts'
 import * as leads from '../../src/store/workers/leads.ts'
 import { makeTestDatabase, type TestDatabase } from '../support/postgres.ts'

@@ -3,7 +3,7 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as events from '../../store/events/events.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import { makeBatchFailureCheck } from '../requests/fails-all.ts'
+import { makeBatchFailureCheck } from './batch-failures.ts'
 import { transitionManyInTransaction, type TransitionDeps } from './transition.ts'
 
 /** A sandbox that a caller deletes. */

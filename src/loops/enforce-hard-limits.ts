@@ -1,4 +1,4 @@
-import { recordHoursExhausted } from '../control/usage/tell-exhausted.ts'
+import { recordHoursExhausted } from '../control/usage/record-hours-exhausted.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import { exhaustedHours, remainingUnits, INCLUDED_HOURS, type ComputeUse } from '../domain/orgs/quota.ts'
 import type { Log } from '../lib/log.ts'
@@ -6,7 +6,7 @@ import * as includedHours from '../store/usage/included-hours.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import { hardLimitedMonthTotals } from '../store/usage/usage.ts'
 import type { Loop } from './loop.ts'
-import { stopRuns, type RunsToStop } from './stop-all.ts'
+import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
 const PERIOD_MS = 5_000
 /** How many organizations are looked at together. */

@@ -3,7 +3,7 @@ import { Problem } from '../../domain/problem.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import type { TransitionDeps } from '../sandboxes/transition.ts'
+import type { TransitionDeps } from './transition.ts'
 
 /**
  * Holds a sandbox as a request demands it to be until the transaction ends, so that of two changes with one demand one is

@@ -1,5 +1,5 @@
 import type { SandboxKey } from '../deps.ts'
-import { makeConcurrencyLimit, type ConcurrencyLimit } from './places.ts'
+import { makeConcurrencyLimit, type ConcurrencyLimit } from './concurrency-limit.ts'
 
 /** The most channels that may be open at once in this process. */
 export type ChannelLimits = { readonly perSandbox: number; readonly perOrg: number }

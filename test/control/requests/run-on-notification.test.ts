@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { runOnNotification } from '../../../src/control/requests/look-when-woken.ts'
+import { runOnNotification } from '../../../src/control/requests/run-on-notification.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 

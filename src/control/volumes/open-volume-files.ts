@@ -9,7 +9,7 @@ import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import * as workers from '../../store/workers/workers.ts'
 import type { ControlDeps } from '../deps.ts'
-import { openWorkerStream } from '../streams/dial-in.ts'
+import { openWorkerStream } from '../streams/open-worker-stream.ts'
 import { getVolume, type VolumeRef } from './read-volumes.ts'
 import { makeVolumeClient } from './volume-client.ts'
 

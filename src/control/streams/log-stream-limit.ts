@@ -1,5 +1,5 @@
 import type { SandboxKey } from '../deps.ts'
-import { makeConcurrencyLimit, type ConcurrencyLimit } from './places.ts'
+import { makeConcurrencyLimit, type ConcurrencyLimit } from './concurrency-limit.ts'
 
 /** The most log streams that may be open at once in this process. */
 export type LogStreamLimits = { readonly perOrg: number; readonly inAll: number }

@@ -3,7 +3,7 @@ import { hoursUsed, type IncludedHoursName, type IncludedHours, type ComputeUse 
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as includedHours from '../../store/usage/included-hours.ts'
 import type { ControlDeps } from '../deps.ts'
-import { recordEvent } from '../events/tell.ts'
+import { recordEvent } from '../events/record-event.ts'
 import { SYSTEM_ACTOR } from '../sandboxes/transition.ts'
 
 /** Leaves the event that a pool is exhausted, once in a UTC month, however often and from how many processes it is called. */
