@@ -1,6 +1,6 @@
 /** The little of a DNS message that a forwarder has to understand (RFC 1035, 4.1). */
 import { contains, parseCidr, type Cidr } from '../../domain/network/cidr.ts'
-import { SPECIAL_BLOCKS } from '../../domain/network/network-groups.ts'
+import { SPECIAL_CIDRS } from '../../domain/network/network-groups.ts'
 
 const HEADER_BYTES = 12
 const FLAG_RESPONSE = 0x8000
@@ -59,7 +59,7 @@ export function isRebinding(answer: Buffer): boolean {
   if (question === null) return true
   if (isPrivateName(question.name)) return false
   const addresses = readAddresses(answer, question.end)
-  return addresses === null || addresses.some((address) => SPECIAL_BLOCKS.some((block) => contains(block, address)))
+  return addresses === null || addresses.some((address) => SPECIAL_CIDRS.some((block) => contains(block, address)))
 }
 
 /** RFC 6762 and 8375, ICANN's `.internal`, and the names that networks use among themselves (RFC 6762, appendix G). */
