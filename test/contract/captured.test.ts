@@ -5,7 +5,7 @@ import { normalizeSpec } from '../../src/domain/spec/normalize-spec.ts'
 import { projectSpec } from '../../src/domain/spec/project-spec.ts'
 import { requiredAbilities } from '../../src/domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
-import { makeSchemaCompiler } from '../../src/http/requests/validate.ts'
+import { makeSchemaCompiler } from '../../src/http/requests/schema-compiler.ts'
 import { capturedBodies, contractIsMissing, publishedSchema } from '../support/contract.ts'
 
 const parse = makeSchemaCompiler()(CreateSandboxInput, 'body')

@@ -1,6 +1,6 @@
 import type { Static } from 'typebox'
 import type { OperationId } from '../../src/contract/operations.ts'
-import type { StorageBreakdownReply, UsageBreakdownReply, UsageSummaryReply } from '../../src/contract/usage/billing.ts'
+import type { StorageBreakdownReply, UsageBreakdownReply, UsageSummaryReply } from '../../src/contract/usage/usage.ts'
 import type { EventPage } from '../../src/contract/events/events.ts'
 import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes/sandboxes.ts'
 import type { OrgReply } from '../../src/contract/orgs/org.ts'

@@ -49,7 +49,7 @@ export type MicroVmFixture = {
 }
 
 /** Makes the fixture; throws without the npm package. Not beneath a folder in memory, where the runtime can't keep owners. */
-export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'of'> = makeNoLogs()): Promise<MicroVmFixture> {
+export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = makeNoLogs()): Promise<MicroVmFixture> {
   const installation = findInstallation()
   if (installation === null) throw new Error('npm left the runtime out')
   const dir = mkdtempSync('/var/tmp/sandyard-vm-')

@@ -77,7 +77,7 @@ export function openLogs(config: Config, log: Log): Promise<SandboxLogs> {
 export type DriverDeps = {
   readonly folder: DataFolder
   readonly storage: VolumeStorage
-  readonly logs: Pick<SandboxLogs, 'of'>
+  readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly log: Log
   /** The file of the lease that this worker runs sandboxes by; null: it needs none. */
   readonly leaseFile: string | null

@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { jsonReply, defineOperation, type Operation } from '../operation.ts'
-import { HealthReply, ReadyReply } from './probes.ts'
+import { HealthReply, ReadyReply } from './health.ts'
 
 /** What the process says of itself; open to everybody. */
 export const SERVICE_OPERATIONS = {

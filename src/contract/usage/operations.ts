@@ -1,4 +1,4 @@
-import { StorageBreakdownReply, UsageBreakdownReply, UsageQuery, UsageSummaryReply } from './billing.ts'
+import { StorageBreakdownReply, UsageBreakdownReply, UsageQuery, UsageSummaryReply } from './usage.ts'
 import { jsonReply, defineOperation, type Operation } from '../operation.ts'
 
 /** Usage and what it costs. Source: service description 4.7; contract decisions, "Time range of the usage routes". */

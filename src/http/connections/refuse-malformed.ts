@@ -3,7 +3,7 @@ import type { Duplex } from 'node:stream'
 import { maxHeaderSize, STATUS_CODES } from 'node:http'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import type { Uuids } from '../../lib/uuid.ts'
-import type { StreamedBodies } from '../requests/byte-bodies.ts'
+import type { StreamedBodies } from '../requests/streamed-bodies.ts'
 import { renderProblem, type ProblemReply } from '../server/problem-reply.ts'
 
 /** Answers what is not HTTP, or comes too late, with the error envelope, and closes the connection. */

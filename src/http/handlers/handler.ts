@@ -8,7 +8,7 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 import { parseQuery } from '../requests/query.ts'
-import type { SchemaCompiler } from '../requests/validate.ts'
+import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 
 /**
  * A request as the server hands it over: authenticated, its body parsed as JSON, or a stream where the operation takes bytes,

@@ -10,7 +10,7 @@ import { makeSandboxHandlers } from './sandboxes.ts'
 import { makeVolumeFileHandlers } from './volume-files.ts'
 import { makeVolumeHandlers } from './volumes.ts'
 import type { UseCases } from '../use-cases.ts'
-import type { SchemaCompiler } from '../requests/validate.ts'
+import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 
 /** The operations that need a key and answer JSON; the compiler asks for each of them. */
 export type HandledOperation = Exclude<OperationId, 'open_agent' | keyof typeof SERVICE_OPERATIONS>

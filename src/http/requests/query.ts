@@ -1,6 +1,6 @@
 import type { TSchema } from 'typebox'
 import { describeSeen, refusalProblem } from '../../domain/spec/refusal.ts'
-import type { Parser } from './validate.ts'
+import type { Parser } from './schema-compiler.ts'
 
 /**
  * Reads a query string by the schema of its parameters: `true` and `false` for booleans, digits for whole numbers.

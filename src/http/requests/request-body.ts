@@ -1,6 +1,6 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { parseJsonBody } from './json-body.ts'
-import { makeBodyQueue } from './large-bodies.ts'
+import { makeBodyQueue } from './body-queue.ts'
 import { unsupportedMediaType } from '../server/problem-reply.ts'
 
 /** What is done with bodies beside reading them. */

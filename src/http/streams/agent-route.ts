@@ -6,12 +6,12 @@ import { RunEnded } from '../../control/streams/watch-run.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import { authenticateRequest, requireScope } from '../server/authenticate-request.ts'
-import { bridgeChannel } from './join-channel.ts'
+import { bridgeChannel } from './bridge-channel.ts'
 import { parseQuery } from '../requests/query.ts'
 import { rateHeaders, type RequestLimits } from '../requests/request-limits.ts'
 import type { UpgradeRoute } from '../server/upgrades.ts'
 import type { UseCases } from '../use-cases.ts'
-import type { SchemaCompiler } from '../requests/validate.ts'
+import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 
 /**
  * The command channel of a sandbox. Everything that can be refused is refused before the upgrade: the public client

@@ -7,7 +7,7 @@ import type { AuthenticationRateLimiter } from '../../control/requests/request-r
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
-import { makeSchemaCompiler } from '../requests/validate.ts'
+import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
 /** The largest request to join, in bytes. */
 const JOIN_LIMIT_BYTES = 8 * 1024

@@ -23,13 +23,13 @@ import { once } from '../../lib/once.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Relay } from '../../relay/relay.ts'
 import { senderOf, type Sender } from '../server/authenticate-request.ts'
-import { abortOnDisconnect } from '../connections/client-gone.ts'
+import { abortOnDisconnect } from '../connections/request-signals.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../server/problem-reply.ts'
 import { parseJsonRequest } from '../requests/request-body.ts'
 import { makeSyncServing, takeUnreadBodies } from './serve-sync.ts'
 import type { UpgradeRoute } from '../server/upgrades.ts'
-import { makeSchemaCompiler } from '../requests/validate.ts'
+import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
 /** How workers are known; without rates, guesses are not counted. */
 type AuthenticationDeps = { readonly control: ControlDeps; readonly rates?: AuthenticationRateLimiter }

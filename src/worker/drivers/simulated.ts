@@ -80,7 +80,7 @@ export type SimulatedInput = {
   /** Default: that of a large machine. */
   readonly capacity?: Capacity
   /** Where it tells what happens to its runs; default: nowhere. */
-  readonly logs?: Pick<SandboxLogs, 'of'>
+  readonly logs?: Pick<SandboxLogs, 'writerOf'>
   /** Default: `CALM` for every run. */
   readonly behaviourOf?: (run: DesiredRun) => SimulatedBehaviour
 }

@@ -66,7 +66,7 @@ export async function findSource(blobs: BlobStore, key: string, options: SourceO
 export function pairLayers(
   document: ImageConfigDocument,
   opens: readonly OpenBlob[],
-  { imageName: name, limits }: Pick<SourceOptions, 'name' | 'limits'>,
+  { imageName: name, limits }: Pick<SourceOptions, 'imageName' | 'limits'>,
 ): ImageSource['layers'] {
   if (opens.length > limits.layersPerImage) {
     throw new StartError(

@@ -8,7 +8,7 @@ import { projectSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { Refusal } from '../../../src/domain/spec/refusal.ts'
 import { renderSpec } from '../../../src/domain/spec/render-spec.ts'
 import type { SpecInput } from '../../../src/domain/spec/spec-input.ts'
-import { makeSchemaCompiler } from '../../../src/http/requests/validate.ts'
+import { makeSchemaCompiler } from '../../../src/http/requests/schema-compiler.ts'
 import { publishedSchema } from '../../support/contract.ts'
 import { asInput, specInputs } from '../../support/spec-inputs.ts'
 

@@ -8,7 +8,7 @@ import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
 import type { UseCases } from '../../../src/http/use-cases.ts'
 import { assertReplyMatchesContract, operationIds } from '../../support/contract.ts'
 import { makeHttpWorld, SANDBOX_ID } from '../../support/http-world.ts'
-import { exampleRequest } from '../../support/operation-asks.ts'
+import { exampleRequest } from '../../support/example-requests.ts'
 
 /** Keys of this world are the names of the scopes that they have. */
 function withScope(key: string): Caller | null {

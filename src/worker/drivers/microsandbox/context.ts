@@ -30,7 +30,7 @@ export type MicrosandboxDriverInput = {
   readonly imageDigests: () => Promise<readonly string[]>
   /** Where the volumes that a run mounts or copies from are opened. */
   readonly volumes: Pick<VolumeStorage, 'open'>
-  readonly logs: Pick<SandboxLogs, 'of'>
+  readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
   readonly log: Log
   readonly settings: MicrosandboxSettings

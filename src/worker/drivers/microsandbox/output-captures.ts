@@ -23,7 +23,7 @@ export type CapturedRun = {
 
 /** Follows nothing yet. */
 export function makeOutputCaptures(deps: {
-  readonly logs: Pick<SandboxLogs, 'of'>
+  readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
   readonly log: Log
 }): OutputCaptures {

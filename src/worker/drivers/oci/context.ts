@@ -75,7 +75,7 @@ export type OciDriverInput = {
   /** Where the volumes that a run mounts or copies from are opened. */
   readonly volumes: Pick<VolumeStorage, 'open'>
   /** Where the workload's output and what happens to a sandbox is written. */
-  readonly logs: Pick<SandboxLogs, 'of'>
+  readonly logs: Pick<SandboxLogs, 'writerOf'>
   /** Serves the agent protocol for one client, says when it uses the sandbox, and writes down what processes say. */
   readonly openGuestChannel: (container: Container, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
   readonly settings: OciSettings

@@ -26,7 +26,7 @@ export type CapturedRun = Pick<OciRunRecord, 'run_id' | 'sandbox_id'> & { readon
 export type CapturesDeps = {
   readonly records: Pick<OciRunRecords, 'folderOf'>
   readonly bootId: string
-  readonly logs: Pick<SandboxLogs, 'of'>
+  readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
   readonly log: Log
 }

@@ -1,7 +1,7 @@
 import { Ajv2020, type ErrorObject, type ValidateFunction } from 'ajv/dist/2020.js'
 import type { Static, TSchema } from 'typebox'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
-import { describeSchemaErrors } from '../server/describe-error.ts'
+import { describeSchemaErrors } from './describe-schema-errors.ts'
 
 /** Where in a request a value stands; it opens the field paths of errors, except for the body. */
 export type RequestPart = 'path' | 'query' | 'body'

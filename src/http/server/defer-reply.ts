@@ -1,11 +1,11 @@
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
-import { isNotModified } from '../requests/conditions.ts'
+import { isNotModified } from '../requests/conditional-requests.ts'
 import type { DeferredReply, TaggedReply } from '../handlers/handler.ts'
-import { JSON_TYPE, type ProblemReply } from '../server/problem-reply.ts'
-import type { LongWaits } from './release-parser.ts'
-import type { Exchange } from '../server/send-answer.ts'
+import { JSON_TYPE, type ProblemReply } from './problem-reply.ts'
+import type { LongWaits } from '../connections/release-parser.ts'
+import type { Exchange } from './send-reply.ts'
 
 /** Keeps an exchange whose reply comes later, with as little memory as can be: nothing of its handler stays. */
 export type DeferReply = (exchange: Exchange, later: DeferredReply) => FastifyReply

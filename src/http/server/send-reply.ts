@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
-import { isNotModified } from '../requests/conditions.ts'
+import { isNotModified } from '../requests/conditional-requests.ts'
 import { EVENT_STREAM_HEADERS, openEventStream } from '../streams/event-stream.ts'
 import type { HandlerReply } from '../handlers/handler.ts'
 import { JSON_TYPE } from './problem-reply.ts'

@@ -1,6 +1,6 @@
 import type { ErrorObject } from 'ajv/dist/2020.js'
 import { describeSeen, type Refusal } from '../../domain/spec/refusal.ts'
-import type { RequestPart } from '../requests/validate.ts'
+import type { RequestPart } from './schema-compiler.ts'
 
 /** What a validator found, as a refusal: the field's path, what was seen, what would be accepted. */
 export function describeSchemaErrors(errors: readonly ErrorObject[], place: RequestPart): Refusal {
