@@ -130,29 +130,29 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       clock.monotonicMs() - startedAtMs >= idle_timeout_secs * 1000
     return isExpired ? { ...observed, is_idle_expired: true } : observed
   }
-  const begin = async (wanted: DesiredRun, signal: AbortSignal): Promise<void> => {
-    const behaviour = behaviourOf(wanted)
-    const seen: ObservedRun = {
-      run_id: wanted.run_id,
-      sandbox_id: wanted.sandbox_id,
+  const begin = async (desired: DesiredRun, signal: AbortSignal): Promise<void> => {
+    const behaviour = behaviourOf(desired)
+    const observed: ObservedRun = {
+      run_id: desired.run_id,
+      sandbox_id: desired.sandbox_id,
       phase: 'starting',
       facts: { isolation: ISOLATION },
     }
-    const run = { wanted, startedAtMs: clock.monotonicMs(), seen }
-    put(wanted.run_id, run)
+    const run = { desired, startedAtMs: clock.monotonicMs(), observed }
+    put(desired.run_id, run)
     const failure = await waitForStart(behaviour, signal)
     if (failure !== null) {
       const { reason, message } = failure
-      world.end(wanted.run_id, { kind: 'start_failed', reason, message })
+      world.end(desired.run_id, { kind: 'start_failed', reason, message })
       throw failure
     }
     // What ended while it started, by itself or by whoever ended it, stays so.
-    if (world.runs.get(wanted.run_id)?.observed.phase !== 'starting')
+    if (world.runs.get(desired.run_id)?.observed.phase !== 'starting')
       throw new StartError('host', 'the run ended while it started')
-    world.stored.add(wanted.sandbox_id)
-    logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.started)
-    put(wanted.run_id, { ...run, startedAtMs: clock.monotonicMs(), observed: { ...seen, phase: 'running' } })
-    if (behaviour.endsAfterMs !== null) trackEnd(endLater(wanted.run_id, behaviour.endsAfterMs, behaviour.outcome))
+    world.stored.add(desired.sandbox_id)
+    logs.writerOf(desired.sandbox_id).system(LIFECYCLE_LINES.started)
+    put(desired.run_id, { ...run, startedAtMs: clock.monotonicMs(), observed: { ...observed, phase: 'running' } })
+    if (behaviour.endsAfterMs !== null) trackEnd(endLater(desired.run_id, behaviour.endsAfterMs, behaviour.outcome))
   }
   const waitForStart = async (behaviour: SimulatedBehaviour, signal: AbortSignal): Promise<StartError | null> => {
     const cancelled = new StartError('cancelled', 'the start was cancelled')
@@ -203,14 +203,14 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       }),
     list: () => Promise.resolve([...world.runs.values()].map(observe)),
     listStored: () => Promise.resolve([...world.stored]),
-    async start(wanted, signal) {
-      const inFlight = starts.get(wanted.run_id)
+    async start(desired, signal) {
+      const inFlight = starts.get(desired.run_id)
       if (inFlight !== undefined) return await inFlight.done
-      const known = world.runs.get(wanted.run_id)
+      const known = world.runs.get(desired.run_id)
       if (known !== undefined) return throwIfEnded(known.observed)
       const abort = new AbortController()
-      const done = begin(wanted, AbortSignal.any([signal, abort.signal])).finally(() => starts.delete(wanted.run_id))
-      starts.set(wanted.run_id, { done, abort })
+      const done = begin(desired, AbortSignal.any([signal, abort.signal])).finally(() => starts.delete(desired.run_id))
+      starts.set(desired.run_id, { done, abort })
       await done
     },
     stop: end,
@@ -253,9 +253,9 @@ const LARGE_MACHINE: Capacity = { vcpus: 256, memory_mib: 1_048_576, disk_mib: 1
 
 const ISOLATION = 'SIMULATED: no isolation, nothing runs'
 
-function throwIfEnded(seen: ObservedRun): void {
-  if (seen.phase !== 'ended') return
-  const { outcome } = seen
+function throwIfEnded(observed: ObservedRun): void {
+  if (observed.phase !== 'ended') return
+  const { outcome } = observed
   if (outcome?.kind === 'start_failed') throw new StartError(outcome.reason, outcome.message)
   throw new StartError('host', 'the run has ended')
 }

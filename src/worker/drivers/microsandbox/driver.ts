@@ -48,7 +48,13 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     return { run_id, sandbox_id, ...phase, facts, ...(isIdle ? { is_idle_expired: true } : {}) }
   }
   const settleOne = (record: VmRunRecord): Promise<VmRunRecord> => releaseIfEnded(context, record)
-  const { list, settleEnded } = makeHeldRuns<VmRunRecord>({ records, starts, turns, see, settle: settleOne })
+  const { list, settleEnded: releaseEnded } = makeHeldRuns<VmRunRecord>({
+    records,
+    starts,
+    turns,
+    see,
+    settle: settleOne,
+  })
   let told = ''
   const watch = makeRunWatch({
     list: async () => {
@@ -71,7 +77,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     if (known !== null) return throwIfEnded(await observeVm(context, known, false))
     for (const other of await records.list()) {
       if (other.sandbox_id !== wanted.sandbox_id) continue
-      await settleEnded(other.run_id)
+      await releaseEnded(other.run_id)
       if ((await records.read(other.run_id))?.is_released === false)
         throw new StartError('disk', 'another run of the sandbox still holds its disk')
     }
@@ -139,7 +145,7 @@ async function openContext(input: MicrosandboxDriverInput): Promise<VmContext> {
   await mkdir(home, { recursive: true, mode: 0o700 })
   const msb = makeMsbCli(input.installation, home)
   const { dir, clock } = input
-  const [records, kept, vmImages, bootId] = await Promise.all([
+  const [records, storedSandboxes, vmImages, bootId] = await Promise.all([
     openVmRunRecords(dir),
     openStoredSandboxes(dir),
     openVmImages({ dir, uidShift: input.settings.uidShift, msb, clock }),

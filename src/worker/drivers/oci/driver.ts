@@ -51,7 +51,13 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     return { run_id, sandbox_id, ...phase, facts, ...(activity.isIdle(run_id) ? { is_idle_expired: true } : {}) }
   }
   const settleOne = (record: OciRunRecord): Promise<OciRunRecord> => releaseIfEnded(context, record)
-  const { list, settleEnded } = makeHeldRuns<OciRunRecord>({ records, starts, turns, see, settle: settleOne })
+  const { list, settleEnded: releaseEnded } = makeHeldRuns<OciRunRecord>({
+    records,
+    starts,
+    turns,
+    see,
+    settle: settleOne,
+  })
   const watch = makeRunWatch({ list, releaseEnded, exitsFolder: records.endsFolder, clock: input.clock, log })
   const activity = makeRunActivity(input.clock, () => {
     watch.notify()
@@ -63,7 +69,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     const known = await records.read(wanted.run_id)
     if (known !== null) return throwIfEnded(await observeRun(context, known, false))
     const holder = await disks.holderOf(wanted.sandbox_id)
-    if (holder !== null && holder !== wanted.run_id) await settleEnded(holder)
+    if (holder !== null && holder !== wanted.run_id) await releaseEnded(holder)
     await startRun(context, wanted, signal)
     refill.ask()
   }

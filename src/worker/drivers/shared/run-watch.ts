@@ -35,7 +35,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
   let wake = Promise.withResolvers<null>()
   let lastSeen = ''
 
-  const tell = (): void => {
+  const notify = (): void => {
     for (const onChange of subscribers) onChange()
   }
   const look = async (): Promise<void> => {
@@ -46,11 +46,11 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
       .join('\n')
     if (signature !== lastSeen) {
       lastSeen = signature
-      tell()
+      notify()
     }
     await Promise.all(seen.filter((run) => run.phase === 'ended').map((run) => input.releaseEnded(run.run_id)))
   }
-  const poke = (): void => {
+  const checkSoon = (): void => {
     wake.resolve(null)
   }
   const run = async (): Promise<void> => {
@@ -76,7 +76,7 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
       if (!stop.aborted) throw error
     }
   }
-  folder.on('change', poke)
+  folder.on('change', checkSoon)
   folder.on('error', (error) => {
     input.log.warn({ err: error }, 'watching the folder of ended runs failed; polling goes on')
   })

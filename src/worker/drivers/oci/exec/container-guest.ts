@@ -43,10 +43,10 @@ const USUAL_SIZE: TerminalSize = { rows: 24, cols: 80 }
  * one for each container, since it keeps pipes ready. Needs root, and the container's bundle in `runDir`.
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
-  const pool = makeFifoPool(container.runDir, deps.log)
-  const pidFiles = makePidFileWaiter(pool.folder)
+  const fifoPool = makeFifoPool(container.runDir, deps.log)
+  const pidFiles = makePidFileWaiter(fifoPool.folder)
   const isGvisor = container.runtimeName === 'runsc'
-  const terminals = { ...deps, pool, isOnlyTerminal: isGvisor }
+  const terminals = { ...deps, fifoPool, usesOuterTerminal: isGvisor }
   let base: Promise<ProcessDefaults> | null = null
   let count = 0
 
@@ -88,9 +88,9 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
   const start = async (plan: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
     const name = String(count++)
     const files = {
-      plan: join(pool.folder, `${name}.json`),
-      pid: join(pool.folder, `${name}.pid`),
-      innerPid: join(pool.folder, `${name}.inner`),
+      spec: join(fifoPool.folder, `${name}.json`),
+      pid: join(fifoPool.folder, `${name}.pid`),
+      innerPid: join(fifoPool.folder, `${name}.inner`),
     }
     try {
       return await launch(files, plan, tty)

@@ -71,7 +71,7 @@ async function startWithCompanion(
     const start = { command: [...WITH_COMPANION, ...command], size, more: [companion.path] }
     const carrier = await startOutside(deps, start)
     void carrier.ended.then(letGo)
-    const noteStarted = (): void => {
+    const onProcessStarted = (): void => {
       let looks = 0
       const timer = setInterval(() => {
         if (!waitsForEvents(carrier.pid) && ++looks < COMPANION_LIMIT_MS / LOOK_MS) return

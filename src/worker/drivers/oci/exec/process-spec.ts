@@ -50,7 +50,11 @@ export async function makeProcessSpec(
   request: GuestExec,
 ): Promise<ProcessSpec> {
   const isSeen = hasOwnRoot(container)
-  const root = { path: container.rootPath, uidShift: container.uidShift, unseen: isSeen ? [] : base.mountPoints }
+  const root = {
+    path: container.rootPath,
+    uidShift: container.uidShift,
+    hiddenMountPoints: isSeen ? [] : base.mountPoints,
+  }
   const { runtime } = container.spec
   const cwd = posix.resolve('/', request.cwd ?? runtime.workdir ?? container.image.workdir ?? '/')
   const wantedUser = [request.user, runtime.user, container.image.user].find((user) => user !== null && user !== '')
