@@ -29,7 +29,7 @@ describe('the oci driver over the real storage of volumes', { skip: whyNoOci() ?
   before(async () => {
     dir = mkdtempSync(join(tmpdir(), 'sandyard-stored-'))
     const { settings } = await makeFixture()
-    const plan = { dir: join(dir, 'volumes'), sharedDir: null, poolGib: 1 }
+    const plan = { dir: join(dir, 'volumes'), sharedDir: null, volumePoolGib: 1 }
     storage = await openVolumeStorage(plan, { uidShift: settings.uidShift, clock: systemClock, log })
     driver = await fixture.open({ diskPool: 0 })
   })
