@@ -45,14 +45,14 @@ export function makeFsFlowControl(channel: Channel): FsFlowControl {
       else next(issue())
     }
   }
-  const permitNow = (): ReleasePermit | null => {
+  const tryAcquire = (): ReleasePermit | null => {
     if (isClosed || free === 0) return null
     free -= 1
     return issue()
   }
   return {
     acquire() {
-      const now = permitNow()
+      const now = tryAcquire()
       if (now !== null || isClosed) return Promise.resolve(now)
       return new Promise((resolve) => queue.push(resolve))
     },

@@ -55,7 +55,7 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
   // mount, which list all folders, must fit into one page of 4096 bytes.
   const pathOf = (diffId: string): string => join(dir, diffId.slice('sha256:'.length, 'sha256:'.length + 32))
 
-  function touch(diffIds: readonly string[]): void {
+  function markUsed(diffIds: readonly string[]): void {
     for (const diffId of diffIds) lastUsedMs.set(basename(pathOf(diffId)), clock.monotonicMs())
   }
 
@@ -81,7 +81,7 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
       const hold = Symbol('hold')
       pins.set(hold, diffIds)
       return () => {
-        touch(diffIds)
+        markUsed(diffIds)
         pins.delete(hold)
       }
     },

@@ -86,8 +86,8 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
   const layers = await openLayerStore({ dir: join(dir, 'layers'), uidShift, temp, limits, clock })
   const pulls = makeSingleFlight<ImageRecord>()
 
-  function parseReference(text: string): ImageReference {
-    const parsed = parseImageReference(text, defaultRegistry)
+  function parseReference(requested: string): ImageReference {
+    const parsed = parseImageReference(requested, defaultRegistry)
     if (!parsed.ok) throw new StartError('image', parsed.problem)
     return parsed.reference
   }
@@ -182,12 +182,12 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
   }
 
   return {
-    async resolve(text, options) {
-      const reference = parseReference(text)
+    async resolve(requested, options) {
+      const reference = parseReference(requested)
       const canonical = canonicalReference(reference)
       const record = await records.read(canonical)
       const mustAsk = options.policy === 'always' || record?.origin === 'credential'
-      if (record !== null && (isLocalOnly(reference) || !mustAsk)) return toImage(record, text)
+      if (record !== null && (isLocalOnly(reference) || !mustAsk)) return toImage(record, requested)
       if (isLocalOnly(reference)) {
         throw new StartError(
           'image',
@@ -204,7 +204,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
         pull(reference, record, { ...options, signal }),
       )
       try {
-        return toImage(await result, text)
+        return toImage(await result, requested)
       } catch (error) {
         throw options.signal.aborted
           ? new StartError('cancelled', `the pull of ${canonical} was cancelled`, error)
@@ -213,12 +213,12 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     },
     list: async () => (await records.list()).map(({ reference }) => reference).sort(),
     inspect: async (reference) => records.read(canonicalReference(parseReference(reference))),
-    async load(path, text, signal) {
-      const reference = parseReference(text)
+    async load(path, requested, signal) {
+      const reference = parseReference(requested)
       return withTempFolder((folder) => load({ path, reference, requested, folder, signal }))
     },
-    async build(text, write, signal) {
-      const reference = parseReference(text)
+    async build(requested, write, signal) {
+      const reference = parseReference(requested)
       return withTempFolder(async (folder) => {
         await write(folder)
         return load({ path: folder, reference, requested, folder, signal })

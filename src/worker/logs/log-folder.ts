@@ -42,7 +42,7 @@ export async function openLogFolder(
 
   /** Generations never come again, not even after all files were deleted: they follow the seconds since 1970. */
   const begin = async (): Promise<void> => {
-    await letGo()
+    await closeFile()
     await mkdir(path, { recursive: true, mode: 0o700 })
     await deleteOldest()
     const generation = Math.max((segments.at(-1)?.generation ?? 0) + 1, Math.floor(clock.now().getTime() / 1000))
@@ -85,11 +85,11 @@ export async function openLogFolder(
     try {
       await file.truncate(sizeBytes)
     } catch {
-      await letGo()
+      await closeFile()
       current = null
     }
   }
-  const letGo = async (): Promise<void> => {
+  const closeFile = async (): Promise<void> => {
     const file = current?.file ?? null
     if (current === null || file === null) return
     current = { ...current, file: null }
@@ -106,7 +106,7 @@ export async function openLogFolder(
     },
     closeFile,
     async delete() {
-      await letGo()
+      await closeFile()
       current = null
       segments = []
       await rm(path, { recursive: true, force: true })

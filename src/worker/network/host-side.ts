@@ -16,7 +16,7 @@ import { deviceNames, listSet, nft } from './system.ts'
 /** Puts the host's part in force, and opens devices that came since. May be repeated. */
 export async function openHostForwarding(
   names: NetworkNames,
-  options: { readonly pool: Cidr; readonly dns: DnsTarget },
+  options: { readonly addressPool: Cidr; readonly dns: DnsTarget },
 ): Promise<void> {
   const opened = await devicesToOpen(names)
   // the table before the forwarding that it guards; `closeHostForwarding` goes the other way
@@ -64,10 +64,14 @@ const SetListing = Type.Object({
 
 function hostRules(
   names: NetworkNames,
-  { pool, dns, opened }: { readonly pool: Cidr; readonly dns: DnsTarget; readonly opened: readonly string[] },
+  {
+    addressPool,
+    dns,
+    opened,
+  }: { readonly addressPool: Cidr; readonly dns: DnsTarget; readonly opened: readonly string[] },
 ): readonly string[] {
   const uplink = `"${names.uplinkDevice}"`
-  const cable = formatIpv4Cidr({ ...pool, prefix: SLOT_PREFIX })
+  const cable = formatIpv4Cidr({ ...addressPool, prefix: SLOT_PREFIX })
   const elements = `elements = { ${opened.map((device) => `"${device}"`).join(', ')} };`
   return [
     `add table inet ${names.hostTable}`,

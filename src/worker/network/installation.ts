@@ -51,12 +51,12 @@ export const SLOT_PREFIX = 30
 const SLOT_SIZE = 4n
 
 /** How many /30 a pool holds, the uplink's included. */
-export function slotCount(pool: Cidr): number {
-  return Number((pool.last - pool.first + 1n) / SLOT_SIZE)
+export function slotCount(addressPool: Cidr): number {
+  return Number((addressPool.last - addressPool.first + 1n) / SLOT_SIZE)
 }
 
-export function slotAddresses(pool: Cidr, slot: number): SlotAddresses {
-  const base = pool.first + BigInt(slot) * SLOT_SIZE
+export function slotAddresses(addressPool: Cidr, slot: number): SlotAddresses {
+  const base = addressPool.first + BigInt(slot) * SLOT_SIZE
   return { gateway: formatIpv4(base + 1n), sandbox: formatIpv4(base + 2n) }
 }
 

@@ -53,9 +53,9 @@ export type SandboxNetworksOptions = {
 export async function openSandboxNetworks(options: SandboxNetworksOptions): Promise<SandboxNetworks> {
   const names = networkNames(options.namePrefix, options.commands)
   const records = await openNetworkRecords(options.dir)
-  const pool = await ensureRouter(names, records, options)
-  const hardDeny = [pool, ...options.hardDeny.map(cidr)]
-  const address = slotAddresses(pool, UPLINK_SLOT).gateway
+  const addressPool = await ensureRouter(names, records, options)
+  const hardDeny = [addressPool, ...options.hardDeny.map(cidr)]
+  const address = slotAddresses(addressPool, UPLINK_SLOT).gateway
   const forwarder = await startDnsForwarder({ ...options, address, resolvers: options.hostResolvers })
   const dns = { address, port: forwarder.port }
   await nft(names.commands, routerBaseRules(dns), names.routerNamespace)
@@ -64,7 +64,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   async function ensureHostForwarding(): Promise<void> {
     if (options.clock.monotonicMs() - checkedAtMs < FORWARDING_CHECK_INTERVAL_MS) return
     checkedAtMs = options.clock.monotonicMs()
-    await openHostForwarding(names, { pool, dns })
+    await openHostForwarding(names, { addressPool, dns })
   }
   await ensureHostForwarding()
 
@@ -72,9 +72,9 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   const live = await adoptRuns({ names, router }, records)
   const slots = makeNetworkSlots({
     names,
-    pool,
+    addressPool,
     taken: live,
-    readyAhead: options.prewarmCount,
+    prewarmCount: options.prewarmCount,
     clock: options.clock,
     log: options.log,
     ensureHostForwarding,
@@ -104,7 +104,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     const { slot, network } = record
     const path = netnsPath(record.namespace)
     if (network === null) return { netnsPath: path, ipv4: null, resolvers: [] }
-    const { gateway, sandbox } = slotAddresses(pool, slot)
+    const { gateway, sandbox } = slotAddresses(addressPool, slot)
     const { egress } = compilePolicy(spec.policy, { gateway: cidr(gateway), hardDeny })
     const rules = attachmentRules({
       slot,
@@ -173,7 +173,7 @@ async function removeInstallation(names: NetworkNames, records: NetworkRecords):
 async function ensureRouter(
   names: NetworkNames,
   records: NetworkRecords,
-  options: { readonly pool: string },
+  options: { readonly addressPool: string },
 ): Promise<Cidr> {
   const record = await records.readRouter()
   const hasRouter =
@@ -184,10 +184,10 @@ async function ensureRouter(
   await closeHostForwarding(names)
   await removeAllNamespaces(names)
   for (const run of (await records.runs()).keys()) await records.removeRun(run)
-  const pool = await chooseAddressPool(options.pool)
-  await createRouter(names, pool)
-  await records.writeRouter({ pool: formatIpv4Cidr(pool) })
-  return pool
+  const addressPool = await chooseAddressPool(options.addressPool)
+  await createRouter(names, addressPool)
+  await records.writeRouter({ pool: formatIpv4Cidr(addressPool) })
+  return addressPool
 }
 
 /** The slots of runs whose namespace lives; what is left of the others goes. */

@@ -7,8 +7,8 @@ import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } 
 const IDLE_CONNECTION_SECS = 7440
 
 /** Makes the router's namespace and its cable to the host; nothing passes before the packet filter says so. */
-export async function createRouter(names: NetworkNames, pool: Cidr): Promise<void> {
-  const cable = slotAddresses(pool, UPLINK_SLOT)
+export async function createRouter(names: NetworkNames, addressPool: Cidr): Promise<void> {
+  const cable = slotAddresses(addressPool, UPLINK_SLOT)
   await ipBatch(names.commands, [`netns add ${names.routerNamespace}`])
   // before any device: what is forwarded from the first packet on is what the (still empty) filter knows
   await runInNamespace(names.commands, ['sh', '-c', ROUTER_SETTINGS], { namespace: names.routerNamespace })
@@ -26,11 +26,11 @@ export async function createRouter(names: NetworkNames, pool: Cidr): Promise<voi
 /** Makes the namespaces of slots, each with addresses and a cable to the router, which refuses all they send. */
 export async function createSandboxNamespaces(
   names: NetworkNames,
-  pool: Cidr,
+  addressPool: Cidr,
   slots: readonly number[],
 ): Promise<void> {
   for (const slot of slots) {
-    const { gateway, sandbox } = slotAddresses(pool, slot)
+    const { gateway, sandbox } = slotAddresses(addressPool, slot)
     const [path, router] = [netnsPath(names.sandboxNamespace(slot)), netnsPath(names.routerNamespace)]
     const cable = [router, slotDevice(slot), gateway, sandbox, String(SLOT_PREFIX)] as const
     await callSystem(names.commands, ['network', path, ...cable])

@@ -5,11 +5,11 @@ import { debounce } from '../../lib/debounce.ts'
 import { slotCount, UPLINK_SLOT, type NetworkNames } from './installation.ts'
 import { createSandboxNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 
-/** Gives out the slots of a pool; some have their namespace made ahead, which is most of the time that one takes. */
+/** Gives out the slots of the address pool; some have their namespace made ahead, which is most of the time that one takes. */
 export type NetworkSlots = {
-  /** A slot whose namespace is there and refused everything. Throws when the pool is used up. */
+  /** A slot whose namespace is there and refused everything. Throws when the address pool is used up. */
   allocateReady(): Promise<number>
-  /** A slot without a namespace. Throws when the pool is used up. */
+  /** A slot without a namespace. Throws when the address pool is used up. */
   allocate(): number
   /** Gives back a slot whose namespace is gone. */
   release(slot: number): void
@@ -32,23 +32,23 @@ const PREWARM_LATEST_MS = 1_000
 
 export function makeNetworkSlots(options: {
   readonly names: NetworkNames
-  readonly pool: Cidr
+  readonly addressPool: Cidr
   readonly taken: ReadonlySet<number>
-  readonly readyAhead: number
+  readonly prewarmCount: number
   readonly clock: Clock
   readonly log: Log
   /** Opens devices of the host that came since. */
-  readonly openForwarding: () => Promise<void>
+  readonly ensureHostForwarding: () => Promise<void>
 }): NetworkSlots {
-  const { names, pool, readyAhead, log } = options
-  const count = slotCount(pool)
+  const { names, addressPool, prewarmCount, log } = options
+  const count = slotCount(addressPool)
   const taken = new Set([UPLINK_SLOT, ...options.taken])
   const ready: number[] = []
   let cursor = UPLINK_SLOT
   let filling: Promise<void> | null = null
   let isClosing = false
 
-  function reserve(): number {
+  function allocate(): number {
     for (let step = 1; step <= count; step++) {
       const slot = (cursor + step) % count
       if (taken.has(slot)) continue
@@ -57,12 +57,12 @@ export function makeNetworkSlots(options: {
       taken.add(slot)
       return slot
     }
-    throw new Error(`the sandbox pool is used up: ${String(count - 1)} networks are there`)
+    throw new Error(`the address pool of the sandboxes is used up: ${String(count - 1)} networks are there`)
   }
 
   async function createNamespaces(slots: readonly number[]): Promise<void> {
     try {
-      await createSandboxNamespaces(names, pool, slots)
+      await createSandboxNamespaces(names, addressPool, slots)
     } catch (error) {
       await removeSandboxNamespaces(names, slots)
       for (const slot of slots) taken.delete(slot)
@@ -71,16 +71,16 @@ export function makeNetworkSlots(options: {
   }
 
   async function prewarmAll(): Promise<void> {
-    await options.openForwarding()
-    while (!isClosing && ready.length < readyAhead) {
-      const batch = Array.from({ length: Math.min(PREWARM_BATCH, readyAhead - ready.length) }, reserve)
+    await options.ensureHostForwarding()
+    while (!isClosing && ready.length < prewarmCount) {
+      const batch = Array.from({ length: Math.min(PREWARM_BATCH, prewarmCount - ready.length) }, allocate)
       await createNamespaces(batch)
       ready.push(...batch)
     }
   }
 
-  function refill(): void {
-    if (filling !== null || isClosing || ready.length >= readyAhead) return
+  function prewarm(): void {
+    if (filling !== null || isClosing || ready.length >= prewarmCount) return
     filling = prewarmAll()
       .catch((error: unknown) => {
         log.warn({ error }, 'sandbox networks could not be made ahead; each start makes its own')
@@ -94,14 +94,14 @@ export function makeNetworkSlots(options: {
     clock: options.clock,
     delayMs: PREWARM_QUIET_MS,
     maxWaitMs: PREWARM_LATEST_MS,
-    work: refill,
+    work: prewarm,
   })
   return {
     allocateReady: async () => {
       const prepared = ready.shift()
       later.schedule()
       if (prepared !== undefined) return prepared
-      const slot = reserve()
+      const slot = allocate()
       await createNamespaces([slot])
       return slot
     },

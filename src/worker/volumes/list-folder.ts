@@ -44,7 +44,12 @@ export async function statThroughSymlink(
   budget?: StepBudget,
 ): Promise<BigIntStats | null> {
   const path = `/${names.join('/')}`
-  const options = { path, last: 'follow', missing: 'refuse', ...(budget === undefined ? {} : { budget }) } as const
+  const options = {
+    path,
+    lastSymlink: 'follow',
+    ifMissing: 'refuse',
+    ...(budget === undefined ? {} : { budget }),
+  } as const
   try {
     return await translateErrors(path, async () => {
       await using place = await resolveBeneath(volume, names, options)

@@ -482,7 +482,7 @@ test('a connection whose reader comes late ends, though the sandbox says more th
   t.after(() => {
     rmSync(folder, { recursive: true })
   })
-  const pool = makeFifoPool(folder, makeLog('silent'))
+  const fifoPool = makeFifoPool(folder, makeLog('silent'))
   const launcher = makeLauncher(makeLog('silent'))
   t.after(() => {
     launcher.close()

@@ -54,7 +54,7 @@ test('a plain folder belongs to user 0 of the sandboxes, is measured, and is rem
 })
 
 test('a machine that keeps volumes in plain folders goes on with them, whatever else it could do', async () => {
-  const plan = { dir: join(fixture.dir, 'plain'), sharedDir: null, poolGib: null }
+  const plan = { dir: join(fixture.dir, 'plain'), sharedDir: null, volumePoolGib: null }
   mkdirSync(join(plan.dir, 'folders', newVolume().org_id), { recursive: true })
   const choice = await chooseStorage(plan)
   assert.ok(choice.kind === 'folders' && !choice.isShared && /already/.test(choice.whyNoCaps))
@@ -69,7 +69,7 @@ test('files in a folder that is no volume are named in the log', async () => {
   const write = (): void => undefined
   const log: Log = { debug: write, info: write, error: write, warn: (fields) => warned.push(fields), child: () => log }
   const deps = { uidShift: TEST_UID_SHIFT, clock: systemClock, log }
-  const plan = { dir, sharedDir: null, poolGib: null }
+  const plan = { dir, sharedDir: null, volumePoolGib: null }
   await openVolumeStorage(plan, deps)
   assert.deepEqual(warned, [])
   writeFileSync(join(dir, org_id, 'file'), '')
