@@ -6,7 +6,7 @@ import type { Duplex } from 'node:stream'
 import { getSystemErrorMap } from 'node:util'
 import { ExecFailure, TcpFailure } from '../../src/worker/channel/guest.ts'
 import type { Guest, GuestProcess, TcpTarget } from '../../src/worker/channel/guest.ts'
-import { makeFilesClient } from '../../src/worker/channel/files-by-process.ts'
+import { makeFilesClient } from '../../src/worker/channel/files-client.ts'
 
 /** A guest made of this machine's own processes, each the leader of its group. It knows no users, limits or terminals. */
 export function makeLocalGuest(): Guest {

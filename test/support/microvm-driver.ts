@@ -21,7 +21,7 @@ import { findProcesses } from '../../src/worker/drivers/microsandbox/vm-process.
 import { openVmRunRecords } from '../../src/worker/drivers/microsandbox/vm-records.ts'
 import { WORKLOAD_MARK } from '../../src/worker/drivers/microsandbox/workload-request.ts'
 import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts'
-import { openImageStore } from '../../src/worker/images/store.ts'
+import { openImageStore } from '../../src/worker/images/image-store.ts'
 import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
 import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
 import { makePlainVolumes } from './plain-volumes.ts'

@@ -7,7 +7,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { localCommands } from '../../src/lib/run-command.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
-import type { SandboxNetworksOptions } from '../../src/worker/network/make-networks.ts'
+import type { SandboxNetworksOptions } from '../../src/worker/network/open-sandbox-networks.ts'
 import type { SandboxNetwork, SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 import { OUTSIDE, startProber, type Prober } from './network-world.ts'
 

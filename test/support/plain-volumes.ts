@@ -1,6 +1,6 @@
 import { chownSync, existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
-import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
+import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 
 /** Volumes as plain folders without caps, for a driver whose users begin at the host's `uidShift`. */
 export function makePlainVolumes(dir: string, uidShift: number): Pick<VolumeStorage, 'open'> {

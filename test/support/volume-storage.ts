@@ -12,9 +12,9 @@ import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { mountFolderOf } from '../../src/worker/drivers/oci/run/leftovers.ts'
 import { unmountBelow } from '../../src/worker/mounts.ts'
-import { openFolderStorage } from '../../src/worker/volumes/folders.ts'
-import { openVolumeStorage, type StorageSettings } from '../../src/worker/volumes/open-storage.ts'
-import type { VolumeStorage } from '../../src/worker/volumes/storage.ts'
+import { openFolderStorage } from '../../src/worker/volumes/folder-storage.ts'
+import { openVolumeStorage, type StorageSettings } from '../../src/worker/volumes/open-volume-storage.ts'
+import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 
 export const TEST_UID_SHIFT = 100_000
 const uuids = makeUuids(systemClock, systemRandom)

@@ -5,7 +5,7 @@ import { duplexPair, Readable } from 'node:stream'
 import { makeVolumeClient } from '../../src/control/volumes/volume-client.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
-import { makeVolumeFiles } from '../../src/worker/volumes/files.ts'
+import { makeVolumeFiles } from '../../src/worker/volumes/volume-files.ts'
 import { serveVolume } from '../../src/worker/volumes/serve-volume.ts'
 
 const [root = '', size = '0'] = process.argv.slice(2)

@@ -16,7 +16,7 @@ import { makeContainerGuests } from '../../worker/drivers/oci/exec/container-gue
 import { findRuntime, type FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
 import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
-import { openSandboxNetworks } from '../../worker/network/make-networks.ts'
+import { openSandboxNetworks } from '../../worker/network/open-sandbox-networks.ts'
 import { readHostResolvers } from '../../worker/network/resolv-conf.ts'
 import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'

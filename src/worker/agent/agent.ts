@@ -27,7 +27,7 @@ import { keepStandingBy } from './stand-by.ts'
 import { makeSteps } from './steps.ts'
 import { beginStream, type StreamDeps, type StreamRequest } from './streams.ts'
 import { makeVolumeReconciler } from './volume-reconciler.ts'
-import type { VolumeKey, VolumeStorage } from '../volumes/storage.ts'
+import type { VolumeKey, VolumeStorage } from '../volumes/volume-storage.ts'
 
 export type AgentDeps = {
   readonly worker_id: WorkerId

@@ -5,7 +5,7 @@
 import type { StoredVolume, SyncAnswer, SyncRequest, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { interruptibleSleep, type Clock, NOTIFIED } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import type { VolumeKey, VolumeStorage } from '../volumes/storage.ts'
+import type { VolumeKey, VolumeStorage } from '../volumes/volume-storage.ts'
 
 export type VolumeReconcilerDeps = {
   readonly storage: VolumeStorage

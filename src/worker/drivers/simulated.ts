@@ -11,7 +11,7 @@ import type {
 import type { Clock } from '../../lib/clock.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { makeNoLogs } from '../logs/no-logs.ts'
-import { LIFECYCLE_LINES } from '../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../logs/lifecycle-lines.ts'
 import { StartError, type Driver } from './driver.ts'
 
 /** How one simulated run goes. Delays are in milliseconds of the driver's clock. */

@@ -2,7 +2,7 @@ import { canonicalReference, manifestKey, type ImageReference } from '../../doma
 import type { PullPolicy } from '../../domain/spec/spec.ts'
 import { StartError } from '../drivers/driver.ts'
 import type { RegistryAuth } from './image.ts'
-import type { ImageRecord } from './records.ts'
+import type { ImageRecord } from './image-records.ts'
 import { makeRegistryClient, type RegistryClientDeps } from './registry-client.ts'
 import { findSource, type ImageSource } from './source.ts'
 

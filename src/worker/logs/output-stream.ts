@@ -1,6 +1,6 @@
 import type { Clock } from '../../lib/clock.ts'
 import type { LogSource } from '../../contract/streams/log-protocol.ts'
-import { makeLineSplitter } from './line-cutter.ts'
+import { makeLineSplitter } from './line-splitter.ts'
 import type { LogStream } from './logs.ts'
 
 export type OutputSource = Exclude<LogSource, 'system'>

@@ -2,7 +2,7 @@ import type { LogEntry, LogPosition, LogQuery } from '../../contract/streams/log
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import { LOG_START, comparePositions } from './position.ts'
 import type { ReadableLog } from './sandbox-log.ts'
-import { findTail, scanForward } from './scan.ts'
+import { findTail, scanForward } from './scan-log.ts'
 
 /** A timer can't be longer than 24 days; this is long enough to be nothing. */
 const LONGEST_WAIT_MS = 3_600_000

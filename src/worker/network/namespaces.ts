@@ -1,7 +1,7 @@
 import type { Cidr } from '../../domain/network/cidr.ts'
 import { callSystem } from '../processes/system-calls.ts'
-import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './installation.ts'
-import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './system.ts'
+import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
+import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './network-commands.ts'
 
 /** RFC 5382, REQ-5: an idle connection is kept at least 2 hours and 4 minutes. */
 const IDLE_CONNECTION_SECS = 7440

@@ -8,7 +8,7 @@
 import { formatIpv4Cidr, overlaps, dropContained, type Cidr } from '../../domain/network/cidr.ts'
 import type { PacketRule } from '../../domain/network/network-policy.ts'
 import type { Protocol } from '../../domain/spec/spec.ts'
-import { slotDevice } from './installation.ts'
+import { slotDevice } from './network-names.ts'
 
 const TABLE = 'inet sandyard'
 

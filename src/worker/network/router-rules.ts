@@ -1,7 +1,7 @@
 import { makeBatch } from '../../lib/batch.ts'
 import { CommandError } from '../../lib/run-command.ts'
-import type { NetworkNames } from './installation.ts'
-import { nft } from './system.ts'
+import type { NetworkNames } from './network-names.ts'
+import { nft } from './network-commands.ts'
 
 /** Changes of the router's packet filter. */
 export type RouterRules = {

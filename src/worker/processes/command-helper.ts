@@ -8,8 +8,8 @@ import {
   type CommandRunner,
 } from '../../lib/run-command.ts'
 import { encodeFields } from './perl-process.ts'
-import { makeProgramStarter } from './perl-starter.ts'
-import { makeSystemCallWorkers } from './system-callers.ts'
+import { makeProgramStarter } from './program-starter.ts'
+import { makeSystemCallWorkers } from './system-call-workers.ts'
 import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 
 /** Commands that are run by a small process of its own. */

@@ -9,9 +9,9 @@ import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeTurns } from '../network/turns.ts'
 import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'
-import { mountPointsOf } from './mounted.ts'
-import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './names.ts'
-import type { VolumeKey, VolumeStorage } from './storage.ts'
+import { mountPointsOf } from './mount-points.ts'
+import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './volume-paths.ts'
+import type { VolumeKey, VolumeStorage } from './volume-storage.ts'
 
 export type BtrfsStorageOptions = {
   /** Where the file system is mounted, with quotas enabled. */

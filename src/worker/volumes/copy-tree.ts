@@ -1,11 +1,11 @@
 import { constants, type BigIntStats } from 'node:fs'
 import { copyFile, lchown, mkdir, readlink, symlink, type FileHandle } from 'node:fs/promises'
-import type { OpenEntry } from './beneath.ts'
+import type { OpenEntry } from './resolve-beneath.ts'
 import { createExclusively, openNoFollow, listNames, reopenForReading, descriptorPath } from './descriptors.ts'
 import { conflictError, isOutOfSpace, hasErrorCode } from './file-errors.ts'
-import { setOwnership, setOwnershipIfOurs, type Ownership } from './owners.ts'
-import type { StagedFile } from './put-in-place.ts'
-import { isTemporaryName } from './temporaries.ts'
+import { setOwnership, setOwnershipIfOurs, type Ownership } from './ownership.ts'
+import type { StagedFile } from './replace-atomically.ts'
+import { isTemporaryName } from './temporary-files.ts'
 
 /** The deepest tree that is copied: each level holds two descriptors and an open listing. */
 const DEPTH_LIMIT = 256

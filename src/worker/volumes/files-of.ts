@@ -1,7 +1,7 @@
 import type { VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { Log } from '../../lib/log.ts'
-import { makeVolumeFiles, type VolumeFilesOptions } from './files.ts'
-import { deleteStaleTemporaries } from './temporaries.ts'
+import { makeVolumeFiles, type VolumeFilesOptions } from './volume-files.ts'
+import { deleteStaleTemporaries } from './temporary-files.ts'
 
 /** What nobody has written to for so long is under way no more, on no worker: an upload that pauses is ended after a minute. */
 const STALE_AFTER_MS = 3_600_000

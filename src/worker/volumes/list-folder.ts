@@ -3,11 +3,11 @@ import type { BigIntStats } from 'node:fs'
 import { lstat } from 'node:fs/promises'
 import { VolumeFileError, type VolumeFile } from '../../contract/volumes/volume-protocol.ts'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
-import { resolveBeneath, type StepBudget, type OpenEntry, type VolumeRoot } from './beneath.ts'
+import { resolveBeneath, type StepBudget, type OpenEntry, type VolumeRoot } from './resolve-beneath.ts'
 import { listNames, descriptorPath } from './descriptors.ts'
 import { conflictError, hasErrorCode, translateErrors } from './file-errors.ts'
-import { describeFile, isVisible } from './file-facts.ts'
-import { isTemporaryName } from './temporaries.ts'
+import { describeFile, isVisible } from './file-metadata.ts'
+import { isTemporaryName } from './temporary-files.ts'
 
 /** The most that one reply holds: about 25 MB of JSON. The public client's call has no pages. */
 const ENTRIES_LIMIT = 100_000

@@ -3,8 +3,8 @@ import type { FileHandle } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
 import { createExclusively } from './descriptors.ts'
 import { translateErrors } from './file-errors.ts'
-import { FILE_MODE, setOwnership, type Ownership } from './owners.ts'
-import type { StagedFile } from './put-in-place.ts'
+import { FILE_MODE, setOwnership, type Ownership } from './ownership.ts'
+import type { StagedFile } from './replace-atomically.ts'
 
 /** Kept of a file that is replaced; set-user-id is not, as the kernel does on a write. */
 const KEPT_MODE_BITS = 0o1777n

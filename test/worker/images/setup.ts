@@ -9,7 +9,7 @@ import {
   type ImageStore,
   type ImageStoreDeps,
   type ResolveOptions,
-} from '../../../src/worker/images/store.ts'
+} from '../../../src/worker/images/image-store.ts'
 
 export const UID_SHIFT = 1_000_000
 export const isRoot = process.getuid?.() === 0

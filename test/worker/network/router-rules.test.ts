@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { localCommands, runCommand, type CommandRunner } from '../../../src/lib/run-command.ts'
-import { networkNames } from '../../../src/worker/network/installation.ts'
+import { networkNames } from '../../../src/worker/network/network-names.ts'
 import { makeRouterRules } from '../../../src/worker/network/router-rules.ts'
 import { waitUntil } from '../../support/wait.ts'
 

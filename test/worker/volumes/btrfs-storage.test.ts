@@ -9,9 +9,9 @@ import { runCommand, tryCommand } from '../../../src/lib/run-command.ts'
 import { mountFolderOf } from '../../../src/worker/drivers/oci/run/leftovers.ts'
 import { mountPointsBelow } from '../../../src/worker/mounts.ts'
 import { makeBtrfs } from '../../../src/worker/volumes/btrfs-commands.ts'
-import { whyNoVolumePool } from '../../../src/worker/volumes/open-storage.ts'
-import { volumePoolFile, volumePoolMountPoint } from '../../../src/worker/volumes/pool.ts'
-import type { VolumeStorage } from '../../../src/worker/volumes/storage.ts'
+import { whyNoVolumePool } from '../../../src/worker/volumes/open-volume-storage.ts'
+import { volumePoolFile, volumePoolMountPoint } from '../../../src/worker/volumes/volume-pool.ts'
+import type { VolumeStorage } from '../../../src/worker/volumes/volume-storage.ts'
 import {
   fillFile,
   makeStorageFixture,

@@ -9,7 +9,7 @@ import { VolumeFileError } from '../../../src/contract/volumes/volume-protocol.t
 import { makeVolumeClient } from '../../../src/control/volumes/volume-client.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
-import { makeVolumeFiles } from '../../../src/worker/volumes/files.ts'
+import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 import { serveVolume } from '../../../src/worker/volumes/serve-volume.ts'
 import { contentFrom, isRoot, namesBeneath, refusal, textOf, UID_SHIFT } from './volume-folder.ts'
 

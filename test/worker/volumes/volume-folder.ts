@@ -6,7 +6,7 @@ import { Readable } from 'node:stream'
 import type { VolumeFiles } from '../../../src/contract/volumes/volume-protocol.ts'
 import { VolumeFileError } from '../../../src/contract/volumes/volume-protocol.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
-import { makeVolumeFiles } from '../../../src/worker/volumes/files.ts'
+import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 
 export const isRoot = process.getuid?.() === 0
 /** Not root, a file can be given to oneself only. */

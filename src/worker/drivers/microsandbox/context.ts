@@ -1,7 +1,7 @@
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { SandboxLogs } from '../../logs/logs.ts'
-import type { VolumeStorage } from '../../volumes/storage.ts'
+import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import type { ImageResolver } from '../oci/context.ts'
 import type { MicrosandboxInstallation } from './installation.ts'
 import type { StoredSandboxes } from './stored-sandboxes.ts'

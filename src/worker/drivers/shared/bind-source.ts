@@ -1,7 +1,7 @@
 import type { FileHandle } from 'node:fs/promises'
 import { VolumeFileError } from '../../../contract/volumes/volume-protocol.ts'
 import { parseVolumePath } from '../../../domain/volumes/volume-path.ts'
-import { resolveBeneath, type VolumeRoot } from '../../volumes/beneath.ts'
+import { resolveBeneath, type VolumeRoot } from '../../volumes/resolve-beneath.ts'
 import { translateErrors } from '../../volumes/file-errors.ts'
 import { BlockedPathError } from './root-tree.ts'
 

@@ -1,5 +1,5 @@
 import type { RunVolume, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
-import type { VolumeStorage } from '../../volumes/storage.ts'
+import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import { BlockedPathError } from './root-tree.ts'
 
 /** The folders of the volumes that a run may reach. Each is opened when it is first asked for, and once. */

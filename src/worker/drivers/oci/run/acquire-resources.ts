@@ -1,7 +1,7 @@
 import { rename } from 'node:fs/promises'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { Image } from '../../../images/image.ts'
-import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../../logs/lifecycle-lines.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
 import { StartError } from '../../driver.ts'
 import type { OciContext } from '../context.ts'

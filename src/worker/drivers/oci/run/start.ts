@@ -1,5 +1,5 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
-import { LIFECYCLE_LINES } from '../../../logs/sentences.ts'
+import { LIFECYCLE_LINES } from '../../../logs/lifecycle-lines.ts'
 import { attemptStart } from '../../shared/attempt-start.ts'
 import { StartError } from '../../driver.ts'
 import { newRunRecord } from '../../shared/run-record.ts'

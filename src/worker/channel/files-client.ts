@@ -9,7 +9,7 @@ import {
   decodeText,
   encodeWithLength,
 } from './files-wire.ts'
-import { connectFilesHelper } from './files-line.ts'
+import { connectFilesHelper } from './files-connection.ts'
 import { FileFailure, MAX_ITEMS, MAX_PIECE_BYTES } from './guest-files.ts'
 import type { FileStat, GuestFiles } from './guest-files.ts'
 import type { GuestProcess } from './guest.ts'

@@ -1,6 +1,6 @@
 import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/network/cidr.ts'
 import { localCommands } from '../../lib/run-command.ts'
-import { ipJson } from './system.ts'
+import { ipJson } from './network-commands.ts'
 
 /** What is tried when the wanted pool is in use on this machine, in order. */
 const FALLBACK_ADDRESS_POOLS: readonly string[] = [

@@ -2,10 +2,10 @@ import type { BigIntStats } from 'node:fs'
 import { rename, type FileHandle } from 'node:fs/promises'
 import type { Random } from '../../lib/random.ts'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
-import { resolveBeneath, type ResolvedPath, type VolumeRoot } from './beneath.ts'
+import { resolveBeneath, type ResolvedPath, type VolumeRoot } from './resolve-beneath.ts'
 import { descriptorPath, syncFolder } from './descriptors.ts'
 import { conflictError, translateErrors } from './file-errors.ts'
-import { deleteTemporary, newTemporaryName } from './temporaries.ts'
+import { deleteTemporary, newTemporaryName } from './temporary-files.ts'
 
 export type ReplaceOptions = {
   readonly names: VolumePath

@@ -1,7 +1,7 @@
 import { readdir } from 'node:fs/promises'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { CommandResult, CommandRunner } from '../../lib/run-command.ts'
-import { NETNS_DIR, netnsPath } from './installation.ts'
+import { NETNS_DIR, netnsPath } from './network-names.ts'
 
 /** Far above what a command takes on a busy machine (measured: 5 to 40 ms), so only a hung one meets it. */
 const COMMAND_TIMEOUT_MS = 15_000

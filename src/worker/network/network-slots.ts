@@ -2,7 +2,7 @@ import type { Cidr } from '../../domain/network/cidr.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { debounce } from '../../lib/debounce.ts'
-import { slotCount, UPLINK_SLOT, type NetworkNames } from './installation.ts'
+import { slotCount, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { createSandboxNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 
 /** Gives out the slots of the address pool; some have their namespace made ahead, which is most of the time that one takes. */

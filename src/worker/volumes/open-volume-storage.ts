@@ -5,9 +5,9 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { tryCommand } from '../../lib/run-command.ts'
 import { makeBtrfsStorage } from './btrfs-storage.ts'
-import { openFolderStorage } from './folders.ts'
-import { openVolumePool, volumePoolFile } from './pool.ts'
-import type { VolumeStorage } from './storage.ts'
+import { openFolderStorage } from './folder-storage.ts'
+import { openVolumePool, volumePoolFile } from './volume-pool.ts'
+import type { VolumeStorage } from './volume-storage.ts'
 
 /** Where volumes are kept, as the settings say. */
 export type StorageSettings = {

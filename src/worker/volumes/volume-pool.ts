@@ -11,7 +11,7 @@ import { localCommands, runCommand, tryCommand } from '../../lib/run-command.ts'
 import { makeMountDir, mountFolderOf } from '../drivers/oci/run/leftovers.ts'
 import { mount, unmountBelow } from '../mounts.ts'
 import type { MountInfo } from '../processes/mountinfo.ts'
-import { isMountedElsewhere, readMounts } from './mounted.ts'
+import { isMountedElsewhere, readMounts } from './mount-points.ts'
 
 export type VolumePoolOptions = {
   /** The folder that the pool's file lies in; nobody else writes there. */

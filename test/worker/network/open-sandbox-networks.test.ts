@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { openSandboxNetworks } from '../../../src/worker/network/make-networks.ts'
+import { openSandboxNetworks } from '../../../src/worker/network/open-sandbox-networks.ts'
 import type { SandboxNetworks } from '../../../src/worker/network/sandbox-network.ts'
 import { runCommand } from '../../../src/lib/run-command.ts'
 import {

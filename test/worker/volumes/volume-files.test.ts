@@ -19,7 +19,7 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { test } from 'node:test'
-import { deleteStaleTemporaries } from '../../../src/worker/volumes/temporaries.ts'
+import { deleteStaleTemporaries } from '../../../src/worker/volumes/temporary-files.ts'
 import {
   contentFrom,
   isRoot,

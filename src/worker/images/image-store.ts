@@ -15,15 +15,15 @@ import { StartError } from '../drivers/driver.ts'
 import { findSourceInArchive } from './archive.ts'
 import { openArchive } from './archive-files.ts'
 import type { Image, RegistryAuth } from './image.ts'
-import { openLayerStore } from './layers.ts'
+import { openLayerStore } from './layer-store.ts'
 import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from './limits.ts'
 import { hostArchitecture } from './manifest.ts'
 import { pullImage, type PullOutcome } from './pull.ts'
-import { openImageRecords, type ImageRecord } from './records.ts'
+import { openImageRecords, type ImageRecord } from './image-records.ts'
 import { DEFAULT_REGISTRY_TIMEOUTS, type RegistryTimeouts } from './registry-transport.ts'
 import { makeSingleFlight } from './single-flight.ts'
 import type { ImageSource } from './source.ts'
-import { openTempFolders } from './temp.ts'
+import { openTempFolders } from './temp-folders.ts'
 
 /**
  * The images of one worker. All it knows is on disk, whole after a kill at any instant; more than one process may have

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { Type, type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { asId, type RunId } from '../../domain/ids.ts'
-import { netnsPath } from './installation.ts'
+import { netnsPath } from './network-names.ts'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 
 const RunRecordSchema = Type.Object({

@@ -3,7 +3,7 @@ import { mkdir, readlink, type FileHandle } from 'node:fs/promises'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
 import { openNoFollow, openRoot, descriptorPath } from './descriptors.ts'
 import { conflictError, invalidPathError, hasErrorCode, notFoundError } from './file-errors.ts'
-import { FOLDER_MODE, setOwnershipIfOurs } from './owners.ts'
+import { FOLDER_MODE, setOwnershipIfOurs } from './ownership.ts'
 
 /**
  * Walks beneath the root of a volume, whose tree a sandbox may change at any moment. Each step holds one name beneath the

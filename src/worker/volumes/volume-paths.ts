@@ -1,6 +1,6 @@
 import { chmod, chown, stat } from 'node:fs/promises'
 import { asId, type OrgId, type VolumeId } from '../../domain/ids.ts'
-import type { VolumeKey } from './storage.ts'
+import type { VolumeKey } from './volume-storage.ts'
 
 /** What the folders of organizations and volumes are named by; all else in the storage's folder is not a volume. */
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/

@@ -3,9 +3,9 @@ import { join } from 'node:path'
 import type { DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { isDirectory } from '../../lib/is-folder.ts'
 import { tryCommand } from '../../lib/run-command.ts'
-import { mountPointsOf } from './mounted.ts'
-import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './names.ts'
-import type { VolumeKey, VolumeStorage } from './storage.ts'
+import { mountPointsOf } from './mount-points.ts'
+import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './volume-paths.ts'
+import type { VolumeKey, VolumeStorage } from './volume-storage.ts'
 
 export type FolderStorageOptions = {
   /** The folder of all volumes; made when it is not there. */

@@ -6,23 +6,23 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
 import { localCommands, type CommandRunner } from '../../lib/run-command.ts'
-import { closeHostForwarding, openHostForwarding } from './host-side.ts'
-import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames } from './installation.ts'
+import { closeHostForwarding, openHostForwarding } from './host-forwarding.ts'
+import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
 import { createIsolatedNamespace, createRouter, removeAllNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 import { attachmentRules, cutOffRules, detachmentRules, routerBaseRules } from './packet-filter.ts'
-import { chooseAddressPool } from './pool.ts'
+import { chooseAddressPool } from './address-pool.ts'
 import {
   isNamespaceAlive,
   openNetworkRecords,
   namespaceInode,
   type NetworkRecords,
   type RunNetworkRecord,
-} from './records.ts'
+} from './network-records.ts'
 import { makeRouterRules, type RouterRules } from './router-rules.ts'
-import { makeNetworkSlots } from './slots.ts'
+import { makeNetworkSlots } from './network-slots.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
-import { deviceNames, namespaceNames, nft } from './system.ts'
+import { deviceNames, namespaceNames, nft } from './network-commands.ts'
 import { makeTurns } from './turns.ts'
 
 export type SandboxNetworksOptions = {

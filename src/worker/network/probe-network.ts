@@ -4,7 +4,7 @@ import { cidr } from '../../domain/network/cidr.ts'
 import type { Random } from '../../lib/random.ts'
 import { localCommands, tryCommand } from '../../lib/run-command.ts'
 import { attachmentRules, routerBaseRules } from './packet-filter.ts'
-import { deleteNamespace, ipBatch, nft } from './system.ts'
+import { deleteNamespace, ipBatch, nft } from './network-commands.ts'
 
 export type NetworkProbe = {
   /** Whether sandboxes can have networks here; then `missing` may still name an ability that is not there. */

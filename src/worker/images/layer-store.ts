@@ -5,11 +5,11 @@ import type { Clock } from '../../lib/clock.ts'
 import { runCommand } from '../../lib/run-command.ts'
 import { StartError } from '../drivers/driver.ts'
 import type { ImageLimits } from './limits.ts'
-import { syncFolder } from './records.ts'
+import { syncFolder } from './image-records.ts'
 import { withRetries } from './retry.ts'
 import { makeSemaphore } from './semaphore.ts'
 import { makeSingleFlight } from './single-flight.ts'
-import type { TempFolders } from './temp.ts'
+import type { TempFolders } from './temp-folders.ts'
 import { unpackLayer, type OpenBlob } from './unpack.ts'
 
 /**

@@ -7,11 +7,11 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
 import { formatIpv4Cidr, type Cidr } from '../../domain/network/cidr.ts'
-import { SLOT_PREFIX, type NetworkNames } from './installation.ts'
+import { SLOT_PREFIX, type NetworkNames } from './network-names.ts'
 import type { DnsTarget } from './packet-filter.ts'
-import { hostRoutes } from './pool.ts'
+import { hostRoutes } from './address-pool.ts'
 import { isFileNotFound } from '../../lib/is-missing.ts'
-import { deviceNames, listSet, nft } from './system.ts'
+import { deviceNames, listSet, nft } from './network-commands.ts'
 
 /** Puts the host's part in force, and opens devices that came since. May be repeated. */
 export async function openHostForwarding(

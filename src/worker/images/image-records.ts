@@ -5,7 +5,7 @@ import { isFileNotFound } from '../../lib/is-missing.ts'
 import { Type, type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { DIGEST_SHAPE } from './manifest.ts'
-import type { TempFolders } from './temp.ts'
+import type { TempFolders } from './temp-folders.ts'
 
 const NullableStrings = Type.Union([Type.Array(Type.String()), Type.Null()])
 const NullableString = Type.Union([Type.String(), Type.Null()])
