@@ -72,7 +72,7 @@ test('the status of a sandbox is written through control/sandboxes/transition.ts
     'the one module of the store that writes a status of a sandbox that exists',
   )
   const importers = sources
-    .filter(({ code }) => /from\s*['"][^'"]*\/standings\.ts['"]/.test(code))
+    .filter(({ code }) => /from\s*['"][^'"]*\/sandbox-states\.ts['"]/.test(code))
     .map(({ path }) => path)
   assert.deepEqual(
     importers,
