@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict'
-import { readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs'
+import { basename, dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { settingRows } from '../src/config.ts'
 import { EVENT_TYPES } from '../src/domain/events/event-types.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
+import { blocksOf, documents, proseOf, readDocument, ROOT } from './support/documents.ts'
 
-const README = join(import.meta.dirname, '..', 'README.md')
-const EVENTS = join(import.meta.dirname, '..', 'docs', 'events.md')
+// Tables that the program knows better than a document: `UPDATE_DOCS=1 npm test -- test/docs.test.ts` writes them anew.
 
 function table(rows: readonly (readonly string[])[]): string {
   return rows.map((cells) => `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`).join('\n')
@@ -28,14 +28,14 @@ const settings = table([
 ])
 
 const abilities = table([
-  ['field', '`oci`', '`microsandbox`', 'what it asks'],
+  ['field', '`oci`', '`microsandbox`', 'what it asks for, or why nobody offers it'],
   ['---', '---', '---', '---'],
   ...ABILITIES_TABLE.map(({ ability, fields, meaning }) => [
     fields,
     ...[OCI_ABILITIES, MICROSANDBOX_ABILITIES].map((offered) =>
       ability !== null && offered.includes(ability) ? 'enforced' : '**refused**',
     ),
-    meaning,
+    meaning.replace(/^needs a worker that is capable of /, ''),
   ]),
 ])
 
@@ -52,32 +52,155 @@ const events = table([
   ]),
 ])
 
-function check(section: string, rendered: string, file = README): void {
+/** Holds a section of a document to what the program renders for it, or writes it there when `UPDATE_DOCS` is 1. */
+function checkSection(path: string, section: string, rendered: string): void {
   const [begin, end] = [`<!-- ${section}:begin -->`, `<!-- ${section}:end -->`]
-  const text = readFileSync(file, 'utf8')
+  const text = readDocument(path)
   const from = text.indexOf(begin) + begin.length
   const to = text.indexOf(end)
-  assert.ok(from >= begin.length && to >= from, `${file} has no section ${section}`)
+  assert.ok(from >= begin.length && to >= from, `${path} has no section ${section}`)
   if (process.env['UPDATE_DOCS'] === '1') {
-    writeFileSync(file, `${text.slice(0, from)}\n${rendered}\n${text.slice(to)}`)
+    writeFileSync(join(ROOT, path), `${text.slice(0, from)}\n${rendered}\n${text.slice(to)}`)
     return
   }
   const hint = 'run UPDATE_DOCS=1 npm test -- test/docs.test.ts'
-  assert.equal(
-    text.slice(from, to).trim(),
-    rendered,
-    `${file}: the table of ${section} is not what the program has: ${hint}`,
-  )
+  assert.equal(text.slice(from, to).trim(), rendered, `${path}: the table of ${section} is out of date: ${hint}`)
 }
 
-test('the README lists every setting as the program reads it', () => {
-  check('settings', settings)
+test('docs/settings.md lists every setting as the program reads it', () => {
+  checkSection('docs/settings.md', 'settings', settings)
 })
 
-test('the README says of every ability which driver enforces it and which refuses it', () => {
-  check('abilities', abilities)
+test('docs/drivers.md says of every ability which driver enforces it and which refuses it', () => {
+  checkSection('docs/drivers.md', 'abilities', abilities)
 })
 
 test('docs/events.md lists every type of audit event with the facts of its payload', () => {
-  check('events', events, EVENTS)
+  checkSection('docs/events.md', 'events', events)
 })
+
+// What a document names exists. A document that names a symbol of the past misleads its reader.
+
+const FILES = globSync('**/*', { cwd: ROOT, exclude: (path) => ['node_modules', '.git', '.setup'].includes(path) })
+const BASENAMES = new Set(FILES.map((path) => basename(path)))
+const SOURCES = FILES.filter((path) =>
+  /^(src|test|bench|setup|migrations|\.ci)\/.*\.(ts|mjs|pl|pm|sql|json|sh)$|^[^/]*\.(json|sql)$|^\.ci\/run$|^setup\/sandyard$/.test(path),
+)
+const SOURCE_TEXT = SOURCES.map((path) => readFileSync(join(ROOT, path), 'utf8')).join('\n')
+const SOURCE_WORDS = new Set(SOURCE_TEXT.match(/[\w$]+/g))
+/** The first folders of a path as documents write it: from the root, or from `src`, `test` or a module of `src`. */
+const FOLDERS = new Set(FILES.filter((path) => /^(src\/|test\/)?(\w+\/)?[\w.-]+$/.test(path)).flatMap((path) => path.split('/').slice(0, -1)))
+
+type Mention = { readonly where: string; readonly text: string }
+
+/** What stands between backticks in the prose of all documents. */
+const MENTIONS: readonly Mention[] = documents().flatMap((path) =>
+  proseOf(readDocument(path))
+    .split('\n')
+    .flatMap((row, index) =>
+      [...row.matchAll(/`([^`]+)`/g)].map(([, text = '']) => ({ where: `${path}:${String(index + 1)}`, text })),
+    ),
+)
+
+/** Asserts that no mention is at fault, and lists all that are. */
+function assertNone(faults: readonly string[], what: string): void {
+  assert.equal(faults.length, 0, `${what}:\n  ${faults.join('\n  ')}`)
+}
+
+test('every file that a document names in backticks exists', () => {
+  const faults = MENTIONS.filter(({ where, text }) => {
+    if (!/^[\w.@*-]+(\/[\w.@*-]+)*\/?$/.test(text)) return false
+    const isFile = /\.(ts|mjs|pl|pm|md|sql)$/.test(text)
+    if (!text.includes('/')) return isFile && !text.includes('*') && !BASENAMES.has(text)
+    if (!isFile && !FOLDERS.has(text.split('/')[0] ?? '')) return false
+    const bases = ['', 'src', 'test', 'docs', 'src/worker', dirname(where)]
+    return !bases.some((base) => globSync(join(base, text), { cwd: ROOT }).length > 0)
+  })
+  assertNone(faults.map(({ where, text }) => `${where}: ${text}`), 'no such file')
+})
+
+test('every function that a document names as `name()` exists', () => {
+  const faults = MENTIONS.filter(({ text }) => {
+    const [, name] = /^(?:[\w$]+\.)*([\w$]+)\([^)]*\)$/.exec(text) ?? []
+    return name !== undefined && !new RegExp(`\\b${RegExp.escape(name)}(<[^>]*>)?\\(`).test(SOURCE_TEXT)
+  })
+  assertNone(faults.map(({ where, text }) => `${where}: ${text}`), 'no such function')
+})
+
+test('every identifier and variable that a document names in backticks occurs in the sources', () => {
+  const faults = MENTIONS.filter(({ text }) => {
+    const isIdentifier = /^[\w$]+(\.[\w$]+)*$/.test(text) && /[a-z0-9][A-Z]|_/.test(text)
+    const variable = /^([A-Z][A-Z0-9]*_[A-Z0-9_]+)(=|$)/.exec(text)?.[1]
+    const words = variable === undefined ? (isIdentifier ? text.split('.') : []) : [variable]
+    return !words.every((word) => SOURCE_WORDS.has(word))
+  })
+  assertNone(faults.map(({ where, text }) => `${where}: ${text}`), 'the sources have no such word')
+})
+
+test('every link leads to a file and a heading that exist', () => {
+  const faults = documents().flatMap((path) =>
+    [...readDocument(path).matchAll(/\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)/g)].flatMap(([link, target = '', anchor]) => {
+      const file = target === '' ? path : join(dirname(path), target)
+      if (!existsSync(join(ROOT, file))) return [`${path}: ${link}`]
+      if (anchor === undefined) return []
+      const headings = [...readDocument(file).matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) => slugOf(heading))
+      return headings.includes(anchor) ? [] : [`${path}: ${link}`]
+    }),
+  )
+  assertNone(faults, 'links that lead nowhere')
+})
+
+/** The anchor that GitHub gives a heading. */
+function slugOf(heading: string): string {
+  return heading.toLowerCase().replaceAll(/[^\w\- ]/g, '').replaceAll(' ', '-')
+}
+
+test('every JSON example can be parsed', () => {
+  for (const path of documents()) {
+    for (const { language, text, line } of blocksOf(readDocument(path))) {
+      if (language === 'json') assert.doesNotThrow(() => void JSON.parse(text), `${path}:${String(line)}`)
+    }
+  }
+})
+
+test('every npm script that a document names exists', () => {
+  const { scripts } = JSON.parse(readDocument('package.json')) as { readonly scripts: Readonly<Record<string, string>> }
+  const faults = documents().flatMap((path) =>
+    [...readDocument(path).matchAll(/\bnpm run (?:--silent )?([\w:-]+)/g)]
+      .filter(([, name = '']) => !(name in scripts))
+      .map(([text]) => `${path}: ${text}`),
+  )
+  assertNone(faults, 'no such script')
+})
+
+test('no document names a place that only its writer has', () => {
+  const faults = documents().flatMap((path) =>
+    readDocument(path)
+      .split('\n')
+      .flatMap((row, index) => (/\.\.\/shared|(^|[\s`(])\/work\/|\/tmp\/tools/.test(row) ? [`${path}:${String(index + 1)}: ${row}`] : [])),
+  )
+  assertNone(faults, 'not in the repository')
+})
+
+/** The longest sentence that a document may have; most have at most 25 words. */
+const SENTENCE_LIMIT_WORDS = 32
+
+test(`no sentence of a document has more than ${String(SENTENCE_LIMIT_WORDS)} words`, () => {
+  const faults = documents()
+    .filter((path) => path !== 'docs/reliability.md') // made of the tests' own notes
+    .flatMap((path) =>
+      sentencesOf(proseOf(readDocument(path)))
+        .filter((sentence) => sentence.split(/\s+/).length > SENTENCE_LIMIT_WORDS)
+        .map((sentence) => `${path}: ${sentence}`),
+    )
+  assertNone(faults, 'too long')
+})
+
+/** The sentences of paragraphs and list items; tables, headings and comments are left out. A colon ends a sentence, too. */
+function sentencesOf(prose: string): readonly string[] {
+  return prose
+    .replaceAll(/<!--.*?-->/gs, '')
+    .split(/\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=#)/)
+    .filter((paragraph) => !/^\s*[|#]/.test(paragraph))
+    .flatMap((paragraph) => paragraph.replaceAll(/\s+/g, ' ').trim().split(/(?<=[.!?:][)*_"`]*) (?=[A-Z`*_[("0-9])|: /))
+}

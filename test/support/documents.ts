@@ -1,0 +1,84 @@
+import { globSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** The folder of the repository. */
+export const ROOT = join(import.meta.dirname, '../..')
+
+/** One fenced code block: its language, the words after the language, and the line on which it begins. */
+export type Block = {
+  readonly language: string
+  readonly words: readonly string[]
+  readonly line: number
+  readonly text: string
+}
+
+/** One command of a `console` block with the output that the document shows for it. */
+export type Shown = { readonly command: string; readonly output: readonly string[]; readonly line: number }
+
+/** Every document of the repository, as paths from its root. */
+export function documents(): readonly string[] {
+  return globSync(['*.md', 'docs/**/*.md'], { cwd: ROOT }).toSorted()
+}
+
+/** The text of a document, named by its path from the root. */
+export function readDocument(path: string): string {
+  return readFileSync(join(ROOT, path), 'utf8')
+}
+
+/** The fenced code blocks of a document in order. */
+export function blocksOf(text: string): readonly Block[] {
+  const blocks: Block[] = []
+  const lines = text.split('\n')
+  for (let i = 0; i < lines.length; i += 1) {
+    const fence = /^```(.*)$/.exec(lines[i] ?? '')
+    if (fence === null) continue
+    const [language = '', ...words] = (fence[1] ?? '').trim().split(/\s+/)
+    const end = lines.indexOf('```', i + 1)
+    if (end < 0) throw new Error(`the code block of line ${String(i + 1)} has no end`)
+    blocks.push({ language, words, line: i + 1, text: lines.slice(i + 1, end).join('\n') })
+    i = end
+  }
+  return blocks
+}
+
+/** A document without its code blocks; the lines stay where they are. */
+export function proseOf(text: string): string {
+  return text.replaceAll(/^```.*?^```$/gms, (block) => block.replaceAll(/[^\n]/g, ''))
+}
+
+/**
+ * The commands of a `console` block. A line that begins with `$ ` is a command; one that ends with a backslash goes on in the next
+ * line. The lines up to the next command are its output.
+ */
+export function commandsOf({ text, line }: Block): readonly Shown[] {
+  const shown: { command: string; output: string[]; line: number }[] = []
+  let isOpen = false
+  for (const [index, row] of text.split('\n').entries()) {
+    const last = shown.at(-1)
+    if (isOpen && last !== undefined) last.command += `\n${row}`
+    else if (row.startsWith('$ ')) shown.push({ command: row.slice(2), output: [], line: line + 1 + index })
+    else if (last === undefined) throw new Error(`line ${String(line + 1 + index)}: a console block begins with a command`)
+    else last.output.push(row)
+    isOpen = row.endsWith('\\')
+  }
+  return shown
+}
+
+/**
+ * Whether real output is what a document shows. A `…` stands for any text within a line, and a line that is `…` alone for any
+ * number of lines. Several spaces count as one, so that columns may be aligned.
+ */
+export function matchesOutput(shown: readonly string[], real: string): boolean {
+  const lines = real.split('\n').map(squeeze)
+  while (lines.at(-1) === '') lines.pop()
+  const pattern = shown.map((row) => {
+    if (row.trim() === '…') return '(?:[^\\n]*\\n)*'
+    const parts = squeeze(row).replace(/ …$/, '').split('…').map(RegExp.escape)
+    return `${parts.join('[^\\n]*')}${squeeze(row).endsWith(' …') ? '(?: [^\\n]*)?' : ''}\\n`
+  })
+  return new RegExp(`^${pattern.join('')}$`).test(lines.map((row) => `${row}\n`).join(''))
+}
+
+function squeeze(row: string): string {
+  return row.replaceAll(/\s+/g, ' ').trim()
+}
