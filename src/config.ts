@@ -12,7 +12,7 @@ function defaultDataDir(): string {
   return process.getuid?.() === 0 ? '/var/lib/sandyard' : join(homedir(), '.local/share/sandyard')
 }
 
-/** Every setting of the program. The README's table is made from this. */
+/** Every setting of the program. The table in docs/settings.md is made from this. */
 export const SETTINGS = {
   ...SERVER_SETTINGS,
   ...WORKER_SETTINGS,
@@ -48,7 +48,7 @@ export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string
   return Object.fromEntries(entries) as Config // each value was parsed by the setting of its name
 }
 
-/** The settings as rows for `--help` and the README: variable, flag, default, unit, meaning. */
+/** The settings as rows for `--help` and docs/settings.md: variable, flag, default, unit, meaning. */
 export function settingRows(): readonly (readonly [string, string, string, string, string])[] {
   const settings: readonly Setting<unknown>[] = Object.values(SETTINGS)
   return settings.map(({ variable, flag, fallback, unit, meaning }) => [

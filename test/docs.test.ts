@@ -3,7 +3,9 @@ import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { settingRows } from '../src/config.ts'
+import { CHANNEL_ENDS } from '../src/contract/streams/channel-ends.ts'
 import { EVENT_TYPES } from '../src/domain/events/event-types.ts'
+import { CAUSES } from '../src/domain/sandboxes/lifecycle.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
@@ -52,6 +54,20 @@ const events = table([
   ]),
 ])
 
+const causes = table([
+  ['cause', 'meaning'],
+  ['---', '---'],
+  ...Object.entries(CAUSES).map(([cause, meaning]) => [`\`${cause}\``, meaning]),
+])
+
+const channelEnds = table([
+  ['code', 'reason', '`why`'],
+  ['---', '---', '---'],
+  ...Object.entries(CHANNEL_ENDS)
+    .toSorted(([, a], [, b]) => a.code - b.code)
+    .map(([why, { code, reason }]) => [String(code), reason, `\`${why}\``]),
+])
+
 /** Holds a section of a document to what the program renders for it, or writes it there when `UPDATE_DOCS` is 1. */
 function checkSection(path: string, section: string, rendered: string): void {
   const [begin, end] = [`<!-- ${section}:begin -->`, `<!-- ${section}:end -->`]
@@ -79,17 +95,29 @@ test('docs/events.md lists every type of audit event with the facts of its paylo
   checkSection('docs/events.md', 'events', events)
 })
 
+test('docs/events.md lists every cause of a transition', () => {
+  checkSection('docs/events.md', 'causes', causes)
+})
+
+test('docs/channels.md lists every end of a channel with its code', () => {
+  checkSection('docs/channels.md', 'channel-ends', channelEnds)
+})
+
 // What a document names exists. A document that names a symbol of the past misleads its reader.
 
 const FILES = globSync('**/*', { cwd: ROOT, exclude: (path) => ['node_modules', '.git', '.setup'].includes(path) })
 const BASENAMES = new Set(FILES.map((path) => basename(path)))
 const SOURCES = FILES.filter((path) =>
-  /^(src|test|bench|setup|migrations|\.ci)\/.*\.(ts|mjs|pl|pm|sql|json|sh)$|^[^/]*\.(json|sql)$|^\.ci\/run$|^setup\/sandyard$/.test(path),
+  /^(src|test|bench|setup|migrations|\.ci)\/.*\.(ts|mjs|pl|pm|sql|json|sh)$|^[^/]*\.(json|sql)$|^\.ci\/run$|^setup\/sandyard$/.test(
+    path,
+  ),
 )
 const SOURCE_TEXT = SOURCES.map((path) => readFileSync(join(ROOT, path), 'utf8')).join('\n')
 const SOURCE_WORDS = new Set(SOURCE_TEXT.match(/[\w$]+/g))
 /** The first folders of a path as documents write it: from the root, or from `src`, `test` or a module of `src`. */
-const FOLDERS = new Set(FILES.filter((path) => /^(src\/|test\/)?(\w+\/)?[\w.-]+$/.test(path)).flatMap((path) => path.split('/').slice(0, -1)))
+const FOLDERS = new Set(
+  FILES.filter((path) => /^(src\/|test\/)?(\w+\/)?[\w.-]+$/.test(path)).flatMap((path) => path.split('/').slice(0, -1)),
+)
 
 type Mention = { readonly where: string; readonly text: string }
 
@@ -116,7 +144,10 @@ test('every file that a document names in backticks exists', () => {
     const bases = ['', 'src', 'test', 'docs', 'src/worker', dirname(where)]
     return !bases.some((base) => globSync(join(base, text), { cwd: ROOT }).length > 0)
   })
-  assertNone(faults.map(({ where, text }) => `${where}: ${text}`), 'no such file')
+  assertNone(
+    faults.map(({ where, text }) => `${where}: ${text}`),
+    'no such file',
+  )
 })
 
 test('every function that a document names as `name()` exists', () => {
@@ -124,7 +155,10 @@ test('every function that a document names as `name()` exists', () => {
     const [, name] = /^(?:[\w$]+\.)*([\w$]+)\([^)]*\)$/.exec(text) ?? []
     return name !== undefined && !new RegExp(`\\b${RegExp.escape(name)}(<[^>]*>)?\\(`).test(SOURCE_TEXT)
   })
-  assertNone(faults.map(({ where, text }) => `${where}: ${text}`), 'no such function')
+  assertNone(
+    faults.map(({ where, text }) => `${where}: ${text}`),
+    'no such function',
+  )
 })
 
 /** Words of PostgreSQL, Linux and Node that documents name and the sources don't use. */
@@ -146,25 +180,33 @@ test('every identifier and variable that a document names in backticks occurs in
     const words = variable === undefined ? (isIdentifier ? text.split('.') : []) : [variable]
     return !words.every((word) => SOURCE_WORDS.has(word) || FOREIGN_WORDS.has(word))
   })
-  assertNone(faults.map(({ where, text }) => `${where}: ${text}`), 'the sources have no such word')
+  assertNone(
+    faults.map(({ where, text }) => `${where}: ${text}`),
+    'the sources have no such word',
+  )
 })
 
 test('every link leads to a file and a heading that exist', () => {
   const faults = documents().flatMap((path) =>
-    [...readDocument(path).matchAll(/\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)/g)].flatMap(([link, target = '', anchor]) => {
-      const file = target === '' ? path : join(dirname(path), target)
-      if (!existsSync(join(ROOT, file))) return [`${path}: ${link}`]
-      if (anchor === undefined) return []
-      const headings = [...readDocument(file).matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) => slugOf(heading))
-      return headings.includes(anchor) ? [] : [`${path}: ${link}`]
-    }),
+    [...readDocument(path).matchAll(/\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)/g)].flatMap(
+      ([link, target = '', anchor]) => {
+        const file = target === '' ? path : join(dirname(path), target)
+        if (!existsSync(join(ROOT, file))) return [`${path}: ${link}`]
+        if (anchor === undefined) return []
+        const headings = [...readDocument(file).matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) => slugOf(heading))
+        return headings.includes(anchor) ? [] : [`${path}: ${link}`]
+      },
+    ),
   )
   assertNone(faults, 'links that lead nowhere')
 })
 
 /** The anchor that GitHub gives a heading. */
 function slugOf(heading: string): string {
-  return heading.toLowerCase().replaceAll(/[^\w\- ]/g, '').replaceAll(' ', '-')
+  return heading
+    .toLowerCase()
+    .replaceAll(/[^\w\- ]/g, '')
+    .replaceAll(' ', '-')
 }
 
 test('every JSON example can be parsed', () => {
@@ -189,9 +231,19 @@ test('no document names a place that only its writer has', () => {
   const faults = documents().flatMap((path) =>
     readDocument(path)
       .split('\n')
-      .flatMap((row, index) => (/\.\.\/shared|(^|[\s`(])\/work\/|\/tmp\/tools/.test(row) ? [`${path}:${String(index + 1)}: ${row}`] : [])),
+      .flatMap((row, index) =>
+        /\.\.\/shared|(^|[\s`(])\/work\/|\/tmp\/tools/.test(row) ? [`${path}:${String(index + 1)}: ${row}`] : [],
+      ),
   )
   assertNone(faults, 'not in the repository')
+})
+
+test('the README fits on a few screens, and the glossary needs few words', () => {
+  const lines = readDocument('README.md').split('\n').length
+  assert.ok(lines <= 130, `README.md has ${String(lines)} lines; at most 130: the rest belongs in docs/guide`)
+  const [, glossary = ''] = readDocument('ARCHITECTURE.md').split(/^## Glossary$/m)
+  const rows = (glossary.split(/^## /m)[0] ?? '').split('\n').filter((row) => row.startsWith('| ')).length - 2
+  assert.ok(rows > 0 && rows <= 40, `the glossary has ${String(rows)} rows; at most 40: use the field's own words`)
 })
 
 /** The longest sentence that a document may have; most have at most 25 words. */
@@ -214,5 +266,10 @@ function sentencesOf(prose: string): readonly string[] {
     .replaceAll(/<!--.*?-->/gs, '')
     .split(/\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=#)/)
     .filter((paragraph) => !/^\s*[|#]/.test(paragraph))
-    .flatMap((paragraph) => paragraph.replaceAll(/\s+/g, ' ').trim().split(/(?<=[.!?:][)*_"`]*) (?=[A-Z`*_[("0-9])|: /))
+    .flatMap((paragraph) =>
+      paragraph
+        .replaceAll(/\s+/g, ' ')
+        .trim()
+        .split(/(?<=[.!?:][)*_"`]*) (?=[A-Z`*_[("0-9])|: /),
+    )
 }

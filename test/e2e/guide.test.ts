@@ -23,7 +23,9 @@ const MARK = '@@guide'
 /** The pages in the order of the guide's own list. The one about organizations is the last of them: it makes a second one. */
 const PAGES = [
   'README.md',
-  ...[...readDocument('docs/guide/README.md').matchAll(/\]\(([a-z-]+\.md)\)/g)].map(([, page]) => `docs/guide/${page ?? ''}`),
+  ...[...readDocument('docs/guide/README.md').matchAll(/\]\(([a-z-]+\.md)\)/g)].map(
+    ([, page]) => `docs/guide/${page ?? ''}`,
+  ),
 ]
 
 type Step = Shown | { readonly file: string; readonly text: string }

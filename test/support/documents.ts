@@ -57,7 +57,8 @@ export function commandsOf({ text, line }: Block): readonly Shown[] {
     const last = shown.at(-1)
     if (isOpen && last !== undefined) last.command += `\n${row}`
     else if (row.startsWith('$ ')) shown.push({ command: row.slice(2), output: [], line: line + 1 + index })
-    else if (last === undefined) throw new Error(`line ${String(line + 1 + index)}: a console block begins with a command`)
+    else if (last === undefined)
+      throw new Error(`line ${String(line + 1 + index)}: a console block begins with a command`)
     else last.output.push(row)
     isOpen = row.endsWith('\\')
   }

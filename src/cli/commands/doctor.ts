@@ -79,7 +79,7 @@ export function formatDrivers(surveys: readonly DriverSurvey[], choice: DriverCh
     const told = missing.length === 0 ? `can run here: ${isolation}` : `can't run here: ${missing.join('; ')}`
     return [
       line(name, hasSandboxes ? `${told}; sandboxes of its own are kept here` : told),
-      line('', `refuses: ${refusedFields.join(', ').replaceAll('`', '')}`), // they are written for the README
+      line('', `refuses: ${refusedFields.join(', ').replaceAll('`', '')}`), // they are written for docs/drivers.md
     ]
   })
   return [

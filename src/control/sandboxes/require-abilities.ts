@@ -39,7 +39,7 @@ function refuse(needs: ReturnType<typeof requiredAbilities>, offers: AbilityList
         field: need.field,
         needs: need.ability,
         why: need.why,
-        accepted: 'a request without it; see the README, "What is enforced and what is refused"',
+        accepted: 'a request without it; see docs/drivers.md, "Enforced and refused"',
       },
     })
   }

@@ -20,20 +20,22 @@ export const TRANSITION_EVENTS = [
 ] as const
 export type TransitionEvent = (typeof TRANSITION_EVENTS)[number]
 
-/** Why a sandbox moved, in one word; it stands in its audit events and with its run. */
-export type CauseCode =
-  | 'requested'
-  | 'deleted'
-  | 'placement'
-  | 'worker_report'
-  | 'workload_ended'
-  | 'idle_timeout'
-  | 'max_duration'
-  | 'max_uptime'
-  | 'pool_exhausted'
-  | 'suspended'
-  | 'drained'
-  | 'worker_lost'
+/** Why a sandbox changed its status, and what each word means. Audit events and runs carry one; docs/events.md lists them. */
+export const CAUSES = {
+  requested: 'A client asked for it.',
+  deleted: 'A client deleted the sandbox.',
+  placement: 'A worker was assigned, or none has the capacity now.',
+  worker_report: 'The worker reported it.',
+  workload_ended: 'The workload ended by itself.',
+  idle_timeout: 'Nobody used the sandbox for its idle timeout.',
+  max_duration: 'The run reached the maximum duration of its sandbox.',
+  max_uptime: 'The run reached the maximum uptime of the organization.',
+  pool_exhausted: 'The included hours of the month are used up.',
+  suspended: 'The organization was suspended.',
+  drained: 'Its worker is drained, and the deadline has passed.',
+  worker_lost: 'Its worker was silent beyond its lease, or was removed.',
+} as const
+export type CauseCode = keyof typeof CAUSES
 
 export function isTerminal(status: SandboxStatus): boolean {
   return status === 'stopped' || status === 'failed'

@@ -140,7 +140,7 @@ export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[]
   return required
 }
 
-/** A row of the README's table of abilities; `ability` is null for what is refused whatever the driver. */
+/** A row of the table in docs/drivers.md; `ability` is null for what every driver refuses. */
 export type AbilityRow = { readonly ability: Ability | null; readonly fields: string; readonly meaning: string }
 
 /** The table of abilities for people: what is enforced where a driver can, and refused by name where none can. */
