@@ -26,8 +26,6 @@ export type AuthenticatedRequest = {
   readonly once: IdempotentAttempt | null
   /** What the request demands of the object that it changes. */
   readonly ifMatch: IfMatch | null
-  /** Says that the request may wait for long from here on. */
-  readonly lasts: () => void
 }
 
 /** A reply of bytes. */

@@ -29,14 +29,13 @@ type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof ty
 /** What the operations on sandboxes ask of the use cases. */
 export function makeSandboxHandlers(useCases: UseCases, handler: HandlerFactory): Record<Handled, Handler> {
   return {
-    create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, once, lasts }) => {
+    create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, once }) => {
       const result = normalizeSpec(body)
       if ('refusal' in result) throw refusalProblem(result.refusal)
       const start = query.start ?? false
       if (!start && query.wait_for !== undefined)
         refuseField('query.wait_for', query.wait_for, 'start=true beside wait_for')
       const waitMs = parseWaitMs(query)
-      if (waitMs !== null) lasts()
       return renderWithDetails(
         useCases,
         useCases.createSandbox(caller, {
@@ -124,10 +123,9 @@ function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeo
 
 function startOptions(
   query: Parameters<typeof parseWaitMs>[0],
-  { signal, lasts, once, ifMatch }: AuthenticatedRequest,
+  { signal, once, ifMatch }: AuthenticatedRequest,
 ): StartOptions {
   const waitMs = parseWaitMs(query)
-  if (waitMs !== null) lasts()
   return { waitMs, signal: waitMs === null ? null : signal(), once, ifMatch }
 }
 

@@ -4,38 +4,35 @@ import type { Operation } from '../../contract/operation.ts'
 import { isNotModified } from '../requests/conditional-requests.ts'
 import type { DeferredReply, TaggedReply } from '../handlers/handler.ts'
 import { JSON_TYPE, type ProblemReply } from './problem-reply.ts'
-import type { LongWaits } from '../connections/release-parser.ts'
 import type { Exchange } from './send-reply.ts'
 
-/** Keeps an exchange whose reply comes later, with as little memory as can be: nothing of its handler stays. */
+/** Keeps an exchange open until its reply comes. The handler has returned by then, so a wait holds little memory. */
 export type DeferReply = (exchange: Exchange, later: DeferredReply) => FastifyReply
 
 export type DeferReplyDeps = {
-  /** Ends every wait, so that the replies go out. */
+  /** Aborted when the server closes. It ends every wait, so that the replies go out. */
   readonly closing: AbortSignal
-  readonly longWaits: LongWaits
   /** Renders a refusal or failure of a request, and logs it if nobody expected it. */
   readonly renderError: (error: Error, requestId: string) => ProblemReply
 }
 
-/** Makes the parking of one server. A client that leaves ends its wait. */
-export function makeDeferReply({ closing, longWaits, renderError }: DeferReplyDeps): DeferReply {
+/** Creates the `DeferReply` of one server. A client that disconnects cancels its wait. */
+export function makeDeferReply({ closing, renderError }: DeferReplyDeps): DeferReply {
   const cancels = new Set<() => void>()
   closing.addEventListener('abort', () => {
     for (const cancel of cancels) cancel()
   })
-  return ({ request, reply, operation }, later) => {
+  return ({ reply, operation }, deferred) => {
     const response = reply.raw
-    longWaits.add(request.raw, response)
-    const leave = later.start((end) => {
-      cancels.delete(leave)
+    const cancel = deferred.start((result) => {
+      cancels.delete(cancel)
       if (response.closed) return
-      sendDeferred({ reply, operation, renderError }, end)
+      sendDeferred({ reply, operation, renderError }, result)
     })
-    reply.hijack() // from here on no error is answered by itself
-    cancels.add(leave)
-    response.once('close', leave)
-    if (closing.aborted || response.closed) leave()
+    reply.hijack() // from here on Fastify answers no error by itself
+    cancels.add(cancel)
+    response.once('close', cancel)
+    if (closing.aborted || response.closed) cancel()
     return reply
   }
 }
@@ -45,10 +42,10 @@ type DeferredExchange = Pick<DeferReplyDeps, 'renderError'> & {
   readonly operation: Operation
 }
 
-function sendDeferred({ reply, operation, renderError }: DeferredExchange, end: TaggedReply | Error): void {
+function sendDeferred({ reply, operation, renderError }: DeferredExchange, result: TaggedReply | Error): void {
   const response = reply.raw
   const headers: OutgoingHttpHeaders = Object.fromEntries(Object.entries(reply.getHeaders()))
-  const given = end instanceof Error ? end : applyConditions(operation, response, end)
+  const given = result instanceof Error ? result : applyConditions(operation, response, result)
   if (given instanceof Error) {
     const { status, headers: own, body } = renderError(given, String(headers['x-request-id']))
     write(response, { status, headers: { ...headers, ...own }, body })
@@ -59,7 +56,7 @@ function sendDeferred({ reply, operation, renderError }: DeferredExchange, end: 
   else write(response, { status: 200, headers: { ...tag, 'content-type': JSON_TYPE }, body: given.json })
 }
 
-/** The object, without its text if the client has it, or why it does not get it. */
+/** The object to send. Its text is empty when the client already has it; an error says why the client gets none. */
 function applyConditions(operation: Operation, { req }: ServerResponse, object: TaggedReply): TaggedReply | Error {
   try {
     return isNotModified(operation, req.headers, object.tag) ? { ...object, json: '' } : object

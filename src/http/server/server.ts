@@ -22,7 +22,6 @@ import { serveIdempotently, type IdempotencyDeps } from '../requests/serve-idemp
 import { makeDeferReply, type DeferReply } from './defer-reply.ts'
 import { addServiceRoutes } from './service-routes.ts'
 import { problemOf, renderProblem, type ProblemReply } from './problem-reply.ts'
-import { makeLongWaits, type LongWaits } from '../connections/release-parser.ts'
 import { refuseMalformed } from '../connections/refuse-malformed.ts'
 import { refuseUnsupportedRequests } from '../connections/refuse-unsupported.ts'
 import { makeRequestIds } from './request-ids.ts'
@@ -135,13 +134,11 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
     bodyLimitBytes: settings.bodyLimitBytes,
     bytesOf: (request: FastifyRequest) => bodies.get(request),
   }
-  const longWaits = makeLongWaits(() => performance.now())
-  const park = makeDeferReply({
+  const deferReply = makeDeferReply({
     closing,
-    longWaits,
     renderError: (error, request_id) => renderError(deps, error, { request_id }),
   })
-  const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, longWaits, park, callers }
+  const common = { signalOf: makeRequestSignals(closing), byteBodies, settings, keyed, deferReply, callers }
   for (const operation of Object.values(OPERATIONS)) {
     const handler = handlers.get(operation.id)
     if (handler !== undefined) addRoute(app, deps, { operation, handler, ...common })
@@ -164,8 +161,7 @@ type Route = {
   readonly byteBodies: StreamedBodies
   readonly settings: ServerSettings
   readonly keyed: IdempotencyDeps
-  readonly longWaits: LongWaits
-  readonly park: DeferReply
+  readonly deferReply: DeferReply
   /** Who sent a request, once it is known. */
   readonly callers: WeakMap<FastifyRequest, Caller>
 }
@@ -211,10 +207,10 @@ function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void 
         once: null,
         ifMatch: parseIfMatch(operation, headers),
         signal: () => route.signalOf(reply.raw),
-        lasts: () => route.longWaits.add(request.raw, reply.raw),
       }
       const answer = await serveIdempotently(route.keyed, { operation, handler: route.handler, request }, raw)
-      if (typeof answer === 'object' && 'start' in answer) return route.park({ request, reply, operation }, answer)
+      if (typeof answer === 'object' && 'start' in answer)
+        return route.deferReply({ request, reply, operation }, answer)
       return sendReply({ request, reply, operation }, answer, route.settings)
     },
   })
