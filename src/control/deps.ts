@@ -9,7 +9,7 @@ import type { Clock } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Random } from '../lib/random.ts'
 import type { Seal } from '../lib/seal.ts'
-import type { Slots } from '../lib/slots.ts'
+import type { Semaphore } from '../lib/semaphore.ts'
 import type { Uuids } from '../lib/uuid.ts'
 import type { Admission } from '../store/sandboxes/admissions.ts'
 import type { Database } from '../store/postgres/database.ts'
@@ -34,7 +34,7 @@ export type ControlDeps = {
   readonly seal: Seal
   readonly notifications: Notifications
   /** How many requests may wait for a sandbox at once. */
-  readonly waits: Slots
+  readonly waits: Semaphore
   /** Where they wait. */
   readonly waitHub: WaitHub
   /** The Idempotency-Keys whose requests this process serves. */

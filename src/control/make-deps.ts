@@ -1,7 +1,7 @@
 import type { WorkerId } from '../domain/ids.ts'
 import type { Sandbox } from '../domain/sandboxes/sandbox.ts'
 import { makeBatch } from '../lib/batch.ts'
-import { shareWork } from '../lib/share-work.ts'
+import { makeSingleFlight } from '../lib/single-flight.ts'
 import type { Admission } from '../store/sandboxes/admissions.ts'
 import type { Database } from '../store/postgres/database.ts'
 import * as sandboxes from '../store/sandboxes/sandboxes.ts'
@@ -117,9 +117,9 @@ function makeWorkerAbilities({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): 
     untilMs = clock.monotonicMs() + ABILITIES_CACHED_MS
     return known
   }
-  const askTogether = shareWork(ask)
+  const asking = makeSingleFlight<typeof known>()
   return async ({ isFresh }) => {
     if (isFresh) return ask()
-    return clock.monotonicMs() < untilMs ? known : askTogether()
+    return clock.monotonicMs() < untilMs ? known : asking.join('abilities', ask).result
   }
 }

@@ -8,7 +8,7 @@ import type { Caller } from '../../src/domain/orgs/caller.ts'
 import type { WorkerId } from '../../src/domain/ids.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
-import { makeSlots } from '../../src/lib/slots.ts'
+import { makeSemaphore } from '../../src/lib/semaphore.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { makeTestDatabase } from '../support/postgres.ts'
 import { addOrg } from '../support/orgs.ts'
@@ -50,7 +50,7 @@ export async function openLane(): Promise<Lane> {
       subscribe: () => () => undefined,
       [Symbol.asyncDispose]: () => Promise.resolve(),
     },
-    waits: makeSlots(1),
+    waits: makeSemaphore(1),
     logPlaces: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
     openStream: refuse,
     dialChannel: refuse,

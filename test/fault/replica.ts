@@ -11,7 +11,7 @@ import { isLaterReport } from '../../src/domain/workers/report-order.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
-import { makeSlots } from '../../src/lib/slots.ts'
+import { makeSemaphore } from '../../src/lib/semaphore.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../../src/loops/enforce-deadlines.ts'
@@ -70,7 +70,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     log,
     seal: makeSeal(SEALING_KEY, random),
     notifications: bus.of(life),
-    waits: makeSlots(10),
+    waits: makeSemaphore(10),
     logPlaces: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
     openStream: noStreams,
     dialChannel: noStreams,

@@ -5,21 +5,7 @@ import { interruptibleSleep, systemClock } from '../../src/lib/clock.ts'
 import { systemRandom, randomBelow } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
 import { once } from '../../src/lib/once.ts'
-import { makeSlots } from '../../src/lib/slots.ts'
 import { minUuidAt, isUuid, makeUuids } from '../../src/lib/uuid.ts'
-
-test('a fixed number of places is never exceeded, and a place that is given back twice is one place', () => {
-  const slots = makeSlots(2)
-  const [first, second] = [slots.take(), slots.take()]
-  assert.ok(first !== null && second !== null)
-  assert.equal(slots.take(), null)
-  first()
-  first()
-  assert.equal(slots.taken, 1)
-  assert.ok(slots.take() !== null)
-  assert.equal(slots.take(), null)
-  assert.equal(makeSlots(0).take(), null)
-})
 
 test('what was sealed opens with its key and context, and with nothing else', () => {
   const seal = makeSeal(Buffer.alloc(32, 1), systemRandom)

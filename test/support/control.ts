@@ -9,7 +9,7 @@ import { systemClock, type Clock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
-import { makeSlots } from '../../src/lib/slots.ts'
+import { makeSemaphore } from '../../src/lib/semaphore.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { openDatabase } from '../../src/store/postgres/database.ts'
 import { openNotifications } from '../../src/store/postgres/notifications.ts'
@@ -57,7 +57,7 @@ export async function makeTestControl(
     log,
     seal: makeSeal(systemRandom.bytes(32), systemRandom),
     notifications,
-    waits: makeSlots(options.waitCapacity ?? 100),
+    waits: makeSemaphore(options.waitCapacity ?? 100),
     logPlaces: makeLogStreamLimit(options.logStreamLimits ?? { perOrg: 50, inAll: 100 }),
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
     dialChannel: options.dialChannel ?? (() => Promise.reject(new Error('this test has no workers'))),

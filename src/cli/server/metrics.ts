@@ -32,7 +32,7 @@ export function makeMetrics(
     name: 'sandyard_replicas',
     help: 'Server processes that live on the same database, this one included.',
   })
-  addGauge(register, () => deps.waits.taken, {
+  addGauge(register, () => deps.waits.inUse, {
     name: 'sandyard_waiting_requests',
     help: 'Requests that wait for a sandbox to run.',
   })

@@ -21,7 +21,7 @@ import { systemClock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { bufferedRandom, systemRandom } from '../../lib/random.ts'
 import { keyFingerprint, makeSeal } from '../../lib/seal.ts'
-import { makeSlots } from '../../lib/slots.ts'
+import { makeSemaphore } from '../../lib/semaphore.ts'
 import { makeUuids } from '../../lib/uuid.ts'
 import { detectLostWorkers } from '../../loops/detect-lost-workers.ts'
 import { enforceDeadlines } from '../../loops/enforce-deadlines.ts'
@@ -93,7 +93,7 @@ export async function startControl(
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),
-    waits: makeSlots(config.waitCapacity),
+    waits: makeSemaphore(config.waitCapacity),
     logPlaces: makeLogStreamLimit({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
     openStream: async ({ worker_id, asked }, signal) => {
       const socket = await relay.open(worker_id, asked, signal)

@@ -79,8 +79,8 @@ async function waitForClaim(
   tryOnce: () => Promise<ClaimedKey | null>,
   signal: AbortSignal,
 ): Promise<ClaimedKey> {
-  const giveBack = deps.waits.take()
-  if (giveBack === null) throw inUse()
+  const release = deps.waits.tryAcquire()
+  if (release === null) throw inUse()
   const deadlineMs = deps.clock.monotonicMs() + IN_USE_WAIT_MS
   try {
     for (let pauseMs = FIRST_RETRY_MS; ; pauseMs = Math.min(pauseMs * 2, LAST_RETRY_MS)) {
@@ -90,7 +90,7 @@ async function waitForClaim(
       if (turn !== null) return turn
     }
   } finally {
-    giveBack()
+    release()
   }
 }
 

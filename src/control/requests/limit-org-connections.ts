@@ -1,6 +1,6 @@
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { inTurn, makeFairSlots } from '../../lib/fair-slots.ts'
+import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
 import type { Database } from '../../store/postgres/database.ts'
 
 /** How the connections for organizations are shared. */
@@ -29,10 +29,14 @@ export class OrgQueueFull extends Problem {
  * itself. Throws `OrgQueueFull` when too many of one organization wait. The program's own work takes no turns.
  */
 export function limitOrgConnections(db: Database, { connections, perOrg }: OrgConnectionLimits): Database {
-  const turns = makeFairSlots({ slots: connections, perKey: perOrg, waitingPerKey: WAITING_PER_ORG })
+  const semaphore = makeFairSemaphore({
+    permits: connections,
+    permitsPerKey: perOrg,
+    waitersPerKey: WAITING_PER_ORG,
+  })
 
   async function ask<T>(scope: OrgId | 'system', work: () => Promise<T>): Promise<T> {
-    return scope === 'system' ? work() : inTurn(turns, scope, { work, full: () => new OrgQueueFull() })
+    return scope === 'system' ? work() : runFairly(semaphore, scope, { work, onFull: () => new OrgQueueFull() })
   }
 
   return {

@@ -12,18 +12,18 @@ const TERMINAL = statusMask(SANDBOX_STATUSES.filter(isTerminal))
 
 /** Takes a place among the waiting, before anything is admitted. Throws `rate_limited` when there is none. */
 export function acquireWait(deps: Pick<ControlDeps, 'waits'>): () => void {
-  const giveBack = deps.waits.take()
-  if (giveBack === null) {
+  const release = deps.waits.tryAcquire()
+  if (release === null) {
     throw new Problem('rate_limited', {
       retryAfterSeconds: 1,
       details: {
         reason: 'readiness wait capacity exhausted',
-        seen: deps.waits.taken,
+        seen: deps.waits.inUse,
         accepted: 'the same request without waiting',
       },
     })
   }
-  return giveBack
+  return release
 }
 
 /** How long is waited at most; `signal` is aborted when the client left, null: nobody can leave. */
@@ -66,15 +66,15 @@ export async function waitForSandbox(
   ref: SandboxRef,
   { statuses, run_id, waitMs }: WaitInput,
 ): Promise<PreparedWait> {
-  const giveBack = acquireWait(deps)
+  const release = acquireWait(deps)
   try {
     const { id } = 'id' in ref ? ref : await getSandbox(deps, caller, ref)
     // What a run is not to become once it is over ends the wait as well.
     const wanted = statusMask(statuses)
     const wish = { org_id: caller.org_id, id, mask: run_id === null ? wanted : wanted | TERMINAL, run_id }
-    return { start: (onEnd) => startWait(deps, wish, { waitMs, wanted, onEnd, giveBack }) }
+    return { start: (onEnd) => startWait(deps, wish, { waitMs, wanted, onEnd, release }) }
   } catch (error) {
-    giveBack()
+    release()
     throw error
   }
 }
@@ -83,13 +83,13 @@ type Started = Pick<WaitInput, 'waitMs'> & {
   /** The statuses that were asked for, as a mask. */
   readonly wanted: number
   readonly onEnd: (end: Sandbox | Error) => void
-  readonly giveBack: () => void
+  readonly release: () => void
 }
 
 function startWait(
   { waitHub, readSandbox }: Pick<ControlDeps, 'waitHub' | 'readSandbox'>,
   wish: WaitCondition,
-  { waitMs, wanted, onEnd, giveBack }: Started,
+  { waitMs, wanted, onEnd, release }: Started,
 ): () => void {
   const answer = (last: Sandbox | null): void => {
     onEnd(last === null ? new Problem('sandbox_not_found') : (runOverProblem(last, wish.run_id, wanted) ?? last))
@@ -98,7 +98,7 @@ function startWait(
     onEnd(failure instanceof Error ? failure : new Error('a sandbox could not be read', { cause: failure }))
   }
   return waitHub.watch(wish, waitMs, (end) => {
-    giveBack()
+    release()
     if ('failure' in end) fail(end.failure)
     else if (end.found !== 'left') answer(end.found)
     else readSandbox(wish).then(answer, fail)

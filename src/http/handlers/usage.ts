@@ -5,7 +5,7 @@ import { midnightOf } from '../../control/usage/read-usage.ts'
 import { decimalSeconds } from '../../domain/usage/metering.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { inTurn, makeFairSlots } from '../../lib/fair-slots.ts'
+import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
 import { parseInstant, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
@@ -14,9 +14,9 @@ export function makeUsageHandlers(
   useCases: UseCases,
   handler: HandlerFactory,
 ): Record<keyof typeof USAGE_OPERATIONS, Handler> {
-  const turns = makeFairSlots(REPORT_LIMITS)
+  const semaphore = makeFairSemaphore(REPORT_LIMITS)
   const report = (org: OrgId, work: () => Promise<string>): Promise<string> =>
-    inTurn(turns, org, { work, full: tooManyReports })
+    runFairly(semaphore, org, { work, onFull: tooManyReports })
   return {
     get_usage: handler(OPERATIONS.get_usage, async ({ query }, { caller }) =>
       JSON.stringify(await useCases.getUsage(caller, rangeOf(query))),
@@ -47,12 +47,12 @@ export function makeUsageHandlers(
  * A breakdown may have hundreds of thousands of rows, which take some 100 MB while they are read and rendered: two are made at
  * once, and one of an organization.
  */
-const REPORT_LIMITS = { slots: 2, perKey: 1, waitingPerKey: 8 } as const
+const REPORT_LIMITS = { permits: 2, permitsPerKey: 1, waitersPerKey: 8 } as const
 /** Rows that are rendered before others' requests are served: some milliseconds. */
 const ROWS_PER_TICK = 2_000
 
 function tooManyReports(): Problem {
-  const max = REPORT_LIMITS.waitingPerKey
+  const max = REPORT_LIMITS.waitersPerKey
   const how_to_change = 'ask for one report after the other'
   return new Problem('rate_limited', {
     message: `too many requests: ${String(max)} reports of this organization wait to be made; ${how_to_change}`,

@@ -1,4 +1,4 @@
-import { makeFairSlots } from '../../lib/fair-slots.ts'
+import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
 
 /** A body below this takes no longer than other requests do, in bytes. */
 const LARGE_BYTES = 64 * 1024
@@ -17,7 +17,7 @@ export type Done = (error: Error | null, value?: unknown) => void
  * the bytes of bodies that an organization may have under way.
  */
 export function makeBodyQueue(): BodyQueue {
-  const turns = makeFairSlots({ slots: 1, perKey: 1, waitingPerKey: Number.MAX_SAFE_INTEGER })
+  const semaphore = makeFairSemaphore({ permits: 1, permitsPerKey: 1, waitersPerKey: Number.MAX_SAFE_INTEGER })
   return {
     read({ from, bytes }, read, done) {
       if (bytes <= LARGE_BYTES) callDone(read, done)
@@ -26,10 +26,10 @@ export function makeBodyQueue(): BodyQueue {
   }
 
   async function readQueued(from: string, read: () => unknown, done: Done): Promise<void> {
-    const giveBack = await turns.take(from)
+    const release = await semaphore.acquire(from)
     setImmediate(() => {
       callDone(read, done) // what its handler does before it waits for anything is part of it
-      setImmediate(() => giveBack?.())
+      setImmediate(() => release?.())
     })
   }
 }

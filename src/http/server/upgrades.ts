@@ -6,7 +6,7 @@ import { WebSocketServer, type WebSocket } from 'ws'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import type { Log } from '../../lib/log.ts'
-import { makeSlots } from '../../lib/slots.ts'
+import { makeSemaphore } from '../../lib/semaphore.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from './problem-reply.ts'
 import { endWithProblem } from '../connections/refuse-malformed.ts'
@@ -65,7 +65,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   const routes = deps.routes.map((route) => ({
     ...route,
     shape: compilePathTemplate(route.path),
-    opening: makeSlots(OPENING_MAX),
+    opening: makeSemaphore(OPENING_MAX),
   }))
   const closing = new AbortController()
   app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
@@ -102,8 +102,8 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
       throw new Problem('not_found', {
         details: { field: 'path', seen: path.slice(0, 200), accepted: 'a WebSocket route' },
       })
-    const giveBack = found.route.opening.take()
-    if (giveBack === null) throw tooManyOpening(found.route.opening.taken)
+    const release = found.route.opening.tryAcquire()
+    if (release === null) throw tooManyOpening(found.route.opening.inUse)
     const gone = new AbortController()
     socket.once('close', () => {
       gone.abort(new Error('the client left'))
@@ -121,7 +121,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
           pending.delete(socket)
           extraHeaders.set(request, headers)
           const webSocket = await accept(sockets, request, { socket, head, signal: gone.signal })
-          giveBack()
+          release()
           webSocket.on('error', (error) => {
             deps.log.debug({ request_id: requestId, err: error }, 'a WebSocket broke')
           })
@@ -129,7 +129,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
         },
       })
     } finally {
-      giveBack()
+      release()
     }
   }
 }

@@ -8,7 +8,7 @@ import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { readJson, writeJsonAtomically } from '../drivers/shared/json-file.ts'
 import { readBootId } from '../processes/process-identity.ts'
-import { makeTurns } from '../drivers/shared/turns.ts'
+import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 
 export type Lease = {
   /** The time by the lease's clock, in milliseconds. */
@@ -42,12 +42,12 @@ export async function openLease(path: string): Promise<Lease> {
   const boot = await readBootId()
   const found = await readJson<Written>(path)
   let overAtMs = found?.boot === boot ? found.over_at_ms : 0
-  const turns = makeTurns()
+  const mutex = makeKeyedMutex()
   if (overAtMs === 0) await writeJsonAtomically(path, { boot, over_at_ms: 0 } satisfies Written)
   return {
     nowMs: sinceBootMs,
     async renew(sentAtMs) {
-      await turns.take(path, async () => {
+      await mutex.run(path, async () => {
         const wantedMs = sentAtMs + SELF_FENCE_MS
         if (wantedMs <= overAtMs) return
         await writeJsonAtomically(path, { boot, over_at_ms: wantedMs } satisfies Written)

@@ -21,7 +21,7 @@ import { hostArchitecture } from './manifest.ts'
 import { pullImage, type PullOutcome } from './pull.ts'
 import { openImageRecords, type ImageRecord } from './image-records.ts'
 import { DEFAULT_REGISTRY_TIMEOUTS, type RegistryTimeouts } from './registry-transport.ts'
-import { makeSingleFlight } from './single-flight.ts'
+import { makeSingleFlight } from '../../lib/single-flight.ts'
 import type { ImageSource } from './source.ts'
 import { openTempFolders } from './temp-folders.ts'
 
@@ -200,8 +200,10 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
           `image ${canonical} is not in this worker's store, and the pull policy is 'never'`,
         )
       }
-      const { result } = pulls.join(pullKey(canonical, options), options.signal, (signal) =>
-        pull(reference, record, { ...options, signal }),
+      const { result } = pulls.join(
+        pullKey(canonical, options),
+        (signal) => pull(reference, record, { ...options, signal }),
+        options.signal,
       )
       try {
         return toImage(await result, requested)

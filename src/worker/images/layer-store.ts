@@ -7,8 +7,8 @@ import { StartError } from '../drivers/driver.ts'
 import type { ImageLimits } from './limits.ts'
 import { syncFolder } from './image-records.ts'
 import { withRetries } from './retry.ts'
-import { makeSemaphore } from './semaphore.ts'
-import { makeSingleFlight } from './single-flight.ts'
+import { makeSemaphore } from '../../lib/semaphore.ts'
+import { makeSingleFlight } from '../../lib/single-flight.ts'
 import type { TempFolders } from './temp-folders.ts'
 import { unpackLayer, type OpenBlob } from './unpack.ts'
 
@@ -89,8 +89,10 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
       // When work that another caller began fails, the cause may be that caller's registry: then this one tries its own.
       for (;;) {
         if (await isDirectory(pathOf(diffId))) return
-        const flight = flights.join(diffId, signal, (shared) =>
-          semaphore.run(() => withRetries(clock, shared, () => unpack(diffId, open, shared))),
+        const flight = flights.join(
+          diffId,
+          (shared) => semaphore.run(() => withRetries(clock, shared, () => unpack(diffId, open, shared))),
+          signal,
         )
         try {
           await flight.result

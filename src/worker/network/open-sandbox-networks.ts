@@ -23,7 +23,7 @@ import { makeRouterRules, type RouterRules } from './router-rules.ts'
 import { makeNetworkSlots } from './network-slots.ts'
 import type { SandboxNetwork, SandboxNetworks } from './sandbox-network.ts'
 import { deviceNames, namespaceNames, nft } from './network-commands.ts'
-import { makeTurns } from './turns.ts'
+import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 
 export type SandboxNetworksOptions = {
   /** This installation's own directory for its records; made when it is not there. */
@@ -139,10 +139,10 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
     slots.release(record.slot)
   }
 
-  const turns = makeTurns()
+  const mutex = makeKeyedMutex()
   return {
-    attach: (run, spec) => turns.take(run, () => attach(run, spec)),
-    detach: (run) => turns.take(run, () => detach(run)),
+    attach: (run, spec) => mutex.run(run, () => attach(run, spec)),
+    detach: (run) => mutex.run(run, () => detach(run)),
     list: async () => [...(await aliveRuns(records)).keys()],
     close: async () => {
       await slots.close()

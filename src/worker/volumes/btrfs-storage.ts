@@ -7,7 +7,7 @@ import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
-import { makeTurns } from '../network/turns.ts'
+import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'
 import { mountPointsOf } from './mount-points.ts'
 import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './volume-paths.ts'
@@ -29,24 +29,24 @@ const FIRST_SUBVOLUME_ID = 256
 /** Keeps volumes on a mounted btrfs. */
 export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorageOptions): VolumeStorage {
   const btrfs = makeBtrfs(root)
-  const turns = makeTurns()
+  const mutex = makeKeyedMutex()
 
   return {
     report,
     open: (volume) =>
-      turns.take(volume.org_id, async () => {
+      mutex.run(volume.org_id, async () => {
         const path = join(root, volumeSubpath(volume))
         await setCaps(btrfs, volume, await ensureSubvolumes(btrfs, volume)) // before anybody can write
         await assignToSandboxRoot(path, uidShift)
         return path
       }),
     applyCaps: (volume) =>
-      turns.take(volume.org_id, async () => {
+      mutex.run(volume.org_id, async () => {
         if (await pathExists(join(root, volumeSubpath(volume))))
           await setCaps(btrfs, volume, await ensureSubvolumes(btrfs, volume))
       }),
     remove: (volume) =>
-      turns.take(volume.org_id, async () => {
+      mutex.run(volume.org_id, async () => {
         const place = volumeSubpath(volume)
         if (!(await pathExists(join(root, place)))) return
         const mounted = await mountPointsOf(join(root, place))

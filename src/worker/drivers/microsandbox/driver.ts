@@ -6,7 +6,7 @@ import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
 import { StartError, type Driver } from '../driver.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import { makeRunWatch } from '../shared/run-watch.ts'
-import { makeTurns } from '../shared/turns.ts'
+import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import { makeHeldRuns } from '../shared/held-runs.ts'
 import { throwIfEnded, makeStartsInFlight } from '../shared/starts.ts'
 import { connectAgent } from './agent-socket.ts'
@@ -32,9 +32,9 @@ import { openVmRunRecords, type VmRunRecord } from './vm-records.ts'
 export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Promise<Driver> {
   const context = await openContext(input)
   const { records, storedSandboxes, msb, home, captures, clock, log } = context
-  const turns = makeTurns()
+  const mutex = makeKeyedMutex()
   const heartbeats = makeGuestHeartbeats(clock)
-  const starts = makeStartsInFlight(turns, () => {
+  const starts = makeStartsInFlight(mutex, () => {
     watch.checkSoon()
   })
   await adoptRuns(context)
@@ -51,7 +51,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
   const { list, settleEnded: releaseEnded } = makeHeldRuns<VmRunRecord>({
     records,
     starts,
-    turns,
+    mutex,
     see,
     settle: settleOne,
   })
@@ -85,7 +85,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
   }
   const end = async (run: RunId, graceMs: number): Promise<VmRunRecord | null> => {
     await starts.cancel(run)
-    const record = await turns.take(run, async () => {
+    const record = await mutex.run(run, async () => {
       const read = await records.read(run)
       const settled = read === null ? null : await settleOne(read)
       if (settled === null || settled.is_released) return settled
@@ -113,7 +113,7 @@ export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Pr
     async remove(run) {
       const record = await end(run, 0)
       if (record === null) return
-      await turns.take(run, () => records.delete(run))
+      await mutex.run(run, () => records.delete(run))
       heartbeats.forget(run)
       watch.checkSoon()
     },

@@ -2,7 +2,7 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Image } from '../../images/image.ts'
-import { makeSingleFlight } from '../../images/single-flight.ts'
+import { makeSingleFlight } from '../../../lib/single-flight.ts'
 import { StartError } from '../driver.ts'
 import { localCommands } from '../../../lib/run-command.ts'
 import { unmountBelow } from '../../mounts.ts'
@@ -48,7 +48,7 @@ export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput)
   return {
     async importImage(image, signal) {
       try {
-        return await flights.join(image.digest, signal, (shared) => takeIn(image, shared)).result
+        return await flights.join(image.digest, (shared) => takeIn(image, shared), signal).result
       } catch (error) {
         signal.throwIfAborted()
         throw new StartError('host', `image ${image.reference} could not be made ready for microVMs`, error)

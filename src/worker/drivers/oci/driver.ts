@@ -23,7 +23,7 @@ import { mountDisk, rootfsPaths } from '../shared/rootfs.ts'
 import { startRun } from './run/start.ts'
 import { stopProcesses } from './run/stop.ts'
 import { mountToolbox } from './rootfs/toolbox-mount.ts'
-import { makeTurns } from '../shared/turns.ts'
+import { makeKeyedMutex } from '../../../lib/keyed-mutex.ts'
 import { makeRunWatch } from '../shared/run-watch.ts'
 
 /**
@@ -35,8 +35,8 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   assertMachineUsable(input.settings.initBinary)
   const context = await openContext(input)
   const { records, disks, log } = context
-  const turns = makeTurns()
-  const starts = makeStartsInFlight(turns, () => {
+  const mutex = makeKeyedMutex()
+  const starts = makeStartsInFlight(mutex, () => {
     watch.checkSoon()
   })
   await adoptRuns(context)
@@ -54,7 +54,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   const { list, settleEnded: releaseEnded } = makeHeldRuns<OciRunRecord>({
     records,
     starts,
-    turns,
+    mutex,
     see,
     settle: settleOne,
   })
@@ -75,7 +75,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   }
   const end = async (run: RunId, graceMs: number): Promise<OciRunRecord | null> => {
     await starts.cancel(run)
-    const record = await turns.take(run, async () => {
+    const record = await mutex.run(run, async () => {
       const settled = await settleIfKnown(run)
       if (settled === null || settled.is_released) return settled
       const stopping: OciRunRecord = { ...settled, is_stop_requested: true }
@@ -105,7 +105,7 @@ export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
     async remove(run) {
       const record = await end(run, 0)
       if (record === null) return
-      await turns.take(run, () => records.delete(run))
+      await mutex.run(run, () => records.delete(run))
       context.captures.forget(run)
       activity.forget(run)
       watch.checkSoon()

@@ -1,13 +1,13 @@
 import type { RunId } from '../../../domain/ids.ts'
 import type { ObservedRun } from '../../../contract/workers/worker-protocol.ts'
-import type { Turns } from './turns.ts'
+import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
 import type { RunRecords } from './run-records.ts'
 import type { StartsInFlight } from './starts.ts'
 
 export type HeldRunsInput<R> = {
   readonly records: Pick<RunRecords<R>, 'list' | 'read'>
   readonly starts: Pick<StartsInFlight, 'has'>
-  readonly turns: Turns
+  readonly mutex: KeyedMutex
   /** How a run stands, by its record; `isBeingStarted`: its start is in flight. */
   readonly see: (record: R, isBeingStarted: boolean) => Promise<ObservedRun>
   /** Brings a run that has ended to rest. */
@@ -26,7 +26,7 @@ export type HeldRuns = {
 export function makeHeldRuns<R extends { readonly run_id: RunId; readonly started: unknown }>({
   records,
   starts,
-  turns,
+  mutex,
   see,
   settle,
 }: HeldRunsInput<R>): HeldRuns {
@@ -41,7 +41,7 @@ export function makeHeldRuns<R extends { readonly run_id: RunId; readonly starte
       return seen.filter((run) => run !== null)
     },
     async settleEnded(run) {
-      await turns.take(run, async () => {
+      await mutex.run(run, async () => {
         const record = starts.has(run) ? null : await records.read(run)
         if (record !== null) await settle(record)
       })

@@ -2,7 +2,7 @@ import { setMaxListeners } from 'node:events'
 import type { RunId } from '../../../domain/ids.ts'
 import type { RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../driver.ts'
-import type { Turns } from './turns.ts'
+import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
 
 /** The starts that are in flight: one for each run. */
 export type StartsInFlight = {
@@ -19,7 +19,7 @@ export type StartsInFlight = {
 }
 
 /** No start is in flight yet; `onOver` is told whenever one has come to its end. */
-export function makeStartsInFlight(turns: Turns, onOver: () => void): StartsInFlight {
+export function makeStartsInFlight(mutex: KeyedMutex, onOver: () => void): StartsInFlight {
   const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
   const giveUp = async (run: RunId, why: string): Promise<void> => {
     const start = starts.get(run)
@@ -35,8 +35,8 @@ export function makeStartsInFlight(turns: Turns, onOver: () => void): StartsInFl
       const abort = new AbortController()
       const either = AbortSignal.any([signal, abort.signal])
       setMaxListeners(0, either) // every wait of the start listens to it
-      const done = turns
-        .take(run, () => begin(either))
+      const done = mutex
+        .run(run, () => begin(either))
         .finally(() => {
           starts.delete(run)
           onOver()

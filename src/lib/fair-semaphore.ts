@@ -1,0 +1,95 @@
+import type { Release } from './semaphore.ts'
+
+/**
+ * A semaphore that is fair between keys: while callers wait, each free permit goes to the next key in turn, not to the next
+ * caller. A key with many callers delays its own callers and no other key's. It is separate from `Semaphore`, which needs
+ * neither keys, nor a share of each key, nor a limit on waiting callers.
+ */
+export type FairSemaphore = {
+  /** Resolves with a permit of this key; null at once when `waitersPerKey` of this key wait already. */
+  acquire(key: string): Promise<Release> | null
+  /** How many permits are acquired now. */
+  readonly inUse: number
+  /** How many callers wait now. */
+  readonly waiting: number
+}
+
+export type FairSemaphoreOptions = {
+  readonly permits: number
+  /** The most permits that one key holds at once. */
+  readonly permitsPerKey: number
+  /** The most callers of one key that wait. */
+  readonly waitersPerKey: number
+}
+
+/** Runs `work` with a permit of `key`. Rejects with what `onFull` returns when too many of this key wait already. */
+export async function runFairly<Result>(
+  semaphore: Pick<FairSemaphore, 'acquire'>,
+  key: string,
+  { work, onFull }: { readonly work: () => Promise<Result>; readonly onFull: () => Error },
+): Promise<Result> {
+  const acquired = semaphore.acquire(key)
+  if (acquired === null) throw onFull()
+  const release = await acquired
+  try {
+    return await work()
+  } finally {
+    release()
+  }
+}
+
+/** Creates a fair semaphore. Keys that hold and want nothing cost no memory. */
+export function makeFairSemaphore({ permits, permitsPerKey, waitersPerKey }: FairSemaphoreOptions): FairSemaphore {
+  const held = new Map<string, number>()
+  const queues = new Map<string, ((release: Release) => void)[]>() // the key whose turn is next comes first
+  let inUse = 0
+  let waiting = 0
+
+  function grant(key: string): Release {
+    inUse += 1
+    held.set(key, (held.get(key) ?? 0) + 1)
+    let isHeld = true
+    return () => {
+      if (!isHeld) return
+      isHeld = false
+      inUse -= 1
+      const left = (held.get(key) ?? 1) - 1
+      if (left === 0) held.delete(key)
+      else held.set(key, left)
+      serveNext()
+    }
+  }
+
+  function serveNext(): void {
+    for (const [key, queue] of queues) {
+      if (inUse >= permits) return
+      if ((held.get(key) ?? 0) >= permitsPerKey) continue // true of at most permits / permitsPerKey keys
+      const next = queue.shift()
+      queues.delete(key)
+      if (queue.length > 0) queues.set(key, queue)
+      if (next === undefined) continue
+      waiting -= 1
+      next(grant(key))
+    }
+  }
+
+  return {
+    acquire(key) {
+      const queue = queues.get(key)
+      if (queue === undefined && inUse < permits && (held.get(key) ?? 0) < permitsPerKey)
+        return Promise.resolve(grant(key))
+      if ((queue?.length ?? 0) >= waitersPerKey) return null
+      return new Promise((resolve) => {
+        waiting += 1
+        if (queue === undefined) queues.set(key, [resolve])
+        else queue.push(resolve)
+      })
+    },
+    get inUse() {
+      return inUse
+    },
+    get waiting() {
+      return waiting
+    },
+  }
+}

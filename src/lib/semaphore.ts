@@ -1,0 +1,50 @@
+/** Gives a permit back. May be called more than once; only the first call counts. */
+export type Release = () => void
+
+/** A fixed number of permits, which limits how much runs at once. It doesn't bound how many callers wait. */
+export type Semaphore = {
+  /** A permit, or null when none is free. */
+  tryAcquire(): Release | null
+  /** Runs `work` with a permit, and waits for one first if none is free. Callers are served in the order of their calls. */
+  run<Result>(work: () => Promise<Result>): Promise<Result>
+  /** How many permits are acquired now. */
+  readonly inUse: number
+}
+
+/** Creates a semaphore with `permits` permits. */
+export function makeSemaphore(permits: number): Semaphore {
+  const waiting: ((release: Release) => void)[] = []
+  let inUse = 0
+
+  function grant(): Release {
+    let isHeld = true
+    return () => {
+      if (!isHeld) return
+      isHeld = false
+      const next = waiting.shift()
+      if (next === undefined) inUse -= 1
+      else next(grant()) // the permit passes on, so that no later caller overtakes
+    }
+  }
+
+  function tryAcquire(): Release | null {
+    if (inUse >= permits) return null
+    inUse += 1
+    return grant()
+  }
+
+  return {
+    tryAcquire,
+    async run(work) {
+      const release = tryAcquire() ?? (await new Promise<Release>((resolve) => waiting.push(resolve)))
+      try {
+        return await work()
+      } finally {
+        release()
+      }
+    },
+    get inUse() {
+      return inUse
+    },
+  }
+}

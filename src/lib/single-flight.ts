@@ -1,0 +1,57 @@
+/** Lets callers that want the same thing at the same time share one run of the work. */
+export type SingleFlight<Result> = {
+  /**
+   * Joins the work that is running under `key`, or starts it. A caller whose `signal` aborts leaves with the signal's
+   * reason; the work's own signal aborts when its last caller has left. A caller without a signal stays to the end.
+   */
+  join(key: string, work: (signal: AbortSignal) => Promise<Result>, signal?: AbortSignal): Flight<Result>
+}
+
+/** One caller's part in a shared run; `isLeader` says whether this caller started it. */
+export type Flight<Result> = { readonly isLeader: boolean; readonly result: Promise<Result> }
+
+type RunningWork<Result> = { readonly result: Promise<Result>; readonly abort: AbortController; callers: number }
+
+/** Creates a single flight for this process. It doesn't remember results: once the work has ended, the next caller starts it again. */
+export function makeSingleFlight<Result>(): SingleFlight<Result> {
+  const running = new Map<string, RunningWork<Result>>()
+
+  function start(key: string, work: (signal: AbortSignal) => Promise<Result>): RunningWork<Result> {
+    const abort = new AbortController()
+    const result = work(abort.signal).finally(() => {
+      if (running.get(key) === started) running.delete(key)
+    })
+    const started: RunningWork<Result> = { result, abort, callers: 0 }
+    running.set(key, started)
+    return started
+  }
+
+  async function wait(key: string, joined: RunningWork<Result>, signal: AbortSignal): Promise<Result> {
+    const left = Promise.withResolvers<never>()
+    const leave = (): void => {
+      left.reject(signal.reason)
+    }
+    signal.addEventListener('abort', leave, { once: true })
+    if (signal.aborted) leave()
+    try {
+      return await Promise.race([joined.result, left.promise])
+    } finally {
+      signal.removeEventListener('abort', leave)
+      joined.callers -= 1
+      if (joined.callers === 0) {
+        if (running.get(key) === joined) running.delete(key)
+        joined.abort.abort(signal.reason)
+      }
+    }
+  }
+
+  return {
+    join(key, work, signal) {
+      const found = running.get(key)
+      const joined = found ?? start(key, work)
+      joined.callers += 1
+      const result = signal === undefined ? joined.result : wait(key, joined, signal)
+      return { isLeader: found === undefined, result }
+    },
+  }
+}
