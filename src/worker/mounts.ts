@@ -1,6 +1,8 @@
-import { readFile } from 'node:fs/promises'
+import { createHash } from 'node:crypto'
+import { chmod, mkdir, readFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import type { Clock } from '../lib/clock.ts'
-import { CommandError, type CommandRunner } from '../lib/run-command.ts'
+import { CommandError, localCommands, type CommandRunner } from '../lib/run-command.ts'
 import { parseMountinfo } from './processes/mountinfo.ts'
 
 const MOUNT_TIMEOUT_MS = 20_000
@@ -41,4 +43,28 @@ async function unmount(point: string, { clock, commands }: UnmountDeps): Promise
     }
     await clock.sleep(BUSY_PAUSE_MS)
   }
+}
+
+/** A short name for a folder, used where its path does not fit: in names of cgroups, mount points and devices. */
+export function folderHash(dir: string): string {
+  return createHash('sha256').update(dir).digest('hex').slice(0, 12)
+}
+
+/** Where the owner of `dir` mounts file systems. `makeMountDir` creates it. */
+export function mountFolderOf(dir: string): string {
+  return join('/run/sandyard', folderHash(dir))
+}
+
+/**
+ * Creates `mountFolderOf(dir)` as a shared mount. An unmount in it then reaches the mount namespaces of runtimes, which
+ * would otherwise keep every file system that was mounted when they started. The folder lies in `/run` and not in `dir`:
+ * user 0 of a sandbox, who is unprivileged on the host, must pass every folder on the way. May be repeated.
+ */
+export async function makeMountDir(dir: string): Promise<string> {
+  const path = mountFolderOf(dir)
+  await mkdir(path, { recursive: true, mode: 0o711 })
+  for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
+  if (!(await mountPointsBelow(path)).includes(path))
+    await mount(localCommands, ['--bind', '--make-shared', path, path])
+  return path
 }

@@ -1,8 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { tryCommand } from '../../src/lib/run-command.ts'
-import { mountFolderOf, folderHash } from '../../src/worker/drivers/oci/run/leftovers.ts'
-import { mountPointsBelow } from '../../src/worker/mounts.ts'
+import { mountFolderOf, folderHash, mountPointsBelow } from '../../src/worker/mounts.ts'
 
 const COMMAND_TIMEOUT_MS = 10_000
 

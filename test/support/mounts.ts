@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, SandboxSpec, TmpfsMount } from '../../src/domain/spec/spec.ts'
-import { StartError } from '../../src/worker/drivers/driver.ts'
+import { StartError } from '../../src/worker/start-error.ts'
 import { isInstalled } from './oci-driver.ts'
 import { runVolume, makeDesiredRun } from './desired-run.ts'
 

@@ -1,7 +1,7 @@
 import { makeUuids, uuidTimeMs } from '../../lib/uuid.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Random } from '../../lib/random.ts'
-import { readJson, writeJsonAtomically } from '../drivers/shared/json-file.ts'
+import { readJson, writeJsonAtomically } from '../../lib/files.ts'
 
 type IncarnationDeps = { readonly clock: Clock; readonly random: Random }
 

@@ -6,7 +6,7 @@
 import { readFileSync } from 'node:fs'
 import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
 import type { Clock } from '../../lib/clock.ts'
-import { readJson, writeJsonAtomically } from '../drivers/shared/json-file.ts'
+import { readJson, writeJsonAtomically } from '../../lib/files.ts'
 import { readBootId } from '../processes/process-identity.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 

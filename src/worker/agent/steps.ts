@@ -2,7 +2,7 @@ import type { ObservedRun } from '../../contract/workers/worker-protocol.ts'
 import type { RunId, SandboxId, VolumeId } from '../../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 
 /** One thing to do with a run, a sandbox or a volume. */
 export type Step = {

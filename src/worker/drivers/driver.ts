@@ -1,12 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
-import type {
-  Capacity,
-  DriverReport,
-  ObservedRun,
-  StartFailure,
-  DesiredRun,
-} from '../../contract/workers/worker-protocol.ts'
+import type { Capacity, DriverReport, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
 
 /**
  * How a worker runs sandboxes. A driver keeps no truth in memory: `list` reads the system itself, so that a worker
@@ -40,12 +34,3 @@ export interface Driver {
 }
 
 export type Probe = { readonly report: DriverReport; readonly capacity: Capacity }
-
-/** A start that failed, with its kind; the message is shown to the sandbox's owner and carries no secret. */
-export class StartError extends Error {
-  readonly reason: StartFailure
-  constructor(reason: StartFailure, message: string, cause?: unknown) {
-    super(message, { cause })
-    this.reason = reason
-  }
-}

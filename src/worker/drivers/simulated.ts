@@ -12,7 +12,8 @@ import type { Clock } from '../../lib/clock.ts'
 import type { SandboxLogs } from '../logs/logs.ts'
 import { makeNoLogs } from '../logs/no-logs.ts'
 import { LIFECYCLE_LINES } from '../logs/lifecycle-lines.ts'
-import { StartError, type Driver } from './driver.ts'
+import type { Driver } from './driver.ts'
+import { StartError } from '../start-error.ts'
 
 /** How one simulated run goes. Delays are in milliseconds of the driver's clock. */
 export type SimulatedBehaviour = {

@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 import type { ArchiveFiles } from './archive-files.ts'
 import { digestOf, readBlob, verifyBlob } from './blob.ts'
 import type { ImageLimits } from './limits.ts'

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { pipeline } from 'node:stream/promises'
 import { createGunzip, createZstdDecompress } from 'node:zlib'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 import { TransientRegistryError } from './retry.ts'
 
 /** What a blob must turn out to be; a null is not known beforehand. */

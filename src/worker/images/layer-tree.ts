@@ -1,4 +1,4 @@
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 
 /**
  * The paths of one layer as they are unpacked, so that each next entry lands where the image means it: a path through

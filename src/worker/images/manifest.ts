@@ -1,6 +1,6 @@
 import { Type, type Static } from 'typebox'
 import { Value } from 'typebox/value'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 import type { ImageConfig } from './image.ts'
 
 /** `sha256:` and 64 hex digits; no other algorithm is accepted, so a digest is always safe in a path or a URL. */

@@ -1,6 +1,6 @@
 import { canonicalReference, manifestKey, type ImageReference } from '../../domain/spec/image-reference.ts'
 import type { PullPolicy } from '../../domain/spec/spec.ts'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 import type { RegistryAuth } from './image.ts'
 import type { ImageRecord } from './image-records.ts'
 import { makeRegistryClient, type RegistryClientDeps } from './registry-client.ts'

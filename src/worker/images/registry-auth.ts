@@ -1,6 +1,6 @@
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 import { readBlob } from './blob.ts'
 import type { RegistryAuth } from './image.ts'
 import { isRedirectAllowed, sendToRegistry, type RegistryTimeouts } from './registry-transport.ts'

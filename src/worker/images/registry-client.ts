@@ -1,6 +1,6 @@
 import type { Clock } from '../../lib/clock.ts'
 import { canonicalReference, registryUrl, type ImageReference } from '../../domain/spec/image-reference.ts'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 import { digestOf, readBlob, verifyBlob } from './blob.ts'
 import type { RegistryAuth } from './image.ts'
 import type { ImageLimits } from './limits.ts'

@@ -1,5 +1,5 @@
 import { isLoopbackHost } from '../../domain/spec/image-reference.ts'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 import { TransientRegistryError } from './retry.ts'
 
 /** How long a registry may keep silent, in milliseconds. */

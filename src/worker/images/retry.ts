@@ -1,5 +1,5 @@
 import type { Clock } from '../../lib/clock.ts'
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 
 /** A failure of the network or of an overloaded registry: the same request may succeed a moment later. */
 export class TransientRegistryError extends StartError {}

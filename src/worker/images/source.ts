@@ -1,4 +1,4 @@
-import { StartError } from '../drivers/driver.ts'
+import { StartError } from '../start-error.ts'
 import type { ImageLimits } from './limits.ts'
 import {
   choosePlatform,

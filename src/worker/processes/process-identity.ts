@@ -1,6 +1,6 @@
-import { existsSync, readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import type { Clock } from '../../lib/clock.ts'
+import { readFileSyncOrNull } from '../../lib/files.ts'
 
 /** A process of this machine, told apart from a later one with the same id by when it began. */
 export type ProcessIdentity = {
@@ -66,32 +66,4 @@ function readStat(pid: number): { readonly startTicks: number; readonly isZombie
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
   const state = fields[0]
   return { startTicks: Number(fields[19]), isZombie: state === 'Z' || state === 'X' }
-}
-
-/** Reads a file that may vanish at any moment: of /proc, of a cgroup, of a run being removed. */
-export async function readFileOrNull(path: string): Promise<string | null> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    return nullIfGone(error)
-  }
-}
-
-/**
- * The same at once, for what lies in memory: of /proc, or the few bytes that a shim writes. 80 reads take 0.3 ms of
- * processor, and 4.5 by way of other threads (2026-11).
- */
-export function readFileSyncOrNull(path: string): string | null {
-  if (!existsSync(path)) return null // 3 us; to be refused costs 25, for the error that is made and dropped
-  try {
-    return readFileSync(path, 'utf8')
-  } catch (error) {
-    return nullIfGone(error)
-  }
-}
-
-function nullIfGone(error: unknown): null {
-  const code = error instanceof Error && 'code' in error ? error.code : null
-  if (code === 'ENOENT' || code === 'ESRCH' || code === 'ENODEV' || code === 'ENOTDIR') return null
-  throw error
 }

@@ -4,7 +4,8 @@ import type { ObservedRun, DesiredRun } from '../../../src/contract/workers/work
 import type { RunId, SandboxId } from '../../../src/domain/ids.ts'
 import type { Mount, SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
-import { StartError, type Driver } from '../../../src/worker/drivers/driver.ts'
+import type { Driver } from '../../../src/worker/drivers/driver.ts'
+import { StartError } from '../../../src/worker/start-error.ts'
 import { named, tmpfs, desiredRunWithMounts } from '../../support/mounts.ts'
 import { TIMEOUT_FACTOR } from '../../support/timeout-factor.ts'
 

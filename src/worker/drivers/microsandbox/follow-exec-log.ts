@@ -4,7 +4,7 @@ import { isFileNotFound } from '../../../lib/is-missing.ts'
 import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { LogStream, LogWriter } from '../../logs/logs.ts'
-import { readJson, writeJsonAtomically } from '../shared/json-file.ts'
+import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
 /** What the runtime captured of one sandbox, on its way into our own log. */
 export type ExecLogFollower = {

@@ -2,7 +2,7 @@ import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type SandboxId } from '../../../domain/ids.ts'
 import type { ImageConfig } from '../../images/image.ts'
-import { readJson, writeJsonAtomically } from '../shared/json-file.ts'
+import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
 /**
  * A sandbox whose disk the runtime keeps: it has started once. Its image is told here, because the disk means something

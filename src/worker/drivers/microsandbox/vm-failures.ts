@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { StartFailure } from '../../../contract/workers/worker-protocol.ts'
-import { StartError } from '../driver.ts'
-import { readFileOrNull } from '../../processes/process-identity.ts'
+import { StartError } from '../../start-error.ts'
+import { readFileOrNull } from '../../../lib/files.ts'
 import type { VmPaths } from './installation.ts'
 import type { SdkAnswer } from './sdk-request.ts'
 

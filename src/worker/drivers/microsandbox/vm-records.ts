@@ -1,5 +1,5 @@
 import type { RunId } from '../../../domain/ids.ts'
-import { readJson } from '../shared/json-file.ts'
+import { readJson } from '../../../lib/files.ts'
 import type { RunRecord } from '../shared/run-record.ts'
 import type { ProcessIdentity } from '../../processes/process-identity.ts'
 import { openRunRecords, type RunRecords } from '../shared/run-records.ts'

@@ -1,8 +1,7 @@
 import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
 import type { Log } from '../../../lib/log.ts'
-import { StartError } from '../driver.ts'
-import { asStartError } from './start-failure.ts'
+import { StartError, asStartError } from '../../start-error.ts'
 
 export type Attempt = {
   readonly run: RunId

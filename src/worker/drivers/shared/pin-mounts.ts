@@ -10,7 +10,7 @@ import { mount } from '../../mounts.ts'
 import { BlockedPathError } from './root-tree.ts'
 import type { RootfsPaths } from './rootfs.ts'
 import type { RunVolumes } from './run-volumes.ts'
-import { withStartFailure } from './start-failure.ts'
+import { withStartFailure } from '../../start-error.ts'
 
 /**
  * A mount whose content the host holds in place. What a volume's paths lead to can change at any time, as sandboxes

@@ -15,6 +15,7 @@ import {
 import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { isFileNotFound } from '../../../lib/is-missing.ts'
+import { OwnerVisibleError } from '../../start-error.ts'
 import { withParentFolder, resolveInRoot } from './resolve-in-root.ts'
 
 /** Writes beneath a sandbox's root, none of which follows a symlink out of it. What is made belongs to `owner`. */
@@ -27,8 +28,8 @@ export type RootTree = {
 
 const NEW_FILE = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
 
-/** Something in the way of a write, in words that name the path. */
-export class BlockedPathError extends Error {}
+/** Something is in the way of a write. The message names the path as the sandbox's owner knows it. */
+export class BlockedPathError extends OwnerVisibleError {}
 
 /** Makes a folder and those above it that are missing; one that exists is left as it is. Many may run at once. */
 export async function createFolders(tree: RootTree, guestPath: string, mode = 0o755): Promise<void> {

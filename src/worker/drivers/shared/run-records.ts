@@ -1,7 +1,7 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../domain/ids.ts'
-import { readJson, writeJsonAtomically } from './json-file.ts'
+import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
 /** What a driver keeps of its runs on disk: for each a folder with a record in it, and a file that tells how it ended. */
 export type RunRecords<R> = {

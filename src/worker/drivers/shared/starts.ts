@@ -1,7 +1,7 @@
 import { setMaxListeners } from 'node:events'
 import type { RunId } from '../../../domain/ids.ts'
 import type { RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
-import { StartError } from '../driver.ts'
+import { StartError } from '../../start-error.ts'
 import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
 
 /** The starts that are in flight: one for each run. */

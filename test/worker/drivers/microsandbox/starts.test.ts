@@ -4,7 +4,8 @@ import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
 import { after, afterEach, before, describe, test } from 'node:test'
 import type { DesiredRun } from '../../../../src/contract/workers/worker-protocol.ts'
-import { StartError, type Driver } from '../../../../src/worker/drivers/driver.ts'
+import type { Driver } from '../../../../src/worker/drivers/driver.ts'
+import { StartError } from '../../../../src/worker/start-error.ts'
 import {
   findInstallation,
   vmPaths,

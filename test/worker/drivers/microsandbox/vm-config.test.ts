@@ -10,7 +10,7 @@ import {
   FOLDER, LIFECYCLE, NAMED, NETWORK, OPTIONS, PATCHES, RESOURCES, RUNTIME, SPEC, TMPFS,
   type Folder, type InMemory, type NamedFolder, type TableOf,
 } from './spec-fields.ts' // prettier-ignore
-import { StartError } from '../../../../src/worker/drivers/driver.ts'
+import { StartError } from '../../../../src/worker/start-error.ts'
 import { findInstallation, vmPaths } from '../../../../src/worker/drivers/microsandbox/installation.ts'
 import {
   makeVmConfig,

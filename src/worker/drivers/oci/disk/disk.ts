@@ -7,7 +7,7 @@ import type { CommandRunner } from '../../../../lib/run-command.ts'
 import type { Image } from '../../../images/image.ts'
 import { makeDiskFormatter } from './format-disk.ts'
 import { pinImage, readPinnedImage } from './pinned-image.ts'
-import { readFileOrNull } from '../../../processes/process-identity.ts'
+import { readFileOrNull } from '../../../../lib/files.ts'
 
 /**
  * The sandboxes' disks: one sparse file with an ext4 file system each, whose size is the limit on what a sandbox can

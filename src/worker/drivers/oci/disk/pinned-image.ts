@@ -2,8 +2,8 @@ import { existsSync } from 'node:fs'
 import { readdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Image } from '../../../images/image.ts'
-import { StartError } from '../../driver.ts'
-import { readFileOrNull } from '../../../processes/process-identity.ts'
+import { StartError } from '../../../start-error.ts'
+import { readFileOrNull } from '../../../../lib/files.ts'
 
 /**
  * The image that a sandbox's disk was made over. Its writable layer means something over these very layers only, so a

@@ -1,6 +1,6 @@
 import { readdir, readlink } from 'node:fs/promises'
 import { join } from 'node:path'
-import { mountFolderOf } from '../run/leftovers.ts'
+import { mountFolderOf } from '../../../mounts.ts'
 import { readPinnedLayers } from '../disk/pinned-image.ts'
 
 /** The image layers that a sandbox of the driver at `dir` needs, running or stopped: these must not be deleted. */

@@ -3,13 +3,12 @@ import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts
 import type { Image } from '../../../images/image.ts'
 import { LIFECYCLE_LINES } from '../../../logs/lifecycle-lines.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
-import { StartError } from '../../driver.ts'
+import { StartError, withStartFailure } from '../../../start-error.ts'
 import type { OciContext } from '../context.ts'
 import type { SandboxDisk } from '../disk/disk.ts'
 import { pinMounts, type PinnedMount } from '../../shared/pin-mounts.ts'
 import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../../shared/rootfs.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
-import { withStartFailure } from '../../shared/start-failure.ts'
 import { makeWorkloadPipes, workloadPipes, type WorkloadPipes } from './workload-pipes.ts'
 
 /** What a sandbox is put together from; its root is mounted. */

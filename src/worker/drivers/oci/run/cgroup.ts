@@ -2,7 +2,8 @@ import { existsSync, writeFileSync } from 'node:fs'
 import { mkdir, readdir, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound } from '../../../../lib/is-missing.ts'
-import { readFileOrNull } from '../../../processes/process-identity.ts'
+import { folderHash } from '../../../mounts.ts'
+import { readFileOrNull } from '../../../../lib/files.ts'
 
 /**
  * The limits of a run, in a cgroup of our own above the runtime's: the runtime removes its own at the end, and with it
@@ -54,6 +55,11 @@ export async function openCgroups(parent: string, mountPoint = '/sys/fs/cgroup')
   return existsSync(join(mountPoint, 'cgroup.controllers'))
     ? await openV2(parent, mountPoint)
     : await openV1(parent, mountPoint)
+}
+
+/** The parent cgroup of all runs of the driver whose folder is `dir`. */
+export function cgroupParentOf(dir: string): string {
+  return `sandyard/${folderHash(dir)}`
 }
 
 /** A folder beneath which every process of the cgroups of `/<parent>` is found, in subfolders by their names. */

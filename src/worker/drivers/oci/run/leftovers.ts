@@ -1,45 +1,14 @@
 import { existsSync } from 'node:fs'
-import { createHash } from 'node:crypto'
-import { chmod, mkdir, readdir, rmdir } from 'node:fs/promises'
+import { readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../../domain/ids.ts'
 import type { OciContext } from '../context.ts'
-import { localCommands } from '../../../../lib/run-command.ts'
-import { mount, mountPointsBelow, unmountBelow } from '../../../mounts.ts'
+import { unmountBelow } from '../../../mounts.ts'
 import { commandLineOf, sendSignal } from '../../../processes/process-identity.ts'
 import { recordEnd, deleteFromRuntime, killProcesses, removeMounts, releaseIfEnded } from './release.ts'
 import type { OciRunRecord, StartedContainer } from './run-records.ts'
 import { SHIM_NAME } from './shim.ts'
 import { TOOLBOX_PREFIX } from '../rootfs/toolbox-mount.ts'
-
-/** A short name for what a driver's folder stands for outside of it: its cgroups and mounts. */
-export function folderHash(dir: string): string {
-  return createHash('sha256').update(dir).digest('hex').slice(0, 12)
-}
-
-/** Beneath which cgroup the driver of a folder has those of its runs. */
-export function cgroupParentOf(dir: string): string {
-  return `sandyard/${folderHash(dir)}`
-}
-
-/** Where the driver of a folder mounts its sandboxes. */
-export function mountFolderOf(dir: string): string {
-  return join('/run/sandyard', folderHash(dir))
-}
-
-/**
- * Makes the folder for mounts, a mount itself that is shared: an unmount in it reaches the mount namespaces in which
- * runtimes run, which would otherwise keep every file system that was mounted when they started. It lies under /run and not in the driver's own folder, because the sandbox's user 0, a
- * stranger to this machine, must be able to pass every folder on the way; a home folder would stop it.
- */
-export async function makeMountDir(dir: string): Promise<string> {
-  const path = mountFolderOf(dir)
-  await mkdir(path, { recursive: true, mode: 0o711 })
-  for (const folder of ['/run/sandyard', path]) await chmod(folder, 0o711)
-  if (!(await mountPointsBelow(path)).includes(path))
-    await mount(localCommands, ['--bind', '--make-shared', path, path])
-  return path
-}
 
 /** Takes back the folder for mounts and the parent of cgroups when no run is left in them. */
 export async function removeIfUnused({ mountDir, cgroups, clock, commands }: OciContext): Promise<void> {

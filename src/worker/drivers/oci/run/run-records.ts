@@ -3,7 +3,8 @@ import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../../images/image.ts'
 import type { RunRecord } from '../../shared/run-record.ts'
 import { openRunRecords, type RunRecords } from '../../shared/run-records.ts'
-import { readFileSyncOrNull, type ProcessIdentity } from '../../../processes/process-identity.ts'
+import type { ProcessIdentity } from '../../../processes/process-identity.ts'
+import { readFileSyncOrNull } from '../../../../lib/files.ts'
 import type { Runtime } from './runtime.ts'
 
 /** What this driver keeps of a run. */

@@ -3,18 +3,17 @@ import { join } from 'node:path'
 import type { RunId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
-import { StartError } from '../../driver.ts'
+import { StartError } from '../../../start-error.ts'
 import { INIT_PATH } from '../../shared/environment.ts'
 import { hideHostFolders } from '../rootfs/hide-folders.ts'
 import type { Launcher } from './launcher.ts'
 import {
   commandLineOf,
   identifyProcess,
-  readFileSyncOrNull,
-  readFileOrNull,
   sendSignal,
   type ProcessIdentity,
 } from '../../../processes/process-identity.ts'
+import { readFileSyncOrNull, readFileOrNull } from '../../../../lib/files.ts'
 import type { OciRunRecords } from './run-records.ts'
 import type { Runtime } from './runtime.ts'
 import type { WorkloadPipes } from './workload-pipes.ts'

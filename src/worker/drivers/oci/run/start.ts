@@ -1,7 +1,7 @@
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import { LIFECYCLE_LINES } from '../../../logs/lifecycle-lines.ts'
 import { attemptStart } from '../../shared/attempt-start.ts'
-import { StartError } from '../../driver.ts'
+import { StartError } from '../../../start-error.ts'
 import { newRunRecord } from '../../shared/run-record.ts'
 import type { OciContext } from '../context.ts'
 import { prepareRootfs } from './prepare-rootfs.ts'

@@ -1,0 +1,48 @@
+import { existsSync, readFileSync } from 'node:fs'
+import { readFile, rename, writeFile } from 'node:fs/promises'
+
+/** Reads a text file that may vanish at any moment, such as one of `/proc` or of a cgroup. Null when it is gone. */
+export async function readFileOrNull(path: string): Promise<string | null> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (error) {
+    return nullIfGone(error)
+  }
+}
+
+/**
+ * `readFileOrNull` without a thread switch, for small files that lie in memory, such as those of `/proc`. 80 reads take
+ * 0.3 ms of processor time, against 4.5 ms by way of other threads (2026-11).
+ */
+export function readFileSyncOrNull(path: string): string | null {
+  if (!existsSync(path)) return null // 3 us; a failed read costs 25 us, for the error that is created and dropped
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    return nullIfGone(error)
+  }
+}
+
+/** Replaces a file in one step, readable by its owner alone: a reader sees the old content or the new. */
+export async function writeJsonAtomically(path: string, value: object): Promise<void> {
+  await writeFile(`${path}.tmp`, JSON.stringify(value), { mode: 0o600 })
+  await rename(`${path}.tmp`, path)
+}
+
+/** Reads what `writeJsonAtomically` wrote. Null for a file that is missing, or was cut short by a power failure. */
+export async function readJson<T>(path: string): Promise<T | null> {
+  const text = await readFileOrNull(path)
+  if (text === null) return null
+  try {
+    return JSON.parse(text) as T // the caller wrote it, in a folder that only root may enter
+  } catch (error) {
+    if (error instanceof SyntaxError) return null
+    throw error
+  }
+}
+
+function nullIfGone(error: unknown): null {
+  const code = error instanceof Error && 'code' in error ? error.code : null
+  if (code === 'ENOENT' || code === 'ESRCH' || code === 'ENODEV' || code === 'ENOTDIR') return null
+  throw error
+}
