@@ -85,7 +85,7 @@ describe('kill -9 of the server and its PostgreSQL', { skip: whyNoServer() }, ()
         'kill -9 of `sandyard up` and of its PostgreSQL at once, as a power cut would, under load with real sandboxes',
       injected: ROUNDS,
       checked:
-        'after each: every acknowledged sandbox is listed once; in the end each is in a status that its client expects, and containers are the open runs',
+        'after each: every acknowledged sandbox is listed once; at the end each is in a status that its client expects, and the containers are those of the open runs',
       found: `${String(known.flat().length)} acknowledged sandboxes, none lost or doubled; ${String(wantedRuns.length)} ran on, no container left over`,
     })
   })

@@ -51,7 +51,7 @@ for (const attack of ATTACKS) {
       fault: `${attack.what}, ${attack.hasKey ? 'with the key of another organization' : 'without a key'}`,
       injected: Math.max(tried.sent, tried.connections),
       checked: `each read and create of another organization is answered 200; memory grows by less than ${String(GROWTH_MIB)} MiB`,
-      found: `${String(seen.latenciesMs.length)} requests answered, ${String(seen.failures.length)} failed; ${String(beforeMib)} MiB before, ${String(peakMib)} at the end of it, ${String(residentMib(server.pid()))} afterwards`,
+      found: `${String(seen.latenciesMs.length)} requests answered, ${String(seen.failures.length)} failed; ${String(beforeMib)} MiB before, ${String(peakMib)} at its end, ${String(residentMib(server.pid()))} afterwards`,
     })
   })
 }

@@ -60,9 +60,9 @@ describe('Idempotency-Key on a real server', { skip: whyNoServer() }, () => {
     for (const id of made) assert.ok(listed.includes(id))
     noteFault({
       area: 'clients',
-      fault: 'kill -9 of the server and its PostgreSQL under creates with an Idempotency-Key, each then tried again',
+      fault: 'kill -9 of the server and its PostgreSQL under creates with an Idempotency-Key, each then retried',
       injected: ROUNDS,
-      checked: `${String(made.length)} keys: one sandbox each, the acknowledged one where there was an answer`,
+      checked: `${String(made.length)} keys: one sandbox each, and the acknowledged one if there was an answer`,
       found: `${String(unanswered)} requests had no answer; ${String(listed.length - before)} sandboxes for ${String(made.length)} keys`,
     })
   })

@@ -56,10 +56,10 @@ describe('an external PostgreSQL without connections', () => {
       await external.end('SIGINT')
       await external.start()
     })
-    noteSurvival('restarted without a connection for anybody for 10 s', [survival], 1)
+    noteSurvival('restarted, and no connection allowed for 10 s', [survival], 1)
   })
 
-  test('with 5 connections for a server that wants 22, it works', async () => {
+  test('with 5 connections for a server that needs 22, it works', async () => {
     await server.stop()
     await external.end('SIGINT')
     await external.start({ superuser_reserved_connections: String(MAX_CONNECTIONS - 5) })
@@ -74,9 +74,9 @@ describe('an external PostgreSQL without connections', () => {
     assert.ok(held <= 5, `${String(held)} are held`)
     noteFault({
       area: 'postgresql',
-      fault: '5 connections for a server that wants 22',
+      fault: '5 connections for a server that needs 22',
       injected: 1,
-      checked: 'it starts and serves; acknowledged sandboxes are there once and as acknowledged',
+      checked: 'it starts and answers; acknowledged sandboxes exist once, as acknowledged',
       found: `${String(survival.refused)} refused, ${String(survival.asAcknowledged)} of ${String(survival.sandboxes)} sandboxes as acknowledged, slowest request ${String(Math.round(survival.load.slowestMs))} ms`,
     })
   })

@@ -37,7 +37,7 @@ describe('a full disk', { skip: whyNoSmallDisk() }, () => {
       await whileFull(disk, load, () => exhaustLog(external.adminUrl))
       await startAgain(external)
     })
-    noteSurvival('an external PostgreSQL dies for want of room for its log', [log], 1)
+    noteSurvival('an external PostgreSQL ends because the disk of its log is full', [log], 1)
   })
 
   test('of the embedded PostgreSQL: writes are refused while it lasts, also when it can’t write its log and dies; all goes on when there is room', async () => {

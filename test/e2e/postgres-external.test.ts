@@ -71,7 +71,7 @@ describe('an external PostgreSQL', () => {
       await setReadOnly('off')
     })
     assert.ok(survival.refused > 0)
-    noteSurvival('an external PostgreSQL takes no writes for 5 s', [survival], 1)
+    noteSurvival('an external PostgreSQL refuses writes for 5 s', [survival], 1)
   })
 })
 

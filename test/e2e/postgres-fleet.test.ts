@@ -70,7 +70,7 @@ describe('a fleet whose PostgreSQL goes away', { skip: whyNoServer() }, () => {
       area: 'postgresql',
       fault: `the same, away for ${String(LONG_MS / 1000)} s: longer than a lease`,
       injected: 1,
-      checked: 'the worker destroyed its sandboxes and the API says so; each is started again, once',
+      checked: 'the worker destroyed its sandboxes and the API reports it; each is started again, once',
       found: `${String(SANDBOXES.length)} failed and started again; a new sandbox runs after ${String(runningMs)} ms`,
     })
   })

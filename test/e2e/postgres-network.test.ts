@@ -74,7 +74,7 @@ describe('an external PostgreSQL behind a bad network', () => {
       proxy.setMode('pass')
       proxy.resetAll() // what was swallowed never comes: connections of before are of no use to anybody
     })
-    noteSurvival('a network that swallows all bytes for 22 s, without a FIN', [survival], 1)
+    noteSurvival('a network that drops all bytes for 22 s, without a FIN', [survival], 1)
   })
 
   test(`a lock that another session holds on a hot table for ${String(LOCK_MS / 1000)} s: what needs it is answered 503, the rest is served`, async () => {
@@ -111,8 +111,8 @@ describe('an external PostgreSQL behind a bad network', () => {
       area: 'postgresql',
       fault: 'the answer to the commit of a create is lost',
       injected: LOST_CREATES,
-      checked: 'the create is answered 503, its repetition 409, and the sandbox is there once',
-      found: `${String(LOST_CREATES)} of ${String(LOST_CREATES)} as said`,
+      checked: 'the create gets 503, its repetition 409, and the sandbox exists once',
+      found: `${String(LOST_CREATES)} of ${String(LOST_CREATES)} as expected`,
     })
   })
 

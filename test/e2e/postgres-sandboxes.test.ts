@@ -56,7 +56,7 @@ describe('sandboxes that run while PostgreSQL does not', { skip: whyNoServer() }
     assert.deepEqual(containers.filter((id) => !findContainers(server.dataDir).includes(id)), []) // prettier-ignore
     noteFault({
       area: 'postgresql',
-      fault: 'PostgreSQL stands still for longer than a lease, then kill -9, under real sandboxes',
+      fault: 'PostgreSQL is stopped for longer than a lease, then kill -9, under real sandboxes',
       injected: 2,
       checked:
         'sandboxes, their files and processes are the same; a command that ran meanwhile misses no line of output',

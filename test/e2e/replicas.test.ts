@@ -119,7 +119,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       fault: 'kill -9 of one of three server processes, under load, then a start',
       injected: KILLS,
       checked: `requests to the others, a new sandbox within ${String(LOOPS_LIMIT_MS / 1000)} s, exec through the others, nothing acknowledged lost or doubled`,
-      found: `${String(load.expected.length)} sandboxes, ${String(load.answered)} answers, ${String(load.unanswered)} requests to the dead without one; a new sandbox ran after ${String(placedMs)} ms at most`,
+      found: `${String(load.expected.length)} sandboxes, ${String(load.answered)} answers, ${String(load.unanswered)} requests to the dead one without an answer; a new sandbox ran after ${String(placedMs)} ms at most`,
     })
   })
 
@@ -158,7 +158,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       injected: 2,
       checked:
         'requests to the third, loops, no worker called lost, no run ended, one more epoch of the lead and none after SIGCONT',
-      found: `a new sandbox ran after ${String(placedMs)} ms; ${String(load.answered)} answers, ${String(load.unanswered)} requests to the stopped without one`,
+      found: `a new sandbox ran after ${String(placedMs)} ms; ${String(load.answered)} answers, ${String(load.unanswered)} requests to the stopped ones without an answer`,
     })
   })
 
@@ -182,7 +182,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       fault: `SIGSTOP of the server process that leads and that the worker syncs with, for ${String(STOPPED_MS / 1000)} s`,
       injected: 1,
       checked: 'requests to the others, loops, no worker called lost, no run ended',
-      found: `a new sandbox ran after ${String(placedMs)} ms; ${String(load.answered)} answers, ${String(load.unanswered)} requests to the stopped without one`,
+      found: `a new sandbox ran after ${String(placedMs)} ms; ${String(load.answered)} answers, ${String(load.unanswered)} requests to the stopped ones without an answer`,
     })
   })
 
@@ -204,7 +204,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       fault: 'SIGTERM of the server process that leads, then a start',
       injected: 1,
       checked: 'requests to the others, loops, exec through another, nothing acknowledged lost or doubled',
-      found: `a new sandbox ran after ${String(placedMs)} ms; ${String(load.answered)} answers, ${String(load.unanswered)} requests to the ended one without one`,
+      found: `a new sandbox ran after ${String(placedMs)} ms; ${String(load.answered)} answers, ${String(load.unanswered)} requests to the ended one without an answer`,
     })
   })
 

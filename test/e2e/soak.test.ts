@@ -104,7 +104,7 @@ function note(seen: {
       fault: `${fault}, while everything else goes on`,
       injected,
       checked:
-        'every reply, every acknowledged sandbox, key and file; in the end no open run, container, mount or process is left',
+        'every reply, every acknowledged sandbox, key and file; at the end no open run, container, mount or process is left',
       found: 'no breach',
     })
   noteFault({

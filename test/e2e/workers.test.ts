@@ -159,7 +159,7 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       const running = (await Promise.all(fleet.map((worker) => worker.running()))).flat()
       assert.deepEqual(running.map(({ run }) => run).toSorted(), wanted.map(({ id }) => id).toSorted())
       assert.deepEqual(seen.doubles, [])
-      const checked = `processes of all hosts every ${String(LOOK_MS)} ms: no sandbox on two, none as it is called lost; in the end those of the open runs`
+      const checked = `processes of all hosts every ${String(LOOK_MS)} ms: no sandbox on two, none left when it is called lost; at the end exactly those of the open runs`
       for (const [name, fault] of Object.entries(FAULTS))
         noteFault({
           area: 'workers',

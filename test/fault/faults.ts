@@ -1,11 +1,11 @@
 /** The faults of schedules as people read of them. */
 export const FAULTS = [
   'kill -9 of a server or worker process at rest',
-  'kill -9 in the middle: before an action, or after it and before it is heard of',
+  'kill -9 at an action: before it, or after it and before its result arrives',
   'pause of a process, at rest or with an answer in hand',
-  'an action done, and told of as failed',
+  'an action done but reported as failed',
   'an action refused: database, driver',
-  'a message or wake-up lost',
+  'a message or notification lost',
   'a message or action that comes twice',
   'a cut of a worker’s link, one way or both',
   'a jump of a wall clock by 2 seconds to an hour',

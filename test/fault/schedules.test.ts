@@ -40,8 +40,8 @@ test('every law holds after every step of every schedule', { timeout: LIMIT_MS }
         area: 'schedules',
         fault,
         injected,
-        checked: `every law after each of ${String(of('steps'))} steps of ${String(schedules)} schedules, and that all comes to rest as it is wanted`,
-        found: `${String(of('laws looked at'))} looks at laws, no breach`,
+        checked: `every law after each of ${String(of('steps'))} steps of ${String(schedules)} schedules; at the end everything is as desired`,
+        found: `${String(of('laws looked at'))} checks of laws, no breach`,
       })
     }
   } finally {

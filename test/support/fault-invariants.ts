@@ -165,11 +165,11 @@ export function noteSurvival(fault: string, survivals: readonly SurvivalResult[]
     fault,
     injected,
     checked:
-      'acknowledged sandboxes are there once and as acknowledged, no event twice; requests get their answer or 503 with ' +
-      'Retry-After; all goes on within 15 s of the return',
+      'acknowledged sandboxes exist once, as acknowledged, no event twice; requests get an answer or 503 with ' +
+      'Retry-After; everything works within 15 s of the return',
     found:
       `${sum(({ refused }) => refused)} requests refused; ${sum((one) => one.asAcknowledged)} of ${sum(({ sandboxes }) => sandboxes)} sandboxes as acknowledged, ` +
-      `${sum(({ unsure }) => unsure)} asked for again by name; ` +
+      `${sum(({ unsure }) => unsure)} created again by name; ` +
       `first answer after ${most(({ firstAnswerMs }) => firstAnswerMs)} ms, ` +
       `a sandbox runs after ${most(({ runningMs }) => runningMs)} ms, slowest request ${most(({ load }) => load.slowestMs)} ms`,
   })

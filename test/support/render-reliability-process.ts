@@ -5,14 +5,14 @@ import { runCommand } from '../../src/lib/run-command.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { AREAS, type FaultNote } from './reliability.ts'
 
-// NOTES-FOLDER FILE SECONDS: makes the report of what the fault tests noted; `npm run reliability` calls it.
+// NOTES-FOLDER FILE SECONDS: writes the report from what the fault tests noted; `npm run reliability` calls it.
 
 const TITLES: Readonly<Record<FaultNote['area'], string>> = {
-  replicas: 'Server processes that die, stand still or come back',
+  replicas: 'Server processes that die, stop or come back',
   workers: 'Workers that are cut off, die or come back late',
   postgresql: 'PostgreSQL that is away, slow or full',
   schedules: 'Deterministic schedules',
-  clients: 'Clients that are hostile, or try again',
+  clients: 'Clients that are hostile, or retry',
   soak: 'Everything at once, for long',
 }
 
@@ -39,9 +39,8 @@ function render(all: readonly FaultNote[], run: { readonly commit: string; reado
   const day = systemClock.now().toISOString().slice(0, 10)
   return `# Reliability
 
-Made by \`npm run reliability\` from what its tests noted; do not edit. Each row is one fault: how often it was injected, what
-was checked while it lasted and afterwards, and what was found. A test that finds a breach fails, and then this page
-is not written.
+\`npm run reliability\` makes this page from what its tests noted; don't edit it. Each row is one fault: how often it was injected, what was checked during and after it, and what was
+found. A test that finds a breach fails, and then this page is not written.
 
 ${day}, commit ${run.commit}, ${describeMachine()}; ${run.seconds} s, ${injected.toLocaleString('en-US')} faults of ${String(all.length)} kinds.
 
