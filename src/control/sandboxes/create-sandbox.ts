@@ -1,7 +1,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { asId, type CredentialId, type RunId, type SandboxId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { renderSpec } from '../../domain/spec/render-spec.ts'
+import { renderSpec } from '../../domain/spec/project-spec.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'

@@ -1,7 +1,8 @@
+import { renderObject } from '../json-text.ts'
 import type { OrgId, RunId, SandboxId } from '../ids.ts'
 import type { SandboxStatus, StatusReason } from './lifecycle.ts'
 
-/** A sandbox as clients see it (service description 2.2). */
+/** A sandbox as clients see it. */
 export type Sandbox = {
   readonly id: SandboxId
   readonly org_id: OrgId
@@ -14,26 +15,16 @@ export type Sandbox = {
   readonly started_at: Date | null
   readonly status_reason: StatusReason | null
   readonly stopped_at: Date | null
-  /** The latest start, open or over; null before the first. */
+  /** The latest run, whether it goes on or has ended; null before the first start. */
   readonly run_id: RunId | null
-  /** The spec's response projection as JSON text: it never changes, so it is rendered once, at creation. */
+  /** What replies show of the specification, as JSON text. It never changes, so it is rendered once, at creation. */
   readonly spec_json: string
 }
 
-/**
- * The sandbox as the JSON text of a reply. Text, because the spec is kept ready made; put together by hand, because
- * only `name` and `last_failure_message` can hold what JSON escapes (half the time of `JSON.stringify`, 2026-11).
- */
+/** A sandbox as the JSON text of a reply. Equal sandboxes have equal texts, so an ETag is the hash of it. */
 export function renderSandbox(sandbox: Sandbox): string {
-  const { id, org_id, slug, status, ephemeral, status_reason } = sandbox
-  const name = JSON.stringify(sandbox.name)
-  const failure = JSON.stringify(sandbox.last_failure_message)
-  const reason = status_reason === null ? 'null' : `"${status_reason}"`
-  const runId = sandbox.run_id === null ? 'null' : `"${sandbox.run_id}"`
-  const times = `"created_at":${time(sandbox.created_at)},"started_at":${time(sandbox.started_at)},"stopped_at":${time(sandbox.stopped_at)}`
-  return `{"id":"${id}","org_id":"${org_id}","name":${name},"slug":"${slug}","status":"${status}","status_reason":${reason},"ephemeral":${String(ephemeral)},"run_id":${runId},"last_failure_message":${failure},${times},"spec":${sandbox.spec_json}}`
-}
-
-function time(instant: Date | null): string {
-  return instant === null ? 'null' : `"${instant.toISOString()}"`
+  const { id, org_id, name, slug, status, status_reason, ephemeral, run_id, last_failure_message } = sandbox
+  const { created_at, started_at, stopped_at, spec_json } = sandbox
+  const identity = { id, org_id, name, slug, status, status_reason, ephemeral, run_id, last_failure_message }
+  return renderObject({ ...identity, created_at, started_at, stopped_at }, { spec: spec_json })
 }

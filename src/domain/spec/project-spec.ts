@@ -79,3 +79,11 @@ function projectMount(mount: Mount): MountProjection {
       return { type: 'DiskImage', guest, format: pascalCase(mount.format), options, fstype: mount.fstype }
   }
 }
+
+/** A specification as JSON texts: as it is stored, and as replies show it. */
+export type SpecTexts = { readonly spec_json: string; readonly projection_json: string }
+
+/** Renders a specification whole for the store, and its projection for replies. */
+export function renderSpec(spec: SandboxSpec): SpecTexts {
+  return { spec_json: JSON.stringify(spec), projection_json: JSON.stringify(projectSpec(spec)) }
+}

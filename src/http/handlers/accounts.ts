@@ -5,7 +5,7 @@ import { SCOPES } from '../../domain/orgs/caller.ts'
 import { etagOf } from '../../domain/requests/etag.ts'
 import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
 import { PAGE_DEFAULT } from '../../domain/requests/request-bounds.ts'
-import { parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
+import { messageReply, parseInstant, renderPage, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 type Handled = keyof typeof ACCOUNT_OPERATIONS
@@ -30,7 +30,7 @@ export function makeAccountHandlers(useCases: UseCases, handler: HandlerFactory)
     ),
     revoke_api_key: handler(OPERATIONS.revoke_api_key, async ({ params }, { caller, ifMatch }) => {
       await useCases.revokeApiKey(caller, keyIdOf(params), ifMatch)
-      return '{"message":"API key revoked"}'
+      return messageReply('API key revoked')
     }),
     list_registry_credentials: handler(OPERATIONS.list_registry_credentials, async ({ query }, { caller }) =>
       renderPage(await useCases.listCredentials(caller, pageOf(query)), (credential) => JSON.stringify(credential)),
@@ -43,7 +43,7 @@ export function makeAccountHandlers(useCases: UseCases, handler: HandlerFactory)
       async ({ params }, { caller, ifMatch }) => {
         const id = asId<CredentialId>(params.credential_id.toLowerCase())
         await useCases.deleteCredential(caller, { id }, ifMatch)
-        return '{"message":"registry credential deleted"}'
+        return messageReply('registry credential deleted')
       },
     ),
   }

@@ -6,6 +6,7 @@ import type { StoredReply } from '../../control/requests/idempotency.ts'
 import type { IdempotentAttempt } from '../../control/requests/idempotent-attempt.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { etagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { renderList, renderObject } from '../../domain/json-text.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 import { parseQuery } from '../requests/query.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
@@ -81,11 +82,20 @@ export function makeHandlerFactory(makeParser: SchemaCompiler): HandlerFactory {
   }
 }
 
+/** The reply of an operation that only says that it was done. */
+export function messageReply(message: string): string {
+  return JSON.stringify({ message })
+}
+
 type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
 
-/** The envelope of a page around items that are JSON text already. */
+/** A page as the JSON text of a reply; `render` gives the JSON text of one item. */
 export function renderPage<Item>({ items, nextCursor }: Page<Item>, render: (item: Item) => string): string {
-  return `{"data":[${items.map(render).join(',')}],"has_more":${String(nextCursor !== null)},"next_cursor":${JSON.stringify(nextCursor)}}`
+  const data = renderList(items.map(render))
+  return renderObject(
+    {},
+    { data, has_more: JSON.stringify(nextCursor !== null), next_cursor: JSON.stringify(nextCursor) },
+  )
 }
 
 /** The instant of a parameter whose format was checked, or null. */

@@ -15,11 +15,12 @@ import { parseLabelFilter } from '../../domain/sandboxes/labels.ts'
 import { PAGE_DEFAULT, WAIT_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { normalizeSpec } from '../../domain/spec/normalize-spec.ts'
+import { appendMembers } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/spec/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import {
-  refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
+  messageReply, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
   type AuthenticatedRequest, type TaggedReply,
 } from './handler.ts' // prettier-ignore
 import type { UseCases } from '../use-cases.ts'
@@ -162,19 +163,16 @@ async function renderWithDetails(useCases: ExplainWaiting, asked: Promise<Sandbo
   const sandbox = await asked
   const reply = renderTagged(sandbox)
   const details = sandbox.status_reason === WAITS_FOR_CAPACITY ? await useCases.explainWaiting(sandbox.id) : null
-  return details === null ? reply : { ...reply, json: withDetails(reply.json, details) }
+  return details === null
+    ? reply
+    : { ...reply, json: appendMembers(reply.json, { status_details: JSON.stringify(details) }) }
 }
 
 function renderTagged(sandbox: Sandbox): TaggedReply {
   return taggedReply(renderSandbox(sandbox))
 }
 
-/** Puts what is told of a wait into the text of a sandbox, which is an object with keys. */
-function withDetails(json: string, details: object): string {
-  return `${json.slice(0, -1)},"status_details":${JSON.stringify(details)}}`
-}
-
 async function confirmDeletion(deletion: Promise<void>): Promise<string> {
   await deletion
-  return '{"message":"sandbox deleted"}'
+  return messageReply('sandbox deleted')
 }

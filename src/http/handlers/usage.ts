@@ -4,6 +4,7 @@ import type { USAGE_OPERATIONS } from '../../contract/usage/operations.ts'
 import { midnightOf } from '../../control/usage/read-usage.ts'
 import { decimalSeconds } from '../../domain/usage/metering.ts'
 import type { OrgId } from '../../domain/ids.ts'
+import { renderList, renderObject } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
 import { parseInstant, type Handler, type HandlerFactory } from './handler.ts'
@@ -26,15 +27,10 @@ export function makeUsageHandlers(
         const { rows, sandboxes } = await useCases.getSandboxBreakdown(caller, rangeOf(query))
         const texts: string[] = []
         for (let from = 0; from < rows.length; from += ROWS_PER_TICK) {
-          texts.push(
-            rows
-              .slice(from, from + ROWS_PER_TICK)
-              .map(renderUsageRow)
-              .join(','),
-          )
+          for (const row of rows.slice(from, from + ROWS_PER_TICK)) texts.push(renderUsageRow(row))
           await setImmediate()
         }
-        return `{"rows":[${texts.join(',')}],"sandboxes":${JSON.stringify(sandboxes)}}`
+        return renderObject({}, { rows: renderList(texts), sandboxes: JSON.stringify(sandboxes) })
       }),
     ),
     get_storage_breakdown: handler(OPERATIONS.get_storage_breakdown, ({ query }, { caller }) =>
@@ -62,9 +58,14 @@ function tooManyReports(): Problem {
 
 type Row = Awaited<ReturnType<UseCases['getSandboxBreakdown']>>['rows'][number]
 
-/** By hand, because there are tens of thousands of them; nothing in them needs escaping. */
+/** The amounts are exact decimals, so they are rendered from their text and not from numbers. */
 function renderUsageRow({ sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms }: Row): string {
-  return `{"sandbox_id":"${sandbox_id}","day":"${midnightOf(day)}","vcpu_seconds":${decimalSeconds(vcpu_ms)},"mem_mib_seconds":${decimalSeconds(memory_mib_ms)},"disk_mib_seconds":${decimalSeconds(disk_mib_ms)}}`
+  const amounts = {
+    vcpu_seconds: decimalSeconds(vcpu_ms),
+    mem_mib_seconds: decimalSeconds(memory_mib_ms),
+    disk_mib_seconds: decimalSeconds(disk_mib_ms),
+  }
+  return renderObject({ sandbox_id, day: midnightOf(day) }, amounts)
 }
 
 function rangeOf(query: { readonly since?: string; readonly until?: string }) {

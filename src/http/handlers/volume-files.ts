@@ -7,7 +7,7 @@ import type { FileRequest } from '../../control/volumes/volume-files.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isUuid } from '../../lib/uuid.ts'
-import { refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
+import { messageReply, refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on the files of volumes ask of the use cases. */
@@ -86,8 +86,4 @@ function parseRecursiveHeader({ headers }: AuthenticatedRequest): boolean {
   const header = headers[VOLUME_RECURSIVE_HEADER] ?? 'false'
   if (header !== 'true' && header !== 'false') refuseField(VOLUME_RECURSIVE_HEADER, header, 'true or false')
   return header === 'true'
-}
-
-function messageReply(message: string): string {
-  return JSON.stringify({ message })
 }

@@ -1,10 +1,11 @@
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { VOLUME_OPERATIONS } from '../../contract/volumes/operations.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
+import { renderList } from '../../domain/json-text.ts'
 import { findLabelRefusal } from '../../domain/sandboxes/labels.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { isVolumeName, renderVolume, VOLUME_NAME_RULE } from '../../domain/volumes/volume.ts'
-import { refuseField, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
+import { messageReply, refuseField, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
 import type { UseCases } from '../use-cases.ts'
 
 /** What the operations on volumes ask of the use cases. */
@@ -15,7 +16,7 @@ export function makeVolumeHandlers(
   return {
     list_volumes: handler(OPERATIONS.list_volumes, async (_request, { caller }) => {
       const volumes = await useCases.listVolumes(caller)
-      return `[${volumes.map(renderVolume).join(',')}]`
+      return renderList(volumes.map(renderVolume))
     }),
     create_volume: handler(OPERATIONS.create_volume, async ({ body }, { caller, once }) => {
       const { name, capacity_gib = null } = body
@@ -40,7 +41,7 @@ export function makeVolumeHandlers(
     }),
     delete_volume: handler(OPERATIONS.delete_volume, async ({ params }, { caller, ifMatch }) => {
       await useCases.deleteVolume(caller, volumeIdOf(params), ifMatch)
-      return '{"message":"volume scheduled for deletion"}'
+      return messageReply('volume scheduled for deletion')
     }),
   }
 }
