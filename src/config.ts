@@ -20,6 +20,10 @@ export const SETTINGS = {
 } as const
 
 type SettingName = keyof typeof SETTINGS
+
+/** The settings that have a flag beside their variable. */
+export type FlagSetting = { [N in SettingName]: (typeof SETTINGS)[N]['flag'] extends string ? N : never }[SettingName]
+
 type ValueOf<S> = S extends { parse: (text: string) => infer R } ? Extract<R, { value: unknown }>['value'] : never
 type IsOptional<S> = S extends { fallback: null } ? true : false
 

@@ -1,18 +1,20 @@
-import type { Clock } from '../lib/clock.ts'
+import { constants } from 'node:os'
+import { systemClock, type Clock } from '../lib/clock.ts'
+import { printStatus } from './print-status.ts'
 
-/** What ends a program: the signal that asks for a clean stop, and how a signal of the system is told. */
+/** How a program is stopped: a signal to stop in order, and the handler for signals of the operating system. */
 export type StopSignals = {
   readonly signal: AbortSignal
   readonly handleSignal: (name: NodeJS.Signals) => void
 }
 
-/** How long after a first signal another one is the same wish: npm passes on a Ctrl-C that the terminal sent us too. */
+/** A second signal within this time counts as the first: npm forwards a Ctrl-C that the terminal also sent to us. */
 const DUPLICATE_SIGNAL_MS = 1_000
 
-/** The first signal asks for a clean stop; one that comes later than a second after it calls `force`. */
+/** The first signal asks for a stop in order. A signal that comes a second later or more calls `force`. */
 export function makeStopSignals(deps: {
   readonly clock: Clock
-  readonly say: (text: string) => void
+  readonly print: (text: string) => void
   readonly force: (name: NodeJS.Signals) => void
 }): StopSignals {
   const stop = new AbortController()
@@ -23,12 +25,35 @@ export function makeStopSignals(deps: {
       const nowMs = deps.clock.monotonicMs()
       if (firstAtMs === null) {
         firstAtMs = nowMs
-        deps.say(`${name}: shutting down`)
+        deps.print(`${name}: shutting down`)
         stop.abort(new Error(`stopped by ${name}`))
       } else if (nowMs - firstAtMs >= DUPLICATE_SIGNAL_MS) {
-        deps.say(`${name} again: leaving at once; the next start sets right what this one leaves`)
+        deps.print(`${name} again: exiting at once; the next start cleans up`)
         deps.force(name)
       }
     },
   }
+}
+
+/**
+ * Listens for SIGINT and SIGTERM of this process. The returned signal is aborted by the first one; a second one ends the
+ * process at once.
+ */
+export function listenForStopSignals(): AbortSignal {
+  const stop = makeStopSignals({
+    clock: systemClock,
+    print: printStatus,
+    force: (name) => process.exit(128 + constants.signals[name]),
+  })
+  process.on('SIGINT', stop.handleSignal)
+  process.on('SIGTERM', stop.handleSignal)
+  return stop.signal
+}
+
+/** Resolves when the signal is aborted. */
+export function waitForAbort(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve()
+    else signal.addEventListener('abort', () => resolve(), { once: true })
+  })
 }

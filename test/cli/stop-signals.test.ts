@@ -9,7 +9,7 @@ test('a first signal asks for a clean stop, one within a second is the same wish
   const forced: string[] = []
   const { signal, handleSignal } = makeStopSignals({
     clock,
-    say: (text) => said.push(text),
+    print: (text) => said.push(text),
     force: (name) => forced.push(name),
   })
   assert.ok(!signal.aborted)

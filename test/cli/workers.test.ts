@@ -61,7 +61,7 @@ test('workers are listed, drained, resumed and removed by name, and a word too f
   assert.match((await sandyard('worker list')).out, /^NAME\tID\tSTATE.*\nw-2\t[0-9a-f-]+\tjoined\t/)
   assert.match(
     (await sandyard('worker drain w-2 --deadline 10m --wait')).out,
-    /until 20.*, and is asked to stop then\n0 runs\n/,
+    /until 20.*, and are asked to stop then\n0 runs\n/,
   )
   assert.match((await sandyard('worker list')).out, /\tdraining until 20/)
   assert.equal((await sandyard('worker resume w-2')).out, 'w-2 gets runs again\n')
@@ -69,10 +69,10 @@ test('workers are listed, drained, resumed and removed by name, and a word too f
   assert.match((await sandyard('worker list')).out, /\tremoved at 20/)
   for (const [line, why] of [
     ['worker remove w-2', /there is no worker 'w-2'/],
-    ['worker drain', /takes the name of one worker/],
+    ['worker drain', /missing required argument 'name'/],
     ['worker drain w-2 --deadline soon', /--deadline takes a whole number/],
-    ['worker list w-2', /takes no name/],
-    ['worker sing', /usage: sandyard worker/],
+    ['worker list w-2', /too many arguments for 'list'/],
+    ['worker sing', /unknown command 'worker sing'; there is worker token, list, drain/],
   ] as const) {
     const { code, out, err } = await sandyard(line)
     assert.notEqual(code, 0, line)

@@ -5,15 +5,16 @@ import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../worker/drivers/oci/run/probe.ts'
 import { probeNetwork } from '../../worker/network/probe-network.ts'
 import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'
-import type { Call, Command } from './command.ts'
+import type { Command } from 'commander'
+import { addSettings, runs, type Call } from './command.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
 import { chooseRuntime } from '../worker/open-oci-driver.ts'
 import { volumeStorageConfig } from '../worker/worker-storage.ts'
 
-export const doctor: Command = {
-  usage: 'doctor',
-  summary: 'tell what this machine can run, and what is missing',
-  run: runDoctor,
+/** `sandyard doctor`: what this machine can run. */
+export function defineDoctor(doctor: Command): void {
+  doctor.addHelpText('after', '\nThe exit code is 0 when the chosen driver can run sandboxes here, and 1 otherwise.')
+  runs(addSettings(doctor, 'dataDir', 'driver', 'runtime', 'logLevel'), runDoctor)
 }
 
 type Finding = { readonly name: string; readonly isOk: boolean; readonly detail: string }

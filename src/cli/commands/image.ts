@@ -1,33 +1,42 @@
+import type { Command } from 'commander'
 import { makeLog } from '../../lib/log.ts'
-import { UsageError, type Command } from './command.ts'
+import type { ImageStore } from '../../worker/images/image-store.ts'
 import { deleteUnusedLayers, openImages } from '../worker/worker-storage.ts'
+import { addSettings, runs, type Call } from './command.ts'
 
-export const image: Command = {
-  usage: 'image load PATH REFERENCE | list | remove REFERENCE | prune',
-  summary: 'put an archive or OCI layout into the store under a reference; list; forget one; delete unused layers',
-  async run({ config, args }) {
-    const images = await openImages(config, makeLog(config.logLevel))
-    const [verb, ...rest] = args
-    const [path, reference] = rest
-    if (verb === 'load' && path !== undefined && reference !== undefined && rest.length === 2) {
-      const loaded = await images.load(path, reference, new AbortController().signal)
-      process.stdout.write(`${reference} ${loaded.digest}\n`)
-      return 0
-    }
-    if (verb === 'list' && rest.length === 0) {
-      for (const name of await images.list()) process.stdout.write(`${name}\n`)
-      return 0
-    }
-    if (verb === 'remove' && path !== undefined && rest.length === 1) {
-      await images.remove(path)
-      const count = await deleteUnusedLayers(config, images)
-      process.stdout.write(`${path} is forgotten; ${String(count)} layers were deleted\n`)
-      return 0
-    }
-    if (verb === 'prune' && rest.length === 0) {
-      process.stdout.write(`${String(await deleteUnusedLayers(config, images))} layers were deleted\n`)
-      return 0
-    }
-    throw new UsageError(`usage: sandyard ${image.usage}`)
-  },
+/** `sandyard image`: the images that this machine has. */
+export function defineImage(image: Command): void {
+  const subcommand = (nameAndArgs: string, description: string): Command =>
+    addSettings(image.command(nameAndArgs).description(description), 'dataDir', 'logLevel')
+  runs(subcommand('load <path> <reference>', 'import an archive or OCI layout under a reference'), load)
+  runs(subcommand('list', 'list the references'), list)
+  runs(subcommand('remove <reference>', 'remove a reference, and the layers that nothing uses any more'), remove)
+  runs(subcommand('prune', 'delete the layers that no reference and no sandbox uses'), prune)
+}
+
+function open({ config }: Call): Promise<ImageStore> {
+  return openImages(config, makeLog(config.logLevel))
+}
+
+async function load(call: Call): Promise<void> {
+  const [path = '', reference = ''] = call.args
+  const { digest } = await (await open(call)).load(path, reference, new AbortController().signal)
+  process.stdout.write(`${reference} ${digest}\n`)
+}
+
+async function list(call: Call): Promise<void> {
+  for (const name of await (await open(call)).list()) process.stdout.write(`${name}\n`)
+}
+
+async function remove(call: Call): Promise<void> {
+  const [reference = ''] = call.args
+  const images = await open(call)
+  await images.remove(reference)
+  const count = await deleteUnusedLayers(call.config, images)
+  process.stdout.write(`${reference} is removed; ${String(count)} layers were deleted\n`)
+}
+
+async function prune(call: Call): Promise<void> {
+  const count = await deleteUnusedLayers(call.config, await open(call))
+  process.stdout.write(`${String(count)} layers were deleted\n`)
 }

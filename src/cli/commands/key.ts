@@ -1,61 +1,64 @@
+import { Option, type Command } from 'commander'
 import { createApiKey, listApiKeys, revokeApiKey } from '../../control/orgs/api-keys.ts'
-import { SCOPES, type Scope } from '../../domain/orgs/caller.ts'
 import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
 import { asId, type ApiKeyId } from '../../domain/ids.ts'
+import { SCOPES, type Scope } from '../../domain/orgs/caller.ts'
+import { systemClock } from '../../lib/clock.ts'
 import { isUuid } from '../../lib/uuid.ts'
-import { openOperatorDeps, type OperatorDeps } from './borrow-control.ts'
-import { findOrg, asOperator } from './choose-org.ts'
-import { UsageError, type Call, type Command } from './command.ts'
-import { printList } from './print-list.ts'
+import { runs, UsageError, type Call } from './command.ts'
+import { orgCommand, withOrg } from './operator.ts'
+import { printPages } from './output.ts'
 
-export const key: Command = {
-  usage:
-    'key create [--name N] [--scopes read,write,admin] [--expires-in 30d | --expires-at T] | list | revoke ID [--org SLUG]',
-  summary: 'make an API key and print it, which happens once; list the keys; end one',
-  async run(call) {
-    const [verb, id, ...rest] = call.args
-    const act = rest.length > 0 ? null : verb === 'revoke' ? revoking(id) : id === undefined ? VERBS[verb ?? ''] : null
-    if (act === null || act === undefined) throw new UsageError(`usage: sandyard ${key.usage}`)
-    await using control = await openOperatorDeps(call.config)
-    await act(control, call)
-    return 0
-  },
-}
-
-type Act = (control: OperatorDeps, call: Call) => Promise<void>
-
-const VERBS: Readonly<Record<string, Act>> = { create, list }
-
-async function create(control: OperatorDeps, { texts }: Call): Promise<void> {
-  const scopes = readScopes(texts['scopes'])
-  const expires_at = readExpiry(texts, control.clock.now())
-  const org = await findOrg(control.db, texts['org'])
-  const name = texts['name'] ?? 'made by sandyard key create'
-  const made = await createApiKey(control, asOperator(org), { name, scopes, expires_at })
-  process.stdout.write(`${made.key}\n`)
-}
-
-async function list(control: OperatorDeps, { texts }: Call): Promise<void> {
-  const org = await findOrg(control.db, texts['org'])
-  await printList(
-    ['ID', 'NAME', 'SCOPES', 'CREATED', 'EXPIRES', 'LAST USED', 'REVOKED'],
-    (input) => listApiKeys(control, asOperator(org), input),
-    ({ id, name, scopes, created_at, ...at }) => [
-      id,
-      name,
-      scopes.join(','),
-      ...[created_at, at.expires_at, at.last_used_at, at.revoked_at].map((time) => time?.toISOString() ?? null),
-    ],
+/** `sandyard key`: the API keys of an organization. */
+export function defineKey(key: Command): void {
+  runs(
+    orgCommand(key, 'create', 'create an API key and print it; it is shown only this once')
+      .option('--name <name>', 'a name for the list of keys')
+      .option('--scopes <scopes>', `some of ${SCOPES.join(',')}; all unless given`)
+      .option('--expires-in <duration>', 'how long the key is valid, such as 30d')
+      .addOption(
+        new Option('--expires-at <time>', 'until when it is valid, such as 2030-01-31T12:00:00Z').conflicts(
+          'expiresIn',
+        ),
+      ),
+    create,
   )
+  runs(orgCommand(key, 'list', 'list the keys, without their secrets'), list)
+  runs(orgCommand(key, 'revoke <id>', 'revoke a key, at once and for good'), revoke)
 }
 
-function revoking(id: string | undefined): Act | null {
-  if (id === undefined || !isUuid(id)) return null
-  return async (control, { texts }) => {
-    const org = await findOrg(control.db, texts['org'])
-    await revokeApiKey(control, asOperator(org), asId<ApiKeyId>(id.toLowerCase()))
+async function create(call: Call): Promise<void> {
+  const scopes = readScopes(call.texts['scopes'])
+  const expires_at = readExpiry(call.texts, systemClock.now())
+  const name = call.texts['name'] ?? 'made by sandyard key create'
+  await withOrg(call, async (deps, acting) => {
+    const made = await createApiKey(deps, acting, { name, scopes, expires_at })
+    process.stdout.write(`${made.key}\n`)
+  })
+}
+
+async function list(call: Call): Promise<void> {
+  await withOrg(call, async (deps, acting) => {
+    await printPages(
+      ['ID', 'NAME', 'SCOPES', 'CREATED', 'EXPIRES', 'LAST USED', 'REVOKED'],
+      (input) => listApiKeys(deps, acting, input),
+      ({ id, name, scopes, created_at, ...at }) => [
+        id,
+        name,
+        scopes.join(','),
+        ...[created_at, at.expires_at, at.last_used_at, at.revoked_at].map((time) => time?.toISOString() ?? null),
+      ],
+    )
+  })
+}
+
+async function revoke(call: Call): Promise<void> {
+  const [id = ''] = call.args
+  if (!isUuid(id)) throw new UsageError(`'${id}' is not the id of a key; see: sandyard key list`)
+  await withOrg(call, async (deps, acting) => {
+    await revokeApiKey(deps, acting, asId<ApiKeyId>(id.toLowerCase()))
     process.stdout.write(`${id} is revoked\n`)
-  }
+  })
 }
 
 function readScopes(text: string | undefined): readonly Scope[] {
@@ -71,7 +74,6 @@ const INSTANT = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{
 
 function readExpiry(texts: Call['texts'], now: Date): Date | null {
   const [within, at] = [texts['expires-in'], texts['expires-at']]
-  if (within !== undefined && at !== undefined) throw new UsageError('--expires-in and --expires-at exclude each other')
   if (within !== undefined) {
     const ms = parseDurationMs(within)
     if (ms === null) throw new UsageError(`--expires-in takes ${DURATION_RULE}`)

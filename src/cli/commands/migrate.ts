@@ -1,14 +1,14 @@
-import { makeLog } from '../../lib/log.ts'
+import type { Command } from 'commander'
 import { dumpSchema } from '../../store/postgres/schema-dump.ts'
-import type { Command } from './command.ts'
-import { openSharedStore } from '../server/open-store.ts'
+import { addSettings, runs } from './command.ts'
+import { withOperator } from './operator.ts'
 
-export const migrateCommand: Command = {
-  usage: 'migrate [--dump]',
-  summary: 'bring the database to the newest schema; --dump prints it as schema.sql has it',
-  async run({ config, switches }) {
-    await using store = await openSharedStore(config, makeLog(config.logLevel))
-    process.stdout.write(switches.has('dump') ? await store.db.asSystem(dumpSchema) : 'the schema is the newest\n')
-    return 0
-  },
+/** `sandyard migrate`: opening the database migrates it. */
+export function defineMigrate(migrate: Command): void {
+  addSettings(migrate.option('--dump', 'print the schema as schema.sql has it'), 'dataDir', 'logLevel')
+  runs(migrate, (call) =>
+    withOperator(call, async ({ db }) => {
+      process.stdout.write(call.switches.has('dump') ? await db.asSystem(dumpSchema) : 'the schema is up to date\n')
+    }),
+  )
 }

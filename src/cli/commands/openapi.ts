@@ -1,11 +1,10 @@
+import type { Command } from 'commander'
 import { renderDocumentText } from '../../contract/openapi.ts'
-import type { Command } from './command.ts'
+import { runs } from './command.ts'
 
-export const printOpenapi: Command = {
-  usage: 'openapi',
-  summary: 'print the OpenAPI document of the API',
-  run: () => {
+/** `sandyard openapi`: the OpenAPI document of this version. */
+export function defineOpenapi(openapi: Command): void {
+  runs(openapi, async () => {
     process.stdout.write(renderDocumentText())
-    return Promise.resolve(0)
-  },
+  })
 }

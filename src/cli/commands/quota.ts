@@ -1,95 +1,94 @@
+import { Argument, type Command } from 'commander'
 import { clearQuota, readQuotaUsage, setQuota } from '../../control/orgs/quotas.ts'
-import type { OrgActor } from '../../domain/orgs/caller.ts'
 import { parseLimitValue } from '../../domain/orgs/plan.ts'
 import { hoursUsed, isLimitName, LIMIT_RULE, LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
 import type { QuotaUsageRow } from '../../store/orgs/quotas.ts'
-import { runOnOrg, type OrgAction } from './act-on-org.ts'
-import type { OperatorDeps } from './borrow-control.ts'
-import { UsageError, type Call, type Command } from './command.ts'
+import { runs, UsageError, type Call } from './command.ts'
+import { orgCommand, withOrg } from './operator.ts'
+import { printJson, printTable } from './output.ts'
 
-export const quota: Command = {
-  usage: 'quota show [--json] | set LIMIT VALUE|unlimited | clear LIMIT [--org SLUG]',
-  summary: "an organization's limits: its own where they are set, else its plan's",
-  details: `A limit that is set for an organization wins over its plan's, \`unlimited\` too; \`clear\` gives the plan's back. It
-holds at once for what is created and started; what exceeds it already stays, but for used up pools.
+const LIMIT_NAMES: readonly LimitName[] = Object.keys(LIMITS).filter(isLimitName)
 
-limits:
-${Object.entries(LIMITS)
-  .map(([name, { unit, what }]) => `  ${name}\n      ${what} [${unit}]`)
-  .join('\n')}
-`,
-  run: async (call) => runOnOrg(call, readAct(call)),
+const HELP = `
+A limit that is set for an organization wins over the limit of its plan, also when it is \`unlimited\`. A change applies at
+once to creates and starts. Sandboxes that exceed a lowered limit keep running, except after the end of included hours.
+
+Limits:
+${describeLimits()}`
+
+/** Every limit with its meaning and unit, for help texts. */
+export function describeLimits(): string {
+  return LIMIT_NAMES.map((name) => `  ${name}\n      ${LIMITS[name].what} [${LIMITS[name].unit}]`).join('\n')
 }
 
-function readAct({ args, switches }: Call): OrgAction {
-  const [verb, name, word, ...rest] = args
-  if (rest.length === 0) {
-    if (verb === 'show' && name === undefined) return switches.has('json') ? showJson : show
-    if (verb === 'set' && name !== undefined && word !== undefined) return setting(readLimit(name), readValue(word))
-    if (verb === 'clear' && name !== undefined && word === undefined) return clearing(readLimit(name))
-  }
-  throw new UsageError(`usage: sandyard ${quota.usage}`)
+/** `sandyard quota`: the limits of one organization. */
+export function defineQuota(quota: Command): void {
+  quota.addHelpText('after', HELP)
+  const limit = (): Argument => new Argument('<limit>', 'the name of a limit').choices(LIMIT_NAMES)
+  runs(orgCommand(quota, 'show', 'show the limits and what is in use').option('--json', 'print JSON'), show)
+  runs(
+    orgCommand(quota, 'set', "set a limit that wins over the plan's")
+      .addArgument(limit())
+      .argument('<value>', 'a whole number, or `unlimited`'),
+    set,
+  )
+  runs(orgCommand(quota, 'clear', "go back to the plan's limit").addArgument(limit()), clear)
 }
 
-async function show(control: OperatorDeps, { org_id }: OrgActor): Promise<void> {
-  const standing = await readQuotaUsage(control, org_id)
-  const lines = limitNames().map((name) => {
-    const value = standing[name]
-    const from = Object.hasOwn(standing.quota_overrides, name) ? 'its own' : `plan ${standing.plan}`
-    return [name, value === null ? 'unlimited' : String(value), LIMITS[name].unit, inUse(name, standing), from].join(
-      '\t',
-    )
+async function show(call: Call): Promise<void> {
+  await withOrg(call, async (deps, { org_id }) => {
+    const usage = await readQuotaUsage(deps, org_id)
+    if (call.switches.has('json')) {
+      const { vcpu_ms: _vcpu, memory_mib_ms: _memory, ...shown } = usage
+      return printJson(shown)
+    }
+    const rows = LIMIT_NAMES.map((name) => {
+      const value = usage[name]
+      const source = Object.hasOwn(usage.quota_overrides, name) ? 'its own' : `plan ${usage.plan}`
+      return [name, value === null ? 'unlimited' : String(value), LIMITS[name].unit, inUse(name, usage), source]
+    })
+    printTable(['LIMIT', 'VALUE', 'UNIT', 'IN USE', 'FROM'], rows)
   })
-  process.stdout.write(`${['LIMIT\tVALUE\tUNIT\tIN USE\tFROM', ...lines].join('\n')}\n`)
 }
 
-async function showJson(control: OperatorDeps, { org_id }: OrgActor): Promise<void> {
-  const { vcpu_ms: _vcpu, memory_mib_ms: _memory, ...standing } = await readQuotaUsage(control, org_id)
-  process.stdout.write(`${JSON.stringify(standing, null, 2)}\n`)
-}
-
-/** What of a limit is in use; `-` where that is no matter of the organization as a whole. */
-function inUse(name: LimitName, standing: QuotaUsageRow): string {
+/** How much of a limit the organization uses; null for a limit of each sandbox. */
+function inUse(name: LimitName, usage: QuotaUsageRow): string | null {
   switch (name) {
     case 'max_sandboxes':
-      return String(standing.total_sandboxes)
+      return String(usage.total_sandboxes)
     case 'max_concurrent_ephemeral_running':
-      return String(standing.concurrent_ephemeral_running)
+      return String(usage.concurrent_ephemeral_running)
     case 'max_concurrent_persistent_running':
-      return String(standing.concurrent_persistent_running)
+      return String(usage.concurrent_persistent_running)
     case 'included_vcpu_hours':
     case 'included_memory_gib_hours':
-      return hoursUsed(name, standing).toFixed(2)
+      return hoursUsed(name, usage).toFixed(2)
     default:
-      return '-'
+      return null
   }
 }
 
-function setting(limit: LimitName, value: number | null): OrgAction {
-  return async (control, acting) => {
-    await setQuota(control, acting, { limit, value })
+async function set(call: Call): Promise<void> {
+  const [name = '', word = ''] = call.args
+  const limit = readLimit(name)
+  const value = parseLimitValue(word)
+  if (value === undefined) throw new UsageError(`a limit is ${LIMIT_RULE}, not '${word}'`)
+  await withOrg(call, async (deps, acting) => {
+    await setQuota(deps, acting, { limit, value })
     process.stdout.write(`${limit} is ${value === null ? 'unlimited' : String(value)}\n`)
-  }
+  })
 }
 
-function clearing(limit: LimitName): OrgAction {
-  return async (control, acting) => {
-    await clearQuota(control, acting, limit)
+async function clear(call: Call): Promise<void> {
+  const [name = ''] = call.args
+  const limit = readLimit(name)
+  await withOrg(call, async (deps, acting) => {
+    await clearQuota(deps, acting, limit)
     process.stdout.write(`${limit} is what the plan says\n`)
-  }
+  })
 }
 
 function readLimit(name: string): LimitName {
   if (isLimitName(name)) return name
-  throw new UsageError(`there is no limit '${name}'; there is ${limitNames().join(', ')}`)
-}
-
-function readValue(word: string): number | null {
-  const value = parseLimitValue(word)
-  if (value === undefined) throw new UsageError(`a limit is ${LIMIT_RULE}, not '${word}'`)
-  return value
-}
-
-function limitNames(): readonly LimitName[] {
-  return Object.keys(LIMITS).filter(isLimitName)
+  throw new UsageError(`there is no limit '${name}'; there is ${LIMIT_NAMES.join(', ')}`)
 }

@@ -3,29 +3,32 @@ import { rateLimitedLog } from '../../lib/rate-limited-log.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
-import type { Call, Command } from './command.ts'
+import type { Command } from 'commander'
+import { addSettings, runs, type Call } from './command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { requireNoUpServer } from '../server/up-exclusivity.ts'
 import { openStore } from '../server/open-store.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl } from '../server/start-control.ts'
-import { printClientSetup } from './tell-how-to-use.ts'
-import { listenForStopSignals, waitForAbort } from '../until-stopped.ts'
+import { printClientSetup } from './print-client-setup.ts'
+import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 
-export const serve: Command = {
-  usage: 'serve [--host ADDRESS] [--port PORT] [--advertise-url URL]',
-  summary: 'the control plane without a worker; any number of them on one PostgreSQL (DATABASE_URL)',
-  details: `  DATABASE_URL=postgresql://…   the same for each process; without it the embedded one, for this process alone
-  SANDYARD_SECRET_KEY=…         the same for each process: openssl rand -base64 32
-  --advertise-url URL           how workers reach this very process; needed beside others where --host is 0.0.0.0
+const HELP = `
+For several server processes on one database, give each the same of these:
+  DATABASE_URL=postgresql://…   without it, the embedded PostgreSQL serves this process alone
+  SANDYARD_SECRET_KEY=…         create it with: openssl rand -base64 32
+Give each its own --advertise-url where --host is 0.0.0.0.
 
-Sandboxes run on workers: \`sandyard worker token\`, then \`sandyard worker --join URL\` on each machine. It ends in order by SIGTERM;
-a second signal ends it at once. docs/replicas.md says what holds when one of several dies.
-`,
-  run: runServe,
+Sandboxes run on workers: run \`sandyard worker token\` here, then \`sandyard worker --join URL\` on each machine. SIGTERM ends
+the server in order; a second signal ends it at once. docs/replicas.md describes what happens when a server process fails.`
+
+/** `sandyard serve`: the control plane without a worker. Any number of them may share one PostgreSQL. */
+export function defineServe(serve: Command): void {
+  serve.addHelpText('after', HELP)
+  runs(addSettings(serve, 'host', 'port', 'advertiseUrl', 'dataDir', 'placement', 'logLevel'), runServe)
 }
 
-async function runServe({ config }: Call): Promise<number> {
+async function runServe({ config }: Call): Promise<void> {
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const stop = listenForStopSignals()
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
@@ -35,9 +38,8 @@ async function runServe({ config }: Call): Promise<number> {
   await using control = await startControl(config, folder, store, log)
   await requireNoUpServer(control)
   const first = await createFirstOrg(control.deps, config.apiKey)
-  printStatus('this process runs no sandboxes: that is for workers')
-  printClientSetup(control.url, first?.key ?? null, config.apiKey !== null)
+  printStatus('this process runs no sandboxes: workers do')
+  printClientSetup({ url: control.url, newKey: first?.key ?? null, isKeyGiven: config.apiKey !== null })
   await waitForAbort(signal)
   store.schema.incompatible.throwIfAborted()
-  return 0
 }

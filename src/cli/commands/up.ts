@@ -7,7 +7,8 @@ import { makeLog } from '../../lib/log.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { makeControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
-import type { Call, Command } from './command.ts'
+import type { Command } from 'commander'
+import { addSettings, runs, type Call } from './command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openStore } from '../server/open-store.ts'
@@ -15,16 +16,16 @@ import { requireNoOtherServer } from '../server/up-exclusivity.ts'
 import { printStatus } from '../print-status.ts'
 import { startControl, type RunningControl } from '../server/start-control.ts'
 import { incarnationFilePath } from '../worker/worker-storage.ts'
-import { printClientSetup } from './tell-how-to-use.ts'
-import { listenForStopSignals, waitForAbort } from '../until-stopped.ts'
+import { printClientSetup } from './print-client-setup.ts'
+import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 
-export const up: Command = {
-  usage: 'up',
-  summary: 'the whole cloud on this machine: database, control plane and a worker',
-  run: runUp,
+/** `sandyard up`: database, control plane and a worker in one process. */
+export function defineUp(up: Command): void {
+  addSettings(up, 'host', 'port', 'advertiseUrl', 'dataDir', 'driver', 'runtime', 'placement', 'shutdown', 'logLevel')
+  runs(up, runUp)
 }
 
-async function runUp({ config }: Call): Promise<number> {
+async function runUp({ config }: Call): Promise<void> {
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const stop = listenForStopSignals()
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
@@ -37,24 +38,23 @@ async function runUp({ config }: Call): Promise<number> {
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
   const first = await createFirstOrg(control.deps, config.apiKey)
-  const machine = await tryOpenWorkerHost({ config, folder, log })
+  const host = await tryOpenWorkerHost({ config, folder, log })
   const synced = Promise.withResolvers<void>()
   const working =
-    machine === null
+    host === null
       ? waitForAbort(signal)
-      : runLocalWorker({ config, folder, log }, { control, machine, onSynced: synced.resolve }, signal)
+      : runLocalWorker({ config, folder, log }, { control, host, onSynced: synced.resolve }, signal)
   // What comes before it is awaited must not be taken for an error that nobody met.
   working.catch(() => synced.resolve())
-  if (machine !== null) {
-    await loadDemoImage({ config, log }, machine)
+  if (host !== null) {
+    await loadDemoImage({ config, log }, host)
     await waitForFirstSync(synced.promise, signal)
   }
-  missing = machine === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
-  printClientSetup(control.url, first?.key ?? null, config.apiKey !== null)
+  missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
+  printClientSetup({ url: control.url, newKey: first?.key ?? null, isKeyGiven: config.apiKey !== null })
   await working // a worker that can't go on ends the program, with its reason
-  if (machine !== null) await closeWorkerHost(config, machine)
+  if (host !== null) await closeWorkerHost(config, host)
   store.schema.incompatible.throwIfAborted()
-  return 0
 }
 
 /** Without them the API works all the same: what is there can be read, and starts say what they wait for. */
@@ -70,12 +70,12 @@ async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<WorkerHost | nul
   }
 }
 
-type LocalWorker = { readonly control: RunningControl; readonly machine: WorkerHost; readonly onSynced: () => void }
+type LocalWorker = { readonly control: RunningControl; readonly host: WorkerHost; readonly onSynced: () => void }
 
 /** Registers the local worker, and lives as it until the signal. */
 async function runLocalWorker(
   { config, folder, log }: WorkerHostDeps,
-  { control, machine, onSynced }: LocalWorker,
+  { control, host, onSynced }: LocalWorker,
   signal: AbortSignal,
 ): Promise<void> {
   const credential = folder.workerCredential
@@ -86,5 +86,5 @@ async function runLocalWorker(
     controlPlane: makeControlPlane({ url: control.url, credential }),
     onSynced,
   }
-  await runWorkerAgent({ config, log }, { machine, identity }, signal)
+  await runWorkerAgent({ config, log }, { host, identity }, signal)
 }

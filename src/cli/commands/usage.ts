@@ -1,25 +1,29 @@
 import { once } from 'node:events'
+import type { Command } from 'commander'
 import { exportUsage } from '../../control/usage/export-usage.ts'
-import { decimalSeconds } from '../../domain/usage/metering.ts'
 import { Problem } from '../../domain/problem.ts'
+import { decimalSeconds } from '../../domain/usage/metering.ts'
 import { csvLine } from '../../lib/csv.ts'
-import { openOperatorDeps } from './borrow-control.ts'
-import { findOrg } from './choose-org.ts'
-import { UsageError, type Command } from './command.ts'
+import { runs, UsageError, type Call } from './command.ts'
+import { orgCommand, withOrg } from './operator.ts'
 
 const COLUMNS = ['day', 'sandbox_id', 'name', 'slug', 'vcpu_seconds', 'memory_mib_seconds', 'disk_mib_seconds']
 
-export const usage: Command = {
-  usage: 'usage export [--org SLUG] [--since T] [--until T]',
-  summary:
-    'write usage by day and sandbox as CSV; by default of the current month (times as 2028-02-29 or in full, UTC)',
-  async run({ config, args, texts }) {
-    if (args.join(' ') !== 'export') throw new UsageError(`usage: sandyard ${usage.usage}`)
-    const asked = { since: readInstant('since', texts['since']), until: readInstant('until', texts['until']) }
-    await using control = await openOperatorDeps(config)
-    const { id: org_id } = await findOrg(control.db, texts['org'])
+/** `sandyard usage`: what the sandboxes of an organization used. */
+export function defineUsage(usage: Command): void {
+  runs(
+    orgCommand(usage, 'export', 'print usage by day and sandbox as CSV; of the current month unless given')
+      .option('--since <time>', 'from when on, such as 2028-02-29 or 2028-02-29T12:00:00Z; days are UTC')
+      .option('--until <time>', 'until when, in the same form'),
+    exportCsv,
+  )
+}
+
+async function exportCsv(call: Call): Promise<void> {
+  const asked = { since: readInstant(call, 'since'), until: readInstant(call, 'until') }
+  await withOrg(call, async (deps, { org_id }) => {
     try {
-      const pages = exportUsage(control, { org_id }, asked)
+      const pages = exportUsage(deps, { org_id }, asked)
       await write(csvLine(COLUMNS))
       for await (const page of pages) {
         const lines = page.map(({ day, sandbox_id, name, slug, vcpu_ms, memory_mib_ms, disk_mib_ms }) =>
@@ -31,14 +35,14 @@ export const usage: Command = {
       if (error instanceof Problem && error.code === 'invalid_request') throw new UsageError(error.message)
       throw error
     }
-    return 0
-  },
+  })
 }
 
-/** RFC 3339, or a day alone: its midnight. */
+/** RFC 3339, or a day alone, which means its midnight. */
 const INSTANT = /^\d{4}-\d{2}-\d{2}(?:[Tt]\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?(?:[Zz]|[+-]\d{2}:\d{2}))?$/
 
-function readInstant(flag: string, text: string | undefined): Date | null {
+function readInstant({ texts }: Call, flag: 'since' | 'until'): Date | null {
+  const text = texts[flag]
   if (text === undefined) return null
   const instant = new Date(text)
   if (!INSTANT.test(text) || Number.isNaN(instant.getTime()))
@@ -46,7 +50,7 @@ function readInstant(flag: string, text: string | undefined): Date | null {
   return instant
 }
 
-/** Waits while whoever reads is slower. */
+/** Waits while the reader of the output is slower. */
 async function write(text: string): Promise<void> {
   if (!process.stdout.write(text)) await once(process.stdout, 'drain')
 }

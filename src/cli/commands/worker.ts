@@ -1,30 +1,168 @@
-import { UsageError, type Command } from './command.ts'
-import { REMOVED_EXIT_CODE, runWorker } from '../worker/run-worker.ts'
-import { FLEET_COMMANDS } from './worker-fleet.ts'
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Command } from 'commander'
+import {
+  drainWorker,
+  formatHoldings,
+  listWorkers,
+  readWorker,
+  removeWorker,
+  resumeWorker,
+  type FleetWorker,
+} from '../../control/workers/fleet.ts'
+import { createWorkerToken, DEFAULT_TOKEN_LIFETIME_MS } from '../../control/workers/worker-tokens.ts'
+import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
+import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
+import { isWorkerFolder } from '../worker/worker-identity.ts'
+import { addSettings, runs, UsageError, type Call } from './command.ts'
+import { operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
+import { printJson, printTable } from './output.ts'
 
-export const worker: Command = {
-  usage:
-    'worker [--join URL --token T | --token-stdin] [--name N] | token [--name N] [--expires-in 24h] [--json] | list [--json] | drain NAME [--deadline 10m] [--wait] | resume NAME | remove NAME [--force]',
-  summary: 'run sandboxes on this machine for a control plane elsewhere; or, where that is, look after its workers',
-  details: `On a new machine:
-  sandyard worker --join URL     joins the control plane at URL and runs sandboxes until SIGTERM. It needs a join token once:
-                                 from SANDYARD_JOIN_TOKEN, --token-stdin or --token. Later starts need neither. It dials
-                                 the control plane and listens on no port. Exit code ${String(REMOVED_EXIT_CODE)}: it was removed.
+/** The exit code of a worker that was removed: starting it again changes nothing. */
+const REMOVED_EXIT_CODE = 3
 
-Where the control plane's database is:
-  sandyard worker token          prints a join token, which happens once; it serves one machine, for 24 hours
-  sandyard worker list           every worker: its state, and what of it is taken
-  sandyard worker drain NAME     it gets no new runs; what runs goes on to its end, or is asked to stop at the deadline;
-                                 --wait: until nothing runs there
-  sandyard worker resume NAME    it gets runs again
-  sandyard worker remove NAME    it may not come back. Refused while runs, disks or volumes are there; --force gives them up:
-                                 sandboxes and volumes that lay there begin anew, empty
-`,
-  run(call) {
-    const [verb, ...args] = call.args
-    if (verb === undefined) return runWorker(call)
-    const act = FLEET_COMMANDS[verb]
-    if (act === undefined) throw new UsageError(`usage: sandyard ${worker.usage}`)
-    return act(call, args)
-  },
+const HELP = `
+Without a subcommand it runs sandboxes for the control plane at --join, until SIGTERM. The first start needs a join token: from
+SANDYARD_JOIN_TOKEN, --token-stdin or --token. Later starts need neither. The worker dials the control plane and listens on no
+port. It ends with exit code ${String(REMOVED_EXIT_CODE)} when it was removed.
+
+Run the subcommands where the database of the control plane is.`
+
+/** `sandyard worker`: runs sandboxes for a control plane elsewhere; the subcommands manage the workers of a control plane. */
+export function defineWorker(worker: Command): void {
+  worker.addHelpText('after', HELP)
+  addSettings(worker, 'join', 'joinToken', 'dataDir', 'driver', 'runtime', 'shutdown', 'logLevel')
+    .option('--token-stdin', 'read the join token from standard input')
+    .option('--name <name>', "the worker's name [SANDYARD_WORKER_NAME, default the host's name]")
+    .hook('preSubcommand', refuseOwnFlags)
+  runs(worker, runAsWorker)
+  runs(
+    operatorCommand(worker, 'token', 'print a join token for one machine; it is shown only this once')
+      .option('--name <name>', 'the name that the worker must have')
+      .option('--expires-in <duration>', 'how long the token is valid, such as 2h; 24h unless given')
+      .option('--json', 'print JSON'),
+    (call) => withFleet(call, printToken),
+  )
+  runs(
+    operatorCommand(worker, 'list', 'list the workers with their state and use').option('--json', 'print JSON'),
+    (call) => withFleet(call, list),
+  )
+  runs(
+    operatorCommand(worker, 'drain <name>', 'give a worker no new runs; those that it has run to their end')
+      .option('--deadline <duration>', 'stop its runs after this time, such as 10m')
+      .option('--wait', 'wait until nothing runs there'),
+    (call) => withFleet(call, drain),
+  )
+  runs(operatorCommand(worker, 'resume <name>', 'give a drained worker runs again'), (call) => withFleet(call, resume))
+  runs(
+    operatorCommand(
+      worker,
+      'remove <name>',
+      'remove a worker for good; refused while it has runs, disks or volumes',
+    ).option('--force', 'give them up: its sandboxes and volumes begin anew, empty'),
+    (call) => withFleet(call, remove),
+  )
+  worker.allowExcessArguments() // after its subcommands, which would inherit it: `runAsWorker` names the commands that there are
+}
+
+/** The flags of `sandyard worker` are for the worker itself: before a subcommand they would do nothing. */
+function refuseOwnFlags(worker: Command, subcommand: Command): void {
+  const given = worker.options.find((option) => worker.getOptionValue(option.attributeName()) !== undefined)
+  if (given !== undefined)
+    throw new UsageError(`put ${String(given.long)} after '${subcommand.name()}': before it, it does nothing`)
+}
+
+async function runAsWorker(call: Call): Promise<number> {
+  const [unknown] = call.args
+  if (unknown !== undefined)
+    throw new UsageError(
+      `unknown command 'worker ${unknown}'; there is worker token, list, drain, resume and remove, or worker alone`,
+    )
+  const { runWorker } = await import('../worker/run-worker.ts')
+  return (await runWorker(call)) === 'removed' ? REMOVED_EXIT_CODE : 0
+}
+
+async function withFleet(call: Call, act: (deps: OperatorDeps, call: Call) => Promise<void>): Promise<void> {
+  const { config } = call
+  // Opening the database would create an empty one here.
+  if (
+    config.databaseUrl === null &&
+    !existsSync(join(config.dataDir, 'database')) &&
+    (await isWorkerFolder(config.dataDir))
+  )
+    throw new UsageError(`${config.dataDir} is a worker's: run this where the control plane is, or set DATABASE_URL`)
+  await withOperator(call, (deps) => act(deps, call))
+}
+
+async function printToken(deps: OperatorDeps, call: Call): Promise<void> {
+  const name = call.texts['name'] ?? null
+  const lifeMs = readDuration(call, 'expires-in') ?? DEFAULT_TOKEN_LIFETIME_MS
+  const { token, ...made } = await createWorkerToken(deps, { name, lifeMs })
+  if (call.switches.has('json')) printJson({ ...made, token })
+  else process.stdout.write(`${token}\n`)
+}
+
+async function list(deps: OperatorDeps, call: Call): Promise<void> {
+  const found = await Array.fromAsync(listWorkers(deps))
+  if (call.switches.has('json')) return printJson(found)
+  const rows = found.map((one) => [
+    one.name,
+    one.id,
+    formatState(one),
+    one.driver,
+    `${String(one.used_vcpus)}/${String(one.vcpus)}`,
+    `${String(one.used_memory_mib)}/${String(one.memory_mib)}`,
+    String(one.runs),
+    one.last_report_at?.toISOString() ?? null,
+  ])
+  printTable(['NAME', 'ID', 'STATE', 'DRIVER', 'VCPUS', 'MEMORY MIB', 'RUNS', 'LAST REPORT'], rows)
+}
+
+function formatState({ state, last_report_at, drain_deadline_at, removed_at }: FleetWorker): string {
+  if (state === 'silent') return `silent since ${last_report_at?.toISOString() ?? 'it joined'}`
+  if (state === 'removed') return `removed at ${removed_at?.toISOString() ?? '-'}`
+  if (state === 'draining' && drain_deadline_at !== null) return `draining until ${drain_deadline_at.toISOString()}`
+  return state
+}
+
+const DRAIN_POLL_MS = 1_000
+
+async function drain(deps: OperatorDeps, call: Call): Promise<void> {
+  const [name = ''] = call.args
+  const withinMs = readDuration(call, 'deadline')
+  const deadline = withinMs === null ? null : new Date(deps.clock.now().getTime() + withinMs)
+  await drainWorker(deps, name, deadline)
+  const until = deadline === null ? 'to their end' : `until ${deadline.toISOString()}, and are asked to stop then`
+  process.stdout.write(`${name} gets no new runs; its runs go on ${until}\n`)
+  if (!call.switches.has('wait')) return
+  for (let printed = -1; ;) {
+    const { runs } = await readWorker(deps, name)
+    if (runs !== printed) process.stdout.write(`${String(runs)} runs\n`)
+    printed = runs
+    if (runs === 0) return
+    await deps.clock.sleep(DRAIN_POLL_MS)
+  }
+}
+
+async function resume(deps: OperatorDeps, { args: [name = ''] }: Call): Promise<void> {
+  await resumeWorker(deps, name)
+  process.stdout.write(`${name} gets runs again\n`)
+}
+
+async function remove(deps: OperatorDeps, { args: [name = ''], switches }: Call): Promise<void> {
+  const removal = await removeWorker(deps, name, switches.has('force') ? 'force' : 'unused')
+  process.stdout.write(`${name} is removed\n`)
+  if (removal.runs + removal.sandboxes + removal.volumes === 0) return
+  process.stdout.write(
+    `given up with it: ${formatHoldings(removal)}\n` +
+      `its runs are marked lost within ${String(WORKER_LEASE_MS / 1000)} s; its sandboxes and volumes then begin anew, empty\n`,
+  )
+}
+
+function readDuration({ texts }: Call, flag: 'expires-in' | 'deadline'): number | null {
+  const text = texts[flag]
+  if (text === undefined) return null
+  const ms = parseDurationMs(text)
+  if (ms === null) throw new UsageError(`--${flag} takes ${DURATION_RULE}`)
+  return ms
 }

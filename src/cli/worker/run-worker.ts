@@ -22,14 +22,14 @@ import {
 } from './worker-host.ts'
 import { printStatus } from '../print-status.ts'
 import { incarnationFilePath } from './worker-storage.ts'
-import { listenForStopSignals, waitForAbort } from '../until-stopped.ts'
+import { listenForStopSignals, waitForAbort } from '../stop-signals.ts'
 import { deleteIdentity, readIdentity, writeIdentity, type JoinedIdentity } from './worker-identity.ts'
 
-/** What the process ends with when its worker was removed: to start it again changes nothing then. */
-export const REMOVED_EXIT_CODE = 3
-
-/** Joins a control plane unless that was done before, and runs sandboxes for it until SIGTERM. */
-export async function runWorker(call: Call): Promise<number> {
+/**
+ * Joins a control plane, unless an earlier start did, and runs sandboxes for it until SIGTERM. Resolves with `removed` when
+ * the control plane removed this worker.
+ */
+export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const { config } = call
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const token = await readJoinToken(call)
@@ -40,20 +40,20 @@ export async function runWorker(call: Call): Promise<number> {
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(`data folder: ${config.dataDir}`)
   // Before it joins: a machine that can run nothing must not use the token up.
-  const machine = await openWorkerHost({ config, folder, log }, { fencesItself: true })
+  const host = await openWorkerHost({ config, folder, log }, { fencesItself: true })
   try {
     const joined = origin.kind === 'joined' ? origin : await joinFleet(config.dataDir, origin.join, signal)
-    if (joined !== null) await runUntilStopped(config, { machine, joined }, signal)
-    return 0
+    if (joined !== null) await runUntilStopped(config, { host, joined }, signal)
+    return 'stopped'
   } catch (error) {
     if (!(error instanceof WorkerRemoved)) throw error
     await deleteIdentity(config.dataDir)
     printStatus(
       `${error.message}: its sandboxes are destroyed. With a new join token this machine can join as a new worker`,
     )
-    return REMOVED_EXIT_CODE
+    return 'removed'
   } finally {
-    await closeWorkerHost(config, machine)
+    await closeWorkerHost(config, host)
   }
 }
 
@@ -90,25 +90,25 @@ async function resolveOrigin({ config, texts }: Call, token: string | null): Pro
   return { kind: 'joined', credential: known.credential, joined }
 }
 
-type JoinedWorker = { readonly machine: WorkerHost; readonly joined: JoinedIdentity }
+type JoinedWorker = { readonly host: WorkerHost; readonly joined: JoinedIdentity }
 
 async function runUntilStopped(
   config: Config,
-  { machine, joined: { credential, joined } }: JoinedWorker,
+  { host, joined: { credential, joined } }: JoinedWorker,
   signal: AbortSignal,
 ): Promise<void> {
   const log = rateLimitedLog(makeLog(config.logLevel), systemClock)
   const { url, worker_id, name } = joined
   warnIfUnencrypted(url)
   printStatus(`worker '${name}' (${worker_id}) of ${url}`)
-  await loadDemoImage({ config, log }, machine)
+  await loadDemoImage({ config, log }, host)
   const life = await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
   const controlPlane = printReachability(makeControlPlane({ url, credential }), url)
   const identity = { worker_id, life, controlPlane, onSynced: printDrainChanges() }
   const ending = new AbortController()
-  const living = runWorkerAgent({ config, log }, { machine, identity }, ending.signal)
+  const living = runWorkerAgent({ config, log }, { host, identity }, ending.signal)
   const stopped = waitForAbort(signal)
-    .then(() => stopSandboxesAndReport(config, machine))
+    .then(() => stopSandboxesAndReport(config, host))
     .finally(() => {
       ending.abort(signal.reason)
     })

@@ -67,13 +67,13 @@ export type AgentIdentity = {
 /** Lives as a worker until the signal; rejects when the driver can't work on this machine. Sandboxes go on running. */
 export function runWorkerAgent(
   { config, log }: Omit<WorkerHostDeps, 'folder'>,
-  { machine: { lease, ...machine }, identity }: { readonly machine: WorkerHost; readonly identity: AgentIdentity },
+  { host: { lease, ...host }, identity }: { readonly host: WorkerHost; readonly identity: AgentIdentity },
   signal: AbortSignal,
 ): Promise<void> {
   return runAgent(
     {
       ...identity,
-      ...machine,
+      ...host,
       ...(lease === null ? { fencesItself: false } : { fencesItself: true, lease }),
       storageSampleMs: config.storageSampleSecs * 1_000,
       filesOf: makeVolumeFilesOpener({ uidShift: UID_SHIFT, random: systemRandom, log }),
@@ -85,11 +85,8 @@ export function runWorkerAgent(
 }
 
 /** Makes the demo image where sandboxes can run. May be repeated. */
-export async function loadDemoImage(
-  { config, log }: Omit<WorkerHostDeps, 'folder'>,
-  machine: WorkerHost,
-): Promise<void> {
-  if (machine.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
+export async function loadDemoImage({ config, log }: Omit<WorkerHostDeps, 'folder'>, host: WorkerHost): Promise<void> {
+  if (host.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
 }
 
 /** Ends what runs where the settings say so, says what goes on running otherwise, and lets go of the machine. */

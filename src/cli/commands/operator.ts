@@ -1,0 +1,82 @@
+import type { Command } from 'commander'
+import type { Config } from '../../config.ts'
+import type { ControlDeps } from '../../control/deps.ts'
+import { makeKeyCache } from '../../control/orgs/key-cache.ts'
+import { OPERATOR_ACTOR, type OrgActor } from '../../domain/orgs/caller.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { makeLog } from '../../lib/log.ts'
+import { systemRandom } from '../../lib/random.ts'
+import { makeUuids } from '../../lib/uuid.ts'
+import type { Database } from '../../store/postgres/database.ts'
+import * as orgs from '../../store/orgs/orgs.ts'
+import { openSharedStore } from '../server/open-store.ts'
+import { addSettings, UsageError, type Call } from './command.ts'
+
+// Commands with which an operator works on the database, whether or not a server runs on it.
+
+/** What such a command needs of the control plane's dependencies. */
+export type OperatorDeps = Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log' | 'keyCache'>
+
+/** Declares a subcommand with the flags that reach the database. */
+export function operatorCommand(parent: Command, nameAndArgs: string, description: string): Command {
+  return addSettings(parent.command(nameAndArgs).description(description), 'dataDir', 'logLevel')
+}
+
+/** Declares a subcommand about one organization: the one of `--org`, or the only one. */
+export function orgCommand(parent: Command, nameAndArgs: string, description: string): Command {
+  return operatorCommand(parent, nameAndArgs, description).option(
+    '--org <slug>',
+    'the organization; required when there are several',
+  )
+}
+
+/** Opens the database for the length of `work`. While a server runs on the data folder, its database is used. */
+export async function withOperator(
+  { config }: { readonly config: Config },
+  work: (deps: OperatorDeps) => Promise<void>,
+): Promise<void> {
+  const log = makeLog(config.logLevel)
+  await using store = await openSharedStore(config, log)
+  const uuids = makeUuids(systemClock, systemRandom)
+  await work({ db: store.db, clock: systemClock, random: systemRandom, uuids, log, keyCache: makeKeyCache() })
+}
+
+/** As `withOperator`, on the organization that the call is about. */
+export async function withOrg(
+  { config, texts }: Call,
+  work: (deps: OperatorDeps, acting: OrgActor) => Promise<void>,
+): Promise<void> {
+  await withOperator({ config }, async (deps) => {
+    await work(deps, asOperator(await findOrg(deps.db, texts['org'])))
+  })
+}
+
+/** How many organizations a refusal lists. */
+const MAX_LISTED = 20
+
+/**
+ * Finds the organization of a slug, or the only one when there is no slug. Throws `UsageError`, which lists the
+ * organizations, for an unknown slug, and for a missing one when there are several.
+ */
+export async function findOrg(db: Database, slug: string | undefined): Promise<orgs.OrgRow> {
+  if (slug !== undefined) {
+    const named = await db.asSystem((q) => orgs.findBySlug(q, slug))
+    if (named !== null) return named
+  }
+  const listed = await db.asSystem((q) => orgs.list(q, MAX_LISTED + 1))
+  const [only, ...others] = listed
+  if (only === undefined) throw new Error('there is no organization yet: start the server once')
+  if (slug === undefined && others.length === 0) return only
+  const shown = listed.slice(0, MAX_LISTED).map((org) => org.slug)
+  const slugs = `${shown.join(', ')}${listed.length > MAX_LISTED ? ', …' : ''}`
+  throw new UsageError(
+    slug === undefined
+      ? `there are several organizations, so name one by --org: ${slugs}`
+      : `there is no organization '${slug}'; there is ${slugs}`,
+  )
+}
+
+/** An operator who changes something of an organization. Events name the operator as their actor. */
+export function asOperator(org: Pick<orgs.OrgRow, 'id'>): OrgActor {
+  return { org_id: org.id, actor: OPERATOR_ACTOR }
+}

@@ -1,0 +1,29 @@
+import type { Page, PageInput } from '../../control/requests/page.ts'
+import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
+
+type Row = readonly (string | null)[]
+
+/** Prints a line of headings and a line for each row, with a tab between columns and `-` for null. */
+export function printTable(headings: readonly string[], rows: readonly Row[]): void {
+  for (const row of [headings, ...rows]) process.stdout.write(`${row.map((cell) => cell ?? '-').join('\t')}\n`)
+}
+
+/** Prints a paged list as `printTable` does, page by page, so that a long list takes little memory. */
+export async function printPages<Item>(
+  headings: readonly string[],
+  read: (input: PageInput) => Promise<Page<Item>>,
+  toRow: (item: Item) => Row,
+): Promise<void> {
+  printTable(headings, [])
+  for (let cursor: string | null = null; ;) {
+    const page: Page<Item> = await read({ cursor, limit: PAGE_MAX })
+    for (const row of page.items.map(toRow)) process.stdout.write(`${row.map((cell) => cell ?? '-').join('\t')}\n`)
+    cursor = page.nextCursor
+    if (cursor === null) return
+  }
+}
+
+/** Prints a value as indented JSON. */
+export function printJson(value: unknown): void {
+  process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
+}
