@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
 import type { TSchema } from 'typebox'
@@ -8,41 +8,38 @@ import { problemsOf, type Operation } from '../../src/contract/operation.ts'
 import { OPERATIONS, type OperationId } from '../../src/contract/operations.ts'
 import { publicCode, PROBLEMS } from '../../src/domain/problem.ts'
 
-/** Where the contract of the hosted service lies: published description, recorded traffic. */
-export const CONTRACT_DIR =
-  process.env['SANDYARD_CONTRACT_DIR'] ?? join(import.meta.dirname, '../../../shared/contract')
-
-/** Why tests against the published contract can't run, or false when they can. For `{ skip }`. */
-export const contractIsMissing: string | false = existsSync(join(CONTRACT_DIR, 'openapi.json'))
-  ? false
-  : `no contract at ${CONTRACT_DIR}; set SANDYARD_CONTRACT_DIR`
-
 /** The identifiers of all operations. */
 export const operationIds: readonly OperationId[] = Object.keys(OPERATIONS).filter(
   (id): id is OperationId => id in OPERATIONS,
 )
 
-/** A create body as the public client sent it. */
-export type CapturedBody = { readonly file: string; readonly body: unknown }
+const fixtures = join(import.meta.dirname, '../fixtures')
 
-/** Every recorded create body, in the order of their file names. */
+/** A create body as the public client sent it. */
+export type CapturedBody = { readonly name: string; readonly body: object }
+
+/** Every recorded create body. `setup/contract-fixtures.mjs` wrote them. */
 export function capturedBodies(): readonly CapturedBody[] {
-  const root = join(CONTRACT_DIR, 'captured')
-  const files = readdirSync(root, { recursive: true, encoding: 'utf8' }).filter(
-    (file) => file.endsWith('.json') && file !== 'INDEX.json',
-  )
-  return files
-    .toSorted()
-    .filter((file) => statSync(join(root, file)).isFile())
-    .map((file) => ({ file, body: JSON.parse(readFileSync(join(root, file), 'utf8')) }))
+  const bodies: Readonly<Record<string, object>> = readFixture('create-bodies.json')
+  return Object.entries(bodies).map(([name, body]) => ({ name, body }))
 }
 
-/** The published document as a validator of replies; null when it is not there. */
-export function publishedSchema(pointer: string): ValidateFunction | null {
-  if (contractIsMissing !== false) return null
+/** The shapes of the published document: `setup/contract-fixtures.mjs` took its prose out. */
+export function publishedShapes(): { readonly paths: Readonly<Record<string, Readonly<Record<string, unknown>>>> } {
+  return readFixture('published-shapes.json')
+}
+
+/** A validator of one schema of the published document, such as `/components/schemas/ErrorResponse`. */
+export function publishedSchema(pointer: string): ValidateFunction {
   const ajv = new Ajv2020({ strict: false, allErrors: true, validateFormats: false })
-  ajv.addSchema(readPublished(), 'published')
-  return ajv.getSchema(`published#${pointer}`) ?? null
+  ajv.addSchema(publishedShapes(), 'published')
+  const validate = ajv.getSchema(`published#${pointer}`)
+  assert.ok(validate !== undefined, `the published document has no ${pointer}`)
+  return validate
+}
+
+function readFixture(name: string): ReturnType<typeof JSON.parse> {
+  return JSON.parse(readFileSync(join(fixtures, name), 'utf8'))
 }
 
 /**
@@ -109,27 +106,17 @@ function walk(schema: unknown): unknown {
 
 const published = new Map<string, ValidateFunction | null>()
 
+/** The published document lists few of the refusals of each operation; all have one shape. Null for what it does not have. */
 function publishedReply({ path, method }: Operation, status: number): ValidateFunction | null {
+  const isRefusal = status >= 400
   const route = path.replaceAll('~', '~0').replaceAll('/', '~1')
-  // The published document lists few of the refusals of each operation; all have one shape.
-  const pointer =
-    status >= 400
-      ? '/components/schemas/ErrorResponse'
-      : `/paths/${route}/${method.toLowerCase()}/responses/${String(status)}/content/application~1json/schema`
+  const pointer = isRefusal
+    ? '/components/schemas/ErrorResponse'
+    : `/paths/${route}/${method.toLowerCase()}/responses/${String(status)}/content/application~1json/schema`
   const known = published.get(pointer)
   if (known !== undefined) return known
-  const hasOperation = contractIsMissing === false && isListed(path, method)
-  const made =
-    hasOperation || (status >= 400 && contractIsMissing === false) ? publishedSchema(encodeURI(pointer)) : null
-  published.set(pointer, made)
-  return made
-}
-
-function isListed(path: string, method: string): boolean {
-  const { paths } = readPublished()
-  return method.toLowerCase() in Object(Object(paths)[path])
-}
-
-function readPublished(): { readonly paths?: unknown } {
-  return JSON.parse(readFileSync(join(CONTRACT_DIR, 'openapi.json'), 'utf8'))
+  const isPublished = isRefusal || publishedShapes().paths[path]?.[method.toLowerCase()] !== undefined
+  const validate = isPublished ? publishedSchema(encodeURI(pointer)) : null
+  published.set(pointer, validate)
+  return validate
 }

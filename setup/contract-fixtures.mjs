@@ -1,0 +1,94 @@
+// Writes what the tests need of the published contract to test/fixtures, so that they run in any clone:
+//
+//   node setup/contract-fixtures.mjs OPENAPI_JSON BODIES_FOLDER...
+//
+// - published-shapes.json: OPENAPI_JSON without its prose. Paths, parameters, types and statuses stay.
+// - create-bodies.json: the create bodies that the public client sent, one for each file of the BODIES_FOLDERs. Its keys are the
+//   names of the files, behind the name of their folder for all but the first. The registry of an image is replaced.
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+
+const fixtures = join(import.meta.dirname, '../test/fixtures')
+
+/** The keywords of a schema that are kept; prose (descriptions, titles, examples) and defaults are not. */
+const SCHEMA_KEYWORDS = new Set([
+  '$ref', 'additionalProperties', 'allOf', 'anyOf', 'const', 'enum', 'format', 'items', 'maxItems', 'maximum', 'minItems',
+  'minimum', 'oneOf', 'pattern', 'propertyNames', 'required', 'type',
+]) // prettier-ignore
+
+function main([documentPath, ...folders]) {
+  if (documentPath === undefined || folders.length === 0) {
+    process.stderr.write('usage: node setup/contract-fixtures.mjs OPENAPI_JSON BODIES_FOLDER...\n')
+    process.exitCode = 2
+    return
+  }
+  mkdirSync(fixtures, { recursive: true })
+  write('published-shapes.json', shapesOf(readJson(documentPath)), 3)
+  write('create-bodies.json', Object.fromEntries(folders.flatMap((folder, index) => bodiesIn(folder, index > 0))), 2)
+}
+
+function shapesOf({ openapi, paths, components }) {
+  const operations = mapValues(paths, (methods) => mapValues(methods, operationShape))
+  return { openapi, paths: operations, components: { schemas: mapValues(components.schemas, schemaShape) } }
+}
+
+function operationShape({ operationId, parameters = [], requestBody, responses }) {
+  return {
+    operationId,
+    parameters: parameters.map(({ name, in: place, required, schema }) => ({
+      name,
+      in: place,
+      required,
+      schema: schemaShape(schema),
+    })),
+    ...(requestBody === undefined ? {} : { requestBody: contentShape(requestBody) }),
+    responses: mapValues(responses, contentShape),
+  }
+}
+
+function contentShape({ required, content = {} }) {
+  const shapes = mapValues(content, ({ schema }) => ({ schema: schemaShape(schema) }))
+  return { ...(required === undefined ? {} : { required }), content: shapes }
+}
+
+/** The schema by its keywords alone; below `properties` every key is a name and is kept. */
+function schemaShape(schema) {
+  if (Array.isArray(schema)) return schema.map(schemaShape)
+  if (typeof schema !== 'object' || schema === null) return schema
+  const kept = Object.entries(schema).filter(([key]) => SCHEMA_KEYWORDS.has(key))
+  const properties = schema.properties === undefined ? {} : { properties: mapValues(schema.properties, schemaShape) }
+  return { ...Object.fromEntries(kept.map(([key, value]) => [key, schemaShape(value)])), ...properties }
+}
+
+function bodiesIn(folder, isNamed) {
+  const files = readdirSync(folder).filter((file) => file.endsWith('.json'))
+  return files.toSorted().flatMap((file) => {
+    const body = readJson(join(folder, file))
+    if (body.image === undefined && body.reference === undefined) return []
+    const name = basename(file, '.json')
+    return [[isNamed ? `${basename(folder)}/${name}` : name, replaceRegistry(body)]]
+  })
+}
+
+function replaceRegistry(body) {
+  const hideHost = (reference) => reference.replace(/^[^/]+\.[^/]+\//, 'registry.example/')
+  if (body.reference !== undefined) return { ...body, reference: hideHost(body.reference) }
+  return { ...body, image: { ...body.image, reference: hideHost(body.image.reference) } }
+}
+
+function mapValues(object, change) {
+  return Object.fromEntries(Object.entries(object).map(([key, value]) => [key, change(value)]))
+}
+
+function readJson(path) {
+  return JSON.parse(readFileSync(path, 'utf8'))
+}
+
+/** Writes `depth` levels on lines of their own and the rest of each on one line, so that a change shows as few lines. */
+function write(name, value, depth) {
+  const deeper = new RegExp(`\\n {${String(depth + 1)},}|\\n {${String(depth)}}(?=[}\\]])`, 'g')
+  const text = JSON.stringify(value, null, 1).replaceAll(deeper, '')
+  writeFileSync(join(fixtures, name), `${text}\n`)
+}
+
+main(process.argv.slice(2))
