@@ -103,6 +103,21 @@ test('docs/channels.md lists every end of a channel with its code', () => {
   checkSection('docs/channels.md', 'channel-ends', channelEnds)
 })
 
+test('the tables of limits show the defaults that the settings have', () => {
+  const defaults = new Map(settingRows().map(([variable, , fallback]) => [variable, fallback]))
+  const faults = ['docs/limits.md', 'docs/channels.md'].flatMap((path) =>
+    readDocument(path)
+      .split('\n')
+      .filter((row) => row.startsWith('|'))
+      .flatMap((row) => {
+        const shown = new Set(row.replaceAll(/(?<=\d),(?=\d{3})/g, '').match(/\d+/g))
+        const variables = [...row.matchAll(/`(SANDYARD_\w+)`/g)].map(([, variable = '']) => variable)
+        return variables.filter((name) => !shown.has(defaults.get(name) ?? '')).map((name) => `${path}: ${name}`)
+      }),
+  )
+  assertNone(faults, 'another default')
+})
+
 // What a document names exists. A document that names a symbol of the past misleads its reader.
 
 const FILES = globSync('**/*', { cwd: ROOT, exclude: (path) => ['node_modules', '.git', '.setup'].includes(path) })
@@ -236,6 +251,15 @@ test('no document names a place that only its writer has', () => {
       ),
   )
   assertNone(faults, 'not in the repository')
+})
+
+test('every decision is listed in the index of decisions', () => {
+  const index = readDocument('docs/decisions/README.md')
+  const pages = documents().filter((path) => /^docs\/decisions\/\d{4}-/.test(path))
+  assertNone(
+    pages.filter((path) => !index.includes(`](${basename(path)})`)),
+    'not in docs/decisions/README.md',
+  )
 })
 
 test('the README fits on a few screens, and the glossary needs few words', () => {
