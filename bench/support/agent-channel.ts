@@ -1,7 +1,6 @@
 import { WebSocket, type RawData } from 'ws'
-import { decodeCbor } from '../../src/worker/channel/cbor.ts'
+import { asMap, decodeCbor } from '../../src/worker/channel/cbor.ts'
 import { decodeEnvelope, encodeMessage } from '../../src/worker/channel/envelope.ts'
-import { asMap } from '../../src/worker/channel/fields.ts'
 import { makeFrameReader, type Frame } from '../../src/worker/channel/frame.ts'
 import type { MessageType } from '../../src/worker/channel/messages.ts'
 import type { Cloud } from './cloud.ts'

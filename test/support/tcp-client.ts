@@ -1,4 +1,4 @@
-import { asBytes } from '../../src/worker/channel/fields.ts'
+import { asBytes } from '../../src/worker/channel/cbor.ts'
 import type { TcpTarget } from '../../src/worker/channel/guest.ts'
 import type { AgentClient, Received } from './agent-client.ts'
 

@@ -1,4 +1,4 @@
-import { decode, encode, Tokenizer } from 'cborg'
+import { Tokenizer, decode, encode } from 'cborg'
 import type { DecodeOptions } from 'cborg/interface'
 
 /** Bytes that are not CBOR, or CBOR of a shape that nobody has a use for. */
@@ -58,4 +58,60 @@ class CountingTokenizer extends Tokenizer {
     if (this.#items > MAX_ITEMS) throw new CborError(`more than ${String(MAX_ITEMS)} items`)
     return super.next()
   }
+}
+
+/**
+ * Readers for the fields of decoded payloads: each gives a value of its type or throws `CborError`. An absent field and
+ * one that is null mean the same everywhere in the protocol.
+ */
+
+/** A map with text keys. */
+export function asMap(value: unknown): Readonly<Record<string, unknown>> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value) || value instanceof Uint8Array) {
+    throw new CborError('a map was expected')
+  }
+  return { ...value }
+}
+
+export function asText(value: unknown): string {
+  if (typeof value !== 'string') throw new CborError('a text was expected')
+  return value
+}
+
+export function asOptionalText(value: unknown): string | null {
+  return value === undefined || value === null ? null : asText(value)
+}
+
+/** A byte string; an array of byte numbers counts as one. */
+export function asBytes(value: unknown): Uint8Array {
+  if (value instanceof Uint8Array) return value
+  if (Array.isArray(value)) return Uint8Array.from(value, (item) => asInteger(item, { min: 0, max: 255 }))
+  throw new CborError('a byte string was expected')
+}
+
+/** A list, each item read by `read`; absent means empty. */
+export function asList<T>(value: unknown, read: (item: unknown) => T): readonly T[] {
+  if (value === undefined || value === null) return []
+  if (!Array.isArray(value)) throw new CborError('a list was expected')
+  return value.map((item) => read(item))
+}
+
+/** A whole number within bounds, both included. */
+export function asInteger(value: unknown, bounds: { readonly min: number; readonly max: number }): number {
+  if (typeof value !== 'number' || !Number.isInteger(value) || value < bounds.min || value > bounds.max) {
+    throw new CborError(`a whole number from ${String(bounds.min)} to ${String(bounds.max)} was expected`)
+  }
+  return value
+}
+
+/** An unsigned 64-bit number. What JavaScript can't count exactly becomes the largest number it can. */
+export function asUnsigned64(value: unknown): number {
+  if (typeof value === 'bigint' && value >= 0n) return Number.MAX_SAFE_INTEGER
+  return asInteger(value, { min: 0, max: Number.MAX_SAFE_INTEGER })
+}
+
+export function asFlag(value: unknown): boolean {
+  if (value === undefined || value === null) return false
+  if (typeof value !== 'boolean') throw new CborError('true or false was expected')
+  return value
 }

@@ -1,7 +1,16 @@
-import { CborError, decodeCbor } from './cbor.ts'
-import { asFlag, asInteger, asList, asMap, asOptionalText, asText, asUnsigned64 } from './fields.ts'
-import { ExecFailure } from './guest.ts'
-import type { GuestExec } from './guest.ts'
+import { constants } from 'node:os'
+import {
+  CborError,
+  asFlag,
+  asInteger,
+  asList,
+  asMap,
+  asOptionalText,
+  asText,
+  asUnsigned64,
+  decodeCbor,
+} from './cbor.ts'
+import { ExecFailure, type GuestExec } from './guest.ts'
 
 /** The terminal size when a request with a tty names none (section 7.1). */
 const DEFAULT_ROWS = 24
@@ -71,4 +80,14 @@ export function failedPayload(error: unknown): Readonly<Record<string, unknown>>
 
 function asSize(value: unknown, absent: number): number {
   return value === undefined || value === null ? absent : asInteger(value, U16)
+}
+
+/** The number and name of a system error, as the agent protocol writes them; nulls for any other error. */
+export function errnoFields(error: unknown): { readonly errno: number | null; readonly errno_name: string | null } {
+  if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'string') {
+    return { errno: null, errno_name: null }
+  }
+  const { code } = error
+  const errno = Object.entries(constants.errno).find(([name]) => name === code)?.[1]
+  return errno === undefined ? { errno: null, errno_name: null } : { errno, errno_name: code }
 }

@@ -4,11 +4,11 @@
  */
 
 /** The fewest bytes that a length word may count: id and flags of an empty body. */
-export const MIN_FRAME_LENGTH = 5
+const MIN_FRAME_LENGTH = 5
 /** The most bytes that a length word may count: 4 MiB; one more is fatal for the connection. */
 export const MAX_FRAME_LENGTH = 4 * 1024 * 1024
 /** Length word, id and flags. */
-export const FRAME_HEAD_BYTES = 9
+const FRAME_HEAD_BYTES = 9
 
 export const FLAG_TERMINAL = 0x01
 export const FLAG_SESSION_START = 0x02

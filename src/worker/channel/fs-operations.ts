@@ -1,4 +1,4 @@
-import type { FsFlowControl } from './fs-flow.ts'
+import type { FsFlowControl } from './fs-flow-control.ts'
 import type { HandleTable, OpenHandle } from './fs-handles.ts'
 import { entryPayload } from './fs-payloads.ts'
 import type { FsOperation, FsResult } from './fs-payloads.ts'

@@ -1,5 +1,4 @@
-import { CborError, decodeCbor } from './cbor.ts'
-import { asFlag, asInteger, asMap, asText, asUnsigned64 } from './fields.ts'
+import { CborError, asFlag, asInteger, asMap, asText, asUnsigned64, decodeCbor } from './cbor.ts'
 import type { FileAttrs, FileStat, OpenOptions } from './guest-files.ts'
 
 /** An operation of `core.fs.request` (section 8.1), by its name there. */

@@ -1,23 +1,18 @@
 import type { Duplex } from 'node:stream'
 import { CborError } from './cbor.ts'
-import type { Channel, ChannelDeps, MessageHandler } from './channel.ts'
-import { decodeEnvelope, encodeData, encodeMessage, MAX_DATA_BYTES } from './envelope.ts'
-import type { Envelope } from './envelope.ts'
-import { makeExecHandlers } from './exec-family.ts'
-import { makeFsHandlers } from './fs-family.ts'
-import { FrameLengthError, makeFrameReader } from './frame.ts'
-import type { Frame } from './frame.ts'
+import type { Channel, ChannelDeps, MessageHandler, MessageHandlers } from './channel.ts'
+import { type Envelope, MAX_DATA_BYTES, decodeEnvelope, encodeData, encodeMessage } from './envelope.ts'
+import { makeExecHandlers } from './exec-sessions.ts'
+import { makeFsHandlers } from './fs-sessions.ts'
+import { type Frame, FrameLengthError, makeFrameReader } from './frame.ts'
 import type { Guest } from './guest.ts'
-import { makeInputBudget } from './input-count.ts'
-import { makeMaintenanceHandlers } from './maintenance-family.ts'
-import { isClientMessage, MESSAGES } from './messages.ts'
-import type { AgentMessageType, ClientMessageType } from './messages.ts'
-import { makeOutbox } from './outbox.ts'
-import { makeTcpHandlers } from './tcp-family.ts'
+import { makeInputBudget, makeOutbox } from './flow-control.ts'
+import { type AgentMessageType, type ClientMessageType, MESSAGES, isClientMessage } from './messages.ts'
+import { makeTcpHandlers } from './tcp-sessions.ts'
 
 /** The correlation ids that a client may use: those of a genuine relay's first slot (section 2). */
-export const ID_MIN = 1
-export const ID_MAX = 33_554_431
+const ID_MIN = 1
+const ID_MAX = 33_554_431
 
 /**
  * Above this many unsent bytes the client is not listened to: what it asks for would only add replies. The output of
@@ -208,5 +203,28 @@ function readyPayload(deps: ChannelDeps): Readonly<Record<string, unknown>> {
     init_time_ns: 0,
     ready_time_ns: Math.round(deps.clock.monotonicMs() * 1_000_000),
     agent_version: deps.agentVersion,
+  }
+}
+
+/** `core.ping` and `core.touch`: answered at once; only a touch keeps a sandbox from being idle (section 10). */
+function makeMaintenanceHandlers(
+  channel: Channel,
+  onActivity: () => void,
+): MessageHandlers<'core.ping' | 'core.touch'> {
+  let touches = 0
+  return {
+    handlers: {
+      'core.ping': ({ id }) => {
+        channel.send(id, 'core.pong', {})
+      },
+      'core.touch': ({ id }) => {
+        onActivity()
+        touches += 1
+        channel.send(id, 'core.touched', { activity_seq: touches })
+      },
+    },
+    close: () => {
+      // every request was answered when it came
+    },
   }
 }

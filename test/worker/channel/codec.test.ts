@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { CborError, decodeCbor, encodeCbor } from '../../../src/worker/channel/cbor.ts'
-import { asBytes, asMap } from '../../../src/worker/channel/fields.ts'
-import { fastDecodeData, fastDecodeEnvelope } from '../../../src/worker/channel/usual-form.ts'
+import { CborError, asBytes, asMap, decodeCbor, encodeCbor } from '../../../src/worker/channel/cbor.ts'
 import {
+  MAX_DATA_BYTES,
   decodeData,
   decodeEnvelope,
   encodeData,
   encodeMessage,
-  MAX_DATA_BYTES,
+  fastDecodeData,
+  fastDecodeEnvelope,
 } from '../../../src/worker/channel/envelope.ts'
 import { readExecRequest, readResize, readSignal } from '../../../src/worker/channel/exec-payloads.ts'
 import { FrameLengthError, makeFrameReader, MAX_FRAME_LENGTH } from '../../../src/worker/channel/frame.ts'
@@ -225,12 +225,12 @@ test('what is read in place is what the general decoder reads, and all else is l
     fc.property(mangled, ([at, byte, cut, isChanged]) => {
       const body = Buffer.concat([whole.body.subarray(0, whole.body.length - cut), Buffer.alloc(isChanged ? 0 : cut)])
       if (isChanged && at < body.length) body.writeUInt8(byte, at)
-      const usual = fastDecodeEnvelope(body)
-      if (usual === null) return
+      const fast = fastDecodeEnvelope(body)
+      if (fast === null) return
       const { t: type, p: payload } = asMap(decodeCbor(body))
-      assert.deepEqual([usual.type, [...usual.payload]], [type, [...asBytes(payload)]])
-      const data = fastDecodeData(usual.payload)
-      if (data !== null) assert.deepEqual([...data], [...asBytes(asMap(decodeCbor(usual.payload))['data'])])
+      assert.deepEqual([fast.type, [...fast.payload]], [type, [...asBytes(payload)]])
+      const data = fastDecodeData(fast.payload)
+      if (data !== null) assert.deepEqual([...data], [...asBytes(asMap(decodeCbor(fast.payload))['data'])])
     }),
     { numRuns: 2000 },
   )

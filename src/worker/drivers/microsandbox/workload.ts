@@ -4,9 +4,8 @@
  */
 import { renameSync, writeFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
-import { decodeCbor } from '../../channel/cbor.ts'
+import { asMap, decodeCbor } from '../../channel/cbor.ts'
 import { decodeEnvelope, encodeMessage } from '../../channel/envelope.ts'
-import { asMap } from '../../channel/fields.ts'
 import { makeFrameReader, type Frame } from '../../channel/frame.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { WorkloadEnd } from './vm-records.ts'

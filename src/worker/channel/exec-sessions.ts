@@ -1,15 +1,70 @@
 import type { Readable } from 'node:stream'
-import type { Channel } from './channel.ts'
-import { failedPayload } from './exec-payloads.ts'
-import { ExecFailure } from './guest.ts'
-import type { GuestExec, GuestProcess } from './guest.ts'
-import { errnoFields } from './errno.ts'
+import type { Channel, MessageHandlers } from './channel.ts'
+import { errnoFields, failedPayload, readExecRequest, readResize, readSignal } from './exec-payloads.ts'
+import { ExecFailure, type GuestExec, type GuestProcess } from './guest.ts'
 import type { OutputSource } from '../logs/output-stream.ts'
-import { makeInbox } from './inbox.ts'
-import { sendStream } from './pump.ts'
+import { makeInbox, sendStream } from './flow-control.ts'
+import { CborError } from './cbor.ts'
+import { decodeData } from './envelope.ts'
+import { makeSessionTable } from './session-table.ts'
+
+type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize' | 'core.exec.signal'
+
+/**
+ * The exec messages of one client. Input, sizes and signals for an unknown or finished id are ignored: the client sends
+ * them while the end of its session is still on the way (section 7.2).
+ */
+export function makeExecHandlers(channel: Channel, onProcess: () => () => void): MessageHandlers<ExecMessages> {
+  const sessions = makeSessionTable<ExecSession>(channel)
+
+  const fail = (id: number, error: unknown): void => {
+    channel.send(id, 'core.exec.failed', failedPayload(error))
+  }
+  /** The request, or null once the client was told why it can't be served. */
+  const read = (id: number, payload: Uint8Array): GuestExec | null => {
+    try {
+      return readExecRequest(payload)
+    } catch (error) {
+      if (!(error instanceof CborError) && !(error instanceof ExecFailure)) throw error
+      fail(id, error)
+      return null
+    }
+  }
+
+  return {
+    handlers: {
+      'core.exec.request': ({ id, payload }) => {
+        const begin = (): ExecSession | null => {
+          const request = read(id, payload)
+          if (request === null) return null
+          const endUse = onProcess()
+          const session = startExecSession(channel, id, request)
+          return { ...session, over: session.over.finally(endUse) }
+        }
+        const refuse = (): void => {
+          fail(id, new ExecFailure('other', 'too many open sessions', { errno: 11, errnoName: 'EAGAIN' }))
+        }
+        sessions.open({ id, type: 'core.exec.request' }, { begin, refuse })
+      },
+      'core.exec.stdin': ({ id, payload }) => {
+        sessions.get(id)?.write(decodeData(payload))
+      },
+      'core.exec.resize': ({ id, payload }) => {
+        const { rows, cols } = readResize(payload)
+        sessions.get(id)?.resize(rows, cols)
+      },
+      'core.exec.signal': ({ id, payload }) => {
+        sessions.get(id)?.signal(readSignal(payload))
+      },
+    },
+    close() {
+      for (const session of sessions.all()) session.kill()
+    },
+  }
+}
 
 /** One process of a client, from its request to its terminal message. */
-export type ExecSession = {
+type ExecSession = {
   /** Input for the process; none means end of input. Nothing happens after the end. */
   write(data: Buffer): void
   resize(rows: number, cols: number): void
@@ -26,7 +81,7 @@ const SIGKILL = 9
  * Starts a process and carries its streams. Messages that arrive before it runs are kept, within a limit. The exit is
  * told only after both outputs ended and the process was reaped, so that nothing follows it (section 7.2).
  */
-export function startExecSession(channel: Channel, id: number, request: GuestExec): ExecSession {
+function startExecSession(channel: Channel, id: number, request: GuestExec): ExecSession {
   let child: GuestProcess | null = null
   let isKilled = false
   let hasEnded = false

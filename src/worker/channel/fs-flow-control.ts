@@ -1,5 +1,5 @@
 import type { Channel } from './channel.ts'
-import { makeInputBudget } from './input-count.ts'
+import { makeInputBudget } from './flow-control.ts'
 
 /**
  * What the file sessions of one client share, so that all of them together take a bounded part of memory: permits for

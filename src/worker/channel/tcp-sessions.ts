@@ -1,12 +1,70 @@
 import type { Duplex } from 'node:stream'
-import type { Channel } from './channel.ts'
-import { TcpFailure } from './guest.ts'
-import type { TcpTarget } from './guest.ts'
-import { makeInbox } from './inbox.ts'
-import { sendStream } from './pump.ts'
+import type { Channel, MessageHandlers } from './channel.ts'
+import { TcpFailure, type TcpTarget } from './guest.ts'
+import { makeInbox, sendStream } from './flow-control.ts'
+import { CborError, asInteger, asMap, asText, decodeCbor } from './cbor.ts'
+import { decodeData } from './envelope.ts'
+import { makeSessionTable } from './session-table.ts'
+
+type TcpMessages = 'core.tcp.connect' | 'core.tcp.data' | 'core.tcp.eof' | 'core.tcp.close'
+
+/**
+ * The connections of one client into its sandbox (section 9). Data for an id without a connection is answered with a
+ * failure, as by the genuine agent; an end or a close of one is ignored, since the client sends them while the terminal
+ * message is still on its way.
+ */
+export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> {
+  const sessions = makeSessionTable<TcpSession>(channel)
+
+  const fail = (id: number, error: string): void => {
+    channel.send(id, 'core.tcp.failed', { error })
+  }
+  /** The host and port, or null once the client was told why nothing can be connected to. */
+  const read = (id: number, payload: Uint8Array): TcpTarget | null => {
+    try {
+      return readTcpTarget(payload)
+    } catch (error) {
+      if (!(error instanceof CborError)) throw error
+      fail(id, `connect: the request can't be read: ${error.message}`)
+      return null
+    }
+  }
+
+  return {
+    handlers: {
+      'core.tcp.connect': ({ id, payload }) => {
+        const begin = (): TcpSession | null => {
+          const target = read(id, payload)
+          return target === null ? null : startTcpSession(channel, id, target)
+        }
+        const refuse = (): void => {
+          fail(id, 'connect: too many open sessions: Resource temporarily unavailable (os error 11)')
+        }
+        sessions.open({ id, type: 'core.tcp.connect' }, { begin, refuse })
+      },
+      'core.tcp.data': ({ id, payload }) => {
+        const data = decodeData(payload)
+        const session = sessions.get(id)
+        if (session === undefined) fail(id, `unknown TCP session: ${String(id)}`)
+        else session.write(data)
+      },
+      'core.tcp.eof': ({ id, payload }) => {
+        asMap(decodeCbor(payload))
+        sessions.get(id)?.end()
+      },
+      'core.tcp.close': ({ id, payload }) => {
+        asMap(decodeCbor(payload))
+        sessions.get(id)?.abort()
+      },
+    },
+    close() {
+      for (const session of sessions.all()) session.abort()
+    },
+  }
+}
 
 /** One connection of a client into the sandbox, from its request to its terminal message. */
-export type TcpSession = {
+type TcpSession = {
   /** Data for the other end. Nothing happens after `end`. */
   write(data: Buffer): void
   /** The client sends nothing more: told to the other end after all data. It may still answer. */
@@ -24,7 +82,7 @@ const CONNECT_LIMIT_MS = 30_000
  * Connects and carries both directions, each of which ends by itself. Data that arrives before the connection is there
  * is kept, within a limit. The terminal message comes when both directions have ended, or when the connection broke.
  */
-export function startTcpSession(channel: Channel, id: number, target: TcpTarget): TcpSession {
+function startTcpSession(channel: Channel, id: number, target: TcpTarget): TcpSession {
   const abort = new AbortController()
   const inbox = makeInbox<Duplex>(channel)
 
@@ -115,4 +173,17 @@ async function cut(stream: Duplex): Promise<void> {
 
 function describeFailure(error: unknown, { host, port }: TcpTarget): string {
   return error instanceof TcpFailure ? error.message : `connect ${host}:${String(port)}: the connection failed`
+}
+
+/** The longest host name that a connection is tried to; names of the DNS have 253 characters at most (RFC 1035). */
+const MAX_HOST_CHARACTERS = 255
+const U16 = { min: 0, max: 0xffff }
+
+/** Reads `core.tcp.connect`. Throws `CborError` for what can't be the name or address of a host. */
+function readTcpTarget(payload: Uint8Array): TcpTarget {
+  const map = asMap(decodeCbor(payload))
+  const host = asText(map['host'])
+  if (host === '' || host.length > MAX_HOST_CHARACTERS || host.includes('\0'))
+    throw new CborError('the host is empty, too long or holds a NUL')
+  return { host, port: asInteger(map['port'], U16) }
 }

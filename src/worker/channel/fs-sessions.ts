@@ -1,17 +1,12 @@
 import { CborError } from './cbor.ts'
 import type { Channel, MessageHandlers } from './channel.ts'
 import { decodeData } from './envelope.ts'
-import { makeFsFlowControl } from './fs-flow.ts'
+import { makeFsFlowControl } from './fs-flow-control.ts'
 import { makeHandleTable } from './fs-handles.ts'
-import { makeGuestFilesOpener } from './fs-opener.ts'
-import { runOperation } from './fs-operations.ts'
-import type { FsContext } from './fs-operations.ts'
-import { errorPayload, okPayload, readFsRequest } from './fs-payloads.ts'
-import type { FileRange, FsResult } from './fs-payloads.ts'
-import { sendFile } from './fs-read.ts'
-import { receiveFile } from './fs-write.ts'
-import type { FileUpload } from './fs-write.ts'
-import { FileFailure } from './guest-files.ts'
+import { type FsContext, runOperation } from './fs-operations.ts'
+import { type FileRange, type FsResult, errorPayload, okPayload, readFsRequest } from './fs-payloads.ts'
+import { type FileUpload, receiveFile, sendFile } from './fs-transfer.ts'
+import { FileFailure, type GuestFiles } from './guest-files.ts'
 
 type FsMessages = 'core.fs.request' | 'core.fs.data'
 
@@ -88,3 +83,49 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
 }
 
 const TOO_MANY = 'too many open sessions: Resource temporarily unavailable (os error 11)'
+
+/** A client's process for files: none until it is needed, and a new one when it has ended. */
+type GuestFilesOpener = {
+  /** Rejects with `FileFailure`; may be repeated. */
+  open(): Promise<GuestFiles>
+  /** The client is gone: ends the process; the channel waits for that. */
+  close(): void
+}
+
+/** An opener that has started nothing. */
+function makeGuestFilesOpener(channel: Channel): GuestFilesOpener {
+  let current: Promise<GuestFiles> | null = null
+  let opened: GuestFiles | null = null
+  let isClosed = false
+
+  const start = async (): Promise<GuestFiles> => {
+    try {
+      opened = await channel.guest.openFiles()
+      return opened
+    } catch (error) {
+      current = null
+      throw error
+    }
+  }
+  return {
+    open() {
+      if (isClosed) return Promise.reject(new FileFailure('files: the channel was closed'))
+      if (opened?.hasEnded === true) {
+        channel.supervise(opened.close())
+        opened = null
+        current = null
+      }
+      current ??= start()
+      return current
+    },
+    close() {
+      isClosed = true
+      const files = current
+      if (files === null) return
+      const nothing = (): void => {
+        // it could not be started, which its operations were told
+      }
+      channel.supervise(files.then((started) => started.close(), nothing))
+    },
+  }
+}
