@@ -13,7 +13,7 @@ import {
 } from '../../src/worker/drivers/simulated.ts'
 import type { Lease } from '../../src/worker/agent/lease.ts'
 import { nextIncarnation } from '../../src/worker/agent/incarnation.ts'
-import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
+import { makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { makeLife, type Ending, type Gates, type Life } from './gates.ts'
 import { NO_VOLUMES, type Link, type Network } from './network.ts'
 import { makeSimClock, type WallClock } from './sim-clock.ts'

@@ -9,7 +9,7 @@ import { decodeEnvelope, encodeMessage } from '../../src/worker/channel/envelope
 import { makeFrameReader } from '../../src/worker/channel/frame.ts'
 import type { Guest } from '../../src/worker/channel/guest.ts'
 import type { MessageType } from '../../src/worker/channel/messages.ts'
-import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
+import { makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { serveChannel } from '../../src/worker/channel/serve-channel.ts'
 import { waitUntil } from './wait.ts'
 

@@ -23,8 +23,7 @@ import { openVmRunRecords } from '../../src/worker/drivers/microsandbox/vm-recor
 import { WORKLOAD_MARK } from '../../src/worker/drivers/microsandbox/workload-request.ts'
 import { DEMO_REFERENCE, ensureDemoImage } from '../../src/worker/images/demo.ts'
 import { openImageStore } from '../../src/worker/images/image-store.ts'
-import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
-import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
+import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { makePlainVolumes } from './plain-volumes.ts'
 
 const UID_SHIFT = 200_000

@@ -1,5 +1,5 @@
 import type { DesiredRun } from '../../src/contract/workers/worker-protocol.ts'
-import { makeNoLogs } from '../../src/worker/logs/no-logs.ts'
+import { makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { EVERYTHING, makeTestLogs } from './logs.ts'
 import { makeOciFixture } from './oci-driver.ts'
 

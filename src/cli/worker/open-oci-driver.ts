@@ -16,7 +16,7 @@ import { findRuntime, type FoundRuntime } from '../../worker/drivers/oci/run/run
 import { makeLauncher } from '../../worker/drivers/oci/run/launcher.ts'
 import { loadPtyBinding } from '../../worker/drivers/oci/exec/pty-binding.ts'
 import { openSandboxNetworks } from '../../worker/network/open-sandbox-networks.ts'
-import { readHostResolvers } from '../../worker/network/resolv-conf.ts'
+import { readHostResolvers } from '../../worker/network/dns-upstream.ts'
 import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 

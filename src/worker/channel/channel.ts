@@ -23,7 +23,7 @@ export type ChannelDeps = {
 }
 
 /** What is kept of output; it must be cheap, and never fails. */
-export type OutputCapture = Pick<LogWriter, 'stream'>
+type OutputCapture = Pick<LogWriter, 'stream'>
 
 export type ChannelLimits = {
   /** The most sessions that one client may have open at once. */

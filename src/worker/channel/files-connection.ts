@@ -5,7 +5,7 @@ import { FileFailure } from './guest-files.ts'
  * Questions to a helper process in the sandbox and its answers, in order. What the helper says is not trusted: a reply
  * that nobody waits for, or that is longer than its question allows, ends it.
  */
-export type FilesConnection = {
+type FilesConnection = {
   /** Asks; `fields` follow one another. Rejects with `FileFailure`: as the helper says, or because it is gone. */
   request(operation: number, fields: readonly Buffer[], maxReplyBytes: number): Promise<Buffer>
   /** Whether the helper is gone; whatever it had open is too. */

@@ -2,7 +2,7 @@ import type { Readable, Writable } from 'node:stream'
 import type { Channel } from './channel.ts'
 
 /** What a client sends to something in the sandbox that may not be there yet, or be slow to take it. */
-export type Inbox<T> = {
+type Inbox<T> = {
   /** Does something with the other end: now, or in order once it is there. `bytes` is what keeping it costs. */
   deliver(bytes: number, act: (to: T) => void): void
   /** The other end is there: what waited is done. */
@@ -89,7 +89,7 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
  * The way to the client. What is sent is queued without a limit of its own, so whoever has much to say asks `hasCapacity`
  * and waits for its turn; the waiters' order makes a busy session leave room for the others.
  */
-export type Outbox = {
+type Outbox = {
   send(buffers: readonly Buffer[]): void
   readonly canWrite: boolean
   readonly queuedBytes: number
@@ -136,7 +136,7 @@ export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
 }
 
 /** Counts data on their way into a sandbox, and stops the client while there are too many. */
-export type InputBudget = {
+type InputBudget = {
   /** Counts bytes until the function that it returns is called, which may be repeated. */
   add(bytes: number): () => void
   /** The client is stopped no more for what was counted. */

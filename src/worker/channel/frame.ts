@@ -31,7 +31,7 @@ export function encodeFrameHead(id: number, flags: number, bodyBytes: number): B
 }
 
 /** Cuts a byte stream into frames, however the bytes arrive. Holds at most one unfinished frame and one piece. */
-export type FrameReader = {
+type FrameReader = {
   /** Takes the next bytes and gives the frames that they complete. Throws `FrameLengthError`; then it is unusable. */
   push(piece: Buffer): Generator<Frame, void, undefined>
 }

@@ -14,7 +14,7 @@ export type FsContext = {
 }
 
 /** All operations but those whose data don't fit one message, which are sessions. */
-export type SingleReplyOperation = Exclude<FsOperation, { readonly op: 'Read' | 'Write' }>
+type SingleReplyOperation = Exclude<FsOperation, { readonly op: 'Read' | 'Write' }>
 
 /** Does an operation and gives what its reply carries. Rejects with `FileFailure`. Source: section 8.1. */
 export async function runOperation(client: FsContext, asked: SingleReplyOperation): Promise<FsResult> {

@@ -22,7 +22,7 @@ export type FileRange = { readonly handle: number; readonly offset: number; read
 /** One type for each name. */
 type Operation<Name extends string, Fields> = Name extends Name ? { readonly op: Name } & Fields : never
 
-export type FsOperationName = FsOperation['op']
+type FsOperationName = FsOperation['op']
 
 /** Reads `core.fs.request`. Throws `CborError` for a wrong shape or an operation that nobody knows. */
 export function readFsRequest(payload: Uint8Array): FsOperation {

@@ -49,7 +49,7 @@ export interface GuestProcess {
   readonly exited: Promise<number>
 }
 
-export const EXEC_FAILURE_KINDS = [
+const EXEC_FAILURE_KINDS = [
   'not_found',
   'permission_denied',
   'not_executable',
@@ -61,7 +61,7 @@ export const EXEC_FAILURE_KINDS = [
   'pty_setup_failed',
   'other',
 ] as const
-export type ExecFailureKind = (typeof EXEC_FAILURE_KINDS)[number]
+type ExecFailureKind = (typeof EXEC_FAILURE_KINDS)[number]
 
 /** A process that could not be started, in the words of the agent protocol (section 7.1). */
 export class ExecFailure extends Error {

@@ -2,7 +2,7 @@ import type { Channel, IncomingMessage } from './channel.ts'
 import type { ClientMessageType } from './messages.ts'
 
 /** The sessions of one family, by their ids. */
-export type SessionTable<S> = {
+type SessionTable<S> = {
   /**
    * Opens a session for a message that asks for one. `begin` answers null when it told the client why there is none;
    * `refuseField` tells it that too many are open. The id is the client's again once the session is over.

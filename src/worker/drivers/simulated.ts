@@ -9,8 +9,7 @@ import type {
   DesiredRun,
 } from '../../contract/workers/worker-protocol.ts'
 import type { Clock } from '../../lib/clock.ts'
-import type { SandboxLogs } from '../logs/logs.ts'
-import { makeNoLogs } from '../logs/no-logs.ts'
+import { type SandboxLogs, makeNoLogs } from '../logs/logs.ts'
 import { LIFECYCLE_LINES } from '../logs/lifecycle-lines.ts'
 import type { Driver } from './driver.ts'
 import { StartError } from '../start-error.ts'

@@ -2,10 +2,10 @@ import { createHash } from 'node:crypto'
 import { pipeline } from 'node:stream/promises'
 import { createGunzip, createZstdDecompress } from 'node:zlib'
 import { StartError } from '../start-error.ts'
-import { TransientRegistryError } from './retry.ts'
+import { TransientRegistryError } from './registry-transport.ts'
 
 /** What a blob must turn out to be; a null is not known beforehand. */
-export type ExpectedBlob = {
+type ExpectedBlob = {
   readonly digest: string | null
   readonly sizeBytes: number | null
   readonly maxBytes: number

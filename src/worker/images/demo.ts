@@ -5,12 +5,20 @@ import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { pack, type Pack } from 'tar-stream'
 import { digestOf } from './blob.ts'
-import { demoFiles, DEMO_FOLDERS, DEMO_HOST_FILES, DEMO_LINKS } from './demo-files.ts'
-import { DEMO_PROGRAMS, findHostFiles, findHostPrograms, findLibraries, type HostPrograms } from './demo-programs.ts'
+import {
+  DEMO_FOLDERS,
+  DEMO_HOST_FILES,
+  DEMO_LINKS,
+  DEMO_PROGRAMS,
+  type HostPrograms,
+  demoFiles,
+  findHostFiles,
+  findHostPrograms,
+  findLibraries,
+} from './demo-contents.ts'
 import type { ImageStore } from './image-store.ts'
 import { hostArchitecture } from './manifest.ts'
-import { asBuffer } from './sink.ts'
-import type { TarHeader } from './tar-entry.ts'
+import { type TarHeader, asBuffer } from './tar-streams.ts'
 
 /** The image that every worker has without a network. */
 export const DEMO_REFERENCE = 'localhost/demo'

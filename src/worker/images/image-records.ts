@@ -36,7 +36,7 @@ const ImageRecordSchema = Type.Object({
 export type ImageRecord = Readonly<Static<typeof ImageRecordSchema>>
 
 /** One small JSON file for each reference; a write is there as a whole or not at all, whenever the process dies. */
-export interface ImageRecords {
+interface ImageRecords {
   /** Null when there is none, or when it can't be read: then the image is fetched again. */
   read(reference: string): Promise<ImageRecord | null>
   write(record: ImageRecord): Promise<void>

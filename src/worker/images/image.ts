@@ -22,3 +22,27 @@ export type ImageConfig = {
 
 /** A name and password for one registry. */
 export type RegistryAuth = { readonly username: string; readonly password: string }
+
+/** What an image may be at most; beyond it is refused, so that a hostile image fills neither memory nor the disk. */
+export type ImageLimits = {
+  /** Of an index, a manifest, an image configuration or a token reply; the distribution specification asks for 4 MiB. */
+  readonly documentBytes: number
+  /** Of one layer as it is downloaded. */
+  readonly compressedLayerBytes: number
+  /** Of one layer's tar stream after decompression. */
+  readonly unpackedLayerBytes: number
+  readonly entriesPerLayer: number
+  /** Of all names in one layer together: they are held in memory while it is unpacked. */
+  readonly nameBytesPerLayer: number
+  /** Overlayfs and the builders stop at about this many. */
+  readonly layersPerImage: number
+}
+
+export const DEFAULT_IMAGE_LIMITS: ImageLimits = {
+  documentBytes: 4 * 1024 * 1024,
+  compressedLayerBytes: 16 * 1024 ** 3,
+  unpackedLayerBytes: 32 * 1024 ** 3,
+  entriesPerLayer: 1_000_000,
+  nameBytesPerLayer: 128 * 1024 * 1024,
+  layersPerImage: 127,
+}

@@ -1,7 +1,7 @@
 import { StartError } from '../start-error.ts'
-import type { ImageLimits } from './limits.ts'
+import type { ImageLimits } from './image.ts'
 import { makeLayerTree } from './layer-tree.ts'
-import type { TarEntry, TarHeader } from './tar-entry.ts'
+import type { TarEntry, TarHeader } from './tar-streams.ts'
 
 /**
  * Turns the entries of an image layer, as anyone may have written them, into entries that are safe to unpack as root
@@ -17,9 +17,9 @@ export interface LayerFilter {
 }
 
 /** What becomes of one entry. */
-export type FilteredEntry = { readonly parents: readonly TarHeader[]; readonly entry: TarHeader | null }
+type FilteredEntry = { readonly parents: readonly TarHeader[]; readonly entry: TarHeader | null }
 
-export type LayerFilterOptions = {
+type LayerFilterOptions = {
   /** Added to every owner and group, so that the sandboxes' user namespace shows the image's own numbers. */
   readonly uidShift: number
   readonly limits: ImageLimits

@@ -4,9 +4,9 @@ import { isDirectory } from '../../lib/is-folder.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { runCommand } from '../../lib/run-command.ts'
 import { StartError } from '../start-error.ts'
-import type { ImageLimits } from './limits.ts'
+import type { ImageLimits } from './image.ts'
 import { syncFolder } from './image-records.ts'
-import { withRetries } from './retry.ts'
+import { withRetries } from './registry-transport.ts'
 import { makeSemaphore } from '../../lib/semaphore.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
 import type { TempFolders } from './temp-folders.ts'
@@ -16,7 +16,7 @@ import { unpackLayer, type OpenBlob } from './unpack.ts'
  * Unpacked layers, one folder each, named by diff_id and shared by all images. Invariant: a folder with a layer's name
  * is complete and on disk, because it got that name by one rename after everything in it was checked and synced.
  */
-export interface LayerStore {
+interface LayerStore {
   pathOf(diffId: string): string
   /** Makes sure of a layer; `open` is called only when it is missing. Callers that want the same one share the work. */
   ensure(diffId: string, open: OpenBlob, signal: AbortSignal): Promise<void>
@@ -28,7 +28,7 @@ export interface LayerStore {
   collectGarbage(keep: ReadonlySet<string>): Promise<number>
 }
 
-export type LayerStoreDeps = {
+type LayerStoreDeps = {
   readonly dir: string
   readonly uidShift: number
   readonly temp: TempFolders

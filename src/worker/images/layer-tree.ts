@@ -7,7 +7,7 @@ import { StartError } from '../start-error.ts'
  *
  * Invariant: what was added as a folder stays one, so a known folder has no symlink above it.
  */
-export interface LayerTree {
+interface LayerTree {
   /** Where an entry of this name goes. Throws `StartError('image')` for `..`, loops of symlinks and overlong names. */
   resolve(name: string): string
   /** The folders above `path` that are not there yet, the highest first. */

@@ -44,8 +44,8 @@ const Configuration = Type.Object({
 })
 
 export type Descriptor = Static<typeof Descriptor>
-export type Index = Static<typeof Index>
-export type Manifest = Static<typeof Manifest>
+type Index = Static<typeof Index>
+type Manifest = Static<typeof Manifest>
 
 /** What an image's own configuration document says, as far as the store uses it. */
 export type ImageConfigDocument = {
@@ -56,7 +56,7 @@ export type ImageConfigDocument = {
 }
 
 /** An index or a manifest, told apart by their shape (OCI image specification, both Docker v2 media types alike). */
-export type ManifestOrIndex =
+type ManifestOrIndex =
   { readonly kind: 'index'; readonly index: Index } | { readonly kind: 'manifest'; readonly manifest: Manifest }
 
 /** Reads an index or a manifest. Throws `StartError('image')` for anything else, Docker's old schema 1 included. */

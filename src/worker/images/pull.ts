@@ -14,7 +14,7 @@ export type PullOutcome =
   | { readonly kind: 'now_public'; readonly record: ImageRecord }
   | { readonly kind: 'fetch'; readonly source: ImageSource; readonly origin: 'anonymous' | 'credential' }
 
-export type PullRequest = {
+type PullRequest = {
   readonly reference: ImageReference
   /** What the store has under the reference; null: nothing. */
   readonly record: ImageRecord | null

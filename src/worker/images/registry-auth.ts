@@ -3,14 +3,18 @@ import { Value } from 'typebox/value'
 import { StartError } from '../start-error.ts'
 import { readBlob } from './blob.ts'
 import type { RegistryAuth } from './image.ts'
-import { isRedirectAllowed, sendToRegistry, type RegistryTimeouts } from './registry-transport.ts'
-import { TransientRegistryError } from './retry.ts'
+import {
+  type RegistryTimeouts,
+  TransientRegistryError,
+  isRedirectAllowed,
+  sendToRegistry,
+} from './registry-transport.ts'
 
 /** What a registry asks for in `WWW-Authenticate` (RFC 9110 11.6.1; distribution "Token Authentication"). */
-export type Challenge =
+type Challenge =
   { readonly scheme: 'basic' } | { readonly scheme: 'bearer'; readonly realm: string; readonly service: string | null }
 
-export type TokenRequest = {
+type TokenRequest = {
   readonly registry: URL
   readonly repository: string
   readonly auth: RegistryAuth | null

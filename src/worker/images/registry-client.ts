@@ -2,15 +2,19 @@ import type { Clock } from '../../lib/clock.ts'
 import { canonicalReference, registryUrl, type ImageReference } from '../../domain/spec/image-reference.ts'
 import { StartError } from '../start-error.ts'
 import { digestOf, readBlob, verifyBlob } from './blob.ts'
-import type { RegistryAuth } from './image.ts'
-import type { ImageLimits } from './limits.ts'
+import type { ImageLimits, RegistryAuth } from './image.ts'
 import type { Descriptor } from './manifest.ts'
 import { answerChallenge, parseChallenge } from './registry-auth.ts'
-import { sendToRegistry, type RegistryReply, type RegistryTimeouts } from './registry-transport.ts'
-import { TransientRegistryError, withRetries } from './retry.ts'
+import {
+  type RegistryReply,
+  type RegistryTimeouts,
+  TransientRegistryError,
+  sendToRegistry,
+  withRetries,
+} from './registry-transport.ts'
 
 /** One repository of a registry, as one caller may see it. Errors are `StartError`s that name the image, never a secret. */
-export interface RegistryClient {
+interface RegistryClient {
   /** The digest that a tag or digest stands for now; null when the registry hasn't got it. Proves the caller's access. */
   headManifest(key: string, signal: AbortSignal): Promise<string | null>
   /** Bytes of a manifest or index, and their digest, which is the one asked for when `key` is a digest. */

@@ -1,6 +1,6 @@
 import { isLoopbackHost } from '../../domain/spec/image-reference.ts'
 import { StartError } from '../start-error.ts'
-import { TransientRegistryError } from './retry.ts'
+import type { Clock } from '../../lib/clock.ts'
 
 /** How long a registry may keep silent, in milliseconds. */
 export type RegistryTimeouts = {
@@ -12,7 +12,7 @@ export type RegistryTimeouts = {
 
 export const DEFAULT_REGISTRY_TIMEOUTS: RegistryTimeouts = { replyMs: 30_000, idleMs: 30_000 }
 
-export type RegistryRequest = {
+type RegistryRequest = {
   readonly url: URL
   readonly method: 'GET' | 'HEAD'
   readonly headers: Readonly<Record<string, string>>
@@ -129,4 +129,25 @@ async function* readBody(response: Response, { abort, idleMs, failed }: Reading)
 
 function withoutAuthorization(headers: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
   return Object.fromEntries(Object.entries(headers).filter(([name]) => name.toLowerCase() !== 'authorization'))
+}
+
+/** A failure of the network or of an overloaded registry: the same request may succeed a moment later. */
+export class TransientRegistryError extends StartError {}
+
+/** Pauses before the second and the third attempt, in milliseconds; there is no fourth. */
+const PAUSES_MS = [200, 1_000] as const
+
+/** Repeats `attempt` while it fails with `TransientRegistryError`, at most three times in all. The last failure is thrown. */
+export async function withRetries<T>(clock: Clock, signal: AbortSignal, attempt: () => Promise<T>): Promise<T> {
+  for (const pauseMs of PAUSES_MS) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (!(error instanceof TransientRegistryError)) throw error
+      await clock.sleep(pauseMs, signal).catch((reason: unknown) => {
+        throw new StartError('cancelled', 'the pull was cancelled', reason)
+      })
+    }
+  }
+  return attempt()
 }

@@ -1,5 +1,5 @@
 import { StartError } from '../start-error.ts'
-import type { ImageLimits } from './limits.ts'
+import type { ImageLimits } from './image.ts'
 import {
   choosePlatform,
   parseImageConfigDocument,

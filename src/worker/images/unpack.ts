@@ -5,14 +5,13 @@ import { extract, pack, type Extract, type Pack } from 'tar-stream'
 import { StartError } from '../start-error.ts'
 import { decompress } from './blob.ts'
 import { makeLayerFilter, type LayerFilter } from './layer-filter.ts'
-import type { ImageLimits } from './limits.ts'
-import { asBuffer, writeWithBackpressure } from './sink.ts'
-import { READ_OPTIONS, readTarEntry, type TarHeader } from './tar-entry.ts'
+import type { ImageLimits } from './image.ts'
+import { READ_OPTIONS, type TarHeader, asBuffer, readTarEntry, writeWithBackpressure } from './tar-streams.ts'
 
 /** Begins to read a layer's bytes, checked on their way; an abort of the signal ends the reading. */
 export type OpenBlob = (signal: AbortSignal) => AsyncIterable<Buffer>
 
-export type UnpackOptions = {
+type UnpackOptions = {
   /** An empty folder. */
   readonly into: string
   readonly uidShift: number

@@ -7,7 +7,7 @@ import type { LogWriter, SandboxLogs } from './logs.ts'
 import { readLog } from './read-log.ts'
 import { makeSandboxLog, type SandboxLog } from './sandbox-log.ts'
 
-export type LogStoreOptions = {
+type LogStoreOptions = {
   /** Only this store writes there; it is made when missing, for the worker alone. */
   readonly dir: string
   readonly limits: LogLimits

@@ -1,8 +1,10 @@
+import { type FileHandle, open } from 'node:fs/promises'
 import type { LogEntry, LogPosition, LogQuery } from '../../contract/streams/log-protocol.ts'
-import { interruptibleSleep, type Clock } from '../../lib/clock.ts'
-import { LOG_START, comparePositions } from './position.ts'
+import { type Clock, interruptibleSleep } from '../../lib/clock.ts'
+import { LOG_START, comparePositions, parseRecord, toEntry } from './log-record.ts'
 import type { ReadableLog } from './sandbox-log.ts'
-import { findTail, scanForward } from './scan-log.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
+import type { Segment } from './log-folder.ts'
 
 /** A timer can't be longer than 24 days; this is long enough to be nothing. */
 const LONGEST_WAIT_MS = 3_600_000
@@ -65,5 +67,132 @@ async function waitFor(
     await Promise.race([change, interruptibleSleep(clock, Math.min(LONGEST_WAIT_MS, Math.max(0, limitMs)), either)])
   } finally {
     over.abort()
+  }
+}
+
+/** What is read at once; a record is at most some 100 KiB, of which the rest is carried on. */
+const BLOCK_BYTES = 64 * 1024
+const LINE_FEED = 0x0a
+const NOTHING = Buffer.alloc(0)
+
+/** A stretch of a log. */
+type LogRange = { readonly from: LogPosition; readonly to: LogPosition }
+
+/**
+ * The entries of a stretch, a block of them at a time. A file that rotation deletes meanwhile is passed over. What a
+ * crash cut short at the end of a file is no entry.
+ */
+async function* scanForward(
+  log: ReadableLog,
+  { from, to }: LogRange,
+  signal: AbortSignal,
+): AsyncGenerator<readonly LogEntry[]> {
+  let at = from
+  for (;;) {
+    signal.throwIfAborted()
+    const segment = log.segments.find(
+      ({ generation, sizeBytes }) => comparePositions(at, { generation, offset: sizeBytes }) < 0,
+    )
+    if (segment === undefined || comparePositions({ generation: segment.generation, offset: 0 }, to) >= 0) return
+    const { generation } = segment
+    const reach = byteRangeWithin(segment, { from: at, to })
+    if (reach.end > reach.start) {
+      await using file = await openIfThere(log.pathOf(generation))
+      if (file !== null) {
+        let rest: Buffer = NOTHING
+        for (let offset = reach.start; offset < reach.end;) {
+          signal.throwIfAborted()
+          const block = await readAt(file, offset, Math.min(BLOCK_BYTES, reach.end - offset))
+          if (block.length === 0) break
+          const data = rest.length === 0 ? block : Buffer.concat([rest, block])
+          const entries: LogEntry[] = []
+          const dataOffset = offset - rest.length
+          const whole = eachLine(data, (line, end) => {
+            const record = parseRecord(line)
+            if (record !== null) entries.push(toEntry(record, { generation, offset: dataOffset + end }))
+          })
+          if (entries.length > 0) yield entries
+          rest = data.subarray(whole)
+          offset += block.length
+        }
+      }
+    }
+    if (reach.end < segment.sizeBytes) return // that is as far as was asked for
+    at = { generation, offset: segment.sizeBytes }
+  }
+}
+
+/** Where the last `count` entries of a stretch begin that a test accepts; its beginning when there are fewer. */
+async function findTail(
+  log: ReadableLog,
+  { from, to }: LogRange,
+  {
+    count,
+    accepts,
+    signal,
+  }: { readonly count: number; readonly accepts: (entry: LogEntry) => boolean; readonly signal: AbortSignal },
+): Promise<LogPosition> {
+  if (count === 0) return to
+  let found = 0
+  for (const segment of log.segments.toReversed()) {
+    const { generation } = segment
+    const reach = byteRangeWithin(segment, { from, to })
+    if (reach.end <= reach.start) continue
+    await using file = await openIfThere(log.pathOf(generation))
+    if (file === null) return from
+    let rest: Buffer = NOTHING
+    for (let end = reach.end; end > reach.start;) {
+      signal.throwIfAborted()
+      const start = Math.max(reach.start, end - BLOCK_BYTES)
+      const data = Buffer.concat([await readAt(file, start, end - start), rest])
+      // A block that begins inside a record leaves it for the block before.
+      const first = start === reach.start ? 0 : data.indexOf(LINE_FEED) + 1
+      for (let behind = data.lastIndexOf(LINE_FEED) + 1; behind > first;) {
+        const begin = Math.max(first, behind < 2 ? 0 : data.lastIndexOf(LINE_FEED, behind - 2) + 1)
+        const record = parseRecord(data.toString('utf8', begin, behind))
+        const position = { generation, offset: start + begin }
+        if (record !== null && accepts(toEntry(record, position)) && ++found === count) return position
+        behind = begin
+      }
+      rest = start === reach.start ? NOTHING : data.subarray(0, first === 0 ? data.length : first)
+      end = start
+    }
+  }
+  return from
+}
+
+/** Calls with each line and where it ends; answers where the last one does. */
+function eachLine(data: Buffer, take: (line: string, end: number) => void): number {
+  let from = 0
+  for (let feed = data.indexOf(LINE_FEED); feed !== -1; feed = data.indexOf(LINE_FEED, from)) {
+    take(data.toString('utf8', from, feed), feed + 1)
+    from = feed + 1
+  }
+  return from
+}
+
+/** What part of a file lies in a stretch. */
+function byteRangeWithin(
+  { generation, sizeBytes }: Segment,
+  { from, to }: LogRange,
+): { readonly start: number; readonly end: number } {
+  if (generation < from.generation || generation > to.generation) return { start: 0, end: 0 }
+  return {
+    start: generation === from.generation ? from.offset : 0,
+    end: generation === to.generation ? Math.min(to.offset, sizeBytes) : sizeBytes,
+  }
+}
+
+async function readAt(file: FileHandle, offset: number, length: number): Promise<Buffer> {
+  const { buffer, bytesRead } = await file.read(Buffer.allocUnsafe(length), 0, length, offset)
+  return buffer.subarray(0, bytesRead)
+}
+
+async function openIfThere(path: string): Promise<FileHandle | null> {
+  try {
+    return await open(path, 'r')
+  } catch (error) {
+    if (isFileNotFound(error)) return null
+    throw error
   }
 }

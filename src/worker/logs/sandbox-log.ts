@@ -6,7 +6,7 @@ import { makeTokenBucket } from './token-bucket.ts'
 import { openLogFolder, type LogFolder, type Segment } from './log-folder.ts'
 import type { LogStream } from './logs.ts'
 import { makeOutputStream, type OutputSource } from './output-stream.ts'
-import { formatRecord } from './record.ts'
+import { formatRecord } from './log-record.ts'
 
 /** One sandbox's log while it is in use. Writing never waits: what is taken in is written a little later, together. */
 export type SandboxLog = ReadableLog & {
@@ -37,7 +37,7 @@ export type ReadableLog = {
   addReader(): () => void
 }
 
-export type SandboxLogDeps = {
+type SandboxLogDeps = {
   readonly path: string
   readonly limitBytes: number
   readonly clock: Clock

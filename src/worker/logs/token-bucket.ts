@@ -1,12 +1,12 @@
 import type { Clock } from '../../lib/clock.ts'
 
 /** How much of a sandbox's output may be kept at once, in bytes as they are stored. */
-export const BURST_BYTES = 8 * 1024 * 1024
+const BURST_BYTES = 8 * 1024 * 1024
 /** How much may be kept in the long run. */
-export const BYTES_PER_SECOND = 1024 * 1024
+const BYTES_PER_SECOND = 1024 * 1024
 
 /** A token bucket: what is spent comes back with time. */
-export type TokenBucket = {
+type TokenBucket = {
   /** Whether anything is left; then the next piece may be spent whole, however large. */
   hasTokens(): boolean
   spend(bytes: number): void

@@ -25,7 +25,7 @@ export async function chooseAddressPool(wanted: string): Promise<Cidr> {
 }
 
 /** A route of the host's own tables: where it leads and through which device. */
-export type HostRoute = { readonly block: Cidr | null; readonly device: string; readonly isUnicast: boolean }
+type HostRoute = { readonly block: Cidr | null; readonly device: string; readonly isUnicast: boolean }
 
 /** The host's IPv4 routes in all tables; `block` is null for a default route. */
 export async function hostRoutes(): Promise<readonly HostRoute[]> {

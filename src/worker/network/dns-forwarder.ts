@@ -24,7 +24,7 @@ export type DnsForwarder = {
   close(): Promise<void>
 }
 
-export type DnsForwarderOptions = {
+type DnsForwarderOptions = {
   readonly address: string
   readonly resolvers: readonly string[]
   readonly hasRebindProtection: boolean

@@ -12,7 +12,7 @@ const FLAG_RECURSION_AVAILABLE = 0x0080
 export const RCODE = { formatError: 1, serverFailure: 2, refused: 5 } as const
 
 /** A question as a forwarder passes it on: its name in small letters, and where the question ends in the message. */
-export type DnsQuestion = { readonly name: string; readonly end: number }
+type DnsQuestion = { readonly name: string; readonly end: number }
 
 /** Reads a standard query with exactly one question; null for any other message. */
 export function readQuery(message: Buffer): DnsQuestion | null {

@@ -42,7 +42,7 @@ export function netnsPath(namespace: string): string {
 }
 
 /** The two usable addresses of a slot's /30: the nearer to the host, and the further. */
-export type SlotAddresses = { readonly gateway: string; readonly sandbox: string }
+type SlotAddresses = { readonly gateway: string; readonly sandbox: string }
 
 /** The slot of the cable between host and router: `gateway` is the host's end, `sandbox` the router's. */
 export const UPLINK_SLOT = 0

@@ -24,7 +24,7 @@ export type RunNetworkRecord = Readonly<Static<typeof RunRecordSchema>>
 
 const RouterRecordSchema = Type.Object({ pool: Type.String() })
 /** Written when the router is whole: the pool in use. */
-export type RouterRecord = Readonly<Static<typeof RouterRecordSchema>>
+type RouterRecord = Readonly<Static<typeof RouterRecordSchema>>
 
 export type NetworkRecords = {
   readRouter(): Promise<RouterRecord | null>

@@ -6,7 +6,7 @@ import { slotCount, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { createSandboxNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 
 /** Gives out the slots of the address pool; some have their namespace made ahead, which is most of the time that one takes. */
-export type NetworkSlots = {
+type NetworkSlots = {
   /** A slot whose namespace is there and refused everything. Throws when the address pool is used up. */
   allocateReady(): Promise<number>
   /** A slot without a namespace. Throws when the address pool is used up. */

@@ -58,7 +58,7 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
 }
 
 /** One sandbox's part of the router's rules. */
-export type Attachment = {
+type Attachment = {
   readonly slot: number
   readonly gateway: string
   readonly address: string

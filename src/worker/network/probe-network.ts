@@ -6,7 +6,7 @@ import { localCommands, tryCommand } from '../../lib/run-command.ts'
 import { attachmentRules, routerBaseRules } from './packet-filter.ts'
 import { deleteNamespace, ipBatch, nft } from './network-commands.ts'
 
-export type NetworkProbe = {
+type NetworkProbe = {
   /** Whether sandboxes can have networks here; then `missing` may still name an ability that is not there. */
   readonly ok: boolean
   /** What lacks, each in a sentence. */

@@ -7,8 +7,7 @@ import {
   type CommandResult,
   type CommandRunner,
 } from '../../lib/run-command.ts'
-import { encodeFields } from './perl-process.ts'
-import { makeProgramStarter } from './program-starter.ts'
+import { encodeFields, makeProgramStarter } from './perl-process.ts'
 import { makeSystemCallWorkers } from './system-call-workers.ts'
 import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 

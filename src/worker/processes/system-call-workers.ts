@@ -4,7 +4,7 @@ import { startPerl, setKeepsAlive, encodeFields, sendRequest, type PerlProcess }
 import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
 
 /** A few small processes that make the system calls of `system-calls.pl`, each one call after another. */
-export type SystemCallWorkers = {
+type SystemCallWorkers = {
   /** As `tryCommand` with `perl` and these arguments. What takes longer than `timeoutMs` is killed, with the process. */
   attempt(args: readonly string[], timeoutMs: number): Promise<CommandResult>
   /** Lets go of the processes; each ends what it is doing first. */

@@ -5,7 +5,7 @@ import type { CommandRunner } from '../../lib/run-command.ts'
 export const SYSTEM_CALLS_SCRIPT = join(import.meta.dirname, '../perl/system-calls.pl')
 
 /** What `system-calls.pl` does; each rejects with `CommandError`, in words, when the kernel refuses. */
-export type SystemCall =
+type SystemCall =
   /** Copies a file to a new one, for its owner alone, without the blocks in which nothing is. */
   | readonly ['copy', from: string, to: string]
   /** Makes named pipes that everybody may open who gets to them, in place of what is there. */

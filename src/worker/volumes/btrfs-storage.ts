@@ -9,11 +9,16 @@ import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'
-import { mountPointsOf } from './mount-points.ts'
-import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './volume-paths.ts'
-import type { VolumeKey, VolumeStorage } from './volume-storage.ts'
+import { mountPointsOf } from '../processes/mountinfo.ts'
+import {
+  type VolumeKey,
+  type VolumeStorage,
+  assignToSandboxRoot,
+  parseVolumeSubpath,
+  volumeSubpath,
+} from './volume-storage.ts'
 
-export type BtrfsStorageOptions = {
+type BtrfsStorageOptions = {
   /** Where the file system is mounted, with quotas enabled. */
   readonly root: string
   /** The host user that is user 0 of the sandboxes. */

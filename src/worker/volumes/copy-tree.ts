@@ -1,9 +1,17 @@
 import { constants, type BigIntStats } from 'node:fs'
 import { copyFile, lchown, mkdir, readlink, symlink, type FileHandle } from 'node:fs/promises'
 import type { OpenEntry } from './resolve-beneath.ts'
-import { createExclusively, openNoFollow, listNames, reopenForReading, descriptorPath } from './descriptors.ts'
+import {
+  type Ownership,
+  createExclusively,
+  descriptorPath,
+  listNames,
+  openNoFollow,
+  reopenForReading,
+  setOwnership,
+  setOwnershipIfOurs,
+} from './descriptors.ts'
 import { conflictError, isOutOfSpace, hasErrorCode } from './file-errors.ts'
-import { setOwnership, setOwnershipIfOurs, type Ownership } from './ownership.ts'
 import type { StagedFile } from './replace-atomically.ts'
 import { isTemporaryName } from './temporary-files.ts'
 

@@ -1,5 +1,5 @@
 import { constants } from 'node:fs'
-import { open, opendir, type FileHandle } from 'node:fs/promises'
+import { type FileHandle, chmod, chown, open, opendir } from 'node:fs/promises'
 
 /** O_PATH of Linux on every architecture that Node runs on; Node's constants lack it. */
 const O_PATH = 0o10000000
@@ -54,4 +54,27 @@ export async function* listNames(folder: FileHandle): AsyncGenerator<Buffer> {
   // latin1 keeps each byte; opendir's own buffers are unknown to its types
   for await (const entry of await opendir(descriptorPath(folder).toString(), { encoding: 'latin1' }))
     yield Buffer.from(entry.name, 'latin1')
+}
+
+/** To whom a file belongs, as the host names users, and its permission bits. */
+export type Ownership = { readonly uid: number; readonly gid: number; readonly mode: number }
+
+/** Permissions of what the file routes make. */
+export const FILE_MODE = 0o644
+export const FOLDER_MODE = 0o755
+
+/** Gives what this process made by this very descriptor to its owner. */
+export async function setOwnership(held: FileHandle, { uid, gid, mode }: Ownership): Promise<void> {
+  const stats = await held.stat()
+  if (stats.uid !== uid || stats.gid !== gid) await chown(descriptorPath(held), uid, gid)
+  await chmod(descriptorPath(held), mode) // after the owner, whose change takes set-user-id away
+}
+
+/**
+ * `give` for a folder that this process made under a name and then held. What belongs to somebody else was put in its
+ * place by a sandbox meanwhile and is left as it is: no sandbox can make files of this process's user.
+ */
+export async function setOwnershipIfOurs(held: FileHandle, ownership: Ownership): Promise<void> {
+  const stats = await held.stat()
+  if (stats.isDirectory() && stats.uid === process.geteuid?.()) await setOwnership(held, ownership)
 }

@@ -3,11 +3,16 @@ import { join } from 'node:path'
 import type { DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { isDirectory } from '../../lib/is-folder.ts'
 import { tryCommand } from '../../lib/run-command.ts'
-import { mountPointsOf } from './mount-points.ts'
-import { assignToSandboxRoot, volumeSubpath, parseVolumeSubpath } from './volume-paths.ts'
-import type { VolumeKey, VolumeStorage } from './volume-storage.ts'
+import { mountPointsOf } from '../processes/mountinfo.ts'
+import {
+  type VolumeKey,
+  type VolumeStorage,
+  assignToSandboxRoot,
+  parseVolumeSubpath,
+  volumeSubpath,
+} from './volume-storage.ts'
 
-export type FolderStorageOptions = {
+type FolderStorageOptions = {
   /** The folder of all volumes; made when it is not there. */
   readonly root: string
   /** The host user that is user 0 of the sandboxes. */

@@ -19,10 +19,10 @@ export type StorageSettings = {
   readonly volumePoolGib: number | null
 }
 
-export type StorageDeps = { readonly uidShift: number; readonly clock: Clock; readonly log: Log }
+type StorageDeps = { readonly uidShift: number; readonly clock: Clock; readonly log: Log }
 
 /** What a plan comes to on this machine; for folders also why caps don't hold there. */
-export type StorageChoice =
+type StorageChoice =
   | { readonly kind: 'pool'; readonly isNew: boolean }
   | { readonly kind: 'folders'; readonly root: string; readonly isShared: boolean; readonly whyNoCaps: string }
 

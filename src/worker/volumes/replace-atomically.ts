@@ -7,7 +7,7 @@ import { descriptorPath, syncFolder } from './descriptors.ts'
 import { conflictError, translateErrors } from './file-errors.ts'
 import { deleteTemporary, newTemporaryName } from './temporary-files.ts'
 
-export type ReplaceOptions = {
+type ReplaceOptions = {
   readonly names: VolumePath
   /** As the client wrote it. */
   readonly path: string

@@ -1,9 +1,8 @@
 import type { BigIntStats } from 'node:fs'
 import { mkdir, readlink, type FileHandle } from 'node:fs/promises'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
-import { openNoFollow, openRoot, descriptorPath } from './descriptors.ts'
+import { FOLDER_MODE, descriptorPath, openNoFollow, openRoot, setOwnershipIfOurs } from './descriptors.ts'
 import { conflictError, invalidPathError, hasErrorCode, notFoundError } from './file-errors.ts'
-import { FOLDER_MODE, setOwnershipIfOurs } from './ownership.ts'
 
 /**
  * Walks beneath the root of a volume, whose tree a sandbox may change at any moment. Each step holds one name beneath the
@@ -27,7 +26,7 @@ export type ResolvedPath = AsyncDisposable & {
 export type OpenEntry = { readonly handle: FileHandle; readonly stats: BigIntStats }
 export type InodeId = Pick<BigIntStats, 'dev' | 'ino'>
 
-export type ResolveBeneathOptions = {
+type ResolveBeneathOptions = {
   /** The path as the client wrote it, for refusals. */
   readonly path: string
   /** Whether a symlink under the last name is followed or is itself what is meant. */

@@ -1,17 +1,16 @@
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import { finished, type Duplex } from 'node:stream'
+import { type IncomingMessage, type ServerResponse, createServer } from 'node:http'
+import { type Duplex, finished } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import {
-  decodeVolumePath,
   VOLUME_PATH_HEADER,
   VOLUME_RECURSIVE_HEADER,
   VOLUME_TARGET_HEADER,
+  decodeVolumePath,
 } from '../../contract/volumes/volume-headers.ts'
 import { VOLUME_ROUTES, VolumeFileError, type VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
 import type { Log } from '../../lib/log.ts'
-import { makeIdleTimeout, type IdleTimeout } from './idle-limit.ts'
 
-export type ServeVolumeOptions = {
+type ServeVolumeOptions = {
   readonly log: Log
   /** Called after each request that may have changed what the volume holds, done or refused. */
   readonly onChanged: () => void
@@ -173,4 +172,40 @@ function isRecursive({ headers }: IncomingMessage): boolean {
   if (header !== 'true' && header !== 'false')
     throw new VolumeFileError('invalid_volume_path', `the header ${VOLUME_RECURSIVE_HEADER} is true or false`)
   return header === 'true'
+}
+
+/** Ends a stream on which nothing moves. */
+type IdleTimeout = {
+  /** Something moved. */
+  readonly touch: () => void
+  /** Does work during which nothing needs to move. */
+  during<T>(work: () => Promise<T>): Promise<T>
+}
+
+/** Destroys `stream` once it was neither touched nor worked for in `idleMs`; the limit ends with the stream. */
+function makeIdleTimeout(stream: Duplex, idleMs: number): IdleTimeout {
+  let working = 0
+  const timer = setTimeout(() => {
+    if (working > 0) timer.refresh()
+    else stream.destroy(new Error(`nothing moved for ${String(idleMs)} ms`))
+  }, idleMs)
+  const touch = (): void => {
+    if (!stream.destroyed) timer.refresh()
+  }
+  stream.on('data', touch)
+  stream.once('close', () => {
+    clearTimeout(timer)
+  })
+  return {
+    touch,
+    async during(work) {
+      working += 1
+      try {
+        return await work()
+      } finally {
+        working -= 1
+        touch()
+      }
+    },
+  }
 }

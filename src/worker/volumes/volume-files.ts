@@ -1,21 +1,19 @@
 import { rename, unlink } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
-import type { VolumeFile, VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
-import { VolumeFileError } from '../../contract/volumes/volume-protocol.ts'
-import { parseVolumePath, type VolumePath } from '../../domain/volumes/volume-path.ts'
+import { type VolumeFile, VolumeFileError, type VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
+import { type VolumePath, parseVolumePath } from '../../domain/volumes/volume-path.ts'
 import type { Random } from '../../lib/random.ts'
-import { resolveBeneath, type OpenEntry, type InodeId, type ResolvedPath, type VolumeRoot } from './resolve-beneath.ts'
+import { type InodeId, type OpenEntry, type ResolvedPath, type VolumeRoot, resolveBeneath } from './resolve-beneath.ts'
 import { stageCopy } from './copy-tree.ts'
-import { reopenForReading, descriptorPath, syncFolder } from './descriptors.ts'
+import { descriptorPath, reopenForReading, syncFolder } from './descriptors.ts'
 import { conflictError, invalidPathError, notFoundError, translateErrors } from './file-errors.ts'
-import { describeFile, isVisible } from './file-metadata.ts'
-import { listFolder, statThroughSymlink } from './list-folder.ts'
+import { describeFile, isVisible, listFolder, statThroughSymlink } from './visible-files.ts'
 import { replaceAtomically } from './replace-atomically.ts'
-import { streamFile } from './read-file.ts'
-import { deleteTree, isTemporaryName } from './temporary-files.ts'
-import { stageFile } from './write-file.ts'
+import { stageFile, streamFile } from './file-streams.ts'
+import { deleteStaleTemporaries, deleteTree, isTemporaryName } from './temporary-files.ts'
+import type { Log } from '../../lib/log.ts'
 
-export type VolumeFilesOptions = VolumeRoot & { readonly random: Random }
+type VolumeFilesOptions = VolumeRoot & { readonly random: Random }
 
 /**
  * The files of the volume whose folder on this machine is `root`; user 0 of its sandboxes is `uidShift` here. It keeps
@@ -176,4 +174,27 @@ async function remove(
   if (!requireEntry(place, path).stats.isDirectory()) return await unlink(descriptorPath(folder, name))
   if (!isRecursive) throw conflictError(path, 'is a folder: ask for a recursive removal to delete it with all in it')
   if (!(await deleteTree(folder, name))) throw conflictError(path, 'could not be removed whole: part of it is in use')
+}
+
+/** What nobody has written to for so long is under way no more, on no worker: an upload that pauses is ended after a minute. */
+const STALE_AFTER_MS = 3_600_000
+
+/**
+ * The files of volumes by their folder. What killed workers left unfinished in a volume is deleted, beside the requests,
+ * when this worker is first asked for its files.
+ */
+export function makeVolumeFilesOpener(
+  options: Omit<VolumeFilesOptions, 'root'> & { readonly log: Log },
+): (root: string) => VolumeFiles {
+  const { log, ...rest } = options
+  const swept = new Set<string>()
+  return (root) => {
+    if (!swept.has(root)) {
+      swept.add(root)
+      deleteStaleTemporaries(root, STALE_AFTER_MS).catch((error: unknown) => {
+        log.warn({ error }, 'what was left unfinished in a volume could not be deleted')
+      })
+    }
+    return makeVolumeFiles({ root, ...rest })
+  }
 }

@@ -9,10 +9,9 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { localCommands, runCommand, tryCommand } from '../../lib/run-command.ts'
 import { makeMountDir, mountFolderOf, mount, unmountBelow } from '../mounts.ts'
-import type { MountInfo } from '../processes/mountinfo.ts'
-import { isMountedElsewhere, readMounts } from './mount-points.ts'
+import { type MountInfo, isMountedElsewhere, readMounts } from '../processes/mountinfo.ts'
 
-export type VolumePoolOptions = {
+type VolumePoolOptions = {
   /** The folder that the pool's file lies in; nobody else writes there. */
   readonly dir: string
   /** The size that is set; null: half of what is free at the first start, and then as it is. */
@@ -21,7 +20,7 @@ export type VolumePoolOptions = {
   readonly log: Log
 }
 
-export type VolumePool = {
+type VolumePool = {
   /** Where it is mounted. Sandboxes' users can pass every folder above. */
   readonly root: string
   readonly sizeBytes: number

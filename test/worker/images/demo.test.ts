@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { runCommand } from '../../../src/lib/run-command.ts'
 import { DEMO_REFERENCE, ensureDemoImage, writeDemoImage } from '../../../src/worker/images/demo.ts'
-import { DEMO_PROGRAMS, findHostPrograms } from '../../../src/worker/images/demo-programs.ts'
+import { DEMO_PROGRAMS, findHostPrograms } from '../../../src/worker/images/demo-contents.ts'
 import { makeTestImage, writeLayout } from '../../support/test-image.ts'
 import { makeFolder, NEEDS_ROOT, openStore, wanted } from './setup.ts'
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { array, assert as hold, integer, property, string, uint8Array } from 'fast-check'
-import { makeLineSplitter, MAX_LINE_BYTES } from '../../../src/worker/logs/line-splitter.ts'
+import { makeLineSplitter, MAX_LINE_BYTES } from '../../../src/worker/logs/output-stream.ts'
 
 test('text keeps every character, however its bytes are split over chunks', () => {
   hold(

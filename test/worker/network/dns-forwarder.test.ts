@@ -3,7 +3,7 @@ import { describe, test } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { startDnsForwarder, type DnsForwarder } from '../../../src/worker/network/dns-forwarder.ts'
-import { parseResolvConf } from '../../../src/worker/network/resolv-conf.ts'
+import { parseResolvConf } from '../../../src/worker/network/dns-upstream.ts'
 import { RESOLVED, startProber } from '../../support/network-world.ts'
 import { isInOwnNetwork } from '../../support/own-network.ts'
 

@@ -1,7 +1,6 @@
 import { join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
-import { encodeFields } from '../../../processes/perl-process.ts'
-import { makeProgramStarter } from '../../../processes/program-starter.ts'
+import { encodeFields, makeProgramStarter } from '../../../processes/perl-process.ts'
 import type { RuntimeExit } from '../exec/exec-status.ts'
 
 /**

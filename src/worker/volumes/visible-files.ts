@@ -1,12 +1,11 @@
 import { isUtf8 } from 'node:buffer'
 import type { BigIntStats } from 'node:fs'
 import { lstat } from 'node:fs/promises'
-import { VolumeFileError, type VolumeFile } from '../../contract/volumes/volume-protocol.ts'
+import { type VolumeFile, VolumeFileError } from '../../contract/volumes/volume-protocol.ts'
 import type { VolumePath } from '../../domain/volumes/volume-path.ts'
-import { resolveBeneath, type StepBudget, type OpenEntry, type VolumeRoot } from './resolve-beneath.ts'
-import { listNames, descriptorPath } from './descriptors.ts'
+import { type OpenEntry, type StepBudget, type VolumeRoot, resolveBeneath } from './resolve-beneath.ts'
+import { descriptorPath, listNames } from './descriptors.ts'
 import { conflictError, hasErrorCode, translateErrors } from './file-errors.ts'
-import { describeFile, isVisible } from './file-metadata.ts'
 import { isTemporaryName } from './temporary-files.ts'
 
 /** The most that one reply holds: about 25 MB of JSON. The public client's call has no pages. */
@@ -97,4 +96,45 @@ async function* batchesOf(names: AsyncIterable<string>): AsyncGenerator<readonly
     batch = []
   }
   yield batch
+}
+
+/** The user that stands for all those that a sandbox can't see (the kernel's overflow user). */
+const OVERFLOW_ID = 65_534
+/** How many users a sandbox has. */
+const IDS_PER_SANDBOX = 65_536
+const WRITABLE_BITS = 0o222
+/** What ISO 8601 with four digits can say. A sandbox can give a file any time, also such as no date can hold. */
+const EARLIEST_MS = -62_135_596_800_000n // 0001-01-01
+const LATEST_MS = 253_402_300_799_999n // 9999-12-31
+
+/** Whether clients are shown it: a file or a folder. Links are shown as what they lead to, all else is hidden. */
+export function isVisible(stats: BigIntStats): boolean {
+  return stats.isFile() || stats.isDirectory()
+}
+
+/** A file or folder as clients see it; `path` is from the root with a leading slash. */
+export function describeFile(path: string, stats: BigIntStats, uidShift: number): VolumeFile {
+  const mode = Number(stats.mode)
+  return {
+    path,
+    kind: stats.isDirectory() ? 'directory' : 'file',
+    size: Number(stats.size),
+    mode,
+    uid: idInSandbox(stats.uid, uidShift),
+    gid: idInSandbox(stats.gid, uidShift),
+    readonly: (mode & WRITABLE_BITS) === 0,
+    accessed_at: timeOf(stats.atimeMs),
+    modified_at: timeOf(stats.mtimeMs),
+    created_at: timeOf(stats.birthtimeMs),
+  }
+}
+
+function idInSandbox(hostId: bigint, uidShift: number): number {
+  const id = Number(hostId) - uidShift
+  return id >= 0 && id < IDS_PER_SANDBOX ? id : OVERFLOW_ID
+}
+
+function timeOf(ms: bigint): string {
+  const shown = ms < EARLIEST_MS ? EARLIEST_MS : ms > LATEST_MS ? LATEST_MS : ms
+  return new Date(Number(shown)).toISOString()
 }

@@ -1,7 +1,7 @@
-import type { LogEntry, LogSource } from '../../contract/streams/log-protocol.ts'
+import type { LogEntry, LogPosition, LogSource } from '../../contract/streams/log-protocol.ts'
 
 /** An entry as it lies in a file: a JSON text on a line of its own. */
-export type LogRecord = { readonly source: LogSource; readonly atMs: number; readonly text: string }
+type LogRecord = { readonly source: LogSource; readonly atMs: number; readonly text: string }
 
 const LETTERS: Readonly<Record<LogSource, string>> = { stdout: 'o', stderr: 'e', output: 't', system: 's' }
 const SOURCES: ReadonlyMap<unknown, LogSource> = new Map(
@@ -31,3 +31,11 @@ export function parseRecord(line: string): LogRecord | null {
 export function toEntry({ source, atMs, text }: LogRecord, position: LogEntry['position']): LogEntry {
   return { position, source, ts: new Date(atMs).toISOString(), text }
 }
+
+/** Less than 0 when the first lies before the second. */
+export function comparePositions(a: LogPosition, b: LogPosition): number {
+  return a.generation === b.generation ? a.offset - b.offset : a.generation - b.generation
+}
+
+/** Before everything. */
+export const LOG_START: LogPosition = { generation: 0, offset: 0 }
