@@ -7,7 +7,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '1024',
     unit: 'requests',
-    meaning: 'how many requests may wait for a sandbox at once; more are answered 429',
+    meaning: 'the most requests that wait for a sandbox at once; further ones are answered 429',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   logStreamCapacity: {
@@ -15,7 +15,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '1024',
     unit: 'streams',
-    meaning: 'the most logs that are read or followed at once, counted by each server process; more are answered 429',
+    meaning: 'the most logs that are read or followed at once, per server process; further ones are answered 429',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   logStreamsPerOrg: {
@@ -23,7 +23,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '256',
     unit: 'streams',
-    meaning: 'the most logs that one organization reads or follows at once, counted alike; more are answered 429',
+    meaning:
+      'the most logs that one organization reads or follows at once, per server process; further ones are answered 429',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   channelsPerSandbox: {
@@ -31,8 +32,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '256',
     unit: 'channels',
-    meaning:
-      'the most command channels that one sandbox has open at once, counted by each server process; more are answered 429',
+    meaning: 'the most open command channels of one sandbox, per server process; further ones are answered 429',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   channelsPerOrg: {
@@ -40,8 +40,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '2048',
     unit: 'channels',
-    meaning:
-      'the most command channels that one organization has open at once, counted by each server process; more are answered 429',
+    meaning: 'the most open command channels of one organization, per server process; further ones are answered 429',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   keyRequestsPerSec: {
@@ -50,7 +49,7 @@ export const LIMIT_SETTINGS = {
     fallback: '1000',
     unit: 'requests per s',
     meaning:
-      'how many requests a second one API key may send on average, counted by each server process; 0 is no limit, more are answered 429',
+      'the average requests per second of one API key, per server process; further ones are answered 429; 0 means no limit',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   keyRequestBurst: {
@@ -58,7 +57,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '2000',
     unit: 'requests',
-    meaning: 'how many requests one API key may send at once',
+    meaning: 'the most requests that one API key may send at once',
     parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   orgRequestsPerSec: {
@@ -66,7 +65,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '2000',
     unit: 'requests per s',
-    meaning: 'the same for all keys of one organization together',
+    meaning:
+      'the average requests per second of all keys of one organization together, per server process; 0 means no limit',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   orgRequestBurst: {
@@ -74,7 +74,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '4000',
     unit: 'requests',
-    meaning: 'how many requests one organization may send at once',
+    meaning: 'the most requests that one organization may send at once',
     parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   refusedKeysPerSec: {
@@ -83,7 +83,7 @@ export const LIMIT_SETTINGS = {
     fallback: '10',
     unit: 'requests per s',
     meaning:
-      'how many requests a second with a key that nobody has are looked up for one address; 0 is no limit, more are answered 429',
+      'the average failed authentications per second of one IP address; further ones are answered 429; 0 means no limit',
     parse: integerBetween(0, 1_000_000),
   } satisfies Setting<number>,
   refusedKeyBurst: {
@@ -91,7 +91,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '200',
     unit: 'requests',
-    meaning: 'how many of those one address may send at once',
+    meaning: 'the most failed authentications at once of one IP address',
     parse: integerBetween(1, 10_000_000),
   } satisfies Setting<number>,
   orgRequestsInFlight: {
@@ -100,7 +100,7 @@ export const LIMIT_SETTINGS = {
     fallback: '768',
     unit: 'requests',
     meaning:
-      'the most requests of one organization that are being answered at once, those that wait included; more are answered 429. Below SANDYARD_WAIT_CAPACITY, so that no organization takes all waits',
+      'the most requests of one organization that are being answered at once, waiting ones included; further ones are answered 429. Keep it below SANDYARD_WAIT_CAPACITY, so that no organization takes all waits',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   orgBodiesMib: {
@@ -108,7 +108,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '64',
     unit: 'MiB',
-    meaning: "the most that the JSON bodies of one organization's requests take at once; more are answered 429",
+    meaning:
+      "the most memory for the JSON bodies of one organization's requests at once; further ones are answered 429",
     parse: integerBetween(4, 65_536),
   } satisfies Setting<number>,
   bodiesMib: {
@@ -116,7 +117,8 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '256',
     unit: 'MiB',
-    meaning: 'the same for all organizations together',
+    meaning:
+      "the most memory for the JSON bodies of all organizations' requests at once; further ones are answered 429",
     parse: integerBetween(4, 65_536),
   } satisfies Setting<number>,
   connectionCapacity: {
@@ -124,7 +126,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '32768',
     unit: 'connections',
-    meaning: "the most connections that are open at once, workers' included; more are answered 429 and closed",
+    meaning: 'the most open connections, those of workers included; further ones are answered 429 and closed',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
   connectionsPerAddress: {
@@ -132,7 +134,7 @@ export const LIMIT_SETTINGS = {
     flag: null,
     fallback: '16384',
     unit: 'connections',
-    meaning: 'the most connections of one address; behind a proxy all clients have its address',
+    meaning: 'the most open connections of one IP address; behind a proxy, all clients share its address',
     parse: integerBetween(1, 1_000_000),
   } satisfies Setting<number>,
 } as const

@@ -10,7 +10,7 @@ export const SERVER_SETTINGS = {
     flag: 'host',
     fallback: '127.0.0.1',
     unit: 'address',
-    meaning: 'where the API listens',
+    meaning: 'the address on which the API listens',
     parse: nonEmptyText,
   } satisfies Setting<string>,
   port: {
@@ -18,7 +18,7 @@ export const SERVER_SETTINGS = {
     flag: 'port',
     fallback: '8080',
     unit: 'port',
-    meaning: 'where the API listens; 0 picks a free one',
+    meaning: 'the port on which the API listens; 0 picks a free one',
     parse: integerBetween(0, 65_535),
   } satisfies Setting<number>,
   advertiseUrl: {
@@ -27,7 +27,7 @@ export const SERVER_SETTINGS = {
     fallback: null,
     unit: 'URL',
     meaning:
-      'how workers reach this server process, beside others on the same PostgreSQL (default: http:// with host and port)',
+      'the URL by which workers reach this server process, beside others on the same PostgreSQL (default: http:// with host and port)',
     parse: (seen) =>
       /^https?:\/\/[^/?#@]+\/?$/.test(seen) && URL.canParse(seen)
         ? { value: new URL(seen).origin }
@@ -39,7 +39,7 @@ export const SERVER_SETTINGS = {
     fallback: null,
     unit: 'folder',
     meaning:
-      'everything that lasts: database, images, disks, keys (default: /var/lib/sandyard for root, else ~/.local/share/sandyard)',
+      'the folder for all persistent data: database, images, disks, keys (default: /var/lib/sandyard for root, else ~/.local/share/sandyard)',
     parse: directoryPath,
   } satisfies Setting<string>,
   apiKey: {
@@ -47,7 +47,7 @@ export const SERVER_SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'text',
-    meaning: 'at the first start: the first API key, in place of a made one (at least 8 characters)',
+    meaning: 'the first API key, at the first start, instead of a generated one; at least 8 characters',
     parse: (seen) =>
       seen.length >= 8 && !/\s/.test(seen)
         ? { value: seen }
@@ -58,7 +58,7 @@ export const SERVER_SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'URL',
-    meaning: 'your own PostgreSQL 15 or newer, in place of the embedded one; a process takes up to 22 connections',
+    meaning: 'your own PostgreSQL 15 or newer, instead of the embedded one; a process opens up to 22 connections',
     parse: nonEmptyText,
   } satisfies Setting<string>,
   secretKey: {
@@ -66,7 +66,7 @@ export const SERVER_SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'base64, 32 bytes',
-    meaning: 'seals stored registry passwords (default: a key made in the data folder)',
+    meaning: 'the key that seals stored registry passwords (default: generated in the data folder)',
     parse: (seen) => (Buffer.from(seen, 'base64').length === 32 ? { value: seen } : { accepted: '32 bytes in base64' }),
   } satisfies Setting<string>,
   logLevel: {
@@ -74,7 +74,7 @@ export const SERVER_SETTINGS = {
     flag: 'log-level',
     fallback: 'warn',
     unit: LOG_LEVELS.join(', '),
-    meaning: 'what is logged, as JSON lines on standard error',
+    meaning: 'the least severe messages that are logged, as JSON lines on standard error',
     parse: oneOf<LogLevel>(LOG_LEVELS),
   } satisfies Setting<LogLevel>,
   defaultRegistry: {
@@ -82,7 +82,7 @@ export const SERVER_SETTINGS = {
     flag: null,
     fallback: PUBLIC_HUB,
     unit: 'host',
-    meaning: 'the registry of image references without a host',
+    meaning: 'the registry for image references without a host',
     parse: nonEmptyText,
   } satisfies Setting<string>,
   placement: {
@@ -90,7 +90,8 @@ export const SERVER_SETTINGS = {
     flag: 'placement',
     fallback: 'pack',
     unit: PLACEMENT_POLICIES.join(', '),
-    meaning: 'whether workers are filled one after the other, so that large sandboxes keep finding room, or evenly',
+    meaning:
+      '`pack` fills one worker after the other, which keeps space for large sandboxes; `spread` loads all evenly',
     parse: oneOf<PlacementPolicy>(PLACEMENT_POLICIES),
   } satisfies Setting<PlacementPolicy>,
   stopGraceMs: {
@@ -98,7 +99,7 @@ export const SERVER_SETTINGS = {
     flag: null,
     fallback: '5000',
     unit: 'ms',
-    meaning: 'from SIGTERM to SIGKILL when a sandbox is stopped',
+    meaning: 'the time from SIGTERM to SIGKILL when a sandbox is stopped',
     parse: integerBetween(0, 9_000),
   } satisfies Setting<number>,
 } as const

@@ -7,7 +7,7 @@ export const WORKER_SETTINGS = {
     flag: 'join',
     fallback: null,
     unit: 'URL',
-    meaning: 'with `sandyard worker`: where the control plane is; remembered from the first time on',
+    meaning: 'the URL of the control plane that `sandyard worker` joins; needed at the first start only',
     parse: httpOrigin,
   } satisfies Setting<string>,
   joinToken: {
@@ -15,7 +15,7 @@ export const WORKER_SETTINGS = {
     flag: 'token',
     fallback: null,
     unit: 'text',
-    meaning: 'with `sandyard worker`: the join token of `sandyard worker token`; needed the first time only',
+    meaning: 'the join token from `sandyard worker token`; needed at the first start only',
     parse: nonEmptyText,
   } satisfies Setting<string>,
   workerName: {
@@ -23,7 +23,7 @@ export const WORKER_SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'text',
-    meaning: "with `sandyard worker`: the worker's name (default: the host's)",
+    meaning: "the worker's name for `sandyard worker` (default: the host's name)",
     parse: nonEmptyText,
   } satisfies Setting<string>,
   driver: {
@@ -32,7 +32,7 @@ export const WORKER_SETTINGS = {
     fallback: 'auto',
     unit: 'auto, microsandbox, oci, simulated',
     meaning:
-      'what runs sandboxes; `auto` takes microVMs where the machine can run them and OCI containers elsewhere, `simulated` runs nothing and is for trying the API',
+      'the driver that runs sandboxes; `auto` picks microVMs where the machine can run them and OCI containers elsewhere; `simulated` runs nothing, for trying the API',
     parse: oneOf(['auto', 'microsandbox', 'oci', 'simulated']),
   } satisfies Setting<'auto' | 'microsandbox' | 'oci' | 'simulated'>,
   runtime: {
@@ -40,7 +40,7 @@ export const WORKER_SETTINGS = {
     flag: 'runtime',
     fallback: 'auto',
     unit: 'auto, runsc, crun, runc',
-    meaning: 'the OCI runtime; `auto` takes the strongest isolation that is installed',
+    meaning: 'the OCI runtime; `auto` picks the one with the strongest isolation that is installed',
     parse: oneOf(['auto', 'runsc', 'crun', 'runc']),
   } satisfies Setting<'auto' | 'runsc' | 'crun' | 'runc'>,
   diskMib: {
@@ -48,7 +48,7 @@ export const WORKER_SETTINGS = {
     flag: null,
     fallback: '8192',
     unit: 'MiB',
-    meaning: 'size of the writable disk of a sandbox that names none',
+    meaning: "the size of a sandbox's writable disk, unless the request sets one",
     parse: integerBetween(64, 1_048_576),
   } satisfies Setting<number>,
   volumePoolGib: {
@@ -57,7 +57,7 @@ export const WORKER_SETTINGS = {
     fallback: null,
     unit: 'GiB',
     meaning:
-      'size of the file that volumes live in, sparse; a larger one grows it at the next start (default: half of what is free at the first)',
+      'the size of the sparse file that holds the volumes; a larger value grows it at the next start (default: half of the free space at the first start)',
     parse: integerBetween(1, 1_048_576),
   } satisfies Setting<number>,
   sharedVolumesDir: {
@@ -65,7 +65,7 @@ export const WORKER_SETTINGS = {
     flag: null,
     fallback: null,
     unit: 'folder',
-    meaning: 'keeps volumes here, on a file system that all workers mount; caps on volumes are then refused',
+    meaning: 'a folder for volumes on a file system that all workers mount; size limits of volumes are refused then',
     parse: directoryPath,
   } satisfies Setting<string>,
   storageSampleSecs: {
@@ -73,7 +73,7 @@ export const WORKER_SETTINGS = {
     flag: null,
     fallback: '60',
     unit: 's',
-    meaning: 'how often a worker measures what its volumes take',
+    meaning: 'the interval at which a worker measures the size of its volumes',
     parse: integerBetween(1, 86_400),
   } satisfies Setting<number>,
   vcpuOvercommit: {
@@ -81,7 +81,7 @@ export const WORKER_SETTINGS = {
     flag: null,
     fallback: '8',
     unit: 'vCPUs per core',
-    meaning: 'how many vCPUs a worker offers for each core it has',
+    meaning: 'the vCPUs that a worker offers for each of its cores',
     parse: integerBetween(1, 1_000),
   } satisfies Setting<number>,
   networkPool: {
@@ -90,7 +90,7 @@ export const WORKER_SETTINGS = {
     fallback: '10.209.0.0/16',
     unit: 'CIDR',
     meaning:
-      'the IPv4 addresses of sandboxes; a /16 serves 16,383, and another is taken where a route of the machine meets it',
+      'the IPv4 addresses of sandboxes; a /16 holds 16,383 sandboxes; another range is picked where a route of the machine overlaps',
     parse: nonEmptyText,
   } satisfies Setting<string>,
   readyAhead: {
@@ -98,7 +98,7 @@ export const WORKER_SETTINGS = {
     flag: null,
     fallback: '4',
     unit: 'count',
-    meaning: 'disks and networks made ready before they are asked for',
+    meaning: 'the disks and networks that are prepared in advance',
     parse: integerBetween(0, 64),
   } satisfies Setting<number>,
   logLimitMib: {
@@ -106,7 +106,7 @@ export const WORKER_SETTINGS = {
     flag: null,
     fallback: '16',
     unit: 'MiB',
-    meaning: "the most that a worker keeps of a sandbox's log; beyond it the oldest entries go",
+    meaning: 'the most log that a worker keeps of one sandbox; beyond it the oldest entries are deleted',
     parse: integerBetween(1, 65_536),
   } satisfies Setting<number>,
   logKeepHours: {
@@ -114,7 +114,7 @@ export const WORKER_SETTINGS = {
     flag: null,
     fallback: '72',
     unit: 'h',
-    meaning: "how long a sandbox's log is kept after its last entry, once it no longer runs",
+    meaning: 'how long the log of a stopped sandbox is kept after its last entry',
     parse: integerBetween(0, 87_600),
   } satisfies Setting<number>,
   shutdown: {
@@ -123,7 +123,7 @@ export const WORKER_SETTINGS = {
     fallback: 'keep',
     unit: 'keep, stop',
     meaning:
-      'what a clean shutdown does to running sandboxes: `keep` lets them run and the next start takes them over, `stop` stops them',
+      'what a clean shutdown does to running sandboxes: `keep` lets them run until the next start takes them over; `stop` stops them',
     parse: oneOf(['keep', 'stop']),
   } satisfies Setting<'keep' | 'stop'>,
 } as const
