@@ -2,6 +2,8 @@ import assert from 'node:assert/strict'
 import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { test } from 'node:test'
+import type { Command } from 'commander'
+import { makeProgram } from '../src/cli/program.ts'
 import { settingRows } from '../src/config.ts'
 import { CHANNEL_ENDS } from '../src/contract/streams/channel-ends.ts'
 import { EVENT_TYPES } from '../src/domain/events/event-types.ts'
@@ -9,6 +11,7 @@ import { CAUSES } from '../src/domain/sandboxes/lifecycle.ts'
 import { ABILITIES_TABLE } from '../src/domain/spec/required-abilities.ts'
 import { MICROSANDBOX_ABILITIES } from '../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { OCI_ABILITIES } from '../src/worker/drivers/oci/run/probe.ts'
+import { tryCommand } from '../src/lib/run-command.ts'
 import { blocksOf, documents, proseOf, readDocument, ROOT } from './support/documents.ts'
 
 // Tables that the program knows better than a document: `UPDATE_DOCS=1 npm test -- test/docs.test.ts` writes them anew.
@@ -231,6 +234,72 @@ test('every JSON example can be parsed', () => {
     }
   }
 })
+
+/** A command of `sandyard` or `msb` as a document writes it: the words up to the first flag, and the flags before `--`. */
+type Call = { readonly where: string; readonly words: readonly string[]; readonly flags: readonly string[] }
+
+/** Every call of a program in shell blocks and in backticks. */
+function callsOf(program: 'sandyard' | 'msb'): readonly Call[] {
+  const shell = documents().flatMap((path) =>
+    blocksOf(readDocument(path))
+      .filter(({ language }) => ['sh', 'console'].includes(language))
+      .flatMap(({ text, line }) =>
+        text.split('\n').map((row, index) => ({ where: `${path}:${String(line + 1 + index)}`, text: row })),
+      ),
+  )
+  return [...shell, ...MENTIONS].flatMap(({ where, text }) =>
+    [...text.matchAll(new RegExp(`(?:^|[ (])${program} ([^|;&>#)]*)`, 'g'))].map(([, rest = '']) => {
+      const words = rest.trim().split(/\s+/)
+      const own = words.includes('--') ? words.slice(0, words.indexOf('--')) : words
+      const firstFlag = own.findIndex((word) => word.startsWith('-'))
+      const flags = own.flatMap((word) => /^--[a-z][a-z-]*/.exec(word) ?? [])
+      return { where, words: own.slice(0, firstFlag < 0 ? undefined : firstFlag), flags }
+    }),
+  )
+}
+
+test('every `sandyard` command and flag that a document shows exists', async () => {
+  const program = await makeProgram(['completion']) // which loads them all
+  const faults = callsOf('sandyard').flatMap(({ where, words, flags }) => {
+    const find = (parent: Command, word: string | undefined): Command | undefined =>
+      parent.commands.find((one) => one.name() === word)
+    const command = words.length === 0 ? program : find(program, words[0])
+    if (command === undefined) return [`${where}: no command ${words.join(' ')}`]
+    const sub = find(command, words[1])
+    if (sub === undefined && command.registeredArguments.length === 0 && words.length > 1)
+      return [`${where}: no command ${words.join(' ')}`]
+    const known = [program, command, ...(sub === undefined ? [] : [sub])]
+      .flatMap(({ options }) => options.map(({ long }) => long))
+      .concat('--help')
+    return flags.filter((flag) => !known.includes(flag)).map((flag) => `${where}: ${words.join(' ')} has no ${flag}`)
+  })
+  assertNone(faults, 'see `sandyard --help`')
+})
+
+const MSB = join(ROOT, 'node_modules/.bin/msb')
+
+test('every `msb` command and flag that a document shows exists', { skip: whyNoMsb() }, async () => {
+  const calls = callsOf('msb').filter(({ words }) => /^[a-z]+$/.test(words[0] ?? ''))
+  const commands = Map.groupBy(calls, ({ words }) => words.slice(0, words[0] === 'volume' ? 2 : 1).join(' '))
+  const faults: string[] = []
+  for (const [command, all] of commands) {
+    const { code, stdout } = await tryCommand(process.execPath, [MSB, ...command.split(' '), '--help'], {
+      timeoutMs: 30_000,
+    })
+    for (const { where, flags } of all) {
+      if (code !== 0) faults.push(`${where}: no command ${command}`)
+      else
+        faults.push(
+          ...flags.filter((flag) => !stdout.includes(flag)).map((flag) => `${where}: ${command} has no ${flag}`),
+        )
+    }
+  }
+  assertNone(faults, 'see `msb --help`')
+})
+
+function whyNoMsb(): string | false {
+  return existsSync(MSB) ? false : 'the public client is not installed for this platform'
+}
 
 test('every npm script that a document names exists', () => {
   const { scripts } = JSON.parse(readDocument('package.json')) as { readonly scripts: Readonly<Record<string, string>> }
