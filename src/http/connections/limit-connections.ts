@@ -1,28 +1,29 @@
+import type { IncomingMessage, RequestListener, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { makeConcurrencyLimit } from '../../control/streams/concurrency-limit.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from '../server/problem-reply.ts'
-import { formatRawReply } from './refuse-malformed.ts'
+import { formatRawReply } from './early-refusals.ts'
 
 /** How many connections a server process has open at once. */
 export type ConnectionLimits = {
   readonly capacity: number
   readonly perAddress: number
-  /** How often it is looked whether clients take what they are sent, in milliseconds. */
+  /** How often the server checks that clients read what it sends, in milliseconds. */
   readonly checkIntervalMs: number
 }
 
-/** One that took nothing for so many looks in a row is gone, or holds what it is sent on purpose. */
+/** A client that read nothing between so many checks in a row is gone, or stalls on purpose. */
 const STALLED_CHECKS_MAX = 3
 
-/** What a client was seen to have taken at the last look, and for how many looks it has been that. */
+/** How much a client has read, and for how many checks in a row that has not grown although more waits for it. */
 type SendProgress = { readonly sentBytes: number; readonly stalledChecks: number }
 
 /**
- * Bounds the connections of a server, of all and of each address, and ends those whose client takes nothing of what it is
- * sent: the reply and what it stands on would be held for as long as the client likes.
+ * Limits the open connections of a server, in all and for each address. A connection above the limit gets `rate_limited` and is
+ * closed. It also closes connections whose client stops reading, because the reply stays in memory until it is read.
  */
 export function limitConnections(app: FastifyInstance, limits: ConnectionLimits, uuids: Uuids): void {
   const capacity = { name: 'connections', variable: 'SANDYARD_CONNECTION_CAPACITY', max: limits.capacity }
@@ -64,4 +65,40 @@ function checkProgress(socket: Socket, before: SendProgress): SendProgress {
     sentBytes,
     stalledChecks: socket.writableLength > 0 && sentBytes === before.sentBytes ? before.stalledChecks + 1 : 0,
   }
+}
+
+/** The most requests that may wait on one connection behind the one that is served. Today's clients send one at a time. */
+const PIPELINED_MAX = 16
+
+/**
+ * Serves the requests of one connection one after the other, and closes a connection on which too many wait. Node itself starts
+ * all requests of one read at once, up to 1,800, before it serves other connections, and keeps their replies in memory.
+ */
+export function limitPipelining(server: Server): void {
+  const waiting = new WeakMap<Socket, (() => void)[]>()
+  const listeners = server.listeners('request') as RequestListener[] // what listens to this event has this type
+
+  const serveNow = (request: IncomingMessage, response: ServerResponse, queue: (() => void)[]): void => {
+    response.once('close', () => {
+      const next = queue.shift()
+      if (next === undefined) waiting.delete(request.socket)
+      else setImmediate(next)
+    })
+    for (const listener of listeners) listener.call(server, request, response)
+  }
+
+  server.removeAllListeners('request')
+  server.on('request', (request: IncomingMessage, response: ServerResponse) => {
+    const { socket } = request
+    const queue = waiting.get(socket)
+    if (queue === undefined) {
+      const newQueue: (() => void)[] = []
+      waiting.set(socket, newQueue)
+      serveNow(request, response, newQueue)
+    } else if (queue.length < PIPELINED_MAX) {
+      queue.push(() => {
+        if (!socket.destroyed) serveNow(request, response, queue)
+      })
+    } else socket.destroy()
+  })
 }

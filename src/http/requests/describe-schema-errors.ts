@@ -1,23 +1,25 @@
 import type { ErrorObject } from 'ajv/dist/2020.js'
 import { describeSeen, type Refusal } from '../../domain/spec/refusal.ts'
-import type { RequestPart } from './schema-compiler.ts'
 
-/** What a validator found, as a refusal: the field's path, what was seen, what would be accepted. */
-export function describeSchemaErrors(errors: readonly ErrorObject[], place: RequestPart): Refusal {
+/** The part of a request that holds a value. It begins the field paths of errors, but for those of the body. */
+export type RequestPart = 'path' | 'query' | 'body'
+
+/** The errors of a validator as one refusal: the field's path, what was seen, and what would be accepted. */
+export function describeSchemaErrors(errors: readonly ErrorObject[], part: RequestPart): Refusal {
   const [first] = errors
   if (first === undefined) throw new Error('a validator refused without an error')
   const key = extraKey(first)
-  const field = fieldPath(place, key === null ? first.instancePath : `${first.instancePath}/${escapePointer(key)}`)
+  const field = fieldPath(part, key === null ? first.instancePath : `${first.instancePath}/${escapePointer(key)}`)
   return { code: 'invalid_request', field, seen: describeValue(first, field), accepted: describeAccepted(errors) }
 }
 
-/** The path of a JSON pointer as people write it: `mounts[0].guest`. */
-function fieldPath(place: RequestPart, pointer: string): string {
+/** A JSON pointer as a path that people read, such as `mounts[0].guest`. */
+function fieldPath(part: RequestPart, pointer: string): string {
   const steps = pointer
     .split('/')
     .slice(1)
     .map((step) => step.replaceAll('~1', '/').replaceAll('~0', '~'))
-  const prefix = place === 'body' ? '' : place
+  const prefix = part === 'body' ? '' : part
   const path = steps.reduce(
     (path, step) => (/^\d+$/.test(step) ? `${path}[${step}]` : path === '' ? step : `${path}.${step}`),
     prefix,
@@ -29,7 +31,7 @@ function escapePointer(key: string): string {
   return key.replaceAll('~', '~0').replaceAll('/', '~1')
 }
 
-/** The key that an error is about, where it is not the one that its path ends with. */
+/** The key that an error is about, if the error's own path does not end with it. */
 function extraKey({ keyword, params }: ErrorObject): string | null {
   if (keyword === 'additionalProperties') return stringAt(params, 'additionalProperty')
   if (keyword === 'required') return stringAt(params, 'missingProperty')
@@ -37,7 +39,7 @@ function extraKey({ keyword, params }: ErrorObject): string | null {
   return null
 }
 
-/** Fields that may hold a secret: an error tells the type of what it saw there, never the value. */
+/** Fields that may hold a secret. An error gives the type of what it saw there, never the value. */
 const SECRET_FIELD = /^(?:registry|network\.secrets)\b|(?:^|\.)(?:value|password|content)$|^runtime\.scripts\./
 
 function describeValue({ keyword, params, data }: ErrorObject, field: string): string {
@@ -49,8 +51,8 @@ function describeValue({ keyword, params, data }: ErrorObject, field: string): s
 }
 
 /**
- * What the schema would have taken. Where none of several schemas matched, each says so at the same place: all of
- * them are named. Otherwise the first error is the one of the variant that was meant.
+ * What the schema would accept. If none of several alternatives matched, each has an error with the same path, and all of them
+ * are named. Otherwise the first error is that of the variant that the client meant.
  */
 function describeAccepted(errors: readonly ErrorObject[]): string {
   const [first] = errors

@@ -9,7 +9,7 @@ import type { Log } from '../../lib/log.ts'
 import { makeSemaphore } from '../../lib/semaphore.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from './problem-reply.ts'
-import { endWithProblem } from '../connections/refuse-malformed.ts'
+import { endWithProblem } from '../connections/early-refusals.ts'
 import { compilePathTemplate } from './routes-of-path.ts'
 
 /** A route that ends in a WebSocket. */

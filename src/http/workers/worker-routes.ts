@@ -26,7 +26,7 @@ import { senderOf, type Sender } from '../server/authenticate-request.ts'
 import { abortOnDisconnect } from '../connections/request-signals.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../server/problem-reply.ts'
-import { parseJsonRequest } from '../requests/request-body.ts'
+import { parseJsonBody } from '../requests/bodies.ts'
 import { makeSyncServing, takeUnreadBodies } from './serve-sync.ts'
 import type { UpgradeRoute } from '../server/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
@@ -75,7 +75,7 @@ export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
       const read = async (): Promise<SyncRequest> => {
         if (report !== null) return report
         const worker = await authenticateSender(deps, senderOf(request))
-        report = reportOf(parse(parseJsonRequest(request, body)), worker)
+        report = reportOf(parse(parseJsonBody(request, body)), worker)
         return report
       }
       const sync = await place({ credential: bearerCredentialIn(authorization), body, read })

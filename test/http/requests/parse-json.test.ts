@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { DEPTH_MAX, findBadStructure } from '../../../src/http/requests/json-structure.ts'
+import { DEPTH_MAX, findBadStructure } from '../../../src/http/requests/parse-json.ts'
 
 test('no JSON text without a double key, __proto__ or deep nesting is refused, however it is spaced and escaped', () => {
   fc.assert(

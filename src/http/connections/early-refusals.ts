@@ -1,0 +1,94 @@
+import { maxHeaderSize, STATUS_CODES, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+import type { Uuids } from '../../lib/uuid.ts'
+import type { StreamedBodies } from '../requests/bodies.ts'
+import { renderProblem, type ProblemReply } from '../server/problem-reply.ts'
+
+/**
+ * Refusals that come before a route is found: bytes that are not HTTP, and requests that this server does not serve. Node would
+ * close the connection or answer without the error envelope.
+ */
+
+/** Answers bytes that are not HTTP, or that come too late, and closes the connection. */
+export function refuseMalformed(uuids: Uuids, streamedBodies: StreamedBodies): (error: Error, socket: Socket) => void {
+  return (error, socket) => {
+    if ('code' in error && error.code === 'ERR_HTTP_REQUEST_TIMEOUT' && streamedBodies.has(socket)) return
+    if (!socket.writable) {
+      socket.destroy()
+      return
+    }
+    const refusal = PARSER_ERRORS['code' in error ? String(error.code) : ''] ?? MALFORMED
+    endWithProblem(socket, renderProblem(refusalProblem({ code: 'invalid_request', ...refusal }), uuids.next()))
+  }
+}
+
+type ParserRefusal = { readonly field: string; readonly seen: string; readonly accepted: string }
+
+const MALFORMED: ParserRefusal = { field: 'request', seen: 'malformed bytes', accepted: 'an HTTP/1.1 request' }
+
+/** Refusals for the error codes of Node's parser that a client can act on. */
+const PARSER_ERRORS: Readonly<Record<string, ParserRefusal>> = {
+  HPE_HEADER_OVERFLOW: {
+    field: 'headers',
+    seen: `more than ${String(maxHeaderSize)} bytes`,
+    accepted: `a request line and headers of at most ${String(maxHeaderSize)} bytes`,
+  },
+  ERR_HTTP_REQUEST_TIMEOUT: { field: 'request', seen: 'late bytes', accepted: 'a whole request in time' },
+}
+
+export type UnsupportedRequestDeps = {
+  readonly ids: Uuids
+  /** Answers a request that has no route. */
+  readonly refuseUnrouted: (exchange: {
+    readonly request: FastifyRequest
+    readonly reply: FastifyReply
+  }) => Promise<FastifyReply>
+}
+
+/**
+ * Refuses valid HTTP that this server does not serve: a request without a route or a host, an expectation other than
+ * `100-continue`, a tunnel. It does so before the body is read: Fastify would read the whole body first, whoever sent it.
+ */
+export function refuseUnsupportedRequests(app: FastifyInstance, { ids, refuseUnrouted }: UnsupportedRequestDeps): void {
+  app.addHook('onRequest', async (request, reply) => {
+    const { httpVersion, headers } = request.raw
+    // RFC 9112, section 3.2: a request without a host must be answered with 400.
+    if (httpVersion === '1.1' && headers.host === undefined) throw unsupported('host', 'nothing', 'a host header')
+    return request.is404 ? refuseUnrouted({ request, reply }) : undefined
+  })
+  app.setNotFoundHandler(() => {
+    throw new Error('a request without a route reached its handler')
+  })
+  app.server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
+    const problem = unsupported('expect', JSON.stringify(request.headers.expect?.slice(0, 80)), '100-continue')
+    const { status, headers, body } = renderProblem(problem, ids.next())
+    response.writeHead(status, { ...headers, 'content-length': Buffer.byteLength(body), connection: 'close' }).end(body)
+  })
+  app.server.on('connect', (_request: IncomingMessage, socket: Duplex) => {
+    socket.on('error', () => socket.destroy())
+    endWithProblem(socket, renderProblem(unsupported('method', 'CONNECT', 'a method of /openapi.json'), ids.next()))
+  })
+}
+
+function unsupported(field: string, seen: string, accepted: string): ReturnType<typeof refusalProblem> {
+  return refusalProblem({ code: 'invalid_request', field, seen, accepted })
+}
+
+/** How long a refused client may take to read the refusal and to close its side, in milliseconds. */
+const LINGER_MS = 2_000
+
+/** Answers on a connection that has no response object, and closes it whether or not the client does. */
+export function endWithProblem(socket: Duplex, reply: ProblemReply): void {
+  socket.end(formatRawReply(reply))
+  setTimeout(() => socket.destroy(), LINGER_MS).unref()
+}
+
+/** A reply as the bytes of HTTP/1.1, for connections that have no response object. It tells the client to close. */
+export function formatRawReply({ status, headers, body }: ProblemReply): string {
+  const all = { ...headers, 'content-length': String(Buffer.byteLength(body)), connection: 'close' }
+  const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`)
+  return `HTTP/1.1 ${String(status)} ${STATUS_CODES[status] ?? ''}\r\n${lines.join('')}\r\n${body}`
+}

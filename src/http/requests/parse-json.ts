@@ -1,0 +1,148 @@
+import { isUtf8 } from 'node:buffer'
+import { refusalProblem } from '../../domain/spec/refusal.ts'
+
+/** The deepest nesting of lists and objects in a body; the shapes of the API stay below 10. */
+export const DEPTH_MAX = 32
+
+/** The most keys of one object; the largest of the API has 256. Every key costs a look into a set, however short it is. */
+export const KEYS_MAX = 4096
+
+/**
+ * The value of strict JSON. Throws `invalid_request` for what is not JSON in UTF-8, for nesting that is too deep, and for what
+ * would be lost or fail later: a key given twice, `__proto__`, NUL, half of a surrogate pair.
+ */
+export function parseJson(body: Buffer): unknown {
+  if (!isUtf8(body)) refuse('body', 'bytes that are not UTF-8', 'JSON in UTF-8')
+  const text = body.toString('utf8')
+  const bad = findBadStructure(text)
+  if (bad !== null) refuse(bad.field, bad.seen, bad.accepted)
+  const value = parseText(text)
+  // Only an escape can bring in what PostgreSQL can't store, so most bodies need no second look.
+  if (text.includes('\\u')) refuseUnstorable(value, '')
+  return value
+}
+
+function parseText(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error
+    // The parser's own message quotes the text, which may hold a secret. The position is enough.
+    const position = /position (\d+)/.exec(error.message)?.[1]
+    const seen = position === undefined ? 'text that is not JSON' : `text that is not JSON at position ${position}`
+    return refuse('body', seen, 'a JSON document')
+  }
+}
+
+function refuseUnstorable(value: unknown, path: string): void {
+  if (typeof value === 'string') {
+    if (value.includes('\0')) refuse(path, 'a NUL character', 'text without NUL')
+    if (!value.isWellFormed()) refuse(path, 'half of a surrogate pair', 'Unicode text')
+    return
+  }
+  if (Array.isArray(value)) {
+    value.forEach((item: unknown, index) => {
+      refuseUnstorable(item, `${path}[${String(index)}]`)
+    })
+  } else if (typeof value === 'object' && value !== null) {
+    for (const [key, item] of Object.entries(value)) {
+      refuseUnstorable(key, path === '' ? 'body' : path)
+      refuseUnstorable(item, path === '' ? key : `${path}.${key}`)
+    }
+  }
+}
+
+function refuse(field: string, seen: string, accepted: string): never {
+  throw refusalProblem({ code: 'invalid_request', field, seen, accepted })
+}
+
+export type BadStructure = { readonly field: string; readonly seen: string; readonly accepted: string }
+
+/**
+ * The first thing in a JSON text that `JSON.parse` would accept and we refuse, or null: nesting that is too deep, an object with
+ * too many keys, a key twice in one object (the parser keeps only the last), or `__proto__`. The result for a text that is not
+ * JSON means nothing: `JSON.parse` refuses it.
+ */
+export function findBadStructure(text: string): BadStructure | null {
+  // One entry for each open bracket: the keys of an object, null for a list.
+  const open: (Keys | null)[] = []
+  let at = 0
+  while (at < text.length) {
+    const mark = text.charCodeAt(at)
+    if (mark === QUOTE) {
+      const end = endOfString(text, at)
+      const keys = open[open.length - 1]
+      if (keys !== undefined && keys !== null && isKey(text, end)) {
+        const bad = addKey(keys, text.slice(at, end))
+        if (bad !== null) return bad
+      }
+      at = end
+      continue
+    }
+    if (mark === OPEN_OBJECT || mark === OPEN_LIST) {
+      if (open.length === DEPTH_MAX) {
+        return {
+          field: 'body',
+          seen: `more than ${String(DEPTH_MAX)} levels`,
+          accepted: `at most ${String(DEPTH_MAX)} levels of nesting`,
+        }
+      }
+      open.push(mark === OPEN_OBJECT ? { few: [], many: null } : null)
+    } else if (mark === CLOSE_OBJECT || mark === CLOSE_LIST) open.pop()
+    at += 1
+  }
+  return null
+}
+
+const QUOTE = 0x22
+const BACKSLASH = 0x5c
+const COLON = 0x3a
+const OPEN_OBJECT = 0x7b
+const CLOSE_OBJECT = 0x7d
+const OPEN_LIST = 0x5b
+const CLOSE_LIST = 0x5d
+const SPACE = 0x20
+
+/** The keys of one object. Up to `FEW` of them are kept in a list, which is searched faster than a set (2026-11). */
+type Keys = { readonly few: string[]; many: Set<string> | null }
+const FEW = 12
+
+/** The position after the closing quote of the string that opens at `start`. */
+function endOfString(text: string, start: number): number {
+  let end = text.indexOf('"', start + 1)
+  while (end !== -1 && isEscaped(text, end)) end = text.indexOf('"', end + 1)
+  return end === -1 ? text.length : end + 1
+}
+
+function isEscaped(text: string, quote: number): boolean {
+  let backslashes = 0
+  while (text.charCodeAt(quote - 1 - backslashes) === BACKSLASH) backslashes += 1
+  return backslashes % 2 === 1
+}
+
+function isKey(text: string, end: number): boolean {
+  let next = end
+  while (text.charCodeAt(next) <= SPACE) next += 1 // `JSON.parse` refuses control characters that are no white space
+  return text.charCodeAt(next) === COLON
+}
+
+function addKey(keys: Keys, quoted: string): BadStructure | null {
+  const key = quoted.includes('\\') ? unescape(quoted) : quoted.slice(1, -1)
+  if (key === '__proto__') return { field: key, seen: 'a reserved key', accepted: 'other keys' }
+  const { few, many } = keys
+  if (many === null ? few.includes(key) : many.has(key))
+    return { field: key, seen: 'a second value for one key', accepted: 'each key once' }
+  if (many !== null) many.add(key)
+  else if (few.push(key) > FEW) keys.many = new Set(few)
+  if (many === null || many.size <= KEYS_MAX) return null
+  const most = String(KEYS_MAX)
+  return { field: 'body', seen: `an object of more than ${most} keys`, accepted: `at most ${most} keys in an object` }
+}
+
+function unescape(quoted: string): string {
+  try {
+    return String(JSON.parse(quoted))
+  } catch {
+    return quoted // not JSON: `JSON.parse` refuses the whole text
+  }
+}
