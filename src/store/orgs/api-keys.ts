@@ -1,6 +1,7 @@
 /** API keys. The secret of a key is never stored, only its SHA-256. */
 import type { Scope } from '../../domain/orgs/caller.ts'
 import type { ApiKeyId, OrgId } from '../../domain/ids.ts'
+import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 
 /** A key as its organization sees it. */
@@ -80,14 +81,22 @@ export async function keyStates(q: Queryable, ids: readonly ApiKeyId[]): Promise
   return rows
 }
 
-/** The statement that notes when keys were used; an earlier time never replaces a later one. */
-export function recordUses(uses: readonly { readonly id: ApiKeyId; readonly at: Date }[]): Statement {
+/** A key that was used at a time. */
+type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
+
+const USES = column.columnList<KeyUse>({
+  id: column.uuid(({ id }) => id),
+  at: column.timestamptz(({ at }) => at),
+})
+
+/** The statement that records when keys were used; an earlier time never replaces a later one. */
+export function recordUses(uses: readonly KeyUse[]): Statement {
   return {
     name: 'api_keys.recordUses',
     text: `UPDATE api_keys k SET last_used_at = used.at
-           FROM (SELECT id, max(at) AS at FROM unnest($1::uuid[], $2::timestamptz[]) AS u(id, at) GROUP BY id) used
+           FROM (SELECT id, max(at) AS at FROM ${USES.unnest({ alias: 'u', first: 1 })} GROUP BY id) used
            WHERE k.id = used.id AND (k.last_used_at IS NULL OR k.last_used_at < used.at)`,
-    values: [uses.map(({ id }) => id), uses.map(({ at }) => at)],
+    values: USES.valuesOf(uses),
   }
 }
 

@@ -3,6 +3,7 @@
  * names the claim, so that a try that was overtaken writes nothing.
  */
 import type { OrgId } from '../../domain/ids.ts'
+import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 
 /** A try to serve a request. */
@@ -107,13 +108,19 @@ export function deleteClaim({ org_id, key, claim: own }: ClaimKey): Statement {
   }
 }
 
-/** The statement that keeps claims a while longer; those that were lost or are over stay so. */
+const CLAIMS = column.columnList<ClaimKey>({
+  org_id: column.uuid(({ org_id }) => org_id),
+  key: column.text(({ key }) => key),
+  claim: column.uuid((held) => held.claim),
+})
+
+/** The statement that extends claims. It changes nothing for a claim that was lost or whose reply is stored. */
 export function renewClaims(held: readonly ClaimKey[], until: Date): Statement {
   return {
     name: 'idempotency.renewClaims',
-    text: `UPDATE idempotency i SET claimed_until = $4 FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS c(org_id, key, claim)
+    text: `UPDATE idempotency i SET claimed_until = $1 FROM ${CLAIMS.unnest({ alias: 'c', first: 2 })}
            WHERE i.org_id = c.org_id AND i.key = c.key AND i.claim = c.claim AND i.reply_sealed IS NULL`,
-    values: [held.map((one) => one.org_id), held.map((one) => one.key), held.map((one) => one.claim), until],
+    values: [until, ...CLAIMS.valuesOf(held)],
   }
 }
 

@@ -1,21 +1,22 @@
 /**
- * Where sandboxes stand: status and open run, read under a lock and written together, many at once. Only
- * `control/sandboxes/transition.ts` may import this file: it is the one writer of sandbox status.
+ * The state of sandboxes: status and open run, read under a lock and written together, many at once. Only
+ * `control/sandboxes/transition.ts` may import this file, because it is the one writer of sandbox status.
  */
 import { EVENT_TYPES } from '../../domain/events/event-types.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
-import * as arrays from '../postgres/binary-array.ts'
+import { uuids } from '../postgres/binary-array.ts'
+import * as column from '../postgres/column-list.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { HAS_NO_COUNT_LIMITS, withinSizes } from '../orgs/quotas.ts'
 import type { NewRun, SandboxStateRow, TransitionWrite } from './sandbox-state-rows.ts'
 
 /**
- * Locks the rows of sandboxes, one after another in the order of their ids: who locks several can't wait for one who waits
- * for them. What is not there is left out. The runs are read when all locks are had: together with the sandboxes they
- * would be seen as they were when the wait for a lock began, so that a stop which waited for a start left its run open.
+ * Locks the rows of sandboxes and returns their states; ids without a row are left out. Rows are locked in the order of their
+ * ids, so that two callers can't deadlock. Runs are read by a second statement, once all locks are held. A single statement
+ * would see them as of the moment when its wait for a lock began: a stop that waited for a start left its run open.
  */
 export async function lock(tx: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxStateRow[]> {
-  const ordered = arrays.uuids([...new Set(ids)].toSorted())
+  const ordered = uuids([...new Set(ids)].toSorted())
   const { rows } = await tx.query<Omit<SandboxStateRow, keyof OpenRun> & { readonly stopped_at: Date | null }>({
     name: 'sandboxStates.lock',
     text: `SELECT s.id, s.org_id, s.name, s.slug, s.status, s.status_reason, s.ephemeral,
@@ -48,23 +49,48 @@ function later(one: Date | null, other: Date | null): Date | null {
 
 const NO_RUN: OpenRun = { run_id: null, worker_id: null, latest_at: null }
 
+/** The columns of a transition: of the sandbox, of its run (`run_…` where both have the name), and of its event. */
+const TRANSITIONS = column.columnList<TransitionWrite>({
+  id: column.uuid(({ sandbox }) => sandbox.id),
+  status: column.text(({ sandbox }) => sandbox.change.status),
+  status_reason: column.text(({ sandbox }) => sandbox.change.status_reason),
+  last_failure_message: column.text(({ sandbox }) => sandbox.change.last_failure_message ?? null),
+  started_at: column.timestamptz(({ sandbox }) => sandbox.change.started_at ?? null),
+  sets_stopped_at: column.boolean(({ sandbox }) => sandbox.change.stopped_at !== undefined),
+  stopped_at: column.timestamptz(({ sandbox }) => sandbox.change.stopped_at ?? null),
+  home_worker_id: column.uuid(({ sandbox }) => sandbox.change.home_worker_id ?? null),
+  forgets_secret: column.boolean(({ sandbox }) => sandbox.change.forget_registry_secret === true),
+  latest_run_id: column.uuid(({ sandbox }) => sandbox.change.run_id ?? null),
+  run_id: column.uuid(({ run }) => (run === null || Object.keys(run.change).length === 0 ? null : run.id)),
+  worker_id: column.uuid(({ run }) => run?.change.worker_id ?? null),
+  placed_at: column.timestamptz(({ run }) => run?.change.placed_at ?? null),
+  waits_since: column.timestamptz(({ run }) => run?.change.waits_since ?? null),
+  run_started_at: column.timestamptz(({ run }) => run?.change.started_at ?? null),
+  deadline_at: column.timestamptz(({ run }) => run?.change.deadline_at ?? null),
+  disk_mib: column.integer(({ run }) => run?.change.disk_mib ?? null),
+  stop_requested_at: column.timestamptz(({ run }) => run?.change.stop_requested_at ?? null),
+  stop_cause: column.text(({ run }) => run?.change.stop_cause ?? null),
+  ended_at: column.timestamptz(({ run }) => run?.change.ended_at ?? null),
+  outcome: column.json(({ run }) => (run?.change.outcome === undefined ? null : JSON.stringify(run.change.outcome))),
+  event_id: column.uuid(({ event }) => event.id),
+  org_id: column.uuid(({ event }) => event.org_id),
+  timestamp: column.timestamptz(({ event }) => event.timestamp),
+  category: column.text(({ event }) => EVENT_TYPES[event.event_type].category),
+  event_type: column.text(({ event }) => event.event_type),
+  actor: column.json(({ event }) => JSON.stringify(event.actor)),
+  payload: column.json(({ event }) => JSON.stringify(event.payload)),
+})
+
 /**
- * Writes transitions of different sandboxes in one statement, which is prepared once. For PostgreSQL's planner, LIMIT by a
- * parameter makes one row of the many: it walks indexes then, however small the tables were when it made the plan.
+ * Writes transitions of different sandboxes in one statement, which is prepared once. The LIMIT is only for PostgreSQL's
+ * planner: with a parameter there, it plans for one row and uses indexes, however small the tables were when it made the plan.
  */
-export async function write(tx: Queryable, written: readonly TransitionWrite[]): Promise<void> {
-  await tx.query({ name: 'sandboxStates.write', text: WRITE, values: [written.length, ...columnArrays(written)] })
+export async function write(tx: Queryable, transitions: readonly TransitionWrite[]): Promise<void> {
+  const values = [transitions.length, ...TRANSITIONS.valuesOf(transitions)]
+  await tx.query({ name: 'sandboxStates.write', text: WRITE, values })
 }
 
-const WRITE = `WITH w AS MATERIALIZED (
-    SELECT * FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::boolean[],
-        $8::timestamptz[], $9::uuid[], $10::boolean[], $11::uuid[], $12::uuid[], $13::timestamptz[], $14::timestamptz[],
-        $15::timestamptz[], $16::integer[], $17::timestamptz[], $18::text[], $19::timestamptz[], $20::json[],
-        $21::uuid[], $22::uuid[], $23::timestamptz[], $24::text[], $25::text[], $26::json[], $27::json[], $28::uuid[], $29::timestamptz[])
-      AS r(id, status, status_reason, last_failure_message, started_at, sets_stopped_at,
-        stopped_at, home_worker_id, forgets_secret, run_id, worker_id, placed_at, run_started_at,
-        deadline_at, disk_mib, stop_requested_at, stop_cause, ended_at, outcome,
-        event_id, org_id, timestamp, category, event_type, actor, payload, latest_run_id, waits_since) LIMIT $1::bigint),
+const WRITE = `WITH w AS MATERIALIZED (SELECT * FROM ${TRANSITIONS.unnest({ alias: 'r', first: 2 })} LIMIT $1::bigint),
   s AS (
     UPDATE sandboxes s SET status = w.status, status_reason = w.status_reason,
       last_failure_message = coalesce(w.last_failure_message, s.last_failure_message),
@@ -85,47 +111,21 @@ const WRITE = `WITH w AS MATERIALIZED (
   INSERT INTO events (id, org_id, timestamp, category, event_type, sandbox_id, actor, payload)
   SELECT event_id, org_id, timestamp, category, event_type, id, actor, payload FROM w`
 
-/** The values of `$2` to `$29`: one array a column. */
-function columnArrays(written: readonly TransitionWrite[]): readonly Buffer[] {
-  const sandboxes = written.map(({ sandbox }) => sandbox.change)
-  const runs = written.map(({ run }) => run?.change ?? {})
-  const events = written.map(({ event }) => event)
-  return [
-    arrays.uuids(written.map(({ sandbox }) => sandbox.id)),
-    arrays.texts(sandboxes.map(({ status }) => status)),
-    arrays.texts(sandboxes.map(({ status_reason }) => status_reason)),
-    arrays.texts(sandboxes.map(({ last_failure_message }) => last_failure_message ?? null)),
-    arrays.instants(sandboxes.map(({ started_at }) => started_at ?? null)),
-    arrays.booleans(sandboxes.map(({ stopped_at }) => stopped_at !== undefined)),
-    arrays.instants(sandboxes.map(({ stopped_at }) => stopped_at ?? null)),
-    arrays.uuids(sandboxes.map(({ home_worker_id }) => home_worker_id ?? null)),
-    arrays.booleans(sandboxes.map(({ forget_registry_secret }) => forget_registry_secret === true)),
-    arrays.uuids(written.map(({ run }) => (run === null || Object.keys(run.change).length === 0 ? null : run.id))),
-    arrays.uuids(runs.map(({ worker_id }) => worker_id ?? null)),
-    arrays.instants(runs.map(({ placed_at }) => placed_at ?? null)),
-    arrays.instants(runs.map(({ started_at }) => started_at ?? null)),
-    arrays.instants(runs.map(({ deadline_at }) => deadline_at ?? null)),
-    arrays.integers(runs.map(({ disk_mib }) => disk_mib ?? null)),
-    arrays.instants(runs.map(({ stop_requested_at }) => stop_requested_at ?? null)),
-    arrays.texts(runs.map(({ stop_cause }) => stop_cause ?? null)),
-    arrays.instants(runs.map(({ ended_at }) => ended_at ?? null)),
-    arrays.jsons(runs.map(({ outcome }) => (outcome === undefined ? null : JSON.stringify(outcome)))),
-    arrays.uuids(events.map(({ id }) => id)),
-    arrays.uuids(events.map(({ org_id }) => org_id)),
-    arrays.instants(events.map(({ timestamp }) => timestamp)),
-    arrays.texts(events.map(({ event_type }) => EVENT_TYPES[event_type].category)),
-    arrays.texts(events.map(({ event_type }) => event_type)),
-    arrays.jsons(events.map(({ actor }) => JSON.stringify(actor))),
-    arrays.jsons(events.map(({ payload }) => JSON.stringify(payload))),
-    arrays.uuids(sandboxes.map(({ run_id }) => run_id ?? null)),
-    arrays.instants(runs.map(({ waits_since }) => waits_since ?? null)),
-  ]
-}
+const NEW_RUNS = column.columnList<NewRun>({
+  id: column.uuid(({ id }) => id),
+  org_id: column.uuid(({ org_id }) => org_id),
+  sandbox_id: column.uuid(({ sandbox_id }) => sandbox_id),
+  vcpus: column.integer(({ vcpus }) => vcpus),
+  memory_mib: column.integer(({ memory_mib }) => memory_mib),
+  disk_mib: column.integer(({ disk_size_mib }) => disk_size_mib),
+  is_ephemeral: column.boolean(({ ephemeral }) => ephemeral),
+  opened_at: column.timestamptz(({ opened_at }) => opened_at),
+})
 
 /**
- * Opens runs and answers the ids of those that are open now. One of an organization that is suspended, has counts to keep,
- * or allows no sandbox so large is left out: it must be judged under the organization's lock. `isJudged`: they were. A
- * second open run of a sandbox violates `runs_one_open`.
+ * Opens runs and returns the ids of those that are open now. It leaves out a run whose organization is suspended, has limits on
+ * its counts, or allows no sandbox of that size: such a run must be checked under the organization's lock. With
+ * `isQuotaChecked` the caller has done so. A second open run of a sandbox violates `runs_one_open`.
  */
 export async function openRuns(
   tx: Queryable,
@@ -134,31 +134,21 @@ export async function openRuns(
 ): Promise<ReadonlySet<RunId>> {
   const { rows } = await tx.query<{ readonly id: RunId }>({
     name: 'sandboxStates.openRuns.insert',
-    text: `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
-           SELECT w.id, w.org_id, w.sandbox_id, w.vcpus, w.memory_mib, coalesce(w.disk_mib, 0), w.is_ephemeral, w.opened_at
-           FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::integer[], $5::integer[], $6::integer[], $7::boolean[],
-               $8::timestamptz[]) AS w(id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
-             JOIN org_limits l ON l.org_id = w.org_id
-           WHERE $9 OR (NOT l.is_suspended AND ${HAS_NO_COUNT_LIMITS} AND ${SIZES_FIT}) RETURNING id`,
-    values: [
-      arrays.uuids(opened.map(({ id }) => id)),
-      arrays.uuids(opened.map(({ org_id }) => org_id)),
-      arrays.uuids(opened.map(({ sandbox_id }) => sandbox_id)),
-      arrays.integers(opened.map(({ vcpus }) => vcpus)),
-      arrays.integers(opened.map(({ memory_mib }) => memory_mib)),
-      arrays.integers(opened.map(({ disk_size_mib }) => disk_size_mib)),
-      arrays.booleans(opened.map(({ ephemeral }) => ephemeral)),
-      arrays.instants(opened.map(({ opened_at }) => opened_at)),
-      how.isQuotaChecked,
-    ],
+    text: OPEN_RUNS,
+    values: [how.isQuotaChecked, ...NEW_RUNS.valuesOf(opened)],
   })
   return new Set(rows.map(({ id }) => id))
 }
 
-/** A start of a sandbox that may run longer than allowed is ended at the limit, not refused. */
+/** Too long a duration is no obstacle here: a start that may run longer than allowed is ended at the limit, not refused. */
 const SIZES_FIT = withinSizes({
   vcpus: 'w.vcpus',
   memory_mib: 'w.memory_mib',
   disk_mib: 'w.disk_mib',
   max_duration_secs: 'NULL::bigint',
 })
+
+const OPEN_RUNS = `INSERT INTO runs (id, org_id, sandbox_id, vcpus, memory_mib, disk_mib, is_ephemeral, opened_at)
+  SELECT w.id, w.org_id, w.sandbox_id, w.vcpus, w.memory_mib, coalesce(w.disk_mib, 0), w.is_ephemeral, w.opened_at
+  FROM ${NEW_RUNS.unnest({ alias: 'w', first: 2 })} JOIN org_limits l ON l.org_id = w.org_id
+  WHERE $1 OR (NOT l.is_suspended AND ${HAS_NO_COUNT_LIMITS} AND ${SIZES_FIT}) RETURNING id`
