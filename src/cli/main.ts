@@ -1,6 +1,6 @@
 import { CommanderError } from 'commander'
 import { SettingError } from '../config.ts'
-import { UsageError } from './commands/command.ts'
+import { UsageError } from './command.ts'
 import { makeProgram } from './program.ts'
 
 const USAGE_EXIT_CODE = 2

@@ -1,5 +1,5 @@
 import { Argument, type Command } from 'commander'
-import { runs } from './command.ts'
+import { runs } from '../command.ts'
 
 /** `sandyard completion`: a completion script for a shell, generated from the commands and their flags. */
 export function defineCompletion(completion: Command): void {

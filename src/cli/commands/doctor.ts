@@ -6,7 +6,7 @@ import { findMissingOciRequirements, findMissingToolboxPrograms } from '../../wo
 import { probeNetwork } from '../../worker/network/probe-network.ts'
 import { chooseStorage } from '../../worker/volumes/open-volume-storage.ts'
 import type { Command } from 'commander'
-import { addSettings, runs, type Call } from './command.ts'
+import { addSettings, runs, type Call } from '../command.ts'
 import { chooseDriver, surveyDrivers, type DriverChoice, type DriverSurvey } from '../worker/choose-driver.ts'
 import { chooseRuntime } from '../worker/open-oci-driver.ts'
 import { volumeStorageConfig } from '../worker/worker-storage.ts'

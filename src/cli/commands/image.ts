@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import { makeLog } from '../../lib/log.ts'
 import type { ImageStore } from '../../worker/images/image-store.ts'
 import { deleteUnusedLayers, openImages } from '../worker/worker-storage.ts'
-import { addSettings, runs, type Call } from './command.ts'
+import { addSettings, runs, type Call } from '../command.ts'
 
 /** `sandyard image`: the images that this machine has. */
 export function defineImage(image: Command): void {

@@ -5,7 +5,7 @@ import { asId, type ApiKeyId } from '../../domain/ids.ts'
 import { SCOPES, type Scope } from '../../domain/orgs/caller.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { isUuid } from '../../lib/uuid.ts'
-import { runs, UsageError, type Call } from './command.ts'
+import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
 import { printPages } from './output.ts'
 

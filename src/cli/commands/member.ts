@@ -1,7 +1,7 @@
 import { Argument, Option, type Command } from 'commander'
 import { addMember, changeMemberRole, listMembers, removeMember } from '../../control/orgs/members.ts'
 import { ROLES, type Role } from '../../domain/orgs/caller.ts'
-import { runs, UsageError, type Call } from './command.ts'
+import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
 import { printPages } from './output.ts'
 

@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { dumpSchema } from '../../store/postgres/schema-dump.ts'
-import { addSettings, runs } from './command.ts'
+import { addSettings, runs } from '../command.ts'
 import { withOperator } from './operator.ts'
 
 /** `sandyard migrate`: opening the database migrates it. */

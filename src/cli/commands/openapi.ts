@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { renderDocumentText } from '../../contract/openapi.ts'
-import { runs } from './command.ts'
+import { runs } from '../command.ts'
 
 /** `sandyard openapi`: the OpenAPI document of this version. */
 export function defineOpenapi(openapi: Command): void {

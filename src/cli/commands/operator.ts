@@ -10,7 +10,7 @@ import { makeUuids } from '../../lib/uuid.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import { openSharedStore } from '../server/open-store.ts'
-import { addSettings, UsageError, type Call } from './command.ts'
+import { addSettings, UsageError, type Call } from '../command.ts'
 
 // Commands with which an operator works on the database, whether or not a server runs on it.
 

@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
 import { changeOrgPlan, createOrg, listOrgs, resumeOrg, suspendOrg } from '../../control/orgs/orgs.ts'
 import { PAGE_MAX } from '../../domain/requests/request-bounds.ts'
-import { runs, type Call } from './command.ts'
+import { runs, type Call } from '../command.ts'
 import { asOperator, findOrg, operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
 import { printJson, printTable } from './output.ts'
 

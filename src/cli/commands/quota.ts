@@ -3,7 +3,7 @@ import { clearQuota, readQuotaUsage, setQuota } from '../../control/orgs/quotas.
 import { parseLimitValue } from '../../domain/orgs/plan.ts'
 import { hoursUsed, isLimitName, LIMIT_RULE, LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
 import type { QuotaUsageRow } from '../../store/orgs/quotas.ts'
-import { runs, UsageError, type Call } from './command.ts'
+import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
 import { printJson, printTable } from './output.ts'
 

@@ -5,7 +5,7 @@ import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { systemRandom } from '../../lib/random.ts'
 import { keyFingerprint, makeSeal } from '../../lib/seal.ts'
 import { openDataFolder } from '../server/data-folder.ts'
-import { runs, UsageError, type Call } from './command.ts'
+import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
 import { printPages } from './output.ts'
 

@@ -8,7 +8,7 @@ import { systemRandom } from '../../lib/random.ts'
 import { makeControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
 import type { Command } from 'commander'
-import { addSettings, runs, type Call } from './command.ts'
+import { addSettings, runs, type Call } from '../command.ts'
 import { openDataFolder } from '../server/data-folder.ts'
 import { loadDemoImage, closeWorkerHost, runWorkerAgent, openWorkerHost, waitForFirstSync, type WorkerHost, type WorkerHostDeps } from '../worker/worker-host.ts' // prettier-ignore
 import { openStore } from '../server/open-store.ts'

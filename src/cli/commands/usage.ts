@@ -4,7 +4,7 @@ import { exportUsage } from '../../control/usage/export-usage.ts'
 import { Problem } from '../../domain/problem.ts'
 import { decimalSeconds } from '../../domain/usage/metering.ts'
 import { csvLine } from '../../lib/csv.ts'
-import { runs, UsageError, type Call } from './command.ts'
+import { runs, UsageError, type Call } from '../command.ts'
 import { orgCommand, withOrg } from './operator.ts'
 
 const COLUMNS = ['day', 'sandbox_id', 'name', 'slug', 'vcpu_seconds', 'memory_mib_seconds', 'disk_mib_seconds']

@@ -14,7 +14,7 @@ import { createWorkerToken, DEFAULT_TOKEN_LIFETIME_MS } from '../../control/work
 import { DURATION_RULE, parseDurationMs } from '../../domain/duration.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { isWorkerFolder } from '../worker/worker-identity.ts'
-import { addSettings, runs, UsageError, type Call } from './command.ts'
+import { addSettings, runs, UsageError, type Call } from '../command.ts'
 import { operatorCommand, withOperator, type OperatorDeps } from './operator.ts'
 import { printJson, printTable } from './output.ts'
 

@@ -9,7 +9,7 @@ import { systemRandom } from '../../lib/random.ts'
 import { lockDataFolder } from '../../store/embedded/data-lock.ts'
 import { makeControlPlane, WorkerRemoved, type ControlPlane } from '../../worker/agent/control-plane.ts'
 import { beginIncarnation } from '../../worker/agent/incarnation.ts'
-import { UsageError, type Call } from '../commands/command.ts'
+import { UsageError, type Call } from '../command.ts'
 import { ensureDataFolder, openDataFolder } from '../server/data-folder.ts'
 import { describeError, joinFleet, type JoinTarget } from './join-fleet.ts'
 import {

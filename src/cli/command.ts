@@ -1,5 +1,5 @@
 import { Option, type Command } from 'commander'
-import { readConfig, SETTINGS, type Config, type FlagSetting } from '../../config.ts'
+import { readConfig, SETTINGS, type Config, type FlagSetting } from '../config.ts'
 
 /** What a command is called with. */
 export type Call = {
