@@ -5,7 +5,7 @@ import { LIMIT_SETTINGS } from './settings/limits.ts'
 import { SERVER_SETTINGS } from './settings/server.ts'
 import { WORKER_SETTINGS } from './settings/worker.ts'
 
-/** A setting whose text can't be read; the message says which, what was seen and what would be accepted. */
+/** A setting with an invalid value. The message names the setting, its value and what is accepted. */
 export class SettingError extends Error {}
 
 function defaultDataDir(): string {
@@ -27,7 +27,7 @@ export type FlagSetting = { [N in SettingName]: (typeof SETTINGS)[N]['flag'] ext
 type ValueOf<S> = S extends { parse: (text: string) => infer R } ? Extract<R, { value: unknown }>['value'] : never
 type IsOptional<S> = S extends { fallback: null } ? true : false
 
-/** Every setting's value. Those without a default are null when nobody set them. */
+/** The value of every setting; null for one that is not set and has no default. */
 export type Config = {
   readonly [N in SettingName]: N extends 'dataDir'
     ? string
@@ -36,7 +36,7 @@ export type Config = {
       : ValueOf<(typeof SETTINGS)[N]>
 }
 
-/** Reads every setting once. Throws `SettingError`. */
+/** Reads every setting from flags and variables; a flag wins. An empty variable counts as unset. Throws `SettingError`. */
 export function readConfig(env: NodeJS.ProcessEnv, flags: Readonly<Record<string, string | undefined>>): Config {
   const read = <N extends SettingName>(name: N): unknown => {
     const setting: Setting<unknown> = SETTINGS[name]

@@ -1,4 +1,4 @@
-/** Tells the person at the terminal what a long-running command does. */
+/** Prints a line about the progress of a long-running command on standard output. */
 export function printStatus(text: string): void {
   process.stdout.write(`sandyard: ${text}\n`)
 }

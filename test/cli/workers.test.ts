@@ -98,7 +98,7 @@ test('a worker whose control plane is out of reach says so and tries again, with
     child.stdout?.setEncoding('utf8').on('data', (more: string) => {
       said += more
     })
-    await waitUntil(() => /can't be joined: .*ECONNREFUSED.*the next try is in 2 s/.test(said), 30_000)
+    await waitUntil(() => /can't be joined: .*ECONNREFUSED.*retrying in 2 s/.test(said), 30_000)
     assert.ok(!readFileSync(`/proc/${String(child.pid)}/cmdline`, 'utf8').includes('syw_secret'))
     const identity = join(dataDir, 'worker.json')
     assert.ok(existsSync(identity))

@@ -78,7 +78,7 @@ export function makeFleetWorker({ name, address, dataDir, env }: WorkerInput): C
     }
     await waitUntil(() => {
       assert.ok(!hasEnded(started), `the worker ${name} ended:\n${said.slice(from)}`)
-      return /ready: the control plane|draining: it gets/.test(said.slice(from))
+      return /ready: the control plane|draining: no new/.test(said.slice(from))
     }, READY_LIMIT_MS)
   }
   return {

@@ -19,9 +19,9 @@ export function defineDoctor(doctor: Command): void {
 
 type Finding = { readonly name: string; readonly isOk: boolean; readonly detail: string }
 
-/** What sandboxes run without, or what is made at the first start. */
+/** Findings that don't keep sandboxes from running, or that the first start creates. */
 const OPTIONAL_FINDINGS = ['data folder', 'volumes', 'files']
-/** What only sandboxes of the driver for OCI runtimes need. */
+/** Findings that matter for the driver for OCI runtimes alone. */
 const OCI_ONLY_FINDINGS = ['OCI runtime', 'programs', 'network']
 
 async function runDoctor({ config }: Call): Promise<number> {
@@ -41,22 +41,24 @@ async function runDoctor({ config }: Call): Promise<number> {
     }),
     await check('OCI runtime', async () => {
       const { isolation, unusable } = await getRuntime()
-      return [isolation, ...unusable.map((flaw) => `passed over: ${flaw}`)].join('; ')
+      return [isolation, ...unusable.map((flaw) => `skipped: ${flaw}`)].join('; ')
     }),
     await check('programs', () => {
       const missing = findMissingOciRequirements(DEFAULT_OCI_SETTINGS.initBinary)
-      return missing.length === 0 ? Promise.resolve('all there') : Promise.reject(new Error(missing.join('; ')))
+      return missing.length === 0 ? Promise.resolve('all found') : Promise.reject(new Error(missing.join('; ')))
     }),
     await check('files', () => {
       const missing = findMissingToolboxPrograms()
-      if (missing.length > 0) return Promise.reject(new Error(`no files of sandboxes: ${missing.join(', ')}`))
+      if (missing.length > 0)
+        return Promise.reject(new Error(`files of sandboxes can't be served; missing: ${missing.join(', ')}`))
       return Promise.resolve('perl serves the files of sandboxes')
     }),
     await check('volumes', async () => {
       const choice = await chooseStorage(volumeStorageConfig(config))
-      if (choice.kind === 'pool') return 'in a pool with btrfs quota groups: caps hold while a sandbox writes'
-      if (!choice.isShared) throw new Error(`plain folders, and caps are refused: ${choice.whyNoCaps}`)
-      return `plain folders in ${choice.root}, and caps are refused: ${choice.whyNoCaps}`
+      if (choice.kind === 'pool')
+        return 'in a btrfs file with quota groups: size limits are enforced while a sandbox writes'
+      if (!choice.isShared) throw new Error(`plain folders; size limits are refused: ${choice.whyNoCaps}`)
+      return `plain folders in ${choice.root}; size limits are refused: ${choice.whyNoCaps}`
     }),
     await check('network', async () => {
       const probe = await probeNetwork(systemRandom)
@@ -73,20 +75,20 @@ async function runDoctor({ config }: Call): Promise<number> {
   return needed.every(({ isOk }) => isOk) && (chosen?.missing.length ?? 0) === 0 ? 0 : 1
 }
 
-/** The drivers in the order of preference, whether each can run here and what it refuses, and which one is taken. */
+/** Formats the surveys, in the order of preference, and the choice. One string is one line. */
 export function formatDrivers(surveys: readonly DriverSurvey[], choice: DriverChoice): readonly string[] {
-  const line = (name: string, told: string): string => `  ${name.padEnd(13)} ${told}\n`
+  const line = (name: string, text: string): string => `  ${name.padEnd(13)} ${text}\n`
   const lines = surveys.flatMap(({ name, isolation, missing, refusedFields, hasSandboxes }) => {
-    const told = missing.length === 0 ? `can run here: ${isolation}` : `can't run here: ${missing.join('; ')}`
+    const text = missing.length === 0 ? `can run here: ${isolation}` : `can't run here: ${missing.join('; ')}`
     return [
-      line(name, hasSandboxes ? `${told}; sandboxes of its own are kept here` : told),
+      line(name, hasSandboxes ? `${text}; this machine holds sandboxes of it` : text),
       line('', `refuses: ${refusedFields.join(', ').replaceAll('`', '')}`), // they are written for docs/drivers.md
     ]
   })
   return [
-    '\ndrivers, the preferred first:\n',
+    '\ndrivers, in order of preference:\n',
     ...lines,
-    line('simulated', 'runs nothing, and is taken only by name'),
+    line('simulated', 'runs nothing; used only when SANDYARD_DRIVER names it'),
     `sandboxes run with: ${choice.name}, because ${choice.reason}\n`,
   ]
 }

@@ -34,7 +34,7 @@ async function runUp({ config }: Call): Promise<void> {
   await using store = await openStore(config, log)
   const signal = AbortSignal.any([stop, store.schema.incompatible])
   await using control = await startControl(config, folder, store, log)
-  if (config.databaseUrl !== null) requireNoOtherServer(control) // nobody else reaches the embedded one
+  if (config.databaseUrl !== null) requireNoOtherServer(control) // no other process reaches the embedded one
   let missing: string | null = 'starting: the local worker is not ready yet'
   control.addReadiness(() => Promise.resolve(missing))
   const first = await createFirstOrg(control.deps, config.apiKey)
@@ -44,7 +44,7 @@ async function runUp({ config }: Call): Promise<void> {
     host === null
       ? waitForAbort(signal)
       : runLocalWorker({ config, folder, log }, { control, host, onSynced: synced.resolve }, signal)
-  // What comes before it is awaited must not be taken for an error that nobody met.
+  // A failure before the await below would count as an unhandled rejection.
   working.catch(() => synced.resolve())
   if (host !== null) {
     await loadDemoImage({ config, log }, host)
@@ -52,27 +52,27 @@ async function runUp({ config }: Call): Promise<void> {
   }
   missing = host === null ? 'no driver can run sandboxes here; see `sandyard doctor`' : null
   printClientSetup({ url: control.url, newKey: first?.key ?? null, isKeyGiven: config.apiKey !== null })
-  await working // a worker that can't go on ends the program, with its reason
+  await working // a worker that fails for good ends the program with its reason
   if (host !== null) await closeWorkerHost(config, host)
   store.schema.incompatible.throwIfAborted()
 }
 
-/** Without them the API works all the same: what is there can be read, and starts say what they wait for. */
+/** Without a driver the API still works: clients can read, and starts report what they wait for. */
 async function tryOpenWorkerHost(deps: WorkerHostDeps): Promise<WorkerHost | null> {
   try {
-    // It is the only server process, so that nobody calls its sandboxes lost while it stands still or has no database.
+    // There is no other server process that could mark its sandboxes as lost while this one is frozen or has no database.
     return await openWorkerHost(deps, { fencesItself: false })
   } catch (error) {
     deps.log.error({ error }, 'no driver')
     printStatus(`SANDBOXES CAN'T RUN HERE: ${error instanceof Error ? error.message : String(error)}`)
-    printStatus('`sandyard doctor` tells what is missing; the API works, and starts wait until a worker can take them')
+    printStatus('`sandyard doctor` shows what is missing. The API works, and starts wait for a worker')
     return null
   }
 }
 
 type LocalWorker = { readonly control: RunningControl; readonly host: WorkerHost; readonly onSynced: () => void }
 
-/** Registers the local worker, and lives as it until the signal. */
+/** Registers the local worker and runs its agent until the signal. */
 async function runLocalWorker(
   { config, folder, log }: WorkerHostDeps,
   { control, host, onSynced }: LocalWorker,

@@ -2,18 +2,18 @@ import { chmod, link, mkdir, open, readFile, rm, writeFile } from 'node:fs/promi
 import { dirname, join } from 'node:path'
 import type { Random } from '../../lib/random.ts'
 
-/** The folder that holds everything that lasts, and the small files of this installation in it. */
+/** The folder for persistent data, and the keys and names that this installation stores in it. */
 export type DataFolder = {
   readonly path: string
-  /** Seals what must not lie in a table in the clear: 32 bytes. */
+  /** Encrypts secrets in tables: 32 bytes. */
   readonly sealingKey: Buffer
   /** The credential of the worker that runs inside `up`. */
   readonly workerCredential: string
-  /** Sets this installation's devices and namespaces apart from others on the machine: 6 of a-z and 0-9. */
+  /** Distinguishes this installation's devices and namespaces from others on the machine: 6 characters of a-z and 0-9. */
   readonly namePrefix: string
 }
 
-/** Opens the folder, making what is missing; only its owner can read what is made. May be repeated. */
+/** Opens the folder and creates what is missing, readable by its owner alone. May be repeated. */
 export async function openDataFolder(path: string, random: Random, sealingKey: string | null): Promise<DataFolder> {
   await ensureDataFolder(path)
   const stored = (name: string, make: () => string): Promise<string> => readOrCreateFile(join(path, name), random, make)
@@ -28,13 +28,13 @@ export async function openDataFolder(path: string, random: Random, sealingKey: s
   }
 }
 
-/** Makes the folder if it is missing. May be repeated. */
+/** Creates the folder if it is missing. May be repeated. */
 export async function ensureDataFolder(path: string): Promise<void> {
   await mkdir(path, { recursive: true })
   await chmod(path, 0o711) // the database's own user passes through it
 }
 
-/** The text of a file, made once: whoever comes second, even at the same time, reads what the first one wrote. */
+/** Reads a file, or creates it. Of two processes that create it at once, both read the text of the first. */
 async function readOrCreateFile(path: string, random: Random, make: () => string): Promise<string> {
   const found = await readIfExists(path)
   if (found !== null) return found
@@ -54,7 +54,7 @@ async function readOrCreateFile(path: string, random: Random, make: () => string
   return readFile(path, 'utf8')
 }
 
-/** Without it a power cut may take the name of the file away, and with a sealing key all that it sealed. */
+/** Makes the file's name durable. Otherwise a power cut could lose a sealing key, and with it all secrets that it encrypts. */
 async function syncFolder(path: string): Promise<void> {
   const dir = await open(path)
   await dir.sync()

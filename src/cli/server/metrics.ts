@@ -3,7 +3,7 @@ import type { ControlDeps } from '../../control/deps.ts'
 import type { Log } from '../../lib/log.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 
-/** What `/metrics` tells of the process and of its work, beside the HTTP requests that the server counts itself. */
+/** The metrics of the process and its work. The server adds those of HTTP requests itself. */
 export function makeMetrics(
   deps: Pick<ControlDeps, 'db' | 'waits' | 'channelPlaces' | 'logPlaces'> & {
     readonly log: Log
@@ -23,8 +23,8 @@ export function makeMetrics(
         open.reset()
         for (const { status, count } of counts) open.set({ status }, count)
       } catch (error) {
-        open.reset() // no figure rather than an old one; the other metrics are still worth reading
-        deps.log.warn({ error }, 'open runs could not be counted for /metrics')
+        open.reset() // no value is better than a stale one, and the other metrics are still useful
+        deps.log.warn({ error }, 'counting open runs for /metrics failed')
       }
     },
   })
@@ -47,7 +47,7 @@ export function makeMetrics(
   return register
 }
 
-/** A count as it is when it is asked for. */
+/** Adds a gauge whose value is read at each scrape. */
 function addGauge(
   register: Registry,
   count: () => number,

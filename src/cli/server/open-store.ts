@@ -13,7 +13,7 @@ import { ensureDataFolder } from './data-folder.ts'
 
 export const MIGRATIONS_DIR = join(import.meta.dirname, '..', '..', '..', 'migrations')
 
-/** The database of an installation: the operator's own or the embedded one, migrated and open. */
+/** The database of an installation, external or embedded: migrated and open. */
 export type Store = {
   readonly db: Database
   readonly connectionString: string
@@ -22,16 +22,16 @@ export type Store = {
   readonly schema: SchemaLock
 } & AsyncDisposable
 
-/** Connections for requests and for the program's own work: a page of a busy list takes one for some milliseconds. */
+/** Connections for requests, and for the program's own work. A page of a busy list uses one for some milliseconds. */
 export const TENANT_CONNECTIONS = 12
 const SYSTEM_CONNECTIONS = 8
-/** No statement of ours takes a tenth of this; one that does is stuck behind something. What waits for it is answered 503. */
+/** No statement takes a tenth of this, unless it is blocked. Requests that wait for it are answered 503. */
 const STATEMENT_TIMEOUT_MS = 8_000
 
-/** Where the embedded server's address stands while it runs, for the program's own commands; only root reads it. */
+/** Holds the embedded server's URL while it runs, for the program's own commands. Only its owner can read it. */
 const ADDRESS_FILE = 'database.url'
 
-/** Opens the database, starting the embedded one unless `DATABASE_URL` names another, and migrates it. */
+/** Opens and migrates the database of `DATABASE_URL`, or else starts the embedded one. */
 export async function openStore(config: Config, log: Log): Promise<Store> {
   if (config.databaseUrl !== null) return openExternal(config.databaseUrl, log)
   await ensureDataFolder(config.dataDir)
@@ -49,7 +49,7 @@ export async function openStore(config: Config, log: Log): Promise<Store> {
   })
 }
 
-/** Its address holds a password, so that no message shows it. */
+/** Opens the database of `DATABASE_URL`. Errors don't show the URL, because it holds a password. */
 async function openExternal(connectionString: string, log: Log): Promise<Store> {
   try {
     return await migrateAndOpen(connectionString, log, () => Promise.resolve())
@@ -58,7 +58,7 @@ async function openExternal(connectionString: string, log: Log): Promise<Store> 
   }
 }
 
-/** The same for a short command: while a server runs on the data folder, its database is used. */
+/** As `openStore`, for a short command: uses the database of the server that runs on the data folder, if there is one. */
 export async function openSharedStore(config: Config, log: Log): Promise<Store> {
   try {
     return await openStore(config, log)

@@ -3,13 +3,13 @@ import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import type { RunningControl } from './start-control.ts'
 
 /**
- * The worker inside `up` does not destroy its sandboxes when it is cut off: on a machine alone that would only lose them. So
- * no other server process may be there, which could call them lost and have them run a second time elsewhere.
+ * The worker inside `up` doesn't destroy its sandboxes when it loses the control plane: on a single machine that would only lose
+ * work. So no other server process may exist: it could mark them as lost and start them a second time elsewhere.
  */
 const UP_RULE =
-  '`sandyard up` is alone on its database: for several server processes use `sandyard serve` and `sandyard worker`'
+  '`sandyard up` needs a database of its own. To run several server processes, use `sandyard serve` and `sandyard worker`'
 
-/** For `up`: throws when others serve on this database. */
+/** For `up`: throws when other server processes use this database. */
 export function requireNoOtherServer({ others }: Pick<RunningControl, 'others'>): void {
   if (others === 0) return
   throw new Error(
@@ -17,7 +17,7 @@ export function requireNoOtherServer({ others }: Pick<RunningControl, 'others'>)
   )
 }
 
-/** For `serve`: throws when an `up` lives on this database. */
+/** For `serve`: throws when an `up` uses this database. */
 export async function requireNoUpServer({ deps }: Pick<RunningControl, 'deps'>): Promise<void> {
   for await (const { name, state } of listWorkers(deps))
     if (name === LOCAL_WORKER_NAME && (state === 'live' || state === 'draining'))

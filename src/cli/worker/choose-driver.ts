@@ -1,7 +1,13 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { Config } from '../../config.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { isFileNotFound } from '../../lib/is-missing.ts'
+import { once } from '../../lib/once.ts'
+import type { Driver } from '../../worker/drivers/driver.ts'
+import { makeSimulatedDriver } from '../../worker/drivers/simulated.ts'
+import { openMicrosandboxDriver } from './open-microsandbox-driver.ts'
+import { chooseRuntime, openOciDriver } from './open-oci-driver.ts'
 import { fieldsNeedingOtherAbilities } from '../../domain/spec/required-abilities.ts'
 import {
   findInstallation,
@@ -12,28 +18,28 @@ import { MICROSANDBOX_ABILITIES } from '../../worker/drivers/microsandbox/make-v
 import { DEFAULT_OCI_SETTINGS } from '../../worker/drivers/oci/context.ts'
 import { OCI_ABILITIES, findMissingOciRequirements } from '../../worker/drivers/oci/run/probe.ts'
 import type { FoundRuntime } from '../../worker/drivers/oci/run/runtime.ts'
-import { microVmFolder, ociFolder } from './worker-storage.ts'
+import { microVmFolder, ociFolder, type DriverDeps } from './worker-storage.ts'
 
-/** Drivers that run sandboxes, in the order of preference: the strongest isolation first. */
+/** The drivers that really run sandboxes, the strongest isolation first. */
 export const REAL_DRIVERS = ['microsandbox', 'oci'] as const
 export type RealDriver = (typeof REAL_DRIVERS)[number]
 
-/** How one driver stands on this machine. */
+/** Whether one driver can run sandboxes on this machine. */
 export type DriverSurvey = {
   readonly name: RealDriver
-  /** What it would isolate sandboxes by; empty when it can't run. */
+  /** A description of its isolation; empty when it can't run. */
   readonly isolation: string
-  /** Everything that keeps it from running here, in words. */
+  /** Everything that keeps it from running here. */
   readonly missing: readonly string[]
-  /** Where in a request it is asked for what it does not offer. */
+  /** The fields of a create that it refuses. */
   readonly refusedFields: readonly string[]
-  /** Whether disks of sandboxes are kept here that only it can run. */
+  /** Whether this machine holds disks of its sandboxes, which no other driver can run. */
   readonly hasSandboxes: boolean
 }
 
 export type DriverChoice = { readonly name: RealDriver | 'simulated'; readonly reason: string }
 
-/** How each driver stands on this machine, in the order of preference. */
+/** Surveys each driver on this machine, in the order of preference. */
 export async function surveyDrivers(
   config: Config,
   getRuntime: () => Promise<FoundRuntime>,
@@ -42,24 +48,43 @@ export async function surveyDrivers(
 }
 
 /**
- * The driver that the settings and the machine choose. A disk is its driver's: where sandboxes are kept that only one
- * driver can run, that one goes on, as with another they would begin anew. Otherwise the first that can run, or the last
- * one, whose opening then tells what is missing.
+ * Chooses the driver. The setting wins. If the machine holds disks of exactly one driver, that driver is chosen, because with
+ * another one those sandboxes would begin anew. Otherwise the first driver that can run is chosen, or `oci` when none can:
+ * opening it then reports what is missing.
  */
 export function chooseDriver(setting: Config['driver'], surveys: readonly DriverSurvey[]): DriverChoice {
-  if (setting !== 'auto') return { name: setting, reason: 'the settings name it' }
+  if (setting !== 'auto') return { name: setting, reason: 'SANDYARD_DRIVER names it' }
   const keeping = surveys.filter(({ hasSandboxes }) => hasSandboxes)
   const only = keeping.length === 1 ? keeping[0] : undefined
-  if (only !== undefined) return { name: only.name, reason: 'the disks of sandboxes that are kept here are its own' }
+  if (only !== undefined) return { name: only.name, reason: 'this machine holds disks of its sandboxes' }
   const able = surveys.find(({ missing }) => missing.length === 0)
   if (able !== undefined) {
     const isFirst = able.name === surveys[0]?.name
     return {
       name: able.name,
-      reason: isFirst ? 'it isolates most, and can run here' : 'it is the first that can run here',
+      reason: isFirst ? 'it has the strongest isolation and can run here' : 'it is the first that can run here',
     }
   }
-  return { name: 'oci', reason: 'no driver can run here, and this one needs least' }
+  return { name: 'oci', reason: 'no driver can run here, and this one needs the least' }
+}
+
+type OpenDeps = DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> }
+
+const DRIVER_OPENERS: Readonly<Record<DriverChoice['name'], (config: Config, deps: OpenDeps) => Promise<Driver>>> = {
+  microsandbox: openMicrosandboxDriver,
+  oci: openOciDriver,
+  simulated: (_config, { logs }) => Promise.resolve(makeSimulatedDriver({ clock: systemClock, logs })),
+}
+
+/** Opens the driver that `chooseDriver` chooses. Rejects with what the machine lacks for it. */
+export async function openDriver(
+  config: Config,
+  deps: DriverDeps,
+): Promise<{ readonly driver: Driver; readonly reason: string }> {
+  const getRuntime = once(() => chooseRuntime(config)) // once, because gVisor is probed with a sandbox
+  const surveys = config.driver === 'auto' ? await surveyDrivers(config, getRuntime) : []
+  const { name, reason } = chooseDriver(config.driver, surveys)
+  return { driver: await DRIVER_OPENERS[name](config, { ...deps, getRuntime }), reason }
 }
 
 async function surveyMicrosandbox(config: Config): Promise<DriverSurvey> {

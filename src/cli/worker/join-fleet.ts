@@ -9,13 +9,13 @@ import { readIdentity, writeIdentity, type JoinedIdentity } from './worker-ident
 
 export type JoinTarget = { readonly url: string; readonly token: string; readonly name: string | null }
 
-/** How long after a failure it is tried again: twice as long each time, up to the most. */
+/** The pause after a failed attempt: it doubles each time, up to the maximum. */
 const RETRY_MIN_MS = 1_000
 const RETRY_MAX_MS = 15_000
 
 /**
- * Joins the control plane as a worker and keeps who it is in the data folder. Tries until it is answered, and says so; null
- * when the signal came first. Rejects with `JoinRefused`.
+ * Joins the control plane as a worker and stores the identity in the data folder. Retries until there is an answer, and prints
+ * each failure. Resolves with null when the signal comes first. Rejects with `JoinRefused`.
  */
 export async function joinFleet(
   dataDir: string,
@@ -24,7 +24,7 @@ export async function joinFleet(
 ): Promise<JoinedIdentity | null> {
   const { url, token, name } = wish
   const credential = (await readIdentity(dataDir))?.credential ?? systemRandom.bytes(32).toString('base64url')
-  await writeIdentity(dataDir, { credential, joined: null }) // before it is sent: an answer that is lost is asked for again
+  await writeIdentity(dataDir, { credential, joined: null }) // before it is sent, so that a retry after a lost answer sends the same one
   const request = {
     protocol: WORKER_PROTOCOL_VERSION,
     token,
@@ -40,14 +40,14 @@ export async function joinFleet(
     } catch (error) {
       if (error instanceof JoinRefused) throw error
       if (signal.aborted) return null
-      printStatus(`${url} can't be joined: ${describeError(error)}; the next try is in ${String(pauseMs / 1000)} s`)
+      printStatus(`${url} can't be joined: ${describeError(error)}; retrying in ${String(pauseMs / 1000)} s`)
       await interruptibleSleep(systemClock, pauseMs, signal)
     }
   }
   return null
 }
 
-/** What went wrong, for the terminal: what `fetch` rejects with says why in its cause. */
+/** An error as one line for the terminal. The cause is included, because an error of `fetch` names the reason only there. */
 export function describeError(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   return error.cause instanceof Error ? `${error.message}: ${error.cause.message}` : error.message

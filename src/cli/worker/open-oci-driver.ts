@@ -20,7 +20,7 @@ import { readHostResolvers } from '../../worker/network/dns-upstream.ts'
 import { openImages, ociFolder, UID_SHIFT, type DriverDeps } from './worker-storage.ts'
 import { VERSION } from '../version.ts'
 
-/** The OCI runtime that the settings choose. Rejects, in words, when there is none. */
+/** Finds the OCI runtime that the settings choose. Rejects when there is none that works. */
 export function chooseRuntime(config: Config): Promise<FoundRuntime> {
   return findRuntime({
     name: config.runtime === 'auto' ? null : config.runtime,
@@ -30,7 +30,7 @@ export function chooseRuntime(config: Config): Promise<FoundRuntime> {
   })
 }
 
-/** Opens the driver for OCI runtimes. Rejects, in words, with what the machine lacks for it. */
+/** Opens the driver for OCI runtimes. Rejects with what the machine lacks for it. */
 export async function openOciDriver(
   config: Config,
   {
@@ -43,7 +43,7 @@ export async function openOciDriver(
   }: DriverDeps & { readonly getRuntime: () => Promise<FoundRuntime> },
 ): Promise<Driver> {
   const runtime = await getRuntime()
-  for (const flaw of runtime.unusable) log.warn({ flaw }, 'a stronger OCI runtime is installed and can not be used')
+  for (const flaw of runtime.unusable) log.warn({ flaw }, 'a stronger OCI runtime is installed but unusable')
   const helper = makeCommandHelper(log)
   const networks = await openSandboxNetworks({
     dir: join(config.dataDir, 'network'),
@@ -86,7 +86,7 @@ export async function openOciDriver(
         onProcess: use.hold,
         capture,
       }).catch((error: unknown) => {
-        log.error({ error }, 'a command channel ended in a way that it should not')
+        log.error({ error }, 'a command channel ended with an unexpected error')
       })
       return client
     },

@@ -39,7 +39,7 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   const origin = await resolveOrigin(call, token)
   const folder = await openDataFolder(config.dataDir, systemRandom, config.secretKey)
   printStatus(`data folder: ${config.dataDir}`)
-  // Before it joins: a machine that can run nothing must not use the token up.
+  // Before joining: a machine that can't run sandboxes must not use up the token.
   const host = await openWorkerHost({ config, folder, log }, { fencesItself: true })
   try {
     const joined = origin.kind === 'joined' ? origin : await joinFleet(config.dataDir, origin.join, signal)
@@ -48,16 +48,14 @@ export async function runWorker(call: Call): Promise<'stopped' | 'removed'> {
   } catch (error) {
     if (!(error instanceof WorkerRemoved)) throw error
     await deleteIdentity(config.dataDir)
-    printStatus(
-      `${error.message}: its sandboxes are destroyed. With a new join token this machine can join as a new worker`,
-    )
+    printStatus(`${error.message}: its sandboxes are destroyed. To join as a new worker, start with a new join token`)
     return 'removed'
   } finally {
     await closeWorkerHost(config, host)
   }
 }
 
-/** A token among the words of a command line can be read by every user of the machine: it is taken off there. */
+/** Reads the join token. The title replaces the command line, where every user of the machine could read the token. */
 async function readJoinToken({ config, switches }: Call): Promise<string | null> {
   process.title = 'sandyard worker'
   if (!switches.has('token-stdin')) return config.joinToken
@@ -68,24 +66,24 @@ async function readJoinToken({ config, switches }: Call): Promise<string | null>
 
 type WorkerOrigin = ({ readonly kind: 'joined' } & JoinedIdentity) | { readonly kind: 'new'; readonly join: JoinTarget }
 
-/** Who this machine is already, with the address that it is given now; or how it is to join. */
+/** Finds out whether this machine has joined before. If it has, a newly given URL replaces the stored one. */
 async function resolveOrigin({ config, texts }: Call, token: string | null): Promise<WorkerOrigin> {
   const known = await readIdentity(config.dataDir)
   const name = texts['name'] ?? config.workerName
   if (known?.joined === null || known === null) {
-    if (config.join === null) throw new UsageError('--join URL (or SANDYARD_JOIN) says where the control plane is')
+    if (config.join === null) throw new UsageError('--join URL (or SANDYARD_JOIN) must name the control plane')
     if (token === null)
       throw new UsageError(
-        'a join token is needed, in SANDYARD_JOIN_TOKEN or by --token-stdin: `sandyard worker token` makes one',
+        'a join token is needed, in SANDYARD_JOIN_TOKEN or by --token-stdin; `sandyard worker token` creates one',
       )
     return { kind: 'new', join: { url: config.join, token, name } }
   }
   const joined = { ...known.joined, url: config.join ?? known.joined.url }
   if (name !== null && name !== joined.name)
     throw new UsageError(
-      `this machine has joined as '${joined.name}' already; for another name, remove that worker first`,
+      `this machine has already joined as '${joined.name}'; to use another name, remove that worker first`,
     )
-  if (token !== null) printStatus(`this machine has joined as '${joined.name}' already: the join token is not used`)
+  if (token !== null) printStatus(`this machine has already joined as '${joined.name}', so the join token is not used`)
   if (joined.url !== known.joined.url) await writeIdentity(config.dataDir, { ...known, joined })
   return { kind: 'joined', credential: known.credential, joined }
 }
@@ -115,36 +113,36 @@ async function runUntilStopped(
   await Promise.all([living, Promise.race([living, stopped])])
 }
 
-/** Says when the control plane was reached first, and whenever it begins or ends a drain. */
+/** Prints when the first sync succeeds, and when a drain begins or ends. */
 function printDrainChanges(): (answer: SyncAnswer) => void {
-  let told: string | null = null
+  let printed: string | null = null
   return ({ drain }) => {
     const until = drain?.deadline_at ?? null
-    const standing =
+    const state =
       drain === undefined
-        ? 'ready: the control plane gives it sandboxes to run'
-        : `draining: it gets no new sandboxes, and those that run go on ${until === null ? 'to their end' : `until ${until}`}`
-    if (standing !== told) printStatus(standing)
-    told = standing
+        ? 'ready: the control plane may place sandboxes here'
+        : `draining: no new sandboxes are placed here; running ones continue ${until === null ? 'to their end' : `until ${until}`}`
+    if (state !== printed) printStatus(state)
+    printed = state
   }
 }
 
-/** Says when the control plane is out of reach, and when it is not any more. */
+/** Wraps a control plane so that it prints when the control plane becomes unreachable, and when it answers again. */
 function printReachability(controlPlane: ControlPlane, url: string): ControlPlane {
-  let isAway = false
+  let isUnreachable = false
   return {
     ...controlPlane,
-    async sync(request, signal, onTaken) {
+    async sync(request, signal, onRecorded) {
       try {
-        const answer = await controlPlane.sync(request, signal, onTaken)
-        if (isAway) printStatus(`${url} answers again`)
-        isAway = false
+        const answer = await controlPlane.sync(request, signal, onRecorded)
+        if (isUnreachable) printStatus(`${url} answers again`)
+        isUnreachable = false
         return answer
       } catch (error) {
-        if (!isAway && !signal.aborted && !(error instanceof WorkerRemoved)) {
-          isAway = true
-          const fence = `${String(SELF_FENCE_MS / 1000)} s without an answer end the sandboxes here`
-          printStatus(`${url} can't be reached: ${describeError(error)}; it is tried again and again. ${fence}`)
+        if (!isUnreachable && !signal.aborted && !(error instanceof WorkerRemoved)) {
+          isUnreachable = true
+          const fence = `Sandboxes here end after ${String(SELF_FENCE_MS / 1000)} s without an answer`
+          printStatus(`${url} can't be reached: ${describeError(error)}; retrying. ${fence}`)
         }
         throw error
       }
@@ -158,6 +156,6 @@ function warnIfUnencrypted(url: string): void {
   const { protocol, hostname } = new URL(url)
   if (protocol === 'https:' || LOOPBACK.test(hostname)) return
   printStatus(
-    `WARNING: ${url} is not encrypted: whoever sees the network between here and there reads credentials and secrets. Use https`,
+    `WARNING: ${url} is not encrypted: anyone on the network path can read credentials and secrets. Use https`,
   )
 }

@@ -15,26 +15,25 @@ import type { SandboxLogs } from '../../worker/logs/logs.ts'
 import { makeVolumeFilesOpener } from '../../worker/volumes/volume-files.ts'
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
-import { openDriver } from './open-driver.ts'
+import { openDriver } from './choose-driver.ts'
 import { printStatus } from '../print-status.ts'
 import { leaseFilePath, openImages, openLogs, openVolumes, UID_SHIFT } from './worker-storage.ts'
 
-/** What runs sandboxes on this machine, and what keeps their volumes and logs. */
+/** What a worker has open on its machine: the driver that runs sandboxes, their volumes and their logs. */
 export type WorkerHost = {
   readonly driver: Driver
   readonly storage: VolumeStorage
   readonly logs: SandboxLogs
-  /** How long sandboxes may run without a word from the control plane; null: for ever. */
+  /** Ends the sandboxes when the control plane was out of reach for too long. Null: they run on. */
   readonly lease: Lease | null
 }
 
-/** What a machine is opened with. */
 export type WorkerHostDeps = { readonly config: Config; readonly folder: DataFolder; readonly log: Log }
 
 /**
- * Opens the driver, the volumes and the logs of this machine, and says what they are. `fencesItself` is false only where
- * worker and control plane are one process: nothing else could run its sandboxes meanwhile. Rejects when no driver works
- * here.
+ * Opens the driver, the volumes and the logs of this machine, and prints what they are. Pass `fencesItself: false` only where
+ * worker and control plane are one process, so that no other worker could run the same sandboxes. Rejects when no driver
+ * works here.
  */
 export async function openWorkerHost(
   deps: WorkerHostDeps,
@@ -45,7 +44,7 @@ export async function openWorkerHost(
   printStatus(`volumes: ${storage.report.how}`)
   const logs = opened.adopt(await openLogs(deps.config, deps.log), (one) => one.close())
   const leaseFile = fencesItself ? leaseFilePath(deps.config) : null
-  // One that is left of an earlier worker on this folder would have its watchdog kill what runs here now.
+  // The watchdog of an earlier worker on this folder would read an old lease and kill the sandboxes that run now.
   if (leaseFile === null) await rm(leaseFilePath(deps.config), { force: true })
   const lease = leaseFile === null ? null : await openLease(leaseFile)
   const { driver, reason } = await openDriver(deps.config, { ...deps, storage, logs, leaseFile })
@@ -64,7 +63,7 @@ export type AgentIdentity = {
   readonly onSynced?: (answer: SyncAnswer) => void
 }
 
-/** Lives as a worker until the signal; rejects when the driver can't work on this machine. Sandboxes go on running. */
+/** Runs the worker's agent until the signal. Sandboxes keep running after it. Rejects when the driver fails for good. */
 export function runWorkerAgent(
   { config, log }: Omit<WorkerHostDeps, 'folder'>,
   { host: { lease, ...host }, identity }: { readonly host: WorkerHost; readonly identity: AgentIdentity },
@@ -84,19 +83,19 @@ export function runWorkerAgent(
   )
 }
 
-/** Makes the demo image where sandboxes can run. May be repeated. */
+/** Creates the demo image if it is missing, unless the driver is the simulated one. May be repeated. */
 export async function loadDemoImage({ config, log }: Omit<WorkerHostDeps, 'folder'>, host: WorkerHost): Promise<void> {
   if (host.driver.name !== 'simulated') await ensureDemoImage(await openImages(config, log))
 }
 
-/** Ends what runs where the settings say so, says what goes on running otherwise, and lets go of the machine. */
+/** Stops the sandboxes if SANDYARD_SHUTDOWN says so, prints how many keep running otherwise, and closes the rest. */
 export async function closeWorkerHost(config: Config, { driver, storage, logs, lease }: WorkerHost): Promise<void> {
   if (config.shutdown === 'stop') await stopAllSandboxes(driver, config.stopGraceMs)
   const live = (await driver.list()).filter(({ phase }) => phase === 'running')
   if (live.length > 0) {
     const until = lease === null ? '' : ` within ${String(SELF_FENCE_MS / 1000)} s, after which they are destroyed`
     printStatus(
-      `${String(live.length)} sandboxes go on running; the next start takes them over${until} (SANDYARD_SHUTDOWN=stop ends them)`,
+      `${String(live.length)} sandboxes keep running; the next start takes them over${until} (SANDYARD_SHUTDOWN=stop stops them)`,
     )
   }
   await driver.close()
@@ -104,13 +103,13 @@ export async function closeWorkerHost(config: Config, { driver, storage, logs, l
   await storage.close()
 }
 
-/** How long the control plane may take to hear of what was stopped, in milliseconds. */
+/** The most time for the agent to report the stopped sandboxes. */
 const REPORT_TIMEOUT_MS = 5_000
 const REPORT_POLL_MS = 50
 
 /**
- * Ends what runs where the settings say so, and waits until the worker, which must still live, has told the control plane: what
- * it does not hear of, it calls lost.
+ * Stops the sandboxes if SANDYARD_SHUTDOWN says so, then waits until the agent, which must still run, has reported them. The
+ * control plane marks runs that nobody reports as lost.
  */
 export async function stopSandboxesAndReport(config: Config, { driver }: Pick<WorkerHost, 'driver'>): Promise<void> {
   if (config.shutdown !== 'stop') return
@@ -126,10 +125,10 @@ async function stopAllSandboxes(driver: Driver, graceMs: number): Promise<void> 
   await Promise.all(live.map(({ run_id }) => driver.stop(run_id, graceMs)))
 }
 
-/** How long the first sync may take before the address is told all the same, in milliseconds. */
+/** The most time for the first sync. After it, the API's URL is printed anyway. */
 const FIRST_SYNC_TIMEOUT_MS = 10_000
 
-/** Before the worker's first sync, what ran is told as it was, and what needs an ability of the worker is refused. */
+/** Waits for the worker's first sync. Before it, the API shows old states and refuses requests that need a worker's ability. */
 export async function waitForFirstSync(synced: Promise<void>, signal: AbortSignal): Promise<void> {
   const over = new AbortController()
   await Promise.race([

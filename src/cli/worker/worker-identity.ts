@@ -3,22 +3,22 @@ import { join } from 'node:path'
 import { asId, type WorkerId } from '../../domain/ids.ts'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 
-/** Who this machine is as a worker. It makes its credential before it joins, so that it can ask again with the same one. */
+/** Who this machine is as a worker. The credential is created before joining, so that a retry sends the same one. */
 export type WorkerIdentity = {
   readonly credential: string
   /** Set once it has joined. */
   readonly joined: { readonly url: string; readonly worker_id: WorkerId; readonly name: string } | null
 }
 
-/** One that has joined. */
+/** The identity of a worker that has joined. */
 export type JoinedIdentity = WorkerIdentity & { readonly joined: NonNullable<WorkerIdentity['joined']> }
 
-/** Whether a data folder is a worker's. */
+/** Whether a data folder belongs to a worker. */
 export async function isWorkerFolder(dataDir: string): Promise<boolean> {
   return (await readIdentity(dataDir)) !== null
 }
 
-/** The identity that lies in a data folder, or null. */
+/** Reads the identity from a data folder; null when there is none. */
 export async function readIdentity(dataDir: string): Promise<WorkerIdentity | null> {
   try {
     const { credential, joined } = JSON.parse(await readFile(identityFile(dataDir), 'utf8')) as WorkerIdentity // written below
@@ -29,7 +29,7 @@ export async function readIdentity(dataDir: string): Promise<WorkerIdentity | nu
   }
 }
 
-/** Writes an identity whole, for its owner alone; after a power cut it is this one or the one before. */
+/** Replaces the identity atomically: after a power cut, the file holds the new one or the old one. Only its owner can read it. */
 export async function writeIdentity(dataDir: string, identity: WorkerIdentity): Promise<void> {
   const path = identityFile(dataDir)
   const file = await open(`${path}.tmp`, 'w', 0o600)
@@ -42,7 +42,7 @@ export async function writeIdentity(dataDir: string, identity: WorkerIdentity): 
   await folder.close()
 }
 
-/** Forgets the identity: the machine can join anew. */
+/** Deletes the identity, so that the machine can join as a new worker. */
 export async function deleteIdentity(dataDir: string): Promise<void> {
   await rm(identityFile(dataDir), { force: true })
 }

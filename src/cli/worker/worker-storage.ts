@@ -10,10 +10,10 @@ import { openVolumeStorage, type StorageSettings } from '../../worker/volumes/op
 import type { VolumeStorage } from '../../worker/volumes/volume-storage.ts'
 import type { DataFolder } from '../server/data-folder.ts'
 
-/** The host user that is user 0 of every sandbox. */
+/** The host's user id that is user 0 in every sandbox. */
 export const UID_SHIFT = 100_000
 
-/** The image store of an installation; the server and `sandyard image` may have it open at once. */
+/** Opens the image store of an installation. The server and `sandyard image` may have it open at the same time. */
 export function openImages(config: Config, log: Log): Promise<ImageStore> {
   return openImageStore({
     dir: join(config.dataDir, 'images'),
@@ -24,22 +24,22 @@ export function openImages(config: Config, log: Log): Promise<ImageStore> {
   })
 }
 
-/** Deletes layers that no reference and no sandbox needs any more; answers how many. */
+/** Deletes the layers that no reference and no sandbox uses. Resolves with their number. */
 export async function deleteUnusedLayers(config: Config, images: ImageStore): Promise<number> {
   return images.collectGarbage(await readLayersInUse(ociFolder(config)))
 }
 
-/** Where the driver for OCI runtimes keeps its sandboxes. */
+/** The folder in which the driver for OCI runtimes stores its sandboxes. */
 export function ociFolder(config: Config): string {
   return join(config.dataDir, 'sandboxes')
 }
 
-/** Where the driver for microVMs keeps its sandboxes; short, because sockets lie in it. */
+/** The folder in which the driver for microVMs stores its sandboxes. Its name is short, because paths of sockets are limited. */
 export function microVmFolder(config: Config): string {
   return join(config.dataDir, 'vm')
 }
 
-/** Where a worker that fences itself keeps its lease. */
+/** The file in which a worker that fences itself stores its lease. */
 export function leaseFilePath(config: Config): string {
   return join(config.dataDir, 'lease.json')
 }
@@ -49,7 +49,7 @@ export function incarnationFilePath(config: Config): string {
   return join(config.dataDir, 'life.json')
 }
 
-/** Where the settings keep volumes. */
+/** Where volumes are stored, by the settings. */
 export function volumeStorageConfig(config: Config): StorageSettings {
   return {
     dir: join(config.dataDir, 'volumes'),
@@ -58,12 +58,12 @@ export function volumeStorageConfig(config: Config): StorageSettings {
   }
 }
 
-/** Opens the storage for volumes. Rejects when the volumes that are there can't be reached. */
+/** Opens the storage for volumes. Rejects when existing volumes can't be reached. */
 export function openVolumes(config: Config, log: Log): Promise<VolumeStorage> {
   return openVolumeStorage(volumeStorageConfig(config), { uidShift: UID_SHIFT, clock: systemClock, log })
 }
 
-/** Opens the logs of the sandboxes that run here. */
+/** Opens the store for the logs of this worker's sandboxes. */
 export function openLogs(config: Config, log: Log): Promise<SandboxLogs> {
   return openSandboxLogs({
     dir: join(config.dataDir, 'logs'),
@@ -73,12 +73,12 @@ export function openLogs(config: Config, log: Log): Promise<SandboxLogs> {
   })
 }
 
-/** What every driver that runs sandboxes is opened with. */
+/** What a driver needs in order to open. */
 export type DriverDeps = {
   readonly folder: DataFolder
   readonly storage: VolumeStorage
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly log: Log
-  /** The file of the lease that this worker runs sandboxes by; null: it needs none. */
+  /** The file of the worker's lease; null for a worker without one. */
   readonly leaseFile: string | null
 }
