@@ -3,12 +3,12 @@ import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
-import { TOOLS_FOLDER } from '../../src/worker/drivers/shared/environment.ts'
+import { TOOLS_FOLDER } from '../../src/worker/drivers/oci/environment.ts'
 import { findRuntime } from '../../src/worker/drivers/oci/run/runtime.ts'
 import { makeToolbox } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import { isInstalled, testRuntime } from './oci-driver.ts'
 import { buildRootFolder } from './root-folder.ts'
-import type { Container } from '../../src/worker/drivers/oci/exec/container.ts'
+import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
 /** A real container for tests, of the runtime under test, with a root file system made of this machine's own dash and coreutils. */

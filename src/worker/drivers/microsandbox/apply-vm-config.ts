@@ -5,34 +5,35 @@ type Mounting = InstanceType<typeof MountBuilder>
 type Patching = InstanceType<typeof PatchBuilder>
 type Networking = InstanceType<typeof NetworkBuilder>
 
-/** Tells a plan to the SDK's builder. Every field of a plan is used here; nothing else is set. */
-export function applyVmConfig(builder: SandboxBuilder, plan: VmConfig): SandboxBuilder {
+/** Tells a config to the SDK's builder. Every field of a config is used here; nothing else is set. */
+export function applyVmConfig(builder: SandboxBuilder, config: VmConfig): SandboxBuilder {
   builder
     .detached(true) // it outlives the process that starts it
     .ephemeral(false) // what goes, goes by the driver
-    .deploymentProfile('single-tenant') // the other silently cuts a policy down; the plan's rules hold what it would
+    .deploymentProfile('single-tenant') // the other silently cuts a policy down; the config's rules hold what it would
     .pullPolicy('never')
-    .image(plan.image)
-    .rootDisk(plan.disk_size_mib)
-    .cpus(plan.vcpus)
-    .memory(plan.memory_mib)
-    .hostname(plan.hostname)
-    .security(plan.security_profile)
-    .labels({ ...plan.labels })
-    .scripts({ ...plan.scripts })
-  for (const { key, value } of plan.env) builder.env(key, value)
-  for (const { resource, soft, hard } of plan.rlimits) builder.rlimitRange(resource, soft, hard)
-  if (plan.workdir !== null) builder.workdir(plan.workdir)
-  if (plan.user !== null) builder.user(plan.user)
-  if (plan.shell !== null) builder.shell(plan.shell)
-  if (plan.entrypoint !== null) builder.entrypoint([...plan.entrypoint])
-  if (plan.cmd !== null) builder.cmd([...plan.cmd])
-  if (plan.log_level !== null) builder.logLevel(plan.log_level)
-  if (plan.metrics_sample_interval_ms === 0) builder.disableMetricsSample()
-  else if (plan.metrics_sample_interval_ms !== null) builder.metricsSampleIntervalMs(plan.metrics_sample_interval_ms)
-  for (const mount of plan.mounts) builder.volume(mount.guest, (one) => buildMount(one, mount))
-  if (plan.patches.length > 0) builder.patch((all) => plan.patches.reduce(buildPatch, all))
-  const { network, init } = plan
+    .image(config.image)
+    .rootDisk(config.disk_size_mib)
+    .cpus(config.vcpus)
+    .memory(config.memory_mib)
+    .hostname(config.hostname)
+    .security(config.security_profile)
+    .labels({ ...config.labels })
+    .scripts({ ...config.scripts })
+  for (const { key, value } of config.env) builder.env(key, value)
+  for (const { resource, soft, hard } of config.rlimits) builder.rlimitRange(resource, soft, hard)
+  if (config.workdir !== null) builder.workdir(config.workdir)
+  if (config.user !== null) builder.user(config.user)
+  if (config.shell !== null) builder.shell(config.shell)
+  if (config.entrypoint !== null) builder.entrypoint([...config.entrypoint])
+  if (config.cmd !== null) builder.cmd([...config.cmd])
+  if (config.log_level !== null) builder.logLevel(config.log_level)
+  if (config.metrics_sample_interval_ms === 0) builder.disableMetricsSample()
+  else if (config.metrics_sample_interval_ms !== null)
+    builder.metricsSampleIntervalMs(config.metrics_sample_interval_ms)
+  for (const mount of config.mounts) builder.volume(mount.guest, (one) => buildMount(one, mount))
+  if (config.patches.length > 0) builder.patch((all) => config.patches.reduce(buildPatch, all))
+  const { network, init } = config
   if (network === null) builder.disableNetwork()
   else builder.network((one) => buildNetwork(one, network))
   if (init !== null) builder.initWith(init.cmd, (one) => one.args([...init.args]).envs({ ...init.env }))

@@ -4,6 +4,7 @@ import { open } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import type { SandboxId } from '../../../domain/ids.ts'
+import { findMissingPrograms } from '../shared/machine.ts'
 
 /** The genuine runtime as npm installed it. */
 export type MicrosandboxInstallation = { readonly msb: string; readonly version: string }
@@ -46,12 +47,10 @@ const CERTIFICATES = [
 /** Everything that keeps microVMs from running on this machine, in words; empty when nothing does. */
 export async function findMissingMicroVmRequirements(): Promise<readonly string[]> {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
-  const folders = (process.env['PATH'] ?? '').split(':')
-  const missing = PROGRAMS.filter((name) => !folders.some((folder) => existsSync(join(folder, name))))
   return [
     ...(process.getuid?.() === 0 ? [] : ['the worker is not root']),
     ...(findInstallation() === null ? [`the npm package microsandbox has no program for ${process.arch} here`] : []),
-    ...missing.map((name) => `the program '${name}' is missing`),
+    ...findMissingPrograms(PROGRAMS).map((name) => `the program '${name}' is missing`),
     ...(CERTIFICATES.some((path) => existsSync(path))
       ? []
       : ['the certificates of authorities (ca-certificates) are missing']),

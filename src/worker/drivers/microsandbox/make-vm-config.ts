@@ -2,7 +2,7 @@ import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { Ability } from '../../../domain/spec/abilities.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../../start-error.ts'
-import { withInterpreter } from '../shared/system-files.ts'
+import { withInterpreter } from '../shared/desired-run.ts'
 import { makeVmNetwork } from './vm-network.ts'
 import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 

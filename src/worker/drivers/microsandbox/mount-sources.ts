@@ -8,12 +8,11 @@ import { unmountBelow } from '../../mounts.ts'
 import { applyPatches } from '../shared/patches.ts'
 import { pinMounts, removePins } from '../shared/pin-mounts.ts'
 import { openRunVolumes } from '../shared/run-volumes.ts'
-import { rootfsPaths } from '../shared/rootfs.ts'
 import type { VmContext } from './context.ts'
 
-type Place = Pick<VmContext, 'dir' | 'settings' | 'volumes' | 'clock'>
+type MountContext = Pick<VmContext, 'dir' | 'settings' | 'volumes' | 'clock'>
 
-/** Where the mounts of sandboxes are held. */
+/** The folder of all pinned mounts: one folder for each sandbox, with its pins in `pins`. */
 function mountsFolder({ dir }: Pick<VmContext, 'dir'>): string {
   return join(dir, 'mounts')
 }
@@ -23,14 +22,21 @@ function mountsFolder({ dir }: Pick<VmContext, 'dir'>): string {
  * The place is the sandbox's own for all its runs, because the runtime keeps it with the disk. A volume counts as mounted
  * on this machine for as long, and so is not deleted. Rejects with `StartError` of kind mount.
  */
-export async function pinMountSources(context: Place, wanted: DesiredRun): Promise<ReadonlyMap<number, string>> {
-  const indexed = wanted.spec.mounts.flatMap((mount, index) => (mount.type === 'tmpfs' ? [] : [{ mount, index }]))
+export async function pinMountSources(
+  context: MountContext,
+  desired: DesiredRun,
+): Promise<ReadonlyMap<number, string>> {
+  const indexed = desired.spec.mounts.flatMap((mount, index) => (mount.type === 'tmpfs' ? [] : [{ mount, index }]))
   if (indexed.length === 0) return new Map()
-  const paths = rootfsPaths(mountsFolder(context), wanted.sandbox_id)
-  await mkdir(paths.base, { recursive: true, mode: 0o700 })
-  const volumes = openRunVolumes(context.volumes, wanted)
-  const spec = { ...wanted.spec, mounts: indexed.map(({ mount }) => writable(mount)) }
-  const pinned = await pinMounts({ ...context, commands: localCommands }, { ...wanted, spec }, { volumes, paths })
+  const folder = join(mountsFolder(context), desired.sandbox_id)
+  await mkdir(folder, { recursive: true, mode: 0o700 })
+  const volumes = openRunVolumes(context.volumes, desired)
+  const spec = { ...desired.spec, mounts: indexed.map(({ mount }) => writable(mount)) }
+  const pinned = await pinMounts(
+    { ...context, commands: localCommands },
+    { ...desired, spec },
+    { volumes, folder: join(folder, 'pins') },
+  )
   return new Map(pinned.flatMap(({ pin }, at) => (pin === null ? [] : [[indexed[at]?.index ?? at, pin] as const])))
 }
 
@@ -41,11 +47,11 @@ function writable(mount: Mount): Mount {
 
 /** Lets go of what `pinMountSources` held, in whatever state; nothing of a volume can be deleted by it. */
 export async function unpinMountSources(context: Pick<VmContext, 'dir' | 'clock'>, sandbox: SandboxId): Promise<void> {
-  const paths = rootfsPaths(mountsFolder(context), sandbox)
-  if ((await lstatOrNull(paths.base)) === null) return
-  await unmountBelow(paths.base, { clock: context.clock, commands: localCommands })
-  await removePins(paths.pins)
-  await rmdir(paths.base)
+  const folder = join(mountsFolder(context), sandbox)
+  if ((await lstatOrNull(folder)) === null) return
+  await unmountBelow(folder, { clock: context.clock, commands: localCommands })
+  await removePins(join(folder, 'pins'))
+  await rmdir(folder)
 }
 
 /** Sandboxes for which something is held. */
@@ -60,23 +66,23 @@ export async function listPinnedSandboxes(context: Pick<VmContext, 'dir'>): Prom
  * Rejects with `StartError` of kind patch.
  */
 export async function copyPatchSources(
-  context: Place,
-  wanted: DesiredRun,
+  context: MountContext,
+  desired: DesiredRun,
   folder: string,
 ): Promise<ReadonlyMap<number, string>> {
-  const copied = wanted.spec.patches.flatMap((patch, index) => (bringsFiles(patch) ? [{ patch, index }] : []))
+  const copied = desired.spec.patches.flatMap((patch, index) => (isCopyPatch(patch) ? [{ patch, index }] : []))
   if (copied.length === 0) return new Map()
   await rm(folder, { recursive: true, force: true })
   await mkdir(folder, { recursive: true, mode: 0o700 })
-  const volumes = openRunVolumes(context.volumes, wanted)
+  const volumes = openRunVolumes(context.volumes, desired)
   const copies = copied.map(({ patch, index }): Patch => ({ ...patch, dst: `/${String(index)}`, replace: false }))
   await applyPatches({ root: folder, owner: 0 }, copies, volumes)
   return new Map(copied.map(({ index }) => [index, join(folder, String(index))]))
 }
 
-type BringingPatch = Extract<Patch, { type: 'copy_file' | 'copy_dir' }>
+type CopyPatch = Extract<Patch, { type: 'copy_file' | 'copy_dir' }>
 
-function bringsFiles(patch: Patch): patch is BringingPatch {
+function isCopyPatch(patch: Patch): patch is CopyPatch {
   return patch.type === 'copy_file' || patch.type === 'copy_dir'
 }
 

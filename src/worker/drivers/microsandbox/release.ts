@@ -2,63 +2,68 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import type { RunId } from '../../../domain/ids.ts'
-import { LIFECYCLE_LINES } from '../../logs/lifecycle-lines.ts'
-import { isAlive } from '../../processes/process-identity.ts'
+import { isAlive, sendSignal } from '../../processes/process-identity.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
-import { SDK_CALL_MARK } from './sdk-client.ts'
 import { unpinMountSources } from './mount-sources.ts'
-import { observeVm } from './vm-phase.ts'
+import { SDK_CALL_MARK } from './sdk-client.ts'
+import { WORKLOAD_MARK } from './start-workload.ts'
 import { findProcesses, findVm, killProcesses } from './vm-process.ts'
 import type { VmRunRecord } from './vm-records.ts'
-import { WORKLOAD_MARK } from './workload-request.ts'
 
-/** How long a guest may take to write what it holds and to switch off; the runtime itself gives it 2 s (0.6.14). */
-const SWITCH_OFF_SECS = 10
+const POLL_MS = 20
+/** How long a guest may take to flush its disk and shut down. The runtime itself allows 2 s (0.6.14). */
+const SHUT_DOWN_SECS = 10
+
+/** Stops a run's workload, then its virtual machine. See `RunOperations.stopProcesses`. */
+export async function stopVm(context: VmContext, record: VmRunRecord, graceMs: number): Promise<void> {
+  await stopWorkload(context, record, graceMs)
+  await shutDownVm(context, record)
+}
 
 /**
- * Brings a run that has ended to rest: its outcome is written down, then everything of it is let go but its record. A
- * run that lives is left alone. May be repeated; answers with the record as it is then.
+ * Sends SIGTERM to the workload and waits at most `graceMs` for its end. Without a workload there is nothing to wait for:
+ * processes that clients started get their SIGTERM when the guest shuts down, as with the genuine service.
  */
-export async function releaseIfEnded(context: VmContext, record: VmRunRecord): Promise<VmRunRecord> {
-  if (record.is_released) return record
-  const seen = await observeVm(context, record, false)
-  return seen.phase === 'ended' ? await recordEnd(context, record, seen.outcome) : record
+async function stopWorkload({ clock, records }: VmContext, record: VmRunRecord, graceMs: number): Promise<void> {
+  const { run_id, started } = record
+  if (started === null || started.watcher === null || graceMs === 0) return
+  if (!isAlive(started.watcher)) return
+  sendSignal(started.watcher.pid, 'SIGTERM')
+  const deadlineMs = clock.monotonicMs() + graceMs
+  const isOver = async (): Promise<boolean> =>
+    (await records.readEnd(run_id)) !== null || !isAlive(started.vm) || clock.monotonicMs() >= deadlineMs
+  while (!(await isOver())) await clock.sleep(POLL_MS)
 }
 
-/** Records an outcome and lets go of all that a run holds; what still lives of it is ended. */
-export async function recordEnd(context: VmContext, record: VmRunRecord, outcome: RunOutcome): Promise<VmRunRecord> {
-  const ended: VmRunRecord = { ...record, outcome }
-  await context.records.write(ended)
-  await release(context, ended)
-  await context.captures.finish(record.run_id)
-  const log = context.logs.writerOf(record.sandbox_id)
-  if (record.outcome === null) log.system(LIFECYCLE_LINES.ended(outcome))
-  log.closeRun()
-  const released: VmRunRecord = { ...ended, is_released: true }
-  await context.records.write(released)
-  return released
-}
-
-async function release(context: VmContext, record: VmRunRecord): Promise<void> {
-  const { clock, storedSandboxes, msb } = context
-  const { name } = vmPaths(context.home, record.sandbox_id)
-  await killProcesses(await findProcesses([SDK_CALL_MARK, record.run_id]), clock)
-  await shutDownVm(context, record)
-  await killProcesses(await findProcesses([WORKLOAD_MARK, record.run_id]), clock)
-  if ((await storedSandboxes.read(record.sandbox_id)) === null) await msb.remove(name)
-  await unpinMountSources(context, record.sandbox_id)
-  await rm(copiesFolder(context, record.run_id), { recursive: true, force: true })
-}
-
-/** Ends a run's virtual machine: the guest writes what it holds, and what is left then is killed. */
-export async function shutDownVm({ clock, home, msb }: VmContext, { sandbox_id, started }: VmRunRecord): Promise<void> {
+/** Asks the guest to flush its disk and shut down, then kills what is left of the virtual machine. */
+async function shutDownVm({ clock, home, msb }: VmContext, { sandbox_id, started }: VmRunRecord): Promise<void> {
   const { name } = vmPaths(home, sandbox_id)
-  if (started !== null && isAlive(started.vm)) await msb.stop(name, SWITCH_OFF_SECS)
+  if (started !== null && isAlive(started.vm)) await msb.stop(name, SHUT_DOWN_SECS)
   await killProcesses(await findVm(name), clock)
 }
 
-/** Where the copies that patches bring lie until the disk is made. */
+/**
+ * Shuts the virtual machine down, because its output is complete only then, and copies the rest of it. The outcome is
+ * recorded first: a machine that is off no longer shows how its run ended. See `RunOperations.readLastOutput`.
+ */
+export async function readLastOutput(context: VmContext, record: VmRunRecord, outcome: RunOutcome): Promise<void> {
+  await context.records.write({ ...record, outcome })
+  await killProcesses(await findProcesses([SDK_CALL_MARK, record.run_id]), context.clock)
+  await shutDownVm(context, record)
+  await context.captures.finish(record.run_id)
+}
+
+/** Frees the mounts and files of a run whose virtual machine is off. See `RunOperations.release`. */
+export async function releaseRun(context: VmContext, { run_id, sandbox_id }: VmRunRecord): Promise<void> {
+  const { clock, home, msb, storedSandboxes } = context
+  await killProcesses(await findProcesses([WORKLOAD_MARK, run_id]), clock)
+  if ((await storedSandboxes.read(sandbox_id)) === null) await msb.remove(vmPaths(home, sandbox_id).name)
+  await unpinMountSources(context, sandbox_id)
+  await rm(copiesFolder(context, run_id), { recursive: true, force: true })
+}
+
+/** Where the copies that patches bring are kept until the disk is made. */
 export function copiesFolder({ records }: Pick<VmContext, 'records'>, run: RunId): string {
   return join(records.folderOf(run), 'copies')
 }

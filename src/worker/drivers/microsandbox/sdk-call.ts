@@ -4,7 +4,7 @@
  */
 import { text } from 'node:stream/consumers'
 import { applyVmConfig } from './apply-vm-config.ts'
-import type { SdkAnswer, SdkRequest } from './sdk-request.ts'
+import type { SdkAnswer, SdkRequest } from './sdk-client.ts'
 
 const request = JSON.parse(await text(process.stdin)) as SdkRequest // written by sdk-client.ts
 process.stdout.write(JSON.stringify(await answer(request)))
@@ -14,13 +14,13 @@ async function answer(asked: SdkRequest): Promise<SdkAnswer> {
   try {
     switch (asked.kind) {
       case 'create':
-        await (await applyVmConfig(Sandbox.builder(asked.plan.name), asked.plan).create()).detach()
+        await (await applyVmConfig(Sandbox.builder(asked.config.name), asked.config).create()).detach()
         return { kind: 'done', value: null }
       case 'start':
         await (await Sandbox.startDetached(asked.name)).detach()
         return { kind: 'done', value: null }
       case 'build':
-        return { kind: 'done', value: await applyVmConfig(Sandbox.builder(asked.plan.name), asked.plan).build() }
+        return { kind: 'done', value: await applyVmConfig(Sandbox.builder(asked.config.name), asked.config).build() }
       case 'socket':
         return { kind: 'done', value: AgentClient.socketPath(asked.name) }
     }

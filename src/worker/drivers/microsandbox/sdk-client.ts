@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { sendSignal } from '../../processes/process-identity.ts'
 import { vmEnvironment } from './installation.ts'
-import type { SdkAnswer, SdkRequest } from './sdk-request.ts'
+import type { VmConfig } from './vm-config.ts'
 
 /** Stands in the command line of a call, with what it is for, so that one whose worker died is found. */
 export const SDK_CALL_MARK = 'sandyard-microvm-call'
@@ -55,3 +55,19 @@ export async function callSdk({ home, request, label, signal }: SdkCall): Promis
     either.removeEventListener('abort', kill)
   }
 }
+
+/** What the process with the SDK is asked for, as one JSON text on its standard input. */
+export type SdkRequest =
+  /** Makes a sandbox and starts it. */
+  | { readonly kind: 'create'; readonly config: VmConfig }
+  /** Starts one that was made before. */
+  | { readonly kind: 'start'; readonly name: string }
+  /** Answers with the configuration that `createTestSandbox` would use, and makes nothing. */
+  | { readonly kind: 'build'; readonly config: VmConfig }
+  /** Answers with the path of a sandbox's agent socket. */
+  | { readonly kind: 'socket'; readonly name: string }
+
+/** How it answers, as one JSON text on its standard output. `code` is the SDK's own. */
+export type SdkAnswer =
+  | { readonly kind: 'done'; readonly value: unknown }
+  | { readonly kind: 'failed'; readonly code: string; readonly message: string }

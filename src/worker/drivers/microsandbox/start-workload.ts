@@ -4,13 +4,12 @@ import { join } from 'node:path'
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { ImageConfig } from '../../images/image.ts'
 import { StartError } from '../../start-error.ts'
-import { workloadCommand } from '../shared/environment.ts'
+import { workloadCommand } from '../shared/desired-run.ts'
 import { identifyProcess } from '../../processes/process-identity.ts'
 import type { VmContext } from './context.ts'
 import { vmEnvironment, vmPaths } from './installation.ts'
 import { writeJsonAtomically } from '../../../lib/files.ts'
 import type { StartedVm } from './vm-records.ts'
-import { WORKLOAD_MARK, type WorkloadRequest } from './workload-request.ts'
 
 /** Starts the workload of a run whose virtual machine accepts commands; null when the spec asks for none. */
 export async function startWorkload(
@@ -42,3 +41,16 @@ export async function startWorkload(
   child.unref()
   return identifyProcess(pid)
 }
+
+/** What the program `workload.ts` is told by a file, whose path is its first argument after the mark. */
+export type WorkloadRequest = {
+  readonly socket: string
+  readonly end_file: string
+  readonly command: readonly string[]
+  readonly env: readonly string[]
+  readonly cwd: string | null
+  readonly user: string | null
+}
+
+/** Stands in its command line, so that the process is told from any other. */
+export const WORKLOAD_MARK = 'sandyard-microvm-workload'

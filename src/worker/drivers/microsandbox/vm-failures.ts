@@ -3,7 +3,7 @@ import type { StartFailure } from '../../../contract/workers/worker-protocol.ts'
 import { StartError } from '../../start-error.ts'
 import { readFileOrNull } from '../../../lib/files.ts'
 import type { VmPaths } from './installation.ts'
-import type { SdkAnswer } from './sdk-request.ts'
+import type { SdkAnswer } from './sdk-client.ts'
 
 type Failed = Extract<SdkAnswer, { readonly kind: 'failed' }>
 

@@ -2,6 +2,7 @@ import { contains, parseCidr } from '../../../domain/network/cidr.ts'
 import { METADATA_CIDRS, METADATA_ADDRESSES } from '../../../domain/network/network-groups.ts'
 import { DEFAULT_POLICY } from '../../../domain/network/network-policy.ts'
 import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec/spec.ts'
+import { networkInterfaces } from 'node:os'
 
 /** A virtual machine's network as the runtime's builder takes it. */
 export type VmNetwork = {
@@ -80,4 +81,12 @@ function blockOf(address: string): string {
 
 function denyEgress(destination: Destination): Rule {
   return { direction: 'egress', destination, action: 'deny', ports: [], protocols: [] }
+}
+
+/** The addresses of this machine, loopback left out. */
+export function hostAddresses(): readonly string[] {
+  return Object.values(networkInterfaces())
+    .flatMap((addresses) => addresses ?? [])
+    .filter(({ internal }) => !internal)
+    .map(({ address }) => address)
 }

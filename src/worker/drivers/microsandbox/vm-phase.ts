@@ -1,15 +1,13 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import { isFileNotFound } from '../../../lib/is-missing.ts'
-import type { RunOutcome, RunPhase } from '../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import { isAlive } from '../../processes/process-identity.ts'
+import type { ObservedPhase } from '../shared/run-supervisor.ts'
 import type { VmContext } from './context.ts'
 import { vmPaths } from './installation.ts'
 import type { VmStatus } from './msb-cli.ts'
 import type { VmRunRecord, WorkloadEnd } from './vm-records.ts'
-
-export type VmPhase =
-  { readonly phase: Exclude<RunPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** What the machine shows of a run, beside its record. */
 export type VmEvidence = {
@@ -25,7 +23,7 @@ export type VmEvidence = {
 }
 
 /** Where a run stands. What was recorded as its end stays its end. */
-export function deriveVmPhase(record: VmRunRecord, evidence: VmEvidence): VmPhase {
+export function deriveVmPhase(record: VmRunRecord, evidence: VmEvidence): ObservedPhase {
   const { started, is_stop_requested: isStopping } = record
   if (record.outcome !== null) return { phase: 'ended', outcome: record.outcome }
   if (started === null) {
@@ -65,7 +63,11 @@ function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): RunOutcome {
 }
 
 /** Where a run stands now, by its record and by what the machine shows. */
-export async function observeVm(context: VmContext, record: VmRunRecord, isBeingStarted: boolean): Promise<VmPhase> {
+export async function observeVm(
+  context: VmContext,
+  record: VmRunRecord,
+  isBeingStarted: boolean,
+): Promise<ObservedPhase> {
   const { bootId, records } = context
   const isVmAlive = record.boot_id === bootId && record.started !== null && isAlive(record.started.vm)
   const watcher = record.started?.watcher ?? null

@@ -1,8 +1,7 @@
 import type { RunId } from '../../../domain/ids.ts'
 import { readJson } from '../../../lib/files.ts'
-import type { RunRecord } from '../shared/run-record.ts'
+import { type RunRecord, openRunRecords, type RunRecords } from '../shared/run-records.ts'
 import type { ProcessIdentity } from '../../processes/process-identity.ts'
-import { openRunRecords, type RunRecords } from '../shared/run-records.ts'
 
 /** What this driver keeps of a run. */
 export type VmRunRecord = RunRecord<StartedVm> & { readonly idle_timeout_secs: number | null }

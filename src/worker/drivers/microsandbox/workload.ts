@@ -9,7 +9,7 @@ import { decodeEnvelope, encodeMessage } from '../../channel/envelope.ts'
 import { makeFrameReader, type Frame } from '../../channel/frame.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { WorkloadEnd } from './vm-records.ts'
-import type { WorkloadRequest } from './workload-request.ts'
+import type { WorkloadRequest } from './start-workload.ts'
 
 /** Before the first frame: the range of correlation ids that this client may use (agent protocol, section 2). */
 const PROLOGUE_BYTES = 8

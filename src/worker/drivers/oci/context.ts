@@ -1,39 +1,22 @@
 import type { Duplex } from 'node:stream'
-import type { PullPolicy } from '../../../domain/spec/spec.ts'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
 import type { CommandRunner } from '../../../lib/run-command.ts'
-import type { Image, RegistryAuth } from '../../images/image.ts'
+import type { ImageResolver } from '../shared/desired-run.ts'
 import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import type { RunUsage } from './run/run-activity.ts'
 import type { OutputCaptures } from './run/output-captures.ts'
 import type { Cgroups } from './run/cgroup.ts'
-import type { Container } from './exec/container.ts'
-import type { SandboxDisks } from './disk/disk.ts'
+import type { Container } from './container.ts'
+import type { SandboxDisks } from './disk/sandbox-disks.ts'
 import type { Launcher } from './run/launcher.ts'
 import type { HardLimits } from './run/rlimits.ts'
 import type { LivenessCheck } from '../../processes/process-identity.ts'
 import type { OciRunRecords } from './run/run-records.ts'
 import type { Runtime } from './run/runtime.ts'
-
-/** What the driver needs of the image store. */
-export interface ImageResolver {
-  /** The image of a reference, pulled when the policy wants it. Rejects with `StartError` of kind image or registry. */
-  resolve(
-    reference: string,
-    options: {
-      readonly policy: PullPolicy
-      readonly auth: RegistryAuth | null
-      readonly signal: AbortSignal
-      readonly onFetched?: () => void
-    },
-  ): Promise<Image>
-  /** References that need no pull. */
-  list(): Promise<readonly string[]>
-}
 
 /** What an operator may set. */
 export type OciSettings = {

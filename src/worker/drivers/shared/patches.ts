@@ -147,7 +147,7 @@ async function putLink(tree: RootTree, link: string, target: string): Promise<vo
   })
 }
 
-/** Removing what is not there succeeds: it is as was wanted. */
+/** Removing what is not there succeeds: it is as was desired. */
 async function remove(tree: RootTree, path: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path, { followLast: false })
   if (!found.exists) return

@@ -5,12 +5,14 @@ import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 import type { BindMount, Mount, MountOptions, NamedMount, TmpfsMount } from '../../../domain/spec/spec.ts'
 import type { CommandRunner } from '../../../lib/run-command.ts'
 import { openRoot } from '../../volumes/descriptors.ts'
-import { withBindSource } from './bind-source.ts'
 import { mount } from '../../mounts.ts'
 import { BlockedPathError } from './root-tree.ts'
-import type { RootfsPaths } from './rootfs.ts'
 import type { RunVolumes } from './run-volumes.ts'
 import { withStartFailure } from '../../start-error.ts'
+import { VolumeFileError } from '../../../contract/volumes/volume-protocol.ts'
+import { parseVolumePath } from '../../../domain/volumes/volume-path.ts'
+import { resolveBeneath, type VolumeRoot } from '../../volumes/resolve-beneath.ts'
+import { translateErrors } from '../../volumes/file-errors.ts'
 
 /**
  * A mount whose content the host holds in place. What a volume's paths lead to can change at any time, as sandboxes
@@ -21,17 +23,17 @@ export type PinnedMount =
   /** The runtime makes the file system itself. The pin is an empty one in which targets beneath are worked out; null: none are. */
   | { readonly spec: TmpfsMount; readonly pin: string | null; readonly kind: 'folder' }
 
-/** Pins every mount of a run beneath `paths.pins`. Rejects with `StartError` of kind mount, which names the mount. */
+/** Pins every mount of a run in `folder`. Rejects with `StartError` of kind mount, which names the mount. */
 export async function pinMounts(
   { settings, commands }: { readonly settings: { readonly uidShift: number }; readonly commands: CommandRunner },
   { spec }: DesiredRun,
-  { volumes, paths }: { readonly volumes: RunVolumes; readonly paths: RootfsPaths },
+  { volumes, folder }: { readonly volumes: RunVolumes; readonly folder: string },
 ): Promise<readonly PinnedMount[]> {
   if (spec.mounts.length === 0) return []
-  await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(paths.pins, settings.uidShift))
+  await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(folder, settings.uidShift))
   const pinned: PinnedMount[] = []
   for (const [index, one] of spec.mounts.entries()) {
-    const at = { pin: join(paths.pins, String(index)), hasCompany: spec.mounts.length > 1 }
+    const at = { pin: join(folder, String(index)), hasCompany: spec.mounts.length > 1 }
     pinned.push(await withMountName(one, pinMount(one, at, { volumes, owner: settings.uidShift, commands })))
   }
   return pinned
@@ -116,4 +118,33 @@ async function pinHeld(spec: BindMount | NamedMount, { pin, commands }: Where, h
  */
 export function mountFlags({ readonly, noexec, nosuid }: MountOptions): readonly string[] {
   return [readonly ? 'ro' : 'rw', noexec ? 'noexec' : 'exec', nosuid ? 'nosuid' : 'suid', 'nodev']
+}
+
+/**
+ * Calls back with what a bind mount names on its organization's host volume: a folder, made when it is not there, or a
+ * file. It is held by a descriptor that was reached step by step beneath the volume's root, so that no symlink and no
+ * change meanwhile leads out of it. Rejects with `BlockedPathError`, in words for the sandbox's owner.
+ */
+export async function withBindSource<T>(
+  volume: VolumeRoot,
+  host: string,
+  use: (held: FileHandle) => Promise<T>,
+): Promise<T> {
+  const parsed = parseVolumePath(host)
+  if ('refused' in parsed) throw new BlockedPathError(`'${host}': ${parsed.refused}`)
+  await using place = await reach(volume, host, parsed.names)
+  const stats = await place.found?.handle.stat()
+  if (place.found === null || (stats?.isDirectory() !== true && stats?.isFile() !== true))
+    throw new BlockedPathError(`'${host}' is neither a folder nor a file`)
+  return await use(place.found.handle)
+}
+
+async function reach(volume: VolumeRoot, host: string, names: readonly string[]): ReturnType<typeof resolveBeneath> {
+  try {
+    return await translateErrors(host, () =>
+      resolveBeneath(volume, names, { path: host, lastSymlink: 'follow', ifMissing: 'all' }),
+    )
+  } catch (error) {
+    throw error instanceof VolumeFileError ? new BlockedPathError(error.message) : error
+  }
 }

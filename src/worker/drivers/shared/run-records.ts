@@ -1,7 +1,45 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { asId, type RunId } from '../../../domain/ids.ts'
+import { asId, type RunId, type OrgId, type SandboxId } from '../../../domain/ids.ts'
 import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
+import type { RunOutcome, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
+
+/**
+ * What every driver keeps of a run on disk, so that a worker which was killed finds it again. A record is written before
+ * anything of its run exists, and goes only after all of it is gone: whatever is left over has a record that says whose it is.
+ */
+export type RunRecord<Started> = {
+  readonly version: 1
+  readonly run_id: RunId
+  readonly sandbox_id: SandboxId
+  readonly org_id: OrgId
+  readonly boot_id: string
+  readonly facts: Readonly<Record<string, string>>
+  /** Set once the sandbox accepted commands. */
+  readonly started: Started | null
+  readonly is_stop_requested: boolean
+  /** Set once the run has ended and why is known. */
+  readonly outcome: RunOutcome | null
+  /** True once nothing of the run is left on this machine but its record. */
+  readonly is_released: boolean
+}
+
+/** A run of which there is nothing yet. */
+export function newRunRecord(desired: DesiredRun, bootId: string): RunRecord<never> {
+  const { run_id, sandbox_id, org_id } = desired
+  return {
+    version: 1,
+    run_id,
+    sandbox_id,
+    org_id,
+    boot_id: bootId,
+    facts: {},
+    started: null,
+    is_stop_requested: false,
+    outcome: null,
+    is_released: false,
+  }
+}
 
 /** What a driver keeps of its runs on disk: for each a folder with a record in it, and a file that tells how it ended. */
 export type RunRecords<R> = {

@@ -11,7 +11,7 @@ export type RunVolumes = {
 }
 
 /** The volumes that came with a wish for a run. */
-export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, wanted: DesiredRun): RunVolumes {
+export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, desired: DesiredRun): RunVolumes {
   const opened = new Map<RunVolume, Promise<string>>()
   const open = async (volume: RunVolume | undefined, missing: string): Promise<string> => {
     if (volume === undefined) throw new BlockedPathError(missing)
@@ -22,12 +22,12 @@ export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, wanted: Des
   return {
     host: () =>
       open(
-        wanted.volumes.find((volume) => volume.kind === 'host'),
+        desired.volumes.find((volume) => volume.kind === 'host'),
         "the organization's default volume is not there",
       ),
     named: (name) =>
       open(
-        wanted.volumes.find((volume) => volume.kind === 'managed' && volume.name === name),
+        desired.volumes.find((volume) => volume.kind === 'managed' && volume.name === name),
         `the volume '${name}' is not there`,
       ),
   }

@@ -4,70 +4,69 @@ import type { ObservedRun } from '../../../contract/workers/worker-protocol.ts'
 import { NOTIFIED, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
-/** Notices what changes by itself: a sandbox that ends. That one becomes idle is noticed by `activity.ts`. */
+/** Notices when runs change by themselves: when a sandbox ends or becomes idle. */
 export type RunWatch = {
+  /** Calls `onChange` after every change, until the returned function is called. */
   subscribe(onChange: () => void): () => void
-  /** Says that something may have changed. */
+  /** Looks at the runs now instead of at the next poll. */
   checkSoon(): void
-  /** Says that something has changed: the subscribers hear of it at once. */
-  notify(): void
   close(): Promise<void>
 }
 
 export type RunWatchInput = {
   readonly list: () => Promise<readonly ObservedRun[]>
-  /** Lets go of what an ended run holds. */
+  /** Frees what an ended run holds. */
   readonly releaseEnded: (run: RunId) => Promise<void>
-  /** The shims write here as they end. */
-  readonly exitsFolder: string
+  /** A file appears here when a run ends. */
+  readonly endsFolder: string
   readonly clock: Clock
   readonly log: Log
 }
 
-/** The folder tells of most ends at once; looking again this often finds those whose shim was killed. */
+/** The folder reports most ends at once. Polling finds the runs whose reporting process was killed. */
 const POLL_MS = 500
 
-/** Watches until `close`. */
+/** Watches runs until `close`. */
 export function makeRunWatch(input: RunWatchInput): RunWatch {
   const subscribers = new Set<() => void>()
   const closing = new AbortController()
-  const folder = watchFolder(input.exitsFolder)
-  let wake = Promise.withResolvers<null>()
-  let lastSeen = ''
+  const folder = watchFolder(input.endsFolder)
+  let checkRequested = Promise.withResolvers<null>()
+  let lastSignature = ''
 
   const notify = (): void => {
     for (const onChange of subscribers) onChange()
   }
   const look = async (): Promise<void> => {
-    const seen = await input.list()
-    const signature = seen
-      .map((run) => `${run.run_id} ${run.phase}`)
+    const observed = await input.list()
+    const signature = observed
+      .map((run) => `${run.run_id} ${run.phase} ${run.is_idle_expired === true ? 'idle' : ''}`)
       .toSorted()
       .join('\n')
-    if (signature !== lastSeen) {
-      lastSeen = signature
+    if (signature !== lastSignature) {
+      lastSignature = signature
       notify()
     }
-    await Promise.all(seen.filter((run) => run.phase === 'ended').map((run) => input.releaseEnded(run.run_id)))
+    await Promise.all(observed.filter((run) => run.phase === 'ended').map((run) => input.releaseEnded(run.run_id)))
   }
   const checkSoon = (): void => {
-    wake.resolve(null)
+    checkRequested.resolve(null)
   }
   const run = async (): Promise<void> => {
     while (!closing.signal.aborted) {
-      wake = Promise.withResolvers<null>()
+      checkRequested = Promise.withResolvers<null>()
       try {
         await look()
       } catch (error) {
         input.log.error({ err: error }, 'looking at the runs failed')
       }
-      await Promise.race([wake.promise, pause()])
+      await Promise.race([checkRequested.promise, pause()])
     }
   }
   const pause = async (): Promise<void> => {
     const limit = new AbortController()
     const stop = AbortSignal.any([closing.signal, limit.signal])
-    void wake.promise.then(() => {
+    void checkRequested.promise.then(() => {
       limit.abort(NOTIFIED)
     })
     try {
@@ -89,7 +88,6 @@ export function makeRunWatch(input: RunWatchInput): RunWatch {
       }
     },
     checkSoon,
-    notify,
     async close() {
       folder.close()
       closing.abort()

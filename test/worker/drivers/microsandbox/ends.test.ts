@@ -8,7 +8,8 @@ import { asId, type RunId, type SandboxId } from '../../../../src/domain/ids.ts'
 import { toStartError } from '../../../../src/worker/drivers/microsandbox/vm-failures.ts'
 import { makeGuestHeartbeats } from '../../../../src/worker/drivers/microsandbox/guest-heartbeats.ts'
 import { vmPaths } from '../../../../src/worker/drivers/microsandbox/installation.ts'
-import { deriveVmPhase, type VmEvidence, type VmPhase } from '../../../../src/worker/drivers/microsandbox/vm-phase.ts'
+import { deriveVmPhase, type VmEvidence } from '../../../../src/worker/drivers/microsandbox/vm-phase.ts'
+import type { ObservedPhase } from '../../../../src/worker/drivers/shared/run-supervisor.ts'
 import type { VmRunRecord } from '../../../../src/worker/drivers/microsandbox/vm-records.ts'
 import { makeTestClock } from '../../../support/test-clock.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
@@ -45,9 +46,9 @@ const ALIVE: VmEvidence = {
   hasRunOutOfMemory: false,
 }
 const GONE: VmEvidence = { ...ALIVE, isVmAlive: false }
-const lost = (message: string): VmPhase => ({ phase: 'ended', outcome: { kind: 'lost', message } })
+const lost = (message: string): ObservedPhase => ({ phase: 'ended', outcome: { kind: 'lost', message } })
 
-const CASES: readonly (readonly [string, Partial<VmRunRecord>, VmEvidence, VmPhase])[] = [
+const CASES: readonly (readonly [string, Partial<VmRunRecord>, VmEvidence, ObservedPhase])[] = [
   ['runs while its machine does', {}, ALIVE, { phase: 'running' }],
   [
     'is starting while this worker starts it',

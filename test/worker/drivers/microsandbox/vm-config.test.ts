@@ -18,8 +18,7 @@ import {
   type VmConfigInput,
 } from '../../../../src/worker/drivers/microsandbox/make-vm-config.ts'
 import { applyVmConfig } from '../../../../src/worker/drivers/microsandbox/apply-vm-config.ts'
-import { callSdk } from '../../../../src/worker/drivers/microsandbox/sdk-client.ts'
-import type { SdkRequest } from '../../../../src/worker/drivers/microsandbox/sdk-request.ts'
+import { callSdk, type SdkRequest } from '../../../../src/worker/drivers/microsandbox/sdk-client.ts'
 import type { VmConfig } from '../../../../src/worker/drivers/microsandbox/vm-config.ts'
 import { bind, named, tmpfs } from '../../../support/mounts.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
@@ -129,7 +128,7 @@ describe(
     })
 
     test('is in the process of the SDK what it is in any other', async () => {
-      assert.deepEqual(await ask({ kind: 'build', plan: planOf({}, {}) }), await build({}))
+      assert.deepEqual(await ask({ kind: 'build', config: planOf({}, {}) }), await build({}))
     })
 
     test('is made here, whatever cloud the worker itself is told of', async () => {

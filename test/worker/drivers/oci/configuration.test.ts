@@ -5,11 +5,12 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import type { ImageConfig } from '../../../../src/worker/images/image.ts'
 import { openCgroups } from '../../../../src/worker/drivers/oci/run/cgroup.ts'
-import { sandboxEnvironment, workloadCommand } from '../../../../src/worker/drivers/shared/environment.ts'
+import { sandboxEnvironment } from '../../../../src/worker/drivers/oci/environment.ts'
+import { workloadCommand } from '../../../../src/worker/drivers/shared/desired-run.ts'
 import { assertMachineUsable } from '../../../../src/worker/drivers/oci/run/probe.ts'
 import { clampRlimits, parseHardLimits } from '../../../../src/worker/drivers/oci/run/rlimits.ts'
-import { findRuntime } from '../../../../src/worker/drivers/oci/run/runtime.ts'
-import { resolveUser } from '../../../../src/worker/drivers/oci/run/users.ts'
+import { findRuntime, hideHostFolders } from '../../../../src/worker/drivers/oci/run/runtime.ts'
+import { resolveUser } from '../../../../src/worker/drivers/oci/rootfs/users.ts'
 import { DEFAULT_SPEC_FOR_TESTS as spec } from '../../../support/spec.ts'
 
 const image: ImageConfig = {
@@ -90,6 +91,14 @@ test('a runtime that runs no sandbox when it is tried is passed over, with its o
   writeFileSync(join(folder, 'runsc'), script('runsc version 0.0~20221219.0'), { mode: 0o755 })
   assert.match((await findRuntime({ ...choice, name: null })).unusable.join(), /too old/)
   rmSync(folder, { recursive: true })
+})
+
+test('a message for an owner names no folder of the worker, and is otherwise unchanged', () => {
+  const message = 'open `/var/lib/s/runs/1/exec-a/0.json`: /var/lib/s/runs/1 and /etc/passwd: No such file'
+  assert.equal(
+    hideHostFolders(message, ['/var/lib/s/runs/1', '/']),
+    'open `…/exec-a/0.json`: … and /etc/passwd: No such file',
+  )
 })
 
 test('on cgroup version 2 the limits lie in the files of the run, above the runtime', async () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { rename } from 'node:fs/promises'
 import { test } from 'node:test'
-import { readLayersInUse } from '../../../../src/worker/drivers/oci/rootfs/layers-in-use.ts'
+import { readLayersInUse } from '../../../../src/worker/drivers/oci/disk/pinned-image.ts'
 import { makeOciFixture, whyNoOci } from '../../../support/oci-driver.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 

@@ -1,9 +1,10 @@
 import { existsSync } from 'node:fs'
-import { readdir, writeFile } from 'node:fs/promises'
+import { readdir, writeFile, readlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Image } from '../../../images/image.ts'
 import { StartError } from '../../../start-error.ts'
 import { readFileOrNull } from '../../../../lib/files.ts'
+import { mountFolderOf } from '../../../mounts.ts'
 
 /**
  * The image that a sandbox's disk was made over. Its writable layer means something over these very layers only, so a
@@ -39,4 +40,29 @@ export async function readPinnedLayers(kept: string): Promise<readonly string[]>
 async function readPin(folder: string): Promise<Image | null> {
   const text = await readFileOrNull(join(folder, PIN))
   return text === null ? null : (JSON.parse(text) as Image) // written by pinImage before the disk counted as kept
+}
+
+/** The image layers that a sandbox of the driver at `dir` needs, running or stopped: these must not be deleted. */
+export async function readLayersInUse(dir: string): Promise<ReadonlySet<string>> {
+  const layers = new Set(await readPinnedLayers(join(dir, 'disks', 'kept')))
+  const mountDir = mountFolderOf(dir)
+  for (const run of await namesIn(mountDir)) {
+    const links = join(mountDir, run, 'layers')
+    for (const name of await namesIn(links)) {
+      const layer = await readlink(join(links, name)).catch(nothingIfGone)
+      if (layer !== null) layers.add(layer)
+    }
+  }
+  return layers
+}
+
+async function namesIn(folder: string): Promise<readonly string[]> {
+  return (await readdir(folder).catch(nothingIfGone)) ?? []
+}
+
+/** A run may end, and its folder go, while it is read; an image of no layers has a folder in the place of a link. */
+function nothingIfGone(error: unknown): null {
+  const code = error instanceof Error && 'code' in error ? error.code : null
+  if (code === 'ENOENT' || code === 'EINVAL') return null
+  throw error
 }

@@ -3,7 +3,7 @@ import type { FileHandle } from 'node:fs/promises'
 import { constants } from 'node:os'
 import { posix } from 'node:path'
 import { ExecFailure } from '../../../channel/guest.ts'
-import type { SandboxUser } from '../run/users.ts'
+import type { SandboxUser } from '../rootfs/users.ts'
 import { openInRoot, resolveInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
 /** Where a container's files are, and how far its numbers are shifted on the host. */
@@ -97,9 +97,9 @@ async function checkCandidate(root: ContainerRoot, path: string, search: Program
   }
 }
 
-async function isHidden({ path, hiddenMountPoints }: ContainerRoot, wanted: string): Promise<boolean> {
+async function isHidden({ path, hiddenMountPoints }: ContainerRoot, requested: string): Promise<boolean> {
   if (hiddenMountPoints.length === 0) return false
-  const { guestPath } = await resolveInRoot(path, wanted)
+  const { guestPath } = await resolveInRoot(path, requested)
   return hiddenMountPoints.some((point) => guestPath === point || guestPath.startsWith(`${point}/`))
 }
 

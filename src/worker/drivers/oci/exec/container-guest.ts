@@ -4,25 +4,26 @@ import { join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
 import { makeFilesClient } from '../../../channel/files-client.ts'
 import { FileFailure } from '../../../channel/guest-files.ts'
-import { ExecFailure } from '../../../channel/guest.ts'
-import type { Guest, GuestProcess } from '../../../channel/guest.ts'
-import type { Container } from './container.ts'
-import { startExecOnPipes } from './exec-cli.ts'
-import type { ExecCli, TerminalSize } from './exec-cli.ts'
-import { makeProcessSpec, makeToolProcessSpec, readProcessDefaults } from './process-spec.ts'
-import type { ProcessDefaults, ProcessSpec } from './process-spec.ts'
-import { exitCodeOf } from './exec-status.ts'
+import { ExecFailure, type Guest, type GuestProcess } from '../../../channel/guest.ts'
+import type { Container } from '../container.ts'
+import { startExecOnPipes, type ExecCli, type TerminalSize } from './exec-cli.ts'
+import {
+  makeProcessSpec,
+  makeToolProcessSpec,
+  readProcessDefaults,
+  type ProcessDefaults,
+  type ProcessSpec,
+} from './process-spec.ts'
 import { startExecOnTerminal } from './exec-terminal.ts'
 import { makeFifoPool } from './fifo-pool.ts'
-import type { Launcher } from '../run/launcher.ts'
-import { hideHostFolders } from '../rootfs/hide-folders.ts'
+import type { Launcher, RuntimeExit } from '../run/launcher.ts'
+import { hideHostFolders } from '../run/runtime.ts'
 import { makePidFileWaiter } from './pid-file.ts'
-import { makeGvisorProcessGroup } from './gvisor-process-group.ts'
-import { innerPid, makeProcessGroup } from './process-group.ts'
-import type { ProcessGroup } from './process-group.ts'
+import { makeGvisorProcessGroup, innerPid, makeProcessGroup, type ProcessGroup } from './process-group.ts'
 import type { PtyBinding } from './pty-binding.ts'
-import { connectByProcess } from './tcp-connect.ts'
+import { connectByProcess } from './tcp-stream.ts'
 import { toolCommand } from '../rootfs/toolbox.ts'
+import { constants } from 'node:os'
 
 export type ContainerGuestDeps = {
   readonly log: Log
@@ -191,4 +192,51 @@ async function explain(carrier: ExecCli, { runDir, rootPath }: Container): Promi
     'other',
     `the runtime could not start the process: ${said === '' ? 'it did not say why' : said}`,
   )
+}
+
+/** The guests of a worker's containers, one for each, so that the pipes it keeps ready serve every channel. */
+export type ContainerGuests = { of(container: Container): Guest }
+
+/** The most that are kept; one that is dropped is made again when it is asked for. */
+const KEPT_LIMIT = 2_048
+
+/** Makes guests when they are first asked for. */
+export function makeContainerGuests(deps: ContainerGuestDeps): ContainerGuests {
+  const guests = new Map<string, Guest>()
+  return {
+    of(container) {
+      const key = `${container.id} ${String(container.initPid)}`
+      const guest = guests.get(key) ?? makeContainerGuest(container, deps)
+      guests.delete(key)
+      guests.set(key, guest)
+      const [oldest] = guests.keys()
+      if (guests.size > KEPT_LIMIT && oldest !== undefined) guests.delete(oldest)
+      return guest
+    },
+  }
+}
+
+/** Added to a signal's number by runtimes and shells when they tell it as an exit code. */
+const SIGNAL_BASE = 128
+
+/** Signals that a shell passes on as its own exit code only rarely: they end the process that gets them. */
+const DEADLY: ReadonlySet<number> = new Set([
+  constants.signals.SIGILL,
+  constants.signals.SIGABRT,
+  constants.signals.SIGBUS,
+  constants.signals.SIGFPE,
+  constants.signals.SIGKILL,
+  constants.signals.SIGSEGV,
+  constants.signals.SIGSYS,
+])
+
+/**
+ * The exit code in the agent protocol's terms: -1 when a signal ended the process. A runtime tells death by signal n as
+ * code 128 + n, which is also what a shell exits with after a child died so. It counts as death when the signal was
+ * sent through the channel or is one that programs die of; else (130 of an interactive shell) the code stands.
+ */
+export function exitCodeOf(exit: RuntimeExit, sent: ReadonlySet<number>): number {
+  if (exit.code === null) return -1
+  const signal = exit.code - SIGNAL_BASE
+  return sent.has(signal) || DEADLY.has(signal) ? -1 : exit.code
 }

@@ -6,12 +6,12 @@ import type { RlimitResource } from '../../../../domain/spec/spec.ts'
 import { RLIMIT_RESOURCES } from '../../../../domain/spec/spec.ts'
 import { ExecFailure } from '../../../channel/guest.ts'
 import type { GuestExec } from '../../../channel/guest.ts'
-import type { Container } from './container.ts'
-import { sandboxEnvironment, SCRIPTS_FOLDER, TOOLS_FOLDER } from '../../shared/environment.ts'
+import type { Container } from '../container.ts'
+import { sandboxEnvironment, SCRIPTS_FOLDER, TOOLS_FOLDER } from '../environment.ts'
 import { checkWorkdir, checkProgram } from './check-program.ts'
 import { parseHardLimits } from '../run/rlimits.ts'
 import type { HardLimits } from '../run/rlimits.ts'
-import { readUserFiles, resolveUser } from '../run/users.ts'
+import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 
 /** The part of a runtime's process description that every process of a container shares with its first one. */
 export type ProcessDefaults = {

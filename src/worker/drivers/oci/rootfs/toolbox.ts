@@ -1,8 +1,39 @@
 import { createHash } from 'node:crypto'
 import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
-import { runCommand } from '../../../../lib/run-command.ts'
-import { TOOLS_FOLDER } from '../../shared/environment.ts'
+import { dirname, join, basename } from 'node:path'
+import { runCommand, localCommands } from '../../../../lib/run-command.ts'
+import { TOOLS_FOLDER } from '../environment.ts'
+import type { Log } from '../../../../lib/log.ts'
+import { mount, mountPointsBelow } from '../../../mounts.ts'
+
+/** The start of the names of toolboxes among the driver's mounts; all others there are those of runs and disks. */
+export const TOOLBOX_PREFIX = 'toolbox-'
+
+/**
+ * Makes the toolbox of this machine and mounts it, readonly, among the driver's mounts: the driver's own folder may lie
+ * where a sandbox's user 0, as whom some runtimes mount, can't reach it. Gives that path, or null when it can't be made:
+ * sandboxes run without, and their files are not offered. Toolboxes that no running sandbox can have are deleted.
+ */
+export async function mountToolbox(
+  folders: { readonly dir: string; readonly mountDir: string },
+  log: Log,
+): Promise<string | null> {
+  const parent = join(folders.dir, 'toolbox')
+  try {
+    const toolbox = await makeToolbox(parent)
+    const point = join(folders.mountDir, `${TOOLBOX_PREFIX}${basename(toolbox)}`)
+    await mkdir(point, { recursive: true })
+    if (!(await mountPointsBelow(folders.mountDir)).includes(point))
+      await mount(localCommands, ['--bind', '-o', 'ro,nosuid,nodev', toolbox, point])
+    const mounted = new Set(await readdir(folders.mountDir))
+    const unused = (await readdir(parent)).filter((name) => !mounted.has(`${TOOLBOX_PREFIX}${name}`))
+    for (const name of unused) await rm(join(parent, name), { recursive: true, force: true })
+    return point
+  } catch (error) {
+    log.warn({ err: error }, 'the programs for sandboxes could not be prepared: their files are not offered')
+    return null
+  }
+}
 
 /** The scripts of the toolbox: files of `guest/`. */
 export type ToolScript = 'files.pl' | 'tcp.pl'

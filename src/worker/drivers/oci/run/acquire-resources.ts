@@ -1,17 +1,17 @@
 import { rename } from 'node:fs/promises'
 import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts'
 import type { Image } from '../../../images/image.ts'
-import { LIFECYCLE_LINES } from '../../../logs/lifecycle-lines.ts'
 import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
 import { StartError, withStartFailure } from '../../../start-error.ts'
-import type { OciContext } from '../context.ts'
-import type { SandboxDisk } from '../disk/disk.ts'
+import { diskSizeMib, resolveImage } from '../../shared/desired-run.ts'
 import { pinMounts, type PinnedMount } from '../../shared/pin-mounts.ts'
-import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../../shared/rootfs.ts'
 import { openRunVolumes, type RunVolumes } from '../../shared/run-volumes.ts'
+import type { OciContext } from '../context.ts'
+import type { SandboxDisk } from '../disk/sandbox-disks.ts'
+import { mountDisk, mountRoot, rootfsPaths, type RootfsPaths } from '../rootfs/root-mounts.ts'
 import { makeWorkloadPipes, workloadPipes, type WorkloadPipes } from './workload-pipes.ts'
 
-/** What a sandbox is put together from; its root is mounted. */
+/** Everything that a sandbox is made of. Its root file system is mounted. */
 export type RunResources = {
   readonly image: Image
   readonly network: SandboxNetwork
@@ -22,45 +22,52 @@ export type RunResources = {
   readonly mounts: readonly PinnedMount[]
 }
 
-/** Image, network and disk don't need each other: they are made at the same time. One that fails ends the pull. */
+/**
+ * Acquires image, network, disk, mounts, cgroup and pipes at the same time, as far as they don't need each other. The
+ * first failure cancels the image's pull; this rejects with that failure once all the others have ended, so that the
+ * clean-up doesn't race with them.
+ */
 export async function acquireResources(
   context: OciContext,
-  wanted: DesiredRun,
+  desired: DesiredRun,
   signal: AbortSignal,
 ): Promise<RunResources> {
   const abort = new AbortController()
   const either = AbortSignal.any([signal, abort.signal])
-  const { spec } = wanted
-  const paths = rootfsPaths(context.mountDir, wanted.run_id)
-  const endOthers = (error: unknown): never => {
-    abort.abort(error)
-    throw error
-  }
-  const image = withStartFailure(
-    'image',
-    'the image could not be made ready',
-    resolveImage(context, wanted, either),
-  ).catch(endOthers)
-  const network = withStartFailure(
-    'network',
-    "the sandbox's network could not be made",
-    context.networks.attach(wanted.run_id, spec.network),
-  ).catch(endOthers)
-  const disk = makeDisk(context, wanted, paths).catch(endOthers)
-  const root = makeRoot(context, { image, disk, paths }).catch(endOthers)
-  const volumes = openRunVolumes(context.volumes, wanted)
-  // A run's folder comes into being with its disk.
-  const mounts = disk.then(() => pinMounts(context, wanted, { volumes, paths })).catch(endOthers)
-  const cgroup = withStartFailure('host', "the sandbox's limits could not be set", makeCgroup(context, wanted)).catch(
-    endOthers,
+  const acquire = <T>(work: Promise<T>): Promise<T> =>
+    work.catch((error: unknown) => {
+      abort.abort(error)
+      throw error
+    })
+  const { run_id, spec } = desired
+  const paths = rootfsPaths(context.mountDir, run_id)
+  const volumes = openRunVolumes(context.volumes, desired)
+  const pipes = workloadPipes(context.records.folderOf(run_id))
+  const image = acquire(
+    withStartFailure('image', 'the image could not be made ready', resolveRunImage(context, desired, either)),
   )
-  const pipes = workloadPipes(context.records.folderOf(wanted.run_id))
-  const output = withStartFailure(
-    'host',
-    "the sandbox's output could not be made ready",
-    makeWorkloadPipes(context.commands, pipes),
-  ).catch(endOthers)
-  // All of them have come to rest before the first failure is passed on: cleaning up must not race with them.
+  const network = acquire(
+    withStartFailure(
+      'network',
+      "the sandbox's network could not be made",
+      context.networks.attach(run_id, spec.network),
+    ),
+  )
+  const disk = acquire(prepareDisk(context, desired, paths))
+  // The root needs the image and the disk, but not the network.
+  const root = acquire(mountImageOverDisk(context, { image, disk, paths }))
+  // Preparing the disk creates the run's folder, in which the mounts are pinned.
+  const mounts = acquire(disk.then(() => pinMounts(context, desired, { volumes, folder: paths.pins })))
+  const cgroup = acquire(
+    withStartFailure('host', "the sandbox's limits could not be set", createCgroup(context, desired)),
+  )
+  const output = acquire(
+    withStartFailure(
+      'host',
+      "the sandbox's output could not be made ready",
+      makeWorkloadPipes(context.commands, pipes),
+    ),
+  )
   await Promise.allSettled([image, network, disk, root, mounts, cgroup, output])
   if (abort.signal.aborted) throw abort.signal.reason
   signal.throwIfAborted()
@@ -75,36 +82,29 @@ export async function acquireResources(
   }
 }
 
-/** A sandbox that has started before keeps its image; another is resolved. */
-async function resolveImage(context: OciContext, wanted: DesiredRun, signal: AbortSignal): Promise<Image> {
-  const { image, pull_policy } = wanted.spec
-  let how: 'pulled' | 'stored' = 'stored'
-  const onFetched = (): void => {
-    how = 'pulled'
-  }
-  const options = { policy: pull_policy, auth: wanted.registry_auth, signal, onFetched }
-  const found = (await context.disks.pinnedImageOf(wanted.sandbox_id)) ?? (await context.images.resolve(image, options))
-  context.logs.writerOf(wanted.sandbox_id).system(LIFECYCLE_LINES.image(found.reference, found.digest, how))
-  return found
+async function resolveRunImage(context: OciContext, desired: DesiredRun, signal: AbortSignal): Promise<Image> {
+  const pinned = await context.disks.pinnedImageOf(desired.sandbox_id)
+  const log = context.logs.writerOf(desired.sandbox_id)
+  return await resolveImage({ images: context.images, log }, desired, { pinned, signal })
 }
 
 type RootParts = { readonly image: Promise<Image>; readonly disk: Promise<SandboxDisk>; readonly paths: RootfsPaths }
 
-/** The root needs the image and the disk, and does not wait for the network. */
-async function makeRoot({ commands }: OciContext, { image, disk, paths }: RootParts): Promise<void> {
+async function mountImageOverDisk({ commands }: OciContext, { image, disk, paths }: RootParts): Promise<void> {
   const [{ layers }] = await Promise.all([image, disk])
   await withStartFailure('disk', "the sandbox's file system could not be mounted", mountRoot(commands, paths, layers))
 }
 
-async function makeDisk(context: OciContext, wanted: DesiredRun, paths: RootfsPaths): Promise<SandboxDisk> {
-  const { disks } = context
-  const holder = await disks.holderOf(wanted.sandbox_id)
-  if (holder !== null && holder !== wanted.run_id && (await context.records.read(holder)) !== null)
+async function prepareDisk(context: OciContext, desired: DesiredRun, paths: RootfsPaths): Promise<SandboxDisk> {
+  const { disks, records, settings } = context
+  const { run_id, sandbox_id } = desired
+  const holder = await disks.holderOf(sandbox_id)
+  if (holder !== null && holder !== run_id && (await records.read(holder)) !== null)
     throw new StartError('disk', 'another run of the sandbox still holds its disk')
   const prepare = async (): Promise<SandboxDisk> => {
-    const disk = await disks.prepare(wanted.sandbox_id, diskSizeMib(context, wanted))
-    await disks.setHolder(wanted.sandbox_id, wanted.run_id)
-    // A folder moves with what is mounted in it: the disk that was mounted ahead is the run's from here on.
+    const disk = await disks.prepare(sandbox_id, diskSizeMib(desired, settings.defaultDiskMib))
+    await disks.setHolder(sandbox_id, run_id)
+    // A pooled disk is mounted already. Renaming its folder moves the mount with it.
     if (disk.mountedAs !== null) await rename(rootfsPaths(context.mountDir, disk.mountedAs).base, paths.base)
     else await mountDisk(context, paths, disk.path)
     return disk
@@ -112,15 +112,7 @@ async function makeDisk(context: OciContext, wanted: DesiredRun, paths: RootfsPa
   return await withStartFailure('disk', "the sandbox's disk could not be made ready", prepare())
 }
 
-function diskSizeMib({ settings }: OciContext, { spec, default_disk_max_mib }: DesiredRun): number {
-  return spec.resources.disk_size_mib ?? Math.min(settings.defaultDiskMib, default_disk_max_mib ?? Infinity)
-}
-
-async function makeCgroup(context: OciContext, { run_id, spec }: DesiredRun): Promise<void> {
+async function createCgroup({ cgroups, settings }: OciContext, { run_id, spec }: DesiredRun): Promise<void> {
   const { memory_mib, vcpus } = spec.resources
-  await context.cgroups.create(run_id, {
-    memoryBytes: memory_mib * 1024 * 1024,
-    vcpus,
-    pids: context.settings.pidsLimit,
-  })
+  await cgroups.create(run_id, { memoryBytes: memory_mib * 1024 * 1024, vcpus, pids: settings.pidsLimit })
 }

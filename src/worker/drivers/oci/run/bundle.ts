@@ -1,10 +1,10 @@
 import type { Resources, Rlimit, SandboxSpec } from '../../../../domain/spec/spec.ts'
 import { processCapabilities } from './capabilities.ts'
-import { INIT_PATH, TOOLS_FOLDER } from '../../shared/environment.ts'
+import { INIT_PATH, TOOLS_FOLDER } from '../environment.ts'
 import type { ResolvedMount } from '../rootfs/resolve-mounts.ts'
 import { mountFlags } from '../../shared/pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
-import { USER_NAMESPACE_SIZE, type SandboxUser } from './users.ts'
+import { USER_NAMESPACE_SIZE, type SandboxUser } from '../rootfs/users.ts'
 
 /** All that a container's configuration is made of. */
 export type BundleInput = {

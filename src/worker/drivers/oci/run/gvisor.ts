@@ -3,7 +3,7 @@ import { access, chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { tryCommand, type CommandOptions } from '../../../../lib/run-command.ts'
-import { USER_NAMESPACE_SIZE } from './users.ts'
+import { USER_NAMESPACE_SIZE } from '../rootfs/users.ts'
 
 /** What is needed to try gVisor's runtime on this machine. */
 export type GvisorTrial = {

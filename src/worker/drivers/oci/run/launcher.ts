@@ -1,7 +1,6 @@
 import { join } from 'node:path'
 import type { Log } from '../../../../lib/log.ts'
 import { encodeFields, makeProgramStarter } from '../../../processes/perl-process.ts'
-import type { RuntimeExit } from '../exec/exec-status.ts'
 
 /**
  * Starts programs by a small process of its own. Node forks itself to start one, and stands still meanwhile: 0.7 ms with
@@ -26,6 +25,9 @@ export type Launched = {
   /** Resolves once it was reaped, or with no code when nobody is left to tell. Never rejects. */
   readonly ended: Promise<RuntimeExit>
 }
+
+/** What a program ended with: an exit code, or null when a signal ended it or nobody saw its end. */
+export type RuntimeExit = { readonly code: number | null }
 
 const SCRIPT = join(import.meta.dirname, '../../../perl/launcher.pl')
 

@@ -2,15 +2,49 @@ import { existsSync } from 'node:fs'
 import { readdir, rmdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type RunId } from '../../../../domain/ids.ts'
-import type { OciContext } from '../context.ts'
 import { unmountBelow } from '../../../mounts.ts'
 import { commandLineOf, sendSignal } from '../../../processes/process-identity.ts'
-import { recordEnd, deleteFromRuntime, killProcesses, removeMounts, releaseIfEnded } from './release.ts'
-import type { OciRunRecord, StartedContainer } from './run-records.ts'
+import type { OciContext } from '../context.ts'
+import { TOOLBOX_PREFIX } from '../rootfs/toolbox.ts'
+import { deleteFromRuntime, killProcesses, removeMounts } from './release.ts'
 import { SHIM_NAME } from './shim.ts'
-import { TOOLBOX_PREFIX } from '../rootfs/toolbox-mount.ts'
 
-/** Takes back the folder for mounts and the parent of cgroups when no run is left in them. */
+/**
+ * Kills the shims of starts that an earlier worker did not finish. Such a shim is in no record and may still be starting
+ * its container; its command line names the run. Call it before the runs are adopted.
+ */
+export async function killOrphanedShims(context: OciContext): Promise<void> {
+  const started = (await context.records.list()).filter((record) => record.started !== null)
+  const known = new Set(started.map((record) => record.run_id))
+  const orphans = (await listRunNames(context)).filter((run) => !known.has(run))
+  if (orphans.length === 0) return
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue
+    const words = commandLineOf(Number(name))
+    if (words.includes(SHIM_NAME) && orphans.some((run) => words.includes(run))) sendSignal(-Number(name), 'SIGKILL')
+  }
+}
+
+/** Removes everything that belongs to a run without a readable record: processes, network, cgroup, mounts and files. */
+export async function removeUnrecordedRuns(context: OciContext): Promise<void> {
+  const known = new Set((await context.records.list()).map((record) => record.run_id))
+  for (const run of await listRunNames(context)) {
+    if (known.has(run)) continue
+    await killProcesses(context, run)
+    await deleteFromRuntime(context, context.runtime, run)
+    await Promise.all([context.networks.detach(run), context.cgroups.remove(run), removeMounts(context, run)])
+    await context.records.delete(run)
+  }
+}
+
+/** Every run that has a folder, a cgroup or a mount here. */
+async function listRunNames({ records, cgroups, mountDir }: OciContext): Promise<readonly RunId[]> {
+  const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
+  const names = new Set([...(await records.names()), ...(await cgroups.list()), ...mounted])
+  return [...names].map((name) => asId<RunId>(name))
+}
+
+/** Removes the folder of mounts and the parent cgroup, unless a run is left in them. */
 export async function removeIfUnused({ mountDir, cgroups, clock, commands }: OciContext): Promise<void> {
   if (!existsSync(mountDir)) return
   const names = await readdir(mountDir)
@@ -22,55 +56,6 @@ export async function removeIfUnused({ mountDir, cgroups, clock, commands }: Oci
   await cgroups.close()
 }
 
-/**
- * Puts in order what an earlier worker left: ended runs are brought to rest, starts that were cut short are undone and
- * forgotten, and whatever names a run without a readable record goes.
- */
-export async function adoptRuns(context: OciContext): Promise<void> {
-  const { records, cgroups, mountDir } = context
-  const known = new Set<RunId>()
-  for (const record of await records.list()) {
-    // One whose undoing was itself cut short says "lost" already.
-    if (record.started === null && (record.outcome === null || record.outcome.kind === 'lost')) {
-      await killShim(record.run_id)
-      await recordEnd(context, record, { kind: 'lost', message: 'the worker ended while the sandbox was starting' })
-      await records.delete(record.run_id)
-      continue
-    }
-    known.add(record.run_id)
-    const { outcome, started } = await releaseIfEnded(context, record)
-    if (outcome === null) resumeCapture(context, record, started)
-  }
-  const mounted = (await readdir(mountDir)).filter((name) => !isToolbox(name))
-  const named = [...(await records.names()), ...(await cgroups.list()), ...mounted]
-  for (const run of new Set(named.map((name) => asId<RunId>(name)))) {
-    if (!known.has(run)) await removeUnrecorded(context, run)
-  }
-}
-
 function isToolbox(name: string): boolean {
   return name.startsWith(TOOLBOX_PREFIX)
-}
-
-/** Goes on reading what a run that lives writes. */
-function resumeCapture({ logs, captures }: OciContext, record: OciRunRecord, started: StartedContainer | null): void {
-  logs.writerOf(record.sandbox_id).openRun()
-  captures.begin({ ...record, shim: started?.shim ?? null })
-}
-
-async function removeUnrecorded(context: OciContext, run: RunId): Promise<void> {
-  await killShim(run)
-  await killProcesses(context, run)
-  await deleteFromRuntime(context, context.runtime, run)
-  await Promise.all([context.networks.detach(run), context.cgroups.remove(run), removeMounts(context, run)])
-  await context.records.delete(run)
-}
-
-/** The shim of a start that was cut short is in no record and may still be at work: it is found by its command line. */
-async function killShim(run: RunId): Promise<void> {
-  for (const name of await readdir('/proc')) {
-    if (!/^\d+$/.test(name)) continue
-    const words = commandLineOf(Number(name))
-    if (words.includes(SHIM_NAME) && words.includes(run)) sendSignal(-Number(name), 'SIGKILL')
-  }
 }

@@ -2,14 +2,15 @@ import type { DesiredRun } from '../../../../contract/workers/worker-protocol.ts
 import { StartError, withStartFailure } from '../../../start-error.ts'
 import { makeBundle } from './bundle.ts'
 import type { OciContext } from '../context.ts'
-import { sandboxEnvironment, workloadCommand } from '../../shared/environment.ts'
+import { sandboxEnvironment } from '../environment.ts'
+import { workloadCommand } from '../../shared/desired-run.ts'
 import type { RunResources } from './acquire-resources.ts'
 import { makeFolderInMounts, resolveMounts } from '../rootfs/resolve-mounts.ts'
 import { applyPatches } from '../../shared/patches.ts'
 import { clampRlimits } from './rlimits.ts'
 import type { RootTree } from '../../shared/root-tree.ts'
-import { keepTmpOnDisk, writeSystemFiles } from '../../shared/system-files.ts'
-import { readUserFiles, resolveUser } from './users.ts'
+import { keepTmpOnDisk, writeSystemFiles } from '../rootfs/system-files.ts'
+import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 import { chownWorkloadPipes } from './workload-pipes.ts'
 
 /** A container's configuration, and what is worth telling about the sandbox. */
@@ -18,19 +19,19 @@ export type PreparedRootfs = { readonly bundle: object; readonly facts: Readonly
 /** Fills the root file system and derives the container's configuration from it. */
 export async function prepareRootfs(
   context: OciContext,
-  wanted: DesiredRun,
+  desired: DesiredRun,
   { image, network, disk, paths, pipes, volumes, mounts: pinned }: RunResources,
 ): Promise<PreparedRootfs> {
-  const { spec } = wanted
+  const { spec } = desired
   const { settings, runtime } = context
   const tree: RootTree = { root: paths.root, owner: settings.uidShift, isFresh: true }
-  const hostname = spec.runtime.hostname ?? wanted.slug
+  const hostname = spec.runtime.hostname ?? desired.slug
   const workdir = spec.runtime.workdir ?? image.config.workdir ?? '/'
   const files = { spec, hostname, network, workdir, isFirstStart: disk.isNew, hasToolbox: context.toolbox !== null }
   await withStartFailure('config', "the sandbox's files could not be written", writeSystemFiles(tree, files))
   if (disk.isNew) {
     await applyPatches(tree, spec.patches, volumes)
-    await context.disks.markReady(wanted.sandbox_id, image)
+    await context.disks.markReady(desired.sandbox_id, image)
   }
   if (runtime.name === 'runsc')
     await withStartFailure('config', "the folder '/tmp' could not be made", keepTmpOnDisk(tree))
@@ -53,7 +54,7 @@ export async function prepareRootfs(
     rootPath: paths.root,
     uidShift: settings.uidShift,
     netnsPath: network.netnsPath,
-    cgroupsPath: context.cgroups.runtimePath(wanted.run_id),
+    cgroupsPath: context.cgroups.runtimePath(desired.run_id),
     initBinary: settings.initBinary,
     toolbox: context.toolbox,
     workload,

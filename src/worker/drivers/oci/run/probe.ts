@@ -1,9 +1,7 @@
 import { existsSync } from 'node:fs'
-import { statfs } from 'node:fs/promises'
-import { availableParallelism, totalmem } from 'node:os'
-import { delimiter, join } from 'node:path'
 import type { Ability } from '../../../../domain/spec/abilities.ts'
 import type { Probe } from '../../driver.ts'
+import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
 
 /** What this driver enforces. An ability that is not here is refused by name before a run gets this far. */
@@ -15,13 +13,10 @@ export const OCI_ABILITIES: readonly Ability[] = [
 /** Programs of the host that a start calls. */
 const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck', 'perl'] as const
 
-const MIB = 1024 * 1024
-
 /** What the machine offers. Rejects with all that is missing, in one text for people. */
 export async function probeMachine(context: OciContext): Promise<Probe> {
   const { settings, runtime } = context
   assertMachineUsable(settings.initBinary)
-  const disk = await statfs(context.dir)
   return {
     report: {
       name: 'oci',
@@ -29,11 +24,7 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
       abilities: OCI_ABILITIES,
       images: await context.images.list(),
     },
-    capacity: {
-      vcpus: availableParallelism() * settings.cpuOvercommit,
-      memory_mib: Math.floor(totalmem() / MIB),
-      disk_mib: Math.floor((disk.bavail * disk.bsize) / MIB),
-    },
+    capacity: await measureCapacity(context.dir, settings.cpuOvercommit),
   }
 }
 
@@ -46,10 +37,9 @@ export function assertMachineUsable(initBinary: string): void {
 /** Everything that keeps sandboxes from running, in words; empty when nothing does. */
 export function findMissingOciRequirements(initBinary: string): readonly string[] {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
-  const programs = PROGRAMS.filter((name) => !isInstalled(name))
   return [
     ...(process.getuid?.() === 0 ? [] : ['the worker is not root']),
-    ...programs.map((name) => `the program '${name}' is missing`),
+    ...findMissingPrograms(PROGRAMS).map((name) => `the program '${name}' is missing`),
     ...(existsSync(initBinary) ? [] : [`the init program ${initBinary} is missing (package catatonit)`]),
     ...(existsSync('/proc/self/ns/user') ? [] : ['the kernel has no user namespaces']),
   ]
@@ -57,12 +47,8 @@ export function findMissingOciRequirements(initBinary: string): readonly string[
 
 /** What keeps the worker from making its toolbox, without which the files of sandboxes are not offered; in words. */
 export function findMissingToolboxPrograms(): readonly string[] {
-  const packages = { perl: 'perl-base', ldd: 'libc-bin' }
-  return Object.entries(packages).flatMap(([name, debianPackage]) =>
-    isInstalled(name) ? [] : [`the program '${name}' is missing (package ${debianPackage})`],
+  const packages: Readonly<Record<string, string>> = { perl: 'perl-base', ldd: 'libc-bin' }
+  return findMissingPrograms(Object.keys(packages)).map(
+    (name) => `the program '${name}' is missing (package ${packages[name] ?? name})`,
   )
-}
-
-function isInstalled(program: string): boolean {
-  return (process.env['PATH'] ?? '').split(delimiter).some((folder) => existsSync(join(folder, program)))
 }

@@ -10,9 +10,9 @@ export type ClampedRlimits = { readonly rlimits: readonly Rlimit[]; readonly cla
 const UNLIMITED = Number.MAX_SAFE_INTEGER
 
 /** Lowers limits to what this machine allows: a runtime would fail at the first that exceeds its own hard limit. */
-export function clampRlimits(wanted: readonly Rlimit[], allowed: HardLimits): ClampedRlimits {
+export function clampRlimits(requested: readonly Rlimit[], allowed: HardLimits): ClampedRlimits {
   const clamped: string[] = []
-  const rlimits = wanted.map((rlimit) => {
+  const rlimits = requested.map((rlimit) => {
     const most = allowed[rlimit.resource] ?? UNLIMITED
     if (rlimit.hard > most && most < UNLIMITED)
       clamped.push(`${rlimit.resource} ${String(rlimit.hard)} to ${String(most)}`)

@@ -1,6 +1,32 @@
 import { constants } from 'node:os'
-import type { RunOutcome, RunPhase } from '../../../../contract/workers/worker-protocol.ts'
+import type { RunOutcome } from '../../../../contract/workers/worker-protocol.ts'
+import type { ObservedPhase } from '../../shared/run-supervisor.ts'
 import type { ExitFile, OciRunRecord } from './run-records.ts'
+import type { OciContext } from '../context.ts'
+import { isAlive } from '../../../processes/process-identity.ts'
+
+/** Where a run stands now, by its record and by what the machine shows. */
+export async function observeRun(
+  context: OciContext,
+  record: OciRunRecord,
+  isBeingStarted: boolean,
+): Promise<ObservedPhase> {
+  const { records, cgroups, bootId } = context
+  const { started } = record
+  const isSameBoot = record.boot_id === bootId
+  const shim = started?.shim ?? null
+  const init = started?.init ?? null
+  const isInitAlive = isSameBoot && init !== null && context.isAlive(init)
+  // It matters only once the init is gone, and most of a look at many runs is to read what the kernel tells of a process.
+  const isShimAlive = !isInitAlive && isSameBoot && shim !== null && isAlive(shim)
+  // After the processes: a shim that ended in between has written its file by now.
+  const exit = records.readExit(record.run_id)
+  const hasRunOutOfMemory =
+    exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
+  // Somebody may have settled the run meanwhile, and with its cgroup what told of memory is gone: the record knows.
+  const latest = exit !== null && record.outcome === null ? ((await records.read(record.run_id)) ?? record) : record
+  return deriveRunPhase(latest, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
+}
 
 /** What the machine shows of a run, beside its record. */
 export type RunEvidence = {
@@ -12,9 +38,6 @@ export type RunEvidence = {
   /** Whether this process is starting it right now. */
   readonly isBeingStarted: boolean
 }
-
-export type ObservedPhase =
-  { readonly phase: Exclude<RunPhase, 'ended'> } | { readonly phase: 'ended'; readonly outcome: RunOutcome }
 
 /** Where a run stands. What was recorded as its end stays its end. */
 export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): ObservedPhase {

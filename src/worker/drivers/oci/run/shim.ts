@@ -4,8 +4,8 @@ import type { RunId } from '../../../../domain/ids.ts'
 import type { Clock } from '../../../../lib/clock.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import { StartError } from '../../../start-error.ts'
-import { INIT_PATH } from '../../shared/environment.ts'
-import { hideHostFolders } from '../rootfs/hide-folders.ts'
+import { INIT_PATH } from '../environment.ts'
+import { hideHostFolders, type Runtime } from './runtime.ts'
 import type { Launcher } from './launcher.ts'
 import {
   commandLineOf,
@@ -15,7 +15,6 @@ import {
 } from '../../../processes/process-identity.ts'
 import { readFileSyncOrNull, readFileOrNull } from '../../../../lib/files.ts'
 import type { OciRunRecords } from './run-records.ts'
-import type { Runtime } from './runtime.ts'
 import type { WorkloadPipes } from './workload-pipes.ts'
 
 /**

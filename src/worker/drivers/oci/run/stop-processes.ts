@@ -1,5 +1,5 @@
 import type { OciContext } from '../context.ts'
-import { workloadCommand } from '../../shared/environment.ts'
+import { workloadCommand } from '../../shared/desired-run.ts'
 import { isAlive, sendSignal } from '../../../processes/process-identity.ts'
 import { killProcesses } from './release.ts'
 import type { OciRunRecord, StartedContainer } from './run-records.ts'

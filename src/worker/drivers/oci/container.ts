@@ -1,5 +1,5 @@
-import type { SandboxSpec } from '../../../../domain/spec/spec.ts'
-import type { ImageConfig } from '../../../images/image.ts'
+import type { SandboxSpec } from '../../../domain/spec/spec.ts'
+import type { ImageConfig } from '../../images/image.ts'
 
 /** A running container, with all that an exec in it needs. */
 export type Container = {

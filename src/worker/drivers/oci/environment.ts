@@ -27,12 +27,3 @@ export function sandboxEnvironment(spec: SandboxSpec, image: ImageConfig, home: 
   variables.set('PATH', `${SCRIPTS_FOLDER}:${variables.get('PATH') ?? DEFAULT_PATH}`)
   return [...variables].map(([key, value]) => `${key}=${value}`)
 }
-
-/**
- * The command whose end ends the run, or null when the sandbox only waits for commands. The image's own command alone
- * is never run (decision 0006).
- */
-export function workloadCommand(spec: SandboxSpec, image: ImageConfig): readonly string[] | null {
-  if (spec.runtime.cmd === null) return null
-  return [...(spec.runtime.entrypoint ?? image.entrypoint ?? []), ...spec.runtime.cmd]
-}

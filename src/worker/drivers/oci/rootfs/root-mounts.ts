@@ -1,8 +1,8 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { CommandRunner } from '../../../lib/run-command.ts'
-import { callSystem } from '../../processes/system-calls.ts'
-import type { OciSettings } from '../oci/context.ts'
+import type { CommandRunner } from '../../../../lib/run-command.ts'
+import { callSystem } from '../../../processes/system-calls.ts'
+import type { OciSettings } from '../context.ts'
 
 /** Where a run's mounts lie. The folders above must let others pass: the sandbox's user 0 is a stranger to the host. */
 export type RootfsPaths = {

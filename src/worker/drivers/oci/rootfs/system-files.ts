@@ -1,8 +1,9 @@
 import { posix } from 'node:path'
-import type { Patch, SandboxSpec } from '../../../domain/spec/spec.ts'
-import type { SandboxNetwork } from '../../network/sandbox-network.ts'
-import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from './environment.ts'
-import { createFolders, putText, type RootTree } from './root-tree.ts'
+import type { Patch, SandboxSpec } from '../../../../domain/spec/spec.ts'
+import type { SandboxNetwork } from '../../../network/sandbox-network.ts'
+import { withInterpreter } from '../../shared/desired-run.ts'
+import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from '../environment.ts'
+import { createFolders, putText, type RootTree } from '../../shared/root-tree.ts'
 
 /** What the files of a run tell the sandbox about itself. */
 export type SystemFilesInput = {
@@ -43,11 +44,6 @@ export async function keepTmpOnDisk(tree: RootTree): Promise<void> {
   await putText(tree, '/tmp/.msb', { mode: 0o444, text: '' })
 }
 
-/** Whether a script's name is one file's name. */
-export function isScriptName(name: string): boolean {
-  return name !== '' && name !== '.' && name !== '..' && !/[/\0]/.test(name) && Buffer.byteLength(name) <= 255
-}
-
 function identityFiles({ hostname, network }: SystemFilesInput): ReadonlyMap<string, string> {
   const own = network.ipv4 ?? '127.0.1.1'
   return new Map([
@@ -63,9 +59,4 @@ function patchedPaths(patches: readonly Patch[], isFirstStart: boolean): Readonl
   return new Set(
     counting.map((patch) => posix.normalize('path' in patch ? patch.path : 'dst' in patch ? patch.dst : patch.link)),
   )
-}
-
-/** The kernel runs a script only with an interpreter line (execve(2)). */
-export function withInterpreter(text: string, shell: string | null): string {
-  return text.startsWith('#!') ? text : `#!${shell ?? '/bin/sh'}\n${text}`
 }

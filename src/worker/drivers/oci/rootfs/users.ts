@@ -26,8 +26,8 @@ export async function readUserFiles(from: FilesRoot): Promise<UserFiles> {
  * Finds `name`, `uid`, `name:group` or `uid:gid`; null is user 0. A number needs no entry. Answers with a sentence
  * when a name is unknown or a number lies outside the sandbox's user namespace.
  */
-export function resolveUser(wanted: string | null, files: UserFiles): SandboxUser | string {
-  const [userPart = '', groupPart] = (wanted === null || wanted === '' ? '0' : wanted).split(':', 2)
+export function resolveUser(requested: string | null, files: UserFiles): SandboxUser | string {
+  const [userPart = '', groupPart] = (requested === null || requested === '' ? '0' : requested).split(':', 2)
   const entry = parseEntries(files.passwd).find((fields) =>
     isNumber(userPart) ? fields[2] === userPart : fields[0] === userPart,
   )
@@ -44,7 +44,7 @@ export function resolveUser(wanted: string | null, files: UserFiles): SandboxUse
       ? groups.filter((fields) => (fields[3] ?? '').split(',').includes(name)).map((fields) => Number(fields[2]))
       : []
   if ([uid, gid, ...additionalGids].some((id) => !Number.isInteger(id) || id < 0 || id >= USER_NAMESPACE_SIZE)) {
-    return `user '${wanted ?? ''}' has an id of ${String(USER_NAMESPACE_SIZE)} or more, which a sandbox has not`
+    return `user '${requested ?? ''}' has an id of ${String(USER_NAMESPACE_SIZE)} or more, which a sandbox has not`
   }
   const home = entry?.[5]
   return { uid, gid, additionalGids, home: home === undefined || home === '' ? '/' : home }

@@ -1,0 +1,23 @@
+import { existsSync } from 'node:fs'
+import { statfs } from 'node:fs/promises'
+import { availableParallelism, totalmem } from 'node:os'
+import { delimiter, join } from 'node:path'
+import type { Capacity } from '../../../contract/workers/worker-protocol.ts'
+
+const MIB = 1024 * 1024
+
+/** What this machine can give to sandboxes; `cpuOvercommit` virtual CPUs are promised per real one. */
+export async function measureCapacity(dir: string, cpuOvercommit: number): Promise<Capacity> {
+  const disk = await statfs(dir)
+  return {
+    vcpus: availableParallelism() * cpuOvercommit,
+    memory_mib: Math.floor(totalmem() / MIB),
+    disk_mib: Math.floor((disk.bavail * disk.bsize) / MIB),
+  }
+}
+
+/** Those of the programs that no folder of PATH has. */
+export function findMissingPrograms(names: readonly string[]): readonly string[] {
+  const folders = (process.env['PATH'] ?? '').split(delimiter)
+  return names.filter((name) => !folders.some((folder) => existsSync(join(folder, name))))
+}

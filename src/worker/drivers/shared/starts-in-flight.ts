@@ -1,0 +1,50 @@
+import { setMaxListeners } from 'node:events'
+import type { RunId } from '../../../domain/ids.ts'
+import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
+
+/** The starts that are in flight: at most one for each run. */
+export type StartsInFlight = {
+  has(run: RunId): boolean
+  /**
+   * Starts a run by `work`, which runs under the run's mutex. A caller that asks while a start is in flight joins it.
+   * The signal that `work` gets aborts with the caller's `signal`, and when the start is cancelled.
+   */
+  start(run: RunId, signal: AbortSignal, work: (signal: AbortSignal) => Promise<void>): Promise<void>
+  /** Cancels a run's start, if one is in flight, and resolves once it has cleaned up. */
+  cancel(run: RunId): Promise<void>
+  /** Cancels every start. */
+  close(): Promise<void>
+}
+
+/** Creates an empty set of starts. Calls `onEnd` after each start, whether it succeeded or failed. */
+export function makeStartsInFlight(mutex: KeyedMutex, onEnd: () => void): StartsInFlight {
+  const starts = new Map<RunId, { readonly done: Promise<void>; readonly abort: AbortController }>()
+  const cancel = async (run: RunId, why: string): Promise<void> => {
+    const start = starts.get(run)
+    if (start === undefined) return
+    start.abort.abort(new Error(why))
+    await Promise.allSettled([start.done])
+  }
+  return {
+    has: (run) => starts.has(run),
+    async start(run, signal, work) {
+      const inFlight = starts.get(run)
+      if (inFlight !== undefined) return await inFlight.done
+      const abort = new AbortController()
+      const either = AbortSignal.any([signal, abort.signal])
+      setMaxListeners(0, either) // each wait of the start adds a listener
+      const done = mutex
+        .run(run, () => work(either))
+        .finally(() => {
+          starts.delete(run)
+          onEnd()
+        })
+      starts.set(run, { done, abort })
+      await done
+    },
+    cancel: (run) => cancel(run, 'the run was stopped'),
+    async close() {
+      await Promise.all([...starts.keys()].map((run) => cancel(run, 'the worker is closing')))
+    },
+  }
+}
