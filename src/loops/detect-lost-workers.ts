@@ -1,5 +1,6 @@
-import { transitionAll } from '../control/sandboxes/transition-all.ts'
-import { SYSTEM_ACTOR, type TransitionDeps } from '../control/sandboxes/transition.ts'
+import { transitionAll } from '../control/sandboxes/transition-batches.ts'
+import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import type { WorkerId } from '../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../domain/workers/lease.ts'
 import type { Log } from '../lib/log.ts'

@@ -1,7 +1,17 @@
-import { recordHoursExhausted } from '../control/usage/record-hours-exhausted.ts'
+import { recordEvent } from '../control/events/record-event.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
-import { exhaustedHours, remainingUnits, INCLUDED_HOURS, type ComputeUse } from '../domain/orgs/quota.ts'
+import { QUOTAS_TOPIC } from '../control/topics.ts'
+import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
+import {
+  exhaustedHours,
+  hoursUsed,
+  INCLUDED_HOURS,
+  remainingUnits,
+  type ComputeUse,
+  type IncludedHoursName,
+} from '../domain/orgs/quota.ts'
 import type { Log } from '../lib/log.ts'
+import * as orgs from '../store/orgs/orgs.ts'
 import * as includedHours from '../store/usage/included-hours.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
 import { hardLimitedMonthTotals } from '../store/usage/usage.ts'
@@ -9,17 +19,22 @@ import type { Loop } from './loop.ts'
 import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
 const PERIOD_MS = 5_000
-/** How many organizations are looked at together. */
+/** How many organizations are read at once. */
 const PAGE = 200
 
 type HardLimitDeps = TransitionDeps & { readonly log: Log }
 
 /**
- * Stops what runs in suspended organizations, and in those whose plan has no prices and whose pool of the month is used
- * up: a wall is met within a moment of the time that its runs reach it.
+ * Stops the runs of suspended organizations, and of organizations on a plan without prices that have used up its included
+ * hours of the month. The next pass is due when the runs of now reach their limit, so that a stop is late by moments only.
  */
 export function enforceHardLimits(deps: HardLimitDeps): Loop {
-  return { name: 'enforce-pools', periodMs: PERIOD_MS, topics: ['quotas'], run: (signal) => pass(deps, signal) }
+  return {
+    name: 'enforce-hard-limits',
+    periodMs: PERIOD_MS,
+    topics: [QUOTAS_TOPIC],
+    run: (signal) => pass(deps, signal),
+  }
 }
 
 async function pass(deps: HardLimitDeps, signal: AbortSignal): Promise<number | null> {
@@ -32,47 +47,47 @@ async function pass(deps: HardLimitDeps, signal: AbortSignal): Promise<number | 
     const page: readonly includedHours.HardLimitedOrg[] = await deps.db.asSystem((q) =>
       includedHours.hardLimitedWithRuns(q, last?.org_id ?? null, PAGE),
     )
-    dueMs = Math.min(dueMs, await enforceOn(deps, { orgs: page, useOf }, signal))
+    for (const org of page)
+      dueMs = Math.min(dueMs, await enforceOn(deps, { org, use: useOf.get(org.org_id) ?? NO_USE }, signal))
     after = page.at(-1) ?? null
     if (after === null || page.length < PAGE) return Number.isFinite(dueMs) ? dueMs : null
   }
 }
 
-/** Answers in how many milliseconds the next wall is met, or Infinity. */
-async function enforceOn(
-  deps: HardLimitDeps,
-  {
-    orgs,
-    useOf,
-  }: { readonly orgs: readonly includedHours.HardLimitedOrg[]; readonly useOf: ReadonlyMap<string, ComputeUse> },
-  signal: AbortSignal,
-): Promise<number> {
-  let dueMs = Infinity
-  for (const org of orgs) {
-    const use = useOf.get(org.org_id) ?? NO_USE
-    const exhausted = exhaustedHours(org, use)
-    if (exhausted.length === 0) {
-      dueMs = Math.min(dueMs, untilHardLimitMs(org, use))
-      continue
-    }
-    for (const pool of exhausted) await recordHoursExhausted(deps, org.org_id, { pool, pools: org, use })
-    const active: RunsToStop<runsToStop.RunToStop> = {
-      read: (q, page) => runsToStop.ofOrg(q, org.org_id, page),
-      causeOf: () => ({ code: 'pool_exhausted' }),
-    }
-    await stopRuns(deps, active, signal)
-  }
-  return dueMs
-}
-
 const NO_USE: ComputeUse = { vcpu_ms: 0n, memory_mib_ms: 0n }
 
-/** When the runs that run now reach a wall, in milliseconds, if nothing changes. */
-function untilHardLimitMs(org: includedHours.HardLimitedOrg, use: ComputeUse): number {
-  const rates = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
-  const times = INCLUDED_HOURS.flatMap((pool) => {
-    const left = remainingUnits(pool, org, use)
-    return left === null || rates[pool] === 0 ? [] : [Math.ceil(Number(left) / rates[pool])]
+type OrgUse = { readonly org: includedHours.HardLimitedOrg; readonly use: ComputeUse }
+
+/** Resolves with the milliseconds until the organization reaches its limit, or Infinity. */
+async function enforceOn(deps: HardLimitDeps, { org, use }: OrgUse, signal: AbortSignal): Promise<number> {
+  const exhausted = exhaustedHours(org, use)
+  if (exhausted.length === 0) return untilHardLimitMs({ org, use })
+  for (const name of exhausted) await recordExhausted(deps, { org, use }, name)
+  const active: RunsToStop<runsToStop.RunToStop> = {
+    read: (q, page) => runsToStop.ofOrg(q, org.org_id, page),
+    causeOf: () => ({ code: 'pool_exhausted' }),
+  }
+  await stopRuns(deps, active, signal)
+  return Infinity
+}
+
+/** Records the event once in a UTC month, however often and from however many processes it is called. */
+async function recordExhausted(deps: HardLimitDeps, { org, use }: OrgUse, name: IncludedHoursName): Promise<void> {
+  const { org_id } = org
+  await deps.db.transaction('system', async (tx) => {
+    await orgs.lock(tx, org_id)
+    if (await includedHours.hasExhaustedEvent(tx, org_id, name, deps.clock.now())) return
+    const payload = { pool: name, included_hours: org[name] ?? 0, used_hours: hoursUsed(name, use) }
+    await recordEvent(deps, tx, { org_id, actor: SYSTEM_ACTOR, event_type: 'pool_exhausted', payload })
+  })
+}
+
+/** How long until the current runs reach a limit, in milliseconds, if nothing changes. */
+function untilHardLimitMs({ org, use }: OrgUse): number {
+  const unitsPerMs = { included_vcpu_hours: org.vcpus, included_memory_gib_hours: org.memory_mib }
+  const times = INCLUDED_HOURS.flatMap((name) => {
+    const left = remainingUnits(name, org, use)
+    return left === null || unitsPerMs[name] === 0 ? [] : [Math.ceil(Number(left) / unitsPerMs[name])]
   })
   return Math.min(Infinity, ...times)
 }

@@ -1,5 +1,7 @@
-import { transitionAll } from '../control/sandboxes/transition-all.ts'
-import { SYSTEM_ACTOR, type Transition, type TransitionDeps } from '../control/sandboxes/transition.ts'
+import { transitionAll } from '../control/sandboxes/transition-batches.ts'
+import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
+import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import { hasConflictingHomes } from '../domain/workers/placement.ts'
 import type { Log } from '../lib/log.ts'
 import * as capacity from '../store/workers/capacity.ts'
@@ -47,8 +49,8 @@ async function pass(deps: PlaceDeps, picture: FleetSnapshot, signal: AbortSignal
   }
 }
 
-function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnapshot): readonly Transition[] {
-  return pending.flatMap((run): readonly Transition[] => {
+function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnapshot): readonly TransitionRequest[] {
+  return pending.flatMap((run): readonly TransitionRequest[] => {
     const { sandbox_id, run_id } = run
     if (hasConflictingHomes(run)) return [{ sandbox_id, run_id, ...CONFLICTING_HOMES }]
     const worker_id = picture.capacityIndex.allocate(picture.requestOf(run))
@@ -68,4 +70,4 @@ const CONFLICTING_HOMES = {
   event: 'ended_badly',
   outcome: { kind: 'start_failed', reason: 'mount', message: CONFLICTING_HOMES_MESSAGE },
   cause: { actor: SYSTEM_ACTOR, code: 'placement', message: CONFLICTING_HOMES_MESSAGE },
-} as const satisfies Partial<Transition>
+} as const satisfies Partial<TransitionRequest>

@@ -1,12 +1,12 @@
 /** What lies in tables beyond its time, and nobody asks for any more, is forgotten: batch after batch. */
-import type { ControlDeps } from '../control/deps.ts'
+import type { BaseDeps } from '../control/deps.ts'
 import type { Queryable } from '../store/postgres/database.ts'
 import * as idempotency from '../store/requests/idempotency.ts'
 import * as streamTickets from '../store/streams/stream-tickets.ts'
 import * as workerTokens from '../store/workers/worker-tokens.ts'
 import type { Loop } from './loop.ts'
 
-type PruneDeps = Pick<ControlDeps, 'db' | 'clock'>
+type PruneDeps = Pick<BaseDeps, 'db' | 'clock'>
 
 /** Forgets Idempotency-Keys whose time is over; a key that is used before that is a new one all the same. */
 export function pruneIdempotencyKeys(deps: PruneDeps): Loop {

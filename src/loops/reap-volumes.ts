@@ -1,6 +1,7 @@
 import { recordEvent } from '../control/events/record-event.ts'
-import { SYSTEM_ACTOR, type TransitionDeps } from '../control/sandboxes/transition.ts'
-import { REAP_VOLUMES_TOPIC } from '../control/volumes/volume-topics.ts'
+import type { TransitionDeps } from '../control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
+import { REAP_VOLUMES_TOPIC } from '../control/topics.ts'
 import * as volumeReports from '../store/volumes/volume-reports.ts'
 import type { Loop } from './loop.ts'
 

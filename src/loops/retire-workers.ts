@@ -1,5 +1,5 @@
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
-import { REAP_VOLUMES_TOPIC } from '../control/volumes/volume-topics.ts'
+import { REAP_VOLUMES_TOPIC } from '../control/topics.ts'
 import type { Log } from '../lib/log.ts'
 import * as fleet from '../store/workers/fleet.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'

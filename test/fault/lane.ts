@@ -1,7 +1,7 @@
 import { createFirstOrg } from '../../src/control/orgs/create-first-org.ts'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
-import { makeChannelLimit } from '../../src/control/streams/channel-limit.ts'
-import { makeLogStreamLimit } from '../../src/control/streams/log-stream-limit.ts'
+import { makeChannelLimit } from '../../src/control/streams/concurrency-limit.ts'
+import { makeLogStreamLimit } from '../../src/control/streams/concurrency-limit.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import type { Caller } from '../../src/domain/orgs/caller.ts'
@@ -50,11 +50,11 @@ export async function openLane(): Promise<Lane> {
       subscribe: () => () => undefined,
       [Symbol.asyncDispose]: () => Promise.resolve(),
     },
-    waits: makeSemaphore(1),
-    logPlaces: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
+    waitPermits: makeSemaphore(1),
+    logStreamLimit: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
     openStream: refuse,
     dialChannel: refuse,
-    channelPlaces: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
+    channelLimit: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
   const first = await createFirstOrg(deps, null)

@@ -1,7 +1,7 @@
-import { makeChannelLimit } from '../../src/control/streams/channel-limit.ts'
-import type { ControlDeps } from '../../src/control/deps.ts'
+import { makeChannelLimit } from '../../src/control/streams/concurrency-limit.ts'
+import type { ControlDeps } from '../../src/control/make-deps.ts'
 import { holdSync } from '../../src/control/workers/hold-sync.ts'
-import { makeLogStreamLimit } from '../../src/control/streams/log-stream-limit.ts'
+import { makeLogStreamLimit } from '../../src/control/streams/concurrency-limit.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import type { TransitionDeps } from '../../src/control/sandboxes/transition.ts'
 import type { SyncAnswer, SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
@@ -70,11 +70,11 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
     log,
     seal: makeSeal(SEALING_KEY, random),
     notifications: bus.of(life),
-    waits: makeSemaphore(10),
-    logPlaces: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
+    waitPermits: makeSemaphore(10),
+    logStreamLimit: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
     openStream: noStreams,
     dialChannel: noStreams,
-    channelPlaces: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
+    channelLimit: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
   const syncDeps = { ...base, db: databaseOf(life, 'sync'), tickets: NO_TICKETS }

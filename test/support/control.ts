@@ -1,8 +1,8 @@
-import type { ControlDeps } from '../../src/control/deps.ts'
-import { makeChannelLimit, type ChannelLimits } from '../../src/control/streams/channel-limit.ts'
+import type { ControlDeps } from '../../src/control/make-deps.ts'
+import { makeChannelLimit, type ChannelLimits } from '../../src/control/streams/concurrency-limit.ts'
 import { createFirstOrg } from '../../src/control/orgs/create-first-org.ts'
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
-import { makeLogStreamLimit, type LogStreamLimits } from '../../src/control/streams/log-stream-limit.ts'
+import { makeLogStreamLimit, type LogStreamLimits } from '../../src/control/streams/concurrency-limit.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import type { Caller } from '../../src/domain/orgs/caller.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
@@ -57,11 +57,11 @@ export async function makeTestControl(
     log,
     seal: makeSeal(systemRandom.bytes(32), systemRandom),
     notifications,
-    waits: makeSemaphore(options.waitCapacity ?? 100),
-    logPlaces: makeLogStreamLimit(options.logStreamLimits ?? { perOrg: 50, inAll: 100 }),
+    waitPermits: makeSemaphore(options.waitCapacity ?? 100),
+    logStreamLimit: makeLogStreamLimit(options.logStreamLimits ?? { perOrg: 50, inAll: 100 }),
     openStream: options.openStream ?? (() => Promise.reject(new Error('this test has no workers'))),
     dialChannel: options.dialChannel ?? (() => Promise.reject(new Error('this test has no workers'))),
-    channelPlaces: makeChannelLimit(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
+    channelLimit: makeChannelLimit(options.channelLimits ?? { perSandbox: 256, perOrg: 2048 }),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
   const first = await createFirstOrg(deps, null)

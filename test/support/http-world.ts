@@ -8,10 +8,10 @@ import { projectSpec } from '../../src/domain/spec/project-spec.ts'
 import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerDeps } from '../../src/http/server/server.ts'
 import type { EventRow } from '../../src/control/events/read-events.ts'
-import type { Org } from '../../src/control/orgs/read-org.ts'
+import type { Org } from '../../src/control/orgs/orgs.ts'
 import type { SandboxRef } from '../../src/control/sandboxes/read-sandboxes.ts'
-import { bindUseCases, type UseCases } from '../../src/http/use-cases.ts'
-import type { ControlDeps } from '../../src/control/deps.ts'
+import { callFakes, type UseCases } from './use-cases.ts'
+import type { ControlDeps } from '../../src/control/make-deps.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
@@ -33,7 +33,7 @@ export type WorldOptions = {
 export function makeHttpWorld(options: WorldOptions = {}): FastifyInstance {
   const uuids = makeUuids(systemClock, systemRandom)
   return makeServer({
-    useCases: { ...bindUseCases(nothing()), ...oneSandbox(), ...options.useCases },
+    call: callFakes(nothing(), { ...oneSandbox(), ...options.useCases }),
     log: makeLog('silent'),
     uuids,
     metrics: new Registry(),

@@ -1,5 +1,5 @@
 import { authenticate } from '../../src/control/orgs/authenticate.ts'
-import type { ControlDeps } from '../../src/control/deps.ts'
+import type { ControlDeps } from '../../src/control/make-deps.ts'
 import { formatApiKey, hashSecret } from '../../src/domain/orgs/api-key.ts'
 import { SCOPES, type Caller, type Scope } from '../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../src/domain/ids.ts'

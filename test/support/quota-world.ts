@@ -1,5 +1,5 @@
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
-import type { ControlDeps } from '../../src/control/deps.ts'
+import type { ControlDeps } from '../../src/control/make-deps.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import { setQuota } from '../../src/control/orgs/quotas.ts'
 import { OPERATOR_ACTOR, type Caller } from '../../src/domain/orgs/caller.ts'

@@ -2,12 +2,12 @@ import { Registry } from 'prom-client'
 import { createWebSocketStream, type WebSocket } from 'ws'
 import type { StreamPurpose } from '../../src/contract/workers/worker-protocol.ts'
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
-import { ticketTopic } from '../../src/control/streams/open-worker-stream.ts'
+import { ticketTopic } from '../../src/control/topics.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
 import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
-import { bindUseCases } from '../../src/http/use-cases.ts'
+import { callWith } from '../../src/http/handlers/handler.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../src/http/server/server.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../src/http/workers/worker-routes.ts'
 import { systemClock, type Clock } from '../../src/lib/clock.ts'
@@ -83,7 +83,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
   )
   const serve = () =>
     makeServer({
-      useCases: bindUseCases(deps),
+      call: callWith(deps),
       log: deps.log,
       uuids: deps.uuids,
       metrics: new Registry(),

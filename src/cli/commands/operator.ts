@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
 import type { Config } from '../../config.ts'
-import type { ControlDeps } from '../../control/deps.ts'
-import { makeKeyCache } from '../../control/orgs/key-cache.ts'
+import type { BaseDeps } from '../../control/deps.ts'
+import { makeKeyCache, type KeyCache } from '../../control/orgs/key-cache.ts'
 import { OPERATOR_ACTOR, type OrgActor } from '../../domain/orgs/caller.ts'
 import { systemClock } from '../../lib/clock.ts'
 import { makeLog } from '../../lib/log.ts'
@@ -15,7 +15,7 @@ import { addSettings, UsageError, type Call } from '../command.ts'
 // Commands with which an operator works on the database, whether or not a server runs on it.
 
 /** What such a command needs of the control plane's dependencies. */
-export type OperatorDeps = Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log' | 'keyCache'>
+export type OperatorDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'> & { readonly keyCache: KeyCache }
 
 /** Declares a subcommand with the flags that reach the database. */
 export function operatorCommand(parent: Command, nameAndArgs: string, description: string): Command {

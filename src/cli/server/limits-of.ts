@@ -8,7 +8,7 @@ export function serverLimits(config: Config): { readonly settings: ServerSetting
   const rates = {
     key: { perSec: config.keyRequestsPerSec, burst: config.keyRequestBurst },
     org: { perSec: config.orgRequestsPerSec, burst: config.orgRequestBurst },
-    strangers: { perSec: config.refusedKeysPerSec, burst: config.refusedKeyBurst },
+    failedAuthentications: { perSec: config.refusedKeysPerSec, burst: config.refusedKeyBurst },
   }
   const connections = {
     ...DEFAULT_SERVER_SETTINGS.connections,

@@ -1,11 +1,11 @@
 import { collectDefaultMetrics, Gauge, Registry } from 'prom-client'
-import type { ControlDeps } from '../../control/deps.ts'
+import type { ControlDeps } from '../../control/make-deps.ts'
 import type { Log } from '../../lib/log.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 
 /** The metrics of the process and its work. The server adds those of HTTP requests itself. */
 export function makeMetrics(
-  deps: Pick<ControlDeps, 'db' | 'waits' | 'channelPlaces' | 'logPlaces'> & {
+  deps: Pick<ControlDeps, 'db' | 'waitPermits' | 'channelLimit' | 'logStreamLimit'> & {
     readonly log: Log
     readonly replicas: { readonly count: number }
   },
@@ -32,15 +32,15 @@ export function makeMetrics(
     name: 'sandyard_replicas',
     help: 'Server processes that live on the same database, this one included.',
   })
-  addGauge(register, () => deps.waits.inUse, {
+  addGauge(register, () => deps.waitPermits.inUse, {
     name: 'sandyard_waiting_requests',
     help: 'Requests that wait for a sandbox to run.',
   })
-  addGauge(register, () => deps.logPlaces.permitsInUse, {
+  addGauge(register, () => deps.logStreamLimit.permitsInUse, {
     name: 'sandyard_open_log_streams',
     help: 'Logs of sandboxes that are being read or followed.',
   })
-  addGauge(register, () => deps.channelPlaces.permitsInUse, {
+  addGauge(register, () => deps.channelLimit.permitsInUse, {
     name: 'sandyard_open_channels',
     help: 'Command channels that are open, or are being opened.',
   })

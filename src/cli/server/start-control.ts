@@ -3,17 +3,15 @@ import { createWebSocketStream, type WebSocket } from 'ws'
 
 import type { Config } from '../../config.ts'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
-import { makeChannelLimit } from '../../control/streams/channel-limit.ts'
-import type { ControlDeps } from '../../control/deps.ts'
-import { makeLogStreamLimit } from '../../control/streams/log-stream-limit.ts'
-import { makeControlDeps } from '../../control/make-deps.ts'
+import { makeChannelLimit, makeLogStreamLimit } from '../../control/streams/concurrency-limit.ts'
+import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
 import { limitOrgConnections } from '../../control/requests/limit-org-connections.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
 import type { TransitionDeps } from '../../control/sandboxes/transition.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
-import { bindUseCases } from '../../http/use-cases.ts'
+import { callWith } from '../../http/handlers/handler.ts'
 import { makeServer } from '../../http/server/server.ts'
 import { makeJoinRoute } from '../../http/workers/join-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
@@ -93,14 +91,14 @@ export async function startControl(
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),
-    waits: makeSemaphore(config.waitCapacity),
-    logPlaces: makeLogStreamLimit({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
+    waitPermits: makeSemaphore(config.waitCapacity),
+    logStreamLimit: makeLogStreamLimit({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
     openStream: async ({ worker_id, asked }, signal) => {
       const socket = await relay.open(worker_id, asked, signal)
       return socket === null ? null : createWebSocketStream(socket)
     },
     dialChannel: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
-    channelPlaces: makeChannelLimit({ perSandbox: config.channelsPerSandbox, perOrg: config.channelsPerOrg }),
+    channelLimit: makeChannelLimit({ perSandbox: config.channelsPerSandbox, perOrg: config.channelsPerOrg }),
     settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry, placement: config.placement },
   })
 
@@ -117,7 +115,7 @@ export async function startControl(
   const limited = serverLimits(config)
   const gate = { control: deps, rates: limited.limits.rates }
   const server = makeServer({
-    useCases: bindUseCases(deps),
+    call: callWith(deps),
     log,
     uuids,
     metrics: makeMetrics({ ...deps, replicas }),

@@ -3,7 +3,7 @@ import type { EventId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { minUuidAt } from '../../lib/uuid.ts'
 import * as events from '../../store/events/events.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
 
 export type EventsInput = PageInput & {
@@ -20,7 +20,7 @@ const ID_SLACK_MS = 60_000
 
 /** A page of the organization's audit events, the newest first. Throws `invalid_request` for a bad cursor. */
 export async function listEvents(
-  deps: Pick<ControlDeps, 'db'>,
+  deps: Pick<BaseDeps, 'db'>,
   caller: Caller,
   input: EventsInput,
 ): Promise<Page<events.EventRow>> {
@@ -39,7 +39,7 @@ export async function listEvents(
 }
 
 /** One event of the organization. Throws `event_not_found`. */
-export async function getEvent(deps: Pick<ControlDeps, 'db'>, caller: Caller, id: EventId): Promise<events.EventRow> {
+export async function getEvent(deps: Pick<BaseDeps, 'db'>, caller: Caller, id: EventId): Promise<events.EventRow> {
   const event = await deps.db.asOrg(caller.org_id, (q) => events.find(q, caller.org_id, id))
   if (event === null) throw new Problem('event_not_found')
   return event

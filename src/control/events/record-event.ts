@@ -2,11 +2,11 @@ import type { OrgActor } from '../../domain/orgs/caller.ts'
 import type { TypedEvent } from '../../domain/events/event-types.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as events from '../../store/events/events.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 
 /** Writes the event of a change, in the transaction of the change. The sandbox that it is about stands in its payload. */
 export async function recordEvent(
-  deps: Pick<ControlDeps, 'clock' | 'uuids'>,
+  deps: Pick<BaseDeps, 'clock' | 'uuids'>,
   tx: Queryable,
   event: OrgActor & TypedEvent,
 ): Promise<void> {

@@ -8,14 +8,14 @@ import { invalidRequest } from '../../domain/spec/refusal.ts'
 import * as apiKeys from '../../store/orgs/api-keys.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
-import type { IdempotentAttempt } from '../requests/idempotent-attempt.ts'
+import type { IdempotentAttempt } from '../requests/idempotency.ts'
+import type { KeyCache } from './key-cache.ts'
 import { recordEvent } from '../events/record-event.ts'
-import { apiKeyTopic } from '../streams/watch-caller.ts'
+import { apiKeyTopic } from '../topics.ts'
 
 type InOrg = Pick<OrgActor, 'org_id'>
-type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'random'>
 
 export type ApiKey = apiKeys.ApiKeyRow
 
@@ -24,33 +24,33 @@ export type NewApiKey = {
   /** At least one. */
   readonly scopes: readonly Scope[]
   readonly expires_at: Date | null
-  readonly once?: IdempotentAttempt | null
+  readonly attempt?: IdempotentAttempt | null
 }
 
 /**
- * Makes an API key. Its text is in this answer and nowhere else: only its hash is stored. Throws `invalid_request` for a
- * name that can't be one and for an expiry that is not in the future.
+ * Creates an API key. Only this answer holds its text, because only a hash is stored. Throws `invalid_request` for an invalid
+ * name, without scopes, and for an expiry that is not in the future.
  */
 export async function createApiKey(
-  deps: WriteDeps,
+  deps: WriteDeps & Pick<BaseDeps, 'random'>,
   acting: OrgActor,
   input: NewApiKey,
 ): Promise<ApiKey & { readonly key: string }> {
-  const { once = null } = input
-  if (once !== null && once.noted !== null) {
-    const [id = '', key = ''] = once.noted.split(' ')
+  const { attempt = null } = input
+  if (attempt !== null && attempt.savedNote !== null) {
+    const [id = '', key = ''] = attempt.savedNote.split(' ')
     return { ...(await getApiKey(deps, acting, asId<ApiKeyId>(id))), key }
   }
   validateNewKey(input, deps.clock.now())
   const key = formatApiKey(deps.random.bytes(32))
   return deps.db.transaction(acting.org_id, async (tx) => {
     const saved = await insertApiKey(deps, tx, acting, { ...input, key })
-    await once?.note(tx, `${saved.id} ${key}`) // sealed, as the reply is
+    await attempt?.saveNote(tx, `${saved.id} ${key}`) // stored sealed, as the reply is
     return { ...saved, key }
   })
 }
 
-/** Saves a key of a given text, with its event, in a transaction that makes more. */
+/** Inserts a key with a given text and records its event, in the caller's transaction. */
 export async function insertApiKey(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
@@ -68,26 +68,26 @@ export async function insertApiKey(
   return { id, name, scopes, created_at: now, expires_at, last_used_at: null, revoked_at: null }
 }
 
-/** A page of the organization's keys, the newest first; revoked and expired ones stay in it. */
-export function listApiKeys(deps: Pick<ControlDeps, 'db'>, { org_id }: InOrg, input: PageInput): Promise<Page<ApiKey>> {
+/** A page of the organization's keys, newest first, including revoked and expired ones. */
+export function listApiKeys(deps: Pick<BaseDeps, 'db'>, { org_id }: InOrg, input: PageInput): Promise<Page<ApiKey>> {
   return readPage('api_keys', input, (after, count) =>
     deps.db.asOrg(org_id, (q) => apiKeys.page(q, org_id, after, count)),
   )
 }
 
 /** A key of the organization. Throws `api_key_not_found`. */
-export async function getApiKey(deps: Pick<ControlDeps, 'db'>, { org_id }: InOrg, id: ApiKeyId): Promise<ApiKey> {
+export async function getApiKey(deps: Pick<BaseDeps, 'db'>, { org_id }: InOrg, id: ApiKeyId): Promise<ApiKey> {
   const found = await deps.db.asOrg(org_id, (q) => apiKeys.find(q, org_id, id))
   if (found === null) throw new Problem('api_key_not_found')
   return found
 }
 
 /**
- * Ends a key: refused from now on in this process, and within a second in others. Revoking a revoked key succeeds and
- * changes nothing. Throws `api_key_not_found`, `precondition_failed`.
+ * Revokes a key. This process refuses it at once, others within a second. Revoking a revoked key changes nothing. Throws
+ * `api_key_not_found` and `precondition_failed`.
  */
 export async function revokeApiKey(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'keyCache'>,
+  deps: WriteDeps & { readonly keyCache: Pick<KeyCache, 'forget'> },
   acting: OrgActor,
   id: ApiKeyId,
   ifMatch: IfMatch | null = null,
@@ -97,7 +97,7 @@ export async function revokeApiKey(
 }
 
 async function revokeInTransaction(
-  deps: Pick<ControlDeps, 'clock' | 'uuids'>,
+  deps: Pick<BaseDeps, 'clock' | 'uuids'>,
   tx: Queryable,
   acting: OrgActor,
   { id, ifMatch }: { readonly id: ApiKeyId; readonly ifMatch: IfMatch | null },
@@ -109,7 +109,7 @@ async function revokeInTransaction(
   await apiKeys.revoke(tx, acting.org_id, id, deps.clock.now())
   const payload = { api_key_id: id, name: found.name }
   await recordEvent(deps, tx, { ...acting, event_type: 'api_key_revoked', payload })
-  await notifyAtCommit(tx, [apiKeyTopic(id)]) // what the key has open ends
+  await notifyAtCommit(tx, [apiKeyTopic(id)]) // ends what the key has open
   return found.secret_sha256
 }
 

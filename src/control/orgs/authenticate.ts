@@ -1,17 +1,24 @@
 import { hashSecretBase64 } from '../../domain/orgs/api-key.ts'
 import { ROLE_OF_SCOPE, widestScope, type Caller } from '../../domain/orgs/caller.ts'
+import type { ApiKeyId } from '../../domain/ids.ts'
+import { makeBatch } from '../../lib/batch.ts'
 import * as apiKeys from '../../store/orgs/api-keys.ts'
-import type { ControlDeps, CachedKey } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
+import type { CachedKey, KeyCache } from './key-cache.ts'
 
-type AuthenticateDeps = Pick<ControlDeps, 'db' | 'clock' | 'keyCache' | 'noteKeyUse'>
+type KeyUse = { readonly id: ApiKeyId; readonly at: Date }
 
-/** The last use of a key is written down when the one that is known is this old, so that a busy key costs no writes. */
+/** Records the last use of a key in the background; the caller does not wait. */
+export type KeyUseRecorder = { readonly recordKeyUse: (use: KeyUse) => void }
+
+type AuthenticateDeps = Pick<BaseDeps, 'db' | 'clock'> & { readonly keyCache: KeyCache } & KeyUseRecorder
+
+/** A key's last use is recorded once it is this much newer than the stored one, so that a busy key costs no writes. */
 const LAST_USE_RESOLUTION_MS = 60_000
 
 /**
- * Who a key belongs to, or null for a key that is unknown, revoked or expired. A key that was just looked up is
- * trusted for a second, so that a client's burst costs one look-up; it is not trusted beyond its expiry. `onStranger` is
- * called before a key is looked up that was not found before, and may throw.
+ * The caller of a key, or null for an unknown, revoked or expired key. A look-up is cached for a second, but never beyond the
+ * key's expiry. `onUnknownKey` is called before a key that was not found before is looked up, and may throw.
  */
 export async function authenticate(
   deps: AuthenticateDeps,
@@ -33,9 +40,33 @@ async function lookUp(deps: AuthenticateDeps, hash: Buffer): Promise<CachedKey |
   const row = await deps.db.asSystem((q) => apiKeys.findActive(q, hash, now))
   if (row === null) return null
   const { id, last_used_at, expires_at } = row
-  if (last_used_at === null || now.getTime() - last_used_at.getTime() >= LAST_USE_RESOLUTION_MS)
-    deps.noteKeyUse({ id, at: now })
+  const isDue = last_used_at === null || now.getTime() - last_used_at.getTime() >= LAST_USE_RESOLUTION_MS
+  if (isDue) deps.recordKeyUse({ id, at: now })
   const scope = widestScope(row.scopes)
   const actor = { kind: 'api_key', api_key_id: id, name: row.name } as const
   return { expires_at, caller: { org_id: row.org_id, api_key_id: id, role: ROLE_OF_SCOPE[scope], scope, actor } }
+}
+
+/** The most keys whose use one statement records. */
+const USES_MAX = 256
+
+/** Makes a recorder that writes many uses together. A use that can't be written is logged and lost. */
+export function makeKeyUseRecorder({ db, log }: Pick<BaseDeps, 'db' | 'log'>): KeyUseRecorder['recordKeyUse'] {
+  const write = makeBatch<KeyUse, null>({
+    async run(uses) {
+      await db.commitStatement('system', apiKeys.recordUses(uses))
+      return uses.map(() => null)
+    },
+    groupOf: () => '',
+    maxItems: USES_MAX,
+    maxInFlight: 1,
+  })
+  const record = async (use: KeyUse): Promise<void> => {
+    try {
+      await write(use)
+    } catch (error) {
+      log.warn({ error, api_key_id: use.id }, 'could not record the last use of an API key')
+    }
+  }
+  return (use) => void record(use) // it never rejects
 }

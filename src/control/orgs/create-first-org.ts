@@ -1,11 +1,10 @@
 import { formatApiKey } from '../../domain/orgs/api-key.ts'
-import { SCOPES } from '../../domain/orgs/caller.ts'
+import { SCOPES, SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
 import { insertApiKey } from './api-keys.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 import { insertOrg } from './orgs.ts'
-import { SYSTEM_ACTOR } from '../sandboxes/transition.ts'
 
 /** What a first start made. */
 export type FirstOrg = { readonly org_id: OrgId; readonly key: string }
@@ -18,7 +17,7 @@ const FIRST_OWNER = { email: 'owner@localhost', display_name: null, role: 'owner
  * already. `givenKey` is installed in place of a made one.
  */
 export async function createFirstOrg(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'random'>,
+  deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'random'>,
   presetKey: string | null,
 ): Promise<FirstOrg | null> {
   return deps.db.transaction('system', async (tx) => {

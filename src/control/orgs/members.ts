@@ -8,11 +8,9 @@ import { invalidRequest } from '../../domain/spec/refusal.ts'
 import { violatedConstraint, type Queryable } from '../../store/postgres/database.ts'
 import * as members from '../../store/orgs/members.ts'
 import * as orgs from '../../store/orgs/orgs.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
 import { recordEvent } from '../events/record-event.ts'
-
-type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 
 export type Member = members.MemberRow
 
@@ -20,7 +18,7 @@ export type NewMember = { readonly email: string; readonly display_name: string 
 
 /** A page of the organization's members, who joined last first. Throws `invalid_request` for a bad cursor. */
 export function listMembers(
-  deps: Pick<ControlDeps, 'db'>,
+  deps: Pick<BaseDeps, 'db'>,
   { org_id }: Pick<OrgActor, 'org_id'>,
   input: PageInput,
 ): Promise<Page<Member>> {

@@ -1,4 +1,4 @@
-import { OPERATOR_ACTOR, type OrgActor } from '../../domain/orgs/caller.ts'
+import { OPERATOR_ACTOR, type Caller, type OrgActor, type Role } from '../../domain/orgs/caller.ts'
 import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
@@ -9,14 +9,22 @@ import { violatedConstraint, type Queryable } from '../../store/postgres/databas
 import * as orgs from '../../store/orgs/orgs.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { insertMember } from './members.ts'
 import { planNotFound } from './plans.ts'
 import { requireEnforceable } from './quotas.ts'
 import { recordEvent } from '../events/record-event.ts'
-import { orgStateTopic } from '../streams/watch-caller.ts'
+import { orgTopic, QUOTAS_TOPIC } from '../topics.ts'
 
-type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
+/** An organization with the caller's role in it. */
+export type Org = orgs.OrgRow & { readonly role: Role }
+
+/** The caller's organization. */
+export async function getOrg(deps: Pick<BaseDeps, 'db'>, caller: Caller): Promise<Org> {
+  const org = await deps.db.asOrg(caller.org_id, (q) => orgs.find(q, caller.org_id))
+  if (org === null) throw new Problem('not_found')
+  return { ...org, role: caller.role }
+}
 
 export type NewOrg = {
   readonly name: string
@@ -81,7 +89,7 @@ export async function insertOrg(
 
 /** Organizations with their plan and standing, by slug, after a given slug. */
 export function listOrgs(
-  deps: Pick<ControlDeps, 'db'>,
+  deps: Pick<BaseDeps, 'db'>,
   after: string | null,
   limit: number,
 ): Promise<readonly plans.OrgWithPlan[]> {
@@ -96,7 +104,7 @@ export async function suspendOrg(deps: WriteDeps, acting: OrgActor, reason: stri
     const now = deps.clock.now()
     await plans.savePlanSettings(tx, acting.org_id, { ...terms, suspended_at: now, now })
     await recordEvent(deps, tx, { ...acting, event_type: 'org_suspended', payload: reason === null ? {} : { reason } })
-    await notifyAtCommit(tx, ['quotas', orgStateTopic(acting.org_id)])
+    await notifyAtCommit(tx, [QUOTAS_TOPIC, orgTopic(acting.org_id)])
   })
 }
 
@@ -128,5 +136,5 @@ async function assignPlan(
   await requireEnforceable(tx, { ...plan.limits, ...terms.quota_overrides })
   await plans.savePlanSettings(tx, acting.org_id, { ...terms, plan: name, now: deps.clock.now() })
   await recordEvent(deps, tx, { ...acting, event_type: 'org_plan_changed', payload: { plan: name, from: terms.plan } })
-  await notifyAtCommit(tx, ['quotas'])
+  await notifyAtCommit(tx, [QUOTAS_TOPIC])
 }

@@ -4,17 +4,18 @@ import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { areLimitsEqual, requireEnforceable } from './quotas.ts'
 import { recordEvent } from '../events/record-event.ts'
+import { QUOTAS_TOPIC } from '../topics.ts'
 
 /** The plans of the installation by name, with how many organizations are on each. */
-export function listPlans(deps: Pick<ControlDeps, 'db'>): Promise<readonly (Plan & { readonly orgs: number })[]> {
+export function listPlans(deps: Pick<BaseDeps, 'db'>): Promise<readonly (Plan & { readonly orgs: number })[]> {
   return deps.db.asSystem((q) => plans.list(q))
 }
 
 /** One plan. Throws `not_found`. */
-export async function getPlan(deps: Pick<ControlDeps, 'db'>, name: string): Promise<Plan> {
+export async function getPlan(deps: Pick<BaseDeps, 'db'>, name: string): Promise<Plan> {
   const plan = await deps.db.asSystem((q) => plans.find(q, name))
   if (plan === null) throw planNotFound(name)
   return plan
@@ -29,11 +30,7 @@ export function planNotFound(name: string): Problem {
  * Makes a plan of JSON, or gives it other terms, at once for every organization on it; each gets the event. Setting
  * what is set changes nothing. Throws `invalid_request` naming the field that is no limit or price or has no such value.
  */
-export async function setPlan(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids'>,
-  name: string,
-  json: unknown,
-): Promise<void> {
+export async function setPlan(deps: WriteDeps, name: string, json: unknown): Promise<void> {
   if (!isPlanName(name)) throw invalidRequest('name', name, PLAN_NAME_RULE)
   const parsed = parsePlanTerms(json)
   if ('refusal' in parsed) throw refusalProblem(parsed.refusal)
@@ -52,7 +49,7 @@ export async function setPlan(
     }
     for (const org_id of await plans.orgsOn(tx, name))
       await recordEvent(deps, tx, { org_id, actor: OPERATOR_ACTOR, event_type: 'plan_changed', payload })
-    await notifyAtCommit(tx, ['quotas'])
+    await notifyAtCommit(tx, [QUOTAS_TOPIC])
   })
 }
 

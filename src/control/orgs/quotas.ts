@@ -7,8 +7,9 @@ import type { Queryable } from '../../store/postgres/database.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import * as quotas from '../../store/orgs/quotas.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
+import { QUOTAS_TOPIC } from '../topics.ts'
 
 /** The limits in force and what is in use, as `QuotaReport` of openapi.json has it. */
 export type QuotaReport = Limits & {
@@ -24,7 +25,7 @@ export type QuotaReport = Limits & {
 
 /** What the caller's organization may have, and what it has now. */
 export async function getQuotas(
-  deps: Pick<ControlDeps, 'db' | 'clock'>,
+  deps: Pick<BaseDeps, 'db' | 'clock'>,
   { org_id }: Pick<Caller, 'org_id'>,
 ): Promise<QuotaReport> {
   const how = { now: deps.clock.now(), counts: 'all' } as const
@@ -45,14 +46,12 @@ export async function getQuotas(
   }
 }
 
-type SetDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
-
 /**
  * Sets a limit of an organization, over its plan's; null is unlimited. What exceeds it already stays. Throws
  * `invalid_request` for a storage limit that a worker can't hold.
  */
 export function setQuota(
-  deps: SetDeps,
+  deps: WriteDeps,
   acting: OrgActor,
   { limit, value }: { readonly limit: LimitName; readonly value: number | null },
 ): Promise<void> {
@@ -60,13 +59,17 @@ export function setQuota(
 }
 
 /** Gives an organization its plan's limit back. Clearing what is not set changes nothing. */
-export function clearQuota(deps: SetDeps, acting: OrgActor, limit: LimitName): Promise<void> {
+export function clearQuota(deps: WriteDeps, acting: OrgActor, limit: LimitName): Promise<void> {
   return changeOverrides(deps, acting, (from) =>
     Object.fromEntries(Object.entries(from).filter(([name]) => name !== limit)),
   )
 }
 
-async function changeOverrides(deps: SetDeps, acting: OrgActor, change: (from: SetLimits) => SetLimits): Promise<void> {
+async function changeOverrides(
+  deps: WriteDeps,
+  acting: OrgActor,
+  change: (from: SetLimits) => SetLimits,
+): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const terms = await plans.lockPlanSettings(tx, acting.org_id)
     const from = terms.quota_overrides
@@ -75,7 +78,7 @@ async function changeOverrides(deps: SetDeps, acting: OrgActor, change: (from: S
     await requireEnforceable(tx, overrides)
     await plans.savePlanSettings(tx, acting.org_id, { ...terms, quota_overrides: overrides, now: deps.clock.now() })
     await recordEvent(deps, tx, { ...acting, event_type: 'quota_changed', payload: { overrides, from } })
-    await notifyAtCommit(tx, ['quotas'])
+    await notifyAtCommit(tx, [QUOTAS_TOPIC])
   })
 }
 
@@ -100,7 +103,7 @@ export async function requireEnforceable(q: Queryable, limits: SetLimits): Promi
 }
 
 /** The limits in force for an organization, with what is in use; for the operator. */
-export function readQuotaUsage(deps: Pick<ControlDeps, 'db' | 'clock'>, org: OrgId): Promise<quotas.QuotaUsageRow> {
+export function readQuotaUsage(deps: Pick<BaseDeps, 'db' | 'clock'>, org: OrgId): Promise<quotas.QuotaUsageRow> {
   const how = { now: deps.clock.now(), counts: 'all' } as const
   return deps.db.asSystem((q) => quotas.readUsage(q, org, how))
 }

@@ -2,7 +2,7 @@ import { parseImageReference } from '../../domain/spec/image-reference.ts'
 import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
 import type { RunAssignment } from '../../store/sandboxes/runs.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, RegistryDeps } from '../deps.ts'
 
 /** A name and password for one registry. */
 export type RegistryAuth = { readonly username: string; readonly password: string }
@@ -25,7 +25,7 @@ export type CredentialLookups = Map<string, Promise<credentials.SealedCredential
  * with `auto` the organization's credential for the image's registry. `found` is shared by the runs of one moment.
  */
 export async function findRegistryAuth(
-  deps: Pick<ControlDeps, 'db' | 'seal' | 'settings'>,
+  deps: Pick<BaseDeps, 'db' | 'seal'> & RegistryDeps,
   order: RunAssignment,
   found: CredentialLookups = new Map(),
 ): Promise<RegistryAuth | null> {

@@ -6,13 +6,11 @@ import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
 import { isRegistryHost, REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { readPage, type Page, type PageInput } from '../requests/page.ts'
 import { credentialSealContext } from './registry-auth.ts'
-import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotent-attempt.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { recordEvent } from '../events/record-event.ts'
-
-type WriteDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids'>
 
 /** A credential without its password, which never leaves the control plane but to a worker that pulls with it. */
 export type Credential = credentials.CredentialRow
@@ -21,7 +19,7 @@ export type NewCredential = {
   readonly host: string
   readonly username: string
   readonly password: string
-  readonly once?: IdempotentAttempt | null
+  readonly attempt?: IdempotentAttempt | null
 }
 
 const USERNAME_MAX_BYTES = 256
@@ -37,21 +35,21 @@ const PASSWORD_RULE = `1 to ${String(PASSWORD_MAX_BYTES)} bytes of UTF-8 without
  * before it reaches a table. Throws `invalid_request` by field; the password is in no message.
  */
 export async function saveCredential(
-  deps: WriteDeps & Pick<ControlDeps, 'seal'>,
+  deps: WriteDeps & Pick<BaseDeps, 'seal'>,
   acting: OrgActor,
   input: NewCredential,
 ): Promise<Credential> {
   const { org_id } = acting
-  const { host, username, once = null } = input
-  if (once !== null && once.noted !== null)
-    return await savedByEarlierAttempt(deps, org_id, asId<CredentialId>(once.noted))
+  const { host, username, attempt = null } = input
+  if (attempt !== null && attempt.savedNote !== null)
+    return await savedByEarlierAttempt(deps, org_id, asId<CredentialId>(attempt.savedNote))
   validateCredential(input)
   const password_sealed = deps.seal.seal(input.password, credentialSealContext(org_id, host))
   return deps.db.transaction(org_id, async (tx) => {
     const id = asId<CredentialId>(deps.uuids.next())
     const now = deps.clock.now()
     const saved = await credentials.save(tx, { id, org_id, host, username, password_sealed, now })
-    await once?.note(tx, saved.id)
+    await attempt?.saveNote(tx, saved.id)
     const payload = { credential_id: saved.id, host, username }
     await recordEvent(deps, tx, { ...acting, event_type: 'registry_credential_saved', payload })
     return saved
@@ -59,7 +57,7 @@ export async function saveCredential(
 }
 
 /** The credential that an earlier try of the request saved, as it is now. */
-async function savedByEarlierAttempt(deps: Pick<ControlDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
+async function savedByEarlierAttempt(deps: Pick<BaseDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
   const found = await deps.db.asOrg(org, (q) => credentials.get(q, org, id))
   if (found === null) throw idempotencyReplyLost('the credential was saved, and is gone since')
   return found
@@ -67,7 +65,7 @@ async function savedByEarlierAttempt(deps: Pick<ControlDeps, 'db'>, org: OrgId, 
 
 /** A page of the organization's credentials, the newest first. Throws `invalid_request` for a bad cursor. */
 export function listCredentials(
-  deps: Pick<ControlDeps, 'db'>,
+  deps: Pick<BaseDeps, 'db'>,
   { org_id }: Pick<OrgActor, 'org_id'>,
   input: PageInput,
 ): Promise<Page<Credential>> {

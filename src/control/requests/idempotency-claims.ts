@@ -5,32 +5,32 @@ import type { UnsealError } from '../../lib/seal.ts'
 import type { Database } from '../../store/postgres/database.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
 
-/** How long a claim lasts unless it is renewed: a retry of what a dead process served begins after that. */
+/** How long a claim lasts unless it is renewed. After a process died, a retry of its requests waits this long. */
 export const CLAIM_MS = 10_000
-/** So that two renewals may fail. */
+/** Two renewals may fail before a claim expires. */
 const RENEW_EVERY_MS = 3_000
 
-/** The most keys of an organization that are remembered, about 100 MB of its replies. */
+/** The most stored keys of an organization: about 100 MB of replies. */
 export const KEYS_PER_ORG_MAX = 100_000
-/** How long a count is believed: meanwhile an organization may pass the limit by what it sends in that time. */
+/** How long a count is cached. An organization may exceed the limit by what it sends in that time. */
 const COUNT_CACHE_MS = 10_000
 
-/** The claims of Idempotency-Keys that this process holds. */
+/** The claims on Idempotency-Keys that this process holds. */
 export type IdempotencyClaims = {
-  /** Keeps a claim until the answer is called. */
+  /** Keeps a claim renewed until the returned function is called. */
   keepRenewed(ref: idempotency.ClaimKey): () => void
-  /** Whether an organization may have one more key remembered. */
+  /** Whether one more key of an organization may be stored. */
   isBelowKeyLimit(org: OrgId): Promise<boolean>
-  /** Says in the log that what earlier processes remembered can't be opened: once, however many requests meet it. */
+  /** Logs that replies of earlier processes can't be unsealed: once, however many requests find it. */
   logUnreadable(error: UnsealError): void
 }
 
-/** Renews what is held, all together, as long as something is. */
+/** Makes the claims of a process. One statement renews all of them, for as long as any is held. */
 export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock: Clock; log: Log }): IdempotencyClaims {
   const held = new Map<string, idempotency.ClaimKey>()
   const counts = new Map<OrgId, { readonly count: number; readonly untilMs: number }>()
   let idle = new AbortController()
-  let isLossTold = false
+  let isLogged = false
 
   async function renewWhileHeld(): Promise<void> {
     idle = new AbortController()
@@ -42,7 +42,7 @@ export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock:
         const until = new Date(clock.now().getTime() + CLAIM_MS)
         await db.commitStatement('system', idempotency.renewClaims([...held.values()], until))
       } catch (error) {
-        log.warn({ error }, 'claims of idempotency keys could not be renewed; it is tried again')
+        log.warn({ error }, 'could not renew the claims of idempotency keys; will retry')
       }
     }
   }
@@ -65,12 +65,12 @@ export function makeIdempotencyClaims({ db, clock, log }: { db: Database; clock:
       return count < KEYS_PER_ORG_MAX
     },
     logUnreadable(error) {
-      if (isLossTold) return
-      isLossTold = true
+      if (isLogged) return
+      isLogged = true
       log.warn(
         { error },
-        'replies that are remembered for Idempotency-Keys were sealed with another sealing key: such requests are refused ' +
-          '(idempotency_reply_lost) for 24 hours after they were first made; this is said once',
+        'stored replies of Idempotency-Keys were sealed with another sealing key: retries of those requests are refused ' +
+          '(idempotency_reply_lost) for 24 hours after their first attempt; this is logged once',
       )
     },
   }

@@ -4,68 +4,98 @@ import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { UnsealError } from '../../lib/seal.ts'
 import * as idempotency from '../../store/requests/idempotency.ts'
-import { CLAIM_MS, KEYS_PER_ORG_MAX } from './idempotency-claims.ts'
-import type { ControlDeps } from '../deps.ts'
-import { idempotencyReplyLost, type IdempotentAttempt } from './idempotent-attempt.ts'
+import type { Semaphore } from '../../lib/semaphore.ts'
+import { CLAIM_MS, KEYS_PER_ORG_MAX, type IdempotencyClaims } from './idempotency-claims.ts'
+import type { BaseDeps } from '../deps.ts'
 
-/** How long a key's reply is remembered. */
-const REMEMBERED_MS = 24 * 60 * 60 * 1000
-/** How long a request waits for another one of its key that is being served. */
+/** How long the reply of a key is stored. */
+const REPLY_STORED_MS = 24 * 60 * 60 * 1000
+/** How long a request waits while another one with its key is being served. */
 const IN_USE_WAIT_MS = 10_000
 const FIRST_RETRY_MS = 50
 const LAST_RETRY_MS = 500
-/** Retries whose clients count on it know a claim to be over by then. */
+/** A client that waits this long before it retries usually finds the other request done. */
 const RETRY_AFTER_SECS = 1
 
-type Deps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'seal' | 'waits' | 'claims' | 'log'>
+type Deps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'seal' | 'log'> & {
+  readonly waitPermits: Semaphore
+  readonly idempotencyClaims: IdempotencyClaims
+}
 
-/** A request under a key; the hash is over all that makes it the request that it is. */
+/**
+ * One attempt at a request with an `Idempotency-Key`. An earlier attempt that ended without a reply may have done all of the
+ * request, or nothing. So that a use case does its work once, what it creates gets `resourceId`, or it commits a note with it.
+ */
+export type IdempotentAttempt = {
+  /** Chosen before the first attempt: the id for what the request creates. */
+  readonly resourceId: string
+  /** Whether there was an earlier attempt. */
+  readonly isRetry: boolean
+  /** The note that an earlier attempt saved, or null. */
+  readonly savedNote: string | null
+  /**
+   * Saves a note of what is done, in the transaction that does it. Rejects with `idempotency_key_in_use` when another attempt
+   * has taken over.
+   */
+  saveNote(tx: Queryable, what: string): Promise<void>
+}
+
+/** The refusal of a retry whose first attempt was or may have been done, and whose reply can't be given any more. */
+export function idempotencyReplyLost(why: string): Problem {
+  return new Problem('idempotency_reply_lost', {
+    message: `the reply of this request was lost: ${why}`,
+    details: { field: 'idempotency-key', seen: why, accepted: 'another key, once you have checked what was done' },
+  })
+}
+
+/** A request with a key. The hash covers everything that two requests must share to count as the same. */
 export type KeyedRequest = { readonly key: string; readonly request_sha256: Buffer; readonly signal: AbortSignal }
 
-/** A reply as it is given again. */
+/** A reply as it is stored and given again. */
 export type StoredReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: string
 }
 
-/** How a try ended: with a reply for good, with one that may be another the next time, or before anything was done. */
+/** How an attempt ended: with a final reply, with a reply that a retry may change, or before anything was done. */
 export type AttemptEnd =
   | { readonly kind: 'replied'; readonly reply: StoredReply }
   | { readonly kind: 'given_up' }
   | { readonly kind: 'nothing_done' }
 
-/** `again`: the reply of the request's first try. `serve`: this one is served, and must be ended, whatever happens. */
+/** `replay`: give the stored reply. `serve`: serve this attempt, and call `end` whatever happens. */
 export type ClaimedKey =
-  | { readonly kind: 'again'; readonly reply: StoredReply }
-  | { readonly kind: 'serve'; readonly once: IdempotentAttempt; readonly end: (how: AttemptEnd) => Promise<void> }
+  | { readonly kind: 'replay'; readonly reply: StoredReply }
+  | { readonly kind: 'serve'; readonly attempt: IdempotentAttempt; readonly end: (how: AttemptEnd) => Promise<void> }
 
 /**
- * Says whether a request under a key is to be served or was. Another one of the same key that is being served, in whatever
- * process, is waited for. Throws `idempotency_key_reused` for another request, `idempotency_key_in_use` when the wait was
- * for nothing, `idempotency_reply_lost` when the first try's reply or note was sealed with a key that is lost, and
- * `rate_limited` when the organization has too many keys.
+ * Claims the key of a request, so that it is served once. If a request with the same key is being served, in any process, the
+ * call waits for it. Throws `idempotency_key_reused` if the key belongs to another request, `idempotency_key_in_use` if the
+ * wait takes too long, `idempotency_reply_lost` if the stored reply or note can't be unsealed, and `rate_limited` if the
+ * organization has too many keys.
  */
 export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, request: KeyedRequest): Promise<ClaimedKey> {
   const { key, request_sha256, signal } = request
   const context = `idempotency ${org_id} ${key}`
-  if (!(await deps.claims.isBelowKeyLimit(org_id)) && !(await isKnown(deps, org_id, key))) throw tooManyKeys()
+  if (!(await deps.idempotencyClaims.isBelowKeyLimit(org_id)) && !(await isKnown(deps, org_id, key)))
+    throw tooManyKeys()
   const tryOnce = async (): Promise<ClaimedKey | null> => {
     const now = deps.clock.now()
     const ref = { org_id, key, claim: deps.uuids.next() }
     const claimed_until = new Date(now.getTime() + CLAIM_MS)
-    const expires_at = new Date(now.getTime() + REMEMBERED_MS)
+    const expires_at = new Date(now.getTime() + REPLY_STORED_MS)
     const wanted = { ...ref, request_sha256, id: deps.uuids.next(), claimed_until, now, expires_at }
     const [claimed, known] = await deps.db.asOrg(org_id, async (q) => {
       const had = await idempotency.claim(q, wanted)
       return [had, had === null ? await idempotency.find(q, org_id, key) : null] as const
     })
     if (claimed !== null) return await beginAttempt(deps, { ref, claimed, context })
-    if (known === null) return null // it was forgotten between the two statements
+    if (known === null) return null // it was deleted between the two statements
     if (!known.request_sha256.equals(request_sha256)) throw reused()
     return known.reply_sealed === null
       ? null
-      : { kind: 'again', reply: parseReply(openSealed(deps, known.reply_sealed, context)) }
+      : { kind: 'replay', reply: parseReply(openSealed(deps, known.reply_sealed, context)) }
   }
   return (await tryOnce()) ?? (await waitForClaim(deps, tryOnce, signal))
 }
@@ -79,7 +109,7 @@ async function waitForClaim(
   tryOnce: () => Promise<ClaimedKey | null>,
   signal: AbortSignal,
 ): Promise<ClaimedKey> {
-  const release = deps.waits.tryAcquire()
+  const release = deps.waitPermits.tryAcquire()
   if (release === null) throw inUse()
   const deadlineMs = deps.clock.monotonicMs() + IN_USE_WAIT_MS
   try {
@@ -101,25 +131,25 @@ type NewAttempt = {
 }
 
 async function beginAttempt(deps: Deps, { ref, claimed, context }: NewAttempt): Promise<ClaimedKey> {
-  const noted = await openSavedNote(deps, { ref, claimed, context })
-  const release = deps.claims.keepRenewed(ref) // from here on nothing throws before `end` is there
-  const once: IdempotentAttempt = {
-    id: claimed.id,
+  const savedNote = await openSavedNote(deps, { ref, claimed, context })
+  const release = deps.idempotencyClaims.keepRenewed(ref) // nothing may throw between this line and the return of `end`
+  const attempt: IdempotentAttempt = {
+    resourceId: claimed.id,
     isRetry: claimed.tries > 1,
-    noted,
-    async note(tx: Queryable, what: string) {
+    savedNote,
+    async saveNote(tx: Queryable, what: string) {
       if (!(await idempotency.recordNote(tx, ref, deps.seal.seal(what, context)))) throw inUse()
     },
   }
   return {
     kind: 'serve',
-    once,
+    attempt,
     async end(how) {
       try {
         await deps.db.commitStatement(ref.org_id, statementOf(deps, { ref, context }, how))
       } catch (error) {
-        // The claim runs out, and the next try finds what was done: the reply that there is goes out all the same.
-        deps.log.warn({ error }, 'how a request under an Idempotency-Key ended could not be remembered')
+        // The reply still goes out. The claim expires, and a retry finds what was done.
+        deps.log.warn({ error }, 'could not store the result of a request with an Idempotency-Key')
       } finally {
         release()
       }
@@ -127,7 +157,7 @@ async function beginAttempt(deps: Deps, { ref, claimed, context }: NewAttempt): 
   }
 }
 
-/** What an earlier try noted. The claim of a try that can't read it is given up, so that the next one need not wait. */
+/** The note of an earlier attempt. If it can't be unsealed, the claim is released, so that a retry need not wait for it. */
 async function openSavedNote(deps: Deps, { ref, claimed, context }: NewAttempt): Promise<string | null> {
   if (claimed.note === null) return null
   try {
@@ -143,8 +173,8 @@ function openSealed(deps: Deps, sealed: Buffer, context: string): string {
     return deps.seal.open(sealed, context)
   } catch (error) {
     if (!(error instanceof UnsealError)) throw error
-    deps.claims.logUnreadable(error)
-    throw idempotencyReplyLost('it was sealed with another key than this server has')
+    deps.idempotencyClaims.logUnreadable(error)
+    throw idempotencyReplyLost('it was sealed with a key that this server does not have')
   }
 }
 
@@ -165,7 +195,7 @@ function parseReply(text: string): StoredReply {
 
 function reused(): Problem {
   return new Problem('idempotency_key_reused', {
-    details: { field: 'idempotency-key', seen: 'the key of another request', accepted: 'a key for each request' },
+    details: { field: 'idempotency-key', seen: 'the key of another request', accepted: 'a new key for each request' },
   })
 }
 

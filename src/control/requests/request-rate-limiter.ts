@@ -8,7 +8,7 @@ export type RateLimits = {
   readonly key: Rate
   readonly org: Rate
   /** Of each address: requests whose key nobody has. */
-  readonly strangers: Rate
+  readonly failedAuthentications: Rate
 }
 
 /** What a caller is told of its rate: of the limit that leaves it least. */
@@ -22,13 +22,16 @@ export type RequestRateLimiter = {
   /** Counts a request of a caller as `tokens`, or refuses it with `rate_limited`, and then it takes nothing. */
   count(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): CountedRequest
   /** Throws `rate_limited` for an address that had too many keys refused: those that are not known are no longer looked up. */
-  refuseStranger(address: string): void
+  checkFailedAuthentications(address: string): void
   /** Counts a key that nobody has. */
-  noteStranger(address: string): void
+  countFailedAuthentication(address: string): void
 }
 
 /** What bounds the guesses of who has no key, credential or token. */
-export type AuthenticationRateLimiter = Pick<RequestRateLimiter, 'refuseStranger' | 'noteStranger'>
+export type AuthenticationRateLimiter = Pick<
+  RequestRateLimiter,
+  'checkFailedAuthentications' | 'countFailedAuthentication'
+>
 
 /** The most keys, organizations and addresses that are counted at once; each takes some 150 bytes. */
 const BUCKETS_MAX = 100_000
@@ -39,7 +42,11 @@ type NamedRateLimit = Rate & { readonly name: string; readonly variable: string;
 export function makeRequestRateLimiter(limits: RateLimits, clock: Pick<Clock, 'monotonicMs'>): RequestRateLimiter {
   const key = makeNamedRateLimit(limits.key, 'key_requests_per_sec', 'SANDYARD_KEY_REQUESTS_PER_SEC')
   const org = makeNamedRateLimit(limits.org, 'org_requests_per_sec', 'SANDYARD_ORG_REQUESTS_PER_SEC')
-  const strangers = makeNamedRateLimit(limits.strangers, 'refused_keys_per_sec', 'SANDYARD_REFUSED_KEYS_PER_SEC')
+  const failedAuthentications = makeNamedRateLimit(
+    limits.failedAuthentications,
+    'refused_keys_per_sec',
+    'SANDYARD_REFUSED_KEYS_PER_SEC',
+  )
   return {
     count(caller, tokens) {
       const nowMs = clock.monotonicMs()
@@ -50,13 +57,13 @@ export function makeRequestRateLimiter(limits: RateLimits, clock: Pick<Clock, 'm
       const isKeys = ofOrg === null || (ofKey !== null && ofKey.remaining <= ofOrg.remaining)
       return { status: isKeys ? ofKey : ofOrg, refusal: null }
     },
-    refuseStranger(address) {
-      const standing = strangers?.buckets.peek(address, 1, clock.monotonicMs())
-      if (strangers !== null && standing !== undefined && standing.enoughAfterSecs > 0)
-        throw tooMany(strangers, standing)
+    checkFailedAuthentications(address) {
+      const standing = failedAuthentications?.buckets.peek(address, 1, clock.monotonicMs())
+      if (failedAuthentications !== null && standing !== undefined && standing.enoughAfterSecs > 0)
+        throw tooMany(failedAuthentications, standing)
     },
-    noteStranger(address) {
-      strangers?.buckets.take(address, 1, clock.monotonicMs())
+    countFailedAuthentication(address) {
+      failedAuthentications?.buckets.take(address, 1, clock.monotonicMs())
     },
   }
 }
@@ -87,7 +94,7 @@ function tooMany(
   { name, variable, perSec, burst }: NamedRateLimit,
   { remaining, enoughAfterSecs }: BucketState,
 ): Problem {
-  const how_to_change = `send fewer; whoever runs this installation can change it: ${variable}`
+  const how_to_change = `send fewer; the operator can change it with ${variable}`
   return new Problem('rate_limited', {
     message: `too many requests: ${name} is ${String(perSec)} with ${String(burst)} at once; ${how_to_change}`,
     details: { limit: name, max: perSec, current: burst - remaining, how_to_change },

@@ -12,44 +12,50 @@ import type { NewSandbox } from '../../store/sandboxes/admissions.ts'
 import type { NewEvent } from '../../store/events/events.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import { requireAbilities } from './require-abilities.ts'
-import type { ControlDeps } from '../deps.ts'
-import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotent-attempt.ts'
+import type { BaseDeps, RegistryDeps } from '../deps.ts'
+import { PENDING_TOPIC } from '../topics.ts'
+import type { SandboxAdmission } from './admit-in-batch.ts'
+import type { SandboxReader } from './read-sandboxes.ts'
+import { requireAbilities, type WorkerAbilities } from './require-abilities.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
 import { requireVolumes } from '../volumes/require-volumes.ts'
-import { acquireWait, waitWhileStarting } from './wait-for-sandbox.ts'
+import { acquireWait, waitWhileStarting, type StartWaiting } from './wait-for-sandbox.ts'
+
+type CreateDeps = BaseDeps & RegistryDeps & SandboxReader & SandboxAdmission & WorkerAbilities & StartWaiting
 
 export type CreateSandboxInput = {
   readonly spec: SandboxSpec
   /** null: the slug becomes the name. */
   readonly name: string | null
-  /** null: a free one is made. */
+  /** null: a free one is generated. */
   readonly slug: string | null
   readonly registry: RegistrySelection
   readonly start: boolean
-  /** With `start`: how long to wait for the sandbox to run; null answers at once. */
+  /** With `start`: how long to wait for the sandbox to run, in milliseconds; null answers at once. */
   readonly waitMs: number | null
-  /** Aborted when the client left; null where nothing is waited for. */
+  /** Aborted when the client disconnects; null without a wait. */
   readonly signal: AbortSignal | null
-  /** With an Idempotency-Key: the sandbox gets its id, so that no try makes another. */
-  readonly once?: IdempotentAttempt | null
+  /** With an Idempotency-Key: the sandbox gets the attempt's `resourceId`, so that a retry creates no second one. */
+  readonly attempt?: IdempotentAttempt | null
 }
 
-/** How often a made slug that is taken is made anew. */
+/** How many generated slugs are tried until one is free. */
 const SLUG_TRIES = 8
 
 /**
- * Creates a sandbox, durable before the answer, and with `start` admits its first run in the same commit. Throws
- * `invalid_sandbox_config` for what no worker can enforce, `name_already_exists`, `quota_exceeded`, `org_suspended`, `rate_limited`.
+ * Creates a sandbox. It is durable before this resolves. With `start`, its first run is admitted in the same commit. Throws
+ * `invalid_sandbox_config` for a field that no worker can enforce, `name_already_exists`, `quota_exceeded`,
+ * `org_suspended` and `rate_limited`.
  */
-export async function createSandbox(deps: ControlDeps, caller: Caller, input: CreateSandboxInput): Promise<Sandbox> {
-  const existing = input.once?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.once) : null
+export async function createSandbox(deps: CreateDeps, caller: Caller, input: CreateSandboxInput): Promise<Sandbox> {
+  const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null
   const needed = existing === null ? await requireAbilities(deps, input.spec) : []
   if (existing === null) await requireCredential(deps, caller, input)
   const releaseWait = input.start && input.waitMs !== null ? acquireWait(deps) : null
   try {
     const sandbox = existing ?? (await admitSandbox(deps, caller, input, needed))
-    if (input.start) deps.notifications.publish(['pending'])
+    if (input.start) deps.notifications.publish([PENDING_TOPIC])
     if (!input.start || input.waitMs === null) return sandbox
     return await waitWhileStarting(deps, caller, sandbox, { waitMs: input.waitMs, signal: input.signal })
   } finally {
@@ -57,23 +63,23 @@ export async function createSandbox(deps: ControlDeps, caller: Caller, input: Cr
   }
 }
 
-/** What an earlier try made, as it is now, or null. Throws `idempotency_reply_lost` when it is gone since. */
+/** The sandbox that an earlier attempt created, as it is now, or null. Throws `idempotency_reply_lost` if it is gone since. */
 async function createdByEarlierAttempt(
-  deps: ControlDeps,
+  deps: CreateDeps,
   caller: Caller,
-  once: IdempotentAttempt,
+  attempt: IdempotentAttempt,
 ): Promise<Sandbox | null> {
   const { org_id } = caller
-  const id = asId<SandboxId>(once.id)
+  const id = asId<SandboxId>(attempt.resourceId)
   const found = await deps.readSandbox({ org_id, id })
   if (found !== null) return found
   if (await deps.db.asOrg(org_id, (q) => sandboxes.existed(q, org_id, id)))
-    throw idempotencyReplyLost('the sandbox was made, and is gone since')
+    throw idempotencyReplyLost('the sandbox was created and is gone since')
   return null
 }
 
 async function admitSandbox(
-  deps: ControlDeps,
+  deps: CreateDeps,
   caller: Caller,
   input: CreateSandboxInput,
   abilities: readonly string[],
@@ -83,13 +89,13 @@ async function admitSandbox(
     const volume_ids = await requireVolumes(deps, caller, input.spec)
     const named = { ...input, slug, name: input.name ?? slug }
     const sandbox: NewSandbox = { ...newSandbox(deps, caller, named, abilities), volume_ids }
-    const answer = await deps.admit({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
+    const answer = await deps.admitInBatch({ sandbox, events: eventsOf(deps, caller, sandbox, input.spec.image) })
     if (answer.kind === 'admitted') return toSandbox(sandbox)
     if (answer.kind === 'refused') throw quotaProblem(answer.refusal, answer.slug)
     if (answer.kind === 'failed') throw answer.error
-    const made =
-      input.once === undefined || input.once === null ? null : await createdByEarlierAttempt(deps, caller, input.once)
-    if (made !== null) return made // by a try that was taken for dead
+    const { attempt = null } = input
+    const existing = attempt === null ? null : await createdByEarlierAttempt(deps, caller, attempt)
+    if (existing !== null) return existing // by an attempt that was believed dead
     await refuseConflict(deps, caller, input)
     if (tried === SLUG_TRIES)
       throw new Problem('unavailable', { message: 'no free name and slug was found', retryAfterSeconds: 1 })
@@ -97,20 +103,20 @@ async function admitSandbox(
 }
 
 /**
- * Says why an admission met a conflict; returns when that was a made slug or a volume, which the next try says, or is over
- * already, so that a try is worth it.
+ * Throws `name_already_exists` if the requested name or slug is taken. Returns if another try may succeed: the conflict was
+ * about a generated slug or a volume, or is over already.
  */
-async function refuseConflict(deps: ControlDeps, caller: Caller, input: CreateSandboxInput): Promise<void> {
+async function refuseConflict(deps: CreateDeps, caller: Caller, input: CreateSandboxInput): Promise<void> {
   const { slug } = input
   const name = input.name ?? slug
   const isNameTaken =
     name !== null && (await deps.db.asOrg(caller.org_id, (q) => sandboxes.isNameTaken(q, caller.org_id, name)))
   if (isNameTaken) throw nameTaken('name', name)
-  // A slug is one over all organizations, so a stranger's counts.
+  // Slugs are unique across all organizations.
   if (slug !== null && (await deps.db.asSystem((q) => sandboxes.isSlugTaken(q, slug)))) throw nameTaken('slug', slug)
 }
 
-/** The refusal of a name or slug that another sandbox holds. */
+/** The refusal of a name or slug that another sandbox has. */
 export function nameTaken(field: 'name' | 'slug', seen: string | null): Problem {
   return new Problem('name_already_exists', {
     message: `'${field}' already exists`,
@@ -123,7 +129,7 @@ export function nameTaken(field: 'name' | 'slug', seen: string | null): Problem 
 }
 
 async function requireCredential(
-  deps: ControlDeps,
+  deps: CreateDeps,
   caller: Caller,
   { registry, spec }: CreateSandboxInput,
 ): Promise<void> {
@@ -141,13 +147,13 @@ async function requireCredential(
 }
 
 function newSandbox(
-  deps: ControlDeps,
+  deps: CreateDeps,
   caller: Caller,
   input: CreateSandboxInput & { readonly slug: string; readonly name: string },
   abilities: readonly string[],
 ): Omit<NewSandbox, 'volume_ids'> {
   const { spec, registry, start } = input
-  const id = asId<SandboxId>(input.once?.id ?? deps.uuids.next())
+  const id = asId<SandboxId>(input.attempt?.resourceId ?? deps.uuids.next())
   const isInline = registry.mode === 'inline'
   return {
     id,
@@ -190,7 +196,7 @@ function toSandbox(sandbox: NewSandbox): Sandbox {
   }
 }
 
-function eventsOf(deps: ControlDeps, caller: Caller, sandbox: NewSandbox, image: string): readonly NewEvent[] {
+function eventsOf(deps: CreateDeps, caller: Caller, sandbox: NewSandbox, image: string): readonly NewEvent[] {
   const { id, name, slug, run_id } = sandbox
   const common = { org_id: caller.org_id, timestamp: sandbox.created_at, sandbox_id: id, actor: caller.actor }
   const created: NewEvent = {

@@ -1,32 +1,124 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { IfMatch } from '../../domain/requests/etag.ts'
-import { deleteInTransaction } from './delete-batch.ts'
-import type { ControlDeps } from '../deps.ts'
-import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import { makeBatch } from '../../lib/batch.ts'
+import * as events from '../../store/events/events.ts'
+import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
+import { sandboxTopic, workerTopic } from '../topics.ts'
 import { lockIfMatch } from './if-match.ts'
+import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import { makeBatchFailureCheck } from './transition-batches.ts'
+import { transitionInTransaction, type TransactionScope } from './transition.ts'
+
+type DeleteDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
+
+/** A sandbox that a caller deletes. */
+export type Deletion = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }
+
+/** The error that a deletion met; null: it is done. */
+export type DeletionResult = { readonly error: unknown } | null
+
+/** Deletes a sandbox in one transaction with others that are deleted at the same time. */
+export type SandboxDeletion = { readonly deleteInBatch: (deletion: Deletion) => Promise<DeletionResult> }
+
+/** Makes the batched deletion of a process. */
+export function makeDeleteInBatch(deps: DeleteDeps): SandboxDeletion['deleteInBatch'] {
+  return makeBatch<Deletion, DeletionResult>({
+    run: (deletions) => deleteBatch(deps, deletions),
+    groupOf: () => '',
+    maxItems: 128,
+    maxInFlight: 2,
+  })
+}
 
 /**
- * Removes a sandbox: its name and slug are free and no route shows it as soon as this resolves; one that runs is
- * asked to stop, which is not waited for. Deleting it twice at once succeeds. Throws `sandbox_not_found`
- * and `precondition_failed`.
+ * Deletes a sandbox. Once this resolves, its name and slug are free and no route shows it. A running one is asked to stop,
+ * which is not waited for. Deleting it twice at once succeeds. Throws `sandbox_not_found` and `precondition_failed`.
  */
 export async function deleteSandbox(
-  deps: ControlDeps,
+  deps: DeleteDeps & SandboxReader & SandboxDeletion,
   caller: Caller,
   ref: SandboxRef,
   ifMatch: IfMatch | null = null,
 ): Promise<void> {
   const sandbox = await getSandbox(deps, caller, ref)
-  if (ifMatch === null) {
-    const removed = await deps.remove({ caller, sandbox })
-    if (removed !== null) throw removed.error
+  if (ifMatch !== null) {
+    await deleteTogether(deps, [{ caller, sandbox }], (tx) => lockIfMatch(tx, sandbox, ifMatch))
     return
   }
+  const failed = await deps.deleteInBatch({ caller, sandbox })
+  if (failed !== null) throw failed.error
+}
+
+/**
+ * Deletes sandboxes in one transaction. If it fails, each is deleted in a transaction of its own, so that a broken or locked
+ * row blocks no other. Rejects when the database can't be reached.
+ */
+export async function deleteBatch(
+  deps: DeleteDeps,
+  deletions: readonly Deletion[],
+): Promise<readonly DeletionResult[]> {
+  const failsAll = makeBatchFailureCheck()
+  const tryToDelete = async (some: readonly Deletion[]): Promise<DeletionResult> => {
+    try {
+      await deleteTogether(deps, some)
+      return null
+    } catch (error) {
+      if (failsAll(error)) throw error
+      return { error }
+    }
+  }
+  const result = await tryToDelete(deletions)
+  if (result === null || deletions.length === 1) return deletions.map(() => result)
+  const results: DeletionResult[] = []
+  for (const deletion of deletions) results.push(await tryToDelete([deletion]))
+  return results
+}
+
+async function deleteTogether(
+  deps: DeleteDeps,
+  deletions: readonly Deletion[],
+  check?: (tx: TransactionScope['tx']) => Promise<void>,
+): Promise<void> {
   const topics: string[] = []
   await deps.db.transaction('system', async (tx) => {
     topics.length = 0
-    await lockIfMatch(tx, sandbox, ifMatch)
-    await deleteInTransaction(deps, { tx, topics }, [{ caller, sandbox }])
+    await check?.(tx)
+    await deleteInTransaction(deps, { tx, topics }, deletions)
   })
-  deps.notifications.publish(topics)
+  deps.notifications.publish([...new Set(topics)])
+}
+
+async function deleteInTransaction(
+  deps: DeleteDeps,
+  scope: TransactionScope,
+  deletions: readonly Deletion[],
+): Promise<void> {
+  const { tx, topics } = scope
+  const now = deps.clock.now()
+  const byId = new Map(deletions.map((deletion) => [deletion.sandbox.id, deletion])) // the same sandbox twice counts once
+  const hidden = new Map((await sandboxes.hide(tx, [...byId.keys()], now)).map((one) => [one.id, one]))
+  const alreadyHidden = [...byId.keys()].filter((id) => !hidden.has(id))
+  if (alreadyHidden.length > 0) await sandboxes.hideNow(tx, alreadyHidden, now)
+  const deleted = [...byId.values()].filter(({ sandbox }) => hidden.has(sandbox.id))
+  if (deleted.length > 0) {
+    const stops = deleted.map(({ sandbox, caller }) => {
+      const cause = { actor: caller.actor, code: 'deleted' } as const
+      return { sandbox_id: sandbox.id, run_id: null, event: 'stop_requested', cause } as const
+    })
+    await transitionInTransaction(deps, scope, stops)
+    await events.insertMany(
+      tx,
+      deleted.map(({ sandbox: { id, name, slug }, caller: { org_id, actor } }) => {
+        const payload = { sandbox_id: id, name, slug }
+        const event_type = 'sandbox_deleted'
+        return { id: deps.uuids.next(), org_id, timestamp: now, event_type, sandbox_id: id, actor, payload }
+      }),
+    )
+  }
+  for (const id of byId.keys()) {
+    const home = hidden.get(id)?.home_worker_id ?? null
+    topics.push(sandboxTopic(id), ...(home === null ? [] : [workerTopic(home)]))
+  }
 }

@@ -1,52 +1,51 @@
 import type { SandboxId } from '../../domain/ids.ts'
 import { explainPlacement, type PlacementExplanation } from '../../domain/workers/explain-placement.ts'
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
-import type { Clock } from '../../lib/clock.ts'
-import type { Database } from '../../store/postgres/database.ts'
 import * as capacity from '../../store/workers/capacity.ts'
+import type { BaseDeps, RegistryDeps } from '../deps.ts'
 import { makeFleetReader, placementRequestOf, type NamedPlacementWorker } from '../workers/read-fleet.ts'
 
-/** What is told of a sandbox that waits for a worker with room. */
+/** Why a sandbox still waits for a worker with capacity. */
 export type WaitingDetails = PlacementExplanation & {
-  /** 1: the next. Beyond `WAITING_COUNTED_MAX`: one more than that. */
+  /** Its place in the queue, from 1. A position beyond `WAITING_COUNTED_MAX` is given as one more than that. */
   readonly position: number
-  /** How many wait in all organizations; counted as far as the position is. */
+  /** How many sandboxes of all organizations wait, counted as far as the position is. */
   readonly waiting: number
 }
 
-/** Says why a sandbox waits; null for one that does not, or does no longer. */
-export type ExplainWaiting = (sandbox: SandboxId) => Promise<WaitingDetails | null>
+/** The workers that may get runs, read from the database at most once a second. */
+export type FleetReader = { readonly readFleet: () => Promise<readonly NamedPlacementWorker[]> }
 
-/** How long the picture of the fleet is told from: many clients look at what waits, again and again. */
+/** How long one read of the fleet serves all callers, in milliseconds: many clients poll sandboxes that wait. */
 const FLEET_CACHE_MS = 1_000
 
-type ExplainDeps = {
-  readonly db: Database
-  readonly clock: Clock
-  readonly settings: { readonly defaultRegistry: string }
-}
-
-/** Makes the use case. It reads the fleet once for all that ask within a second, and of those that wait a bounded number. */
-export function makeExplainWaiting({ db, clock, settings }: ExplainDeps): ExplainWaiting {
+/** Makes the cached reader. A failed read rejects its callers and is not cached. */
+export function makeReadFleet({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): FleetReader['readFleet'] {
   const read = makeFleetReader()
-  let known: Promise<readonly NamedPlacementWorker[]> | null = null
-  let untilMs = Number.NEGATIVE_INFINITY
-
-  const fleet = (): Promise<readonly NamedPlacementWorker[]> => {
-    if (known !== null && clock.monotonicMs() < untilMs) return known
+  let cached: Promise<readonly NamedPlacementWorker[]> | null = null
+  let validUntilMs = Number.NEGATIVE_INFINITY
+  return () => {
+    if (cached !== null && clock.monotonicMs() < validUntilMs) return cached
     const reading = db.asSystem((q) => read(q, clock.now()))
-    known = reading
-    untilMs = clock.monotonicMs() + FLEET_CACHE_MS
+    cached = reading
+    validUntilMs = clock.monotonicMs() + FLEET_CACHE_MS
     reading.catch(() => {
-      if (known === reading) known = null // who asked meets the failure; the next reads anew
+      if (cached === reading) cached = null
     })
     return reading
   }
+}
 
-  return async (sandbox) => {
-    const run = await db.asSystem((q) => capacity.findWaiting(q, sandbox, WAITING_COUNTED_MAX))
-    if (run === null) return null
-    const { missing, largest_free } = explainPlacement(placementRequestOf(run, settings.defaultRegistry), await fleet())
-    return { position: run.position, waiting: run.waiting, missing, largest_free }
-  }
+/** Why a sandbox waits, or null for one that does not wait. Reads a bounded number of the waiting runs. */
+export async function explainWaiting(
+  { db, settings, readFleet }: Pick<BaseDeps, 'db'> & RegistryDeps & FleetReader,
+  sandbox: SandboxId,
+): Promise<WaitingDetails | null> {
+  const run = await db.asSystem((q) => capacity.findWaiting(q, sandbox, WAITING_COUNTED_MAX))
+  if (run === null) return null
+  const { missing, largest_free } = explainPlacement(
+    placementRequestOf(run, settings.defaultRegistry),
+    await readFleet(),
+  )
+  return { position: run.position, waiting: run.waiting, missing, largest_free }
 }

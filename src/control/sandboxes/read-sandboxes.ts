@@ -2,18 +2,40 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import { decodeCursor, encodeCursor } from '../../domain/requests/cursor.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import type { Sandbox, SandboxKey } from '../../domain/sandboxes/sandbox.ts'
+import { makeBatch } from '../../lib/batch.ts'
 import { page } from '../../store/sandboxes/sandbox-pages.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 import type { Page, PageInput } from '../requests/page.ts'
 
 /** How a request names a sandbox. */
 export type SandboxRef = { readonly id: SandboxId } | { readonly name: string }
 
-type ReadDeps = Pick<ControlDeps, 'db' | 'clock' | 'readSandbox'>
+/** Reads one sandbox of an organization by its id, in one statement with others that are asked for at the same time. */
+export type SandboxReader = { readonly readSandbox: (key: SandboxKey) => Promise<Sandbox | null> }
 
-/** A sandbox of the caller's organization. Throws `sandbox_not_found`, a stranger's included. */
+type ReadDeps = Pick<BaseDeps, 'db' | 'clock'> & SandboxReader
+
+/** Makes the batching reader of a process. */
+export function makeReadSandbox({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): SandboxReader['readSandbox'] {
+  return makeBatch<SandboxKey, Sandbox | null>({
+    async run(keys) {
+      const [first] = keys
+      if (first === undefined) return []
+      const { org_id } = first
+      const ids = keys.map(({ id }) => id)
+      const found = await db.asOrg(org_id, (q) => sandboxes.findMany(q, org_id, ids, clock.now()))
+      const byId = new Map<string, Sandbox>(found.map((sandbox) => [sandbox.id, sandbox]))
+      return keys.map(({ id }) => byId.get(id.toLowerCase()) ?? null)
+    },
+    groupOf: ({ org_id }) => org_id,
+    maxItems: 128,
+    maxInFlight: 4,
+  })
+}
+
+/** A sandbox of the caller's organization. Throws `sandbox_not_found`, also for another organization's sandbox. */
 export async function getSandbox(deps: ReadDeps, caller: Caller, ref: SandboxRef): Promise<Sandbox> {
   const org = caller.org_id
   const sandbox =
@@ -25,11 +47,11 @@ export async function getSandbox(deps: ReadDeps, caller: Caller, ref: SandboxRef
 }
 
 /**
- * A page of the organization's sandboxes, the newest first, all labels matching. It may hold fewer than `limit` and still
- * have a next one. Throws `invalid_request` for a bad cursor.
+ * A page of the organization's sandboxes that have all the given labels, newest first. A page with fewer than `limit` items
+ * may still have a next one. Throws `invalid_request` for a bad cursor.
  */
 export async function listSandboxes(
-  deps: ReadDeps,
+  deps: Pick<BaseDeps, 'db'>,
   caller: Caller,
   { cursor, limit, labels }: PageInput & { readonly labels: Readonly<Record<string, string>> },
 ): Promise<Page<Sandbox>> {

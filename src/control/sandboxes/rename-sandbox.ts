@@ -5,17 +5,17 @@ import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import { nameTaken } from './create-sandbox.ts'
-import type { ControlDeps } from '../deps.ts'
-import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import type { WriteDeps } from '../deps.ts'
+import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { lockIfMatch } from './if-match.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**
- * Changes a sandbox's name, slug or both; what is absent stays. Repeating it changes nothing more. Throws
+ * Changes a sandbox's name, slug or both. An absent field stays as it is. May be repeated. Throws
  * `sandbox_not_found`, `name_already_exists`, `precondition_failed`.
  */
 export async function renameSandbox(
-  deps: ControlDeps,
+  deps: WriteDeps & SandboxReader,
   caller: Caller,
   ref: SandboxRef,
   to: { readonly name?: string; readonly slug?: string; readonly ifMatch?: IfMatch | null },
@@ -28,7 +28,7 @@ export async function renameSandbox(
     requireMatch(ifMatch, etagOf(renderSandbox(sandbox)))
     return sandbox
   }
-  const isThere = await refusingTaken({ name, slug }, () =>
+  const isFound = await mapTakenName({ name, slug }, () =>
     deps.db.transaction(caller.org_id, async (tx) => {
       await lockIfMatch(tx, sandbox, ifMatch)
       if (!(await sandboxes.rename(tx, caller.org_id, sandbox.id, { name, slug }))) return false
@@ -43,11 +43,11 @@ export async function renameSandbox(
       return true
     }),
   )
-  if (!isThere) throw new Problem('sandbox_not_found')
+  if (!isFound) throw new Problem('sandbox_not_found')
   return getSandbox(deps, caller, { id: sandbox.id })
 }
 
-async function refusingTaken<T>(
+async function mapTakenName<T>(
   to: { readonly name: string | null; readonly slug: string | null },
   write: () => Promise<T>,
 ): Promise<T> {

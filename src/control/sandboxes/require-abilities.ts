@@ -2,37 +2,63 @@ import type { Ability } from '../../domain/spec/abilities.ts'
 import { Problem } from '../../domain/problem.ts'
 import { requiredAbilities } from '../../domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
-import type { ControlDeps } from '../deps.ts'
+import { makeSingleFlight } from '../../lib/single-flight.ts'
+import * as workers from '../../store/workers/workers.ts'
+import type { BaseDeps } from '../deps.ts'
 
+/** One list of abilities for each kind of driver that a worker has. */
 type AbilityLists = readonly (readonly string[])[]
 
+/** The abilities of the workers' drivers. A reply may be a second old unless `isFresh` demands a new look. */
+export type WorkerAbilities = {
+  readonly workerAbilities: (how: { readonly isFresh: boolean }) => Promise<AbilityLists>
+}
+
+const CACHE_MS = 1_000
+
+/** Makes a cached reader of abilities. Without the cache every create asks the database once more (profile of 2026-11). */
+export function makeWorkerAbilities({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): WorkerAbilities['workerAbilities'] {
+  let known: AbilityLists = []
+  let validUntilMs = Number.NEGATIVE_INFINITY
+  const read = async (): Promise<AbilityLists> => {
+    known = await db.asSystem((q) => workers.listAbilities(q))
+    validUntilMs = clock.monotonicMs() + CACHE_MS
+    return known
+  }
+  const flight = makeSingleFlight<AbilityLists>()
+  return async ({ isFresh }) => {
+    if (isFresh) return read()
+    return clock.monotonicMs() < validUntilMs ? known : flight.join('abilities', read).result
+  }
+}
+
 /**
- * What a spec needs of a worker's driver. Throws `invalid_sandbox_config`, naming the first field that no worker can
- * enforce, so that nothing that was asked for is ever ignored. It refuses only by what the workers offer now; before
- * the first one has said so, `unavailable`.
+ * The abilities that a spec needs of a worker's driver. Throws `invalid_sandbox_config` naming the first field that no worker
+ * can enforce, so that no field of a request is ever ignored. Refuses only after a fresh look at the workers. Throws
+ * `unavailable` before the first worker has reported.
  */
-export async function requireAbilities(
-  deps: Pick<ControlDeps, 'offers'>,
-  spec: SandboxSpec,
-): Promise<readonly Ability[]> {
+export async function requireAbilities(deps: WorkerAbilities, spec: SandboxSpec): Promise<readonly Ability[]> {
   const needs = requiredAbilities(spec)
   const abilities = [...new Set(needs.map(({ ability }) => ability))]
-  if (abilities.length === 0 || hasOne(await deps.offers({ isFresh: false }), abilities)) return abilities
-  const offers = await deps.offers({ isFresh: true })
-  if (offers.length === 0) {
-    throw new Problem('unavailable', { message: 'no worker has said yet what it can enforce', retryAfterSeconds: 1 })
+  if (abilities.length === 0 || someHasAll(await deps.workerAbilities({ isFresh: false }), abilities)) return abilities
+  const lists = await deps.workerAbilities({ isFresh: true })
+  if (lists.length === 0) {
+    throw new Problem('unavailable', {
+      message: 'no worker has reported yet what it can enforce',
+      retryAfterSeconds: 1,
+    })
   }
-  if (!hasOne(offers, abilities)) refuse(needs, offers)
+  if (!someHasAll(lists, abilities)) refuse(needs, lists)
   return abilities
 }
 
-function hasOne(offers: AbilityLists, abilities: readonly Ability[]): boolean {
-  return offers.some((offer) => abilities.every((ability) => offer.includes(ability)))
+function someHasAll(lists: AbilityLists, abilities: readonly Ability[]): boolean {
+  return lists.some((list) => abilities.every((ability) => list.includes(ability)))
 }
 
-function refuse(needs: ReturnType<typeof requiredAbilities>, offers: AbilityLists): never {
+function refuse(needs: ReturnType<typeof requiredAbilities>, lists: AbilityLists): never {
   for (const need of needs) {
-    if (offers.some((offer) => offer.includes(need.ability))) continue
+    if (lists.some((list) => list.includes(need.ability))) continue
     throw new Problem('invalid_sandbox_config', {
       message: `${need.field} ${need.why}, and no worker of this installation is`,
       details: {
@@ -44,7 +70,7 @@ function refuse(needs: ReturnType<typeof requiredAbilities>, offers: AbilityList
     })
   }
   throw new Problem('invalid_sandbox_config', {
-    message: 'no single worker can enforce all that this sandbox asks for',
+    message: 'no single worker can enforce everything that this sandbox asks for',
     details: { field: needs.map(({ field }) => field).join(', '), needs: needs.map(({ ability }) => ability) },
   })
 }

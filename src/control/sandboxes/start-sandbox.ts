@@ -5,30 +5,31 @@ import { Problem } from '../../domain/problem.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
-import type { ControlDeps } from '../deps.ts'
-import type { IdempotentAttempt } from '../requests/idempotent-attempt.ts'
-import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
+import type { IdempotentAttempt } from '../requests/idempotency.ts'
+import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { withIfMatch } from './if-match.ts'
-import { transition } from './transition.ts'
-import { acquireWait, waitWhileStarting } from './wait-for-sandbox.ts'
+import { transition, type TransitionDeps } from './transition.ts'
+import { acquireWait, waitWhileStarting, type StartWaiting } from './wait-for-sandbox.ts'
+
+type StartDeps = TransitionDeps & SandboxReader & StartWaiting
 
 export type StartOptions = {
-  /** null answers at once. */
+  /** How long to wait for the sandbox to run, in milliseconds; null answers at once. */
   readonly waitMs: number | null
-  /** Aborted when the client left; null where nothing is waited for. */
+  /** Aborted when the client disconnects; null without a wait. */
   readonly signal: AbortSignal | null
-  /** With an Idempotency-Key: the run gets its id, so that no try starts another. */
-  readonly once?: IdempotentAttempt | null
+  /** With an Idempotency-Key: the run gets the attempt's `resourceId`, so that a retry starts no second one. */
+  readonly attempt?: IdempotentAttempt | null
   readonly ifMatch?: IfMatch | null
 }
 
 /**
- * Admits a start and optionally waits until the sandbox runs or the budget is over. Starting one that is starting
- * joins that start; a retry joins what its first try started, over or not. Throws `sandbox_not_found`,
- * `invalid_state_transition`, `precondition_failed`, `quota_exceeded`, `org_suspended`, `rate_limited`.
+ * Starts a sandbox and optionally waits until it runs or the budget is over. If it is starting already, the call joins that
+ * start. A retry joins the run that its first attempt started, even if that run is over. Throws `sandbox_not_found`,
+ * `invalid_state_transition`, `precondition_failed`, `quota_exceeded`, `org_suspended` and `rate_limited`.
  */
 export async function startSandbox(
-  deps: ControlDeps,
+  deps: StartDeps,
   caller: Caller,
   ref: SandboxRef,
   options: StartOptions,
@@ -46,15 +47,15 @@ export async function startSandbox(
 }
 
 async function admitStart(
-  deps: ControlDeps,
+  deps: StartDeps,
   caller: Caller,
   sandbox: Sandbox,
-  { once = null, ifMatch = null }: StartOptions,
+  { attempt = null, ifMatch = null }: StartOptions,
 ): Promise<void> {
-  const opens = once === null ? null : asId<RunId>(once.id)
+  const opens = attempt === null ? null : asId<RunId>(attempt.resourceId)
   const isDone = async (): Promise<boolean> =>
     opens !== null && (await deps.db.asOrg(caller.org_id, (q) => runs.existed(q, sandbox.id, opens)))
-  if (once?.isRetry === true && (await isDone())) return
+  if (attempt?.isRetry === true && (await isDone())) return
   const answer = await transition(withIfMatch(deps, sandbox, ifMatch), {
     sandbox_id: sandbox.id,
     run_id: null,
@@ -70,10 +71,10 @@ async function admitStart(
 }
 
 function volumesGone(names: readonly string[]): Problem {
-  const told = names.map((name) => `'${name}'`).join(', ')
+  const list = names.map((name) => `'${name}'`).join(', ')
   return new Problem('invalid_state_transition', {
-    message: `invalid state transition: it mounts volumes that were deleted: ${told}`,
-    details: { field: 'spec.mounts', seen: names, accepted: 'a sandbox whose volumes are active; create another' },
+    message: `invalid state transition: the sandbox mounts deleted volumes: ${list}`,
+    details: { field: 'spec.mounts', seen: names, accepted: 'a sandbox whose volumes are active; create another one' },
   })
 }
 

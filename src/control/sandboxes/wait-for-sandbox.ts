@@ -3,22 +3,27 @@ import type { RunId } from '../../domain/ids.ts'
 import { isTerminal, SANDBOX_STATUSES, type SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
-import type { ControlDeps } from '../deps.ts'
-import { getSandbox, type SandboxRef } from './read-sandboxes.ts'
-import { maskHasStatus, statusMask, type WaitCondition } from './wait-hub.ts'
+import type { Semaphore } from '../../lib/semaphore.ts'
+import type { BaseDeps } from '../deps.ts'
+import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
+import { maskHasStatus, statusMask, type WaitCondition, type WaitHub } from './wait-hub.ts'
+
+/** Limits how many requests of this process wait for a sandbox at once. */
+export type WaitLimit = { readonly waitPermits: Semaphore }
+export type StartWaiting = WaitLimit & { readonly waitHub: WaitHub }
 
 const NOT_STARTING = statusMask(SANDBOX_STATUSES.filter((status) => status !== 'starting'))
 const TERMINAL = statusMask(SANDBOX_STATUSES.filter(isTerminal))
 
-/** Takes a place among the waiting, before anything is admitted. Throws `rate_limited` when there is none. */
-export function acquireWait(deps: Pick<ControlDeps, 'waits'>): () => void {
-  const release = deps.waits.tryAcquire()
+/** Acquires a permit to wait, and answers how to release it. Throws `rate_limited` when none is left. */
+export function acquireWait(deps: WaitLimit): () => void {
+  const release = deps.waitPermits.tryAcquire()
   if (release === null) {
     throw new Problem('rate_limited', {
       retryAfterSeconds: 1,
       details: {
         reason: 'readiness wait capacity exhausted',
-        seen: deps.waits.inUse,
+        seen: deps.waitPermits.inUse,
         accepted: 'the same request without waiting',
       },
     })
@@ -26,42 +31,42 @@ export function acquireWait(deps: Pick<ControlDeps, 'waits'>): () => void {
   return release
 }
 
-/** How long is waited at most; `signal` is aborted when the client left, null: nobody can leave. */
+/** The longest wait; `signal` is aborted when the client disconnects, null if it can't. */
 export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal | null }
 
 /**
- * Waits until a sandbox that was admitted to start is no longer `starting`, or the budget is over, or the client left;
- * answers it as it is then, or as it was last when it is gone.
+ * Waits until a sandbox that was asked to start is no longer `starting`, the budget is over or the client disconnects.
+ * Resolves with the sandbox as it is then, or with the one given if it can't be read any more.
  */
 export async function waitWhileStarting(
-  deps: Pick<ControlDeps, 'waitHub'>,
+  deps: Pick<StartWaiting, 'waitHub'>,
   caller: Caller,
   sandbox: Sandbox,
   budget: WaitBudget,
 ): Promise<Sandbox> {
-  const wish = { org_id: caller.org_id, id: sandbox.id, mask: NOT_STARTING, run_id: null }
-  const found = await deps.waitHub.wait(wish, budget)
+  const condition = { org_id: caller.org_id, id: sandbox.id, mask: NOT_STARTING, run_id: null }
+  const found = await deps.waitHub.wait(condition, budget)
   return found === null || found === 'left' ? sandbox : found
 }
 
-/** What is waited for: any of these statuses, of whichever run or of one. */
+/** Any of these statuses ends the wait. With `run_id`, only those of this run. */
 export type WaitInput = {
   readonly statuses: readonly SandboxStatus[]
   readonly run_id: RunId | null
   readonly waitMs: number
 }
 
-/** A wait that has its place: `start` calls `onEnd` once, and answers how to end it early. */
+/** A wait that holds its permit. `start` calls `onEnd` once, and answers a function that ends the wait early. */
 export type PreparedWait = { readonly start: (onEnd: (end: Sandbox | Error) => void) => () => void }
 
 /**
- * Waits until a sandbox has one of some statuses or the time is over, and ends with it as it is then. Pinned to a run, it
- * ends with `run_over` as soon as another run is the sandbox's latest, or that run ended and what is waited for can't come.
- * Throws or ends with `sandbox_not_found`, also for one that is deleted meanwhile. Throws `rate_limited` without a place.
- * It is begun, not awaited, because tens of thousands may wait: see `WaitHub.watch`.
+ * Prepares a wait until a sandbox has one of some statuses or the time is over. The wait ends with the sandbox as it is then.
+ * With `run_id`, it ends with `run_over` once another run is the latest, or once the run ended and can't get the status.
+ * Throws or ends with `sandbox_not_found`, also when the sandbox is deleted meanwhile. Throws `rate_limited` without a permit.
+ * The wait is started and not awaited, because tens of thousands may be open: see `WaitHub.watch`.
  */
 export async function waitForSandbox(
-  deps: Pick<ControlDeps, 'waits' | 'waitHub' | 'db' | 'clock' | 'readSandbox'>,
+  deps: Pick<BaseDeps, 'db' | 'clock'> & StartWaiting & SandboxReader,
   caller: Caller,
   ref: SandboxRef,
   { statuses, run_id, waitMs }: WaitInput,
@@ -69,10 +74,10 @@ export async function waitForSandbox(
   const release = acquireWait(deps)
   try {
     const { id } = 'id' in ref ? ref : await getSandbox(deps, caller, ref)
-    // What a run is not to become once it is over ends the wait as well.
     const wanted = statusMask(statuses)
-    const wish = { org_id: caller.org_id, id, mask: run_id === null ? wanted : wanted | TERMINAL, run_id }
-    return { start: (onEnd) => startWait(deps, wish, { waitMs, wanted, onEnd, release }) }
+    // The end of the run ends the wait as well: afterwards the run can't get another status.
+    const condition = { org_id: caller.org_id, id, mask: run_id === null ? wanted : wanted | TERMINAL, run_id }
+    return { start: (onEnd) => startWait(deps, condition, { waitMs, wanted, onEnd, release }) }
   } catch (error) {
     release()
     throw error
@@ -80,32 +85,32 @@ export async function waitForSandbox(
 }
 
 type Started = Pick<WaitInput, 'waitMs'> & {
-  /** The statuses that were asked for, as a mask. */
+  /** The requested statuses, as a mask. */
   readonly wanted: number
   readonly onEnd: (end: Sandbox | Error) => void
   readonly release: () => void
 }
 
 function startWait(
-  { waitHub, readSandbox }: Pick<ControlDeps, 'waitHub' | 'readSandbox'>,
-  wish: WaitCondition,
+  { waitHub, readSandbox }: Pick<StartWaiting, 'waitHub'> & SandboxReader,
+  condition: WaitCondition,
   { waitMs, wanted, onEnd, release }: Started,
 ): () => void {
   const answer = (last: Sandbox | null): void => {
-    onEnd(last === null ? new Problem('sandbox_not_found') : (runOverProblem(last, wish.run_id, wanted) ?? last))
+    onEnd(last === null ? new Problem('sandbox_not_found') : (runOverProblem(last, condition.run_id, wanted) ?? last))
   }
   const fail = (failure: unknown): void => {
     onEnd(failure instanceof Error ? failure : new Error('a sandbox could not be read', { cause: failure }))
   }
-  return waitHub.watch(wish, waitMs, (end) => {
+  return waitHub.watch(condition, waitMs, (end) => {
     release()
     if ('failure' in end) fail(end.failure)
     else if (end.found !== 'left') answer(end.found)
-    else readSandbox(wish).then(answer, fail)
+    else readSandbox(condition).then(answer, fail)
   })
 }
 
-/** Why the run that a wait is pinned to can't come to what is waited for any more, or null. */
+/** Why the run of a wait can't get any of the statuses any more, or null. */
 function runOverProblem(sandbox: Sandbox, run_id: RunId | null, wanted: number): Problem | null {
   const { status } = sandbox
   const isLatest = sandbox.run_id === run_id

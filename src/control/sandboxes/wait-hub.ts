@@ -1,70 +1,68 @@
-import type { SandboxId } from '../../domain/ids.ts'
 import { SANDBOX_STATUSES, type SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
-import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
+import type { Sandbox, SandboxKey } from '../../domain/sandboxes/sandbox.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
-import type { StatusWait } from '../../store/sandboxes/sandboxes.ts'
-import type { ControlDeps, SandboxKey } from '../deps.ts'
+import { findSatisfied, type StatusWait } from '../../store/sandboxes/sandboxes.ts'
+import type { BaseDeps } from '../deps.ts'
+import { sandboxTopic } from '../topics.ts'
+import type { SandboxReader } from './read-sandboxes.ts'
 
 /**
- * All waits of this process. A wake-up has the sandbox read, together with others that were woken; nothing is read for a
- * wait that nobody wakes but once in `CHECK_ALL_EVERY_MS`, by one statement for all. What is kept for a wait is small, because
- * there may be tens of thousands.
+ * All waits of this process. A notification of a sandbox has it read, together with others that were notified. Without a
+ * notification, one statement checks all waits every `CHECK_ALL_EVERY_MS`. Little memory is kept for a wait, because there may
+ * be tens of thousands.
  */
 export type WaitHub = {
   /**
-   * Resolves with the sandbox as it is once `isMet` holds or `waitMs` are over, null when it can't be read any more, and
-   * `left` when `signal` is aborted. Rejects when it can't be read at the start or at the end.
+   * Resolves with the sandbox once the condition is met or `waitMs` are over, with null when the sandbox is gone, and with
+   * `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start or at the end.
    */
   wait(
-    wish: WaitCondition,
+    condition: WaitCondition,
     how: { readonly waitMs: number; readonly signal: AbortSignal | null },
   ): Promise<Sandbox | null | 'left'>
   /**
-   * The same with less memory: calls `onEnd` once, and the answer of this ends the wait early, `left`. A promise that is
-   * awaited keeps every function between its maker and its reader, several KiB of a request.
+   * The same with less memory: calls `onEnd` once. Call the returned function to end the wait early, as `left`. An awaited
+   * promise would keep alive every function between its maker and its reader, several KiB of a request.
    */
-  watch(wish: WaitCondition, waitMs: number, onEnd: (end: WaitEnd) => void): () => void
+  watch(condition: WaitCondition, waitMs: number, onEnd: (end: WaitEnd) => void): () => void
 }
 
-/** How a wait ended: with the sandbox or its absence, early, or with what kept it from being read. */
+/** How a wait ended: with the sandbox, null for a deleted one, `left` for an early end, or the error of a read. */
 export type WaitEnd = { readonly found: Sandbox | null | 'left' } | { readonly failure: unknown }
 
-/** The statuses, or a run that is not the sandbox's latest any more, that end a wait. */
+/** What ends a wait: a status of `mask`, or, with `run_id`, that another run is the latest. */
 export type WaitCondition = SandboxKey & Pick<StatusWait, 'mask' | 'run_id'>
 
-/** A lost wake-up costs a wait this much at most, in milliseconds. */
+/** A lost notification delays a wait by this much at most, in milliseconds. */
 export const CHECK_ALL_EVERY_MS = 5_000
-/** A wait ends this much after its budget at most: so many that end one by one cost one look at the list each. */
+/** A wait may end this many milliseconds late: many waits that end one by one then cost few looks at the list. */
 const TICK_MS = 20
-/** From so many woken at once on, one statement asks which of them are over. */
+/** With more notified sandboxes than this, one statement first asks which of them are over. */
 const CHECK_IN_ONE_STATEMENT_MIN = 256
-/** The most waits that one statement asks about. */
+/** The most waits that one statement checks. */
 const CHECKED_AT_ONCE_MAX = 10_000
 
 /** One object, because there are so many. */
 type Waiting = SandboxKey &
   StatusWait & {
-    /** Infinity once it is being ended. */
+    /** Infinity once the end is under way. */
     deadlineMs: number
     readonly onEnd: (end: WaitEnd) => void
     isOver: boolean
   }
 
 /**
- * The waits of one organization for one sandbox. Who has the id of a stranger's sandbox waits as well, until the first look
- * says that there is none: what is read for one organization must never reach the waits of another.
+ * The waits of one organization for one sandbox. Groups are per organization because a caller may wait by the id of another
+ * organization's sandbox until the first read: a sandbox that one organization reads must never reach another's waits.
  */
-type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isRead: boolean; isWoken: boolean }
+type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isBeingRead: boolean; isNotified: boolean }
 
-type Deps = Pick<ControlDeps, 'clock' | 'notifications' | 'log' | 'readSandbox'> & {
-  /** Which of these sandboxes are as somebody waits for them to be, or gone. */
-  readonly met: (wishes: readonly StatusWait[]) => Promise<readonly SandboxId[]>
-}
+type Deps = Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'> & SandboxReader
 
-/** Makes the hub. It works only while somebody waits. */
-export function makeWaitHub({ clock, notifications, log, readSandbox, met }: Deps): WaitHub {
+/** Makes the hub. It runs only while somebody waits. */
+export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps): WaitHub {
   const groups = new Map<string, Group>()
-  let woken = new Set<string>()
+  let notified = new Set<string>()
   let isFlushing = false
   let sleeper: { readonly untilMs: number; readonly interrupt: AbortController } | null = null
 
@@ -75,12 +73,12 @@ export function makeWaitHub({ clock, notifications, log, readSandbox, met }: Dep
       group.waits.push(waiting)
       return
     }
-    const unsubscribe = notifications.subscribe(`sandbox:${waiting.id}`, () => {
-      woken.add(key)
+    const unsubscribe = notifications.subscribe(sandboxTopic(waiting.id), () => {
+      notified.add(key)
       if (!isFlushing) setImmediate(flush)
       isFlushing = true
     })
-    groups.set(key, { waits: [waiting], unsubscribe, isRead: false, isWoken: false })
+    groups.set(key, { waits: [waiting], unsubscribe, isBeingRead: false, isNotified: false })
   }
 
   function end(waiting: Waiting, how: WaitEnd): void {
@@ -101,46 +99,46 @@ export function makeWaitHub({ clock, notifications, log, readSandbox, met }: Dep
 
   function flush(): void {
     isFlushing = false
-    const keys = [...woken]
-    woken = new Set()
-    if (keys.length <= CHECK_IN_ONE_STATEMENT_MIN) for (const key of keys) look(key)
-    else void lookAmong(keys) // it never rejects: its failures are logged
+    const keys = [...notified]
+    notified = new Set()
+    if (keys.length <= CHECK_IN_ONE_STATEMENT_MIN) for (const key of keys) readSoon(key)
+    else void checkTogether(keys) // it never rejects: its failures are logged
   }
 
-  function look(key: string): void {
+  function readSoon(key: string): void {
     const group = groups.get(key)
     if (group === undefined) return
-    group.isWoken = true
-    if (!group.isRead) void lookWhileWoken(group) // it never rejects: its failures are logged
+    group.isNotified = true
+    if (!group.isBeingRead) void readWhileNotified(group) // it never rejects: its failures are logged
   }
 
-  async function lookWhileWoken(group: Group): Promise<void> {
-    group.isRead = true
+  async function readWhileNotified(group: Group): Promise<void> {
+    group.isBeingRead = true
     try {
-      for (let first = group.waits[0]; group.isWoken && first !== undefined; first = group.waits[0]) {
-        group.isWoken = false
+      for (let first = group.waits[0]; group.isNotified && first !== undefined; first = group.waits[0]) {
+        group.isNotified = false
         const sandbox = await readSandbox(first)
         for (const waiting of group.waits.slice()) {
           if (isMet(waiting, sandbox)) end(waiting, { found: sandbox })
         }
       }
     } catch (error) {
-      log.debug({ error }, 'a sandbox that is waited for could not be read; it is looked at again')
+      log.debug({ error }, 'could not read a sandbox that requests wait for; will retry')
     } finally {
-      group.isRead = false
+      group.isBeingRead = false
     }
   }
 
-  async function lookAmong(keys: Iterable<string>): Promise<void> {
-    const wishes = [...keys].flatMap((key) => groups.get(key)?.waits ?? [])
+  async function checkTogether(keys: Iterable<string>): Promise<void> {
+    const waits = [...keys].flatMap((key) => groups.get(key)?.waits ?? [])
     try {
-      for (let from = 0; from < wishes.length; from += CHECKED_AT_ONCE_MAX) {
-        const asked = wishes.slice(from, from + CHECKED_AT_ONCE_MAX)
-        const over = new Set(await met(asked))
-        for (const key of new Set(asked.filter(({ id }) => over.has(id)).map(keyOf))) look(key)
+      for (let from = 0; from < waits.length; from += CHECKED_AT_ONCE_MAX) {
+        const asked = waits.slice(from, from + CHECKED_AT_ONCE_MAX)
+        const over = new Set(await db.asSystem((q) => findSatisfied(q, asked)))
+        for (const key of new Set(asked.filter(({ id }) => over.has(id)).map(keyOf))) readSoon(key)
       }
     } catch (error) {
-      log.debug({ error }, 'what is waited for could not be looked at; it is tried again')
+      log.debug({ error }, 'could not check the waits of this process; will retry')
     }
   }
 
@@ -154,26 +152,26 @@ export function makeWaitHub({ clock, notifications, log, readSandbox, met }: Dep
     }
   }
 
-  /** Ends the waits whose budget is over, and looks at all from time to time, until nobody waits. */
+  /** Ends the waits whose budget is over, and checks all waits from time to time, until nobody waits. */
   async function keepTime(): Promise<void> {
-    let lookAtMs = clock.monotonicMs() + CHECK_ALL_EVERY_MS
+    let checkAtMs = clock.monotonicMs() + CHECK_ALL_EVERY_MS
     while (groups.size > 0) {
       const nowMs = clock.monotonicMs()
-      let nextMs = lookAtMs
+      let nextMs = checkAtMs
       for (const { waits } of groups.values()) for (const { deadlineMs } of waits) nextMs = Math.min(nextMs, deadlineMs)
       sleeper = { untilMs: nextMs, interrupt: new AbortController() }
       await interruptibleSleep(clock, Math.max(TICK_MS, nextMs - nowMs), sleeper.interrupt.signal)
       const passedMs = clock.monotonicMs()
       const over = [...groups.values()].flatMap(({ waits }) => waits.filter(({ deadlineMs }) => deadlineMs <= passedMs))
       for (const waiting of over) void expire(waiting) // it never rejects
-      if (passedMs < lookAtMs) continue
-      await lookAmong(groups.keys())
-      lookAtMs = clock.monotonicMs() + CHECK_ALL_EVERY_MS
+      if (passedMs < checkAtMs) continue
+      await checkTogether(groups.keys())
+      checkAtMs = clock.monotonicMs() + CHECK_ALL_EVERY_MS
     }
     sleeper = null
   }
 
-  /** The first look, after the subscription, so that no change falls between. */
+  /** The first read, after the subscription, so that no change is missed in between. */
   async function begin(waiting: Waiting, waitMs: number): Promise<void> {
     try {
       const sandbox = await readSandbox(waiting)
@@ -199,9 +197,9 @@ export function makeWaitHub({ clock, notifications, log, readSandbox, met }: Dep
 
   return {
     watch,
-    wait(wish, { waitMs, signal }) {
+    wait(condition, { waitMs, signal }) {
       const { promise, resolve, reject } = Promise.withResolvers<Sandbox | null | 'left'>()
-      const leave = watch(wish, waitMs, (how) => {
+      const leave = watch(condition, waitMs, (how) => {
         signal?.removeEventListener('abort', leave)
         if ('failure' in how) reject(how.failure)
         else resolve(how.found)
@@ -217,7 +215,7 @@ function keyOf({ org_id, id }: SandboxKey): string {
   return `${org_id} ${id}`
 }
 
-/** A bit for each status, in the order of the lifecycle's list. */
+/** A mask with one bit for each status, in the order of `SANDBOX_STATUSES`. */
 export function statusMask(statuses: readonly SandboxStatus[]): number {
   return statuses.reduce((mask, status) => mask | (1 << SANDBOX_STATUSES.indexOf(status)), 0)
 }

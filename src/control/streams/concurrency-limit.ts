@@ -1,18 +1,19 @@
+import type { SandboxKey } from '../../domain/sandboxes/sandbox.ts'
 import { Problem } from '../../domain/problem.ts'
 
-/** Places for something that lasts, counted by this process; `taken` counts all. */
+/** Limits how many of something long-lived this process has open at once. */
 export type ConcurrencyLimit<Of> = {
   /**
-   * Takes a place, or as many as `weight` says, to be given back by calling the answer, which may be repeated. Throws
-   * `rate_limited`, naming the limit.
+   * Acquires a permit, or `weight` permits at once, and answers how to release them, which may be repeated. Throws
+   * `rate_limited`, naming the limit that is reached.
    */
   acquire(of: Of, weight?: number): () => void
   readonly permitsInUse: number
 }
 
-/** The most places that may be taken at once by all that have one key, such as an organization. */
+/** The most permits that everything with one key, such as an organization, may hold at once. */
 export type KeyedLimit<Of> = {
-  /** Its name, for the refusal. */
+  /** Its name in refusals. */
   readonly name: string
   /** The setting that changes it. */
   readonly variable: string
@@ -20,17 +21,49 @@ export type KeyedLimit<Of> = {
   readonly keyOf: (of: Of) => string
 }
 
-/** Makes places within several limits at once, looked at in their order. `advice` says what a refused client may do. */
+/** The most command channels that this process has open at once. */
+export type ChannelLimits = { readonly perSandbox: number; readonly perOrg: number }
+
+/** Limits channels by sandbox, and by organization over all its sandboxes. */
+export function makeChannelLimit({ perSandbox, perOrg }: ChannelLimits): ConcurrencyLimit<SandboxKey> {
+  const sandbox = { name: 'channels_per_sandbox', variable: 'SANDYARD_CHANNELS_PER_SANDBOX', max: perSandbox }
+  const org = { name: 'channels_per_org', variable: 'SANDYARD_CHANNELS_PER_ORG', max: perOrg }
+  return makeConcurrencyLimit<SandboxKey>(
+    [
+      { ...sandbox, keyOf: ({ id }) => id },
+      { ...org, keyOf: ({ org_id }) => org_id },
+    ],
+    'close unused channels',
+  )
+}
+
+/** The most log streams that this process has open at once. */
+export type LogStreamLimits = { readonly perOrg: number; readonly inAll: number }
+
+/** Limits log streams by organization, so that none can use up the limit of all together. */
+export function makeLogStreamLimit({ perOrg, inAll }: LogStreamLimits): ConcurrencyLimit<Pick<SandboxKey, 'org_id'>> {
+  const org = { name: 'log_streams_per_org', variable: 'SANDYARD_LOG_STREAMS_PER_ORG', max: perOrg }
+  const all = { name: 'log_streams', variable: 'SANDYARD_LOG_STREAM_CAPACITY', max: inAll }
+  return makeConcurrencyLimit<Pick<SandboxKey, 'org_id'>>(
+    [
+      { ...org, keyOf: ({ org_id }) => org_id },
+      { ...all, keyOf: () => 'all' },
+    ],
+    'end unused log streams',
+  )
+}
+
+/** Combines several limits, checked in their order. `advice` tells a refused client what it can do. */
 export function makeConcurrencyLimit<Of>(limits: readonly KeyedLimit<Of>[], advice: string): ConcurrencyLimit<Of> {
   const counted = limits.map((limit) => ({ limit, counts: new Map<string, number>() }))
-  let taken = 0
+  let permitsInUse = 0
   return {
     acquire(of, weight = 1) {
       const shares = counted.map(({ limit, counts }) => ({ limit, counts, key: limit.keyOf(of) }))
       for (const { limit, counts, key } of shares)
         refuseAtLimit(limit, { current: counts.get(key) ?? 0, weight }, advice)
       const change = (by: number): void => {
-        taken += by
+        permitsInUse += by
         for (const { counts, key } of shares) {
           const count = (counts.get(key) ?? 0) + by
           if (count === 0) counts.delete(key)
@@ -45,12 +78,12 @@ export function makeConcurrencyLimit<Of>(limits: readonly KeyedLimit<Of>[], advi
       }
     },
     get permitsInUse() {
-      return taken
+      return permitsInUse
     },
   }
 }
 
-/** Seconds after which a refused client may try again: what takes places lasts from a moment to days. */
+/** Seconds until a refused client may retry: permits are held from a moment to days. */
 const RETRY_AFTER_SECS = 1
 
 type Named = Pick<KeyedLimit<unknown>, 'name' | 'variable' | 'max'>
@@ -61,9 +94,9 @@ function refuseAtLimit(
   advice: string,
 ): void {
   if (current + weight <= max) return
-  const how_to_change = `${advice}; whoever runs this installation can change it: ${variable}`
+  const how_to_change = `${advice}; the operator can change it with ${variable}`
   throw new Problem('rate_limited', {
-    message: `too many requests: ${name} is ${String(max)} and ${String(current)} are taken; ${how_to_change}`,
+    message: `too many requests: ${name} is ${String(max)} and ${String(current)} are in use; ${how_to_change}`,
     details: { limit: name, max, current, how_to_change },
     retryAfterSeconds: RETRY_AFTER_SECS,
   })

@@ -1,16 +1,16 @@
 import type { Readable } from 'node:stream'
 import { LOG_SOURCES, type LogEntry } from '../../contract/streams/log-protocol.ts'
 
-/** A part of a log; `isLast`: nothing more can come. */
+/** A part of a log. `isLast`: the log is complete. */
 export type LogBatch = { readonly entries: readonly LogEntry[]; readonly isLast: boolean }
 
-/** The longest line that a worker may send, in characters: a text of 16 KiB takes six times that when all of it is escaped. */
+/** The longest line that a worker may send, in characters. Fully escaped, a text of 16 KiB takes six times that. */
 const LINE_MAX_CHARS = 256 * 1024
 
 /**
- * Reads what a worker sends of a log (`log-protocol.ts`), at the pace of whoever takes it: one batch for each piece that
- * arrives. Ends with the batch that is the last, or without one when the stream does. Throws for anything that is not the
- * protocol: its texts go on to clients, to whom an unknown word is fatal.
+ * Parses what a worker sends of a log (`log-protocol.ts`), at the reader's pace: one batch for each chunk that arrives. Ends
+ * after the last batch, or without one when the stream ends. Throws for anything outside the protocol, because clients fail
+ * on values that they don't know.
  */
 export async function* readLogBatches(stream: Readable): AsyncGenerator<LogBatch> {
   stream.setEncoding('utf8')
@@ -19,7 +19,7 @@ export async function* readLogBatches(stream: Readable): AsyncGenerator<LogBatch
   for await (const piece of pieces) {
     const lines = (rest + piece).split('\n')
     rest = lines.pop() ?? ''
-    if (rest.length > LINE_MAX_CHARS) throw new Error('a worker sent a line of a log that does not end')
+    if (rest.length > LINE_MAX_CHARS) throw new Error('a worker sent a log line that is too long')
     const batch = parseLines(lines)
     yield batch
     if (batch.isLast) return
@@ -32,13 +32,13 @@ function parseLines(lines: readonly string[]): LogBatch {
     const parsed = parseJson(line)
     if (typeof parsed === 'object' && parsed !== null && 'end' in parsed) return { entries, isLast: true }
     const entry = parseEntry(parsed)
-    if (entry === null) throw new Error('a worker sent what is no line of a log')
+    if (entry === null) throw new Error('a worker sent an invalid log line')
     entries.push(entry)
   }
   return { entries, isLast: false }
 }
 
-/** Undefined for what is not JSON: an error of the parser would repeat what a sandbox wrote. */
+/** Undefined for text that is not JSON: the parser's error would repeat what a sandbox wrote. */
 function parseJson(line: string): unknown {
   try {
     return JSON.parse(line)
@@ -64,7 +64,7 @@ function isCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && Number(value) >= 0
 }
 
-/** RFC 3339 in UTC, as `Date` writes it: the one form that workers send. */
+/** RFC 3339 in UTC as `Date` writes it: the only form that workers send. */
 const INSTANT_SHAPE = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$/
 
 function isInstant(value: unknown): value is string {

@@ -3,33 +3,38 @@ import type { Caller } from '../../domain/orgs/caller.ts'
 import type { SandboxId } from '../../domain/ids.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
-import type { ControlDeps } from '../deps.ts'
-import { openWorkerStream } from './open-worker-stream.ts'
-import { getSandbox } from '../sandboxes/read-sandboxes.ts'
+import type { SandboxKey } from '../../domain/sandboxes/sandbox.ts'
+import type { BaseDeps } from '../deps.ts'
+import type { ConcurrencyLimit } from './concurrency-limit.ts'
+import { openWorkerStream, type StreamTarget } from './open-worker-stream.ts'
+import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
 import { recordEvent } from '../events/record-event.ts'
-import { problemOfCallerEnd, watchCaller } from './watch-caller.ts'
+import { problemOfCallerEnd, type CallerWatching } from './watch-caller.ts'
 import { watchRun } from './watch-run.ts'
 
-/** The command channel of a running sandbox, as it comes from its worker. Whoever opened it calls `close`, once. */
+/** The command channel of a running sandbox, from its worker. Call `close` when you are done. */
 export type OpenChannel = {
-  /** Carries the raw bytes of the agent protocol in binary messages. Paused: nothing is received before it is resumed. */
+  /** Carries the raw bytes of the agent protocol in binary messages. It is paused until you resume it. */
   readonly socket: WebSocket
-  /** Aborted when the channel may not go on: with a `CallerEnded` or a `RunEnded`. */
+  /** Aborted when the channel must end, with a `CallerEnded` or a `RunEnded` as the reason. */
   readonly signal: AbortSignal
-  /** Gives back what the channel holds and cuts the socket, if it is still open. May be repeated. */
+  /** Releases what the channel holds and closes the socket. May be repeated. */
   readonly close: () => void
 }
 
-type OpenDeps = Pick<
-  ControlDeps,
-  'db' | 'clock' | 'uuids' | 'log' | 'notifications' | 'readSandbox' | 'dialChannel' | 'channelPlaces' | 'callerWatches'
->
+type OpenDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log' | 'notifications'> &
+  SandboxReader &
+  CallerWatching & {
+    /** As `WorkerStreams`, but with the WebSocket itself, paused so that no message is lost. */
+    readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
+    readonly channelLimit: ConcurrencyLimit<SandboxKey>
+  }
 
 /**
- * Opens the command channel of a running sandbox. Throws `sandbox_not_found`, `invalid_state_transition`, `rate_limited`
- * at a limit of channels, `unavailable` when the worker does not answer or too many wait, and what a caller meets whose
- * key ends meanwhile.
+ * Opens the command channel of a running sandbox. Throws `sandbox_not_found`, `invalid_state_transition`, `rate_limited` at a
+ * limit of channels, `unavailable` when the worker does not answer or too many channels are being opened, and
+ * `problemOfCallerEnd` when the caller's rights end meanwhile.
  */
 export async function openChannel(
   deps: OpenDeps,
@@ -40,14 +45,14 @@ export async function openChannel(
   const sandbox = await getSandbox(deps, caller, { id })
   const run = await deps.db.asOrg(caller.org_id, (q) => runs.placedRunOf(q, id))
   if (sandbox.status !== 'running' || run === null) throw invalidStateTransition(sandbox.status, ['running'])
-  const giveBack = deps.channelPlaces.acquire(sandbox)
-  const watch = watchCaller(deps, caller)
+  const releasePermit = deps.channelLimit.acquire(sandbox)
+  const watch = deps.callerWatcher.watch(caller)
   const release = (): void => {
-    giveBack()
+    releasePermit()
     watch.stop()
   }
   try {
-    const socket = await join(deps, caller, { sandbox, run, signal: AbortSignal.any([signal, watch.signal]) })
+    const socket = await dialWorker(deps, caller, { sandbox, run, signal: AbortSignal.any([signal, watch.signal]) })
     const runWatch = watchRun(deps, sandbox)
     return {
       socket,
@@ -64,15 +69,15 @@ export async function openChannel(
   }
 }
 
-/** Has the worker dial in, and tells of it: nobody gets a channel of which no audit event tells. */
-async function join(
+/** Has the worker dial in and records the audit event: no client gets a channel without one. */
+async function dialWorker(
   deps: OpenDeps,
   { org_id, actor }: Caller,
   { sandbox, run, signal }: { readonly sandbox: Sandbox; readonly run: runs.PlacedRun; readonly signal: AbortSignal },
 ): Promise<WebSocket> {
   const { worker_id, run_id } = run
   const target = { worker_id, asked: { kind: 'agent', run_id } } as const
-  const socket = await openWorkerStream({ openStream: deps.dialChannel }, target, { signal, words: WORDS })
+  const socket = await openWorkerStream({ openStream: deps.dialChannel }, target, { signal, messages: MESSAGES })
   const payload = { sandbox_id: sandbox.id, name: sandbox.name, run_id }
   try {
     await deps.db.asOrg(org_id, (q) =>
@@ -86,4 +91,7 @@ async function join(
   }
 }
 
-const WORDS = { late: 'the worker of this sandbox did not answer', full: 'too many channels are being opened' } as const
+const MESSAGES = {
+  late: 'the worker of this sandbox did not answer',
+  full: 'too many channels are being opened',
+} as const

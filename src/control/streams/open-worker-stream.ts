@@ -1,22 +1,30 @@
+import type { Duplex } from 'node:stream'
+import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
+import type { WorkerId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import type { StreamTarget } from '../deps.ts'
 
-/** How long a worker has to dial in for a stream: the client gives up after 10 s (agent protocol, section 1). */
-const DIAL_TIMEOUT_MS = 8_000
+/** The worker to open a stream to, and what for. */
+export type StreamTarget = { readonly worker_id: WorkerId; readonly asked: StreamPurpose }
 
-/** The wake-up topic for a worker that has a ticket to take; published by whoever keeps the tickets. */
-export function ticketTopic(worker: string): string {
-  return `tickets:${worker}`
+/** Asks a worker for a stream. Resolves once the worker has dialed in, or with null when too many streams are being opened. */
+export type WorkerStreams = {
+  readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Duplex | null>
 }
 
+/** How long a worker has to dial in: the public client gives up after 10 s. */
+const DIAL_TIMEOUT_MS = 8_000
+
 /**
- * A stream from a worker that was asked for one. Throws `unavailable`, in the words given, when it does not dial in in
- * time or too many streams are waited for; `signal` ends the wait like the time limit does.
+ * Opens a stream to a worker. Throws `unavailable`, with the given message, when the worker does not dial in in time or too
+ * many streams are being opened. An aborted `signal` ends the wait as the time limit does.
  */
 export async function openWorkerStream<Stream>(
   { openStream }: { readonly openStream: (target: StreamTarget, signal: AbortSignal) => Promise<Stream | null> },
   target: StreamTarget,
-  { signal, words }: { readonly signal: AbortSignal; readonly words: { readonly late: string; readonly full: string } },
+  {
+    signal,
+    messages,
+  }: { readonly signal: AbortSignal; readonly messages: { readonly late: string; readonly full: string } },
 ): Promise<Stream> {
   const limit = AbortSignal.any([signal, AbortSignal.timeout(DIAL_TIMEOUT_MS)])
   try {
@@ -24,7 +32,7 @@ export async function openWorkerStream<Stream>(
     if (stream !== null) return stream
   } catch (error) {
     if (!limit.aborted) throw error
-    throw new Problem('unavailable', { message: words.late, retryAfterSeconds: 1, cause: error })
+    throw new Problem('unavailable', { message: messages.late, retryAfterSeconds: 1, cause: error })
   }
-  throw new Problem('unavailable', { message: words.full, retryAfterSeconds: 1 })
+  throw new Problem('unavailable', { message: messages.full, retryAfterSeconds: 1 })
 }

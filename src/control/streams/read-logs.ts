@@ -5,52 +5,53 @@ import type { OrgId, SandboxId } from '../../domain/ids.ts'
 import { isTerminal } from '../../domain/sandboxes/lifecycle.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
-import type { ControlDeps } from '../deps.ts'
-import { openWorkerStream } from './open-worker-stream.ts'
+import type { SandboxKey } from '../../domain/sandboxes/sandbox.ts'
+import type { BaseDeps } from '../deps.ts'
+import { sandboxTopic } from '../topics.ts'
+import type { ConcurrencyLimit } from './concurrency-limit.ts'
+import { openWorkerStream, type WorkerStreams } from './open-worker-stream.ts'
 import { readLogBatches, type LogBatch } from './log-batches.ts'
-import { acquireLogStream, type LogStreamPermit } from './log-stream-permit.ts'
-import { getSandbox } from '../sandboxes/read-sandboxes.ts'
+import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
-import { problemOfCallerEnd } from './watch-caller.ts'
+import { problemOfCallerEnd, type CallerWatching } from './watch-caller.ts'
 
 export type { LogBatch } from './log-batches.ts'
 
-type LogDeps = Pick<
-  ControlDeps,
-  'db' | 'clock' | 'log' | 'notifications' | 'readSandbox' | 'openStream' | 'logPlaces' | 'callerWatches'
->
+type LogDeps = Pick<BaseDeps, 'db' | 'clock' | 'log' | 'notifications'> &
+  SandboxReader &
+  WorkerStreams &
+  CallerWatching & { readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>> }
 
-/** What of a sandbox's log is wanted. `followMs`: how long to wait for what is still to come; null: not at all. */
+/** What to read of a sandbox's log. `followMs`: how long to wait for new lines; null: read what is there and end. */
 export type LogRequest = {
   readonly id: SandboxId
   readonly query: Omit<LogQuery, 'follows'>
   readonly followMs: number | null
-  /** Aborted when the reader leaves; whoever does not read to the end aborts it. */
+  /** Aborted when the client disconnects. Abort it if you stop reading before the end. */
   readonly signal: AbortSignal
 }
 
 /**
- * Reads the log of a sandbox from the worker of its last run. What comes ends with a batch that is the last one: the run
- * that was followed is over, or, without following, that is all there is; or else without one, when the time is over, the
- * caller's key ends, or the worker is gone. Throws `sandbox_not_found`; `invalid_state_transition` for following a
- * sandbox without a run on a worker that may still get one; `rate_limited`, and `unavailable` when the worker does not
- * answer.
+ * Reads the log of a sandbox from the worker of its latest run. A last batch (`isLast`) means that the log is complete: the
+ * followed run is over, or, without following, everything was read. The log ends without a last batch when the time is over,
+ * the caller loses its rights, or the worker is gone. Throws `sandbox_not_found`, `invalid_state_transition` for following a
+ * sandbox that has not been placed yet, `rate_limited`, and `unavailable` when the worker does not answer.
  */
-export async function readLogs(deps: LogDeps, caller: Caller, ask: LogRequest): Promise<AsyncIterable<LogBatch>> {
-  const { status } = await getSandbox(deps, caller, { id: ask.id })
-  const run = await lastRunOf(deps, caller.org_id, ask.id)
+export async function readLogs(deps: LogDeps, caller: Caller, request: LogRequest): Promise<AsyncIterable<LogBatch>> {
+  const { status } = await getSandbox(deps, caller, { id: request.id })
+  const run = await lastRunOf(deps, caller.org_id, request.id)
   const isWaiting = status === 'created' || (status === 'starting' && run?.is_open !== true)
-  if (ask.followMs !== null && isWaiting)
+  if (request.followMs !== null && isWaiting)
     throw invalidStateTransition(status, ['running', 'stopping', 'stopped', 'failed'])
-  if (run === null) return nothing()
-  const follows = ask.followMs !== null && !isTerminal(status)
-  const lease = acquireLogStream(deps, caller, { limitMs: follows ? ask.followMs : null, signal: ask.signal })
-  const log: FollowedLog = { org_id: caller.org_id, id: ask.id, run, query: { ...ask.query, follows }, lease }
+  if (run === null) return emptyLog()
+  const follows = request.followMs !== null && !isTerminal(status)
+  const permit = acquireLogStream(deps, caller, { limitMs: follows ? request.followMs : null, signal: request.signal })
+  const log: FollowedLog = { org_id: caller.org_id, id: request.id, run, query: { ...request.query, follows }, permit }
   try {
     return forwardLog(deps, log, await openLog(deps, log))
   } catch (error) {
-    lease.release()
-    throw lease.signal.aborted ? problemOfCallerEnd(lease.signal.reason) : error
+    permit.release()
+    throw permit.signal.aborted ? problemOfCallerEnd(permit.signal.reason) : error
   }
 }
 
@@ -59,16 +60,16 @@ type FollowedLog = {
   readonly id: SandboxId
   readonly run: runs.LastRun
   readonly query: LogQuery
-  readonly lease: LogStreamPermit
+  readonly permit: LogStreamPermit
 }
 
-async function* nothing(): AsyncGenerator<LogBatch> {
+async function* emptyLog(): AsyncGenerator<LogBatch> {
   yield await Promise.resolve({ entries: [], isLast: true })
 }
 
 /**
- * Gives on what the worker sends. A worker that says that no run is left may not have begun this one yet, or may have been
- * restarted just now: while the run is open it is asked again, from where it ended.
+ * Forwards what the worker sends. A worker that reports the end of the log may not have begun this run yet, or may just have
+ * restarted. While the run is open, the worker is asked again, from the last line on.
  */
 async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): AsyncGenerator<LogBatch> {
   let log = asked
@@ -84,7 +85,7 @@ async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): As
         }
         hasEnded = isLast
       }
-      if (!hasEnded) return // the worker is gone
+      if (!hasEnded) return // the worker disconnected
       const run = await nextRunOf(deps, log)
       if (run === null) {
         yield { entries: [], isLast: true }
@@ -94,31 +95,31 @@ async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): As
       stream = await openLog(deps, log)
     }
   } catch (error) {
-    if (!log.lease.signal.aborted) deps.log.warn({ err: error, sandbox_id: log.id }, 'a log stream broke off')
+    if (!log.permit.signal.aborted) deps.log.warn({ err: error, sandbox_id: log.id }, 'a log stream failed')
   } finally {
-    log.lease.release()
+    log.permit.release()
   }
 }
 
-/** Opens the worker's side; it ends with the lease. */
-async function openLog(deps: LogDeps, { id, run, query, lease }: FollowedLog): Promise<Duplex> {
+/** Opens the stream of the worker. It ends with the permit. */
+async function openLog(deps: LogDeps, { id, run, query, permit }: FollowedLog): Promise<Duplex> {
   const target = { worker_id: run.worker_id, asked: { kind: 'logs', sandbox_id: id, query } } as const
-  const stream = await openWorkerStream(deps, target, { signal: lease.signal, words: WORDS })
+  const stream = await openWorkerStream(deps, target, { signal: permit.signal, messages: MESSAGES })
   const hangUp = (): void => {
     stream.destroy()
   }
-  stream.on('error', hangUp) // whoever reads it hears of it; before and after nobody needs to
-  lease.signal.addEventListener('abort', hangUp, { once: true })
+  stream.on('error', hangUp) // the reader gets the error; without a reader, nobody needs it
+  permit.signal.addEventListener('abort', hangUp, { once: true })
   stream.once('close', () => {
-    lease.signal.removeEventListener('abort', hangUp)
+    permit.signal.removeEventListener('abort', hangUp)
   })
-  if (lease.signal.aborted) hangUp()
+  if (permit.signal.aborted) hangUp()
   return stream
 }
 
 /**
- * What to ask again when a worker says that no run is left, or null when that is the end. Once a run is over the worker is
- * asked a last time: what it said before may have been said too early.
+ * The run to ask the worker for again after it reported the end of the log, or null when that is final. Once a run is over, the
+ * worker is asked one last time, because its earlier report may have come too early.
  */
 async function nextRunOf(deps: LogDeps, log: FollowedLog): Promise<runs.LastRun | null> {
   const { run, query } = log
@@ -128,19 +129,19 @@ async function nextRunOf(deps: LogDeps, log: FollowedLog): Promise<runs.LastRun 
   return now?.run_id === run.run_id ? now : { ...run, is_open: false }
 }
 
-/** How long a worker is waited for to report the end that its log tells of, before it is asked again. */
+/** How long to wait for a worker's report that the run ended, in milliseconds, before its log is asked for again. */
 const END_REPORT_WAIT_MS = 1_000
 
-/** The sandbox's last run, once it is not the open one any more or the wait is over. */
-async function whenEnded(deps: LogDeps, { org_id, id, run, lease }: FollowedLog): Promise<runs.LastRun | null> {
+/** The sandbox's latest run, once it ended, another one was opened, or the wait is over. */
+async function whenEnded(deps: LogDeps, { org_id, id, run, permit }: FollowedLog): Promise<runs.LastRun | null> {
   const moved = new AbortController()
-  const unsubscribe = deps.notifications.subscribe(`sandbox:${id}`, () => {
+  const unsubscribe = deps.notifications.subscribe(sandboxTopic(id), () => {
     moved.abort()
   })
   try {
     const before = await lastRunOf(deps, org_id, id)
     if (before?.run_id !== run.run_id || !before.is_open) return before
-    await interruptibleSleep(deps.clock, END_REPORT_WAIT_MS, AbortSignal.any([moved.signal, lease.signal]))
+    await interruptibleSleep(deps.clock, END_REPORT_WAIT_MS, AbortSignal.any([moved.signal, permit.signal]))
     return await lastRunOf(deps, org_id, id)
   } finally {
     unsubscribe()
@@ -151,4 +152,48 @@ function lastRunOf(deps: LogDeps, org: OrgId, id: SandboxId): Promise<runs.LastR
   return deps.db.asOrg(org, (q) => runs.lastPlacedRunOf(q, id))
 }
 
-const WORDS = { late: 'the worker of this sandbox did not answer', full: 'too many streams are being opened' } as const
+/** A permit for one open log stream. */
+type LogStreamPermit = {
+  /** Aborted when the client disconnects, the time is over, or, with a `CallerEnded`, the caller loses its rights. */
+  readonly signal: AbortSignal
+  /** May be repeated. */
+  readonly release: () => void
+}
+
+/** Acquires a permit for at most `limitMs`; null: without a time limit. Throws `rate_limited`, naming the limit. */
+function acquireLogStream(
+  deps: Pick<LogDeps, 'logStreamLimit' | 'callerWatcher'>,
+  caller: Caller,
+  { limitMs, signal: clientGone }: { readonly limitMs: number | null; readonly signal: AbortSignal },
+): LogStreamPermit {
+  const releasePermit = deps.logStreamLimit.acquire(caller)
+  const over = new AbortController()
+  // A suspended organization may still read its logs. Its runs are being stopped, which ends what follows them.
+  const watch = deps.callerWatcher.watch(caller, { outlastsSuspension: true })
+  const end = (reason: unknown): void => {
+    over.abort(reason)
+    release()
+  }
+  const onClientGone = (): void => {
+    end(new Error('the client disconnected', { cause: clientGone.reason }))
+  }
+  const onCallerEnded = (): void => {
+    end(watch.signal.reason)
+  }
+  const timer = limitMs === null ? null : setTimeout(end, limitMs, new Error('the time to follow is over'))
+  const release = (): void => {
+    releasePermit()
+    watch.stop()
+    if (timer !== null) clearTimeout(timer)
+    clientGone.removeEventListener('abort', onClientGone)
+  }
+  clientGone.addEventListener('abort', onClientGone, { once: true })
+  watch.signal.addEventListener('abort', onCallerEnded, { once: true })
+  if (clientGone.aborted) onClientGone()
+  return { signal: over.signal, release }
+}
+
+const MESSAGES = {
+  late: 'the worker of this sandbox did not answer',
+  full: 'too many streams are being opened',
+} as const

@@ -1,17 +1,18 @@
 /**
- * Authorization is decided when a request arrives; what goes on for hours afterwards (a command channel, a log that is
- * followed) has it looked at again here. A wake-up in the transaction of the change makes that prompt, and a look every
- * 30 s correct without it. All that watch one key for the same share one look.
+ * Checks the authorization of long-lived work again and again: command channels and followed logs go on for hours after their
+ * request was authorized. A notification in the transaction that takes a right away makes the check prompt. A check every
+ * 30 s makes it correct without one. All watches of one key share their checks.
  */
 import type { Caller } from '../../domain/orgs/caller.ts'
-import type { ApiKeyId, OrgId } from '../../domain/ids.ts'
+import type { ApiKeyId } from '../../domain/ids.ts'
 import { Problem, type ProblemCode } from '../../domain/problem.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import * as apiKeys from '../../store/orgs/api-keys.ts'
-import type { CallerWatcher, ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
+import { apiKeyTopic, orgTopic } from '../topics.ts'
 
-/** Why a caller may not go on. */
+/** Why a caller lost its rights. */
 export type CallerEndReason = 'api_key_revoked' | 'api_key_expired' | 'org_suspended'
 
 /** The reason of the signal of a `CallerWatch`. */
@@ -23,42 +24,32 @@ export class CallerEnded extends Error {
   }
 }
 
-/** A caller that is watched until `stop`, which may be repeated and which who watches must call. */
+/** A watch on a caller. Call `stop` when you are done; it may be repeated. */
 export type CallerWatch = {
-  /** Aborted, with a `CallerEnded`, about a second after the caller may not go on, whichever process took its right. */
+  /** Aborted with a `CallerEnded` about a second after the caller lost its rights, in whichever process that was done. */
   readonly signal: AbortSignal
   readonly stop: () => void
 }
 
-/** `outlastsSuspension`: what is watched may go on while the organization is suspended; the key ends it all the same. */
+/** `outlastsSuspension`: a suspension of the organization does not end the watch, only the end of the key does. */
 export type WatchOptions = { readonly outlastsSuspension: boolean }
 
-/** Watches whether a caller's key is revoked or expires, or its organization is suspended. Never throws. */
-export function watchCaller(
-  deps: Pick<ControlDeps, 'callerWatches'>,
-  caller: Caller,
-  options?: WatchOptions,
-): CallerWatch {
-  return deps.callerWatches.watch(caller, options)
+/** Watches whether callers' keys are revoked or expire, or their organizations are suspended. */
+export type CallerWatcher = {
+  /** Starts a watch. Never throws. */
+  watch(caller: Caller, options?: WatchOptions): CallerWatch
+  /** How many keys are watched. */
+  readonly keys: number
 }
+export type CallerWatching = { readonly callerWatcher: CallerWatcher }
 
-/** What a request is refused with whose caller's right ended while it was being served; anything else as it is. */
+/** The problem for a request whose caller lost its rights while it was served, from the signal's reason; others stay as they are. */
 export function problemOfCallerEnd(reason: unknown): unknown {
   if (!(reason instanceof CallerEnded)) return reason
   return new Problem(END_PROBLEM_CODES[reason.why], {
     message: `${END_PROBLEM_CODES[reason.why]}: ${reason.message}`,
     cause: reason,
   })
-}
-
-/** The topic of a key's wake-ups, to be written by the transaction that revokes it. */
-export function apiKeyTopic(id: ApiKeyId): string {
-  return `api_key:${id}`
-}
-
-/** The topic of an organization's standing, to be written by the transaction that suspends it. */
-export function orgStateTopic(id: OrgId): string {
-  return `standing:${id}`
 }
 
 const END_MESSAGES: Readonly<Record<CallerEndReason, string>> = {
@@ -73,26 +64,26 @@ const END_PROBLEM_CODES: Readonly<Record<CallerEndReason, ProblemCode>> = {
   org_suspended: 'org_suspended',
 }
 
-/** How often a key is looked at without being woken, in milliseconds: what a lost wake-up costs. */
+/** How often a key is checked without a notification, in milliseconds: the most that a lost one costs. */
 const CHECK_EVERY_MS = 30_000
-/** The pause after a look that failed: the database is away, which says nothing about the key. */
+/** The pause after a failed check, in milliseconds: an unavailable database says nothing about the key. */
 const RETRY_MS = 1_000
-/** The most keys that one statement looks at. */
+/** The most keys that one statement checks. */
 const KEYS_PER_CHECK_MAX = 256
 
-/** All that watch one key for the same ends. */
+/** One key, with all watches on it that share `outlastsSuspension`. */
 type WatchedKey = WatchOptions & { readonly stopped: AbortController; readonly watches: Set<AbortController> }
 
-/** The watches of a process. */
-export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'notifications' | 'log'>): CallerWatcher {
+/** Makes the watcher of a process. */
+export function makeCallerWatcher(deps: Pick<BaseDeps, 'db' | 'clock' | 'notifications' | 'log'>): CallerWatcher {
   const lasting = new Map<ApiKeyId, WatchedKey>()
   const others = new Map<ApiKeyId, WatchedKey>()
-  const alike = ({ outlastsSuspension }: WatchOptions): Map<ApiKeyId, WatchedKey> =>
+  const watchedBy = ({ outlastsSuspension }: WatchOptions): Map<ApiKeyId, WatchedKey> =>
     outlastsSuspension ? lasting : others
-  const look = makeBatch<ApiKeyId, apiKeys.KeyState | null>({
+  const readState = makeBatch<ApiKeyId, apiKeys.KeyState | null>({
     async run(ids) {
       const found = await deps.db.asSystem((q) => apiKeys.keyStates(q, ids))
-      const byId = new Map(found.map((standing) => [standing.id, standing]))
+      const byId = new Map(found.map((state) => [state.id, state]))
       return ids.map((id) => byId.get(id) ?? null)
     },
     groupOf: () => '',
@@ -101,41 +92,43 @@ export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'noti
   })
 
   async function follow({ api_key_id, org_id }: Caller, watched: WatchedKey): Promise<void> {
-    let woken = new AbortController()
-    let isWoken = false
-    const wakeUp = (): void => {
-      isWoken = true
-      woken.abort()
+    let notified = new AbortController()
+    let isNotified = false
+    const onNotified = (): void => {
+      isNotified = true
+      notified.abort()
     }
-    const unsubscribes = [apiKeyTopic(api_key_id), orgStateTopic(org_id)].map((topic) => deps.notifications.subscribe(topic, wakeUp)) // prettier-ignore
+    const unsubscribes = [apiKeyTopic(api_key_id), orgTopic(org_id)].map((topic) =>
+      deps.notifications.subscribe(topic, onNotified),
+    )
     try {
       while (!watched.stopped.signal.aborted) {
-        isWoken = false
-        const { end, pauseMs } = await see(api_key_id, watched)
+        isNotified = false
+        const { end, pauseMs } = await check(api_key_id, watched)
         if (end !== null) {
           finish(api_key_id, watched, end)
           return
         }
-        if (isWoken) continue
-        woken = new AbortController()
-        await interruptibleSleep(deps.clock, pauseMs, AbortSignal.any([woken.signal, watched.stopped.signal]))
+        if (isNotified) continue
+        notified = new AbortController()
+        await interruptibleSleep(deps.clock, pauseMs, AbortSignal.any([notified.signal, watched.stopped.signal]))
       }
     } finally {
       for (const unsubscribe of unsubscribes) unsubscribe()
     }
   }
 
-  /** Whether a key's right has ended, or else for how long it need not be looked at. */
-  async function see(
+  /** Why a key's rights ended, or null and how long until the next check. */
+  async function check(
     id: ApiKeyId,
     options: WatchOptions,
   ): Promise<{ readonly end: CallerEndReason | null; readonly pauseMs: number }> {
     try {
-      const standing = await look(id)
-      const restMs = (standing?.expires_at?.getTime() ?? Number.POSITIVE_INFINITY) - deps.clock.now().getTime()
-      return { end: endOf(standing, restMs, options), pauseMs: Math.min(restMs, CHECK_EVERY_MS) }
+      const state = await readState(id)
+      const restMs = (state?.expires_at?.getTime() ?? Number.POSITIVE_INFINITY) - deps.clock.now().getTime()
+      return { end: endOf(state, restMs, options), pauseMs: Math.min(restMs, CHECK_EVERY_MS) }
     } catch (error) {
-      deps.log.warn({ err: error, api_key_id: id }, 'a key in use could not be looked at')
+      deps.log.warn({ err: error, api_key_id: id }, 'could not check a key in use; will retry')
       return { end: null, pauseMs: RETRY_MS }
     }
   }
@@ -147,7 +140,7 @@ export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'noti
   }
 
   function forget(id: ApiKeyId, watched: WatchedKey): void {
-    const byKey = alike(watched)
+    const byKey = watchedBy(watched)
     if (byKey.get(id) === watched) byKey.delete(id)
   }
 
@@ -155,13 +148,13 @@ export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'noti
     watch(caller, options = { outlastsSuspension: false }) {
       const id = caller.api_key_id
       const own = new AbortController()
-      const byKey = alike(options)
+      const byKey = watchedBy(options)
       const known = byKey.get(id)
       const watched = known ?? { ...options, stopped: new AbortController(), watches: new Set<AbortController>() }
       watched.watches.add(own)
       if (watched !== known) {
         byKey.set(id, watched)
-        void follow(caller, watched) // it never rejects: a failed look is reported and repeated
+        void follow(caller, watched) // it never rejects: a failed check is logged and repeated
       }
       return {
         signal: own.signal,
@@ -179,11 +172,11 @@ export function makeCallerWatcher(deps: Pick<ControlDeps, 'db' | 'clock' | 'noti
 }
 
 function endOf(
-  standing: apiKeys.KeyState | null,
+  state: apiKeys.KeyState | null,
   restMs: number,
   { outlastsSuspension }: WatchOptions,
 ): CallerEndReason | null {
-  if (standing === null || standing.is_revoked) return 'api_key_revoked'
+  if (state === null || state.is_revoked) return 'api_key_revoked'
   if (restMs <= 0) return 'api_key_expired'
-  return standing.is_suspended && !outlastsSuspension ? 'org_suspended' : null
+  return state.is_suspended && !outlastsSuspension ? 'org_suspended' : null
 }

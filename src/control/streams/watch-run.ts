@@ -1,8 +1,10 @@
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
+import type { SandboxReader } from '../sandboxes/read-sandboxes.ts'
+import { sandboxTopic } from '../topics.ts'
 
-/** Why what was done in a run of a sandbox can't go on. */
+/** Why a run ended, for what was going on in it. */
 export type RunEndReason = 'sandbox_stopped' | 'sandbox_failed' | 'sandbox_deleted'
 
 /** The reason of the signal of a `RunWatch`. */
@@ -21,16 +23,16 @@ export type RunWatch = {
   readonly stop: () => void
 }
 
-type WatchDeps = Pick<ControlDeps, 'clock' | 'notifications' | 'log' | 'readSandbox'>
+type WatchDeps = Pick<BaseDeps, 'clock' | 'notifications' | 'log'> & SandboxReader
 
-/** How often a sandbox is looked at without being woken, in milliseconds: what a lost wake-up costs. */
+/** How often a sandbox is checked without a notification, in milliseconds: the most that a lost one costs. */
 const CHECK_EVERY_MS = 30_000
 
-/** Watches the run that a running sandbox has now. A sandbox that is stopping still runs. Never throws. */
+/** Watches the current run of a running sandbox. A stopping sandbox still runs. Never throws. */
 export function watchRun(deps: WatchDeps, sandbox: Sandbox): RunWatch {
   const ended = new AbortController()
   const stopped = new AbortController()
-  void follow(deps, sandbox, { ended, stopped: stopped.signal }) // it never rejects: a failed look is reported and repeated
+  void follow(deps, sandbox, { ended, stopped: stopped.signal }) // it never rejects: a failed check is logged and repeated
   return {
     signal: ended.signal,
     stop: () => {
@@ -44,30 +46,30 @@ async function follow(
   sandbox: Sandbox,
   { ended, stopped }: { readonly ended: AbortController; readonly stopped: AbortSignal },
 ): Promise<void> {
-  let woken = new AbortController()
-  const unsubscribe = deps.notifications.subscribe(`sandbox:${sandbox.id}`, () => {
-    woken.abort()
+  let notified = new AbortController()
+  const unsubscribe = deps.notifications.subscribe(sandboxTopic(sandbox.id), () => {
+    notified.abort()
   })
   try {
     while (!stopped.aborted) {
-      woken = new AbortController()
-      const end = await look(deps, sandbox)
+      notified = new AbortController()
+      const end = await check(deps, sandbox)
       if (end !== null) {
         ended.abort(new RunEnded(end))
         return
       }
-      await interruptibleSleep(deps.clock, CHECK_EVERY_MS, AbortSignal.any([woken.signal, stopped]))
+      await interruptibleSleep(deps.clock, CHECK_EVERY_MS, AbortSignal.any([notified.signal, stopped]))
     }
   } finally {
     unsubscribe()
   }
 }
 
-async function look(deps: WatchDeps, then: Sandbox): Promise<RunEndReason | null> {
+async function check(deps: WatchDeps, then: Sandbox): Promise<RunEndReason | null> {
   try {
     return endOf(then, await deps.readSandbox(then))
   } catch (error) {
-    deps.log.warn({ err: error, sandbox_id: then.id }, 'a sandbox with an open channel could not be looked at')
+    deps.log.warn({ err: error, sandbox_id: then.id }, 'could not check the sandbox of an open channel; will retry')
     return null
   }
 }

@@ -3,7 +3,7 @@ import type { SandboxId } from '../../domain/ids.ts'
 import { splitIntoDays } from '../../domain/usage/metering.ts'
 import type { RequestedRange } from '../../domain/usage/usage-range.ts'
 import * as usage from '../../store/usage/usage.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 import { usageQueryOf } from './read-usage.ts'
 
 /** How many rows are read and held at a time. */
@@ -17,7 +17,7 @@ export type ExportedDay = usage.SandboxDay & { readonly name: string; readonly s
  * moment of the call. Throws `invalid_request` for a bad range at once, before anything is read.
  */
 export function exportUsage(
-  deps: Pick<ControlDeps, 'db' | 'clock'>,
+  deps: Pick<BaseDeps, 'db' | 'clock'>,
   { org_id }: Pick<Caller, 'org_id'>,
   asked: RequestedRange,
 ): AsyncGenerator<readonly ExportedDay[]> {
@@ -25,7 +25,7 @@ export function exportUsage(
 }
 
 async function* pagesOf(
-  { db }: Pick<ControlDeps, 'db'>,
+  { db }: Pick<BaseDeps, 'db'>,
   { org_id, range, now }: usage.UsageQuery,
 ): AsyncGenerator<readonly ExportedDay[]> {
   const until = range.until < now ? range.until : now

@@ -9,12 +9,12 @@ import { resolveUsageRange, type RequestedRange } from '../../domain/usage/usage
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as storageUsage from '../../store/usage/storage-usage.ts'
 import * as usage from '../../store/usage/usage.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 
 /** The most rows of one breakdown: a year of a thousand sandboxes that ran every day. */
 export const USAGE_ROWS_MAX = 400_000
 
-type UsageDeps = Pick<ControlDeps, 'db' | 'clock'>
+type UsageDeps = Pick<BaseDeps, 'db' | 'clock'>
 
 /** What was metered in a range and what it costs; the shape of `UsageSummaryReply`. Throws `invalid_request` for a bad range. */
 export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, asked: RequestedRange) {

@@ -4,8 +4,8 @@ import { Problem } from '../../domain/problem.ts'
 import { VOLUMES_MAX, type Volume } from '../../domain/volumes/volume.ts'
 import { violatedConstraint } from '../../store/postgres/database.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
-import type { ControlDeps } from '../deps.ts'
-import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotent-attempt.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
+import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { requireEnforceableCap } from './require-enforceable-cap.ts'
 
@@ -13,22 +13,18 @@ export type NewVolume = {
   readonly name: string
   readonly labels: Readonly<Record<string, string>>
   readonly capacity_gib: number | null
-  readonly once?: IdempotentAttempt | null
+  readonly attempt?: IdempotentAttempt | null
 }
 
 /**
  * Creates a managed volume, durable before the answer; its files get a place at its first use. Throws
  * `name_already_exists`, also while the last one of that name is still being deleted, and what `requireEnforceableCap` throws.
  */
-export async function createVolume(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids'>,
-  caller: Caller,
-  input: NewVolume,
-): Promise<Volume> {
-  const { name, labels, capacity_gib, once = null } = input
+export async function createVolume(deps: WriteDeps, caller: Caller, input: NewVolume): Promise<Volume> {
+  const { name, labels, capacity_gib, attempt = null } = input
   const { org_id, actor } = caller
-  if (once !== null && once.noted !== null)
-    return await createdByEarlierAttempt(deps, caller, asId<VolumeId>(once.noted))
+  if (attempt !== null && attempt.savedNote !== null)
+    return await createdByEarlierAttempt(deps, caller, asId<VolumeId>(attempt.savedNote))
   if (capacity_gib !== null) {
     await requireEnforceableCap(deps, org_id, { capacity_gib, home: { home_worker_id: null, is_shared: false } })
   }
@@ -39,7 +35,7 @@ export async function createVolume(
   const payload = { volume_id: id, kind: 'managed', name, ...(capacity_gib === null ? {} : { capacity_gib }) }
   try {
     await deps.db.transaction(org_id, async (tx) => {
-      await once?.note(tx, id)
+      await attempt?.saveNote(tx, id)
       if (!(await volumes.insert(tx, volume))) throw tooMany()
       await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_created', payload })
     })
@@ -51,17 +47,13 @@ export async function createVolume(
 }
 
 /** The volume that an earlier try of the request made, as it is now. */
-async function createdByEarlierAttempt(
-  deps: Pick<ControlDeps, 'db'>,
-  { org_id }: Caller,
-  id: VolumeId,
-): Promise<Volume> {
+async function createdByEarlierAttempt(deps: Pick<BaseDeps, 'db'>, { org_id }: Caller, id: VolumeId): Promise<Volume> {
   const found = await deps.db.asOrg(org_id, (q) => volumes.find(q, org_id, id))
   if (found === null) throw idempotencyReplyLost('the volume was made, and is gone since')
   return found
 }
 
-async function nameTaken(deps: Pick<ControlDeps, 'db'>, caller: Caller, name: string): Promise<Problem> {
+async function nameTaken(deps: Pick<BaseDeps, 'db'>, caller: Caller, name: string): Promise<Problem> {
   const holder = await deps.db.asOrg(caller.org_id, (q) => volumes.findByName(q, caller.org_id, name))
   const isLeaving = holder?.status === 'deleting'
   return new Problem('name_already_exists', {

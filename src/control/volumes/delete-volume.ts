@@ -5,9 +5,9 @@ import { Problem } from '../../domain/problem.ts'
 import { renderVolume } from '../../domain/volumes/volume.ts'
 import * as volumeReports from '../../store/volumes/volume-reports.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
-import { REAP_VOLUMES_TOPIC, volumeTopics } from './volume-topics.ts'
+import { REAP_VOLUMES_TOPIC, volumeTopics } from '../topics.ts'
 
 /** How many of the sandboxes that mount a volume a refusal names. */
 const NAMED_USERS_MAX = 20
@@ -18,7 +18,7 @@ const NAMED_USERS_MAX = 20
  * `volume_in_use` while a sandbox that is not terminal mounts it.
  */
 export async function deleteVolume(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
+  deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
   caller: Caller,
   id: VolumeId,
   ifMatch: IfMatch | null = null,

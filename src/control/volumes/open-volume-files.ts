@@ -8,12 +8,12 @@ import { capacityBytes } from '../../domain/volumes/volume.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import * as workers from '../../store/workers/workers.ts'
-import type { ControlDeps } from '../deps.ts'
-import { openWorkerStream } from '../streams/open-worker-stream.ts'
+import type { BaseDeps } from '../deps.ts'
+import { openWorkerStream, type WorkerStreams } from '../streams/open-worker-stream.ts'
 import { getVolume, type VolumeRef } from './read-volumes.ts'
 import { makeVolumeClient } from './volume-client.ts'
 
-export type VolumeFilesDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log' | 'openStream'>
+export type VolumeFilesDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'> & WorkerStreams
 
 /** The files of a volume on the worker that holds it, each operation over a stream of its own. */
 export type OpenVolumeFiles = { readonly volume: volumes.PlacedVolume; readonly files: VolumeFiles }
@@ -39,7 +39,10 @@ export async function openVolumeFiles(
     org_capacity_bytes: capacityBytes(limitGib),
   }
   const target = { worker_id, asked: { kind: 'volume', volume: wanted } } as const
-  return { volume, files: makeVolumeClient(() => openWorkerStream(deps, target, { signal, words: STREAM_MESSAGES })) }
+  return {
+    volume,
+    files: makeVolumeClient(() => openWorkerStream(deps, target, { signal, messages: STREAM_MESSAGES })),
+  }
 }
 
 async function workerOf(deps: VolumeFilesDeps, volume: volumes.PlacedVolume, needs_caps: boolean): Promise<WorkerId> {

@@ -3,12 +3,12 @@ import type { VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Volume } from '../../domain/volumes/volume.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 
 /** How a request names a volume: by its id, or as the host volume of its organization. */
 export type VolumeRef = { readonly id: VolumeId } | 'host'
 
-type ReadDeps = Pick<ControlDeps, 'db'>
+type ReadDeps = Pick<BaseDeps, 'db'>
 
 /** All volumes of the organization, the host volume first, then the oldest. */
 export async function listVolumes(deps: ReadDeps, caller: Caller): Promise<readonly Volume[]> {

@@ -4,7 +4,7 @@ import { refusalProblem } from '../../domain/spec/refusal.ts'
 import type { VolumeHome } from '../../store/volumes/volumes.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import * as workers from '../../store/workers/workers.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 
 /**
  * Refuses a cap that would not hold: `invalid_request` naming `capacity_gib` when it is above the organization's storage
@@ -12,7 +12,7 @@ import type { ControlDeps } from '../deps.ts'
  * said how it keeps volumes.
  */
 export async function requireEnforceableCap(
-  deps: Pick<ControlDeps, 'db'>,
+  deps: Pick<BaseDeps, 'db'>,
   org: OrgId,
   cap: { readonly capacity_gib: number; readonly home: VolumeHome },
 ): Promise<void> {

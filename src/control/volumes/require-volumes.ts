@@ -5,7 +5,7 @@ import { refusalProblem } from '../../domain/spec/refusal.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import { usesVolumes, volumesUsedBy } from '../../domain/spec/spec-volumes.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 
 /**
  * The volumes that a spec reaches. Throws `invalid_sandbox_config` naming the mount whose volume is not there or is being
@@ -13,7 +13,7 @@ import type { ControlDeps } from '../deps.ts'
  * reaches none. That they stay is settled by the admission, which locks them.
  */
 export async function requireVolumes(
-  deps: Pick<ControlDeps, 'db'>,
+  deps: Pick<BaseDeps, 'db'>,
   caller: Caller,
   spec: SandboxSpec,
 ): Promise<readonly VolumeId[]> {

@@ -5,10 +5,10 @@ import type { VolumeId } from '../../domain/ids.ts'
 import { renderVolume, type Volume } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { requireEnforceableCap } from './require-enforceable-cap.ts'
-import { volumeTopics } from './volume-topics.ts'
+import { volumeTopics } from '../topics.ts'
 
 export type VolumeChange = {
   /** undefined leaves the cap as it is, null takes it away. */
@@ -25,7 +25,7 @@ export type VolumeChange = {
  * `requireEnforceableCap` throws.
  */
 export async function updateVolume(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
+  deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
   caller: Caller,
   id: VolumeId,
   change: VolumeChange,
@@ -44,7 +44,7 @@ export async function updateVolume(
 }
 
 async function write(
-  deps: Pick<ControlDeps, 'clock' | 'uuids'>,
+  deps: Pick<BaseDeps, 'clock' | 'uuids'>,
   { tx, caller, id }: { readonly tx: Queryable; readonly caller: Caller; readonly id: VolumeId },
   change: VolumeChange,
 ): Promise<volumes.VolumeHome & { readonly volume: Volume }> {

@@ -5,9 +5,9 @@ import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as fleet from '../../store/workers/fleet.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 
-type FleetDeps = Pick<ControlDeps, 'db' | 'clock' | 'log'>
+type FleetDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'>
 
 /** A worker as operators see it. `joined`: it was never heard since; `listSilent`: its lease is over. */
 export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at'> & {

@@ -1,7 +1,7 @@
 import { SYNC_HOLD_MS, type SyncAnswer } from '../../contract/workers/worker-protocol.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
-import type { ControlDeps } from '../deps.ts'
-import { ticketTopic } from '../streams/open-worker-stream.ts'
+import type { BaseDeps } from '../deps.ts'
+import { ticketTopic, workerTopic } from '../topics.ts'
 import type { StillSync } from './still-syncs.ts'
 import { emptyAnswer, hasNews, type Tickets } from './worker-sync.ts'
 
@@ -12,7 +12,7 @@ import { emptyAnswer, hasNews, type Tickets } from './worker-sync.ts'
  * time until the next sync, with which the database is compared anew.
  */
 export async function holdStill(
-  deps: Pick<ControlDeps, 'clock' | 'notifications'> & { readonly tickets: Tickets; readonly onTaken: () => void },
+  deps: Pick<BaseDeps, 'clock' | 'notifications'> & { readonly tickets: Tickets; readonly onTaken: () => void },
   still: StillSync,
   signal: AbortSignal,
 ): Promise<SyncAnswer | 'changed' | { readonly woken: { readonly endMs: number } }> {
@@ -25,7 +25,7 @@ export async function holdStill(
   }
   signal.addEventListener('abort', rouse)
   const unsubscribes = [
-    deps.notifications.subscribe(`worker:${worker}`, () => {
+    deps.notifications.subscribe(workerTopic(worker), () => {
       isWoken = true
       rouse()
     }),

@@ -3,16 +3,16 @@ import type { WorkerId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
 import * as workers from '../../store/workers/workers.ts'
-import type { ControlDeps } from '../deps.ts'
-import { ticketTopic } from '../streams/open-worker-stream.ts'
+import type { BaseDeps } from '../deps.ts'
+import { SHARED_VOLUMES_TOPIC, ticketTopic, workerTopic } from '../topics.ts'
 import type { StillNote } from './still-syncs.ts'
-import { SHARED_VOLUMES_TOPIC } from '../volumes/volume-topics.ts'
 import {
   answerAtOnce,
   emptyAnswer,
   hasNews,
   makeAnswer,
   recordReport,
+  type SyncDeps,
   type WorkerNotice,
   type Tickets,
 } from './worker-sync.ts'
@@ -24,7 +24,7 @@ import {
  * alone is answered without a look at the database: a client waits for its stream.
  */
 export async function holdSync(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'seal' | 'log' | 'settings' | 'takePlain'> & {
+  deps: SyncDeps & {
     readonly tickets: Tickets
     /** Called once the report is taken in: the worker's lease goes on from there. */
     readonly onTaken?: () => void
@@ -49,7 +49,7 @@ export async function holdSync(
     hasTicket = true
     sleeper.abort(NOTIFIED)
   }
-  const topics = [`worker:${worker}`, ...(report.storage.is_shared ? [SHARED_VOLUMES_TOPIC] : [])]
+  const topics = [workerTopic(worker), ...(report.storage.is_shared ? [SHARED_VOLUMES_TOPIC] : [])]
   const unsubscribes = [
     ...topics.map((topic) => deps.notifications.subscribe(topic, wakeUp)),
     deps.notifications.subscribe(ticketTopic(worker), noteTicket),
@@ -91,7 +91,7 @@ export async function holdSync(
  * A report that was not taken in because a later life of its worker has reported must not prolong the lease by which its
  * sender judges. Mostly nobody hears of it: it lay somewhere while the worker began anew.
  */
-async function refuseOutlived(deps: Pick<ControlDeps, 'db'>, worker: WorkerId, { life }: SyncRequest): Promise<void> {
+async function refuseOutlived(deps: Pick<BaseDeps, 'db'>, worker: WorkerId, { life }: SyncRequest): Promise<void> {
   if (await deps.db.asSystem((q) => workers.isSuperseded(q, worker, life))) throw new Problem('worker_life_over')
 }
 

@@ -9,7 +9,7 @@ import type { SandboxId, WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { makeBatch } from '../../lib/batch.ts'
 import * as stillWorkers from '../../store/workers/still-workers.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 import { layersWithoutRunOf } from './take-plain.ts'
 import type { KnownByWorker, WorkerNotice } from './worker-sync.ts'
 
@@ -65,7 +65,7 @@ const BATCH_MAX = 1_000
 const GATHER_MS = 100
 
 /** Remembers nothing yet. */
-export function makeStillSyncs({ db, clock }: Pick<ControlDeps, 'db' | 'clock'>): StillSyncs {
+export function makeStillSyncs({ db, clock }: Pick<BaseDeps, 'db' | 'clock'>): StillSyncs {
   const known = new Map<string, Known>()
   const renew = makeBatch<stillWorkers.StillReport, boolean>({
     run: async (reports) => {

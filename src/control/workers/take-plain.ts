@@ -13,6 +13,8 @@ export type RecordReportInBatch = (report: SyncRequest) => Promise<workerReports
 const BATCH_MAX = 256
 const BATCHES_AT_ONCE = 2
 
+export type ReportRecorder = { readonly recordReportInBatch: RecordReportInBatch }
+
 /** Makes the part that takes reports of many workers in together. */
 export function makeRecordReportInBatch({
   db,

@@ -3,18 +3,19 @@ import { asId, type WorkerId } from '../../domain/ids.ts'
 import { isWorkerName, WORKER_NAME_RULE } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { makeBatch } from '../../lib/batch.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as fleet from '../../store/workers/fleet.ts'
 import * as workers from '../../store/workers/workers.ts'
 import * as workerTokens from '../../store/workers/worker-tokens.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, WriteDeps } from '../deps.ts'
 
 /**
  * Registers the worker that lives in this process: the one that its credential belongs to, whatever its name, or else the
  * one of that name, whose credential it renews, or a new one. Answers its id.
  */
 export async function registerWorker(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'uuids'>,
+  deps: WriteDeps,
   input: { readonly name: string; readonly credential: string },
 ): Promise<WorkerId> {
   const id = asId<WorkerId>(deps.uuids.next())
@@ -30,7 +31,7 @@ export async function registerWorker(
  * so, because it gives up what it runs then. `onStranger` is called before that is looked up, and may throw.
  */
 export async function authenticateWorker(
-  deps: Pick<ControlDeps, 'db' | 'findWorker'>,
+  deps: Pick<BaseDeps, 'db'> & WorkerFinder,
   credential: string,
   onStranger: () => void = () => undefined,
 ): Promise<WorkerId | null> {
@@ -42,6 +43,19 @@ export async function authenticateWorker(
   if (removed === null || removed.removed_at === null) return null
   throw new Problem('worker_removed', {
     message: `the worker '${removed.name}' was removed at ${removed.removed_at.toISOString()}`,
+  })
+}
+
+/** Finds the worker of a credential in one statement with others; null: unknown, or the worker was removed. */
+export type WorkerFinder = { readonly findWorker: (credentialSha256: Buffer) => Promise<WorkerId | null> }
+
+/** Makes the batching finder of a process. */
+export function makeFindWorker({ db }: Pick<BaseDeps, 'db'>): WorkerFinder['findWorker'] {
+  return makeBatch<Buffer, WorkerId | null>({
+    run: (hashes) => db.asSystem((q) => workers.findByCredentials(q, hashes)),
+    groupOf: () => 'all',
+    maxItems: 256,
+    maxInFlight: 2,
   })
 }
 
@@ -59,7 +73,7 @@ export type JoinAttempt = {
 /** Who a machine is once it has joined. */
 export type JoinedWorker = { readonly worker_id: WorkerId; readonly name: string }
 
-type JoinDeps = Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>
+type JoinDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>
 
 /**
  * Makes a machine a worker for a token that was not used. May be repeated with the same credential, whose answer may have

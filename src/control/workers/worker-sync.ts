@@ -20,17 +20,18 @@ import { isUnavailable } from '../../store/postgres/database.ts'
 import * as runs from '../../store/sandboxes/runs.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import * as workers from '../../store/workers/workers.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps, ControlSettings } from '../deps.ts'
+import type { ReportRecorder } from './take-plain.ts'
 import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.ts'
 import { answerVolumes, NO_VOLUMES_VERSION, recordVolumes, volumesOfRuns } from './sync-volumes.ts'
-import { transitionAll } from '../sandboxes/transition-all.ts'
-import { SYSTEM_ACTOR, type Transition } from '../sandboxes/transition.ts'
-import { REAP_VOLUMES_TOPIC } from '../volumes/volume-topics.ts'
+import { transitionAll } from '../sandboxes/transition-batches.ts'
+import type { TransitionRequest } from '../sandboxes/transition-step.ts'
+import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
+import { REAP_VOLUMES_TOPIC } from '../topics.ts'
 
-type SyncDeps = Pick<
-  ControlDeps,
-  'db' | 'clock' | 'uuids' | 'notifications' | 'seal' | 'log' | 'settings' | 'takePlain'
->
+/** What serving a worker's sync needs. */
+export type SyncDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'seal' | 'log'> &
+  ReportRecorder & { readonly settings: Pick<ControlSettings, 'defaultRegistry' | 'stopGraceMs'> }
 
 /** The tickets of streams that wait for a worker to dial in; `relay/` keeps them. */
 export type Tickets = {
@@ -47,7 +48,9 @@ export async function recordReport(
   report: SyncRequest,
 ): Promise<RecordedReport | null> {
   const taken =
-    report.volumes === null ? await deps.takePlain(report) : await recordReportWithVolumes(deps, worker, report)
+    report.volumes === null
+      ? await deps.recordReportInBatch(report)
+      : await recordReportWithVolumes(deps, worker, report)
   if (taken === null) return null
   deps.notifications.publish([
     ...(taken.makes_room ? ['pending'] : []),
@@ -102,7 +105,7 @@ export function answerAtOnce(tickets: Tickets, report: SyncRequest, taken: Recor
 /** What the worker is told of itself with the answer to its report. */
 export type WorkerNotice = Pick<SyncAnswer, 'drain'>
 
-type Move = Omit<Transition, 'sandbox_id' | 'run_id'>
+type Move = Omit<TransitionRequest, 'sandbox_id' | 'run_id'>
 
 /** What the worker's sight of a run means for its sandbox; null when nothing. */
 function transitionOf(run: runs.OpenRunOfWorker, seen: ObservedRun | undefined): Move | null {

@@ -2,7 +2,7 @@ import { formatWorkerToken, hashSecret } from '../../domain/orgs/api-key.ts'
 import { isWorkerName, WORKER_NAME_RULE } from '../../domain/sandboxes/names.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import * as workerTokens from '../../store/workers/worker-tokens.ts'
-import type { ControlDeps } from '../deps.ts'
+import type { BaseDeps } from '../deps.ts'
 
 /** How long a join token that names no other time can be used. */
 export const DEFAULT_TOKEN_LIFETIME_MS = 24 * 3_600_000
@@ -15,7 +15,7 @@ export type CreatedWorkerToken = workerTokens.WorkerToken & { readonly token: st
  * worker can have.
  */
 export async function createWorkerToken(
-  deps: Pick<ControlDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'>,
+  deps: Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'>,
   input: { readonly name: string | null; readonly lifeMs: number },
 ): Promise<CreatedWorkerToken> {
   const { name, lifeMs } = input

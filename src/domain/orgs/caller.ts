@@ -45,3 +45,6 @@ export type Actor =
 
 /** Who uses the `sandyard` command: whoever may read the installation's data folder. */
 export const OPERATOR_ACTOR: Actor = { kind: 'system', code: 'operator', label: 'the sandyard command' }
+
+/** The program itself, as the cause of an event. */
+export const SYSTEM_ACTOR: Actor = { kind: 'system', code: 'sandyard', label: 'Sandyard' }

@@ -27,8 +27,8 @@ function sentenceOf({ limit, max, current, requested }: QuotaRefusal): string {
 }
 
 function howToChange(limit: QuotaRefusal['limit'], slug: string): string {
-  if (limit === 'is_suspended') return `whoever runs this installation can end that: sandyard org resume ${slug}`
-  return `whoever runs this installation can change it: sandyard quota set ${limit} VALUE --org ${slug}`
+  if (limit === 'is_suspended') return `the operator can end the suspension: sandyard org resume ${slug}`
+  return `the operator can change it: sandyard quota set ${limit} VALUE --org ${slug}`
 }
 
 function shown(amount: number | null): string {

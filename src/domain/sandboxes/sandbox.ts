@@ -21,6 +21,9 @@ export type Sandbox = {
   readonly spec_json: string
 }
 
+/** Identifies one sandbox of one organization. */
+export type SandboxKey = Pick<Sandbox, 'org_id' | 'id'>
+
 /** A sandbox as the JSON text of a reply. Equal sandboxes have equal texts, so an ETag is the hash of it. */
 export function renderSandbox(sandbox: Sandbox): string {
   const { id, org_id, name, slug, status, status_reason, ephemeral, run_id, last_failure_message } = sandbox

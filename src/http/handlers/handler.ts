@@ -2,8 +2,8 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Readable } from 'node:stream'
 import type { TSchema } from 'typebox'
 import { NoBody, type Operation, type RequestOf } from '../../contract/operation.ts'
-import type { StoredReply } from '../../control/requests/idempotency.ts'
-import type { IdempotentAttempt } from '../../control/requests/idempotent-attempt.ts'
+import type { IdempotentAttempt, StoredReply } from '../../control/requests/idempotency.ts'
+import type { ControlDeps } from '../../control/make-deps.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { renderList, renderObject } from '../../domain/json-text.ts'
@@ -24,7 +24,7 @@ export type AuthenticatedRequest = {
   /** Aborted when the client leaves. A function, because most requests never ask. */
   readonly signal: () => AbortSignal
   /** Of a request under an Idempotency-Key. */
-  readonly once: IdempotentAttempt | null
+  readonly attempt: IdempotentAttempt | null
   /** What the request demands of the object that it changes. */
   readonly ifMatch: IfMatch | null
 }
@@ -50,6 +50,20 @@ export type HandlerReply = string | TaggedReply | DeferredReply | ByteReply | Ev
 /** An object as it is shown, with the tag of that. */
 export function taggedReply(json: string): TaggedReply {
   return { json, tag: etagOf(json) }
+}
+
+/**
+ * Calls a use case of `src/control` with this process's dependencies: `call(getOrg, caller)` is `getOrg(deps, caller)`. Tests
+ * of the transport put fakes in place of single use cases here.
+ */
+export type CallUseCase = <Args extends readonly unknown[], Result>(
+  useCase: (deps: ControlDeps, ...args: Args) => Result,
+  ...args: Args
+) => Result
+
+/** Makes the calls of a process. */
+export function callWith(deps: ControlDeps): CallUseCase {
+  return (useCase, ...args) => useCase(deps, ...args)
 }
 
 /** One operation ready to serve: checks the request by the operation's schemas, and answers. */

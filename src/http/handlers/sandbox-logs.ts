@@ -4,21 +4,27 @@ import type { RequestOf } from '../../contract/operation.ts'
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { LOG_OPERATIONS } from '../../contract/streams/operations.ts'
 import { DEFAULT_LOG_SOURCES, LAST_EVENT_ID_HEADER } from '../../contract/streams/sandbox-logs.ts'
-import type { LogRequest, LogBatch } from '../../control/streams/read-logs.ts'
+import { readLogs, type LogRequest, type LogBatch } from '../../control/streams/read-logs.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import { LOG_FOLLOW_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
-import { parseInstant, refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
-import type { UseCases } from '../use-cases.ts'
+import {
+  parseInstant,
+  refuseField,
+  type Handler,
+  type HandlerFactory,
+  type AuthenticatedRequest,
+  type CallUseCase,
+} from './handler.ts'
 
 /** What the operations on the logs of sandboxes ask of the use cases. */
 export function makeSandboxLogHandlers(
-  useCases: UseCases,
+  call: CallUseCase,
   handler: HandlerFactory,
 ): Record<keyof typeof LOG_OPERATIONS, Handler> {
   return {
     read_sandbox_logs: handler(OPERATIONS.read_sandbox_logs, async (request, raw) => {
       const ask = { ...parseLogRequest(request, raw), signal: raw.signal() }
-      return { events: renderEvents(await useCases.readLogs(raw.caller, ask)) }
+      return { events: renderEvents(await call(readLogs, raw.caller, ask)) }
     }),
   }
 }

@@ -1,9 +1,14 @@
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { SANDBOX_BY_NAME_OPERATIONS } from '../../contract/sandboxes/operations-by-name.ts'
 import type { SANDBOX_OPERATIONS } from '../../contract/sandboxes/operations.ts'
-import type { SandboxRef } from '../../control/sandboxes/read-sandboxes.ts'
-import type { StartOptions } from '../../control/sandboxes/start-sandbox.ts'
-import type { PreparedWait, WaitInput } from '../../control/sandboxes/wait-for-sandbox.ts'
+import { listSandboxes, getSandbox, type SandboxRef } from '../../control/sandboxes/read-sandboxes.ts'
+import { startSandbox, type StartOptions } from '../../control/sandboxes/start-sandbox.ts'
+import { waitForSandbox, type PreparedWait, type WaitInput } from '../../control/sandboxes/wait-for-sandbox.ts'
+import { createSandbox } from '../../control/sandboxes/create-sandbox.ts'
+import { renameSandbox } from '../../control/sandboxes/rename-sandbox.ts'
+import { deleteSandbox } from '../../control/sandboxes/delete-sandbox.ts'
+import { stopSandbox } from '../../control/sandboxes/stop-sandbox.ts'
+import { explainWaiting } from '../../control/sandboxes/explain-waiting.ts'
 import { asId, type RunId, type SandboxId } from '../../domain/ids.ts'
 import {
   isTerminal,
@@ -21,16 +26,14 @@ import { describeSeen, refusalProblem } from '../../domain/spec/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import {
   messageReply, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
-  type AuthenticatedRequest, type TaggedReply,
-} from './handler.ts' // prettier-ignore
-import type { UseCases } from '../use-cases.ts'
+  type AuthenticatedRequest, type TaggedReply, type CallUseCase } from './handler.ts' // prettier-ignore
 
 type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof typeof SANDBOX_BY_NAME_OPERATIONS
 
 /** What the operations on sandboxes ask of the use cases. */
-export function makeSandboxHandlers(useCases: UseCases, handler: HandlerFactory): Record<Handled, Handler> {
+export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory): Record<Handled, Handler> {
   return {
-    create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, once }) => {
+    create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, attempt }) => {
       const result = normalizeSpec(body)
       if ('refusal' in result) throw refusalProblem(result.refusal)
       const start = query.start ?? false
@@ -38,13 +41,13 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerFactory)
         refuseField('query.wait_for', query.wait_for, 'start=true beside wait_for')
       const waitMs = parseWaitMs(query)
       return renderWithDetails(
-        useCases,
-        useCases.createSandbox(caller, {
+        call,
+        call(createSandbox, caller, {
           ...result.normalized,
           start,
           waitMs,
           signal: waitMs === null ? null : signal(),
-          once,
+          attempt,
         }),
       )
     }),
@@ -52,43 +55,43 @@ export function makeSandboxHandlers(useCases: UseCases, handler: HandlerFactory)
       const filter = parseLabelFilter(query.labels ?? '{}')
       if ('refusal' in filter) throw refusalProblem(filter.refusal)
       const { cursor = null, limit = PAGE_DEFAULT } = query
-      return renderPage(await useCases.listSandboxes(caller, { cursor, limit, labels: filter.labels }), renderSandbox)
+      return renderPage(await call(listSandboxes, caller, { cursor, limit, labels: filter.labels }), renderSandbox)
     }),
     get_sandbox: handler(OPERATIONS.get_sandbox, ({ params }, { caller }) =>
-      renderWithDetails(useCases, useCases.getSandbox(caller, refById(params))),
+      renderWithDetails(call, call(getSandbox, caller, refById(params))),
     ),
     get_sandbox_by_name: handler(OPERATIONS.get_sandbox_by_name, ({ params }, { caller }) =>
-      renderWithDetails(useCases, useCases.getSandbox(caller, refByName(params))),
+      renderWithDetails(call, call(getSandbox, caller, refByName(params))),
     ),
     wait_for_sandbox: handler(OPERATIONS.wait_for_sandbox, ({ params, query }, raw) =>
-      deferWait(useCases, useCases.waitForSandbox(raw.caller, refById(params), parseWait(query))),
+      deferWait(call, call(waitForSandbox, raw.caller, refById(params), parseWait(query))),
     ),
     wait_for_sandbox_by_name: handler(OPERATIONS.wait_for_sandbox_by_name, ({ params, query }, raw) =>
-      deferWait(useCases, useCases.waitForSandbox(raw.caller, refByName(params), parseWait(query))),
+      deferWait(call, call(waitForSandbox, raw.caller, refByName(params), parseWait(query))),
     ),
     update_sandbox: handler(OPERATIONS.update_sandbox, ({ params, body }, { caller, ifMatch }) =>
-      renderWithDetails(useCases, useCases.renameSandbox(caller, refById(params), { ...parseRename(body), ifMatch })),
+      renderWithDetails(call, call(renameSandbox, caller, refById(params), { ...parseRename(body), ifMatch })),
     ),
     update_sandbox_by_name: handler(OPERATIONS.update_sandbox_by_name, ({ params, body }, { caller, ifMatch }) =>
-      renderWithDetails(useCases, useCases.renameSandbox(caller, refByName(params), { ...parseRename(body), ifMatch })),
+      renderWithDetails(call, call(renameSandbox, caller, refByName(params), { ...parseRename(body), ifMatch })),
     ),
     delete_sandbox: handler(OPERATIONS.delete_sandbox, ({ params }, { caller, ifMatch }) =>
-      confirmDeletion(useCases.deleteSandbox(caller, refById(params), ifMatch)),
+      confirmDeletion(call(deleteSandbox, caller, refById(params), ifMatch)),
     ),
     delete_sandbox_by_name: handler(OPERATIONS.delete_sandbox_by_name, ({ params }, { caller, ifMatch }) =>
-      confirmDeletion(useCases.deleteSandbox(caller, refByName(params), ifMatch)),
+      confirmDeletion(call(deleteSandbox, caller, refByName(params), ifMatch)),
     ),
     start_sandbox: handler(OPERATIONS.start_sandbox, ({ params, query }, raw) =>
-      renderWithDetails(useCases, useCases.startSandbox(raw.caller, refById(params), startOptions(query, raw))),
+      renderWithDetails(call, call(startSandbox, raw.caller, refById(params), startOptions(query, raw))),
     ),
     start_sandbox_by_name: handler(OPERATIONS.start_sandbox_by_name, ({ params, query }, raw) =>
-      renderWithDetails(useCases, useCases.startSandbox(raw.caller, refByName(params), startOptions(query, raw))),
+      renderWithDetails(call, call(startSandbox, raw.caller, refByName(params), startOptions(query, raw))),
     ),
-    stop_sandbox: handler(OPERATIONS.stop_sandbox, ({ params }, { caller, once, ifMatch }) =>
-      renderWithDetails(useCases, useCases.stopSandbox(caller, refById(params), { once, ifMatch })),
+    stop_sandbox: handler(OPERATIONS.stop_sandbox, ({ params }, { caller, attempt, ifMatch }) =>
+      renderWithDetails(call, call(stopSandbox, caller, refById(params), { attempt, ifMatch })),
     ),
-    stop_sandbox_by_name: handler(OPERATIONS.stop_sandbox_by_name, ({ params }, { caller, once, ifMatch }) =>
-      renderWithDetails(useCases, useCases.stopSandbox(caller, refByName(params), { once, ifMatch })),
+    stop_sandbox_by_name: handler(OPERATIONS.stop_sandbox_by_name, ({ params }, { caller, attempt, ifMatch }) =>
+      renderWithDetails(call, call(stopSandbox, caller, refByName(params), { attempt, ifMatch })),
     ),
   }
 }
@@ -124,10 +127,10 @@ function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeo
 
 function startOptions(
   query: Parameters<typeof parseWaitMs>[0],
-  { signal, once, ifMatch }: AuthenticatedRequest,
+  { signal, attempt, ifMatch }: AuthenticatedRequest,
 ): StartOptions {
   const waitMs = parseWaitMs(query)
-  return { waitMs, signal: waitMs === null ? null : signal(), once, ifMatch }
+  return { waitMs, signal: waitMs === null ? null : signal(), attempt, ifMatch }
 }
 
 type WaitQuery = { readonly for?: string; readonly timeout?: number; readonly run?: string }
@@ -143,26 +146,25 @@ function parseWait(query: WaitQuery): WaitInput {
   }
 }
 
-async function deferWait(useCases: ExplainWaiting, begun: Promise<PreparedWait>): Promise<DeferredReply> {
+async function deferWait(call: CallUseCase, begun: Promise<PreparedWait>): Promise<DeferredReply> {
   const { start } = await begun
   return {
     start: (onEnd) =>
       start((end) => {
         if (end instanceof Error || end.status_reason !== WAITS_FOR_CAPACITY)
           onEnd(end instanceof Error ? end : renderTagged(end))
-        else renderWithDetails(useCases, Promise.resolve(end)).then(onEnd, onEnd)
+        else renderWithDetails(call, Promise.resolve(end)).then(onEnd, onEnd)
       }),
   }
 }
 
-type ExplainWaiting = Pick<UseCases, 'explainWaiting'>
 const WAITS_FOR_CAPACITY: StatusReason = 'insufficient_capacity'
 
 /** A sandbox by itself: one that waits for a worker with room is told why, which is no part of what its tag stands for. */
-async function renderWithDetails(useCases: ExplainWaiting, asked: Promise<Sandbox>): Promise<TaggedReply> {
+async function renderWithDetails(call: CallUseCase, asked: Promise<Sandbox>): Promise<TaggedReply> {
   const sandbox = await asked
   const reply = renderTagged(sandbox)
-  const details = sandbox.status_reason === WAITS_FOR_CAPACITY ? await useCases.explainWaiting(sandbox.id) : null
+  const details = sandbox.status_reason === WAITS_FOR_CAPACITY ? await call(explainWaiting, sandbox.id) : null
   return details === null
     ? reply
     : { ...reply, json: appendMembers(reply.json, { status_details: JSON.stringify(details) }) }

@@ -1,18 +1,17 @@
 import { setImmediate } from 'node:timers/promises'
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { USAGE_OPERATIONS } from '../../contract/usage/operations.ts'
-import { midnightOf } from '../../control/usage/read-usage.ts'
+import { getUsage, getSandboxBreakdown, getStorageBreakdown, midnightOf } from '../../control/usage/read-usage.ts'
 import { decimalSeconds } from '../../domain/usage/metering.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import { renderList, renderObject } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
-import { parseInstant, type Handler, type HandlerFactory } from './handler.ts'
-import type { UseCases } from '../use-cases.ts'
+import { parseInstant, type Handler, type HandlerFactory, type CallUseCase } from './handler.ts'
 
 /** What the operations on usage ask of the use cases. */
 export function makeUsageHandlers(
-  useCases: UseCases,
+  call: CallUseCase,
   handler: HandlerFactory,
 ): Record<keyof typeof USAGE_OPERATIONS, Handler> {
   const semaphore = makeFairSemaphore(REPORT_LIMITS)
@@ -20,11 +19,11 @@ export function makeUsageHandlers(
     runFairly(semaphore, org, { work, onFull: tooManyReports })
   return {
     get_usage: handler(OPERATIONS.get_usage, async ({ query }, { caller }) =>
-      JSON.stringify(await useCases.getUsage(caller, rangeOf(query))),
+      JSON.stringify(await call(getUsage, caller, rangeOf(query))),
     ),
     get_sandbox_breakdown: handler(OPERATIONS.get_sandbox_breakdown, ({ query }, { caller }) =>
       report(caller.org_id, async () => {
-        const { rows, sandboxes } = await useCases.getSandboxBreakdown(caller, rangeOf(query))
+        const { rows, sandboxes } = await call(getSandboxBreakdown, caller, rangeOf(query))
         const texts: string[] = []
         for (let from = 0; from < rows.length; from += ROWS_PER_TICK) {
           for (const row of rows.slice(from, from + ROWS_PER_TICK)) texts.push(renderUsageRow(row))
@@ -34,14 +33,14 @@ export function makeUsageHandlers(
       }),
     ),
     get_storage_breakdown: handler(OPERATIONS.get_storage_breakdown, ({ query }, { caller }) =>
-      report(caller.org_id, async () => JSON.stringify(await useCases.getStorageBreakdown(caller, rangeOf(query)))),
+      report(caller.org_id, async () => JSON.stringify(await call(getStorageBreakdown, caller, rangeOf(query)))),
     ),
   }
 }
 
 /**
  * A breakdown may have hundreds of thousands of rows, which take some 100 MB while they are read and rendered: two are made at
- * once, and one of an organization.
+ * attempt, and one of an organization.
  */
 const REPORT_LIMITS = { permits: 2, permitsPerKey: 1, waitersPerKey: 8 } as const
 /** Rows that are rendered before others' requests are served: some milliseconds. */
@@ -56,7 +55,7 @@ function tooManyReports(): Problem {
   })
 }
 
-type Row = Awaited<ReturnType<UseCases['getSandboxBreakdown']>>['rows'][number]
+type Row = Awaited<ReturnType<typeof getSandboxBreakdown>>['rows'][number]
 
 /** The amounts are exact decimals, so they are rendered from their text and not from numbers. */
 function renderUsageRow({ sandbox_id, day, vcpu_ms, memory_mib_ms, disk_mib_ms }: Row): string {

@@ -3,57 +3,74 @@ import { OPERATIONS } from '../../contract/operations.ts'
 import type { VOLUME_FILE_OPERATIONS } from '../../contract/volumes/file-operations.ts'
 import { decodeVolumePath, VOLUME_PATH_HEADER, VOLUME_RECURSIVE_HEADER } from '../../contract/volumes/volume-headers.ts'
 import type { VolumeRef } from '../../control/volumes/read-volumes.ts'
-import type { FileRequest } from '../../control/volumes/volume-files.ts'
+import {
+  listVolumeFiles,
+  statVolumeFile,
+  volumeFileExists,
+  readVolumeFile,
+  writeVolumeFile,
+  createVolumeFolder,
+  copyVolumeFile,
+  renameVolumeFile,
+  removeVolumeFile,
+  type FileRequest,
+} from '../../control/volumes/volume-files.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isUuid } from '../../lib/uuid.ts'
-import { messageReply, refuseField, type Handler, type HandlerFactory, type AuthenticatedRequest } from './handler.ts'
-import type { UseCases } from '../use-cases.ts'
+import {
+  messageReply,
+  refuseField,
+  type Handler,
+  type HandlerFactory,
+  type AuthenticatedRequest,
+  type CallUseCase,
+} from './handler.ts'
 
 /** What the operations on the files of volumes ask of the use cases. */
 export function makeVolumeFileHandlers(
-  useCases: UseCases,
+  call: CallUseCase,
   handler: HandlerFactory,
 ): Record<keyof typeof VOLUME_FILE_OPERATIONS, Handler> {
   return {
     list_volume_files: handler(OPERATIONS.list_volume_files, async ({ params }, raw) => {
-      const entries = await useCases.listVolumeFiles(raw.caller, fileRequest(params, raw))
+      const entries = await call(listVolumeFiles, raw.caller, fileRequest(params, raw))
       return JSON.stringify({ entries })
     }),
     stat_volume_file: handler(OPERATIONS.stat_volume_file, async ({ params }, raw) => {
-      const metadata = await useCases.statVolumeFile(raw.caller, fileRequest(params, raw))
+      const metadata = await call(statVolumeFile, raw.caller, fileRequest(params, raw))
       return JSON.stringify({ metadata })
     }),
     volume_file_exists: handler(OPERATIONS.volume_file_exists, async ({ params }, raw) => {
-      const exists = await useCases.volumeFileExists(raw.caller, fileRequest(params, raw))
+      const exists = await call(volumeFileExists, raw.caller, fileRequest(params, raw))
       return JSON.stringify({ exists })
     }),
     read_volume_file: handler(OPERATIONS.read_volume_file, ({ params }, raw) =>
-      useCases.readVolumeFile(raw.caller, fileRequest(params, raw)),
+      call(readVolumeFile, raw.caller, fileRequest(params, raw)),
     ),
     write_volume_file: handler(OPERATIONS.write_volume_file, async ({ params }, raw) => {
       const content = raw.body instanceof Readable ? raw.body : Readable.from([])
-      await useCases.writeVolumeFile(raw.caller, { ...fileRequest(params, raw), content })
+      await call(writeVolumeFile, raw.caller, { ...fileRequest(params, raw), content })
       return messageReply('file written')
     }),
     make_volume_folder: handler(OPERATIONS.make_volume_folder, async ({ params, body }, raw) => {
       const { path } = body
-      await useCases.makeVolumeFolder(raw.caller, { ref: parseVolumeRef(params), path, signal: raw.signal() })
+      await call(createVolumeFolder, raw.caller, { ref: parseVolumeRef(params), path, signal: raw.signal() })
       return messageReply('folder made')
     }),
     copy_volume_file: handler(OPERATIONS.copy_volume_file, async ({ params, body }, raw) => {
       const { from, to } = body
-      await useCases.copyVolumeFile(raw.caller, { ref: parseVolumeRef(params), from, path: to, signal: raw.signal() })
+      await call(copyVolumeFile, raw.caller, { ref: parseVolumeRef(params), from, path: to, signal: raw.signal() })
       return messageReply('copied')
     }),
     rename_volume_file: handler(OPERATIONS.rename_volume_file, async ({ params, body }, raw) => {
       const { from, to } = body
-      await useCases.renameVolumeFile(raw.caller, { ref: parseVolumeRef(params), from, path: to, signal: raw.signal() })
+      await call(renameVolumeFile, raw.caller, { ref: parseVolumeRef(params), from, path: to, signal: raw.signal() })
       return messageReply('renamed')
     }),
     remove_volume_file: handler(OPERATIONS.remove_volume_file, async ({ params }, raw) => {
       const isRecursive = parseRecursiveHeader(raw)
-      await useCases.removeVolumeFile(raw.caller, { ...fileRequest(params, raw), isRecursive })
+      await call(removeVolumeFile, raw.caller, { ...fileRequest(params, raw), isRecursive })
       return messageReply('removed')
     }),
   }

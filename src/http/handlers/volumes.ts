@@ -1,34 +1,44 @@
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { VOLUME_OPERATIONS } from '../../contract/volumes/operations.ts'
+import { listVolumes, getVolume } from '../../control/volumes/read-volumes.ts'
+import { createVolume } from '../../control/volumes/create-volume.ts'
+import { updateVolume } from '../../control/volumes/update-volume.ts'
+import { deleteVolume } from '../../control/volumes/delete-volume.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { renderList } from '../../domain/json-text.ts'
 import { findLabelRefusal } from '../../domain/sandboxes/labels.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
 import { isVolumeName, renderVolume, VOLUME_NAME_RULE } from '../../domain/volumes/volume.ts'
-import { messageReply, refuseField, taggedReply, type Handler, type HandlerFactory } from './handler.ts'
-import type { UseCases } from '../use-cases.ts'
+import {
+  messageReply,
+  refuseField,
+  taggedReply,
+  type Handler,
+  type HandlerFactory,
+  type CallUseCase,
+} from './handler.ts'
 
 /** What the operations on volumes ask of the use cases. */
 export function makeVolumeHandlers(
-  useCases: UseCases,
+  call: CallUseCase,
   handler: HandlerFactory,
 ): Record<keyof typeof VOLUME_OPERATIONS, Handler> {
   return {
     list_volumes: handler(OPERATIONS.list_volumes, async (_request, { caller }) => {
-      const volumes = await useCases.listVolumes(caller)
+      const volumes = await call(listVolumes, caller)
       return renderList(volumes.map(renderVolume))
     }),
-    create_volume: handler(OPERATIONS.create_volume, async ({ body }, { caller, once }) => {
+    create_volume: handler(OPERATIONS.create_volume, async ({ body }, { caller, attempt }) => {
       const { name, capacity_gib = null } = body
       if (!isVolumeName(name)) refuseField('name', name, VOLUME_NAME_RULE)
       const labels = checkLabels(body.labels ?? {})
-      return taggedReply(renderVolume(await useCases.createVolume(caller, { name, labels, capacity_gib, once })))
+      return taggedReply(renderVolume(await call(createVolume, caller, { name, labels, capacity_gib, attempt })))
     }),
     get_default_volume: handler(OPERATIONS.get_default_volume, async (_request, { caller }) =>
-      taggedReply(renderVolume(await useCases.getVolume(caller, 'host'))),
+      taggedReply(renderVolume(await call(getVolume, caller, 'host'))),
     ),
     get_volume: handler(OPERATIONS.get_volume, async ({ params }, { caller }) =>
-      taggedReply(renderVolume(await useCases.getVolume(caller, { id: volumeIdOf(params) }))),
+      taggedReply(renderVolume(await call(getVolume, caller, { id: volumeIdOf(params) }))),
     ),
     update_volume: handler(OPERATIONS.update_volume, async ({ params, body }, { caller, ifMatch }) => {
       const { capacity_gib, labels } = body
@@ -37,10 +47,10 @@ export function makeVolumeHandlers(
         ...(capacity_gib === undefined ? {} : { capacity_gib }),
         ...(labels === undefined || labels === null ? {} : { labels: checkLabels(labels) }),
       }
-      return taggedReply(renderVolume(await useCases.updateVolume(caller, volumeIdOf(params), change)))
+      return taggedReply(renderVolume(await call(updateVolume, caller, volumeIdOf(params), change)))
     }),
     delete_volume: handler(OPERATIONS.delete_volume, async ({ params }, { caller, ifMatch }) => {
-      await useCases.deleteVolume(caller, volumeIdOf(params), ifMatch)
+      await call(deleteVolume, caller, volumeIdOf(params), ifMatch)
       return messageReply('volume scheduled for deletion')
     }),
   }

@@ -1,14 +1,12 @@
 import { createHash } from 'node:crypto'
 import type { FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
-import type { StoredReply, AttemptEnd } from '../../control/requests/idempotency.ts'
-import { idempotencyReplyLost } from '../../control/requests/idempotent-attempt.ts'
+import { claimIdempotencyKey, idempotencyReplyLost, type AttemptEnd, type StoredReply } from '../../control/requests/idempotency.ts' // prettier-ignore
 import { OrgQueueFull } from '../../control/requests/limit-org-connections.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
-import type { HandlerReply, Handler, AuthenticatedRequest } from '../handlers/handler.ts'
+import type { AuthenticatedRequest, CallUseCase, Handler, HandlerReply } from '../handlers/handler.ts'
 import { problemOf, renderProblem } from '../server/problem-reply.ts'
-import type { UseCases } from '../use-cases.ts'
 
 /** Printable ASCII. */
 const KEY_SHAPE = /^[\x20-\x7e]{1,255}$/
@@ -17,7 +15,7 @@ const NO_BODY = Buffer.alloc(0)
 
 /** What serving a request under a key needs beside it. */
 export type IdempotencyDeps = {
-  readonly useCases: Pick<UseCases, 'takeTurn'>
+  readonly call: CallUseCase
   readonly bodyLimitBytes: number
   /** The bytes of a request's body, as they came. */
   readonly bytesOf: (request: FastifyRequest) => Buffer | undefined
@@ -36,18 +34,18 @@ export async function serveIdempotently(
   if (key === null) return await handler(raw)
   const signal = raw.signal()
   const request_sha256 = hashRequest(request, deps.bytesOf(request) ?? NO_BODY)
-  const claim = await deps.useCases.takeTurn(raw.caller, { key, request_sha256, signal })
-  if (claim.kind === 'again') return { kept: claim.reply }
+  const claim = await deps.call(claimIdempotencyKey, raw.caller, { key, request_sha256, signal })
+  if (claim.kind === 'replay') return { kept: claim.reply }
   try {
-    if (claim.once.isRetry && operation.isResumable !== true)
+    if (claim.attempt.isRetry && operation.isResumable !== true)
       throw idempotencyReplyLost('the first try may have been done')
-    const answer = await handler({ ...raw, once: claim.once })
+    const answer = await handler({ ...raw, attempt: claim.attempt })
     // Who left did not wait to the end: the next try waits on, for what this one did.
     const isCut = signal.aborted && operation.isResumable === true
     await claim.end(isCut ? { kind: 'given_up' } : { kind: 'replied', reply: storedReplyOf(answer) })
     return answer
   } catch (error) {
-    await claim.end(tryEndOfError(error, { deps, isRetry: claim.once.isRetry, requestId: request.id }))
+    await claim.end(tryEndOfError(error, { deps, isRetry: claim.attempt.isRetry, requestId: request.id }))
     throw error
   }
 }

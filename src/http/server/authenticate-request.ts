@@ -1,15 +1,16 @@
+import type { CallUseCase } from '../handlers/handler.ts'
+import { authenticate } from '../../control/orgs/authenticate.ts'
 import type { FastifyRequest } from 'fastify'
 import { includesScope, type Caller, type Scope } from '../../domain/orgs/caller.ts'
 import { Problem } from '../../domain/problem.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { RequestLimits } from '../requests/request-limits.ts'
-import type { UseCases } from '../use-cases.ts'
 
 /** RFC 6750, 2.1. The bound is far above the length of a key. */
 const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
 
 export type AuthenticateDeps = {
-  readonly useCases: Pick<UseCases, 'authenticate'>
+  readonly call: CallUseCase
   /** Without them nothing is counted. */
   readonly limits?: Pick<RequestLimits, 'rates'>
 }
@@ -26,14 +27,14 @@ export function senderOf({ headers, raw }: FastifyRequest): Sender {
  * Who sent a request. Throws `invalid_api_key` for a header that names nobody, and `rate_limited` for a key that is not
  * known, from an address that had too many refused: then it is not looked up, so that guessing costs the others nothing.
  */
-export async function authenticateRequest({ useCases, limits }: AuthenticateDeps, sender: Sender): Promise<Caller> {
+export async function authenticateRequest({ call, limits }: AuthenticateDeps, sender: Sender): Promise<Caller> {
   const key = BEARER.exec(sender.authorization ?? '')?.[1]
   const caller =
     key === undefined
       ? null
-      : await useCases.authenticate(key, () => limits?.rates.refuseStranger(rateLimitAddress(sender.address)))
+      : await call(authenticate, key, () => limits?.rates.checkFailedAuthentications(rateLimitAddress(sender.address)))
   if (caller !== null) return caller
-  limits?.rates.noteStranger(rateLimitAddress(sender.address))
+  limits?.rates.countFailedAuthentication(rateLimitAddress(sender.address))
   throw new Problem('invalid_api_key')
 }
 

@@ -15,7 +15,7 @@ import { acceptJsonBodies, acceptStreamedBodies, makeStreamedBodies, type Stream
 import { makeRequestSignals } from '../connections/request-signals.ts'
 import { parseIfMatch } from '../requests/conditional-requests.ts'
 import { closeGracefully } from '../connections/close-gracefully.ts'
-import type { Handler, AuthenticatedRequest } from '../handlers/handler.ts'
+import type { AuthenticatedRequest, CallUseCase, Handler } from '../handlers/handler.ts'
 import { makeHandlers } from '../handlers/handlers.ts'
 import { serveIdempotently, type IdempotencyDeps } from '../requests/serve-idempotently.ts'
 import { makeDeferReply, type DeferReply } from './defer-reply.ts'
@@ -27,11 +27,10 @@ import { enforceRequestLimits, type RequestLimits } from '../requests/request-li
 import { makeRouteTable, type RouteTable } from './routes-of-path.ts'
 import { sendReply } from './send-reply.ts'
 import { attachUpgrades, type UpgradeRoute } from './upgrades.ts'
-import type { UseCases } from '../use-cases.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
 export type ServerDeps = {
-  readonly useCases: UseCases
+  readonly call: CallUseCase
   readonly log: Log
   readonly uuids: Uuids
   readonly metrics: Registry
@@ -83,7 +82,7 @@ const PARAM_MAX_CHARS = 1024
  * its caller says so; `close` ends its WebSockets with 1001.
  */
 export function makeServer(deps: ServerDeps): FastifyInstance {
-  const { useCases, settings } = deps
+  const { call, settings } = deps
   const makeParser = makeSchemaCompiler()
   const requestIds = makeRequestIds(deps.uuids)
   const byteBodies = makeStreamedBodies()
@@ -125,9 +124,9 @@ export function makeServer(deps: ServerDeps): FastifyInstance {
   })
   app.setErrorHandler((error, request, reply) => replyWithError(deps, error, { request, reply }))
 
-  const handlers = new Map(Object.entries(makeHandlers(useCases, makeParser)))
+  const handlers = new Map(Object.entries(makeHandlers(call, makeParser)))
   const keyed = {
-    useCases,
+    call,
     bodyLimitBytes: settings.bodyLimitBytes,
     bytesOf: (request: FastifyRequest) => bodies.get(request),
   }
@@ -201,7 +200,7 @@ function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void 
         headers,
         params,
         body,
-        once: null,
+        attempt: null,
         ifMatch: parseIfMatch(operation, headers),
         signal: () => route.signalOf(reply.raw),
       }

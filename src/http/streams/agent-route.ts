@@ -1,8 +1,10 @@
+import type { CallUseCase } from '../handlers/handler.ts'
 import { Counter, type Registry } from 'prom-client'
 import { OPERATIONS } from '../../contract/operations.ts'
 import type { ChannelEnd } from '../../contract/streams/channel-ends.ts'
 import { CallerEnded } from '../../control/streams/watch-caller.ts'
 import { RunEnded } from '../../control/streams/watch-run.ts'
+import { openChannel } from '../../control/streams/open-channel.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import { authenticateRequest, requireScope } from '../server/authenticate-request.ts'
@@ -10,7 +12,6 @@ import { bridgeChannel } from './bridge-channel.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import { rateHeaders, type RequestLimits } from '../requests/request-limits.ts'
 import type { UpgradeRoute } from '../server/upgrades.ts'
-import type { UseCases } from '../use-cases.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 
 /**
@@ -18,14 +19,14 @@ import type { SchemaCompiler } from '../requests/schema-compiler.ts'
  * shows the HTTP status of a refusal and nothing of a WebSocket that opens and closes.
  */
 export function agentRoute(deps: {
-  readonly useCases: UseCases
+  readonly call: CallUseCase
   readonly log: Log
   readonly metrics: Registry
   readonly makeParser: SchemaCompiler
   readonly settings: { readonly pingMs: number }
   readonly limits?: RequestLimits
 }): UpgradeRoute {
-  const { useCases, log, makeParser, settings } = deps
+  const { call, log, makeParser, settings } = deps
   const { path, params, query, access } = OPERATIONS.open_agent
   const parseParams = makeParser(params, 'path')
   const parseOfQuery = makeParser(query, 'query')
@@ -45,7 +46,7 @@ export function agentRoute(deps: {
       requireScope(caller, access)
       const { sandbox_id } = parseParams(upgrade.params)
       parseQuery(upgrade.url, query, parseOfQuery)
-      const channel = await useCases.openChannel(caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)
+      const channel = await call(openChannel, caller, asId<SandboxId>(sandbox_id.toLowerCase()), upgrade.signal)
       try {
         const signal = AbortSignal.any([channel.signal, upgrade.closing])
         const why = await bridgeChannel(

@@ -2,7 +2,7 @@ import type { FastifyPluginAsync } from 'fastify'
 import { JoinInput } from '../../contract/workers/join-input.ts'
 import { JOIN_PATH, WORKER_PROTOCOL_VERSION, type JoinAnswer } from '../../contract/workers/worker-protocol.ts'
 import { joinWorker } from '../../control/workers/worker-join.ts'
-import type { ControlDeps } from '../../control/deps.ts'
+import type { BaseDeps } from '../../control/deps.ts'
 import type { AuthenticationRateLimiter } from '../../control/requests/request-rate-limiter.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/spec/refusal.ts'
@@ -17,7 +17,7 @@ const JOIN_LIMIT_BYTES = 8 * 1024
  * refused too often none is looked up: `rate_limited`.
  */
 export function makeJoinRoute(
-  control: Pick<ControlDeps, 'db' | 'clock' | 'uuids' | 'log'>,
+  control: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>,
   rates?: AuthenticationRateLimiter,
 ): FastifyPluginAsync {
   const parse = makeSchemaCompiler()(JoinInput, 'body')
@@ -27,11 +27,11 @@ export function makeJoinRoute(
       refuseProtocol(protocol)
       const credentialSha256 = Buffer.from(credential_sha256, 'hex')
       const address = rateLimitAddress(request.raw.socket.remoteAddress)
-      rates?.refuseStranger(address)
+      rates?.checkFailedAuthentications(address)
       try {
         return await joinWorker(control, { token, credentialSha256, name, fallbackName: fallback_name })
       } catch (error) {
-        if (error instanceof Problem && error.code === 'invalid_join_token') rates?.noteStranger(address)
+        if (error instanceof Problem && error.code === 'invalid_join_token') rates?.countFailedAuthentication(address)
         throw error
       }
     })

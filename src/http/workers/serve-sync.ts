@@ -1,6 +1,6 @@
 import type { FastifyInstance } from 'fastify'
 import type { SyncAnswer, SyncRequest } from '../../contract/workers/worker-protocol.ts'
-import type { ControlDeps } from '../../control/deps.ts'
+import type { ControlDeps } from '../../control/make-deps.ts'
 import { holdStill } from '../../control/workers/hold-still.ts'
 import { holdSync } from '../../control/workers/hold-sync.ts'
 import { makeStillSyncs, type StillSync } from '../../control/workers/still-syncs.ts'

@@ -10,7 +10,7 @@ import {
   type SyncAnswer,
   type SyncRequest,
 } from '../../contract/workers/worker-protocol.ts'
-import type { ControlDeps } from '../../control/deps.ts'
+import type { ControlDeps } from '../../control/make-deps.ts'
 import type { AuthenticationRateLimiter } from '../../control/requests/request-rate-limiter.ts'
 import type { Tickets } from '../../control/workers/worker-sync.ts'
 import { authenticateWorker } from '../../control/workers/worker-join.ts'
@@ -173,10 +173,10 @@ function isSmall({ authorization, 'content-length': length }: IncomingHttpHeader
 async function authenticateSender({ control, rates }: AuthenticationDeps, sender: Sender): Promise<WorkerId> {
   const credential = bearerCredentialIn(sender.authorization)
   const address = rateLimitAddress(sender.address)
-  const onStranger = (): void => rates?.refuseStranger(address)
+  const onStranger = (): void => rates?.checkFailedAuthentications(address)
   const worker = credential === null ? null : await authenticateWorker(control, credential, onStranger)
   if (worker !== null) return worker
-  rates?.noteStranger(address)
+  rates?.countFailedAuthentication(address)
   throw new Problem('invalid_api_key')
 }
 

@@ -8,7 +8,7 @@ import {
   type NewApiKey,
 } from '../../../src/control/orgs/api-keys.ts'
 import { authenticate } from '../../../src/control/orgs/authenticate.ts'
-import type { ControlDeps } from '../../../src/control/deps.ts'
+import type { ControlDeps } from '../../../src/control/make-deps.ts'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { listEvents } from '../../../src/control/events/read-events.ts'
 import { SCOPES, type Caller } from '../../../src/domain/orgs/caller.ts'

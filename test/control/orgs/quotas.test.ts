@@ -6,7 +6,8 @@ import { clearQuota, getQuotas, setQuota } from '../../../src/control/orgs/quota
 import { listEvents } from '../../../src/control/events/read-events.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
-import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
+import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { OPERATOR_ACTOR, type Caller } from '../../../src/domain/orgs/caller.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
@@ -95,7 +96,7 @@ async function eventsOf(caller: Caller, event_type: string): Promise<readonly un
 }
 
 const change = (name: string, slug: string): string =>
-  `whoever runs this installation can change it: sandyard quota set ${name} VALUE --org ${slug}`
+  `the operator can change it: sandyard quota set ${name} VALUE --org ${slug}`
 
 type Case = {
   readonly limits: SetLimits
@@ -238,7 +239,7 @@ test('suspension refuses starts and stops what runs or waits, and resuming lets 
   await suspendOrg(deps, operatorOf(caller), null)
   const refusal = await refusalOf(createTestSandbox(deps, caller))
   assert.equal(refusal?.code, 'org_suspended')
-  const how_to_change = 'whoever runs this installation can end that: sandyard org resume suspended'
+  const how_to_change = 'the operator can end the suspension: sandyard org resume suspended'
   assert.deepEqual(refusal.details, { limit: 'is_suspended', max: 0, current: null, requested: 1, how_to_change })
   await createTestSandbox(deps, caller, { start: false })
   await enforceHardLimits(deps).run(never)

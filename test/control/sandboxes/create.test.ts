@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { admitBatch, type AdmissionResult } from '../../../src/control/sandboxes/admit-batch.ts'
+import { admitBatch, type AdmissionResult } from '../../../src/control/sandboxes/admit-in-batch.ts'
 import { createSandbox, type CreateSandboxInput } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { deleteSandbox } from '../../../src/control/sandboxes/delete-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { renameSandbox } from '../../../src/control/sandboxes/rename-sandbox.ts'
 import { saveCredential } from '../../../src/control/orgs/registry-credentials.ts'
 import { OrgQueueFull } from '../../../src/control/requests/limit-org-connections.ts'
-import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
+import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { makeBatch } from '../../../src/lib/batch.ts'
@@ -124,7 +125,9 @@ test('what keeps some of a batch from being judged fails those alone: what was c
     maxInFlight: 1,
   })
   const count = await countSandboxes()
-  const wanted = [false, true, false].map((start) => create({ start }, caller, { ...control.deps, admit }))
+  const wanted = [false, true, false].map((start) =>
+    create({ start }, caller, { ...control.deps, admitInBatch: admit }),
+  )
   const answers = await Promise.allSettled(wanted)
   assert.deepEqual(
     answers.map((answer) =>

@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { deleteBatch } from '../../../src/control/sandboxes/delete-batch.ts'
+import { deleteBatch } from '../../../src/control/sandboxes/delete-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
-import { transitionAll } from '../../../src/control/sandboxes/transition-all.ts'
-import { SYSTEM_ACTOR, type Transition } from '../../../src/control/sandboxes/transition.ts'
+import { transitionAll } from '../../../src/control/sandboxes/transition-batches.ts'
+import type { TransitionRequest } from '../../../src/control/sandboxes/transition-step.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { isUnavailable } from '../../../src/store/postgres/database.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { onServer } from '../../support/postgres.ts'
@@ -15,7 +16,7 @@ before(async () => {
 })
 after(() => control.close())
 
-async function startsOf(count: number): Promise<readonly Transition[]> {
+async function startsOf(count: number): Promise<readonly TransitionRequest[]> {
   const made = await Promise.all(
     Array.from({ length: count }, () => createTestSandbox(control.deps, control.caller, { start: false })),
   )
@@ -23,7 +24,7 @@ async function startsOf(count: number): Promise<readonly Transition[]> {
   return made.map(({ id }) => ({ sandbox_id: id, run_id: null, event: 'start_admitted', cause }))
 }
 
-async function countStarted(starts: readonly Transition[]): Promise<number> {
+async function countStarted(starts: readonly TransitionRequest[]): Promise<number> {
   const ids = starts.map(({ sandbox_id }) => sandbox_id)
   const { rowCount } = await control.deps.db.asSystem((q) =>
     q.query({ text: `SELECT 1 AS one FROM sandboxes WHERE id = ANY($1) AND status = 'starting'`, values: [ids] }),

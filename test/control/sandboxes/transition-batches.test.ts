@@ -1,14 +1,12 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import fc from 'fast-check'
-import { deleteBatch } from '../../../src/control/sandboxes/delete-batch.ts'
-import { transitionAll } from '../../../src/control/sandboxes/transition-all.ts'
-import {
-  transitionBatch,
-  SYSTEM_ACTOR,
-  transition,
-  type Transition,
-} from '../../../src/control/sandboxes/transition.ts'
+import { deleteBatch } from '../../../src/control/sandboxes/delete-sandbox.ts'
+import { transitionAll } from '../../../src/control/sandboxes/transition-batches.ts'
+import { transition } from '../../../src/control/sandboxes/transition.ts'
+import type { TransitionRequest } from '../../../src/control/sandboxes/transition-step.ts'
+import { transitionBatch } from '../../../src/control/sandboxes/transition-batches.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import type { TransitionEvent } from '../../../src/domain/sandboxes/lifecycle.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
@@ -27,12 +25,12 @@ async function createSome(count: number): Promise<readonly SandboxId[]> {
   return made.map(({ id }) => id)
 }
 
-function ask(sandbox_id: SandboxId, event: TransitionEvent): Transition {
+function ask(sandbox_id: SandboxId, event: TransitionEvent): TransitionRequest {
   return { sandbox_id, run_id: null, event, cause: { actor: SYSTEM_ACTOR, code: 'requested' } }
 }
 
 /** jsonb holds no NUL, so this can't be written. */
-function askTheImpossible(sandbox_id: SandboxId): Transition {
+function askTheImpossible(sandbox_id: SandboxId): TransitionRequest {
   const outcome = { kind: 'start_failed', reason: 'image', message: '\0' } as const
   return { ...ask(sandbox_id, 'ended_badly'), outcome }
 }
@@ -106,7 +104,7 @@ test('a batch answers and leaves what its requests do one after another', async 
     fc.asyncProperty(aBatch, async (asked) => {
       const together = await createSome(places.length)
       const apart = await createSome(places.length)
-      const asksOf = (ids: readonly SandboxId[]): readonly Transition[] =>
+      const asksOf = (ids: readonly SandboxId[]): readonly TransitionRequest[] =>
         asked.flatMap(({ place, event }) => {
           const id = ids[place]
           return id === undefined ? [] : [ask(id, event)]

@@ -1,11 +1,8 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import {
-  SYSTEM_ACTOR,
-  transition,
-  transitionInTransaction,
-  type Transition,
-} from '../../../src/control/sandboxes/transition.ts'
+import { transition, transitionInTransaction } from '../../../src/control/sandboxes/transition.ts'
+import type { TransitionRequest } from '../../../src/control/sandboxes/transition-step.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import type { SandboxId } from '../../../src/domain/ids.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { createTestSandbox } from '../../support/quota-world.ts'
@@ -29,10 +26,10 @@ async function waiters(): Promise<number> {
 }
 
 /** Begins a transition and, once another one waits for it, ends it. */
-async function overlap(first: Transition, second: Transition): Promise<void> {
+async function overlap(first: TransitionRequest, second: TransitionRequest): Promise<void> {
   let waiting: Promise<unknown> = Promise.resolve()
   await control.deps.db.transaction('system', async (tx) => {
-    await transitionInTransaction(control.deps, { tx, topics: [] }, first)
+    await transitionInTransaction(control.deps, { tx, topics: [] }, [first])
     waiting = transition(control.deps, second)
     await waitUntil(async () => (await waiters()) > 0)
   })

@@ -4,13 +4,13 @@ import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { makeWaitHub, statusMask } from '../../../src/control/sandboxes/wait-hub.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
-import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
+import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { placePending } from '../../../src/loops/place-pending.ts'
 import { recordReport } from '../../../src/control/workers/worker-sync.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
-import * as sandboxes from '../../../src/store/sandboxes/sandboxes.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
 import { PLAIN_SPEC } from '../../support/spec.ts'
@@ -63,7 +63,7 @@ test('a wait ends as soon as the sandbox runs', async () => {
   const [sandbox] = await Promise.all([create({ name, waitMs: 20_000 }), report(name, 'worker_running')])
   assert.equal(sandbox.status, 'running')
   assert.ok(systemClock.monotonicMs() - fromMs < 5_000)
-  assert.equal(control.deps.waits.inUse, 0)
+  assert.equal(control.deps.waitPermits.inUse, 0)
 })
 
 test('a wait whose budget is over answers the sandbox as it is, still starting', async () => {
@@ -81,14 +81,14 @@ test('beyond the capacity for waits a create is refused before anything is store
   const leaving = new AbortController()
   const before = await countStarting()
   const waiting = [1, 2].map(() => create({ waitMs: 20_000, signal: leaving.signal }))
-  await waitUntil(() => control.deps.waits.inUse === CAPACITY)
+  await waitUntil(() => control.deps.waitPermits.inUse === CAPACITY)
   await waitUntil(async () => (await countStarting()) === before + CAPACITY)
   const count = before + CAPACITY
   await assert.rejects(create({ waitMs: 1_000 }), { code: 'rate_limited', retryAfterSeconds: 1 })
   assert.equal(await countStarting(), count)
   leaving.abort(new Error('the client left'))
   await Promise.all(waiting)
-  assert.equal(control.deps.waits.inUse, 0)
+  assert.equal(control.deps.waitPermits.inUse, 0)
 })
 
 async function countStarting(): Promise<number> {
@@ -101,10 +101,10 @@ async function countStarting(): Promise<number> {
 test('a client that leaves ends its wait, and its place is free', async () => {
   const leaving = new AbortController()
   const waiting = create({ waitMs: 60_000, signal: leaving.signal })
-  await waitUntil(() => control.deps.waits.inUse === 1)
+  await waitUntil(() => control.deps.waitPermits.inUse === 1)
   leaving.abort(new Error('the client left'))
   assert.equal((await waiting).status, 'starting')
-  assert.equal(control.deps.waits.inUse, 0)
+  assert.equal(control.deps.waitPermits.inUse, 0)
 })
 
 test('a lost wake-up costs a wait some seconds, not its budget', async () => {
@@ -127,7 +127,7 @@ test('a second start joins the first, and ends with it', async () => {
   const name = newName()
   const { id } = await create({ name, waitMs: 0 })
   const joined = startSandbox(deps, caller, { id }, { waitMs: 20_000, signal: never })
-  await waitUntil(() => deps.waits.inUse === 1)
+  await waitUntil(() => deps.waitPermits.inUse === 1)
   await report(name, 'worker_running')
   assert.equal((await joined).status, 'running')
 })
@@ -142,7 +142,6 @@ test('who waits for a stranger’s sandbox by its id gets nothing of it and ends
     let looks = 0
     const hub = makeWaitHub({
       ...deps,
-      met: (wishes) => deps.db.asSystem((q) => sandboxes.findSatisfied(q, wishes)),
       async readSandbox(wanted) {
         if (wanted.org_id === stranger.org_id && ++looks === 1) await firstLook.promise
         return deps.readSandbox(wanted)

@@ -58,7 +58,7 @@ test('a refusal names the limit, its value, what is open and how to change it', 
     () => places.acquire(thing),
     (error: unknown) => {
       assert.ok(error instanceof Problem)
-      const how_to_change = 'use fewer; whoever runs this installation can change it: PER_BOX'
+      const how_to_change = 'use fewer; the operator can change it with PER_BOX'
       assert.deepEqual(error.details, { limit: 'per_box', max: 2, current: 2, how_to_change })
       return true
     },

@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { createApiKey, revokeApiKey } from '../../../src/control/orgs/api-keys.ts'
 import { authenticate } from '../../../src/control/orgs/authenticate.ts'
-import type { ControlDeps } from '../../../src/control/deps.ts'
+import type { ControlDeps } from '../../../src/control/make-deps.ts'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { resumeOrg, suspendOrg } from '../../../src/control/orgs/orgs.ts'
-import { CallerEnded, watchCaller, type CallerWatch } from '../../../src/control/streams/watch-caller.ts'
+import { CallerEnded, type CallerWatch } from '../../../src/control/streams/watch-caller.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { openNotifications, type Notifications } from '../../../src/store/postgres/notifications.ts'
@@ -50,24 +50,28 @@ const endOf = ({ signal }: CallerWatch): string | null =>
 test('a revoked key ends what every replica watches of it, and nothing of other keys', async () => {
   const [revoked, other] = [await makeCaller(), await makeCaller()]
   const elsewhere = replica()
-  const watches = [watchCaller(control.deps, revoked), watchCaller(elsewhere, revoked), watchCaller(elsewhere, revoked)]
-  const untouched = watchCaller(elsewhere, other)
-  await waitUntil(() => elsewhere.callerWatches.keys === 2)
+  const watches = [
+    control.deps.callerWatcher.watch(revoked),
+    elsewhere.callerWatcher.watch(revoked),
+    elsewhere.callerWatcher.watch(revoked),
+  ]
+  const untouched = elsewhere.callerWatcher.watch(other)
+  await waitUntil(() => elsewhere.callerWatcher.keys === 2)
   await revokeApiKey(control.deps, control.caller, revoked.api_key_id)
   await waitUntil(() => watches.every((watch) => endOf(watch) === 'api_key_revoked'))
   assert.equal(untouched.signal.aborted, false)
   untouched.stop()
-  assert.equal(elsewhere.callerWatches.keys, 0)
+  assert.equal(elsewhere.callerWatcher.keys, 0)
 })
 
 test('a suspended organization ends what its keys have open', async () => {
   const member = await addOrg(control.deps, 'to be suspended')
   const elsewhere = replica()
-  const watch = watchCaller(elsewhere, member)
+  const watch = elsewhere.callerWatcher.watch(member)
   await suspendOrg(control.deps, member, null)
   await waitUntil(() => endOf(watch) === 'org_suspended')
   await resumeOrg(control.deps, member)
-  const again = watchCaller(elsewhere, member)
+  const again = elsewhere.callerWatcher.watch(member)
   await control.deps.db.asSystem((q) => q.query({ text: 'SELECT 1' }))
   assert.equal(again.signal.aborted, false)
   again.stop()
@@ -75,30 +79,30 @@ test('a suspended organization ends what its keys have open', async () => {
 
 test('what outlasts a suspension goes on through it, and still ends with its key, whenever it began', async () => {
   const member = await addOrg(control.deps, 'to be suspended and revoked')
-  const before = watchCaller(control.deps, member, { outlastsSuspension: true })
-  const channel = watchCaller(control.deps, member)
+  const before = control.deps.callerWatcher.watch(member, { outlastsSuspension: true })
+  const channel = control.deps.callerWatcher.watch(member)
   await suspendOrg(control.deps, member, null)
   await waitUntil(() => endOf(channel) === 'org_suspended')
-  const during = watchCaller(control.deps, member, { outlastsSuspension: true })
-  const late = watchCaller(control.deps, member)
+  const during = control.deps.callerWatcher.watch(member, { outlastsSuspension: true })
+  const late = control.deps.callerWatcher.watch(member)
   await waitUntil(() => endOf(late) === 'org_suspended')
   assert.deepEqual([before.signal.aborted, during.signal.aborted], [false, false])
   await revokeApiKey(control.deps, { org_id: member.org_id, actor: member.actor }, member.api_key_id)
   await waitUntil(() => [before, during].every((watch) => endOf(watch) === 'api_key_revoked'))
-  assert.equal(control.deps.callerWatches.keys, 0)
+  assert.equal(control.deps.callerWatcher.keys, 0)
 })
 
 test('a key that was revoked before it is watched ends the watch at once', async () => {
   const caller = await makeCaller()
   await revokeApiKey(control.deps, control.caller, caller.api_key_id)
-  const watch = watchCaller(control.deps, caller)
+  const watch = control.deps.callerWatcher.watch(caller)
   await waitUntil(() => endOf(watch) === 'api_key_revoked')
 })
 
 test('an expiry ends the watch on the dot, by the clock', async () => {
   const clock = makeTestClock(new Date())
   const deps = makeControlDeps({ ...control.deps, clock, notifications: deaf })
-  const watch = watchCaller(deps, await makeCaller(new Date(clock.now().getTime() + 70_000)))
+  const watch = deps.callerWatcher.watch(await makeCaller(new Date(clock.now().getTime() + 70_000)))
   for (const ms of [30_000, 30_000, 9_999]) {
     await waitUntil(() => clock.sleepers === 1)
     clock.advance(ms)
@@ -119,7 +123,7 @@ test('without wake-ups a revoked key is noticed within 30 s, by one look for all
   }
   const deps = makeControlDeps({ ...control.deps, clock, notifications: deaf, db: { ...db, asSystem } })
   const caller = await makeCaller()
-  const watches = Array.from({ length: 10_000 }, () => watchCaller(deps, caller))
+  const watches = Array.from({ length: 10_000 }, () => deps.callerWatcher.watch(caller))
   await waitUntil(() => clock.sleepers === 1)
   assert.equal(looks, 1)
   await revokeApiKey(control.deps, control.caller, caller.api_key_id)
@@ -142,7 +146,7 @@ test('a database that is away takes nobody’s right, and the next look is a sec
     db: { ...control.deps.db, asSystem },
   })
   const caller = await makeCaller()
-  const watch = watchCaller(deps, caller)
+  const watch = deps.callerWatcher.watch(caller)
   await revokeApiKey(control.deps, control.caller, caller.api_key_id)
   await waitUntil(() => clock.sleepers === 1)
   assert.equal(watch.signal.aborted, false)

@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict'
 import { after, before, beforeEach, test } from 'node:test'
+import { explainWaiting } from '../../../src/control/sandboxes/explain-waiting.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
-import { transitionAll } from '../../../src/control/sandboxes/transition-all.ts'
-import { SYSTEM_ACTOR, transition } from '../../../src/control/sandboxes/transition.ts'
+import { transitionAll } from '../../../src/control/sandboxes/transition-batches.ts'
+import { transition } from '../../../src/control/sandboxes/transition.ts'
+import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import { recordReport } from '../../../src/control/workers/worker-sync.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
@@ -151,16 +153,15 @@ test('a sandbox that waits is told its place, what it lacks and the largest room
   await join('small', { vcpus: 2 })
   const [running, first, second] = [await create(), await create({}, 3), await create({}, 4)]
   await placePending(control.deps).run(never)
-  const { explainWaiting } = control.deps
-  assert.equal(await explainWaiting(running), null)
-  const told = await explainWaiting(second)
+  assert.equal(await explainWaiting(control.deps, running), null)
+  const told = await explainWaiting(control.deps, second)
   assert.deepEqual(told, {
     position: 2,
     waiting: 2,
     missing: [{ kind: 'resource', name: 'vcpus', requested: 4, largest_free: 1, accepted: null }],
     largest_free: { vcpus: 1, memory_mib: 99_900 },
   })
-  assert.equal((await explainWaiting(first))?.position, 1)
+  assert.equal((await explainWaiting(control.deps, first))?.position, 1)
 })
 
 test('no more of those that wait are counted than the bound says', async () => {

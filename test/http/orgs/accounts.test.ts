@@ -6,7 +6,7 @@ import { addMember } from '../../../src/control/orgs/members.ts'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { OPERATIONS, type OperationId } from '../../../src/contract/operations.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
-import { bindUseCases } from '../../../src/http/use-cases.ts'
+import { callWith } from '../../../src/http/handlers/handler.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addKey } from '../../support/orgs.ts'
@@ -22,7 +22,7 @@ before(async () => {
   control = await makeTestControl()
   const deps = makeControlDeps({ ...control.deps, clock })
   app = makeServer({
-    useCases: bindUseCases(deps),
+    call: callWith(deps),
     log: deps.log,
     uuids: deps.uuids,
     metrics: new Registry(),

@@ -2,12 +2,13 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { QueryResultRow } from 'pg'
 import { Registry } from 'prom-client'
-import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
 import { OrgQueueFull } from '../../../src/control/requests/limit-org-connections.ts'
 import { asId, type OrgId, type SandboxId } from '../../../src/domain/ids.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
-import { bindUseCases, type UseCases } from '../../../src/http/use-cases.ts'
+import { authenticate } from '../../../src/control/orgs/authenticate.ts'
+import { claimIdempotencyKey } from '../../../src/control/requests/idempotency.ts'
+import { callWith, type CallUseCase } from '../../../src/http/handlers/handler.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { systemRandom } from '../../../src/lib/random.ts'
 import { makeSeal } from '../../../src/lib/seal.ts'
@@ -26,6 +27,7 @@ import {
 import { addKey, addOrg } from '../../support/orgs.ts'
 import { operationIds } from '../../support/contract.ts'
 import { send, type RequestParts, type ProblemReply } from '../../support/send.ts'
+import { callFakes, type UseCases } from '../../support/use-cases.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const { world, caller, key } = await openBusyWorld()
@@ -158,7 +160,7 @@ test('a create that was refused for the crowd of its organization after it was d
       return answer
     },
   }
-  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, db })))
+  const app = serverOf(callWith(makeControlDeps({ ...deps, db })))
   t.after(() => app.close())
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   const before = await count('sandboxes')
@@ -179,11 +181,11 @@ test('a try that was taken for dead does nothing any more', async () => {
   const first = await claimIdempotencyKey(deps, caller, request)
   await endClaims()
   const second = await claimIdempotencyKey(deps, caller, request)
-  assert.ok(first.kind === 'serve' && second.kind === 'serve' && second.once.isRetry)
-  assert.equal(second.once.id, first.once.id)
-  const { once } = first
+  assert.ok(first.kind === 'serve' && second.kind === 'serve' && second.attempt.isRetry)
+  assert.equal(second.attempt.resourceId, first.attempt.resourceId)
+  const { attempt } = first
   await assert.rejects(
-    deps.db.asOrg(caller.org_id, (q) => once.note(q, 'late')),
+    deps.db.asOrg(caller.org_id, (q) => attempt.saveNote(q, 'late')),
     { code: 'idempotency_key_in_use' },
   )
   const reply = { status: 200, headers: {}, body: '{}' }
@@ -201,7 +203,7 @@ test('a stop whose first try never came to its demand is refused once the sandbo
     transaction: (scope, fn) =>
       scope === 'system' ? Promise.reject(new Error('the server died')) : deps.db.transaction(scope, fn),
   }
-  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, db })))
+  const app = serverOf(callWith(makeControlDeps({ ...deps, db })))
   t.after(() => app.close())
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   const params = { sandbox_id: running.id }
@@ -221,7 +223,7 @@ test('a reply and a note that were sealed with a key that is lost are refused as
   const warnings: string[] = []
   const log = { ...deps.log, warn: (_: object, message: string) => void warnings.push(message) }
   const seal = makeSeal(systemRandom.bytes(32), systemRandom)
-  const app = serverOf(bindUseCases(makeControlDeps({ ...deps, seal, log })))
+  const app = serverOf(callWith(makeControlDeps({ ...deps, seal, log })))
   t.after(() => app.close())
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   const asking = { body: { name: 'of-another-seal' } }
@@ -264,28 +266,26 @@ test('a key that is over is a new one, and the loop forgets it', async () => {
 async function makeDyingServer(how: { readonly doesNothing?: boolean } = {}) {
   const made = makeControlDeps(world.control.deps)
   // Who is dead renews no claim.
-  const deps = { ...made, claims: { ...made.claims, hold: () => () => undefined } }
-  const useCases = bindUseCases(deps)
-  const dying: UseCases['takeTurn'] = async (...args) => {
-    const turn = await useCases.takeTurn(...args)
-    if (turn.kind === 'again') return turn
-    return { ...turn, end: () => Promise.resolve() }
+  const deps = {
+    ...made,
+    idempotencyClaims: { ...made.idempotencyClaims, keepRenewed: () => () => undefined },
   }
-  const dead = new Proxy(useCases, {
-    get: (target, name) =>
-      how.doesNothing === true && name !== 'takeTurn' && name !== 'authenticate'
-        ? () => Promise.reject(new Error('the server died'))
-        : name === 'takeTurn'
-          ? dying
-          : Reflect.get(target, name),
-  })
-  const app = serverOf(dead)
+  const claimOnly: UseCases['claimIdempotencyKey'] = async (...args) => {
+    const claimed = await claimIdempotencyKey(deps, ...args)
+    return claimed.kind === 'replay' ? claimed : { ...claimed, end: () => Promise.resolve() }
+  }
+  const die = (): Promise<never> => Promise.reject(new Error('the server died'))
+  const app = serverOf(
+    how.doesNothing === true
+      ? callFakes(deps, { claimIdempotencyKey: claimOnly, authenticate: (...args) => authenticate(deps, ...args) }, die)
+      : callFakes(deps, { claimIdempotencyKey: claimOnly }),
+  )
   return { url: await app.listen({ host: '127.0.0.1', port: 0 }), close: () => app.close() }
 }
 
-function serverOf(useCases: UseCases) {
+function serverOf(call: CallUseCase) {
   return makeServer({
-    useCases,
+    call,
     log: makeLog('silent'),
     uuids: world.control.deps.uuids,
     metrics: new Registry(),

@@ -4,11 +4,13 @@ import type { FastifyPluginAsync } from 'fastify'
 import type { AuthenticationRateLimiter } from '../../../src/control/requests/request-rate-limiter.ts'
 import { makeJoinRoute } from '../../../src/http/workers/join-route.ts'
 import { makeSyncRoute } from '../../../src/http/workers/worker-routes.ts'
-import { bindUseCases } from '../../../src/http/use-cases.ts'
+import { createApiKey } from '../../../src/control/orgs/api-keys.ts'
+import { authenticate } from '../../../src/control/orgs/authenticate.ts'
+import { getOrg } from '../../../src/control/orgs/orgs.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { asId, type ApiKeyId, type OrgId } from '../../../src/domain/ids.ts'
 import { makeRequestLimits, type RequestLimitSettings } from '../../../src/http/requests/request-limits.ts'
-import type { UseCases } from '../../../src/http/use-cases.ts'
+import type { UseCases } from '../../support/use-cases.ts'
 import { assertReplyMatchesContract } from '../../support/contract.ts'
 import { makeTestControl } from '../../support/control.ts'
 import { makeHttpWorld, SANDBOX_ID, theSandbox } from '../../support/http-world.ts'
@@ -16,7 +18,11 @@ import { openConnection, firstReply } from '../../support/raw-http.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
-const NO_RATES = { key: { perSec: 0, burst: 1 }, org: { perSec: 0, burst: 1 }, strangers: { perSec: 0, burst: 1 } }
+const NO_RATES = {
+  key: { perSec: 0, burst: 1 },
+  org: { perSec: 0, burst: 1 },
+  failedAuthentications: { perSec: 0, burst: 1 },
+}
 const WIDE: RequestLimitSettings = { rates: NO_RATES, orgRequestsInFlight: 100, orgBodiesMib: 64, bodiesMib: 256 }
 
 /** Two organizations, the first with two keys. */
@@ -209,10 +215,13 @@ test('who guesses keys is refused without a look-up after a while, and a known k
     ...control.deps,
     db: { ...control.deps.db, asSystem: (fn) => ((lookUps += 1), control.deps.db.asSystem(fn)) },
   } satisfies typeof control.deps
-  const { createApiKey, authenticate, getOrg } = bindUseCases(counted)
-  const made = await createApiKey(control.caller, { name: 'known', scopes: ['admin'], expires_at: null })
-  const rates = { ...NO_RATES, strangers: { perSec: 1, burst: 5 } }
-  const { get, clock } = await listen(t, { rates }, { authenticate, getOrg })
+  const useCases: Partial<UseCases> = {
+    authenticate: (...args) => authenticate(counted, ...args),
+    getOrg: (caller) => getOrg(counted, caller),
+  }
+  const made = await createApiKey(counted, control.caller, { name: 'known', scopes: ['admin'], expires_at: null })
+  const rates = { ...NO_RATES, failedAuthentications: { perSec: 1, burst: 5 } }
+  const { get, clock } = await listen(t, { rates }, useCases)
   assert.equal((await get(made.key, '/v1/me/org')).status, 200)
   lookUps = 0
   const statuses: number[] = []
@@ -235,7 +244,7 @@ test('who guesses the credentials or join tokens of workers is refused after a w
     makeSyncRoute({ control: deps, rates, tickets: { openTickets: () => [] }, replicas: { urls: [] } }),
     makeJoinRoute(deps, rates),
   ]
-  const rates = { ...NO_RATES, strangers: { perSec: 1, burst: 3 } }
+  const rates = { ...NO_RATES, failedAuthentications: { perSec: 1, burst: 3 } }
   const { url, clock } = await listen(t, { rates }, {}, plugins)
   const credential_sha256 = 'a'.repeat(64)
   const joining = JSON.stringify({ protocol: 3, token: 'syw_x', credential_sha256, name: null, fallback_name: 'a' })

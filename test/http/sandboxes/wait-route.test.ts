@@ -18,7 +18,7 @@ const wait = (id: string, query: Readonly<Record<string, string>>): Promise<Prob
   ask('wait_for_sandbox', { params: { sandbox_id: id }, query })
 const change = (id: KeyedOperation, sandbox: string): Promise<ProblemReply> =>
   ask(id, { params: { sandbox_id: sandbox } })
-const waiting = (): number => world.control.deps.waits.inUse
+const waiting = (): number => world.control.deps.waitPermits.inUse
 
 async function things(): Promise<ExampleObjects> {
   return await createExampleObjects(world, caller)

@@ -238,12 +238,12 @@ test('a key that is revoked ends what it follows, and a suspended organization m
 
 test('an organization has no more streams open than its share, all together no more than the setting says, and each gives its place back however it ends', async () => {
   const { deps, caller } = world.control
-  const { logPlaces } = deps
-  await waitUntil(() => logPlaces.permitsInUse === 0)
+  const { logStreamLimit } = deps
+  await waitUntil(() => logStreamLimit.permitsInUse === 0)
   const { box } = await runOne()
   const leaving = new AbortController()
   await openEvents(urlOf(box), key, { signal: leaving.signal })
-  const places = Array.from({ length: 49 }, () => logPlaces.acquire(caller))
+  const places = Array.from({ length: 49 }, () => logStreamLimit.acquire(caller))
   const refused = async (whose: Pick<Sandbox, 'id'>, by: string): Promise<unknown> => {
     const reply = await openEvents(urlOf(whose), by)
     const error = await reply.refusal()
@@ -253,8 +253,7 @@ test('an organization has no more streams open than its share, all together no m
     assert.ok(Number(reply.headers.get('retry-after')) > 0)
     return error.details
   }
-  const changes = (variable: string): string =>
-    `end streams that are not read; whoever runs this installation can change it: ${variable}`
+  const changes = (variable: string): string => `end unused log streams; the operator can change it with ${variable}`
   const share = { limit: 'log_streams_per_org', max: 50, current: 50 }
   assert.deepEqual(await refused(box, key), { ...share, how_to_change: changes('SANDYARD_LOG_STREAMS_PER_ORG') })
 
@@ -264,12 +263,12 @@ test('an organization has no more streams open than its share, all together no m
   await untilStatus(theirs, 'running')
   const guestKey = await addKey(deps, guest.org_id)
   assert.equal((await readLog(urlOf(theirs, '?follow=false'), guestKey)).hasEnded, true)
-  places.push(...Array.from({ length: 50 }, (_, at) => logPlaces.acquire(at < 49 ? guest : third)))
+  places.push(...Array.from({ length: 50 }, (_, at) => logStreamLimit.acquire(at < 49 ? guest : third)))
   const all = { limit: 'log_streams', max: 100, current: 100 }
   assert.deepEqual(await refused(theirs, guestKey), { ...all, how_to_change: changes('SANDYARD_LOG_STREAM_CAPACITY') })
   for (const giveBack of places) giveBack()
   leaving.abort()
-  await waitUntil(() => logPlaces.permitsInUse === 0)
+  await waitUntil(() => logStreamLimit.permitsInUse === 0)
 })
 
 test('a reader that does not read holds back all that is between it and the worker’s disk', async () => {

@@ -1,12 +1,16 @@
-/** What each transition writes, as plain values: the pure half of `transition.ts`. */
+/** Decides what a transition changes and writes, as plain values: the pure half of `transition.ts`. */
+import type { Actor } from '../../domain/orgs/caller.ts'
+import type { QuotaRefusal } from '../../domain/orgs/quota.ts'
+import type { RunOutcome } from '../../domain/sandboxes/run.ts'
 import {
   isTerminal,
   nextStatus,
+  type CauseCode,
   type SandboxStatus,
   type StatusReason,
   type TransitionEvent,
 } from '../../domain/sandboxes/lifecycle.ts'
-import { asId, type RunId } from '../../domain/ids.ts'
+import { asId, type RunId, type SandboxId, type WorkerId } from '../../domain/ids.ts'
 import { INT32_MAX } from '../../domain/requests/request-bounds.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { NewEvent } from '../../store/events/events.ts'
@@ -16,28 +20,57 @@ import type {
   SandboxStateRow,
   TransitionWrite,
 } from '../../store/sandboxes/sandbox-state-rows.ts'
-import type { Transition, TransitionAnswer } from './transition.ts'
+import { PENDING_TOPIC, sandboxTopic, workerTopic } from '../topics.ts'
 
-/** A transition that applies: what is asked, where the sandbox stands, and where it goes. */
+/** Why a transition happens: who caused it, a cause code, and what failed, if anything did. */
+export type Cause = { readonly actor: Actor; readonly code: CauseCode; readonly message?: string | null }
+
+/** One event for the state machine of a sandbox. */
+export type TransitionRequest = {
+  readonly sandbox_id: SandboxId
+  /** The run that the event is about; the request is stale when another run is open. Null: whichever run is open. */
+  readonly run_id: RunId | null
+  readonly event: TransitionEvent
+  readonly cause: Cause
+  /** With `start_admitted`: the id of the run to open, which must be unused. Without it, an id is chosen. */
+  readonly opens?: RunId
+  /** With `placed`: the chosen worker. */
+  readonly worker?: { readonly id: WorkerId; readonly name: string }
+  /** With an event that ends a run: how the worker says it ended. */
+  readonly outcome?: RunOutcome
+  /** With `worker_running`: what the driver reports, for the audit event. */
+  readonly facts?: Readonly<Record<string, string>>
+}
+
+export type TransitionAnswer =
+  | { readonly kind: 'moved'; readonly status: SandboxStatus; readonly run_id: RunId | null }
+  /** The event does not apply to the sandbox as it is now. */
+  | { readonly kind: 'stale'; readonly status: SandboxStatus; readonly run_id: RunId | null }
+  | { readonly kind: 'refused'; readonly refusal: QuotaRefusal; readonly slug: string }
+  /** The sandbox to start mounts volumes that were deleted; `names` lists them. */
+  | { readonly kind: 'volumes_gone'; readonly names: readonly string[] }
+  | { readonly kind: 'absent' }
+
+/** A transition that applies: the request, the sandbox as it is, and the status that it gets. */
 export type TransitionStep = {
-  readonly request: Transition
+  readonly request: TransitionRequest
   readonly row: SandboxStateRow
   readonly status: SandboxStatus
-  /** The run that it is about: the open one, or the one that it opens. */
+  /** The open run, or the one that the step opens. */
   readonly run_id: RunId | null
   readonly now: Date
-  /** What is written of the run and of its sandbox. */
+  /** The instant to write to run and sandbox: `now`, but never before the sandbox's latest one. */
   readonly at: Date
 }
 
-/** Where a request leads from where its sandbox stands, or why it leads nowhere. */
+/** The step that a request takes from the current state of its sandbox, or the answer when there is none. */
 export function resolveStep(
   deps: { readonly uuids: Uuids },
   {
     request,
     row,
     now,
-  }: { readonly request: Transition; readonly row: SandboxStateRow | undefined; readonly now: Date },
+  }: { readonly request: TransitionRequest; readonly row: SandboxStateRow | undefined; readonly now: Date },
 ): TransitionStep | TransitionAnswer {
   const isStart = request.event === 'start_admitted'
   if (row === undefined || (row.is_hidden && isStart)) return { kind: 'absent' }
@@ -55,12 +88,12 @@ export function resolveStep(
   }
 }
 
-/** The answer to what does not apply where a sandbox stands. */
+/** The answer to a request that does not apply to the sandbox as it is. */
 export function staleAnswer({ status, run_id }: SandboxStateRow): TransitionAnswer {
   return { kind: 'stale', status, run_id }
 }
 
-/** What a step writes: the sandbox, its run and the audit event. */
+/** What a step writes: changes of the sandbox and its run, and the audit event. */
 export function writesOf(deps: { readonly uuids: Uuids }, step: TransitionStep): TransitionWrite {
   const { request, run_id } = step
   return {
@@ -70,13 +103,13 @@ export function writesOf(deps: { readonly uuids: Uuids }, step: TransitionStep):
   }
 }
 
-/** Who waits for what a step changes. */
+/** The topics to notify of a step. */
 export function topicsOf({ request, row, status }: TransitionStep): readonly string[] {
   const worker = request.worker?.id ?? row.worker_id
   return [
-    `sandbox:${request.sandbox_id}`,
-    ...(request.event === 'start_admitted' || isTerminal(status) ? ['pending'] : []), // at an end, room came free
-    ...(worker === null ? [] : [`worker:${worker}`]),
+    sandboxTopic(request.sandbox_id),
+    ...(request.event === 'start_admitted' || isTerminal(status) ? [PENDING_TOPIC] : []), // an end frees capacity
+    ...(worker === null ? [] : [workerTopic(worker)]),
   ]
 }
 
@@ -100,17 +133,17 @@ function runChange({ request, row, status, at }: TransitionStep): RunChange {
   }
 }
 
-/** How long a run may last: what the sandbox asks for or what its organization allows, whichever ends first. */
+/** The longest time that a run may last: the limit of the sandbox or of its organization, whichever is shorter. */
 function longestRunSecs({ max_duration_secs, max_uptime_minutes }: SandboxStateRow): number | null {
   const uptimeSecs = max_uptime_minutes === null ? null : max_uptime_minutes * 60
   if (max_duration_secs === null || uptimeSecs === null) return max_duration_secs ?? uptimeSecs
   return Math.min(max_duration_secs, uptimeSecs)
 }
 
-/** The size of the disk that the worker chose; it is metered. */
-function diskOf(facts: Transition['facts']): Pick<RunChange, 'disk_mib'> {
-  const told = Number(facts?.['disk_size_mib'])
-  return Number.isInteger(told) && told > 0 && told <= INT32_MAX ? { disk_mib: told } : {}
+/** The disk size that the worker chose and reports; it is metered. */
+function diskOf(facts: TransitionRequest['facts']): Pick<RunChange, 'disk_mib'> {
+  const sizeMib = Number(facts?.['disk_size_mib'])
+  return Number.isInteger(sizeMib) && sizeMib > 0 && sizeMib <= INT32_MAX ? { disk_mib: sizeMib } : {}
 }
 
 function sandboxChange({ request, status, run_id, at }: TransitionStep): SandboxChange {
@@ -126,18 +159,18 @@ function sandboxChange({ request, status, run_id, at }: TransitionStep): Sandbox
   }
 }
 
-/** Why a sandbox still waits for a place; a placed one waits for none. */
+/** Why a sandbox is still waiting to be placed. */
 const REASON_AFTER: Partial<Record<TransitionEvent, StatusReason>> = {
   start_admitted: 'scheduling',
   no_capacity: 'insufficient_capacity',
 }
 
-/** A wall clock may step back, and those of two replicas differ; what is metered of a sandbox's runs may not overlap. */
+/** Wall clocks step back, and those of two replicas differ. The metered intervals of a sandbox's runs must not overlap. */
 function notBefore(now: Date, start: Date | null): Date {
   return start !== null && start > now ? start : now
 }
 
-/** The audit event of a transition: each leaves one. */
+/** The audit event of a transition; every transition leaves exactly one. */
 function eventOf(
   deps: { readonly uuids: Uuids },
   { request, row, status, now }: TransitionStep,

@@ -1,0 +1,104 @@
+import type { OrgId } from '../../domain/ids.ts'
+import { splitByQuota, type QuotaRequest, type QuotaRefusal } from '../../domain/orgs/quota.ts'
+import { makeBatch } from '../../lib/batch.ts'
+import * as admissions from '../../store/sandboxes/admissions.ts'
+import type { Queryable } from '../../store/postgres/database.ts'
+import * as orgs from '../../store/orgs/orgs.ts'
+import * as quotas from '../../store/orgs/quotas.ts'
+import type { BaseDeps } from '../deps.ts'
+
+/** What became of a create. `conflict`: another sandbox has its name or slug. `failed`: its quota could not be checked. */
+export type AdmissionResult =
+  | { readonly kind: 'admitted' }
+  | { readonly kind: 'conflict' }
+  | { readonly kind: 'refused'; readonly refusal: QuotaRefusal; readonly slug: string }
+  | { readonly kind: 'failed'; readonly error: unknown }
+
+/** Commits a new sandbox, in one transaction with others of its organization that arrive at the same time. */
+export type SandboxAdmission = { readonly admitInBatch: (admission: admissions.Admission) => Promise<AdmissionResult> }
+
+const ADMITTED: AdmissionResult = { kind: 'admitted' }
+const CONFLICT: AdmissionResult = { kind: 'conflict' }
+
+type AdmitDeps = Pick<BaseDeps, 'db' | 'clock'>
+type Results = Map<admissions.Admission, AdmissionResult>
+
+/** Makes the admission of a process. More or larger batches than two of 256 gave no more creates a second (2026-11). */
+export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmission['admitInBatch'] {
+  return makeBatch<admissions.Admission, AdmissionResult>({
+    run: (batch) => admitBatch(deps, batch),
+    groupOf: ({ sandbox }) => sandbox.org_id,
+    maxItems: 256,
+    maxInFlight: 2,
+    isBalanced: true,
+  })
+}
+
+/**
+ * Commits sandboxes of one organization in their order, as many as fit its quotas. Where nothing must be counted, one
+ * statement does it all. Sandboxes that it leaves out are checked under the organization's lock. Rejects when the statement
+ * fails; a later failure fails only the sandboxes that are checked under the lock, because the others are committed.
+ */
+export async function admitBatch(
+  deps: AdmitDeps,
+  batch: readonly admissions.Admission[],
+): Promise<readonly AdmissionResult[]> {
+  const [first] = batch
+  if (first === undefined) return []
+  const { org_id } = first.sandbox
+  const { rows } = await deps.db.commitStatement<admissions.AdmissionResult>(
+    org_id,
+    admissions.insertMany(org_id, batch, { isQuotaChecked: false }),
+  )
+  const found = new Map(rows.map((row) => [row.id, row]))
+  const unchecked = batch.filter(({ sandbox }) => found.get(sandbox.id)?.skips_quota_check !== true)
+  const checked: Results = unchecked.length === 0 ? new Map() : await admitUnderLock(deps, org_id, unchecked)
+  return batch.map(
+    (admission) =>
+      checked.get(admission) ?? (found.get(admission.sandbox.id)?.is_admitted === true ? ADMITTED : CONFLICT),
+  )
+}
+
+async function admitUnderLock(
+  { db, clock }: AdmitDeps,
+  org: OrgId,
+  batch: readonly admissions.Admission[],
+): Promise<Results> {
+  try {
+    return await db.transaction(org, (tx) => admitWithinQuota(tx, org, { batch, now: clock.now() }))
+  } catch (error) {
+    return new Map(batch.map((admission) => [admission, { kind: 'failed', error }]))
+  }
+}
+
+/**
+ * Admits what fits the quotas. A create that meets a conflict uses none of the quota, so the refused ones are checked again.
+ * Each round decides at least one admission.
+ */
+async function admitWithinQuota(
+  tx: Queryable,
+  org: OrgId,
+  { batch, now }: { readonly batch: readonly admissions.Admission[]; readonly now: Date },
+): Promise<Results> {
+  await orgs.lock(tx, org)
+  const results: Results = new Map()
+  for (let left = batch; left.length > 0;) {
+    const usage = await quotas.readUsage(tx, org, { now, counts: 'decisive' })
+    const { fitting, refused } = splitByQuota(usage, left, quotaRequestOf)
+    const { rows } =
+      fitting.length === 0
+        ? { rows: [] }
+        : await tx.query<admissions.AdmissionResult>(admissions.insertMany(org, fitting, { isQuotaChecked: true }))
+    const admitted = new Set(rows.flatMap(({ id, is_admitted }) => (is_admitted ? [id] : [])))
+    for (const admission of fitting) results.set(admission, admitted.has(admission.sandbox.id) ? ADMITTED : CONFLICT)
+    for (const [admission, refusal] of refused) results.set(admission, { kind: 'refused', refusal, slug: usage.slug })
+    left = admitted.size === fitting.length ? [] : [...refused.keys()]
+  }
+  return results
+}
+
+function quotaRequestOf({ sandbox }: admissions.Admission): QuotaRequest {
+  const { ephemeral, vcpus, memory_mib, disk_size_mib, max_duration_secs } = sandbox
+  const starts = sandbox.run_id !== null
+  return { creates: true, starts, ephemeral, vcpus, memory_mib, disk_size_mib, max_duration_secs }
+}

@@ -1,0 +1,123 @@
+import { makeBatch } from '../../lib/batch.ts'
+import { isLockTimeout, isUnavailable, type Queryable } from '../../store/postgres/database.ts'
+import type { BaseDeps } from '../deps.ts'
+import {
+  transitionAlone,
+  transitionTogether,
+  type BatchedTransition,
+  type TransitionAnswers,
+  type TransitionDeps,
+} from './transition.ts'
+import type { TransitionRequest } from './transition-step.ts'
+
+/** The most sandboxes that move in one transaction, which locks them for as long as it takes. */
+const BATCH_MAX = 128
+
+/** Makes the function that moves a sandbox in one transaction with others that arrive at the same time. */
+export function makeTransitionInBatch(
+  deps: Omit<TransitionDeps, 'fence' | 'transitionInBatch'>,
+): (request: TransitionRequest) => Promise<BatchedTransition> {
+  return makeBatch<TransitionRequest, BatchedTransition>({
+    run: (requests) => transitionBatch(deps, requests),
+    groupOf: () => '',
+    maxItems: BATCH_MAX,
+    maxInFlight: 2,
+  })
+}
+
+/**
+ * Moves many sandboxes, `BATCH_MAX` in a transaction. A failing one is logged and does not stop the others: otherwise a
+ * single broken row would block every loop that meets it. Resolves with the number of failures. Rejects when the database
+ * can't be reached, with the signal's reason when it is aborted, and with what `deps.fence` rejects with.
+ */
+export async function transitionAll(
+  deps: TransitionDeps & Pick<BaseDeps, 'log'>,
+  requests: readonly TransitionRequest[],
+  signal?: AbortSignal,
+): Promise<number> {
+  let failed = 0
+  for (let from = 0; from < requests.length; from += BATCH_MAX) {
+    signal?.throwIfAborted()
+    const some = requests.slice(from, from + BATCH_MAX)
+    const results = await transitionBatch(deps, some)
+    results.forEach((result, index) => {
+      if (!('error' in result)) return
+      failed += 1
+      const { sandbox_id, event } = some[index] ?? {}
+      deps.log.error({ error: result.error, sandbox_id, event }, 'could not move a sandbox; will retry')
+    })
+  }
+  return failed
+}
+
+/**
+ * Moves many sandboxes in one transaction. Requests for the same sandbox run one after another, in their order. A request
+ * that fails with others is retried alone, so that a broken row blocks no other. Requests that lock volumes always run alone,
+ * because a shared transaction would take those locks out of order. Rejects when the database can't be reached, and with
+ * what `deps.fence` rejects with.
+ */
+export async function transitionBatch(
+  deps: TransitionDeps,
+  requests: readonly TransitionRequest[],
+): Promise<readonly BatchedTransition[]> {
+  const results = new Map<TransitionRequest, BatchedTransition>()
+  let isFencing = false
+  const fence = async (tx: Queryable): Promise<void> => {
+    isFencing = true
+    await deps.fence?.(tx)
+    isFencing = false
+  }
+  const failsBatch = makeBatchFailureCheck()
+  const failsAll = (error: unknown): boolean => isFencing || failsBatch(error)
+  for (let left = requests; left.length > 0;) {
+    const bySandbox = [...Map.groupBy(left, ({ sandbox_id }) => sandbox_id).values()]
+    const firsts = bySandbox.flatMap((ofOne) => ofOne.slice(0, 1))
+    const answers = await tryTogether({ ...deps, fence }, firsts, failsAll)
+    for (const request of firsts) {
+      const answer = answers.get(request)
+      results.set(request, answer === undefined ? await tryAlone({ ...deps, fence }, request, failsAll) : { answer })
+    }
+    left = bySandbox.flatMap((ofOne) => ofOne.slice(1))
+  }
+  return requests.map((request) => results.get(request) ?? { error: new Error('a transition got no answer') })
+}
+
+/** The answers of one transaction over requests for different sandboxes; requests that must run alone get none. */
+async function tryTogether(
+  deps: TransitionDeps,
+  requests: readonly TransitionRequest[],
+  failsAll: (error: unknown) => boolean,
+): Promise<TransitionAnswers> {
+  if (requests.length === 1) return new Map()
+  try {
+    return await transitionTogether(deps, requests)
+  } catch (error) {
+    if (failsAll(error)) throw error
+    return new Map() // running each alone finds the one that failed
+  }
+}
+
+async function tryAlone(
+  deps: TransitionDeps,
+  request: TransitionRequest,
+  failsAll: (error: unknown) => boolean,
+): Promise<BatchedTransition> {
+  try {
+    return { answer: await transitionAlone(deps, request) }
+  } catch (error) {
+    if (failsAll(error)) throw error
+    return { error }
+  }
+}
+
+/** After more lock timeouts than this in one batch, the lock is assumed to block everything, such as a lock on a table. */
+const LOCK_TIMEOUTS_MAX = 2
+
+/**
+ * Makes the check whether an error of one item fails the whole batch: the database is unavailable, or too many items timed
+ * out waiting for a lock. Any other error concerns its own item only.
+ */
+export function makeBatchFailureCheck(): (error: unknown) => boolean {
+  let lockTimeouts = 0
+  return (error) => isUnavailable(error) && (!isLockTimeout(error) || ++lockTimeouts > LOCK_TIMEOUTS_MAX)
+}
