@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { asId, type RunId } from '../../src/domain/ids.ts'
 import type { NetworkPolicy, NetworkSpec, Rule } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
-import { localCommands } from '../../src/lib/run-command.ts'
+import { localHostCommands } from '../../src/worker/processes/system-calls.ts'
 import { makeLog } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
 import type { SandboxNetworksOptions } from '../../src/worker/network/open-sandbox-networks.ts'
@@ -56,7 +56,7 @@ export async function networksOptions(
     hardDeny: [OUTSIDE.hardDenied],
     hasRebindProtection: true,
     prewarmCount: 1,
-    commands: localCommands,
+    commands: localHostCommands,
     clock: systemClock,
     random: systemRandom,
     log: makeLog('warn'),

@@ -18,7 +18,7 @@ import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import type { Log } from '../../src/lib/log.ts'
 import { systemRandom } from '../../src/lib/random.ts'
-import { localCommands, runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
+import { runCommand, tryCommand, type CommandResult } from '../../src/lib/run-command.ts'
 import type { Driver } from '../../src/worker/drivers/driver.ts'
 import { StartError } from '../../src/worker/start-error.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
@@ -35,7 +35,7 @@ import { findRuntime, RUNTIME_NAMES, type RuntimeName } from '../../src/worker/d
 import { TOOLBOX_PREFIX } from '../../src/worker/drivers/oci/rootfs/toolbox.ts'
 import type { ImageConfig } from '../../src/worker/images/image.ts'
 import { type SandboxLogs, makeNoLogs } from '../../src/worker/logs/logs.ts'
-import { callSystem } from '../../src/worker/processes/system-calls.ts'
+import { localHostCommands } from '../../src/worker/processes/system-calls.ts'
 import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 import type { SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 import { makePlainVolumes } from './plain-volumes.ts'
@@ -222,7 +222,7 @@ function makeNetworks(prefix: string): SandboxNetworks {
     async attach(run) {
       const netnsPath = `/run/netns/${nameOf(run)}`
       mkdirSync('/run/netns', { recursive: true })
-      if (!existsSync(netnsPath)) await callSystem(localCommands, ['network', netnsPath])
+      if (!existsSync(netnsPath)) await localHostCommands.callSystem(['network', netnsPath])
       return { netnsPath, ipv4: null, resolvers: [] }
     },
     async detach(run) {

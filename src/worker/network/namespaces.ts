@@ -1,5 +1,4 @@
 import type { Cidr } from '../../domain/network/cidr.ts'
-import { callSystem } from '../processes/system-calls.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './network-commands.ts'
 
@@ -33,7 +32,7 @@ export async function createSandboxNamespaces(
     const { gateway, sandbox } = slotAddresses(addressPool, slot)
     const [path, router] = [netnsPath(names.sandboxNamespace(slot)), netnsPath(names.routerNamespace)]
     const cable = [router, slotDevice(slot), gateway, sandbox, String(SLOT_PREFIX)] as const
-    await callSystem(names.commands, ['network', path, ...cable])
+    await names.commands.callSystem(['network', path, ...cable])
   }
 }
 
@@ -43,7 +42,7 @@ export async function createSandboxNamespaces(
  * mean nothing there (user_namespaces(7)).
  */
 export async function createIsolatedNamespace(names: NetworkNames, slot: number): Promise<void> {
-  await callSystem(names.commands, ['network', netnsPath(names.sandboxNamespace(slot))])
+  await names.commands.callSystem(['network', netnsPath(names.sandboxNamespace(slot))])
 }
 
 /** Removes the namespaces and cables of slots, whichever are there. */

@@ -1,12 +1,12 @@
 import { formatIpv4, type Cidr } from '../../domain/network/cidr.ts'
-import type { CommandRunner } from '../../lib/run-command.ts'
+import type { HostCommands } from '../processes/system-calls.ts'
 
 /**
  * The names that one installation uses on a machine, which carry its prefix so that installations never meet, and what runs
  * its commands there.
  */
 export type NetworkNames = {
-  readonly commands: CommandRunner
+  readonly commands: HostCommands
   readonly routerNamespace: string
   /** The host's end of the cable to the router. */
   readonly uplinkDevice: string
@@ -18,7 +18,7 @@ export type NetworkNames = {
 }
 
 /** Names for a prefix of 1 to 6 small letters and digits: a device's name has at most 15 characters. */
-export function networkNames(prefix: string, commands: CommandRunner): NetworkNames {
+export function networkNames(prefix: string, commands: HostCommands): NetworkNames {
   if (!/^[a-z0-9]{1,6}$/.test(prefix)) throw new Error(`a name prefix is 1 to 6 of a-z and 0-9, not ${prefix}`)
   const base = `sy-${prefix}-`
   return {

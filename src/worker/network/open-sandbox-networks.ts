@@ -5,7 +5,7 @@ import type { NetworkSpec } from '../../domain/spec/spec.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
-import { localCommands, type CommandRunner } from '../../lib/run-command.ts'
+import { localHostCommands, type HostCommands } from '../processes/system-calls.ts'
 import { closeHostForwarding, openHostForwarding } from './host-forwarding.ts'
 import { networkNames, netnsPath, slotAddresses, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { startDnsForwarder } from './dns-forwarder.ts'
@@ -40,7 +40,7 @@ export type SandboxNetworksOptions = {
   readonly hasRebindProtection: boolean
   /** How many namespaces are kept made before they are asked for. */
   readonly prewarmCount: number
-  readonly commands: CommandRunner
+  readonly commands: HostCommands
   readonly clock: Clock
   readonly random: Random
   readonly log: Log
@@ -160,7 +160,7 @@ export async function removeInstallationNetworks(options: {
   readonly dir: string
   readonly namePrefix: string
 }): Promise<void> {
-  await removeInstallation(networkNames(options.namePrefix, localCommands), await openNetworkRecords(options.dir))
+  await removeInstallation(networkNames(options.namePrefix, localHostCommands), await openNetworkRecords(options.dir))
 }
 
 async function removeInstallation(names: NetworkNames, records: NetworkRecords): Promise<void> {

@@ -1,5 +1,6 @@
-# The few messages of rtnetlink(7) that a sandbox's network takes. The numbers are those of linux/netlink.h, if_link.h, if_addr.h
-# and rtnetlink.h.
+# Builds and sends the rtnetlink(7) messages that set up a sandbox's network. A library for `require`. It is Perl because Node
+# has no netlink sockets, and running ip(8) for each network takes 2 to 4 ms of processor. The numbers are those of
+# linux/netlink.h, if_link.h, if_addr.h and rtnetlink.h.
 use strict;
 use warnings;
 use Socket qw(inet_aton);
@@ -19,8 +20,8 @@ sub open_netlink {
     return $socket;
 }
 
-# Sends messages and awaits what the kernel says of each: dies with the first that it refused.
-sub talk {
+# Sends messages and waits for the kernel's answer to each. Dies with the first refusal.
+sub send_messages {
     my ($socket, @messages) = @_;
     my $number = 0;
     my $request = join '', map {
@@ -45,15 +46,15 @@ sub talk {
     die "netlink message $refused->[0] of " . scalar(@messages) . ": $!\n";
 }
 
-# A cable from here into the namespace that is open as a descriptor.
-sub add_cable {
+# Makes a veth pair: `$name` here, `$peer` in the namespace that is open as a descriptor.
+sub add_veth {
     my ($name, $peer, $namespace) = @_;
     my $peer_data = link_head(0) . attribute(IFLA_IFNAME, "$peer\0") . attribute(IFLA_NET_NS_FD, pack 'L', $namespace);
     my $info = attribute(IFLA_INFO_KIND, 'veth') . attribute(IFLA_INFO_DATA, attribute(VETH_INFO_PEER, $peer_data));
     return [RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, link_head(0) . attribute(IFLA_IFNAME, "$name\0") . attribute(IFLA_LINKINFO, $info)];
 }
 
-# The kernel gives the device no IPv6 address.
+# Keeps the kernel from giving a device an IPv6 address.
 sub without_ipv6 {
     my ($name) = @_;
     my $mode = attribute(AF_INET6, attribute(IFLA_INET6_ADDR_GEN_MODE, pack 'C', IN6_ADDR_GEN_MODE_NONE));
@@ -85,7 +86,7 @@ sub index_of {
     return unpack 'x16 i', $request;
 }
 
-# struct ifinfomsg: the device is named by an attribute; what is set of its flags is changed.
+# struct ifinfomsg. An attribute names the device; only the given flags change.
 sub link_head {
     my ($flags) = @_;
     return pack 'C x S i L L', 0, 0, 0, $flags, $flags;

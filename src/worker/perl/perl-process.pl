@@ -1,41 +1,70 @@
-# What the small processes that start programs for the worker have in common. Requests come on standard input, each after its
-# length (u32, big-endian); at the end of input the process leaves.
+# What the helper processes of the worker share: the protocol of their requests and replies, starting programs, and the
+# numbers of system calls. A library for `require`; it runs nothing by itself.
+#
+# Why Perl: every Debian has it (perl-base), and it forks, sets signals and makes raw system calls, which Node can't. A
+# helper takes about 5 MiB, so forking it costs a tenth of forking the worker, and doesn't stop the worker meanwhile.
+#
+# A request comes on standard input: the length of what follows (u32, big-endian), the number of the request (u32), and
+# the fields that the script names at its head. A text field ends with a NUL. A reply is one line on standard output:
+# `WORD NUMBER REST`. At the end of input the helper exits.
 use strict;
 use warnings;
-use POSIX qw(:signal_h);
+use POSIX qw(:signal_h :sys_wait_h setsid _exit);
 
 use constant SFD_CLOEXEC => 0x80000;
 use constant SIGNAL_SET_BYTES => 8;
-my %SIGNALFD4 = (x64 => 289, arm64 => 74);
+use constant CLONE_NEWNET => 0x40000000;
+use constant READ_BYTES => 65536;
+use constant MAX_ERROR_BYTES => 1000;
 
-# What the worker had open, such as others' terminals, would stay open as long as this process.
+# The numbers of system calls (asm/unistd_64.h for x86-64, asm-generic/unistd.h for arm64).
+my %NUMBERS = (POSIX::uname())[4] eq 'aarch64'
+    ? (mount => 40, signalfd4 => 74, fsync => 82, unshare => 97, setns => 268)
+    : (mount => 165, signalfd4 => 289, fsync => 74, unshare => 272, setns => 308);
+
+# Makes a system call and returns its result. Dies with `name: reason` when the kernel refuses.
+sub call {
+    my ($name, @arguments) = @_;
+    my $result = syscall $NUMBERS{$name}, @arguments;
+    die "$name: $!\n" if $result < 0;
+    return $result;
+}
+
+# Moves this process into the network namespace that is open as a handle.
+sub enter_network {
+    my ($namespace) = @_;
+    call('setns', fileno $namespace, CLONE_NEWNET);
+}
+
+# Closes what the worker had open, such as the terminals of others, which would stay open as long as this process.
 sub close_inherited {
     opendir my $inherited, '/proc/self/fd' or die "/proc/self/fd: $!\n";
     POSIX::close($_) for grep { /^\d+$/ && $_ > 2 } readdir $inherited;
     closedir $inherited;
 }
 
-# A child's end is read like input, so that none is missed between a look and the wait for the next. Answers the handle to read.
-sub watch_ends {
-    my ($architecture) = @_;
-    sigprocmask(SIG_SETMASK, POSIX::SigSet->new(SIGCHLD)) or die "sigprocmask: $!\n";
-    my $mask = pack 'Q', 1 << SIGCHLD - 1;
-    my $fd = syscall $SIGNALFD4{$architecture}, -1, $mask, SIGNAL_SET_BYTES, SFD_CLOEXEC;
-    die "signalfd: $!\n" if $fd < 0;
-    open my $ends, '<&=', $fd or die "signalfd: $!\n";
-    return $ends;
-}
+# --- Requests and replies ---
 
-# Takes what lies on standard input and calls for each whole request.
 my $input = '';
+
+# Reads what is waiting on standard input, and calls `$handle` with the number and the fields of each whole request.
+# Exits at the end of input, and when the worker has died: its successor may already have undone what a request changes.
 sub take_requests {
-    my ($begin) = @_;
-    sysread(STDIN, $input, 65536, length $input) or exit 0;
+    my ($worker, $handle) = @_;
+    sysread(STDIN, $input, READ_BYTES, length $input) or exit 0;
     while (length $input >= 4 && length $input >= 4 + unpack 'N', $input) {
         my $request = substr $input, 4, unpack 'N', $input;
         substr $input, 0, 4 + length $request, '';
-        $begin->($request);
+        exit 0 if getppid != $worker;
+        $handle->(unpack 'N a*', $request);
     }
+}
+
+# The text fields of a request.
+sub split_fields {
+    my @fields = split /\0/, $_[0], -1;
+    pop @fields; # behind the last NUL
+    return @fields;
 }
 
 sub say_line {
@@ -44,6 +73,58 @@ sub say_line {
         my $written = syswrite(STDOUT, $line) // exit 1;
         substr $line, 0, $written, '';
     }
+}
+
+# --- Programs ---
+
+# Makes the exit of a child readable like input, so that none is missed between a look and the next wait. Returns the
+# handle for `select`.
+sub watch_exits {
+    sigprocmask(SIG_SETMASK, POSIX::SigSet->new(SIGCHLD)) or die "sigprocmask: $!\n";
+    my $mask = pack 'Q', 1 << SIGCHLD - 1;
+    my $fd = call('signalfd4', -1, $mask, SIGNAL_SET_BYTES, SFD_CLOEXEC);
+    open my $exits, '<&=', $fd or die "signalfd: $!\n";
+    return $exits;
+}
+
+# Calls `$handle` with the process id and the exit code of each child that has ended; `-` means that a signal ended it.
+sub reap_children {
+    my ($exits, $handle) = @_;
+    sysread $exits, my $signals, 128;
+    while ((my $pid = waitpid -1, WNOHANG) > 0) {
+        $handle->($pid, WIFEXITED($?) ? WEXITSTATUS($?) : '-');
+    }
+}
+
+# Starts a program in a session of its own, so that signals for the worker don't reach it. `$prepare` runs in the child and
+# returns why the program can't run, or nothing. Returns the process id, or undef and the reason.
+sub start_program {
+    my ($prepare, @command) = @_;
+    # The exec closes this pipe. Whatever comes through it says why there was none.
+    pipe my $reason, my $tell_reason or return (undef, "pipe: $!");
+    my $pid = fork // return (undef, "fork: $!");
+    if ($pid == 0) {
+        syswrite $tell_reason, become_program($prepare, @command);
+        _exit(127);
+    }
+    close $tell_reason;
+    my $error = '';
+    1 while sysread $reason, $error, MAX_ERROR_BYTES, length $error;
+    return $pid if $error eq '';
+    waitpid $pid, 0;
+    return (undef, $error);
+}
+
+# Returns only when the program could not be started: with the reason.
+sub become_program {
+    my ($prepare, @command) = @_;
+    setsid() > 0 or return "setsid: $!";
+    my $why = $prepare->();
+    return $why if defined $why;
+    sigprocmask(SIG_SETMASK, POSIX::SigSet->new);
+    $SIG{PIPE} = 'DEFAULT';
+    { no warnings 'exec'; exec { $command[0] } @command }
+    return "$command[0]: $!";
 }
 
 1;

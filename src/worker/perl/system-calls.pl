@@ -1,70 +1,57 @@
-# What a start needs of the kernel, asked for directly: the programs that do the same (mkfifo, mount, ip, nsenter) take 2 to 4 ms of
-# processor each, most of it to be forked, loaded and linked (decision 29).
+# Makes the system calls that a sandbox's start needs and Node can't make: sparse copies, named pipes, mounts and network
+# namespaces. The programs that do the same (mkfifo, mount, ip, nsenter) take 2 to 4 ms of processor each, mostly to be
+# forked, loaded and linked (measured 2026-11). perl-process.pl says why this is Perl.
 #
-# perl system-calls.pl WORD ARGUMENTS…, where the words are the keys of %WORDS. It exits with 0, or with 1 and why on standard
-# error.
+# perl system-calls.pl CALL ARGUMENTS…     makes one call; exits with 0, or with 1 and the reason on standard error
+# perl system-calls.pl serve WORKER_PID    makes one call after another
 #
-# perl system-calls.pl serve PARENT does one such call after another. A request on standard input: length of what follows (u32,
-# big-endian), then the call's parts, each ended by a NUL. A reply is a line: `done`, or `failed TEXT`. At the end of input it leaves.
-# What a worker still asked for as it died is not done: the next one may have put in order already what that would change.
+# %CALLS names the calls. The fields of a request to `serve`: the name of the call and its arguments. The replies: `ended N`,
+# or `failed N TEXT` when the kernel refused.
 use strict;
 use warnings;
 use Errno qw(EBUSY EINVAL ENOTTY);
 use Fcntl qw(:DEFAULT :seek);
 use POSIX ();
-
 require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 require(__FILE__ =~ s{[^/]+$}{netlink.pl}r);
 
-my $is_arm = (POSIX::uname())[4] eq 'aarch64';
-my %NUMBER = $is_arm
-    ? (mount => 40, fsync => 82, unshare => 97, setns => 268)
-    : (mount => 165, fsync => 74, unshare => 272, setns => 308);
-use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096, CLONE_NEWNET => 0x40000000};
+use constant {MS_NOSUID => 2, MS_NODEV => 4, MS_NOATIME => 1024, MS_BIND => 4096};
 
-my %WORDS = (copy => \&copy_sparsely, fifos => \&make_fifos, disk => \&mount_disk, root => \&mount_root, network => \&make_network);
+my %CALLS = (copy => \&copy_sparsely, fifos => \&make_fifos, disk => \&mount_disk, root => \&mount_root, network => \&make_network);
 
-# Answers with why it was not done, or nothing.
-sub do_word {
-    my ($word, @arguments) = @_;
-    my $do = $WORDS{$word} // return "$word: unknown";
-    return undef if eval { $do->(@arguments); 1 };
+# Returns why the call was not made, or nothing.
+sub make_call {
+    my ($name, @arguments) = @_;
+    my $make = $CALLS{$name} // return "$name: unknown";
+    return undef if eval { $make->(@arguments); 1 };
     return $@ =~ s/\s+/ /gr;
 }
 
 sub serve {
-    my ($parent) = @_;
+    my ($worker) = @_;
     close_inherited();
     binmode STDIN;
     while (1) {
-        take_requests(sub {
-            exit 0 if getppid != $parent;
-            my @call = split /\0/, $_[0], -1;
-            pop @call; # behind the last NUL
-            my $why = do_word(@call);
-            say_line(defined $why ? "failed $why" : 'done');
+        take_requests($worker, sub {
+            my ($number, $fields) = @_;
+            my $why = make_call(split_fields($fields));
+            say_line(defined $why ? "failed $number $why" : "ended $number");
         });
     }
 }
 
-sub call {
-    my ($name, @arguments) = @_;
-    return if syscall($NUMBER{$name}, @arguments) >= 0;
-    die "$name: $!\n";
-}
-
-# PATH…: named pipes that everybody may open who gets to them, in place of what is there.
+# fifos PATH…: makes named pipes, replacing what is there. Anyone who can reach one may open it.
 sub make_fifos {
     for my $path (@_) {
         unlink $path;
-        POSIX::mkfifo($path, 0666) && chmod 0666, $path or die "$path: $!\n"; # chmod: whatever the umask is
+        POSIX::mkfifo($path, 0666) && chmod 0666, $path or die "$path: $!\n"; # chmod, because the umask takes bits away
     }
 }
 
 use constant {SEEK_DATA => 3, SEEK_HOLE => 4, BLOCK => 4096, PIECE => 1024 * 1024};
 
-# FROM TO: copies a file to a new one, for its owner alone, without the blocks in which nothing is. It is on the disk then, as
-# after mkfs: the file system that it holds can be repaired after a crash of the machine, whenever that comes.
+# copy FROM TO: copies a file to a new one, which only its owner can read. Blocks of zeros become holes. The copy is synced,
+# as mkfs does: after a crash of the machine, the file system in it can be repaired.
 sub copy_sparsely {
     my ($from, $to) = @_;
     sysopen my $source, $from, O_RDONLY or die "$from: $!\n";
@@ -94,20 +81,20 @@ sub copy_sparsely {
     call('fsync', fileno $target);
 }
 
-# IMAGE FOLDER OWNER: mounts a disk, which is a file, and makes the folders that an overlay needs in it.
+# disk IMAGE FOLDER OWNER: mounts a disk image and makes the folders that an overlay needs in it.
 sub mount_disk {
     my ($image, $folder, $owner) = @_;
     my $device = attach_loop($image);
-    mount_it(defined $device ? "$device->[0]" : $image, $folder, $device);
+    mount_ext4(defined $device ? "$device->[0]" : $image, $folder, $device);
     chmod 0711, $folder or die "$folder: $!\n";
     for my $made ("$folder/upper", "$folder/work") {
-        next if -d $made; # with the mode that the sandbox gave its root
-        mkdir $made, 0755 and chmod 0755, $made or die "$made: $!\n"; # chmod: whatever the umask is
+        next if -d $made; # keeps the mode that the sandbox gave its root
+        mkdir $made, 0755 and chmod 0755, $made or die "$made: $!\n"; # chmod, because the umask takes bits away
     }
     chown $owner, $owner, "$folder/upper" or die "$folder/upper: $!\n";
 }
 
-sub mount_it {
+sub mount_ext4 {
     my ($source, $folder, $device) = @_;
     if (!defined $device) {
         system('mount', '-t', 'ext4', '-o', 'loop,nosuid,nodev,noatime,discard', $source, $folder) == 0 or die "mount failed\n";
@@ -118,8 +105,8 @@ sub mount_it {
 
 use constant {LOOP_CONFIGURE => 0x4C0A, LOOP_CTL_GET_FREE => 0x4C82, LO_FLAGS_AUTOCLEAR => 4, ATTACH_TRIES => 100};
 
-# A loop device that goes with its last user: its path and a handle, to be held until it is mounted. Nothing on a kernel
-# before 5.8, where it takes more than one call.
+# Attaches a file to a loop device that the kernel frees after its last user. Returns its path and a handle, to be held until
+# it is mounted. Returns undef on a kernel before 5.8, which has no LOOP_CONFIGURE.
 sub attach_loop {
     my ($image) = @_;
     sysopen my $file, $image, O_RDWR or die "$image: $!\n";
@@ -132,13 +119,13 @@ sub attach_loop {
         sysopen my $device, $path, O_RDWR or die "$path: $!\n";
         return [$path, $device] if ioctl $device, LOOP_CONFIGURE, $config;
         return undef if $! == EINVAL || $! == ENOTTY;
-        die "$path: $!\n" if $! != EBUSY; # somebody else was given the same
+        die "$path: $!\n" if $! != EBUSY; # another process took the same device
     }
-    die "no loop device could be had\n";
+    die "no loop device is free\n";
 }
 
-# BASE OPTIONS LAYER…: mounts layers, the lowest first, beneath the disk of a run. A short link stands for each, because all of
-# them together must fit into one page of options.
+# root BASE OPTIONS LAYER…: mounts layers, the lowest first, beneath the disk of a run. The mount options name each layer by
+# a short symlink, because all of them must fit into one page.
 sub mount_root {
     my ($base, $options, @layers) = @_;
     my $links = "$base/layers";
@@ -156,37 +143,38 @@ sub mount_root {
     my $data = "$options,lowerdir=$lower,upperdir=$base/disk/upper,workdir=$base/disk/work";
     my $is_mounted = eval { call('mount', 'overlay', "$base/root", 'overlay', MS_NODEV, $data); 1 };
     my $why = $@;
-    chdir '/'; # a folder that something stands in keeps its file system from being unmounted
+    chdir '/'; # a current folder keeps its file system from being unmounted
     die $why if !$is_mounted;
 }
 
-# PATH [ROUTER DEVICE GATEWAY ADDRESS PREFIX]: a network namespace with that name, in which every port may be listened on, with a cable to
-# the router's: there its end is called DEVICE and has the address GATEWAY, here eth0 and ADDRESS.
+# network PATH [ROUTER DEVICE GATEWAY ADDRESS PREFIX]: makes a network namespace in which programs may listen on every port.
+# With ROUTER, a veth pair leads to the router's namespace. The router's end is DEVICE with the address GATEWAY; the end in
+# the new namespace is eth0 with ADDRESS.
 sub make_network {
     my ($path) = @_;
     sysopen my $name, $path, O_RDONLY | O_CREAT | O_EXCL, 0 or die "$path: $!\n";
     sysopen my $own, '/proc/self/ns/net', O_RDONLY or die "/proc/self/ns/net: $!\n";
-    call('unshare', CLONE_NEWNET);
-    my $is_made = eval { furnish_network(@_); 1 };
+    call('unshare', CLONE_NEWNET());
+    my $is_made = eval { set_up_network(@_); 1 };
     my $why = $@;
-    eval { call('setns', fileno $own, CLONE_NEWNET); 1 } or POSIX::_exit(1); # what came next would be done in a sandbox
+    eval { enter_network($own); 1 } or POSIX::_exit(1); # later calls would be made in the sandbox's namespace
     die $why if !$is_made;
 }
 
-sub furnish_network {
+sub set_up_network {
     my ($path, $router_path, $device, $gateway, $address, $prefix) = @_;
     call('mount', '/proc/self/ns/net', $path, 'none', MS_BIND, 0);
     put_text('/proc/sys/net/ipv4/ip_unprivileged_port_start', '0');
     put_text('/proc/sys/net/ipv4/ping_group_range', '0 2147483647');
     my $inside = open_netlink();
-    return talk($inside, set_link('lo', IFF_UP())) if !defined $router_path;
+    return send_messages($inside, set_link('lo', IFF_UP())) if !defined $router_path;
     sysopen my $router, $router_path, O_RDONLY or die "$router_path: $!\n";
-    talk($inside, add_cable('eth0', $device, fileno $router), without_ipv6('eth0'));
+    send_messages($inside, add_veth('eth0', $device, fileno $router), without_ipv6('eth0'));
     my $index = index_of($inside, 'eth0');
-    talk($inside, set_link('lo', IFF_UP()), add_address($index, $address, $prefix), set_link('eth0', IFF_UP()), add_default_route($gateway));
-    call('setns', fileno $router, CLONE_NEWNET);
+    send_messages($inside, set_link('lo', IFF_UP()), add_address($index, $address, $prefix), set_link('eth0', IFF_UP()), add_default_route($gateway));
+    enter_network($router);
     my $outside = open_netlink();
-    talk($outside, without_ipv6($device), add_address(index_of($outside, $device), $gateway, $prefix), set_link($device, IFF_UP()));
+    send_messages($outside, without_ipv6($device), add_address(index_of($outside, $device), $gateway, $prefix), set_link($device, IFF_UP()));
 }
 
 sub put_text {
@@ -196,7 +184,7 @@ sub put_text {
 }
 
 serve($ARGV[1]) if $ARGV[0] eq 'serve';
-my $why = do_word(@ARGV);
+my $why = make_call(@ARGV);
 exit 0 if !defined $why;
 syswrite STDERR, "$why\n";
 exit 1;

@@ -1,28 +1,25 @@
-# Kills the sandboxes of a worker when its lease is over: the control plane may call them lost soon, and start them elsewhere.
-# The worker does so itself while it can. This process does so when the worker is stopped, stuck or dead, and also destroys what
-# such a worker still has started.
+# Kills the sandboxes of a worker whose lease is over: the control plane may soon call them lost and start them elsewhere. The
+# worker kills them itself while it can. This process does so when the worker is stopped, stuck or dead, and kills what such
+# a worker starts afterwards. It is Perl because it must outlive the worker, start fast and take little memory.
 #
-# Arguments: the lease's file, a file to lock, and where the runs are: `cgroups:` with a folder whose subfolders are the cgroups
-# of one run each, or `vms:` with the folder of the records of virtual machines. Of all that watch the same worker, one acts:
-# the one that has the lock. Standard input ends with the worker. The one with the lock stays as long as there are runs, whoever
-# started them; a later life of the worker brings its own, which takes its place then. Without the file of a lease nobody
-# leases any more, as after `sandyard up` took the data folder over: then it leaves.
+# perl watchdog.pl LEASE_FILE LOCK_FILE PLACE…
+#
+# A place is `cgroups:FOLDER`, whose subfolders are the cgroups of one run each, or `vms:FOLDER`, the folder of the records of
+# virtual machines. Several watchdogs may watch the same worker; only the one that holds the lock acts. Standard input
+# ends with the worker. The holder of the lock then stays as long as there are runs. A later process of the worker starts a
+# watchdog of its own, which takes the lock over. Without the file of a lease nobody holds leases any more, as after
+# `sandyard up` took over the data folder: then the watchdog exits.
 use strict;
 use warnings;
 use Fcntl qw(:flock);
-use POSIX ();
-
+require(__FILE__ =~ s{[^/]+$}{perl-process.pl}r);
 require(__FILE__ =~ s{[^/]+$}{lease.pl}r);
 
 use constant LOOK_SECS => 0.2;
 my ($lease, $lock, @places) = @ARGV;
 my %ends_of = (cgroups => \&cgroups, vms => \&vms);
 
-# What the worker had open, such as others' terminals, would stay open as long as this process.
-opendir my $inherited, '/proc/self/fd' or die "/proc/self/fd: $!\n";
-POSIX::close($_) for grep { /^\d+$/ && $_ > 2 } readdir $inherited;
-closedir $inherited;
-
+close_inherited();
 open my $held, '>>', $lock or die "$lock: $!\n";
 my ($acts, $is_alone) = (0, 0);
 while (1) {
@@ -38,8 +35,8 @@ while (1) {
     $is_alone ||= $is_told && !sysread STDIN, my $ignored, 100;
 }
 
-# How to end each run of a folder of cgroups: by the kernel where it can; elsewhere one by one, with new ones forbidden, and again
-# at the next look.
+# Functions that kill each run in a folder of cgroups. The kernel kills a whole cgroup where it can (cgroup v2). Elsewhere
+# new processes are forbidden, the others killed one by one, and the next look repeats it.
 sub cgroups {
     return map {
         my $folder = $_;
@@ -53,7 +50,8 @@ sub cgroups {
     } subfolders($_[0]);
 }
 
-# How to end each virtual machine that lives, of those that are on record: `msb sandbox … --name NAME …`, as in vm-process.ts.
+# Functions that kill each running virtual machine that is on record. Its command line is `msb sandbox … --name NAME …`, as
+# in vm-process.ts.
 sub vms {
     my %is_ours;
     for my $run (subfolders($_[0])) {

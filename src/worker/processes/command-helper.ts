@@ -1,44 +1,35 @@
 import { join } from 'node:path'
 import type { Log } from '../../lib/log.ts'
-import {
-  CommandError,
-  makeCommandRunner,
-  tryCommand,
-  type CommandResult,
-  type CommandRunner,
-} from '../../lib/run-command.ts'
+import { CommandError, makeCommandRunner, tryCommand, type CommandResult } from '../../lib/run-command.ts'
 import { encodeFields, makeProgramStarter } from './perl-process.ts'
-import { makeSystemCallWorkers } from './system-call-workers.ts'
-import { SYSTEM_CALLS_SCRIPT } from './system-calls.ts'
+import { makeSystemCallWorkers, type HostCommands } from './system-calls.ts'
 
-/** Commands that are run by a small process of its own. */
+/** Runs commands and makes system calls through small processes of its own. */
 export type CommandHelper = {
-  readonly commands: CommandRunner
-  /** Lets go of the small process; commands that run go on to their end, untold. */
+  readonly commands: HostCommands
+  /** Ends the small processes. Commands that still run finish, but nobody learns how. */
   close(): void
 }
 
 const SCRIPT = join(import.meta.dirname, '../perl/command-helper.pl')
-/** What a pipe holds at least (pipe(7)), with some room: the helper never waits for a command to read. */
+/** Less than a pipe holds (64 KiB, pipe(7)), so the helper never waits for a command to read. */
 const INPUT_LIMIT_BYTES = 60_000
 
 /**
- * Makes a helper. Node forks itself to start a command and stands still meanwhile, 3.4 ms with 200 MiB in memory: of a
- * worker that starts and removes one sandbox after another that was half of all its time (2026-11, 2 cores). Commands
- * with an environment, user or signal of their own, and those with much or with NULs to read, are Node's to start all the same.
+ * Makes a helper. To start a command, Node forks itself and stops meanwhile, for 3.4 ms with 200 MiB in memory. A worker
+ * that starts and removes one sandbox after another spent half of its time so (2026-11, 2 cores). Node itself still starts
+ * commands that have an environment, a user or a signal of their own, or whose input is large or contains a NUL.
  */
 export function makeCommandHelper(log: Log): CommandHelper {
-  const perl = makeProgramStarter<CommandResult>({ script: SCRIPT, args: [], log, exitOf: resultOf })
-  const callers = makeSystemCallWorkers(log)
+  const starter = makeProgramStarter<CommandResult>({ script: SCRIPT, args: [], log, exitOf: parseResult })
+  const systemCalls = makeSystemCallWorkers(log)
 
   const attempt: typeof tryCommand = (file, args, options) => {
     const { timeoutMs, input = '', cwd = process.cwd(), netns = '' } = options
     const isPlain = options.env === undefined && options.uid === undefined && options.gid === undefined
     const fields = [cwd, netns, String(input), file, ...args]
-    const isSplit = fields.some((field) => field.includes('\0')) // a request ends each field by it
-    if (file === 'perl' && args[0] === SYSTEM_CALLS_SCRIPT && isPlain && !isSplit)
-      return callers.attempt(args, timeoutMs)
-    if (!isPlain || isSplit || options.signal !== undefined || Buffer.byteLength(input) > INPUT_LIMIT_BYTES)
+    const hasNul = fields.some((field) => field.includes('\0')) // it would end a field of the request
+    if (!isPlain || hasNul || options.signal !== undefined || Buffer.byteLength(input) > INPUT_LIMIT_BYTES)
       return tryCommand(file, args, options)
     return new Promise((resolve, reject) => {
       let pid: number | null = null
@@ -47,9 +38,9 @@ export function makeCommandHelper(log: Log): CommandHelper {
         isLate = true
         if (pid !== null) kill(pid)
       }, timeoutMs)
-      perl.start(encodeFields(fields), {
-        started: (begun) => {
-          pid = begun
+      starter.start(encodeFields(fields), {
+        started: (startedPid) => {
+          pid = startedPid
           if (isLate) kill(pid)
         },
         failed: (error) => {
@@ -64,10 +55,10 @@ export function makeCommandHelper(log: Log): CommandHelper {
     })
   }
   return {
-    commands: makeCommandRunner(attempt),
+    commands: { ...makeCommandRunner(attempt), callSystem: systemCalls.callSystem },
     close() {
-      perl.close()
-      callers.close()
+      starter.close()
+      systemCalls.close()
     },
   }
 }
@@ -81,7 +72,7 @@ function kill(pid: number): void {
   }
 }
 
-function resultOf(rest: string): CommandResult {
+function parseResult(rest: string): CommandResult {
   const [code = '-', stdout = '', stderr = ''] = rest.split(' ')
   const text = (hex: string): string => Buffer.from(hex, 'hex').toString('utf8')
   return { code: code === '-' ? null : Number(code), stdout: text(stdout), stderr: text(stderr) }

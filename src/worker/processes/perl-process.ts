@@ -1,66 +1,75 @@
-import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import { spawn, type ChildProcessByStdio } from 'node:child_process'
 import { Socket } from 'node:net'
 import type { Readable, Writable } from 'node:stream'
 import type { Log } from '../../lib/log.ts'
 
-/** A small Perl process that starts programs for this one: it is asked on its input and answers in lines. */
+/** A Perl process that works for this one. `perl/perl-process.pl` is its side of the protocol. */
 export type PerlProcess = ChildProcessByStdio<Writable, Readable, null>
+
+/** One line that a Perl process answered: a word, the number of the request, and the rest. */
+export type PerlReply = { readonly word: string; readonly number: number; readonly rest: string }
 
 const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
-/** What a Perl process is started with. */
 type PerlOptions = {
   readonly script: string
   readonly args: readonly string[]
-  readonly onLine: (line: string) => void
-  /** May be called twice: with why it could not be started, and without when it is gone. */
+  readonly onReply: (reply: PerlReply) => void
+  /** May be called twice: with the reason when the process could not be started, and without one when it is gone. */
   readonly onEnd: (error?: Error) => void
   readonly log: Log
 }
 
-/** Starts a Perl process, in `/` and in a session of its own, with the PATH for its environment. Throws when this process has no descriptors left for its pipes. */
-export function startPerl({ script, args, onLine, onEnd, log }: PerlOptions): PerlProcess {
-  const begun = spawn('perl', [script, ...args], {
+/**
+ * Starts a Perl process in `/` and in a session of its own; its only variable is PATH. Throws when this process has no
+ * file descriptors left for the pipes.
+ */
+export function startPerl({ script, args, onReply, onEnd, log }: PerlOptions): PerlProcess {
+  const started = spawn('perl', [script, ...args], {
     stdio: ['pipe', 'pipe', 'inherit'],
     detached: true,
     cwd: '/',
     env: { PATH: `${process.env['PATH'] ?? ''}:${SYSTEM_PATH}` },
   })
-  if (!(begun.stdin instanceof Socket)) {
-    begun.once('error', (error) => {
+  if (!(started.stdin instanceof Socket)) {
+    started.once('error', (error) => {
       log.warn({ err: error, script }, 'a Perl process could not be started')
     })
-    throw new Error(`${script} could not be started: this process has no descriptors left`)
+    throw new Error(`${script} could not be started: this process has no file descriptors left`)
   }
-  begun.once('error', onEnd)
-  begun.once('close', () => {
+  started.once('error', onEnd)
+  started.once('close', () => {
     onEnd()
   })
-  begun.stdin.on('error', (error) => {
-    log.debug({ err: error, script }, 'a Perl process takes nothing') // its end is told by `close`
+  started.stdin.on('error', (error) => {
+    log.debug({ err: error, script }, 'a Perl process reads no more') // `close` reports its end
   })
-  onLines(begun.stdout, onLine)
-  begun.unref()
-  return begun
+  onLines(started.stdout, (line) => {
+    const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) ?(.*)$/s.exec(line) ?? []
+    onReply({ word, number: Number(number), rest })
+  })
+  started.unref()
+  return started
 }
 
-/** Sends a request as `take_requests` of `perl-process.pl` reads it. */
-export function sendRequest(perl: PerlProcess, request: Buffer): void {
-  const head = Buffer.alloc(4)
-  head.writeUInt32BE(request.length, 0)
-  perl.stdin.write(Buffer.concat([head, request]))
+/** Sends a request; its replies carry `number`. */
+export function sendRequest(perl: PerlProcess, number: number, fields: Buffer): void {
+  const head = Buffer.alloc(8)
+  head.writeUInt32BE(4 + fields.length, 0)
+  head.writeUInt32BE(number, 4)
+  perl.stdin.write(Buffer.concat([head, fields]))
 }
 
-/** Fields of a request, each ended by a NUL, so that none may hold one. */
+/** Encodes text fields of a request. Each ends with a NUL, so none may contain one. */
 export function encodeFields(fields: readonly string[]): Buffer {
   return Buffer.from(fields.map((field) => `${field}\0`).join(''))
 }
 
-/** Keeps this process alive for its sake only while something is waited for. */
-export function setKeepsAlive(perl: PerlProcess | null, isHeld: boolean): void {
+/** Sets whether the Perl process keeps this process alive: only while a reply is awaited. */
+export function setKeepsAlive(perl: PerlProcess | null, keepsAlive: boolean): void {
   for (const stream of [perl?.stdin, perl?.stdout]) {
     if (!(stream instanceof Socket)) continue
-    if (isHeld) stream.ref()
+    if (keepsAlive) stream.ref()
     else stream.unref()
   }
 }
@@ -74,56 +83,59 @@ function onLines(stream: Readable, take: (line: string) => void): void {
   })
 }
 
-/** Has programs started by a small Perl process of its own. */
+/** Starts programs by a Perl process of its own. */
 type ProgramStarter<Exit> = {
-  /** Asks for a program by what the script reads of it, behind its number. */
-  readonly start: (request: Buffer, waiting: ProgramObserver<Exit>) => void
-  /** Lets go of the Perl process; what it started goes on. */
+  /** Starts the program that the script reads from `fields`. */
+  readonly start: (fields: Buffer, observer: ProgramObserver<Exit>) => void
+  /** Ends the Perl process; the programs that it started go on. */
   readonly close: () => void
 }
 
-/** Who asked for a program, and is told of it. */
+/** Callbacks for one program: `started` and then `ended`, or `failed` at any time. */
 type ProgramObserver<Exit> = {
   readonly started: (pid: number) => void
-  /** It was not started, or nobody is left who could tell how it ended. */
+  /** The program was not started, or the process that would report its end is gone. */
   readonly failed: (error: Error) => void
   readonly ended: (exit: Exit) => void
 }
 
 type PerlScript<Exit> = {
   readonly script: string
-  /** Behind the architecture and the id of this process, which every script is given. */
+  /** Arguments after the id of this process, which every script gets first. */
   readonly args: readonly string[]
   readonly log: Log
-  /** Reads what the script says of the end of a program. */
+  /** Parses what the script reports about the end of a program. */
   readonly exitOf: (text: string) => Exit
 }
 
-/** A Perl process, with those that wait for what it was asked: the end of another one is nothing to them. */
-type StarterProcess<Exit> = { readonly perl: PerlProcess; readonly waiting: Map<number, ProgramObserver<Exit>> }
+/** A Perl process with the programs that it was asked for. A successor has its own, so late replies can't mix. */
+type StarterProcess<Exit> = { readonly perl: PerlProcess; readonly observers: Map<number, ProgramObserver<Exit>> }
 
-/** Its process starts with the first program, and anew after it was killed, of which all are told who wait for it. */
-export function makeProgramStarter<Exit>(input: PerlScript<Exit>): ProgramStarter<Exit> {
+/**
+ * Makes a starter. Its process starts with the first program. When it is killed, all who wait for it fail, and the next
+ * program starts a new one.
+ */
+export function makeProgramStarter<Exit>(script: PerlScript<Exit>): ProgramStarter<Exit> {
   let current: StarterProcess<Exit> | null = null
-  let count = 0
-  const begin = (): StarterProcess<Exit> => {
-    const begun = startStarterProcess(input, () => {
-      if (current === begun) current = null
+  let lastNumber = 0
+  const startProcess = (): StarterProcess<Exit> => {
+    const started = startStarterProcess(script, () => {
+      if (current === started) current = null
     })
-    return begun
+    return started
   }
   return {
-    start(request, one) {
-      const number = ++count
+    start(fields, observer) {
+      const number = ++lastNumber
       try {
-        current ??= begin()
+        current ??= startProcess()
       } catch (error) {
-        one.failed(new Error('no Perl process could be started', { cause: error }))
+        observer.failed(new Error('no Perl process could be started', { cause: error }))
         return
       }
-      current.waiting.set(number, one)
+      current.observers.set(number, observer)
       setKeepsAlive(current.perl, true)
-      sendRequest(current.perl, Buffer.concat([encodeNumber(number), request]))
+      sendRequest(current.perl, number, fields)
     },
     close() {
       current?.perl.stdin.end()
@@ -136,35 +148,28 @@ function startStarterProcess<Exit>(
   { script, args, log, exitOf }: PerlScript<Exit>,
   onEnd: () => void,
 ): StarterProcess<Exit> {
-  const waiting = new Map<number, ProgramObserver<Exit>>()
+  const observers = new Map<number, ProgramObserver<Exit>>()
   const perl = startPerl({
     script,
-    args: [process.arch, String(process.pid), ...args],
-    onLine: (line) => {
-      const [, word = '', number = '', rest = ''] = /^(\w+) (\d+) (.*)$/s.exec(line) ?? []
-      const one = waiting.get(Number(number))
+    args: [String(process.pid), ...args],
+    onReply: ({ word, number, rest }) => {
+      const observer = observers.get(number)
       if (word === 'started') {
-        one?.started(Number(rest))
+        observer?.started(Number(rest))
         return
       }
-      waiting.delete(Number(number))
-      if (waiting.size === 0) setKeepsAlive(perl, false)
-      if (word === 'failed') one?.failed(new Error(rest))
-      if (word === 'ended') one?.ended(exitOf(rest))
+      observers.delete(number)
+      if (observers.size === 0) setKeepsAlive(perl, false)
+      if (word === 'failed') observer?.failed(new Error(rest))
+      if (word === 'ended') observer?.ended(exitOf(rest))
     },
     onEnd: (error) => {
       onEnd()
-      const left = [...waiting.values()]
-      waiting.clear()
-      for (const one of left) one.failed(new Error(`the process of ${script} has ended`, { cause: error }))
+      const left = [...observers.values()]
+      observers.clear()
+      for (const observer of left) observer.failed(new Error(`the process of ${script} has ended`, { cause: error }))
     },
     log,
   })
-  return { perl, waiting }
-}
-
-function encodeNumber(number: number): Buffer {
-  const bytes = Buffer.alloc(4)
-  bytes.writeUInt32BE(number, 0)
-  return bytes
+  return { perl, observers }
 }

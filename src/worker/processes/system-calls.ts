@@ -1,28 +1,134 @@
 import { join } from 'node:path'
-import type { CommandRunner } from '../../lib/run-command.ts'
+import type { Log } from '../../lib/log.ts'
+import { CommandError, localCommands, type CommandResult, type CommandRunner } from '../../lib/run-command.ts'
+import { encodeFields, sendRequest, setKeepsAlive, startPerl, type PerlProcess } from './perl-process.ts'
 
-/** Where the calls are made from; `CommandHelper` has processes that have it loaded. */
-export const SYSTEM_CALLS_SCRIPT = join(import.meta.dirname, '../perl/system-calls.pl')
-
-/** What `system-calls.pl` does; each rejects with `CommandError`, in words, when the kernel refuses. */
-type SystemCall =
-  /** Copies a file to a new one, for its owner alone, without the blocks in which nothing is. */
+/** The system calls of `perl/system-calls.pl`, each with its arguments. */
+export type SystemCall =
+  /** Copies a file to a new one, which only its owner can read. Blocks of zeros become holes. */
   | readonly ['copy', from: string, to: string]
-  /** Makes named pipes that everybody may open who gets to them, in place of what is there. */
+  /** Makes named pipes that anyone who can reach them may open, replacing what is there. */
   | readonly ['fifos', ...paths: string[]]
-  /** Mounts a disk, which is a file, on a folder, and makes `upper`, which is the owner's, and `work` in it. */
+  /** Mounts a disk image on a folder, and makes `upper`, which belongs to the owner, and `work` in it. */
   | readonly ['disk', image: string, folder: string, owner: string]
   /** Mounts layers, the lowest first, on the folder `root` in `base`, beneath the disk that is mounted on `disk` there. */
   | readonly ['root', base: string, options: string, ...layers: string[]]
-  /** Makes a network namespace with a loopback device, in which every port may be listened on. */
+  /** Makes a network namespace with a loopback device, in which programs may listen on every port. */
   | readonly ['network', path: string]
-  /** The same with a cable to the router's: there it ends in `device`, which has the address `gateway`. */
+  /** The same with a veth pair to the router, whose end is `device` with the address `gateway`. */
   | readonly ['network', path: string, router: string, device: string, gateway: string, address: string, prefix: string]
 
-/** Far above what one takes (2026-11: 1 to 10 ms), so that only a hung one meets it. */
+/** Runs commands on this machine, and makes the system calls that Node can't make. */
+export type HostCommands = CommandRunner & {
+  /** Makes a system call. Rejects with `CommandError` when the kernel refuses, or when it takes longer than `timeoutMs`. */
+  callSystem(call: SystemCall, options?: { readonly timeoutMs: number }): Promise<void>
+}
+
+export const SYSTEM_CALLS_SCRIPT = join(import.meta.dirname, '../perl/system-calls.pl')
+/** Far above what a call takes (2026-11: 1 to 10 ms), so only a hung one reaches it. */
 const TIMEOUT_MS = 20_000
 
-/** Has the kernel do one thing that Node can't ask it for. */
-export async function callSystem(commands: CommandRunner, call: SystemCall): Promise<void> {
-  await commands.run('perl', [SYSTEM_CALLS_SCRIPT, ...call], { timeoutMs: TIMEOUT_MS, cwd: '/' })
+/** Commands and system calls that this process starts itself; each system call is a Perl process of its own. */
+export const localHostCommands: HostCommands = {
+  ...localCommands,
+  async callSystem(call, { timeoutMs } = { timeoutMs: TIMEOUT_MS }) {
+    await localCommands.run('perl', [SYSTEM_CALLS_SCRIPT, ...call], { timeoutMs, cwd: '/' })
+  },
+}
+
+/** A few Perl processes that make system calls, each one call after another. */
+type SystemCallWorkers = Pick<HostCommands, 'callSystem'> & {
+  /** Ends the processes; each finishes its call first. */
+  close(): void
+}
+
+/** More than one, because a call that waits for a disk must not delay all others. Usually only the first is busy. */
+const WORKERS_LIMIT = 4
+
+type PendingCall = {
+  readonly call: SystemCall
+  readonly timeoutMs: number
+  readonly succeed: () => void
+  readonly fail: (result: CommandResult | null, cause?: unknown) => void
+}
+type CallWorker = { readonly perl: PerlProcess; current: PendingCall | null; timeout: NodeJS.Timeout | null }
+
+/**
+ * Makes the workers without starting a process. One starts when a call finds all others busy, at most `WORKERS_LIMIT` in
+ * all. A call that takes too long is killed together with its process.
+ */
+export function makeSystemCallWorkers(log: Log): SystemCallWorkers {
+  const workers: CallWorker[] = []
+  const waiting: PendingCall[] = []
+  let lastNumber = 0
+
+  const finishCall = (worker: CallWorker): PendingCall | null => {
+    const finished = worker.current
+    if (worker.timeout !== null) clearTimeout(worker.timeout)
+    worker.current = null
+    worker.timeout = null
+    setKeepsAlive(worker.perl, false)
+    return finished
+  }
+  const startWorker = (): CallWorker => {
+    const perl = startPerl({
+      script: SYSTEM_CALLS_SCRIPT,
+      args: ['serve', String(process.pid)],
+      onReply: ({ word, rest }) => {
+        const finished = finishCall(worker)
+        if (word === 'ended') finished?.succeed()
+        else finished?.fail({ code: 1, stdout: '', stderr: rest })
+        startCalls()
+      },
+      onEnd: (error) => {
+        if (!workers.includes(worker)) return
+        workers.splice(workers.indexOf(worker), 1)
+        finishCall(worker)?.fail(null, new Error('the process for system calls has ended', { cause: error }))
+        startCalls()
+      },
+      log,
+    })
+    const worker: CallWorker = { perl, current: null, timeout: null }
+    workers.push(worker)
+    return worker
+  }
+  const startWorkerFor = ({ fail }: PendingCall): CallWorker | null => {
+    try {
+      return startWorker()
+    } catch (error) {
+      fail(null, new Error('no process for system calls could be started', { cause: error }))
+      return null
+    }
+  }
+  const startCalls = (): void => {
+    for (let next = waiting[0]; next !== undefined; next = waiting[0]) {
+      const idle = workers.find(({ current }) => current === null)
+      if (idle === undefined && workers.length >= WORKERS_LIMIT) return
+      waiting.shift()
+      const worker = idle ?? startWorkerFor(next)
+      if (worker === null) continue
+      worker.current = next
+      worker.timeout = setTimeout(() => worker.perl.kill('SIGKILL'), next.timeoutMs)
+      setKeepsAlive(worker.perl, true)
+      sendRequest(worker.perl, ++lastNumber, encodeFields(next.call))
+    }
+  }
+
+  return {
+    callSystem: (call, { timeoutMs } = { timeoutMs: TIMEOUT_MS }) =>
+      new Promise((succeed, reject) => {
+        const fail: PendingCall['fail'] = (result, cause) => {
+          reject(new CommandError('perl', [SYSTEM_CALLS_SCRIPT, ...call], result, cause))
+        }
+        if (call.some((part) => part.includes('\0'))) {
+          fail(null, new Error('an argument contains a NUL'))
+          return
+        }
+        waiting.push({ call, timeoutMs, succeed, fail })
+        startCalls()
+      }),
+    close() {
+      for (const { perl } of workers) perl.stdin.end()
+    },
+  }
 }

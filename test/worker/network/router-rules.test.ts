@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { localCommands, runCommand, type CommandRunner } from '../../../src/lib/run-command.ts'
+import { runCommand, type CommandRunner } from '../../../src/lib/run-command.ts'
+import { localHostCommands } from '../../../src/worker/processes/system-calls.ts'
 import { networkNames } from '../../../src/worker/network/network-names.ts'
 import { makeRouterRules } from '../../../src/worker/network/router-rules.ts'
 import { waitUntil } from '../../support/wait.ts'
@@ -10,7 +11,7 @@ const LIMIT = { timeoutMs: 10_000 }
 test('a change that comes the moment the last one is done is put in force too', async () => {
   let count = 0
   const run: CommandRunner['run'] = () => Promise.resolve({ code: 0, stdout: String(++count), stderr: '' })
-  const rules = makeRouterRules(networkNames('rules', { ...localCommands, run }))
+  const rules = makeRouterRules(networkNames('rules', { ...localHostCommands, run }))
   // The deeper who asks stands, the later it hears of its end, and asks again.
   const ask = (depth: number): Promise<void> => (depth === 0 ? rules.apply(['add table inet t']) : askAbove(depth))
   const askAbove = async (depth: number): Promise<void> => {
@@ -34,7 +35,7 @@ test('of changes that are put in force together, one that is refused takes no ot
     t.skip('network namespaces need root')
     return
   }
-  const names = networkNames('rules', localCommands)
+  const names = networkNames('rules', localHostCommands)
   await runCommand('ip', ['netns', 'add', names.routerNamespace], LIMIT)
   t.after(() => runCommand('ip', ['netns', 'delete', names.routerNamespace], LIMIT))
   const rules = makeRouterRules(names)

@@ -40,13 +40,12 @@ test('at the limit of open files commands fail in words, and go on when there ar
   const script = `
     import { closeSync, openSync } from 'node:fs'
     import { makeLog } from './src/lib/log.ts'
-    import { makeCommandHelper } from './src/worker/command-helper.ts'
-    import { SYSTEM_CALLS_SCRIPT } from './src/worker/system-calls.ts'
+    import { makeCommandHelper } from './src/worker/processes/command-helper.ts'
     const { commands, close } = makeCommandHelper(makeLog('silent'))
     const open = []
     try { for (;;) open.push(openSync('/dev/null')) } catch (error) { console.log(error.code) }
-    for (const [file, args] of [['true', []], ['perl', [SYSTEM_CALLS_SCRIPT, 'unlink', '/nowhere']]])
-      await commands.attempt(file, args, { timeoutMs: 5_000 }).catch((error) => console.log(error.constructor.name))
+    await commands.attempt('true', [], { timeoutMs: 5_000 }).catch((error) => console.log(error.constructor.name))
+    await commands.callSystem(['fifos', '/nowhere/fifo']).catch((error) => console.log(error.constructor.name))
     for (const one of open) closeSync(one)
     console.log((await commands.attempt('true', [], { timeoutMs: 5_000 })).code)
     close()`

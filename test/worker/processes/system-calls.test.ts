@@ -15,9 +15,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
-import { CommandError, localCommands, runCommand } from '../../../src/lib/run-command.ts'
+import { CommandError, runCommand } from '../../../src/lib/run-command.ts'
 import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
-import { callSystem } from '../../../src/worker/processes/system-calls.ts'
+import { localHostCommands } from '../../../src/worker/processes/system-calls.ts'
 
 const isRoot = process.getuid?.() === 0
 const helper = makeCommandHelper(makeLog('silent'))
@@ -30,7 +30,7 @@ after(() => {
 
 for (const [by, commands] of [
   ['a process that stays', helper.commands],
-  ['a process of its own', localCommands],
+  ['a process of its own', localHostCommands],
 ] as const) {
   test(`a copy by ${by} has every byte of a sparse file and none of its holes`, async () => {
     const [from, to] = [join(folder, `from ${by}`), join(folder, `to ${by}`)]
@@ -41,22 +41,22 @@ for (const [by, commands] of [
     for (const at of [0, 4095, 4096, 1_000_000, 5 * 1024 * 1024 - 1, size - 3]) await file.write('abc', at)
     await file.write(Buffer.alloc(3_000_000), 0, 3_000_000, 20_000_000) // zeros that are written are none the less nothing
     await file.close()
-    await callSystem(commands, ['copy', from, to])
+    await commands.callSystem(['copy', from, to])
     assert.ok((await readFile(from)).equals(await readFile(to)))
     const { blocks, mode } = statSync(to)
     assert.ok(blocks * 512 < 200_000, `${String(blocks)} blocks`)
     assert.equal(mode & 0o777, 0o600)
-    await assert.rejects(callSystem(commands, ['copy', from, to]), /File exists/)
+    await assert.rejects(commands.callSystem(['copy', from, to]), /File exists/)
   })
 
   test(`what the kernel refuses ${by} is told in words, and the next call is made`, async () => {
     const missing = join(folder, 'no', 'pipe')
-    await assert.rejects(callSystem(commands, ['fifos', missing]), (error) => {
+    await assert.rejects(commands.callSystem(['fifos', missing]), (error) => {
       return error instanceof CommandError && error.message.includes(`${missing}: No such file or directory`)
     })
     const pipe = join(folder, `pipe ${by}`)
     writeFileSync(pipe, 'in the way')
-    await callSystem(commands, ['fifos', pipe])
+    await commands.callSystem(['fifos', pipe])
     assert.ok(statSync(pipe).isFIFO())
     assert.equal(statSync(pipe).mode & 0o777, 0o666)
   })
@@ -66,7 +66,7 @@ test('many calls at once are each told their own end', async () => {
   const paths = Array.from({ length: 40 }, (_, n) =>
     join(folder, n % 3 === 0 ? `none/${String(n)}` : `many-${String(n)}`),
   )
-  const ends = await Promise.allSettled(paths.map((path) => callSystem(helper.commands, ['fifos', path])))
+  const ends = await Promise.allSettled(paths.map((path) => helper.commands.callSystem(['fifos', path])))
   assert.deepEqual(
     ends.map(({ status }) => status === 'fulfilled'),
     paths.map((path) => existsSync(path)),
@@ -86,9 +86,9 @@ test('a network that is refused half made leaves who makes it in the namespace o
   })
   const own = readlinkSync('/proc/self/ns/net')
   const cable = ['/run/netns/no-such-router', 'v1', '198.18.0.1', '198.18.0.2', '30'] as const
-  await assert.rejects(callSystem(helper.commands, ['network', first, ...cable]), /no-such-router: No such file/)
+  await assert.rejects(helper.commands.callSystem(['network', first, ...cable]), /no-such-router: No such file/)
   // The next is made by the same process, from where it is: in a namespace of its own, its new one would lie in that.
-  await callSystem(helper.commands, ['network', second])
+  await helper.commands.callSystem(['network', second])
   const ids = await Promise.all([first, second].map(async (path) => `net:[${String(statSync(path).ino)}]`))
   assert.equal(new Set([...ids, own]).size, 3)
   const { stdout } = await helper.commands.run('readlink', ['/proc/self/ns/net'], { ...LIMIT, netns: second })
@@ -113,7 +113,7 @@ test('a disk that is mounted again keeps the mode that its sandbox gave its root
   const upper = join(point, 'upper')
   const modes: number[] = []
   for (const mode of [0o1777, 0o700]) {
-    await callSystem(helper.commands, ['disk', image, point, '100000'])
+    await helper.commands.callSystem(['disk', image, point, '100000'])
     try {
       modes.push(statSync(upper).mode & 0o7777)
       chmodSync(upper, mode)
@@ -136,9 +136,9 @@ test('what a sandbox writes on holds no devices, and its disk no programs of oth
   truncateSync(image, 16 * 1024 * 1024)
   await runCommand('mkfs.ext4', ['-q', '-F', image], LIMIT)
   for (const point of points) mkdirSync(point, { recursive: true })
-  await callSystem(helper.commands, ['disk', image, join(base, 'disk'), '100000'])
+  await helper.commands.callSystem(['disk', image, join(base, 'disk'), '100000'])
   t.after(() => runCommand('umount', [join(base, 'disk')], LIMIT))
-  await callSystem(helper.commands, ['root', base, 'index=off'])
+  await helper.commands.callSystem(['root', base, 'index=off'])
   t.after(() => runCommand('umount', [join(base, 'root')], LIMIT))
   const mounts = (await readFile('/proc/self/mountinfo', 'utf8')).split('\n').map((line) => line.split(' '))
   assert.deepEqual(

@@ -2,8 +2,8 @@ import type { Duplex } from 'node:stream'
 import type { Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 import type { Random } from '../../../lib/random.ts'
-import type { CommandRunner } from '../../../lib/run-command.ts'
 import type { ImageResolver } from '../shared/desired-run.ts'
+import type { HostCommands } from '../../processes/system-calls.ts'
 import type { LogWriter, SandboxLogs } from '../../logs/logs.ts'
 import type { SandboxNetworks } from '../../network/sandbox-network.ts'
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
@@ -49,7 +49,7 @@ export type OciDriverInput = {
   readonly dir: string
   readonly runtime: Runtime
   readonly launcher: Launcher
-  readonly commands: CommandRunner
+  readonly commands: HostCommands
   readonly images: ImageResolver
   readonly networks: SandboxNetworks
   readonly clock: Clock

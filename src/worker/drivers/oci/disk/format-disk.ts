@@ -1,7 +1,6 @@
 import { mkdir, open, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { CommandRunner } from '../../../../lib/run-command.ts'
-import { callSystem } from '../../../processes/system-calls.ts'
+import type { HostCommands } from '../../../processes/system-calls.ts'
 
 const FORMAT_TIMEOUT_MS = 60_000
 /** Of how many sizes an empty disk is kept; one of 8 GiB takes 116 KiB. */
@@ -15,7 +14,7 @@ export type FormatDisk = (path: string, sizeMib: number) => Promise<void>
  * formatting takes 2.5 (2026-11). Copies have one UUID, by which ext4 and the overlay above it tell nothing apart; the host
  * finds disks by their files. `directoryPath` is emptied.
  */
-export async function makeDiskFormatter(commands: CommandRunner, folder: string): Promise<FormatDisk> {
+export async function makeDiskFormatter(commands: HostCommands, folder: string): Promise<FormatDisk> {
   await rm(folder, { recursive: true, force: true }) // a worker that was killed may have formatted half of one
   await mkdir(folder, { mode: 0o700 })
   const empty = new Map<number, Promise<string>>()
@@ -30,11 +29,11 @@ export async function makeDiskFormatter(commands: CommandRunner, folder: string)
   return async (path, sizeMib) => {
     const from = await emptyOf(sizeMib)
     if (from === null) await formatWithMkfs(commands, path, sizeMib)
-    else await callSystem(commands, ['copy', from, path])
+    else await commands.callSystem(['copy', from, path])
   }
 }
 
-async function makeEmpty(commands: CommandRunner, path: string, sizeMib: number): Promise<string> {
+async function makeEmpty(commands: HostCommands, path: string, sizeMib: number): Promise<string> {
   await formatWithMkfs(commands, path, sizeMib)
   return path
 }
@@ -43,7 +42,7 @@ async function makeEmpty(commands: CommandRunner, path: string, sizeMib: number)
  * Without a journal, which a disk that is checked after a crash can do without, and without room to grow, which takes 4 MiB of
  * 8 GiB: 2.5 ms to make, 8 with both (2026-11).
  */
-async function formatWithMkfs(commands: CommandRunner, path: string, sizeMib: number): Promise<void> {
+async function formatWithMkfs(commands: HostCommands, path: string, sizeMib: number): Promise<void> {
   const handle = await open(path, 'w', 0o600)
   try {
     await handle.truncate(sizeMib * 1024 * 1024)

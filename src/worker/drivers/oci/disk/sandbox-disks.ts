@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { asId, type RunId, type SandboxId } from '../../../../domain/ids.ts'
 import type { Random } from '../../../../lib/random.ts'
 import type { CommandRunner } from '../../../../lib/run-command.ts'
+import type { HostCommands } from '../../../processes/system-calls.ts'
 import type { Image } from '../../../images/image.ts'
 import { makeDiskFormatter } from './format-disk.ts'
 import { pinImage, readPinnedImage } from './pinned-image.ts'
@@ -49,7 +50,7 @@ export type DisksInput = {
   readonly defaultSizeMib: number
   /** How many disks of the default size are kept formatted ahead. */
   readonly poolSize: number
-  readonly commands: CommandRunner
+  readonly commands: HostCommands
   readonly random: Random
   /** Mounts a disk that is made ahead under a name of its own, and the other way round. */
   readonly mountPooled: (name: string, path: string) => Promise<void>

@@ -2,8 +2,7 @@ import { constants, openSync } from 'node:fs'
 import { chown } from 'node:fs/promises'
 import { Socket } from 'node:net'
 import { join } from 'node:path'
-import type { CommandRunner } from '../../../../lib/run-command.ts'
-import { callSystem } from '../../../processes/system-calls.ts'
+import type { HostCommands } from '../../../processes/system-calls.ts'
 
 /**
  * The two named pipes that a workload writes to. The shim holds them open for reading and writing, so that a workload
@@ -18,9 +17,9 @@ export function workloadPipes(folder: string): WorkloadPipes {
 }
 
 /** Makes them, in place of those of an attempt that was cut short. */
-export async function makeWorkloadPipes(commands: CommandRunner, { stdout, stderr }: WorkloadPipes): Promise<void> {
+export async function makeWorkloadPipes(commands: HostCommands, { stdout, stderr }: WorkloadPipes): Promise<void> {
   // As in fifo-pool.ts: whatever user a process becomes, it must be able to reopen its /dev/stdout.
-  await callSystem(commands, ['fifos', stdout, stderr])
+  await commands.callSystem(['fifos', stdout, stderr])
 }
 
 /** Gives them to the workload's user: images `chown` their /dev/stdout, which only an owner whom they know may. */

@@ -6,7 +6,7 @@ import { after, test } from 'node:test'
 import { makeLog } from '../../../src/lib/log.ts'
 import { CommandError, runCommand } from '../../../src/lib/run-command.ts'
 import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
-import { callSystem, SYSTEM_CALLS_SCRIPT } from '../../../src/worker/processes/system-calls.ts'
+import { SYSTEM_CALLS_SCRIPT } from '../../../src/worker/processes/system-calls.ts'
 import { waitUntil } from '../../support/wait.ts'
 
 const folder = mkdtempSync(`${tmpdir()}/sandyard-callers-`)
@@ -36,13 +36,12 @@ function isCaller(pid: string): boolean {
 }
 
 test('what hangs is killed when its time is over, and the next call is made by a new process', async () => {
-  await callSystem(commands, ['fifos', join(folder, 'first')])
+  await commands.callSystem(['fifos', join(folder, 'first')])
   const before = callers()
   assert.equal(before.length, 1)
   for (const pid of before) process.kill(pid, 'SIGSTOP')
-  const late = ['fifos', join(folder, 'late')]
-  await assert.rejects(commands.run('perl', [SYSTEM_CALLS_SCRIPT, ...late], { timeoutMs: 200, cwd: '/' }), CommandError)
-  await callSystem(commands, ['fifos', join(folder, 'next')])
+  await assert.rejects(commands.callSystem(['fifos', join(folder, 'late')], { timeoutMs: 200 }), CommandError)
+  await commands.callSystem(['fifos', join(folder, 'next')])
   assert.ok(statSync(join(folder, 'next')).isFIFO())
   assert.equal(lstatSync(join(folder, 'late'), { throwIfNoEntry: false }), undefined)
   assert.ok(callers().every((pid) => !before.includes(pid)))
@@ -66,8 +65,9 @@ test('networks that are made while their makers are killed are whole or refused,
   let seen = 0
   const made = Promise.allSettled(
     names.map((name, n) => {
-      const cable = [`/run/netns/${router}`, `v${String(n)}`, `198.18.${String(n)}.1`, `198.18.${String(n)}.2`, '30']
-      return commands.run('perl', [SYSTEM_CALLS_SCRIPT, 'network', `/run/netns/${name}`, ...cable], LIMIT)
+      const [device, gateway, address] = [`v${String(n)}`, `198.18.${String(n)}.1`, `198.18.${String(n)}.2`]
+      const call = ['network', `/run/netns/${name}`, `/run/netns/${router}`, device, gateway, address, '30'] as const
+      return commands.callSystem(call, LIMIT)
     }),
   ).finally(() => {
     isOver = true
@@ -87,7 +87,7 @@ test('networks that are made while their makers are killed are whole or refused,
     const { stdout } = await runCommand('ip', ['-n', names[n] ?? '', '-o', 'route'], LIMIT)
     assert.match(stdout, new RegExp(`default via 198\\.18\\.${String(n)}\\.1 `))
   }
-  await callSystem(commands, ['network', `/run/netns/${router}-last`])
+  await commands.callSystem(['network', `/run/netns/${router}-last`])
   names.push(`${router}-last`)
   assert.notEqual(statSync(`/run/netns/${router}-last`).ino, own)
   const { stdout } = await runCommand('ip', ['-o', 'link'], LIMIT)
