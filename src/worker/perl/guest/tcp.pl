@@ -1,32 +1,36 @@
-# Connects from inside a sandbox to a host and port and carries the bytes: standard input goes to the other end, what
-# comes from there to standard output. Each direction ends by itself. On standard error it says what happens, one line
-# each, to the worker that started it:
+# Connects to a host and port from inside a sandbox and carries the bytes: standard input goes to the other end, and what the
+# other end sends goes to standard output. Each direction ends by itself. It is Perl because the worker brings a Perl into
+# every sandbox (toolbox.ts), which may have no programs of its own.
+#
+# perl tcp.pl HOST PORT
+#
+# Standard error tells the worker what happens, one line each:
 #
 #   connected     once, before any byte is carried
-#   eof N         the other end sends nothing more; N bytes were written to standard output in all. The worker can't see
-#                 the end of that pipe: the runtime's command line has it open too, for as long as this script runs.
-#   failed WORDS  no connection came about, or it broke; nothing follows
+#   eof N         the other end sends no more; N bytes were written to standard output in all. The worker can't see the end
+#                 of that pipe, because the runtime's command line keeps it open as long as this script runs.
+#   failed TEXT   the connection could not be made, or it broke; nothing follows
 #
-# It ends when both directions have ended (0), or after a failure (1).
+# Exits with 0 when both directions have ended, and with 1 after a failure.
 use strict;
 use warnings;
 use Errno qw(EAGAIN EINTR);
 use Fcntl qw(F_GETFL F_SETFL O_NONBLOCK);
 use Socket qw(getaddrinfo IPPROTO_TCP SHUT_WR SOCK_STREAM SOL_SOCKET SO_ERROR TCP_NODELAY);
 
-# What a pipe of the usual size holds.
+# The usual size of a pipe.
 my $PIECE_BYTES = 65_536;
 
 my ($host, $port) = @ARGV;
 
-$SIG{PIPE} = 'IGNORE'; # a write to a closed connection fails instead, and is told
+$SIG{PIPE} = 'IGNORE'; # a write to a closed connection fails instead, and is reported
 
 my $socket = connect_to($host, $port);
 say_line('connected');
 carry($socket);
 exit 0;
 
-# Tries every address of the host, in the order of the sandbox's own look-up, as programs do. The worker watches the time.
+# Tries each address of the host in the order of the sandbox's own name look-up. The worker enforces the time limit.
 sub connect_to {
     my ($host, $port) = @_;
     my ($problem, @found) = getaddrinfo($host, $port, { socktype => SOCK_STREAM, protocol => IPPROTO_TCP });
@@ -36,7 +40,7 @@ sub connect_to {
         if (!socket(my $socket, $address->{family}, SOCK_STREAM, IPPROTO_TCP)) { $why = reason() }
         elsif (!connect_one($socket, $address->{addr})) { $why = reason() }
         else {
-            # A terminal's single letters must not wait for the answer to the one before.
+            # Single key strokes must not wait for the acknowledgement of the one before.
             setsockopt($socket, IPPROTO_TCP, TCP_NODELAY, 1);
             return $socket;
         }
@@ -48,7 +52,7 @@ sub connect_one {
     my ($socket, $address) = @_;
     return 1 if connect($socket, $address);
     return 0 if $! != EINTR;
-    # Interrupted, it goes on by itself.
+    # An interrupted connect goes on by itself.
     my $writable = '';
     vec($writable, fileno($socket), 1) = 1;
     select(undef, $writable, undef, undef);
@@ -56,8 +60,8 @@ sub connect_one {
     return $! == 0;
 }
 
-# Carries both directions until both have ended. A piece is read only when the one before it was written, so a slow
-# reader at either end stops the writer at the other.
+# Carries both directions until both have ended. It reads a piece only after it wrote the one before, so a slow reader at
+# either end stops the writer at the other.
 sub carry {
     my ($socket) = @_;
     set_nonblocking($_) for \*STDIN, \*STDOUT, $socket;
@@ -91,7 +95,7 @@ sub carry {
                 say_line("eof $in_bytes");
             }
         }
-        # Written at once: mostly there is room, and a look whether there is costs as much as the try.
+        # Written without a look whether the other end is ready: that would cost as much, and it usually is.
         if ($out ne '') {
             my $put = syswrite($socket, $out, length($out) - $out_at, $out_at);
             if (!defined $put) { is_later() || fail('write TCP stream: ' . reason()) }
@@ -99,7 +103,7 @@ sub carry {
         }
         if ($in ne '') {
             my $put = syswrite(STDOUT, $in, length($in) - $in_at, $in_at);
-            if (!defined $put) { is_later() || exit 1 } # the worker has let go of it
+            if (!defined $put) { is_later() || exit 1 } # the worker has closed it
             else {
                 $in_bytes += $put;
                 ($in, $in_at) = ('', 0) if ($in_at += $put) == length $in;
@@ -113,10 +117,10 @@ sub set_nonblocking {
     fcntl($handle, F_SETFL, fcntl($handle, F_GETFL, 0) | O_NONBLOCK) || fail('fcntl: ' . reason());
 }
 
-# Whether what failed only has to be tried again.
+# Whether the last call only has to be repeated.
 sub is_later { return $! == EAGAIN || $! == EINTR }
 
-# The last error in the words and form that clients of the agent protocol know.
+# The last error, in the form that clients of the agent protocol know.
 sub reason { return sprintf('%s (os error %d)', "$!", $! + 0) }
 
 sub say_line { syswrite(STDERR, "$_[0]\n") }
