@@ -136,7 +136,7 @@ function findAll({ path, code }: Source, pattern: RegExp): readonly Finding[] {
 function readSources(folder: string): readonly Source[] {
   if (!existsSync(join(root, folder))) return []
   return readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
-    .filter((name) => /\.(ts|mjs|sql)$/.test(name))
+    .filter((name) => /\.(ts|mjs|sql|pl)$/.test(name))
     .toSorted()
     .map((name) => {
       const path = join(folder, name)

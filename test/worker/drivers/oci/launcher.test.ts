@@ -91,7 +91,7 @@ test('what a worker asked for as it died is not started', async () => {
   const command = ['/dev/null', '/dev/null', '/dev/null', 'touch', mark].map((field) => `${field}\0`).join('')
   const request = Buffer.concat([Buffer.from([0, 0, 0, 5 + command.length, 0, 0, 0, 1, 3]), Buffer.from(command)])
   const run = (worker: number): SpawnSyncReturns<Buffer> =>
-    spawnSync('perl', [script, process.arch, String(worker)], { input: request })
+    spawnSync('perl', [script, String(worker)], { input: request })
   assert.equal(run(process.pid + 1).stdout.toString(), '')
   assert.equal(existsSync(mark), false)
   assert.match(run(process.pid).stdout.toString(), /^started 1 \d+\n/)
