@@ -3,16 +3,16 @@ export type PascalCase<Text extends string> = Text extends `${infer Head}_${infe
   ? `${Capitalize<Head>}${PascalCase<Tail>}`
   : Capitalize<Text>
 
-/** How a member of a closed set may be spelt in a request. Source: contract decisions, "Casing of enums on input". */
+/** How a request may spell a member of a closed set: in snake_case as clients send it, or in the PascalCase of replies. */
 export type EitherCasing<Text extends string> = Text | PascalCase<Text>
 
 /** The PascalCase spelling of a snake_case word. */
 export function pascalCase<Text extends string>(text: Text): PascalCase<Text> {
   const words = text.split('_').map((word) => word.charAt(0).toUpperCase() + word.slice(1))
-  return words.join('') as PascalCase<Text> // the one cast that says the computation does what the type says
+  return words.join('') as PascalCase<Text> // the computation does what the type says
 }
 
-/** Every accepted spelling of a closed set: the snake_case ones first. */
+/** Every accepted spelling of a closed set: the snake_case ones first, then the PascalCase ones. */
 export function eitherCasing<const Text extends string>(values: readonly Text[]): EitherCasing<Text>[] {
   return [...values, ...values.map((value) => pascalCase(value))]
 }

@@ -4,7 +4,7 @@ type Branded<Name extends string> = string & { readonly [brand]: Name }
 export type OrgId = Branded<'OrgId'>
 export type ApiKeyId = Branded<'ApiKeyId'>
 export type SandboxId = Branded<'SandboxId'>
-/** One start of a sandbox; the fencing token of every message about it. */
+/** One run of a sandbox, from its start to its end. It fences every message about the run. */
 export type RunId = Branded<'RunId'>
 export type WorkerId = Branded<'WorkerId'>
 export type EventId = Branded<'EventId'>
@@ -13,7 +13,7 @@ export type VolumeId = Branded<'VolumeId'>
 export type UserId = Branded<'UserId'>
 export type MemberId = Branded<'MemberId'>
 
-/** Gives a string its brand, where it enters the program: a parsed path parameter, a column, a new identifier. */
+/** Brands a string as an identifier. Use it where the string enters the program: a path parameter, a column, a new id. */
 export function asId<Id extends Branded<string>>(text: string): Id {
-  return text as Id // the one cast that brands
+  return text as Id // a brand exists in types alone
 }

@@ -1,6 +1,6 @@
 import { isIPv4, isIPv6 } from 'node:net'
 
-/** A block of addresses, both ends included; host bits of what was written are cleared. A lone address is a block of one. */
+/** A block of addresses, both ends included. Host bits are cleared, and a single address is a block of one. */
 export type Cidr = {
   readonly family: 4 | 6
   readonly first: bigint
@@ -8,7 +8,7 @@ export type Cidr = {
   readonly prefix: number
 }
 
-/** Reads `10.0.0.0/8`, `fd00::/8` or a lone address; null when the text is neither. Zone ids (`%eth0`) are refused. */
+/** Parses `10.0.0.0/8`, `fd00::/8` or a single address. Null for any other text, also for one with a zone id (`%eth0`). */
 export function parseCidr(text: string): Cidr | null {
   const parts = text.split('/')
   const address = parts[0] ?? ''
@@ -24,7 +24,7 @@ export function parseCidr(text: string): Cidr | null {
   return { family, first, last: first + (1n << hostBits) - 1n, prefix }
 }
 
-/** Like `parseCidr` for text that is known to be good, such as a constant; throws on any other. */
+/** Like `parseCidr`, for constants: throws if the text is not an address block. */
 export function cidr(text: string): Cidr {
   const parsed = parseCidr(text)
   if (parsed === null) throw new Error(`not an address block: ${text}`)
@@ -36,12 +36,12 @@ export function contains(outer: Cidr, inner: Cidr): boolean {
   return outer.family === inner.family && outer.first <= inner.first && inner.last <= outer.last
 }
 
-/** Whether two blocks share an address; of two blocks that do, one contains the other. */
+/** Whether two blocks share an address. If they do, one contains the other. */
 export function overlaps(one: Cidr, other: Cidr): boolean {
   return contains(one, other) || contains(other, one)
 }
 
-/** The same addresses without blocks that others contain, in order. */
+/** The blocks without those that another block contains, in ascending order. */
 export function dropContained(cidrs: readonly Cidr[]): readonly Cidr[] {
   const largestFirst = cidrs.toSorted((a, b) => a.prefix - b.prefix)
   const kept: Cidr[] = []
@@ -49,12 +49,12 @@ export function dropContained(cidrs: readonly Cidr[]): readonly Cidr[] {
   return kept.toSorted((a, b) => a.family - b.family || (a.first < b.first ? -1 : 1))
 }
 
-/** An IPv4 block as nftables and iproute2 read it, such as `10.0.0.0/8`. */
+/** An IPv4 block as text, such as `10.0.0.0/8`. */
 export function formatIpv4Cidr(block: Cidr): string {
   return `${formatIpv4(block.first)}/${String(block.prefix)}`
 }
 
-/** An IPv4 address in dotted form. */
+/** An IPv4 address as text, such as `10.0.0.1`. */
 export function formatIpv4(address: bigint): string {
   return [24n, 16n, 8n, 0n].map((shift) => String((address >> shift) & 0xffn)).join('.')
 }

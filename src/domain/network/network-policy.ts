@@ -1,16 +1,16 @@
 /**
- * What a network policy means, packet by packet. Invariants:
- * - The operator's denials come before every rule of a tenant: other sandboxes, the host's own addresses, and whatever
- *   else the operator names. Of the gateway only DNS (port 53, TCP and UDP) can ever be allowed.
- * - Metadata addresses are allowed only by name: the group `metadata`, or a rule with exactly that address. `any`, a
- *   default of `allow` and wider blocks do not reach them; as denials these do cover them.
+ * Compiles network policies into ordered packet rules. Invariants:
+ * - The operator's denials come before every rule of a tenant. They cover other sandboxes, the host's own addresses, and what the
+ *   operator adds. Of the gateway, only DNS (port 53, TCP and UDP) can be allowed.
+ * - Metadata addresses must be allowed explicitly: by the group `metadata`, or by a rule with exactly that address. `any`, wider
+ *   blocks and a default of `allow` don't allow them. Denials by any of these do cover them.
  */
-import { contains, parseCidr, dropContained, type Cidr } from './cidr.ts'
+import { PORT_MAX } from '../requests/request-bounds.ts'
+import { contains, dropContained, parseCidr, type Cidr } from './cidr.ts'
 import { ALL_ADDRESSES, groupAddresses, METADATA_CIDRS, type AddressSet } from './network-groups.ts'
-import type { Ability } from '../spec/abilities.ts'
-import type { Action, Destination, NetworkPolicy, NetworkSpec, Protocol, Rule } from '../spec/spec.ts'
+import type { Action, NetworkPolicy, Protocol, Rule } from '../spec/spec.ts'
 
-/** Contract decisions, "Default network policy when the request has none". */
+/** The policy of a request that names none: DNS and public addresses are allowed, all else is denied. */
 export const DEFAULT_POLICY: NetworkPolicy = {
   default_egress: 'deny',
   default_ingress: 'deny',
@@ -26,22 +26,25 @@ export const DEFAULT_POLICY: NetworkPolicy = {
   ],
 }
 
-/** What a driver enforces for one packet; the peer is the destination of egress and the source of ingress. */
+/** A rule that a driver enforces. The peer is the destination of egress packets and the source of ingress packets. */
 export type PacketRule = {
   readonly action: Action
   readonly peer: AddressSet
-  /** Empty: all of them. Never empty together with ports: those are of TCP and UDP alone. */
+  /** Empty: all protocols. Not empty if the rule has ports, because only TCP and UDP have them. */
   readonly protocols: readonly Protocol[]
-  /** Both ends included; empty: all, and packets without ports. */
+  /** Both ends included. Empty: all ports, and packets without ports. */
   readonly ports: Rule['ports']
 }
 
-/** Ordered rules for each direction; the first that matches decides, and the last matches everything. */
+/** Ordered rules for each direction. The first that matches decides; the last matches everything. */
 export type PacketRules = { readonly egress: readonly PacketRule[]; readonly ingress: readonly PacketRule[] }
 
 export type Packet = { readonly peer: Cidr; readonly protocol: Protocol; readonly port: number | null }
 
-/** Compiles a policy (null: the default) for a sandbox behind `gateway`. Throws on rules that need name resolution. */
+/**
+ * Compiles a policy, or the default one for null, for a sandbox behind `gateway`. `hardDeny` lists the operator's denials. Throws
+ * for rules that name domains.
+ */
 export function compilePolicy(
   policy: NetworkPolicy | null,
   network: { readonly gateway: Cidr; readonly hardDeny: readonly Cidr[] },
@@ -64,34 +67,18 @@ export function compilePolicy(
   }
 }
 
-/** What happens to a packet under rules for its direction. Rules that match nothing deny. */
+/** What the rules of a packet's direction do with it. A packet that no rule matches is denied. */
 export function decidePacket(rules: readonly PacketRule[], packet: Packet): Action {
   return rules.find((rule) => matches(rule, packet))?.action ?? 'deny'
 }
 
-/** The abilities that a driver needs to enforce a sandbox's network. `strict` only sharpens domain rules. */
-export function requiredNetworkAbilities(spec: NetworkSpec): readonly Ability[] {
-  if (!spec.enabled) return ['network_off']
-  const needed: Ability[] = ['network_policy']
-  if (spec.max_connections !== null) needed.push('network_max_connections')
-  if (spec.secrets.length > 0) needed.push('secrets')
-  if (spec.policy?.rules.some((rule) => isDomain(rule.destination)) === true) needed.push('network_domains')
-  return needed
-}
-
-/** Whether a destination names a domain, which packets do not carry. */
-function isDomain(destination: Destination): boolean {
-  return destination !== 'any' && ('domain' in destination || 'domain_suffix' in destination)
-}
-
 const DNS_PORT = 53
-const LAST_PORT = 65_535
 
 function gatewayDenials(gateway: Cidr): readonly PacketRule[] {
   const peer = { within: [gateway], except: [] }
   const notDns = [
     { start: 0, end: DNS_PORT - 1 },
-    { start: DNS_PORT + 1, end: LAST_PORT },
+    { start: DNS_PORT + 1, end: PORT_MAX },
   ]
   return [
     { action: 'deny', peer, protocols: ['tcp', 'udp'], ports: notDns },

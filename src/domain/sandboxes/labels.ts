@@ -2,10 +2,10 @@ import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../reque
 import { byteLength, isPlainText } from './names.ts'
 import { describeSeen, type Refusal } from '../spec/refusal.ts'
 
-/** Label keys that only the service may set. Source: contract decisions, "Reserved label prefixes". */
+/** Prefixes of label keys that only the service may set. */
 export const RESERVED_LABEL_PREFIXES = ['sandbox.', 'microsandbox.', 'service.'] as const
 
-/** The first reason why labels can't be attached to a sandbox, or null. `field` is where they stand in the request. */
+/** Why labels can't be attached, or null if they can. `field` is their path in the request. */
 export function findLabelRefusal(labels: Readonly<Record<string, string>>, field: string): Refusal | null {
   const keys = Object.keys(labels)
   if (keys.length > LABELS_MAX) return refusal(field, `${String(keys.length)} labels`, `at most ${String(LABELS_MAX)}`)
@@ -17,8 +17,8 @@ export function findLabelRefusal(labels: Readonly<Record<string, string>>, field
 }
 
 /**
- * Reads the list route's `labels` parameter: a JSON object of strings, all of which must match. Keys with a reserved
- * prefix may be searched for.
+ * Parses the `labels` parameter of a list: a JSON object of strings, all of which must match. Keys with a reserved prefix are
+ * allowed here.
  */
 export function parseLabelFilter(
   text: string,
@@ -65,6 +65,6 @@ function parseJson(text: string): unknown {
   try {
     return JSON.parse(text)
   } catch {
-    return undefined // the caller says what would be accepted
+    return undefined // the caller refuses it
   }
 }

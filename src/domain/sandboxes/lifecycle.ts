@@ -1,4 +1,4 @@
-/** The lifecycle of a sandbox: which event moves it from where to where. Source: design, "Lifecycle". */
+/** The lifecycle of a sandbox: which event moves it from which status to which. */
 export const SANDBOX_STATUSES = ['created', 'starting', 'running', 'stopping', 'stopped', 'failed'] as const
 export type SandboxStatus = (typeof SANDBOX_STATUSES)[number]
 
@@ -37,18 +37,20 @@ export const CAUSES = {
 } as const
 export type CauseCode = keyof typeof CAUSES
 
+/** Whether the latest run has ended. */
 export function isTerminal(status: SandboxStatus): boolean {
   return status === 'stopped' || status === 'failed'
 }
 
+/** Whether a run goes on. */
 export function isActive(status: SandboxStatus): boolean {
   return status === 'starting' || status === 'running' || status === 'stopping'
 }
 
-/** Where a sandbox stands, as far as the table needs to know. */
+/** What the next status of a sandbox depends on. `isPlaced`: its run has a worker. */
 export type LifecycleState = { readonly status: SandboxStatus; readonly isPlaced: boolean }
 
-/** The status that an event leads to, or null when the event does not apply where the sandbox stands. */
+/** The status that an event leads to, or null if the event does not apply in this state. */
 export function nextStatus(state: LifecycleState, event: TransitionEvent): SandboxStatus | null {
   return TRANSITIONS[event](state)
 }

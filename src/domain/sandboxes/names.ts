@@ -1,16 +1,16 @@
 import { NAME_MAX_BYTES, SLUG_MAX_CHARS, SLUG_MIN_CHARS } from '../requests/request-bounds.ts'
 
-/** What a sandbox's name may be, in words. Source: contract decisions, "Empty or missing `name`". */
+/** Describes a valid name of a sandbox, an organization or a key. */
 export const NAME_RULE = `1 to ${String(NAME_MAX_BYTES)} bytes of UTF-8 without control characters`
 
-/** What a slug may be, in words. Source: service description 8. */
+/** Describes a valid slug. */
 export const SLUG_RULE = `${String(SLUG_MIN_CHARS)} to ${String(SLUG_MAX_CHARS)} lowercase letters, digits and single hyphens, none at an end`
 
-/** What a worker's name may be, in words: what host names are. */
+/** Describes a valid name of a worker: every host name is one. */
 export const WORKER_NAME_RULE =
   '1 to 63 letters, digits, dots, hyphens and underscores, with a letter or digit at both ends'
 
-/** The name of the worker that lives inside `up`; no other may have it. */
+/** The name of the worker inside `sandyard up`. No worker that joins may have it. */
 export const LOCAL_WORKER_NAME = 'local'
 
 const CONTROL_CHARACTER = /\p{Cc}/u
@@ -22,7 +22,7 @@ export function isWorkerName(text: string): boolean {
   return WORKER_NAME_SHAPE.test(text) && text !== LOCAL_WORKER_NAME
 }
 
-/** Whether a text can be the name of a sandbox. */
+/** Whether a text can be the name of a sandbox, an organization or a key. */
 export function isName(text: string): boolean {
   return text !== '' && byteLength(text) <= NAME_MAX_BYTES && isPlainText(text)
 }
@@ -37,7 +37,7 @@ export function isPlainText(text: string): boolean {
   return text.isWellFormed() && !CONTROL_CHARACTER.test(text)
 }
 
-/** The length of a text in UTF-8. */
+/** The length of a text in bytes of UTF-8. */
 export function byteLength(text: string): number {
   return Buffer.byteLength(text, 'utf8')
 }

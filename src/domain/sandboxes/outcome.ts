@@ -1,7 +1,7 @@
 import type { TransitionEvent } from './lifecycle.ts'
 import type { RunOutcome } from './run.ts'
 
-/** What a run's end means for its sandbox: the event, and in words what failed; null when nothing did. */
+/** What the end of a run means for its sandbox: the event, and a message about what failed, or null if nothing did. */
 export function transitionOfOutcome(outcome: RunOutcome): {
   readonly event: TransitionEvent
   readonly message: string | null
@@ -16,7 +16,7 @@ export function transitionOfOutcome(outcome: RunOutcome): {
     case 'out_of_memory':
       return { event: 'ended_badly', message: 'out of memory: the sandbox used all of its resources.memory_mib' }
     case 'stopped':
-      return { event: 'ended_well', message: null } // by the worker's operator: a clean shutdown that stops sandboxes
+      return { event: 'ended_well', message: null } // the worker's operator shut it down cleanly
     case 'start_failed':
       return { event: 'worker_start_failed', message: outcome.message }
     case 'lost':

@@ -1,15 +1,15 @@
 import type { Ability } from '../spec/abilities.ts'
 
-/** What the worker can give to sandboxes in all, running ones included. */
+/** What a worker offers to sandboxes in total, including those that run. */
 export type Capacity = { readonly vcpus: number; readonly memory_mib: number; readonly disk_mib: number }
 
-/** Where a worker keeps volumes, and what holds there while a sandbox writes. */
+/** Where a worker keeps volumes, and which caps it enforces while sandboxes write. */
 export type StorageReport = {
-  /** Whether every worker that says so sees the same volumes. */
+  /** Whether all workers that report true see the same volumes. */
   readonly is_shared: boolean
-  /** Whether a volume can't grow beyond its cap, nor an organization's volumes beyond theirs together. */
+  /** Whether a volume can't outgrow its cap, nor an organization's volumes together their cap. */
   readonly enforces_caps: boolean
-  /** How it enforces them, or why it can't. For people. */
+  /** How it enforces them, or why it can't, for people. */
   readonly how: string
 }
 
@@ -18,11 +18,11 @@ export type DriverReport = {
   /** Such as `crun 1.8.1, user namespace, seccomp`. Shown to people. */
   readonly isolation: string
   readonly abilities: readonly Ability[]
-  /** References of the images that need no pull. */
+  /** References of the images that it has. */
   readonly images: readonly string[]
 }
 
-/** How a run ended. `message` is for people and carries no secret. */
+/** How a run ended. `message` is for people and holds no secret. */
 export type RunOutcome =
   | { readonly kind: 'exited'; readonly code: number }
   | { readonly kind: 'signalled'; readonly signal: string }
@@ -31,7 +31,7 @@ export type RunOutcome =
   | { readonly kind: 'start_failed'; readonly reason: StartFailure; readonly message: string }
   | { readonly kind: 'lost'; readonly message: string }
 
-/** The closed set of kinds of error that a driver's start may fail with. */
+/** The reasons for which a driver's start can fail. */
 export const START_FAILURES = [
   'image',
   'registry',

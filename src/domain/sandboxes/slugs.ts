@@ -1,19 +1,19 @@
 import { SLUG_MAX_CHARS } from '../requests/request-bounds.ts'
 import { isSlug } from './names.ts'
 
-/** A whole number in `[0, below)`; production draws it from the system's generator. */
+/** A random whole number in `[0, below)`. */
 export type RandomBelow = (below: number) => number
 
 /**
- * A slug of dictionary words, such as `amber-harbor-k3f9`: 36 adjectives, 36 nouns and 1.7 million endings. Two draws
- * may give the same one; the unique index decides, and the caller draws again.
+ * A random slug such as `amber-harbor-k3f9`, out of 36 adjectives, 36 nouns and 1.7 million endings. It may be taken: the unique
+ * index decides, and the caller generates another.
  */
 export function generateSlug(draw: RandomBelow): string {
   const ending = Array.from({ length: ENDING_CHARS }, () => pick(ENDING_ALPHABET, draw)).join('')
   return `${pick(ADJECTIVES, draw)}-${pick(NOUNS, draw)}-${ending}`
 }
 
-/** A slug made of a name's letters and digits, or null when too few of them are plain ones. */
+/** A slug from the ASCII letters and digits of a name, or null if it has too few. */
 export function slugFromName(name: string): string | null {
   const words = name.toLowerCase().match(/[a-z0-9]+/g) ?? []
   const slug = words.join('-').slice(0, SLUG_MAX_CHARS).replace(/-$/, '')

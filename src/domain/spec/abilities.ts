@@ -1,4 +1,4 @@
-/** What a driver may be able to enforce beyond the basics. What a spec needs and no worker has is refused by name. */
+/** What a driver may be able to enforce beyond the basics. A specification that needs what no worker has is refused. */
 export const ABILITIES = [
   'patches',
   'rlimits',

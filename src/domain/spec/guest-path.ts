@@ -1,12 +1,12 @@
 import { PATH_MAX_BYTES } from '../requests/request-bounds.ts'
 import { byteLength } from '../sandboxes/names.ts'
 
-/** What a path in a sandbox may be, in words. */
+/** Describes a valid path in a sandbox. */
 export const GUEST_PATH_RULE = `an absolute path of at most ${String(PATH_MAX_BYTES)} bytes without NUL that stays below /`
 
 /**
- * The path without empty, `.` and `..` steps, or null when it is not absolute, holds a NUL, is too long, or climbs above
- * the root. Names only: whether a step is a link is for the one who opens it.
+ * The path without empty, `.` and `..` steps. Null if it is not absolute, contains a NUL, is too long, or leads above the root.
+ * It looks at names only: symlinks are resolved by whoever opens the path.
  */
 export function normalizeGuestPath(path: string): string | null {
   if (!path.startsWith('/') || path.includes('\0') || byteLength(path) > PATH_MAX_BYTES) return null

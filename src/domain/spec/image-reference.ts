@@ -1,29 +1,29 @@
 import { isRegistryHost } from '../orgs/registry-host.ts'
 
-/** A reference taken apart. `tag` and `digest` may both be there; then the digest decides what is pulled. */
+/** The parts of an image reference. If it has a tag and a digest, the digest decides what is pulled. */
 export type ImageReference = {
-  /** Host, with its port when it has one; `localhost` alone is the store's own namespace. */
+  /** The host, with its port if it has one. `localhost` without a port is the namespace of loaded images. */
   readonly registry: string
   readonly repository: string
-  /** `latest` when the reference names neither a tag nor a digest. */
+  /** `latest` if the reference names neither a tag nor a digest. */
   readonly tag: string | null
   /** `sha256:` and 64 hex digits. */
   readonly digest: string | null
 }
 
-/** A parse that succeeded, or what is wrong in words for the person who wrote the reference. */
+/** The parsed reference, or what is wrong with it, for the person who wrote it. */
 export type ParsedReference =
   { readonly ok: true; readonly reference: ImageReference } | { readonly ok: false; readonly problem: string }
 
-/** The public hub: what a reference without a host means, unless SANDYARD_DEFAULT_REGISTRY names another registry. */
+/** The registry of references without a host, unless SANDYARD_DEFAULT_REGISTRY names another. */
 export const PUBLIC_HUB = 'docker.io'
-/** The hub keeps names of one word beneath this folder. */
+/** The hub keeps images with a name of one part in this folder. */
 const PUBLIC_HUB_FOLDER = 'library/'
 
-/** The registry of images that were loaded from a file and come from nowhere else. */
+/** The registry of images that were loaded from a file. They are never pulled. */
 const LOCAL_NAMESPACE = 'localhost'
 
-/** The longest reference that is read, in characters: 255 for the name by the grammar, 128 for a tag, a digest, marks. */
+/** The longest reference, in characters: a name of 255, a tag of 128, a digest, and the marks between them. */
 const MAX_REFERENCE_CHARS = 500
 const MAX_NAME_CHARS = 255
 
@@ -33,14 +33,14 @@ const DIGEST = /^sha256:[0-9a-f]{64}$/
 const PATH_PART = /^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$/
 
 /**
- * Reads `python`, `python:3.12`, `host:5000/a/b:tag`, `name@sha256:…`. The first part is a host when it holds a dot or
- * a colon or is `localhost`; otherwise the image is of `defaultRegistry`.
+ * Parses references such as `python`, `python:3.12`, `host:5000/a/b:tag` and `name@sha256:…`. The first part is a host if it
+ * contains a dot or a colon, or is `localhost`. Otherwise the image is in `defaultRegistry`.
  */
 export function parseImageReference(text: string, defaultRegistry: string): ParsedReference {
   if (text === '') return refuse('an image reference must not be empty')
   if (text.length > MAX_REFERENCE_CHARS) {
     return refuse(
-      `an image reference has at most ${String(MAX_REFERENCE_CHARS)} characters, this one ${String(text.length)}`,
+      `an image reference has at most ${String(MAX_REFERENCE_CHARS)} characters, this one has ${String(text.length)}`,
     )
   }
   const at = text.indexOf('@')
@@ -67,17 +67,17 @@ export function parseImageReference(text: string, defaultRegistry: string): Pars
   return { ok: true, reference: { registry, repository, tag: tag ?? (digest === null ? 'latest' : null), digest } }
 }
 
-/** The one spelling of a reference: two references mean the same image exactly when this is equal. */
+/** The canonical spelling. Two references mean the same image exactly if their canonical spellings are equal. */
 export function canonicalReference({ registry, repository, tag, digest }: ImageReference): string {
   return `${registry}/${repository}${tag === null ? '' : `:${tag}`}${digest === null ? '' : `@${digest}`}`
 }
 
-/** What the registry is asked for: the digest when there is one, or the tag. */
+/** What to ask the registry for: the digest, or the tag if there is none. */
 export function manifestKey(reference: ImageReference): string {
   return reference.digest ?? reference.tag ?? 'latest'
 }
 
-/** Whether the image lives in the worker's store only (`localhost/…` without a port): it is loaded, never pulled. */
+/** Whether the image is in the worker's store only (`localhost/…` without a port): it is loaded, never pulled. */
 export function isLocalOnly(reference: ImageReference): boolean {
   return reference.registry === LOCAL_NAMESPACE
 }
@@ -87,7 +87,7 @@ export function isLoopbackHost(host: string): boolean {
   return /^(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]+)?$/i.test(host)
 }
 
-/** Where the registry's API is: plain HTTP for this machine only, HTTPS for every other. */
+/** The base URL of a registry's API: HTTP for this machine, HTTPS for every other. */
 export function registryUrl(registry: string): string {
   if (isLoopbackHost(registry)) return `http://${registry}`
   return `https://${registry === PUBLIC_HUB ? `registry-1.${registry}` : registry}`

@@ -12,7 +12,7 @@ import {
 import type { MountInput, MountOptionsInput, ShareInput } from './spec-input.ts'
 import { parseVolumePath } from '../volumes/volume-path.ts'
 
-/** The mounts with their defaults, in the order of the request, so that a refusal names them as the client does. */
+/** Fills in the defaults of mounts. Their order stays that of the request, so a refusal counts them as the client does. */
 export function normalizeMounts(inputs: readonly MountInput[], refuse: Refuse): readonly Mount[] {
   const taken = new Set<string>()
   return inputs.map((input, index) => {
@@ -93,13 +93,13 @@ function share({ stat_virtualization, host_permissions }: ShareInput): Share {
 }
 
 function checkHostPath(host: string, { path, refuse }: FieldContext): void {
-  const parsed = host === '' ? { refused: 'it is empty' } : parseVolumePath(host)
+  const parsed = host === '' ? { refused: 'a path is not empty' } : parseVolumePath(host)
   if (!('refused' in parsed)) return
-  const accepted = `a path on the organization's default volume (${parsed.refused})`
+  const accepted = `a path on the organization's default volume: ${parsed.refused}`
   refuse({ code: 'invalid_request', field: `${path}.host`, seen: describeSeen(host), accepted })
 }
 
-/** A size of 0 would mean "no limit" to the kernel, which is the opposite of what it says. */
+/** Refuses a size of 0: the kernel takes it for "no limit". */
 function checkSize(sizeMib: number | null, key: string, { path, refuse }: FieldContext): number | null {
   if (sizeMib === 0)
     refuse({ code: 'invalid_request', field: `${path}.${key}`, seen: '0', accepted: 'at least 1, or null' })

@@ -1,5 +1,5 @@
-import { isIP } from 'node:net'
 import { snakeCase } from '../casing.ts'
+import { parseCidr } from '../network/cidr.ts'
 import { normalizeSecrets } from './normalize-secrets.ts'
 import { describeSeen, type Refuse } from './refusal.ts'
 import {
@@ -8,8 +8,8 @@ import {
 import type { DestinationInput, NetworkInput, PolicyInput, RuleInput } from './spec-input.ts'
 
 /**
- * Fields of the API's full network shape that no driver has, with why. The values that ask for nothing (an empty list,
- * null, false) are accepted, so that a reply's `network` may be sent back.
+ * Network fields of the API that no driver supports, with the reason. Values that ask for nothing (an empty list, null, false) are
+ * accepted, so a client can send the `network` of a reply back.
  */
 export const UNAVAILABLE_NETWORK_FIELDS = {
   ports: 'ports of a sandbox are not published on the host',
@@ -19,7 +19,7 @@ export const UNAVAILABLE_NETWORK_FIELDS = {
   tls: 'TLS traffic is not intercepted',
 } as const
 
-/** The network with its defaults. A null policy stays null: the contract's default policy. */
+/** Fills in the defaults of a network. A null policy stays null: it stands for the default policy. */
 export function normalizeNetwork(input: NetworkInput, refuse: Refuse): NetworkSpec {
   refuseUnavailable(input, refuse)
   return {
@@ -73,7 +73,7 @@ function normalizeDestination(input: DestinationInput, at: string, refuse: Refus
   if (typeof input === 'string') return 'any'
   if (input.group !== undefined) return { group: snakeCase(DESTINATION_GROUPS, input.group) }
   if (input.cidr !== undefined) {
-    if (!isCidr(input.cidr)) {
+    if (parseCidr(input.cidr) === null) {
       const accepted = 'an IP address or a CIDR block, such as 10.0.0.0/8'
       refuse({ code: 'invalid_request', field: `${at}.cidr`, seen: describeSeen(input.cidr), accepted })
     }
@@ -83,7 +83,7 @@ function normalizeDestination(input: DestinationInput, at: string, refuse: Refus
   return { domain_suffix: normalizeDomain(input.domain_suffix ?? '', `${at}.domain_suffix`, refuse) }
 }
 
-/** RFC 1035, 2.3.4: 255 octets on the wire are 253 characters; 63 for each label. A leading dot of a suffix is dropped. */
+/** RFC 1035, section 2.3.4: 255 octets on the wire are 253 characters, and each label has at most 63. */
 const DOMAIN_SHAPE = /^(?=.{1,253}$)[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_](?:[a-z0-9_-]{0,62}))*$/
 
 function normalizeDomain(domain: string, field: string, refuse: Refuse): string {
@@ -97,11 +97,4 @@ function normalizeDomain(domain: string, field: string, refuse: Refuse): string 
     })
   }
   return normal
-}
-
-function isCidr(text: string): boolean {
-  const [address = '', bits, ...rest] = text.split('/')
-  const family = isIP(address)
-  if (family === 0 || rest.length > 0 || address.includes('%')) return false
-  return bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (family === 4 ? 32 : 128))
 }

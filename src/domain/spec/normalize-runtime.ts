@@ -13,7 +13,7 @@ import {
 } from './spec.ts'
 import type { InitInput, RlimitInput, RuntimeInput } from './spec-input.ts'
 
-/** Runtime options with their defaults; an empty shell, user, hostname or working directory asks for none. */
+/** Fills in the defaults of runtime options. An empty shell, user, hostname or working directory counts as absent. */
 export function normalizeRuntime(input: RuntimeInput, refuse: Refuse): RuntimeOptions {
   const scripts = input.scripts ?? {}
   for (const name of Object.keys(scripts)) {
@@ -35,7 +35,7 @@ export function normalizeRuntime(input: RuntimeInput, refuse: Refuse): RuntimeOp
   }
 }
 
-/** The variables in their order; of two with one key the later wins when they are applied. */
+/** Checks variables and keeps their order. If two have the same key, the later one wins when they are applied. */
 export function normalizeEnv(env: readonly EnvVar[], field: string, refuse: Refuse): readonly EnvVar[] {
   env.forEach(({ key }, index) => {
     if (isEnvKey(key)) return
@@ -44,7 +44,7 @@ export function normalizeEnv(env: readonly EnvVar[], field: string, refuse: Refu
   return env.map(({ key, value }) => ({ key, value }))
 }
 
-/** The limits in their order; a soft limit above its hard limit is refused, as the kernel would. */
+/** Checks limits and keeps their order. Refuses a soft limit above its hard limit, as the kernel does. */
 export function normalizeRlimits(rlimits: readonly RlimitInput[], refuse: Refuse): readonly Rlimit[] {
   const seen = new Set<string>()
   return rlimits.map((input, index) => {
@@ -59,7 +59,7 @@ export function normalizeRlimits(rlimits: readonly RlimitInput[], refuse: Refuse
   })
 }
 
-/** The init binary to hand process 1 to: an absolute path, or `auto`. */
+/** Fills in the defaults of the program that becomes process 1. It is an absolute path, or `auto`. */
 export function normalizeInit(input: InitInput | null, refuse: Refuse): HandoffInit | null {
   if (input === null) return null
   if (input.cmd !== 'auto' && normalizeGuestPath(input.cmd) === null) {
@@ -72,9 +72,9 @@ export function normalizeInit(input: InitInput | null, refuse: Refuse): HandoffI
   return { cmd: input.cmd, args: input.args ?? [], env }
 }
 
-const ENV_KEY_RULE = 'a variable name without = and NUL'
+const ENV_KEY_RULE = 'the name of a variable, without = and NUL'
 const SCRIPT_NAME_RULE = `file names of at most ${String(FILE_NAME_MAX_BYTES)} bytes without / and control characters`
-const HOSTNAME_RULE = `at most ${String(HOSTNAME_MAX_BYTES)} letters, digits, dots and hyphens, none of the marks at an end`
+const HOSTNAME_RULE = `at most ${String(HOSTNAME_MAX_BYTES)} letters, digits, dots and hyphens, beginning and ending with a letter or digit`
 const HOSTNAME_SHAPE = /^[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?$/
 
 function isEnvKey(key: string): boolean {

@@ -9,8 +9,8 @@ type Violation =
   | { readonly type: 'passthrough'; readonly hosts: readonly HostPattern[] }
 
 /**
- * The secrets without their values, which nothing here reads. The next client's keys are mapped where they mean the
- * same and refused by name where they mean more. Source: contract decisions, "Next client".
+ * The secrets without their values, which nothing here reads. Keys of the next client version (0.7) are mapped if they mean the
+ * same as today's, and refused by name if they mean more.
  */
 export function normalizeSecrets(input: SecretsInput, refuse: Refuse): readonly SecretProjection[] {
   refuseBoth(input, ['on_violation', 'violation_action'], { at: 'network.secrets', refuse })
@@ -34,7 +34,7 @@ function normalizeSecret(input: SecretInput, context: FieldContext): SecretProje
   }
 }
 
-/** Basic authentication travels in a header: the next client's `headers` covers both. */
+/** Basic authentication is sent in a header, so the next client's `headers` covers both. */
 function injectionOf(input: SecretInput): Required<InjectionInput> {
   const { injection = {}, substitution } = input
   if (substitution === undefined) {
@@ -54,7 +54,7 @@ function violationOf(input: SecretInput, { at, refuse }: FieldContext): Violatio
   const hosts = input.passthrough_hosts ?? []
   if (hosts.length === 0) return action === null ? null : normalizeViolation(action)
   if (action !== null && action.type !== 'block_and_log' && action.type !== 'BlockAndLog') {
-    const accepted = 'passthrough_hosts with no other violation action than block_and_log'
+    const accepted = 'passthrough_hosts only with the violation action block_and_log'
     refuse({
       code: 'invalid_sandbox_config',
       field: `${at}.passthrough_hosts`,

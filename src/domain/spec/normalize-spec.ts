@@ -10,7 +10,7 @@ import { describeSeen, type Refusal, type Refuse } from './refusal.ts'
 import { PULL_POLICIES, SECURITY_PROFILES, type RegistrySelection, type Resources, type SandboxSpec } from './spec.ts'
 import type { RegistryInput, ResourcesInput, SpecInput } from './spec-input.ts'
 
-/** What a create body asks for, with every default filled in. `name` and `slug` are null when the service is to choose. */
+/** What a create body asks for, with every default filled in. A null `name` or `slug` is for the service to choose. */
 export type NormalizedSpec = {
   readonly spec: SandboxSpec
   readonly name: string | null
@@ -19,9 +19,9 @@ export type NormalizedSpec = {
 }
 
 /**
- * Turns a create body into the specification that is stored, or says which field can't be accepted and why. What it
- * accepts and gives back as input stays the same. Defaults: service description 2.3 and 4.1. Spellings: contract
- * decisions, "Casing of enums on input", "`image` on input", "Next client".
+ * Turns a create body into the specification that is stored, or into the refusal of its first bad field. A normalized
+ * specification normalizes to itself. Enums may be in snake_case or PascalCase, and an image may be an object, a string, or
+ * `source` with `reference`, as the next client version (0.7) sends it.
  */
 export function normalizeSpec(
   input: SpecInput,
@@ -89,7 +89,7 @@ function normalizeImage(input: SpecInput, refuse: Refuse): string {
       code: 'invalid_request',
       field,
       seen: 'a second source beside image',
-      accepted: 'image alone, or source with reference',
+      accepted: 'either image, or source with reference',
     })
   }
   if (image === undefined && source === undefined) {

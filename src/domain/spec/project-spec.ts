@@ -4,7 +4,7 @@ import type {
   RlimitResource, RuntimeOptions, SandboxSpec, SecretProjection, TmpfsMount,
 } from './spec.ts' // prettier-ignore
 
-/** The specification as replies show it: sources of mounts, patches and secret values left out. Source: service description 2.3. */
+/** The specification as replies show it: without the sources of mounts, without patches, and without secret values. */
 export type SpecProjection = {
   readonly image: string
   readonly resources: Resources
@@ -39,7 +39,7 @@ export type NetworkProjection = {
   readonly secrets?: readonly SecretProjection[]
 }
 
-/** The part of a specification that its owner sees in replies. */
+/** The part of a specification that replies show. */
 export function projectSpec(spec: SandboxSpec): SpecProjection {
   const { enabled, max_connections, policy, secrets } = spec.network
   return {

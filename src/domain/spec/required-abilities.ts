@@ -2,20 +2,20 @@ import { ABILITIES, type Ability } from './abilities.ts'
 import { UNAVAILABLE_NETWORK_FIELDS } from './normalize-network.ts'
 import type { Mount, Rule, SandboxSpec } from './spec.ts'
 
-/** Something that a specification asks for and that a worker's driver may lack. */
+/** Something that a specification asks for and that a driver may lack. */
 export type RequiredAbility = {
   readonly ability: Ability
   /** The field that asks, such as `mounts[0]`. */
   readonly field: string
-  /** What the field asks of a worker, in words. */
+  /** What a worker needs for it, for people. */
   readonly why: string
 }
 
 type AbilityRule = {
-  /** Where in a request the ability is asked for, for people. */
+  /** The request fields that ask for the ability, for people. */
   readonly fields: string
   readonly why: string
-  /** The fields of one specification that ask for it. */
+  /** The fields of a specification that ask for it. */
   readonly findFields: (spec: SandboxSpec) => readonly string[]
 }
 
@@ -130,7 +130,7 @@ const ABILITY_RULES: Record<Ability, AbilityRule> = {
   },
 }
 
-/** Everything in a specification that not every driver can enforce, in the order of the table. */
+/** Everything in a specification that not every driver can enforce, in the order of `ABILITIES`. */
 export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[] {
   const required: RequiredAbility[] = []
   for (const ability of ABILITIES) {
@@ -143,7 +143,7 @@ export function requiredAbilities(spec: SandboxSpec): readonly RequiredAbility[]
 /** A row of the table in docs/drivers.md; `ability` is null for what every driver refuses. */
 export type AbilityRow = { readonly ability: Ability | null; readonly fields: string; readonly meaning: string }
 
-/** The table of abilities for people: what is enforced where a driver can, and refused by name where none can. */
+/** The documented table of abilities: what a capable driver enforces, and what is refused by name if no driver can. */
 export const ABILITIES_TABLE: readonly AbilityRow[] = [
   ...ABILITIES.map((ability) => ({
     ability,
@@ -157,7 +157,7 @@ export const ABILITIES_TABLE: readonly AbilityRow[] = [
   })),
 ]
 
-/** Where in a request abilities are asked for that a driver does not offer, for people. */
+/** The request fields that need an ability beyond those offered, for people. */
 export function fieldsNeedingOtherAbilities(offered: readonly Ability[]): readonly string[] {
   return ABILITIES.filter((ability) => !offered.includes(ability)).map((ability) => ABILITY_RULES[ability].fields)
 }

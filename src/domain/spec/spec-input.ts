@@ -5,14 +5,14 @@ import type {
 } from './spec.ts' // prettier-ignore
 
 /**
- * A create body whose shape is already checked: what a client may leave out or spell in two ways is still open. The
- * schemas of `contract` are wider in nothing; the compiler compares the two where the route calls `normalizeSpec`.
+ * A create body whose shape was checked. Clients may leave fields out and spell enums in two ways. The schemas of `contract` accept
+ * nothing beyond this type: the compiler compares them where the handler calls `normalizeSpec`.
  */
 export type SpecInput = {
   readonly name?: string | null
   readonly slug?: string | null
   readonly image?: string | { readonly type: EitherCasing<'oci'>; readonly reference: string }
-  /** With `reference`, the next client's spelling of `image`. */
+  /** With `reference`: how the next client version (0.7) spells `image`. */
   readonly source?: EitherCasing<'oci'>
   readonly reference?: string
   readonly pull_policy?: EitherCasing<PullPolicy>
@@ -74,7 +74,7 @@ export type MountOptionsInput = {
   readonly nodev?: boolean
 }
 
-/** How files of a shared folder look from both sides. */
+/** How the files of a mount appear in the sandbox and on the host. */
 export type ShareInput = {
   readonly stat_virtualization?: EitherCasing<StatVirtualization>
   readonly host_permissions?: EitherCasing<HostPermissions>
@@ -131,7 +131,7 @@ export type NetworkInput = {
   readonly max_connections?: number | null
   readonly policy?: PolicyInput | null
   readonly secrets?: SecretsInput | null
-  /** The rest belongs to the API's full network shape; only the values that ask for nothing are accepted. */
+  /** No driver supports the fields from here on: only values that ask for nothing are accepted. */
   readonly ports?: readonly object[]
   readonly trust_host_cas?: boolean
   readonly dns?: object | null
@@ -166,7 +166,7 @@ export type DestinationInput =
 export type SecretsInput = {
   readonly entries?: readonly SecretInput[]
   readonly on_violation?: ViolationInput
-  /** The next client's name for `on_violation`. */
+  /** How the next client version (0.7) spells `on_violation`. */
   readonly violation_action?: ViolationInput
 }
 
@@ -178,14 +178,14 @@ export type ViolationInput =
   | { readonly type: EitherCasing<'block' | 'block_and_log' | 'block_and_terminate'> }
   | { readonly type: EitherCasing<'passthrough'>; readonly hosts: readonly HostPatternInput[] }
 
-/** The value and its source are left out on purpose: nothing after the check of the shape may read them. */
+/** Without the value and its source on purpose: nothing may read them after the check of the shape. */
 export type SecretInput = {
   readonly env_var: string
   readonly placeholder: string
   readonly allowed_hosts?: readonly HostPatternInput[]
   readonly injection?: InjectionInput
   readonly on_violation?: ViolationInput | null
-  /** The next client's names. */
+  /** As the next client version (0.7) spells them. */
   readonly substitution?: { readonly headers?: boolean; readonly query?: boolean; readonly body?: boolean }
   readonly passthrough_hosts?: readonly HostPatternInput[]
   readonly violation_action?: ViolationInput | null

@@ -1,13 +1,14 @@
 import type { SandboxSpec } from './spec.ts'
 
-/** The volumes that a specification reaches. */
+/** The volumes that a specification uses. */
 export type SpecVolumes = {
-  /** Of its named mounts, each once. */
+  /** The names of its named mounts, each once. */
   readonly names: readonly string[]
-  /** Whether it reaches into the organization's host volume: by a bind mount, a disk image or a copy from it. */
+  /** Whether it uses the organization's host volume: by a bind mount, a disk image or a copy. */
   readonly usesHost: boolean
 }
 
+/** Which volumes a specification uses, by its mounts and patches. */
 export function volumesUsedBy(spec: Pick<SandboxSpec, 'mounts' | 'patches'>): SpecVolumes {
   const names = spec.mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : []))
   const usesHost =
@@ -16,7 +17,7 @@ export function volumesUsedBy(spec: Pick<SandboxSpec, 'mounts' | 'patches'>): Sp
   return { names: [...new Set(names)], usesHost }
 }
 
-/** Whether it reaches any. */
+/** Whether a specification uses any volume. */
 export function usesVolumes(spec: Pick<SandboxSpec, 'mounts' | 'patches'>): boolean {
   const { names, usesHost } = volumesUsedBy(spec)
   return usesHost || names.length > 0

@@ -1,7 +1,6 @@
 /**
- * The sandbox specification as the program holds it: everything a create body may ask for, with every default
- * filled in and every enum in its snake_case form. It is stored as JSON and handed to the driver whole.
- * Source of the fields and defaults: service description 2.3 and 4.1.
+ * The specification of a sandbox: everything that a create body may ask for, with every default filled in and every enum in
+ * snake_case. It is stored as JSON, and drivers get it whole.
  */
 export type SandboxSpec = {
   /** An OCI image reference, as the client wrote it. */
@@ -32,7 +31,7 @@ export type SandboxLogLevel = (typeof SANDBOX_LOG_LEVELS)[number]
 export type Resources = {
   readonly memory_mib: number
   readonly vcpus: number
-  /** null: the worker's default size. */
+  /** Null: the worker's default size. */
   readonly disk_size_mib: number | null
 }
 
@@ -85,14 +84,14 @@ export type MountOptions = {
   readonly nodev: boolean
 }
 /**
- * Whose owners and modes a sandbox sees. `strict` and `relaxed`: those that sandboxes set, whatever users the machine
- * has; drivers do that by a user namespace. `off`: the machine's own.
+ * Which owners and modes of files a sandbox sees. `strict` and `relaxed`: those that sandboxes set, which drivers do by a user
+ * namespace. `off`: those of the machine.
  */
 export const STAT_VIRTUALIZATIONS = ['strict', 'relaxed', 'off'] as const
 export type StatVirtualization = (typeof STAT_VIRTUALIZATIONS)[number]
 /**
- * What the machine's own users get of the files. `private`: nothing, whatever their modes say, because the folders above
- * are closed. `mirror`: the mode bits that a sandbox sets are those of the file on the machine, which is so either way.
+ * What the machine's own users can do with the files. `private`: nothing, because the folders above are closed to them. `mirror`:
+ * the files have the mode bits that a sandbox sets. They have them with `private` too.
  */
 export const HOST_PERMISSIONS = ['private', 'mirror'] as const
 export type HostPermissions = (typeof HOST_PERMISSIONS)[number]
@@ -120,7 +119,7 @@ export type TmpfsMount = {
   readonly type: 'tmpfs'
   readonly guest: string
   readonly options: MountOptions
-  /** null: half of the sandbox's memory. */
+  /** Null: half of the sandbox's memory. */
   readonly size_mib: number | null
 }
 export type DiskImageMount = {
@@ -133,7 +132,7 @@ export type DiskImageMount = {
 }
 export type Mount = BindMount | NamedMount | TmpfsMount | DiskImageMount
 
-/** A change to the root file system before the start. `mode` is a number such as 0o644; paths are absolute in the guest. */
+/** A change to the root file system before the start. `mode` is a number such as 0o644. Paths are absolute in the sandbox. */
 export type Patch =
   | {
       readonly type: 'text'
@@ -142,7 +141,7 @@ export type Patch =
       readonly mode: number | null
       readonly replace: boolean
     }
-  /** `content` is base64 here; on the wire it is an array of byte numbers. */
+  /** `content` is base64. In a request it is a list of byte numbers. */
   | {
       readonly type: 'file'
       readonly path: string
@@ -150,7 +149,7 @@ export type Patch =
       readonly mode: number | null
       readonly replace: boolean
     }
-  /** `src` is a path beneath the organization's host volume. */
+  /** `src` is a path on the organization's host volume. */
   | {
       readonly type: 'copy_file'
       readonly src: string
@@ -174,9 +173,9 @@ export type NetworkSpec = {
   readonly enabled: boolean
   readonly strict: boolean
   readonly max_connections: number | null
-  /** null: the default policy of the contract (egress to public addresses and DNS; nothing else). */
+  /** Null: the default policy, which allows DNS and egress to public addresses and nothing else. */
   readonly policy: NetworkPolicy | null
-  /** Secrets to substitute; no driver can yet, so an admitted spec has none. Values never stand here. */
+  /** Secrets to substitute, never with their values. No driver supports them, so an accepted specification has none. */
   readonly secrets: readonly SecretProjection[]
 }
 
@@ -207,7 +206,7 @@ export type Destination =
   | { readonly domain: string }
   | { readonly domain_suffix: string }
   | { readonly group: DestinationGroup }
-/** First match wins per direction; empty `ports` or `protocols` match all. Ports are inclusive. */
+/** The first rule that matches in a direction decides. Empty `ports` or `protocols` match all. Both ends of ports count. */
 export type Rule = {
   readonly direction: Direction
   readonly destination: Destination
@@ -224,7 +223,7 @@ export type SecretProjection = {
   readonly on_violation?: object
 }
 
-/** Which credential a pull presents; it never changes where the image comes from. */
+/** Which credential a pull uses. It never changes where the image comes from. */
 export type RegistrySelection =
   | { readonly mode: 'auto' }
   | { readonly mode: 'anonymous' }

@@ -1,17 +1,17 @@
 import type { OrgId, VolumeId } from '../ids.ts'
 
-/** A volume: files that outlive sandboxes. Source: openapi.json, `VolumeResponse`. */
+/** A volume: files that outlive sandboxes. */
 export type Volume = {
   readonly id: VolumeId
   readonly org_id: OrgId
   readonly kind: VolumeKind
-  /** null: the host volume, of which an organization has one. */
+  /** Null for the host volume, of which an organization has one. */
   readonly name: string | null
   readonly status: VolumeStatus
   readonly labels: Readonly<Record<string, string>>
-  /** The most that it may hold, in GiB; null: only the organization's limit holds. */
+  /** The most it may hold, in GiB. Null: only the organization's limit applies. */
   readonly capacity_gib: number | null
-  /** What it takes by its worker's latest word; null before the first. */
+  /** Its size by its worker's latest report; null before the first. */
   readonly used_bytes: number | null
   readonly created_at: Date
   readonly updated_at: Date
@@ -19,22 +19,22 @@ export type Volume = {
 
 export const VOLUME_KINDS = ['host', 'managed'] as const
 export type VolumeKind = (typeof VOLUME_KINDS)[number]
-/** `deleting`: no sandbox can mount it any more, and it goes with all that is in it. */
+/** `deleting`: no sandbox can mount it any more, and it is deleted with its files. */
 export const VOLUME_STATUSES = ['active', 'deleting'] as const
 export type VolumeStatus = (typeof VOLUME_STATUSES)[number]
 export const VOLUME_STORAGES = ['block'] as const
 
 export const BYTES_PER_GIB = 2 ** 30
 
-/** The largest cap, in GiB: its bytes are a number that JSON keeps exact. */
+/** The largest cap, in GiB: JSON numbers are exact up to its bytes. */
 export const CAPACITY_MAX_GIB = 2 ** 23 - 1
 
-/** The most managed volumes of an organization, so that the list, which has no pages, stays readable. */
+/** The most managed volumes of an organization. The list of volumes has no pages, so it must stay short. */
 export const VOLUMES_MAX = 10_000
 
 const NAME_MAX_CHARS = 63
 
-/** What a managed volume's name may be, in words. Source: openapi.json, `CreateVolumeRequest`. */
+/** Describes a valid name of a managed volume. */
 export const VOLUME_NAME_RULE = `1 to ${String(NAME_MAX_CHARS)} lowercase letters, digits and single hyphens, none at an end`
 
 const NAME_SHAPE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/

@@ -3,21 +3,18 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { cidr, contains, parseCidr, type Cidr } from '../../../src/domain/network/cidr.ts'
 import { METADATA_CIDRS, SPECIAL_CIDRS } from '../../../src/domain/network/network-groups.ts'
-import {
-  compilePolicy,
-  decidePacket,
-  DEFAULT_POLICY,
-  requiredNetworkAbilities,
-  type Packet,
-} from '../../../src/domain/network/network-policy.ts'
+import { compilePolicy, decidePacket, DEFAULT_POLICY, type Packet } from '../../../src/domain/network/network-policy.ts'
 import {
   DESTINATION_GROUPS,
   PROTOCOLS,
   type Action,
   type NetworkPolicy,
+  type NetworkSpec,
   type Rule,
 } from '../../../src/domain/spec/spec.ts'
+import { requiredAbilities } from '../../../src/domain/spec/required-abilities.ts'
 import { DEFAULT_NETWORK, networkWith } from '../../support/networks.ts'
+import { PLAIN_SPEC } from '../../support/spec.ts'
 
 const GATEWAY = '10.209.0.5'
 const HARD_DENY = ['10.209.0.0/16', '44.0.113.12/32', 'fd12::/16']
@@ -124,19 +121,18 @@ test('without a policy, public addresses and DNS are open and all else is closed
 test('a rule that names a domain is never compiled, and asks for the ability to resolve it', () => {
   const spec = networkWith([{ destination: { domain_suffix: 'example.com' } }])
   assert.throws(() => compilePolicy(spec.policy, place), /names a domain/)
-  assert.deepEqual(requiredNetworkAbilities(spec), ['network_policy', 'network_domains'])
+  assert.deepEqual(abilitiesOf(spec), ['network_policy', 'network_domains'])
 })
 
 test('a network asks for exactly the abilities that it needs, and strict alone for none', () => {
-  assert.deepEqual(requiredNetworkAbilities({ ...DEFAULT_NETWORK, strict: true }), ['network_policy'])
-  assert.deepEqual(requiredNetworkAbilities({ ...DEFAULT_NETWORK, enabled: false, max_connections: 3 }), [
-    'network_off',
-  ])
-  assert.deepEqual(requiredNetworkAbilities({ ...DEFAULT_NETWORK, max_connections: 3 }), [
-    'network_policy',
-    'network_max_connections',
-  ])
+  assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, strict: true }), [])
+  assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, enabled: false, max_connections: 3 }), ['network_off'])
+  assert.deepEqual(abilitiesOf({ ...DEFAULT_NETWORK, max_connections: 3 }), ['network_max_connections'])
 })
+
+function abilitiesOf(network: NetworkSpec): readonly string[] {
+  return requiredAbilities({ ...PLAIN_SPEC, network }).map(({ ability }) => ability)
+}
 
 /** The law in its plainest form, on addresses as text and groups as a list. */
 function readOneByOne(given: NetworkPolicy, seen: Packet, direction: 'egress' | 'ingress'): Action {

@@ -6,9 +6,11 @@ import { SandboxSpecReply } from '../../../src/contract/sandboxes/spec-output.ts
 import { normalizeSpec, type NormalizedSpec } from '../../../src/domain/spec/normalize-spec.ts'
 import { projectSpec, renderSpec } from '../../../src/domain/spec/project-spec.ts'
 import type { Refusal } from '../../../src/domain/spec/refusal.ts'
-import type { SpecInput } from '../../../src/domain/spec/spec-input.ts'
+import type { NetworkPolicy, Rule } from '../../../src/domain/spec/spec.ts'
+import type { NetworkInput, SpecInput } from '../../../src/domain/spec/spec-input.ts'
 import { makeSchemaCompiler } from '../../../src/http/requests/schema-compiler.ts'
 import { publishedSchema } from '../../support/contract.ts'
+import { DNS_RULE, networkWith } from '../../support/networks.ts'
 import { asInput, specInputs } from '../../support/spec-inputs.ts'
 
 function normalized(input: SpecInput): NormalizedSpec {
@@ -162,6 +164,46 @@ test('every refusal names the field, and its code is invalid_request unless the 
     assert.notEqual(refusal.accepted, '')
   }
 })
+
+test('each fault of a network rule is refused with the path of its field', () => {
+  const fieldOf = (rule: Partial<Rule>): string => refused({ ...IMAGE, network: networkInput([{}, rule]) }).field
+  for (const block of [
+    '10.0.0.0/33',
+    '10.0.0',
+    'example.com',
+    '',
+    'fe80::1%eth0',
+    '10.0.0.0/8/8',
+    '10.0.0.0/-1',
+    '::/129',
+  ])
+    assert.equal(fieldOf({ destination: { cidr: block } }), 'network.policy.rules[1].destination.cidr', block)
+  const ports = [
+    { start: 1, end: 2 },
+    { start: 3, end: 2 },
+  ]
+  assert.equal(fieldOf({ ports }), 'network.policy.rules[1].ports[1].end')
+})
+
+/** As the public client sends them: its presets, and rules that its builder and its command line make. */
+const FROM_CLIENTS: readonly (readonly Partial<Rule>[])[] = [
+  [],
+  [DNS_RULE],
+  [DNS_RULE, { destination: { group: 'public' } }],
+  [{ destination: { group: 'public' } }, DNS_RULE, { destination: { group: 'private' } }],
+  [{ destination: { cidr: 'fd00::/8' }, action: 'deny' }],
+  [{ destination: { cidr: '192.168.0.0/16' }, direction: 'ingress' }],
+  [{ destination: { domain: 'example.com' }, protocols: ['tcp', 'udp'], ports: [{ start: 8000, end: 9000 }] }],
+  [{ ports: [{ start: 0, end: 65_535 }], protocols: ['tcp', 'udp'] }],
+]
+
+test('the policies that real clients send are accepted', () => {
+  for (const rules of FROM_CLIENTS) normalized({ ...IMAGE, network: networkInput(rules, { default_ingress: 'allow' }) })
+})
+
+function networkInput(rules: readonly Partial<Rule>[], policy: Partial<NetworkPolicy> = {}): NetworkInput {
+  return { policy: networkWith(rules, policy).policy }
+}
 
 test("the next client's secret keys are mapped where they mean the same and refused by name where they mean more", () => {
   const secret = {

@@ -106,6 +106,7 @@ test('a wrong value is refused with its path, what was seen, and what would be a
     [{ ...IMAGE, mounts: [{ type: 'nfs', guest: '/a' }] }, 'mounts[0].type', '"nfs"', 'one of bind, Bind, named, Named, tmpfs, Tmpfs, disk_image, DiskImage'],
     [{ ...IMAGE, mounts: [{ type: 'named', guest: '/a' }] }, 'mounts[0].name', 'nothing', 'a string'],
     [{ ...IMAGE, network: { policy: { rules: [{ direction: 'any', destination: 'all', action: 'allow' }] } } }, 'network.policy.rules[0].destination', '"all"', 'an object or one of any, Any'],
+    [{ ...IMAGE, network: { policy: { rules: [{ direction: 'any', destination: 'any', action: 'allow', ports: [{ start: 1, end: 65_536 }] }] } } }, 'network.policy.rules[0].ports[0].end', '65536', 'at most 65535'],
     [{ ...IMAGE, patches: [{ type: 'file', path: '/a', content: [256] }] }, 'patches[0].content[0]', '256', 'at most 255'],
     [{ ...IMAGE, patches: [{ type: 'mkdir', path: '/a', mode: 0o10000 }] }, 'patches[0].mode', '4096', 'at most 4095'],
     [[], 'body', 'a list of 0', 'an object'],
