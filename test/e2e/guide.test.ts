@@ -65,7 +65,7 @@ describe('the guide', { skip: whyNoServer() }, () => {
   let root: string
 
   before(async () => {
-    server = await startServer()
+    server = await startServer({ SANDYARD_DRIVER: 'oci' }) // which the pages show, also where microVMs can run
     root = mkdtempSync(join(tmpdir(), 'sandyard-guide-'))
     symlinkSync(join(ROOT, 'node_modules'), join(root, 'node_modules'))
   })
