@@ -74,7 +74,10 @@ export function matchesOutput(shown: readonly string[], real: string): boolean {
   while (lines.at(-1) === '') lines.pop()
   const pattern = shown.map((row) => {
     if (row.trim() === '…') return '(?:[^\\n]*\\n)*'
-    const parts = squeeze(row).replace(/ …$/, '').split('…').map((part) => RegExp.escape(part))
+    const parts = squeeze(row)
+      .replace(/ …$/, '')
+      .split('…')
+      .map((part) => RegExp.escape(part))
     return `${parts.join('[^\\n]*')}${squeeze(row).endsWith(' …') ? '(?: [^\\n]*)?' : ''}\\n`
   })
   return new RegExp(`^${pattern.join('')}$`).test(lines.map((row) => `${row}\n`).join(''))
