@@ -65,7 +65,7 @@ function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnap
 const CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const
 
 /** Waiting would not help: a volume keeps its home. It comes to this when volumes got different homes since the create. */
-const CONFLICTING_HOMES_MESSAGE = 'its volumes lie on different workers, and a sandbox runs on one'
+const CONFLICTING_HOMES_MESSAGE = 'its volumes are on different workers, and a sandbox runs on one'
 const CONFLICTING_HOMES = {
   event: 'ended_badly',
   outcome: { kind: 'start_failed', reason: 'mount', message: CONFLICTING_HOMES_MESSAGE },

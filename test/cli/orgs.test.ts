@@ -73,7 +73,7 @@ test('org create makes an organization with its owner and host volume, and says 
   )
   assert.ok((await eventsOf('acme')).every(({ actor }) => JSON.stringify(actor) === JSON.stringify(OPERATOR_ACTOR)))
   assert.match(await printed('member list --org acme'), /ann@acme\.example\towner/)
-  assert.match(await refused('org create Acme --owner ann@acme.example'), /'acme' is another organization's/)
+  assert.match(await refused('org create Acme --owner ann@acme.example'), /'acme' belongs to another organization/)
   assert.match(await refused('org create Acme4 --owner a@b.example --plan gold'), /there is no plan 'gold'/)
   assert.match(
     await printed('org list'),

@@ -7,7 +7,7 @@ import { printPages } from './output.ts'
 
 /** `sandyard member`: who belongs to an organization. */
 export function defineMember(member: Command): void {
-  member.addHelpText('after', '\nAn organization keeps its last owner.')
+  member.addHelpText('after', '\nAn organization needs at least one owner.')
   runs(
     orgCommand(member, 'add <email>', 'add a member')
       .addOption(new Option('--role <role>', 'the role; member unless given').choices(ROLES))

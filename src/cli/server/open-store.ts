@@ -23,7 +23,7 @@ export type Store = {
 } & AsyncDisposable
 
 /** Connections for requests, and for the program's own work. A page of a busy list uses one for some milliseconds. */
-export const TENANT_CONNECTIONS = 12
+const TENANT_CONNECTIONS = 12
 const SYSTEM_CONNECTIONS = 8
 /** No statement takes a tenth of this, unless it is blocked. Requests that wait for it are answered 503. */
 const STATEMENT_TIMEOUT_MS = 8_000
@@ -78,6 +78,7 @@ async function migrateAndOpen(connectionString: string, log: Log, stop: () => Pr
     const db = await openDatabase({
       connectionString,
       tenantPoolSize: TENANT_CONNECTIONS,
+      connectionsPerOrg: TENANT_CONNECTIONS / 3,
       systemPoolSize: SYSTEM_CONNECTIONS,
       statementTimeoutMs: STATEMENT_TIMEOUT_MS,
       log,

@@ -5,7 +5,6 @@ import type { Config } from '../../config.ts'
 import type { StreamPurpose } from '../../contract/workers/worker-protocol.ts'
 import { makeChannelLimit, makeLogStreamLimit } from '../../control/streams/concurrency-limit.ts'
 import { makeControlDeps, type ControlDeps } from '../../control/make-deps.ts'
-import { limitOrgConnections } from '../../control/requests/limit-org-connections.ts'
 import { makeReplicas } from '../../control/workers/replicas.ts'
 import { requireSameSealingKey } from '../../control/orgs/sealing-key.ts'
 import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
@@ -37,7 +36,7 @@ import { openNotifications } from '../../store/postgres/notifications.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
 import { serverLimits } from './limits-of.ts'
-import { TENANT_CONNECTIONS, type Store } from './open-store.ts'
+import type { Store } from './open-store.ts'
 import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
 
@@ -87,7 +86,6 @@ export async function startControl(
   const tickets = makeStreamTickets({ ...basis, replicas, ownTickets: (worker) => relay.openTickets(worker) })
   const deps = makeControlDeps({
     ...basis,
-    db: limitOrgConnections(store.db, { connections: TENANT_CONNECTIONS, perOrg: TENANT_CONNECTIONS / 3 }),
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),

@@ -8,17 +8,17 @@ import { readPage, type Page, type PageInput } from '../requests/page.ts'
 
 export type EventsInput = PageInput & {
   readonly event_type: string | null
-  /** Both inclusive. */
+  /** Inclusive, as is `until`. */
   readonly since: Date | null
   readonly until: Date | null
 }
 
 export type { EventRow } from '../../store/events/events.ts'
 
-/** How far an event's id may lie from its timestamp: ids of one process never go back, its clock may. */
+/** How far the time in an event's id may differ from its timestamp: the ids of a process never go back, but its clock may. */
 const ID_SLACK_MS = 60_000
 
-/** A page of the organization's audit events, the newest first. Throws `invalid_request` for a bad cursor. */
+/** A page of the organization's audit events, newest first. Throws `invalid_request` for a bad cursor. */
 export async function listEvents(
   deps: Pick<BaseDeps, 'db'>,
   caller: Caller,
@@ -38,7 +38,7 @@ export async function listEvents(
   )
 }
 
-/** One event of the organization. Throws `event_not_found`. */
+/** An event of the organization. Throws `event_not_found`. */
 export async function getEvent(deps: Pick<BaseDeps, 'db'>, caller: Caller, id: EventId): Promise<events.EventRow> {
   const event = await deps.db.asOrg(caller.org_id, (q) => events.find(q, caller.org_id, id))
   if (event === null) throw new Problem('event_not_found')

@@ -6,15 +6,15 @@ import { insertApiKey } from './api-keys.ts'
 import type { BaseDeps } from '../deps.ts'
 import { insertOrg } from './orgs.ts'
 
-/** What a first start made. */
+/** What the first start created. */
 export type FirstOrg = { readonly org_id: OrgId; readonly key: string }
 
-/** Who owns the first organization until the operator adds people. */
+/** The owner of the first organization until the operator adds people. */
 const FIRST_OWNER = { email: 'owner@localhost', display_name: null, role: 'owner' } as const
 
 /**
- * Makes the first organization with its owner, host volume and API key, in one transaction; null when there is one
- * already. `givenKey` is installed in place of a made one.
+ * Creates the first organization with its owner, host volume and API key, in one transaction. Resolves with null if there is
+ * an organization already. The key is `presetKey`, or a generated one.
  */
 export async function createFirstOrg(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'random'>,

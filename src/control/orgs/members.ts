@@ -1,4 +1,4 @@
-/** Who belongs to an organization. At least one of them is an owner: whoever takes one away holds the organization's lock. */
+/** The members of an organization. At least one is an owner: every change that removes an owner holds the organization's lock. */
 import type { OrgActor, Role } from '../../domain/orgs/caller.ts'
 import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'
 import { asId, type MemberId, type UserId } from '../../domain/ids.ts'
@@ -16,7 +16,7 @@ export type Member = members.MemberRow
 
 export type NewMember = { readonly email: string; readonly display_name: string | null; readonly role: Role }
 
-/** A page of the organization's members, who joined last first. Throws `invalid_request` for a bad cursor. */
+/** A page of the organization's members, newest first. Throws `invalid_request` for a bad cursor. */
 export function listMembers(
   deps: Pick<BaseDeps, 'db'>,
   { org_id }: Pick<OrgActor, 'org_id'>,
@@ -28,8 +28,8 @@ export function listMembers(
 }
 
 /**
- * Makes a person a member. Someone whom the installation knows by the e-mail already, of any organization, is the same
- * person. Throws `invalid_request` for what is no e-mail or name, and `name_already_exists` for a member.
+ * Adds a person as a member. One e-mail address is one person in the whole installation, whichever organizations they belong
+ * to. Throws `invalid_request` for an invalid e-mail or name, and `name_already_exists` for a member.
  */
 export async function addMember(deps: WriteDeps, acting: OrgActor, input: NewMember): Promise<MemberId> {
   const email = requireEmail(input.email)
@@ -41,13 +41,13 @@ export async function addMember(deps: WriteDeps, acting: OrgActor, input: NewMem
     if (violatedConstraint(error) !== 'members_org_user_key') throw error
     throw new Problem('name_already_exists', {
       message: `${email} is a member already`,
-      details: { field: 'email', seen: email, accepted: 'an e-mail of nobody in this organization' },
+      details: { field: 'email', seen: email, accepted: 'the e-mail address of someone who is not a member' },
       cause: error,
     })
   }
 }
 
-/** Makes a person a member, with the event, in a transaction of the system that makes more; the e-mail is a good one. */
+/** Adds a member and records the event, in the caller's system transaction. The e-mail must be parsed already. */
 export async function insertMember(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
@@ -62,7 +62,7 @@ export async function insertMember(
   return id
 }
 
-/** Gives a member another role; giving the same again changes nothing. Throws `not_found`, and `forbidden` for the last owner. */
+/** Changes a member's role. May be repeated. Throws `not_found`, and `forbidden` for the last owner. */
 export async function changeMemberRole(
   deps: WriteDeps,
   acting: OrgActor,
@@ -79,7 +79,7 @@ export async function changeMemberRole(
   })
 }
 
-/** Ends a membership. Throws `not_found` for who is no member, and `forbidden` for the last owner. */
+/** Removes a member. Throws `not_found`, and `forbidden` for the last owner. */
 export async function removeMember(deps: WriteDeps, acting: OrgActor, email: string): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const member = await lockMember(tx, acting, email)
@@ -90,19 +90,19 @@ export async function removeMember(deps: WriteDeps, acting: OrgActor, email: str
   })
 }
 
-/** A member as it stays until the transaction ends: every change of members but an addition takes this lock first. */
+/** Locks the organization and reads a member. Every change of members except an addition takes this lock first. */
 async function lockMember(tx: Queryable, { org_id }: OrgActor, email: string): Promise<Member> {
   const wanted = requireEmail(email)
   await orgs.lock(tx, org_id)
   const member = await members.findByEmail(tx, org_id, wanted)
-  if (member === null) throw new Problem('not_found', { message: `${wanted} is no member of this organization` })
+  if (member === null) throw new Problem('not_found', { message: `${wanted} is not a member of this organization` })
   return member
 }
 
 async function refuseLastOwner(tx: Queryable, { org_id }: OrgActor): Promise<void> {
   if ((await members.countOwners(tx, org_id)) > 1) return
   throw new Problem('forbidden', {
-    message: 'forbidden: an organization keeps its last owner; make another member an owner first',
+    message: 'forbidden: an organization needs an owner; make another member an owner first',
     details: { field: 'role', seen: 'owner', accepted: 'a change that leaves an owner' },
   })
 }

@@ -28,7 +28,7 @@ export async function getOrg(deps: Pick<BaseDeps, 'db'>, caller: Caller): Promis
 
 export type NewOrg = {
   readonly name: string
-  /** null: made of the name. */
+  /** null: derived from the name. */
   readonly slug: string | null
   /** The e-mail of its first owner. */
   readonly owner: string
@@ -37,8 +37,8 @@ export type NewOrg = {
 }
 
 /**
- * Makes an organization with its owner and host volume; it has no key yet. Answers its id and slug. Throws
- * `invalid_request` by field, `not_found` for the plan, and `name_already_exists` for a slug that is taken.
+ * Creates an organization with its owner and host volume, but without an API key. Throws `invalid_request` by field,
+ * `not_found` for the plan, and `name_already_exists` for a slug that is taken.
  */
 export async function createOrg(
   deps: WriteDeps,
@@ -60,14 +60,14 @@ export async function createOrg(
   } catch (error) {
     if (violatedConstraint(error) !== 'orgs_slug_key') throw error
     throw new Problem('name_already_exists', {
-      message: `the slug '${slug}' is another organization's`,
+      message: `the slug '${slug}' belongs to another organization`,
       details: { field: 'slug', seen: slug, accepted: 'a slug that no organization has' },
       cause: error,
     })
   }
 }
 
-/** Makes an organization with its owner and host volume, and their events, in a transaction that makes more. */
+/** Inserts an organization with its owner and host volume and records the events, in the caller's transaction. */
 export async function insertOrg(
   deps: Pick<WriteDeps, 'clock' | 'uuids'>,
   tx: Queryable,
@@ -87,7 +87,7 @@ export async function insertOrg(
   return org_id
 }
 
-/** Organizations with their plan and standing, by slug, after a given slug. */
+/** A page of all organizations with their plan and state, ordered by slug, after a given slug. */
 export function listOrgs(
   deps: Pick<BaseDeps, 'db'>,
   after: string | null,
@@ -96,7 +96,7 @@ export function listOrgs(
   return deps.db.asSystem((q) => plans.listOrgsWithPlans(q, after, limit))
 }
 
-/** Refuses an organization's starts from now on and lets the loops stop what runs. One that is suspended stays so. */
+/** Suspends an organization: its starts are refused from now on, and the loops stop what runs. May be repeated. */
 export async function suspendOrg(deps: WriteDeps, acting: OrgActor, reason: string | null): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const terms = await plans.lockPlanSettings(tx, acting.org_id)
@@ -108,7 +108,7 @@ export async function suspendOrg(deps: WriteDeps, acting: OrgActor, reason: stri
   })
 }
 
-/** Lets an organization start sandboxes again; nothing starts by itself. One that is not suspended stays as it is. */
+/** Ends a suspension. Sandboxes may start again, but none starts by itself. May be repeated. */
 export async function resumeOrg(deps: WriteDeps, acting: OrgActor): Promise<void> {
   await deps.db.transaction('system', async (tx) => {
     const terms = await plans.lockPlanSettings(tx, acting.org_id)
@@ -118,7 +118,10 @@ export async function resumeOrg(deps: WriteDeps, acting: OrgActor): Promise<void
   })
 }
 
-/** Puts an organization on a plan, at once. What exceeds its limits stays. Throws `not_found`, and `invalid_request` as `setQuota`. */
+/**
+ * Puts an organization on a plan at once. What exceeds the plan's limits already stays. Throws `not_found`, and
+ * `invalid_request` as `setQuota` does.
+ */
 export async function changeOrgPlan(deps: WriteDeps, acting: OrgActor, plan: string): Promise<void> {
   await deps.db.transaction('system', (tx) => assignPlan(deps, tx, acting, plan))
 }

@@ -9,7 +9,7 @@ import { areLimitsEqual, requireEnforceable } from './quotas.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { QUOTAS_TOPIC } from '../topics.ts'
 
-/** The plans of the installation by name, with how many organizations are on each. */
+/** All plans by name, with the number of organizations on each. */
 export function listPlans(deps: Pick<BaseDeps, 'db'>): Promise<readonly (Plan & { readonly orgs: number })[]> {
   return deps.db.asSystem((q) => plans.list(q))
 }
@@ -21,14 +21,14 @@ export async function getPlan(deps: Pick<BaseDeps, 'db'>, name: string): Promise
   return plan
 }
 
-/** The refusal of a plan that there is not. */
+/** The refusal of an unknown plan. */
 export function planNotFound(name: string): Problem {
-  return new Problem('not_found', { message: `there is no plan '${name}'; \`sandyard plan list\` shows what there is` })
+  return new Problem('not_found', { message: `there is no plan '${name}'; \`sandyard plan list\` shows all plans` })
 }
 
 /**
- * Makes a plan of JSON, or gives it other terms, at once for every organization on it; each gets the event. Setting
- * what is set changes nothing. Throws `invalid_request` naming the field that is no limit or price or has no such value.
+ * Creates a plan from JSON, or changes its terms at once for every organization on it; each gets an event. May be repeated.
+ * Throws `invalid_request`, naming the field that is unknown or has an invalid value.
  */
 export async function setPlan(deps: WriteDeps, name: string, json: unknown): Promise<void> {
   if (!isPlanName(name)) throw invalidRequest('name', name, PLAN_NAME_RULE)

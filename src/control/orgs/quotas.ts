@@ -11,7 +11,7 @@ import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { QUOTAS_TOPIC } from '../topics.ts'
 
-/** The limits in force and what is in use, as `QuotaReport` of openapi.json has it. */
+/** The limits in force and the current usage: `QuotaUsage` of openapi.json. */
 export type QuotaReport = Limits & {
   readonly hard_cap: boolean
   readonly is_suspended: boolean
@@ -23,7 +23,7 @@ export type QuotaReport = Limits & {
   readonly memory_gib_hours_used: number
 }
 
-/** What the caller's organization may have, and what it has now. */
+/** The limits and the current usage of the caller's organization. */
 export async function getQuotas(
   deps: Pick<BaseDeps, 'db' | 'clock'>,
   { org_id }: Pick<Caller, 'org_id'>,
@@ -47,8 +47,8 @@ export async function getQuotas(
 }
 
 /**
- * Sets a limit of an organization, over its plan's; null is unlimited. What exceeds it already stays. Throws
- * `invalid_request` for a storage limit that a worker can't hold.
+ * Sets a limit of an organization, which overrides its plan's; null is unlimited. What exceeds the limit already stays.
+ * Throws `invalid_request` for a storage limit that a worker can't enforce.
  */
 export function setQuota(
   deps: WriteDeps,
@@ -58,7 +58,7 @@ export function setQuota(
   return changeOverrides(deps, acting, (from) => ({ ...from, [limit]: value }))
 }
 
-/** Gives an organization its plan's limit back. Clearing what is not set changes nothing. */
+/** Removes an override, so that the plan's limit applies again. May be repeated. */
 export function clearQuota(deps: WriteDeps, acting: OrgActor, limit: LimitName): Promise<void> {
   return changeOverrides(deps, acting, (from) =>
     Object.fromEntries(Object.entries(from).filter(([name]) => name !== limit)),
@@ -82,27 +82,27 @@ async function changeOverrides(
   })
 }
 
-/** Whether two sets of limits say the same. */
+/** Whether two sets of limits are equal. */
 export function areLimitsEqual(one: SetLimits, other: SetLimits): boolean {
   const text = (limits: SetLimits): string =>
     JSON.stringify(Object.entries(limits).toSorted(([a], [b]) => (a < b ? -1 : 1)))
   return text(one) === text(other)
 }
 
-/** Refuses limits that would not hold: on storage, when a known worker can't keep volumes below it. */
+/** Throws `invalid_request` for a storage limit if any known worker can't keep volumes below it. */
 export async function requireEnforceable(q: Queryable, limits: SetLimits): Promise<void> {
   const seen = limits.max_total_storage_gib ?? null
   if (seen === null) return
   const [worker] = await quotas.workersWithoutCaps(q)
   if (worker === undefined) return
-  const why = `worker '${worker.name}' can't hold volumes to it: ${worker.how}`
+  const why = `worker '${worker.name}' can't enforce it on volumes: ${worker.how}`
   throw new Problem('invalid_request', {
     message: `max_total_storage_gib can't be enforced: ${why}`,
     details: { field: 'max_total_storage_gib', seen, accepted: 'unlimited', why },
   })
 }
 
-/** The limits in force for an organization, with what is in use; for the operator. */
+/** The limits in force and the current usage of any organization, for the operator. */
 export function readQuotaUsage(deps: Pick<BaseDeps, 'db' | 'clock'>, org: OrgId): Promise<quotas.QuotaUsageRow> {
   const how = { now: deps.clock.now(), counts: 'all' } as const
   return deps.db.asSystem((q) => quotas.readUsage(q, org, how))

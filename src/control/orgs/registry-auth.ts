@@ -7,22 +7,22 @@ import type { BaseDeps, RegistryDeps } from '../deps.ts'
 /** A name and password for one registry. */
 export type RegistryAuth = { readonly username: string; readonly password: string }
 
-/** What the sealed password of a create body is bound to. */
+/** The seal context of a password from a create body, which ties it to its sandbox. */
 export function inlinePasswordSealContext(sandbox: string): string {
   return `sandbox-registry:${sandbox}`
 }
 
-/** What a sealed credential's password is bound to. */
+/** The seal context of a stored credential, which ties it to its organization and host. */
 export function credentialSealContext(org: OrgId, host: string): string {
   return `registry-credential:${org}:${host}`
 }
 
-/** Credentials that are looked up for several runs of one moment: each is asked for once. */
+/** Credential look-ups that several runs share, so that each is done once. */
 export type CredentialLookups = Map<string, Promise<credentials.SealedCredential | null>>
 
 /**
- * The credential that a run's pull presents, or null for none: what the create body gave, the credential it named, or
- * with `auto` the organization's credential for the image's registry. `found` is shared by the runs of one moment.
+ * The credential for pulling a run's image, or null for none: the one in the create body, the stored one that it named, or
+ * with `auto` the organization's credential for the image's registry. Runs of one answer share `found`.
  */
 export async function findRegistryAuth(
   deps: Pick<BaseDeps, 'db' | 'seal'> & RegistryDeps,
@@ -38,7 +38,7 @@ export async function findRegistryAuth(
   }
   const host = registryHostOf(order.spec.image, deps.settings.defaultRegistry)
   const key = `${org_id} ${registry.mode === 'specific' ? registry.credential_id : host}`
-  // In no turn of the organization: while it keeps its own connections busy, the worker has orders of others to hear of.
+  // Not through the organization's connections: while they are busy, the worker still needs the answers for others.
   const looking =
     found.get(key) ??
     deps.db.asSystem((q) =>
@@ -48,7 +48,7 @@ export async function findRegistryAuth(
     )
   found.set(key, looking)
   const credential = await looking
-  // A credential is shown to its own registry alone, whatever a request says.
+  // A credential is sent to its own registry only, whatever the request says.
   if (credential === null || credential.host !== host) return null
   return {
     username: credential.username,
@@ -56,7 +56,7 @@ export async function findRegistryAuth(
   }
 }
 
-/** The host that an image is pulled from; empty for a reference that can't be read. */
+/** The host that an image is pulled from; empty for an invalid reference. */
 export function registryHostOf(image: string, defaultRegistry: string): string {
   const parsed = parseImageReference(image, defaultRegistry)
   return parsed.ok ? parsed.reference.registry : ''

@@ -12,7 +12,7 @@ import { credentialSealContext } from './registry-auth.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { recordEvent } from '../events/record-event.ts'
 
-/** A credential without its password, which never leaves the control plane but to a worker that pulls with it. */
+/** A credential without its password. The password is sent to workers that pull with it, and to nobody else. */
 export type Credential = credentials.CredentialRow
 
 export type NewCredential = {
@@ -23,16 +23,16 @@ export type NewCredential = {
 }
 
 const USERNAME_MAX_BYTES = 256
-/** Registries' tokens are passwords too, and some are signed documents of a few KiB. */
+/** Registry tokens are passwords too, and some are signed documents of a few KiB. */
 const PASSWORD_MAX_BYTES = 16 * 1024
 
-// RFC 7617, 2: neither may hold control characters, and the user's name no colon.
+// RFC 7617, 2: neither may contain control characters, and the username no colon.
 const USERNAME_RULE = `1 to ${String(USERNAME_MAX_BYTES)} bytes of UTF-8 without colons and control characters`
 const PASSWORD_RULE = `1 to ${String(PASSWORD_MAX_BYTES)} bytes of UTF-8 without control characters`
 
 /**
- * Saves the organization's credential for a registry host, in place of an earlier one for it. The password is sealed
- * before it reaches a table. Throws `invalid_request` by field; the password is in no message.
+ * Saves the organization's credential for a registry host and replaces an earlier one. The password is sealed before it is
+ * stored, and appears in no message. Throws `invalid_request` by field.
  */
 export async function saveCredential(
   deps: WriteDeps & Pick<BaseDeps, 'seal'>,
@@ -56,14 +56,14 @@ export async function saveCredential(
   })
 }
 
-/** The credential that an earlier try of the request saved, as it is now. */
+/** The credential that an earlier attempt saved, as it is now. */
 async function savedByEarlierAttempt(deps: Pick<BaseDeps, 'db'>, org: OrgId, id: CredentialId): Promise<Credential> {
   const found = await deps.db.asOrg(org, (q) => credentials.get(q, org, id))
-  if (found === null) throw idempotencyReplyLost('the credential was saved, and is gone since')
+  if (found === null) throw idempotencyReplyLost('the credential was saved and is gone since')
   return found
 }
 
-/** A page of the organization's credentials, the newest first. Throws `invalid_request` for a bad cursor. */
+/** A page of the organization's credentials, newest first. Throws `invalid_request` for a bad cursor. */
 export function listCredentials(
   deps: Pick<BaseDeps, 'db'>,
   { org_id }: Pick<OrgActor, 'org_id'>,
@@ -74,7 +74,7 @@ export function listCredentials(
   )
 }
 
-/** Deletes a credential, named by its id or its host. Throws `registry_credential_not_found`, `precondition_failed`. */
+/** Deletes a credential by its id or its host. Throws `registry_credential_not_found` and `precondition_failed`. */
 export async function deleteCredential(
   deps: WriteDeps,
   acting: OrgActor,
@@ -84,7 +84,7 @@ export async function deleteCredential(
   await deps.db.transaction(acting.org_id, async (tx) => {
     const removed = await credentials.remove(tx, acting.org_id, which)
     if (removed === null) throw new Problem('registry_credential_not_found')
-    requireMatch(ifMatch, etagOf(JSON.stringify(removed))) // what it throws takes the deletion back
+    requireMatch(ifMatch, etagOf(JSON.stringify(removed))) // a rejection rolls the deletion back
     const payload = { credential_id: removed.id, host: removed.host, username: removed.username }
     await recordEvent(deps, tx, { ...acting, event_type: 'registry_credential_deleted', payload })
   })

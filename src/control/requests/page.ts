@@ -1,15 +1,15 @@
 import { decodeCursor, encodeCursor, type CursorList } from '../../domain/requests/cursor.ts'
 
-/** What a request asks of a list: the `next_cursor` of the page before, and the most items. */
+/** The page that a request asks for: after the `next_cursor` of the page before, with at most `limit` items. */
 export type PageInput = { readonly cursor: string | null; readonly limit: number }
 
 /** A page of a list; `nextCursor` is null on the last one. */
 export type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
 
 /**
- * A page of a list that is in the order of its ids. A cursor is a place in that order: what comes or goes meanwhile
- * neither repeats nor hides others. `read` gives the first `count` rows that follow the row `after`. Throws
- * `invalid_request` for a bad cursor.
+ * A page of a list that is ordered by id. A cursor is a position in that order, so rows that come or go between two pages
+ * neither repeat nor hide others. `read` returns the first `count` rows after the row `after`. Throws `invalid_request` for a
+ * bad cursor.
  */
 export async function readPage<Item extends { readonly id: string }>(
   list: CursorList,

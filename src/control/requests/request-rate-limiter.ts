@@ -3,42 +3,42 @@ import { Problem } from '../../domain/problem.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { makeTokenBuckets, type Rate, type BucketState, type TokenBuckets } from '../../lib/token-buckets.ts'
 
-/** How many requests a second; a rate of 0 is no limit. */
+/** Rates in requests a second; 0 means no limit. */
 export type RateLimits = {
   readonly key: Rate
   readonly org: Rate
-  /** Of each address: requests whose key nobody has. */
+  /** Failed authentications of one IP address. */
   readonly failedAuthentications: Rate
 }
 
-/** What a caller is told of its rate: of the limit that leaves it least. */
+/** The rate limit that leaves a caller the least, for the headers of a reply. */
 export type RateStatus = { readonly limit: number; readonly remaining: number; readonly resetSecs: number }
 
-/** What became of a counted request; `note` is null where no rate is limited. */
+/** A counted request; `status` is null without limits, `refusal` is null unless a limit is exceeded. */
 export type CountedRequest = { readonly status: RateStatus | null; readonly refusal: Problem | null }
 
-/** Counts requests in this process. Only keys that exist are counted, and of strangers the address, so that memory has a bound. */
+/** Counts requests in this process: of known keys, and failed authentications by address, so that memory is bounded. */
 export type RequestRateLimiter = {
-  /** Counts a request of a caller as `tokens`, or refuses it with `rate_limited`, and then it takes nothing. */
+  /** Takes `tokens` from the caller's limits, or refuses the request with `rate_limited` and takes nothing. */
   count(caller: Pick<Caller, 'api_key_id' | 'org_id'>, tokens: number): CountedRequest
-  /** Throws `rate_limited` for an address that had too many keys refused: those that are not known are no longer looked up. */
+  /** Throws `rate_limited` for an address with too many failed authentications, before another unknown key is looked up. */
   checkFailedAuthentications(address: string): void
-  /** Counts a key that nobody has. */
+  /** Counts a failed authentication of an address. */
   countFailedAuthentication(address: string): void
 }
 
-/** What bounds the guesses of who has no key, credential or token. */
+/** Limits how fast an address can guess keys, worker credentials and join tokens. */
 export type AuthenticationRateLimiter = Pick<
   RequestRateLimiter,
   'checkFailedAuthentications' | 'countFailedAuthentication'
 >
 
-/** The most keys, organizations and addresses that are counted at once; each takes some 150 bytes. */
+/** The most keys, organizations and addresses that are counted at once; each takes about 150 bytes. */
 const BUCKETS_MAX = 100_000
 
 type NamedRateLimit = Rate & { readonly name: string; readonly variable: string; readonly buckets: TokenBuckets }
 
-/** Makes counters that start at nothing. */
+/** Makes a rate limiter whose limits are all unused. */
 export function makeRequestRateLimiter(limits: RateLimits, clock: Pick<Clock, 'monotonicMs'>): RequestRateLimiter {
   const key = makeNamedRateLimit(limits.key, 'key_requests_per_sec', 'SANDYARD_KEY_REQUESTS_PER_SEC')
   const org = makeNamedRateLimit(limits.org, 'org_requests_per_sec', 'SANDYARD_ORG_REQUESTS_PER_SEC')

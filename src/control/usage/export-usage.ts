@@ -6,15 +6,15 @@ import * as usage from '../../store/usage/usage.ts'
 import type { BaseDeps } from '../deps.ts'
 import { usageQueryOf } from './read-usage.ts'
 
-/** How many rows are read and held at a time. */
+/** How many rows are read at a time and held in memory. */
 const PAGE = 10_000
 
-/** What a sandbox took on a day, with its last name and slug; amounts in whole milliseconds times units, as text. */
+/** The usage of a sandbox on a day, with its last name and slug. Amounts are whole milliseconds times units, as text. */
 export type ExportedDay = usage.SandboxDay & { readonly name: string; readonly slug: string }
 
 /**
- * Usage by day and sandbox, however much it is: one page of a day is held at a time. Runs that go on count up to the
- * moment of the call. Throws `invalid_request` for a bad range at once, before anything is read.
+ * Usage by day and sandbox, in pages of one day each, so that any amount can be exported. Open runs count up to the moment of
+ * the call. Throws `invalid_request` for a bad range at once, before anything is read.
  */
 export function exportUsage(
   deps: Pick<BaseDeps, 'db' | 'clock'>,

@@ -16,7 +16,7 @@ export const USAGE_ROWS_MAX = 400_000
 
 type UsageDeps = Pick<BaseDeps, 'db' | 'clock'>
 
-/** What was metered in a range and what it costs; the shape of `UsageSummaryReply`. Throws `invalid_request` for a bad range. */
+/** The metered usage of a range and its cost, as `UsageSummaryReply`. Throws `invalid_request` for a bad range. */
 export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, asked: RequestedRange) {
   const question = usageQueryOf(deps, caller.org_id, asked)
   const { range, now } = question
@@ -25,7 +25,7 @@ export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, 
     daily: await quantitiesByDay(q, question),
     heldBytes: await storageUsage.heldBytes(q, caller.org_id),
   }))
-  if (terms === null) throw new Error(`there is no organization ${caller.org_id}`)
+  if (terms === null) throw new Error(`organization ${caller.org_id} does not exist`)
   const items = METRICS.map((metric) => {
     const months = monthsOf(range).map((month) => ({ month, quantity: sumOf(daily, metric, month.month) }))
     const total = months.reduce((sum, { quantity }) => sum + quantity, 0n)
@@ -57,8 +57,8 @@ export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, 
 const BYTES_PER_GIB = 1024n ** 3n
 
 /**
- * Usage by sandbox and day with the names of the sandboxes, deleted ones included. Throws `invalid_request` for a bad range
- * and for one that gives more than `USAGE_ROWS_MAX` rows.
+ * Usage by sandbox and day, with the names of the sandboxes, including deleted ones. Throws `invalid_request` for a bad range
+ * and for one with more than `USAGE_ROWS_MAX` rows.
  */
 export async function getSandboxBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: RequestedRange) {
   const question = usageQueryOf(deps, org_id, asked)
@@ -69,7 +69,7 @@ export async function getSandboxBreakdown(deps: UsageDeps, { org_id }: Pick<Call
   })
 }
 
-/** Storage usage by volume and day with the names of the volumes that still exist. Throws as `getSandboxBreakdown` does. */
+/** Storage usage by volume and day, with the names of volumes that still exist. Throws as `getSandboxBreakdown` does. */
 export async function getStorageBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: RequestedRange) {
   const question = usageQueryOf(deps, org_id, asked)
   return deps.db.asOrg(org_id, async (q) => {
@@ -82,15 +82,15 @@ export async function getStorageBreakdown(deps: UsageDeps, { org_id }: Pick<Call
     return { rows, volumes: await storageUsage.volumeNames(q, org_id, ids) }
   })
 }
-/** How many bytes times milliseconds a MiB-second is. */
+/** One MiB-second in bytes times milliseconds. */
 const MIB_SECOND = 1024n ** 2n * 1000n
 
-/** UTC midnight of a day such as `2028-02-29`, as replies write it. */
+/** UTC midnight of a day such as `2028-02-29`, in the format of replies. */
 export function midnightOf(day: string): string {
   return `${day}T00:00:00Z`
 }
 
-/** What a report reads: the range that was asked for, as seen now. Throws `invalid_request`. */
+/** The query for a report over the requested range. Throws `invalid_request` for a bad range. */
 export function usageQueryOf(
   { clock }: Pick<UsageDeps, 'clock'>,
   org_id: OrgId,
@@ -121,6 +121,6 @@ function sumOf(days: ReadonlyMap<string, Quantities>, metric: Metric, month: str
 
 function atMost<Row>(rows: readonly Row[], { since }: TimeRange): readonly Row[] {
   if (rows.length <= USAGE_ROWS_MAX) return rows
-  const accepted = `a range that gives at most ${String(USAGE_ROWS_MAX)} rows`
+  const accepted = `a range with at most ${String(USAGE_ROWS_MAX)} rows`
   throw refusalProblem({ code: 'invalid_request', field: 'query.since', seen: since.toISOString(), accepted })
 }

@@ -9,13 +9,13 @@ import type { BaseDeps } from '../deps.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { REAP_VOLUMES_TOPIC, volumeTopics } from '../topics.ts'
 
-/** How many of the sandboxes that mount a volume a refusal names. */
+/** How many of the sandboxes that mount a volume are named in a refusal. */
 const NAMED_USERS_MAX = 20
 
 /**
- * Schedules a volume for deletion: once this resolves nothing can mount it, and its worker deletes its files. Repeating it
- * succeeds. Throws `sandbox_not_found` (service description 4.9), `host_volume_stays`, `precondition_failed`, and
- * `volume_in_use` while a sandbox that is not terminal mounts it.
+ * Schedules a volume for deletion. Once this resolves, nothing can mount it, and its worker deletes its files. May be
+ * repeated. Throws `sandbox_not_found` for an unknown volume (the published API has no other code for it),
+ * `host_volume_stays`, `precondition_failed`, and `volume_in_use` while an active sandbox mounts it.
  */
 export async function deleteVolume(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,
@@ -33,7 +33,7 @@ export async function deleteVolume(
     const users = await volumes.sandboxesMounting(tx, id, NAMED_USERS_MAX)
     if (users.length > 0) throw inUse(users)
     const now = deps.clock.now()
-    await volumeReports.accrue(tx, [id], now) // what it holds from now on is on its way out
+    await volumeReports.accrue(tx, [id], now) // storage is metered up to now: what is being deleted costs nothing
     await volumes.scheduleDeletion(tx, id, now)
     const payload = { volume_id: id, name: volume.name }
     await recordEvent(deps, tx, { org_id, actor, event_type: 'volume_deletion_scheduled', payload })
@@ -45,7 +45,7 @@ export async function deleteVolume(
 function inUse(users: readonly volumes.MountingSandbox[]): Problem {
   const names = users.map(({ name }) => `'${name}'`).join(', ')
   return new Problem('volume_in_use', {
-    message: `volume in use: stop or delete what mounts it first: ${names}`,
+    message: `volume in use: stop or delete the sandboxes that mount it first: ${names}`,
     details: { sandboxes: users },
   })
 }

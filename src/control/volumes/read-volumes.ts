@@ -10,12 +10,12 @@ export type VolumeRef = { readonly id: VolumeId } | 'host'
 
 type ReadDeps = Pick<BaseDeps, 'db'>
 
-/** All volumes of the organization, the host volume first, then the oldest. */
+/** All volumes of the organization: the host volume first, then the others from oldest to newest. */
 export async function listVolumes(deps: ReadDeps, caller: Caller): Promise<readonly Volume[]> {
   return deps.db.asOrg(caller.org_id, (q) => volumes.list(q, caller.org_id))
 }
 
-/** A volume of the organization with where it lies. Throws `volume_not_found`, a stranger's included. */
+/** A volume of the organization with its home. Throws `volume_not_found`, also for another organization's volume. */
 export async function getVolume(deps: ReadDeps, caller: Caller, ref: VolumeRef): Promise<volumes.PlacedVolume> {
   const org = caller.org_id
   const found = await deps.db.asOrg(org, (q) =>

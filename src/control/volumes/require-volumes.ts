@@ -8,9 +8,9 @@ import * as volumeMounts from '../../store/volumes/volume-mounts.ts'
 import type { BaseDeps } from '../deps.ts'
 
 /**
- * The volumes that a spec reaches. Throws `invalid_sandbox_config` naming the mount whose volume is not there or is being
- * deleted, and the two mounts whose volumes lie on different workers: a sandbox runs on one. Costs nothing for a spec that
- * reaches none. That they stay is settled by the admission, which locks them.
+ * The volumes that a spec uses. Throws `invalid_sandbox_config` naming a mount whose volume is missing or being deleted, or
+ * two mounts whose volumes have different home workers, because a sandbox runs on one. Reads nothing for a spec without
+ * volumes. Volumes may still be deleted afterwards: only the admission locks them.
  */
 export async function requireVolumes(
   deps: Pick<BaseDeps, 'db'>,
@@ -24,7 +24,7 @@ export async function requireVolumes(
   for (const name of wanted.names) {
     const volume = byName.get(name)
     if (volume?.status === 'active') continue
-    const seen = volume === undefined ? `'${name}', which is not there` : `'${name}', which is being deleted`
+    const seen = volume === undefined ? `'${name}', which does not exist` : `'${name}', which is being deleted`
     const accepted = "the name of one of the organization's volumes"
     throw refusalProblem({ code: 'invalid_sandbox_config', field: fieldOf(spec, name), seen, accepted })
   }
@@ -40,16 +40,16 @@ function refuseTwoHomes(spec: SandboxSpec, found: readonly volumeMounts.MountedV
   if (first === undefined || other === undefined) return
   const fields = [first, other].map(({ name }) => fieldOf(spec, name))
   throw new Problem('invalid_sandbox_config', {
-    message: `invalid sandbox config: ${fields.join(' and ')}: these volumes lie on different workers, and a sandbox runs on one`,
+    message: `invalid sandbox config: ${fields.join(' and ')}: these volumes are on different workers, and a sandbox runs on one`,
     details: {
       field: fields.join(', '),
       seen: [first, other].map(({ name }) => name ?? 'the host volume'),
-      accepted: 'volumes that lie on the same worker; they get their place at their first use',
+      accepted: 'volumes on the same worker; a volume gets its worker at its first use',
     },
   })
 }
 
-/** Which field of the spec reaches into a volume; null: the host volume. */
+/** The field of the spec that uses a volume; null: the host volume. */
 function fieldOf({ mounts, patches }: SandboxSpec, name: string | null): string {
   const index = mounts.findIndex((mount) =>
     name === null

@@ -11,7 +11,7 @@ import { requireEnforceableCap } from './require-enforceable-cap.ts'
 import { volumeTopics } from '../topics.ts'
 
 export type VolumeChange = {
-  /** undefined leaves the cap as it is, null takes it away. */
+  /** undefined leaves the cap as it is, null removes it. */
   readonly capacity_gib?: number | null
   /** Replaces all labels. */
   readonly labels?: Readonly<Record<string, string>>
@@ -19,10 +19,10 @@ export type VolumeChange = {
 }
 
 /**
- * Changes the cap or the labels of a volume; its worker puts a new cap in force at once. Repeating it changes nothing more.
- * Throws `sandbox_not_found` (the contract's code for a volume that is not there, see openapi.json), `host_volume_stays`
- * for a cap on the host volume, `invalid_state_transition` for one that is being deleted, `precondition_failed`, and what
- * `requireEnforceableCap` throws.
+ * Changes the cap or the labels of a volume. Its worker applies a new cap at once. May be repeated. Throws
+ * `sandbox_not_found` for an unknown volume (the code in openapi.json), `host_volume_stays` for a cap on the host volume,
+ * `invalid_state_transition` for a volume that is being deleted, `precondition_failed`, and what `requireEnforceableCap`
+ * throws.
  */
 export async function updateVolume(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,

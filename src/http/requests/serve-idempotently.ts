@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import type { FastifyRequest } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
 import { claimIdempotencyKey, idempotencyReplyLost, type AttemptEnd, type StoredReply } from '../../control/requests/idempotency.ts' // prettier-ignore
-import { OrgQueueFull } from '../../control/requests/limit-org-connections.ts'
+import { OrgQueueFull } from '../../domain/requests/org-queue-full.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/spec/refusal.ts'
 import type { AuthenticatedRequest, CallUseCase, Handler, HandlerReply } from '../handlers/handler.ts'
@@ -13,34 +13,39 @@ const KEY_SHAPE = /^[\x20-\x7e]{1,255}$/
 const KEY_RULE = '1 to 255 printable ASCII characters'
 const NO_BODY = Buffer.alloc(0)
 
-/** What serving a request under a key needs beside it. */
+type KeyedServing = {
+  readonly key: string
+  readonly operation: Operation
+  readonly handler: Handler
+  readonly request: FastifyRequest
+}
+
+/** What serving requests with a key needs. */
 export type IdempotencyDeps = {
   readonly call: CallUseCase
   readonly bodyLimitBytes: number
-  /** The bytes of a request's body, as they came. */
+  /** The bytes of a request's body, as they arrived. */
   readonly bytesOf: (request: FastifyRequest) => Buffer | undefined
 }
 
 /**
- * Serves a request: one with an `Idempotency-Key` once, and as before whenever it comes again. Refusals are kept as other
- * replies are, but not 429 and 5xx: they tell of the moment, and the same request may be served the next.
+ * Serves a request with an `Idempotency-Key` once, and gives the stored reply whenever it comes again. Refusals are stored as
+ * other replies are, except 429 and 5xx: they depend on the moment, so a retry is served.
  */
 export async function serveIdempotently(
   deps: IdempotencyDeps,
-  { operation, handler, request }: { readonly operation: Operation; readonly handler: Handler; readonly request: FastifyRequest }, // prettier-ignore
+  { key, operation, handler, request }: KeyedServing,
   raw: AuthenticatedRequest,
 ): Promise<HandlerReply> {
-  const key = parseIdempotencyKey(operation, request)
-  if (key === null) return await handler(raw)
   const signal = raw.signal()
   const request_sha256 = hashRequest(request, deps.bytesOf(request) ?? NO_BODY)
   const claim = await deps.call(claimIdempotencyKey, raw.caller, { key, request_sha256, signal })
   if (claim.kind === 'replay') return { kept: claim.reply }
   try {
     if (claim.attempt.isRetry && operation.isResumable !== true)
-      throw idempotencyReplyLost('the first try may have been done')
+      throw idempotencyReplyLost('the first attempt may have been done')
     const answer = await handler({ ...raw, attempt: claim.attempt })
-    // Who left did not wait to the end: the next try waits on, for what this one did.
+    // If the client disconnected, the reply is not final: a retry resumes the wait for what this attempt began.
     const isCut = signal.aborted && operation.isResumable === true
     await claim.end(isCut ? { kind: 'given_up' } : { kind: 'replied', reply: storedReplyOf(answer) })
     return answer
@@ -50,8 +55,8 @@ export async function serveIdempotently(
   }
 }
 
-/** The key of a request, or null. A read is the same however often it comes; other methods than POST take no key. */
-function parseIdempotencyKey({ method, takes }: Operation, { headers, raw }: FastifyRequest): string | null {
+/** The key of a request, or null. Reads ignore a key. Throws `invalid_request` for a malformed key and for other methods than POST. */
+export function parseIdempotencyKey({ method, takes }: Operation, { headers, raw }: FastifyRequest): string | null {
   const header = headers['idempotency-key']
   if (header === undefined || method === 'GET') return null
   if (method !== 'POST' || takes === 'bytes')
@@ -62,7 +67,7 @@ function parseIdempotencyKey({ method, takes }: Operation, { headers, raw }: Fas
   return header
 }
 
-/** What makes a request the one that it is, as it was sent: method, path and query, what it demands, and the body's bytes. */
+/** A hash of what must be equal in every attempt: method, path and query, `If-Match`, and the bytes of the body. */
 function hashRequest({ method, url, headers }: FastifyRequest, body: Buffer): Buffer {
   const head = JSON.stringify([method, url, headers['if-match'] ?? null])
   return createHash('sha256').update(head).update('\n').update(body).digest()
@@ -76,7 +81,7 @@ function storedReplyOf(answer: HandlerReply): StoredReply {
 
 type Ended = { readonly deps: IdempotencyDeps; readonly isRetry: boolean; readonly requestId: string }
 
-/** Other 429 and 502 come before anything is done; of a retry, the first try may have done it all the same. */
+/** Other 429 and 502 refusals come before anything is done; but the first attempt of a retry may have done it all. */
 function tryEndOfError(error: unknown, { deps, isRetry, requestId }: Ended): AttemptEnd {
   const problem = problemOf(error, deps.bodyLimitBytes)
   const { status } = PROBLEMS[problem.code]

@@ -17,7 +17,7 @@ import { parseIfMatch } from '../requests/conditional-requests.ts'
 import { closeGracefully } from '../connections/close-gracefully.ts'
 import type { AuthenticatedRequest, CallUseCase, Handler } from '../handlers/handler.ts'
 import { makeHandlers } from '../handlers/handlers.ts'
-import { serveIdempotently, type IdempotencyDeps } from '../requests/serve-idempotently.ts'
+import { parseIdempotencyKey, serveIdempotently, type IdempotencyDeps } from '../requests/serve-idempotently.ts'
 import { makeDeferReply, type DeferReply } from './defer-reply.ts'
 import { addServiceRoutes } from './service-routes.ts'
 import { problemOf, renderProblem, type ProblemReply } from './problem-reply.ts'
@@ -204,7 +204,12 @@ function addRouteTo(app: FastifyInstance, deps: ServerDeps, route: Route): void 
         ifMatch: parseIfMatch(operation, headers),
         signal: () => route.signalOf(reply.raw),
       }
-      const answer = await serveIdempotently(route.keyed, { operation, handler: route.handler, request }, raw)
+      const { handler } = route
+      const key = parseIdempotencyKey(operation, request)
+      const answer =
+        key === null
+          ? await handler(raw)
+          : await serveIdempotently(route.keyed, { key, operation, handler, request }, raw)
       if (typeof answer === 'object' && 'start' in answer)
         return route.deferReply({ request, reply, operation }, answer)
       return sendReply({ request, reply, operation }, answer, route.settings)

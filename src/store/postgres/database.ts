@@ -1,5 +1,7 @@
 import type { QueryResultRow } from 'pg'
 import type { OrgId } from '../../domain/ids.ts'
+import { ORG_QUEUE_MAX, OrgQueueFull } from '../../domain/requests/org-queue-full.ts'
+import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
 import type { Log } from '../../lib/log.ts'
 import { isUuid } from '../../lib/uuid.ts'
 import { columnTypes } from './column-types.ts'
@@ -40,6 +42,11 @@ export type DatabaseOptions = {
   readonly tenantPoolSize: number
   /** The most connections for the program's own work. */
   readonly systemPoolSize: number
+  /**
+   * The most connections that one organization uses at once, so that its slow or many requests delay only itself. Its calls
+   * beyond that wait, and reject with `OrgQueueFull` when too many wait. Absent: no such limit.
+   */
+  readonly connectionsPerOrg?: number
   /** How long the server lets one statement run. */
   readonly statementTimeoutMs: number
   readonly log: Log
@@ -77,10 +84,21 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
     },
   })
 
+  const { connectionsPerOrg = null } = options
+  const orgQueue =
+    connectionsPerOrg === null
+      ? null
+      : makeFairSemaphore({
+          permits: options.tenantPoolSize,
+          permitsPerKey: connectionsPerOrg,
+          waitersPerKey: ORG_QUEUE_MAX,
+        })
+
   const useSession = async <T>(scope: OrgId | 'system', use: (session: Session) => Promise<T>): Promise<T> => {
     if (scope === 'system') return withSession({ ...options, pool: systemPool, scope: ALL_ORGS }, use)
     if (!isUuid(scope)) throw new Error('an organization id that is no UUID must never reach the database')
-    return withSession({ ...options, pool: tenantPool, scope }, use)
+    const work = (): Promise<T> => withSession({ ...options, pool: tenantPool, scope }, use)
+    return orgQueue === null ? work() : runFairly(orgQueue, scope, { work, onFull: () => new OrgQueueFull() })
   }
 
   async function withRetries<T>(work: () => Promise<T>): Promise<T> {

@@ -3,7 +3,7 @@ import { after, before, test } from 'node:test'
 import { listEvents } from '../../../src/control/events/read-events.ts'
 import { credentialSealContext, findRegistryAuth } from '../../../src/control/orgs/registry-auth.ts'
 import { deleteCredential, listCredentials, saveCredential } from '../../../src/control/orgs/registry-credentials.ts'
-import { limitOrgConnections } from '../../../src/control/requests/limit-org-connections.ts'
+import { openDatabase, type Database } from '../../../src/store/postgres/database.ts'
 import type { Caller } from '../../../src/domain/orgs/caller.ts'
 import { asId, type RunId, type SandboxId } from '../../../src/domain/ids.ts'
 import { isRegistryHost } from '../../../src/domain/orgs/registry-host.ts'
@@ -74,7 +74,7 @@ test('a second save for a host takes the place of the first and keeps its id; ea
 
 test('a worker is told a credential also while its organization keeps all its connections busy, and no other’s', async () => {
   const { deps, caller } = control
-  const db = limitOrgConnections(deps.db, { connections: 1, perOrg: 1 })
+  await using db = await openLimitedDatabase()
   const busy = Promise.withResolvers<void>()
   const question = db.asOrg(caller.org_id, () => busy.promise)
   const order = {
@@ -93,6 +93,19 @@ test('a worker is told a credential also while its organization keeps all its co
   busy.resolve()
   await question
 })
+
+/** The same database through one connection for organizations, which each may use whole. */
+async function openLimitedDatabase(): Promise<Database & AsyncDisposable> {
+  const db = await openDatabase({
+    connectionString: control.databaseUrl,
+    tenantPoolSize: 1,
+    connectionsPerOrg: 1,
+    systemPoolSize: 2,
+    statementTimeoutMs: 20_000,
+    log: control.deps.log,
+  })
+  return { ...db, [Symbol.asyncDispose]: () => db.close() }
+}
 
 test('a credential is deleted once, by its id or its host, and never by a stranger', async () => {
   const { deps, caller } = control

@@ -219,7 +219,7 @@ test('volumes of different homes are refused beside each other, or fail the run 
   await place('later', other)
   await world.place()
   const { status, last_failure_message } = await getSandbox(deps, caller, { id: torn.id })
-  assert.deepEqual([status, last_failure_message], ['failed', 'its volumes lie on different workers, and a sandbox runs on one']) // prettier-ignore
+  assert.deepEqual([status, last_failure_message], ['failed', 'its volumes are on different workers, and a sandbox runs on one']) // prettier-ignore
 })
 
 test('a worker learns of the volumes that its runs reach, by name and with their caps', async () => {

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import type { QueryResultRow } from 'pg'
 import { Registry } from 'prom-client'
 import { makeControlDeps } from '../../../src/control/make-deps.ts'
-import { OrgQueueFull } from '../../../src/control/requests/limit-org-connections.ts'
+import { OrgQueueFull } from '../../../src/domain/requests/org-queue-full.ts'
 import { asId, type OrgId, type SandboxId } from '../../../src/domain/ids.ts'
 import { DEFAULT_SERVER_SETTINGS, makeServer } from '../../../src/http/server/server.ts'
 import { authenticate } from '../../../src/control/orgs/authenticate.ts'
@@ -192,7 +192,7 @@ test('a try that was taken for dead does nothing any more', async () => {
   await first.end({ kind: 'replied', reply: { ...reply, body: '"late"' } })
   await second.end({ kind: 'replied', reply })
   const third = await claimIdempotencyKey(deps, caller, request)
-  assert.deepEqual(third, { kind: 'again', reply })
+  assert.deepEqual(third, { kind: 'replay', reply })
 })
 
 test('a stop whose first try never came to its demand is refused once the sandbox is not as demanded any more', async (t) => {
@@ -239,7 +239,7 @@ test('a reply and a note that were sealed with a key that is lost are refused as
     const retried = await ask('create_volume', { body: { name: 'noted-by-another-seal' } }, noted, { url })
     for (const { status, code, message } of [again, retried]) {
       assert.deepEqual([status, code], [409, 'idempotency_reply_lost'])
-      assert.match(message, /sealed with another key/)
+      assert.match(message, /sealed with a key that this server does not have/)
     }
   }
   const other = await ask('create_volume', { body: { name: 'other' } }, replied, { url })
