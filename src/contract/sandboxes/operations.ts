@@ -1,4 +1,4 @@
-import { CHANNEL_ENDS_TEXT } from '../streams/channel-ends.ts'
+import { CHANNEL_ENDS_TEXT } from './channel-ends.ts'
 import { MessageReply } from '../common.ts'
 import { jsonReply, defineOperation, type Operation } from '../operation.ts'
 import {

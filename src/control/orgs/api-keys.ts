@@ -4,7 +4,7 @@ import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.t
 import { asId, type ApiKeyId } from '../../domain/ids.ts'
 import { isName, NAME_RULE } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
-import { invalidRequest } from '../../domain/spec/refusal.ts'
+import { invalidRequest } from '../../domain/refusal.ts'
 import * as apiKeys from '../../store/orgs/api-keys.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'

@@ -1,7 +1,7 @@
 import { OPERATOR_ACTOR } from '../../domain/orgs/caller.ts'
 import { isPlanName, parsePlanTerms, PLAN_NAME_RULE, type Plan } from '../../domain/orgs/plan.ts'
 import { Problem } from '../../domain/problem.ts'
-import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
+import { invalidRequest, refusalProblem } from '../../domain/refusal.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'

@@ -3,7 +3,7 @@ import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.t
 import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
 import { byteLength, isPlainText } from '../../domain/sandboxes/names.ts'
 import { Problem } from '../../domain/problem.ts'
-import { invalidRequest, refusalProblem } from '../../domain/spec/refusal.ts'
+import { invalidRequest, refusalProblem } from '../../domain/refusal.ts'
 import { isRegistryHost, REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
 import * as credentials from '../../store/orgs/credentials.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'

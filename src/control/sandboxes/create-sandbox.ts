@@ -3,7 +3,7 @@ import { asId, type CredentialId, type RunId, type SandboxId } from '../../domai
 import { Problem } from '../../domain/problem.ts'
 import { renderSpec } from '../../domain/spec/project-spec.ts'
 import { quotaProblem } from '../../domain/orgs/quota-problem.ts'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import { generateSlug } from '../../domain/sandboxes/slugs.ts'
 import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
@@ -19,7 +19,7 @@ import type { SandboxReader } from './read-sandboxes.ts'
 import { requireAbilities, type WorkerAbilities } from './require-abilities.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
-import { requireVolumes } from '../volumes/require-volumes.ts'
+import { requireVolumes } from './require-volumes.ts'
 import { acquireWait, waitWhileStarting, type StartWaiting } from './wait-for-sandbox.ts'
 
 type CreateDeps = BaseDeps & RegistryDeps & SandboxReader & SandboxAdmission & WorkerAbilities & StartWaiting

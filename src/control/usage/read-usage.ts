@@ -4,7 +4,7 @@ import { daysOf, monthOf, monthsOf, type TimeRange } from '../../domain/usage/me
 import {
   amountCents, divideForDisplay, divideHalfUp, toBillingUnits, METRIC_DEFINITIONS, METRICS, projectedCents, type Metric, type Quantities,
 } from '../../domain/usage/pricing.ts' // prettier-ignore
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 import { resolveUsageRange, type RequestedRange } from '../../domain/usage/usage-range.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as storageUsage from '../../store/usage/storage-usage.ts'

@@ -1,6 +1,6 @@
 import type { OrgId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 import type { VolumeHome } from '../../store/volumes/volumes.ts'
 import * as volumes from '../../store/volumes/volumes.ts'
 import * as workers from '../../store/workers/workers.ts'

@@ -3,7 +3,7 @@
  * and the sandbox's gateway to `host` alone, so allowing `private` opens neither.
  * Source of the ranges: the IANA special-purpose address registries (RFC 6890 and its successors).
  */
-import { cidr, type Cidr } from './cidr.ts'
+import { cidr, type Cidr } from '../cidr.ts'
 import type { DestinationGroup } from '../spec/spec.ts'
 
 /** The addresses in any block of `within` and in no block of `except`. */

@@ -6,7 +6,7 @@
  *   blocks and a default of `allow` don't allow them. Denials by any of these do cover them.
  */
 import { PORT_MAX } from '../requests/request-bounds.ts'
-import { contains, dropContained, parseCidr, type Cidr } from './cidr.ts'
+import { contains, dropContained, parseCidr, type Cidr } from '../cidr.ts'
 import { ALL_ADDRESSES, groupAddresses, METADATA_CIDRS, type AddressSet } from './network-groups.ts'
 import type { Action, NetworkPolicy, Protocol, Rule } from '../spec/spec.ts'
 

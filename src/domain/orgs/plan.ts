@@ -2,7 +2,7 @@
 import { INT32_MAX, INT53_MAX } from '../requests/request-bounds.ts'
 import { METRIC_DEFINITIONS, METRICS, type PriceTable } from '../usage/pricing.ts'
 import { isLimitName, LIMIT_RULE, LIMITS, type LimitName } from './quota.ts'
-import { describeSeen, type Refusal } from '../spec/refusal.ts'
+import { describeSeen, type Refusal } from '../refusal.ts'
 
 /** Limits that were set; an absent one is its plan's, or unlimited in a plan. */
 export type SetLimits = Readonly<Partial<Record<LimitName, number | null>>>

@@ -1,4 +1,4 @@
-import { describeSeen, refusalProblem } from '../spec/refusal.ts'
+import { describeSeen, refusalProblem } from '../refusal.ts'
 
 /** The lists that have pages; a cursor of one is refused by the others. */
 export type CursorList = 'sandboxes' | 'events' | 'members' | 'api_keys' | 'registry_credentials'

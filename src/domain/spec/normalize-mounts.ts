@@ -1,6 +1,6 @@
 import { snakeCase } from '../casing.ts'
 import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
-import { describeSeen, type Refuse } from './refusal.ts'
+import { describeSeen, type Refuse } from '../refusal.ts'
 import {
   DISK_IMAGE_FORMATS,
   HOST_PERMISSIONS,

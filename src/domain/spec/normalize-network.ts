@@ -1,7 +1,7 @@
 import { snakeCase } from '../casing.ts'
-import { parseCidr } from '../network/cidr.ts'
+import { parseCidr } from '../cidr.ts'
 import { normalizeSecrets } from './normalize-secrets.ts'
-import { describeSeen, type Refuse } from './refusal.ts'
+import { describeSeen, type Refuse } from '../refusal.ts'
 import {
   ACTIONS, DESTINATION_GROUPS, DIRECTIONS, PROTOCOLS, type Destination, type NetworkPolicy, type NetworkSpec, type Rule,
 } from './spec.ts' // prettier-ignore

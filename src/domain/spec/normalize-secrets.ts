@@ -1,5 +1,5 @@
 import { snakeCase } from '../casing.ts'
-import type { Refuse } from './refusal.ts'
+import type { Refuse } from '../refusal.ts'
 import type { SecretProjection } from './spec.ts'
 import type { HostPatternInput, InjectionInput, SecretInput, SecretsInput, ViolationInput } from './spec-input.ts'
 

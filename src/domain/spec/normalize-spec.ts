@@ -6,7 +6,7 @@ import { normalizeMounts } from './normalize-mounts.ts'
 import { normalizeNetwork } from './normalize-network.ts'
 import { normalizePatches } from './normalize-patches.ts'
 import { normalizeEnv, normalizeInit, normalizeRlimits, normalizeRuntime } from './normalize-runtime.ts'
-import { describeSeen, type Refusal, type Refuse } from './refusal.ts'
+import { describeSeen, type Refusal, type Refuse } from '../refusal.ts'
 import { PULL_POLICIES, SECURITY_PROFILES, type RegistrySelection, type Resources, type SandboxSpec } from './spec.ts'
 import type { RegistryInput, ResourcesInput, SpecInput } from './spec-input.ts'
 

@@ -1,5 +1,5 @@
 import { DAY_MS, startOfMonth, startOfNextMonth, type TimeRange } from './metering.ts'
-import { describeSeen, type Refusal } from '../spec/refusal.ts'
+import { describeSeen, type Refusal } from '../refusal.ts'
 
 /** The longest range of a usage report. Source: contract decisions, "Time range of the usage routes". */
 export const USAGE_RANGE_MAX_DAYS = 366

@@ -2,10 +2,10 @@ import { maxHeaderSize, STATUS_CODES, type IncomingMessage, type ServerResponse 
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import type { StreamedBodies } from '../requests/bodies.ts'
-import { renderProblem, type ProblemReply } from '../server/problem-reply.ts'
+import { renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 
 /**
  * Refusals that come before a route is found: bytes that are not HTTP, and requests that this server does not serve. Node would

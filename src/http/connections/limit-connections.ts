@@ -4,7 +4,7 @@ import type { FastifyInstance } from 'fastify'
 import { makeConcurrencyLimit } from '../../control/streams/concurrency-limit.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { Uuids } from '../../lib/uuid.ts'
-import { problemOf, renderProblem } from '../server/problem-reply.ts'
+import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 import { formatRawReply } from './early-refusals.ts'
 
 /** How many connections a server process has open at once. */

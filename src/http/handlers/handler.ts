@@ -7,7 +7,7 @@ import type { ControlDeps } from '../../control/make-deps.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { renderList, renderObject } from '../../domain/json-text.ts'
-import { invalidRequest } from '../../domain/spec/refusal.ts'
+import { invalidRequest } from '../../domain/refusal.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 

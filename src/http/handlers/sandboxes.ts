@@ -8,7 +8,7 @@ import { createSandbox } from '../../control/sandboxes/create-sandbox.ts'
 import { renameSandbox } from '../../control/sandboxes/rename-sandbox.ts'
 import { deleteSandbox } from '../../control/sandboxes/delete-sandbox.ts'
 import { stopSandbox } from '../../control/sandboxes/stop-sandbox.ts'
-import { explainWaiting } from '../../control/sandboxes/explain-waiting.ts'
+import { explainWaiting } from '../../control/workers/explain-waiting.ts'
 import { asId, type RunId, type SandboxId } from '../../domain/ids.ts'
 import {
   isTerminal,
@@ -22,7 +22,7 @@ import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/nam
 import { normalizeSpec } from '../../domain/spec/normalize-spec.ts'
 import { appendMembers } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'
-import { describeSeen, refusalProblem } from '../../domain/spec/refusal.ts'
+import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import {
   messageReply, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,

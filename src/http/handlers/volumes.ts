@@ -7,7 +7,7 @@ import { deleteVolume } from '../../control/volumes/delete-volume.ts'
 import { asId, type VolumeId } from '../../domain/ids.ts'
 import { renderList } from '../../domain/json-text.ts'
 import { findLabelRefusal } from '../../domain/sandboxes/labels.ts'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 import { isVolumeName, renderVolume, VOLUME_NAME_RULE } from '../../domain/volumes/volume.ts'
 import {
   messageReply,

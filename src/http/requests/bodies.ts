@@ -1,7 +1,7 @@
 import { Socket } from 'node:net'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { makeFairSemaphore } from '../../lib/fair-semaphore.ts'
-import { unsupportedMediaType } from '../server/problem-reply.ts'
+import { unsupportedMediaType } from './problem-reply.ts'
 import { parseJson } from './parse-json.ts'
 
 /** How bodies are read: as strict JSON, or as streams of bytes where an operation takes them. */

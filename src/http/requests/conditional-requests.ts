@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Operation } from '../../contract/operation.ts'
 import { ETAGS_MAX, matchesIfNoneMatch, parseEtags, requireMatch, type IfMatch } from '../../domain/requests/etag.ts'
-import { invalidRequest } from '../../domain/spec/refusal.ts'
+import { invalidRequest } from '../../domain/refusal.ts'
 
 /** Conditional requests: RFC 9110, 13. What a request asks for is looked at or refused, never passed over. */
 

@@ -1,5 +1,5 @@
 import type { ErrorObject } from 'ajv/dist/2020.js'
-import { describeSeen, type Refusal } from '../../domain/spec/refusal.ts'
+import { describeSeen, type Refusal } from '../../domain/refusal.ts'
 
 /** The part of a request that holds a value. It begins the field paths of errors, but for those of the body. */
 export type RequestPart = 'path' | 'query' | 'body'

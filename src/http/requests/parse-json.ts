@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 
 /** The deepest nesting of lists and objects in a body; the shapes of the API stay below 10. */
 export const DEPTH_MAX = 32

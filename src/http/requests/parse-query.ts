@@ -1,5 +1,5 @@
 import type { TSchema } from 'typebox'
-import { describeSeen, refusalProblem } from '../../domain/spec/refusal.ts'
+import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import type { Parser } from './schema-compiler.ts'
 
 /**

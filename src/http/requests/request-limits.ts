@@ -9,7 +9,7 @@ import {
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { OrgId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'
-import { onResponseClose } from '../connections/request-signals.ts'
+import { onResponseClose } from './request-signals.ts'
 
 /** What a server process lets its callers do at once, and how fast. */
 export type RequestLimitSettings = {

@@ -1,6 +1,6 @@
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
 import type { Static, TSchema } from 'typebox'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 import { describeSchemaErrors, type RequestPart } from './describe-schema-errors.ts'
 
 /** Returns the value with its type, or throws `invalid_request`, which names the field. */

@@ -3,7 +3,7 @@ import type { FastifyReply } from 'fastify'
 import type { Operation } from '../../contract/operation.ts'
 import { isNotModified } from '../requests/conditional-requests.ts'
 import type { DeferredReply, TaggedReply } from '../handlers/handler.ts'
-import { JSON_TYPE, type ProblemReply } from './problem-reply.ts'
+import { JSON_TYPE, type ProblemReply } from '../requests/problem-reply.ts'
 import type { Exchange } from './send-reply.ts'
 
 /** Keeps an exchange open until its reply comes. The handler has returned by then, so a wait holds little memory. */

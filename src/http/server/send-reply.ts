@@ -3,7 +3,7 @@ import type { Operation } from '../../contract/operation.ts'
 import { isNotModified } from '../requests/conditional-requests.ts'
 import { EVENT_STREAM_HEADERS, openEventStream } from '../streams/event-stream.ts'
 import type { HandlerReply } from '../handlers/handler.ts'
-import { JSON_TYPE } from './problem-reply.ts'
+import { JSON_TYPE } from '../requests/problem-reply.ts'
 
 /** Where an answer goes, and what it is an answer to. */
 export type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply; readonly operation: Operation }

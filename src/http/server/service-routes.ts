@@ -4,7 +4,7 @@ import { renderDocumentText } from '../../contract/openapi.ts'
 import { OPERATIONS } from '../../contract/operations.ts'
 import { Problem } from '../../domain/problem.ts'
 import { makeSingleFlight } from '../../lib/single-flight.ts'
-import { JSON_TYPE } from './problem-reply.ts'
+import { JSON_TYPE } from '../requests/problem-reply.ts'
 
 export type ServiceRouteDeps = {
   readonly metrics: Registry

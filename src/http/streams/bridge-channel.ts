@@ -1,5 +1,5 @@
 import type { WebSocket } from 'ws'
-import { CHANNEL_ENDS, channelEndOfWorkerCode, type ChannelEnd } from '../../contract/streams/channel-ends.ts'
+import { CHANNEL_ENDS, channelEndOfWorkerCode, type ChannelEnd } from '../../contract/sandboxes/channel-ends.ts'
 import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/web-socket-flow.ts'
 
 export type BridgeOptions = {

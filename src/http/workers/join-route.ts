@@ -5,7 +5,7 @@ import { joinWorker } from '../../control/workers/worker-join.ts'
 import type { BaseDeps } from '../../control/deps.ts'
 import type { AuthenticationRateLimiter } from '../../control/requests/request-rate-limiter.ts'
 import { Problem } from '../../domain/problem.ts'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 

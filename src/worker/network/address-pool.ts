@@ -1,4 +1,4 @@
-import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/network/cidr.ts'
+import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/cidr.ts'
 import { localCommands } from '../../lib/run-command.ts'
 import { ipJson } from './network-commands.ts'
 

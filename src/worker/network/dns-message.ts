@@ -1,5 +1,5 @@
 /** The little of a DNS message that a forwarder has to understand (RFC 1035, 4.1). */
-import { contains, parseCidr, type Cidr } from '../../domain/network/cidr.ts'
+import { contains, parseCidr, type Cidr } from '../../domain/cidr.ts'
 import { SPECIAL_CIDRS } from '../../domain/network/network-groups.ts'
 
 const HEADER_BYTES = 12

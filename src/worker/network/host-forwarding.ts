@@ -6,7 +6,7 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
-import { formatIpv4Cidr, type Cidr } from '../../domain/network/cidr.ts'
+import { formatIpv4Cidr, type Cidr } from '../../domain/cidr.ts'
 import { SLOT_PREFIX, type NetworkNames } from './network-names.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './address-pool.ts'

@@ -1,4 +1,4 @@
-import type { Cidr } from '../../domain/network/cidr.ts'
+import type { Cidr } from '../../domain/cidr.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './network-commands.ts'
 

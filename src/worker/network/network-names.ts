@@ -1,4 +1,4 @@
-import { formatIpv4, type Cidr } from '../../domain/network/cidr.ts'
+import { formatIpv4, type Cidr } from '../../domain/cidr.ts'
 import type { HostCommands } from '../processes/system-calls.ts'
 
 /**

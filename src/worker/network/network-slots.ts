@@ -1,4 +1,4 @@
-import type { Cidr } from '../../domain/network/cidr.ts'
+import type { Cidr } from '../../domain/cidr.ts'
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { debounce } from '../../lib/debounce.ts'

@@ -1,4 +1,4 @@
-import { cidr, formatIpv4Cidr, type Cidr } from '../../domain/network/cidr.ts'
+import { cidr, formatIpv4Cidr, type Cidr } from '../../domain/cidr.ts'
 import type { RunId } from '../../domain/ids.ts'
 import { compilePolicy } from '../../domain/network/network-policy.ts'
 import type { NetworkSpec } from '../../domain/spec/spec.ts'

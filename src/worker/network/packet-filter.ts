@@ -5,7 +5,7 @@
  * earlier run or an earlier policy die with their mark. Its zone keeps their remains apart from new flows of the
  * same addresses. A device without rules of its own is refused everything.
  */
-import { formatIpv4Cidr, overlaps, dropContained, type Cidr } from '../../domain/network/cidr.ts'
+import { formatIpv4Cidr, overlaps, dropContained, type Cidr } from '../../domain/cidr.ts'
 import type { PacketRule } from '../../domain/network/network-policy.ts'
 import type { Protocol } from '../../domain/spec/spec.ts'
 import { slotDevice } from './network-names.ts'

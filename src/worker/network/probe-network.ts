@@ -1,6 +1,6 @@
-import type { Ability } from '../../domain/spec/abilities.ts'
+import type { Ability } from '../../domain/workers/abilities.ts'
 import { compilePolicy, DEFAULT_POLICY } from '../../domain/network/network-policy.ts'
-import { cidr } from '../../domain/network/cidr.ts'
+import { cidr } from '../../domain/cidr.ts'
 import type { Random } from '../../lib/random.ts'
 import { localCommands, tryCommand } from '../../lib/run-command.ts'
 import { attachmentRules, routerBaseRules } from './packet-filter.ts'

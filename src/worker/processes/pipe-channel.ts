@@ -1,6 +1,6 @@
 import type { Duplex } from 'node:stream'
 import type { WebSocket } from 'ws'
-import { CHANNEL_ENDS } from '../../contract/streams/channel-ends.ts'
+import { CHANNEL_ENDS } from '../../contract/sandboxes/channel-ends.ts'
 import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/web-socket-flow.ts'
 
 /**

@@ -2,7 +2,11 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { CHANNEL_ENDS, CHANNEL_ENDS_TEXT, channelEndOfWorkerCode } from '../../../src/contract/streams/channel-ends.ts'
+import {
+  CHANNEL_ENDS,
+  CHANNEL_ENDS_TEXT,
+  channelEndOfWorkerCode,
+} from '../../../src/contract/sandboxes/channel-ends.ts'
 
 test('every end of a channel stands in the documentation and in the contract, and its reason fits a close frame', () => {
   const page = readFileSync(join(import.meta.dirname, '../../../docs/channels.md'), 'utf8').replaceAll(/ +/g, ' ')

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, beforeEach, test } from 'node:test'
-import { explainWaiting } from '../../../src/control/sandboxes/explain-waiting.ts'
+import { explainWaiting } from '../../../src/control/workers/explain-waiting.ts'
 import { createSandbox } from '../../../src/control/sandboxes/create-sandbox.ts'
 import { getSandbox } from '../../../src/control/sandboxes/read-sandboxes.ts'
 import { transitionAll } from '../../../src/control/sandboxes/transition-batches.ts'

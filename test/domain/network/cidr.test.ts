@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { cidr, contains, dropContained, formatIpv4Cidr, parseCidr } from '../../../src/domain/network/cidr.ts'
+import { cidr, contains, dropContained, formatIpv4Cidr, parseCidr } from '../../../src/domain/cidr.ts'
 
 test('an address block that is malformed or too wide is none', () => {
   for (const block of [

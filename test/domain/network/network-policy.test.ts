@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { cidr, contains, parseCidr, type Cidr } from '../../../src/domain/network/cidr.ts'
+import { cidr, contains, parseCidr, type Cidr } from '../../../src/domain/cidr.ts'
 import { METADATA_CIDRS, SPECIAL_CIDRS } from '../../../src/domain/network/network-groups.ts'
 import { compilePolicy, decidePacket, DEFAULT_POLICY, type Packet } from '../../../src/domain/network/network-policy.ts'
 import {

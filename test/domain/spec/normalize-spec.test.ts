@@ -5,7 +5,7 @@ import { CreateSandboxInput } from '../../../src/contract/sandboxes/spec-input.t
 import { SandboxSpecReply } from '../../../src/contract/sandboxes/spec-output.ts'
 import { normalizeSpec, type NormalizedSpec } from '../../../src/domain/spec/normalize-spec.ts'
 import { projectSpec, renderSpec } from '../../../src/domain/spec/project-spec.ts'
-import type { Refusal } from '../../../src/domain/spec/refusal.ts'
+import type { Refusal } from '../../../src/domain/refusal.ts'
 import type { NetworkPolicy, Rule } from '../../../src/domain/spec/spec.ts'
 import type { NetworkInput, SpecInput } from '../../../src/domain/spec/spec-input.ts'
 import { makeSchemaCompiler } from '../../../src/http/requests/schema-compiler.ts'

@@ -1,4 +1,4 @@
-import { contains, parseCidr } from '../../../domain/network/cidr.ts'
+import { contains, parseCidr } from '../../../domain/cidr.ts'
 import { METADATA_CIDRS, METADATA_ADDRESSES } from '../../../domain/network/network-groups.ts'
 import { DEFAULT_POLICY } from '../../../domain/network/network-policy.ts'
 import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec/spec.ts'

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { cidr, contains } from '../../../../src/domain/network/cidr.ts'
+import { cidr, contains } from '../../../../src/domain/cidr.ts'
 import { groupAddresses } from '../../../../src/domain/network/network-groups.ts'
 import { compilePolicy, decidePacket, DEFAULT_POLICY } from '../../../../src/domain/network/network-policy.ts'
 import type { Action, NetworkPolicy, Protocol, Rule } from '../../../../src/domain/spec/spec.ts'

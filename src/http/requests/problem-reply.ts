@@ -1,6 +1,6 @@
 import { mapOutageToProblem } from '../../control/requests/database-outage.ts'
 import { publicCode, Problem, PROBLEMS } from '../../domain/problem.ts'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 
 /** A problem as it goes over the wire. */
 export type ProblemReply = {

@@ -3,7 +3,7 @@ import { explainPlacement, type PlacementExplanation } from '../../domain/worker
 import { WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import * as capacity from '../../store/workers/capacity.ts'
 import type { BaseDeps, RegistryDeps } from '../deps.ts'
-import { makeFleetReader, placementRequestOf, type NamedPlacementWorker } from '../workers/read-fleet.ts'
+import { makeFleetReader, placementRequestOf, type NamedPlacementWorker } from './read-fleet.ts'
 
 /** Why a sandbox still waits for a worker with capacity. */
 export type WaitingDetails = PlacementExplanation & {

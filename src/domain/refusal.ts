@@ -1,4 +1,4 @@
-import { Problem, PROBLEMS } from '../problem.ts'
+import { Problem, PROBLEMS } from './problem.ts'
 
 /**
  * Why a request can't be served, as a value: which field, what was seen there, and what would be accepted. `seen` is null if the

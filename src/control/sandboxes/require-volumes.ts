@@ -1,7 +1,7 @@
 import type { Caller } from '../../domain/orgs/caller.ts'
 import type { VolumeId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
-import { refusalProblem } from '../../domain/spec/refusal.ts'
+import { refusalProblem } from '../../domain/refusal.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 import { usesVolumes, volumesUsedBy } from '../../domain/spec/spec-volumes.ts'
 import * as volumeMounts from '../../store/volumes/volume-mounts.ts'

@@ -1,4 +1,4 @@
-import type { CallUseCase } from '../handlers/handler.ts'
+import type { CallUseCase } from './handler.ts'
 import { authenticate } from '../../control/orgs/authenticate.ts'
 import type { FastifyRequest } from 'fastify'
 import { includesScope, type Caller, type Scope } from '../../domain/orgs/caller.ts'

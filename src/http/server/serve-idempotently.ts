@@ -4,9 +4,9 @@ import type { Operation } from '../../contract/operation.ts'
 import { claimIdempotencyKey, idempotencyReplyLost, type AttemptEnd, type StoredReply } from '../../control/requests/idempotency.ts' // prettier-ignore
 import { OrgQueueFull } from '../../domain/requests/org-queue-full.ts'
 import { PROBLEMS } from '../../domain/problem.ts'
-import { invalidRequest } from '../../domain/spec/refusal.ts'
+import { invalidRequest } from '../../domain/refusal.ts'
 import type { AuthenticatedRequest, CallUseCase, Handler, HandlerReply } from '../handlers/handler.ts'
-import { problemOf, renderProblem } from '../server/problem-reply.ts'
+import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 
 /** Printable ASCII. */
 const KEY_SHAPE = /^[\x20-\x7e]{1,255}$/
