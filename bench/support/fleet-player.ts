@@ -8,7 +8,7 @@ import { randomUUID } from 'node:crypto'
 import { connect, type Socket } from 'node:net'
 import { createInterface } from 'node:readline'
 import { WORKER_PROTOCOL_VERSION, type SyncAnswer } from '../../src/contract/workers/worker-protocol.ts'
-import { ABILITIES } from '../../src/domain/workers/abilities.ts'
+import { ABILITIES } from '../../src/domain/abilities.ts'
 import type { PlayedWorker } from './fleet-tables.ts'
 import { pause } from './pause.ts'
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { ABILITIES } from '../../src/domain/workers/abilities.ts'
+import { ABILITIES } from '../../src/domain/abilities.ts'
 import { eitherCasing, pascalCase, snakeCase } from '../../src/domain/casing.ts'
 import { decodeCursor, encodeCursor } from '../../src/domain/requests/cursor.ts'
 import { normalizeGuestPath } from '../../src/domain/spec/guest-path.ts'

@@ -1,5 +1,5 @@
 import { Type } from 'typebox'
-import { ABILITIES } from '../../domain/workers/abilities.ts'
+import { ABILITIES } from '../../domain/abilities.ts'
 import { START_FAILURES } from '../../domain/sandboxes/run.ts'
 import { int32, int64, stringEnum, stringMap, Uuid, requestObject } from '../common.ts'
 import { RUN_PHASES } from './worker-protocol.ts'

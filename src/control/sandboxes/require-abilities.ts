@@ -1,4 +1,4 @@
-import type { Ability } from '../../domain/workers/abilities.ts'
+import type { Ability } from '../../domain/abilities.ts'
 import { Problem } from '../../domain/problem.ts'
 import { requiredAbilities } from '../../domain/spec/required-abilities.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'

@@ -1,4 +1,4 @@
-import type { Ability } from '../workers/abilities.ts'
+import type { Ability } from '../abilities.ts'
 
 /** What a worker offers to sandboxes in total, including those that run. */
 export type Capacity = { readonly vcpus: number; readonly memory_mib: number; readonly disk_mib: number }

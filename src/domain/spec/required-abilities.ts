@@ -1,4 +1,4 @@
-import { ABILITIES, type Ability } from '../workers/abilities.ts'
+import { ABILITIES, type Ability } from '../abilities.ts'
 import { UNAVAILABLE_NETWORK_FIELDS } from './normalize-network.ts'
 import type { Mount, Rule, SandboxSpec } from './spec.ts'
 

@@ -1,5 +1,5 @@
 import type { Duplex } from 'node:stream'
-import { ABILITIES } from '../../domain/workers/abilities.ts'
+import { ABILITIES } from '../../domain/abilities.ts'
 import type { RunId, SandboxId } from '../../domain/ids.ts'
 import type {
   Capacity,

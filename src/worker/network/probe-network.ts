@@ -1,4 +1,4 @@
-import type { Ability } from '../../domain/workers/abilities.ts'
+import type { Ability } from '../../domain/abilities.ts'
 import { compilePolicy, DEFAULT_POLICY } from '../../domain/network/network-policy.ts'
 import { cidr } from '../../domain/cidr.ts'
 import type { Random } from '../../lib/random.ts'

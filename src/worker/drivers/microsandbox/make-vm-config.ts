@@ -1,5 +1,5 @@
 import type { DesiredRun } from '../../../contract/workers/worker-protocol.ts'
-import type { Ability } from '../../../domain/workers/abilities.ts'
+import type { Ability } from '../../../domain/abilities.ts'
 import type { Mount, Patch } from '../../../domain/spec/spec.ts'
 import { StartError } from '../../start-error.ts'
 import { withInterpreter } from '../shared/desired-run.ts'

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
-import { ABILITIES } from '../../../../src/domain/workers/abilities.ts'
+import { ABILITIES } from '../../../../src/domain/abilities.ts'
 import { requiredAbilities } from '../../../../src/domain/spec/required-abilities.ts'
 import type { NetworkSpec, Resources, RuntimeOptions, SandboxSpec } from '../../../../src/domain/spec/spec.ts'
 import {

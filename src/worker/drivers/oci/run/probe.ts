@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import type { Ability } from '../../../../domain/workers/abilities.ts'
+import type { Ability } from '../../../../domain/abilities.ts'
 import type { Probe } from '../../driver.ts'
 import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
