@@ -4,94 +4,112 @@ import { renameSandbox } from '../../src/control/sandboxes/rename-sandbox.ts'
 import { startSandbox } from '../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../src/control/sandboxes/stop-sandbox.ts'
 import type { Caller } from '../../src/domain/orgs/caller.ts'
-import type { SandboxId } from '../../src/domain/ids.ts'
+import type { RunId, SandboxId } from '../../src/domain/ids.ts'
 import { Problem } from '../../src/domain/problem.ts'
 import type { SandboxSpec } from '../../src/domain/spec/spec.ts'
 import { PLAIN_SPEC } from '../support/spec.ts'
-import type { Acks } from './acks.ts'
-import { makeLife, type Gates } from './gates.ts'
+import { makeIncarnation, type Gates } from './gates.ts'
 import type { Replica } from './replica.ts'
-import type { Seeded } from './seeded.ts'
+import type { SeededChoices } from './seeded-choices.ts'
 import type { Snapshot } from './snapshot.ts'
 
-/** What a client asked for, and what it knows of it. `unknown`: no answer came, or one that says that nobody knows. */
-export type Asked = {
+/** What was acknowledged to clients, and so must never be lost. */
+export type Acknowledgements = {
+  readonly created: Set<SandboxId>
+  readonly deleted: Set<SandboxId>
+  /** Runs that were open when a client sent a stop that was acknowledged. */
+  readonly stopped: Set<RunId>
+  /** Names given by an acknowledged rename. Sandboxes with a later rename, whatever its outcome, are left out. */
+  readonly named: Map<SandboxId, string>
+}
+
+/** Starts with nothing acknowledged. */
+export function makeAcknowledgements(): Acknowledgements {
+  return { created: new Set(), deleted: new Set(), stopped: new Set(), named: new Map() }
+}
+
+/** A client's request and what the client knows of it. `unknown`: there was no answer, or one that leaves the outcome open. */
+export type ClientRequest = {
   readonly kind: ClientOp
   readonly sandbox: SandboxId | null
-  readonly at: number
-  /** With a create: whether it starts what it makes. */
+  readonly sentAt: number
+  /** For a create: whether it also starts the sandbox. */
   readonly starts: boolean
   outcome: 'unknown' | 'acknowledged' | 'refused'
-  /** When the answer came. */
-  until: number
-  /** The sandbox that a create made. */
-  made: SandboxId | null
+  /** When the answer arrived, counted as `sentAt` is. */
+  answeredAt: number
+  /** The sandbox that a create has created. */
+  createdId: SandboxId | null
 }
 
 export type ClientOp = 'create' | 'start' | 'stop' | 'delete' | 'rename'
 
-/** Clients of the API, which never wait for one answer before they ask for the next thing. */
+/** Clients of the API. They don't wait for an answer before they send the next request. */
 export type Clients = {
-  /** Asks a replica for something; the answer says what, for the trace. */
-  ask(op: ClientOp, replica: Replica, seen: Snapshot): string
-  readonly asked: readonly Asked[]
+  /** Sends a request to a replica; returns its description for the trace. */
+  send(op: ClientOp, replica: Replica, seen: Snapshot): string
+  readonly requests: readonly ClientRequest[]
 }
 
 const IMAGES = ['calm', 'calm', 'calm', 'slow', 'stubborn', 'broken']
-const LASTING: SandboxSpec['lifecycle'] = PLAIN_SPEC.lifecycle
+const PERSISTENT: SandboxSpec['lifecycle'] = PLAIN_SPEC.lifecycle
 const LIFECYCLES = [
-  LASTING,
-  LASTING,
-  LASTING,
-  { ...LASTING, ephemeral: true },
-  { ...LASTING, max_duration_secs: 5 },
-  { ...LASTING, idle_timeout_secs: 5 },
+  PERSISTENT,
+  PERSISTENT,
+  PERSISTENT,
+  { ...PERSISTENT, ephemeral: true },
+  { ...PERSISTENT, max_duration_secs: 5 },
+  { ...PERSISTENT, idle_timeout_secs: 5 },
 ]
 const NAMES = ['ada', 'ben', 'cyd']
 const never = new AbortController().signal
 
-/** Makes the clients of one schedule. */
+/** Creates the clients of one schedule. */
 export function makeClients(world: {
   readonly gates: Gates
   readonly caller: Caller
-  readonly seeded: Seeded
-  readonly acks: Acks
+  readonly seeded: SeededChoices
+  readonly acknowledged: Acknowledgements
 }): Clients {
-  const { gates, caller, seeded, acks } = world
-  const asked: Asked[] = []
-  const cable = makeLife('clients')
+  const { gates, caller, seeded, acknowledged } = world
+  const requests: ClientRequest[] = []
+  const clientSide = makeIncarnation('clients')
   const renamed = new Set<SandboxId>()
-  let moments = 0
+  let lastMoment = 0
 
-  const follow = async <T>(one: Asked, work: Promise<T>, acknowledge: (answer: T) => void): Promise<void> => {
+  const trackAnswer = async <T>(
+    one: ClientRequest,
+    work: Promise<T>,
+    acknowledge: (answer: T) => void,
+  ): Promise<void> => {
     try {
       const answer = await work
-      await gates.pass(cable, { kind: 'answer', label: one.kind, endings: ['done', 'refused'] }, () => null)
+      await gates.pass(clientSide, { kind: 'answer', label: one.kind, endings: ['done', 'refused'] }, () => null)
       one.outcome = 'acknowledged'
       acknowledge(answer)
     } catch (error) {
       if (error instanceof Problem) one.outcome = 'refused'
     }
-    one.until = ++moments
+    one.answeredAt = ++lastMoment
   }
 
   return {
-    asked,
-    ask(op, { deps }, seen) {
+    requests,
+    send(op, { deps }, seen) {
       const sandboxes = [...seen.sandboxes.values()].map(({ id }) => id)
       const sandbox = op === 'create' || sandboxes.length === 0 ? null : seeded.pick(sandboxes)
       const kind = sandbox === null ? 'create' : op
       const starts = kind === 'create' && seeded.chance(85)
-      const one: Asked = {
+      const one: ClientRequest = {
         kind,
         sandbox,
         starts,
-        at: ++moments,
+        sentAt: ++lastMoment,
         outcome: 'unknown',
-        until: Infinity,
-        made: null,
+        answeredAt: Infinity,
+        createdId: null,
       }
-      asked.push(one)
+      requests.push(one)
       if (sandbox === null) {
         const image = seeded.pick(IMAGES)
         const name = seeded.chance(20) ? seeded.pick(NAMES) : null
@@ -104,32 +122,33 @@ export function makeClients(world: {
           waitMs: null,
           signal: never,
         } as const
-        void follow(one, createSandbox(deps, caller, input), ({ id }) => {
-          one.made = id
-          acks.created.add(id)
+        void trackAnswer(one, createSandbox(deps, caller, input), ({ id }) => {
+          one.createdId = id
+          acknowledged.created.add(id)
         })
         return `create ${image}${name === null ? '' : ` named ${name}`}`
       }
       const ref = { id: sandbox }
       if (op === 'start') {
-        void follow(one, startSandbox(deps, caller, ref, { waitMs: null, signal: never }), () => undefined)
+        void trackAnswer(one, startSandbox(deps, caller, ref, { waitMs: null, signal: never }), () => undefined)
       } else if (op === 'stop') {
         const open = [...seen.runs.values()].filter((run) => run.sandbox_id === sandbox && run.ended_at === null)
-        void follow(one, stopSandbox(deps, caller, ref), () => {
-          for (const { id } of open) acks.stopped.add(id)
+        void trackAnswer(one, stopSandbox(deps, caller, ref), () => {
+          for (const { id } of open) acknowledged.stopped.add(id)
         })
       } else if (op === 'delete') {
-        void follow(one, deleteSandbox(deps, caller, ref), () => acks.deleted.add(sandbox))
+        void trackAnswer(one, deleteSandbox(deps, caller, ref), () => acknowledged.deleted.add(sandbox))
       } else {
         const name = seeded.pick(NAMES)
         const isFirst = !renamed.has(sandbox)
         renamed.add(sandbox)
-        acks.named.delete(sandbox)
+        acknowledged.named.delete(sandbox)
         let isLast = isFirst
-        const before = asked.length
-        void follow(one, renameSandbox(deps, caller, ref, { name }), () => {
-          isLast = isFirst && !asked.slice(before).some((later) => later.kind === 'rename' && later.sandbox === sandbox)
-          if (isLast) acks.named.set(sandbox, name)
+        const before = requests.length
+        void trackAnswer(one, renameSandbox(deps, caller, ref, { name }), () => {
+          isLast =
+            isFirst && !requests.slice(before).some((later) => later.kind === 'rename' && later.sandbox === sandbox)
+          if (isLast) acknowledged.named.set(sandbox, name)
         })
         return `rename ${sandbox} to ${name}`
       }

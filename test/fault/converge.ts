@@ -1,53 +1,59 @@
-import { Breach, type World } from './schedule.ts'
-import { bootSeat, drain, passTime } from './steps.ts'
-import { openBySandbox } from './laws.ts'
+import { Violation, type World } from './schedule.ts'
+import { restartReplica, drain, passTime } from './steps.ts'
+import { openBySandbox } from './invariants.ts'
 
-/** How much of the schedule's time everything may take to come to rest: two leases, and what a worker's start takes. */
+/** The schedule's time for everything to converge: two leases and the start of a worker. */
 const LIMIT_MS = 120_000
-/** The most gates between two looks; more of them than this never come to an end. */
-const MOST_GATES = 2_000
-const LOOPS_OF_A_ROUND = ['place', 'lost', 'deadlines', 'pools', 'reap', 'retire', 'roll_up'] as const
+/** More gates than this between two checks never end. */
+const MAX_GATES = 2_000
+const CONVERGES = 'without faults everything converges'
+const LAST_REQUEST_HOLDS = 'the last acknowledged request has its effect'
+const LOOPS_PER_ROUND = ['place', 'lost', 'deadlines', 'pools', 'reap', 'retire', 'roll_up'] as const
 
-/** Ends all faults, lets everything that waits go on in its order, and sees that all comes to rest as it is wanted. */
+/**
+ * Ends all faults, opens gates in order, and throws a `Violation` unless the world converges: everything runs as the database
+ * and the clients' last requests say, and nothing is left to do.
+ */
 export async function converge(world: World): Promise<void> {
-  const { gates, seats, machines } = world
-  world.note('no faults from here on')
-  for (const { replica } of seats)
-    if (replica.life.isPaused) await world.act(`${replica.life.name} goes on`, () => replica.life.resume())
+  const { gates, hosts, machines } = world
+  world.trace('no faults from now on')
+  for (const { replica } of hosts)
+    if (replica.incarnation.isPaused)
+      await world.act(`${replica.incarnation.name} resumes`, () => replica.incarnation.resume())
   for (const machine of machines) {
-    machine.link.hearsNothing = false
-    machine.link.saysNothing = false
-    const { life } = machine
-    if (life?.isPaused === true) await world.act(`${life.name} goes on`, () => life.resume())
-    if (life === null || life.isDead) await world.act(`${machine.name} begins again`, () => machine.boot())
+    machine.link.dropsInbound = false
+    machine.link.dropsOutbound = false
+    const { incarnation } = machine
+    if (incarnation?.isPaused === true) await world.act(`${incarnation.name} resumes`, () => incarnation.resume())
+    if (incarnation === null || incarnation.isDead)
+      await world.act(`${machine.name} starts again`, () => machine.startWorker())
   }
-  for (const seat of seats) if (seat.replica.life.isDead) await bootSeat(world, seat)
+  for (const host of hosts) if (host.replica.incarnation.isDead) await restartReplica(world, host)
   const untilMs = gates.nowMs + LIMIT_MS
   for (let round = 0; ; round++) {
-    await calm(world)
-    const rest = whatIsLeft(world)
-    if (rest === null) return asAsked(world)
-    if (gates.nowMs >= untilMs) throw new Breach(`all comes to rest as it is wanted: ${rest}`)
+    await drainAll(world)
+    const unfinished = unfinishedWork(world)
+    if (unfinished === null) return checkClientRequests(world)
+    if (gates.nowMs >= untilMs) throw new Violation(`${CONVERGES}: ${unfinished}`)
     if (round > 0) await passTime(world, round < 4 ? 1_000 : 5_000)
-    const seat = seats.find(({ replica }) => replica.leads())
-    for (const loop of LOOPS_OF_A_ROUND)
-      if (seat !== undefined && (loop === 'place' || loop === 'lost' || round === 0))
-        await world.act(`${seat.name} begins a pass of ${loop}`, () => seat.replica.beginPass(loop))
+    const host = hosts.find(({ replica }) => replica.isLeader())
+    for (const loop of LOOPS_PER_ROUND)
+      if (host !== undefined && (loop === 'place' || loop === 'lost' || round === 0))
+        await world.act(`${host.name} starts a pass of ${loop}`, () => host.replica.beginPass(loop))
   }
 }
 
-async function calm(world: World): Promise<void> {
-  if ((await drain(world, MOST_GATES)) === MOST_GATES)
-    throw new Breach('all comes to rest as it is wanted: it goes on for ever')
+async function drainAll(world: World): Promise<void> {
+  if ((await drain(world, MAX_GATES)) === MAX_GATES) throw new Violation(`${CONVERGES}: it never comes to rest`)
 }
 
-/** What keeps the world from being as the database wants it; null when nothing does. */
-function whatIsLeft({ seen, machines }: World): string | null {
-  const now = seen()
+/** What differs between the machines and the database, or is still under way; null when nothing is. */
+function unfinishedWork({ snapshot, machines }: World): string | null {
+  const now = snapshot()
   const open = openBySandbox(now)
   const held = new Map(
     machines.flatMap((machine) =>
-      [...machine.world.runs.values()].map((run) => [run.observed.run_id, { machine, run }] as const),
+      [...machine.runtime.runs.values()].map((run) => [run.observed.run_id, { machine, run }] as const),
     ),
   )
   for (const { id, status, home_worker_id } of now.sandboxes.values()) {
@@ -56,12 +62,12 @@ function whatIsLeft({ seen, machines }: World): string | null {
     if (status === 'stopping') return `${id} is stopping`
     if (run.worker_id === null) {
       const homes = machines.filter((machine) => home_worker_id === null || machine.id === home_worker_id)
-      const hasRoom = homes.some(
+      const hasCapacity = homes.some(
         (machine) =>
           [...now.runs.values()].filter((other) => other.worker_id === machine.id && other.ended_at === null).length <
           2,
       )
-      if (hasRoom) return `${id} waits though there is room`
+      if (hasCapacity) return `${id} waits although a worker has capacity`
       continue
     }
     const there = held.get(run.id)
@@ -72,7 +78,7 @@ function whatIsLeft({ seen, machines }: World): string | null {
   }
   for (const [id, { machine }] of held) return `${machine.name} still holds ${id}`
   for (const machine of machines)
-    for (const id of machine.world.stored) {
+    for (const id of machine.runtime.stored) {
       const sandbox = now.sandboxes.get(id)
       if (sandbox !== undefined && sandbox.visible_until !== null && !open.has(id))
         return `${machine.name} still stores ${id}`
@@ -80,33 +86,33 @@ function whatIsLeft({ seen, machines }: World): string | null {
   return null
 }
 
-/** What clients were told last must be so, unless something else that is known ended it. */
-function asAsked({ clients, seen }: World): void {
-  const now = seen()
-  for (const last of clients.asked) {
-    const id = last.made ?? last.sandbox
+/** The last acknowledged request for each sandbox must have its effect, unless a known cause ended the run. */
+function checkClientRequests({ clients, snapshot }: World): void {
+  const now = snapshot()
+  for (const last of clients.requests) {
+    const id = last.createdId ?? last.sandbox
     if (id === null || last.outcome !== 'acknowledged') continue
-    const others = clients.asked.filter(
-      (one) => one !== last && (one.made ?? one.sandbox) === id && one.kind !== 'rename',
+    const others = clients.requests.filter(
+      (one) => one !== last && (one.createdId ?? one.sandbox) === id && one.kind !== 'rename',
     )
-    const isLast = others.every((one) => one.until < last.at || (one.outcome === 'refused' && one.until < Infinity))
+    const isLast = others.every(
+      (one) => one.answeredAt < last.sentAt || (one.outcome === 'refused' && one.answeredAt < Infinity),
+    )
     const sandbox = now.sandboxes.get(id)
     if (!isLast || sandbox === undefined) continue
     const runs = [...now.runs.values()].filter((run) => run.sandbox_id === id)
     const open = runs.some((run) => run.ended_at === null)
     if ((last.kind === 'stop' || last.kind === 'delete') && open)
-      throw new Breach(`what was asked for last comes true: ${last.kind} of ${id}, which is ${sandbox.status}`)
+      throw new Violation(`${LAST_REQUEST_HOLDS}: ${last.kind} of ${id}, which is ${sandbox.status}`)
     const isStart = last.kind === 'start' || (last.kind === 'create' && last.starts)
     if (!isStart) continue
     const ended = runs.at(-1)
-    if (ended === undefined) throw new Breach(`what was asked for last comes true: ${last.kind} of ${id} opened no run`)
-    const isExcused = ended.outcome !== 'stopped' || ENDED_BY_US.has(ended.stop_cause ?? '')
+    if (ended === undefined) throw new Violation(`${LAST_REQUEST_HOLDS}: ${last.kind} of ${id} opened no run`)
+    const isExcused = ended.outcome !== 'stopped' || STOPPED_BY_LIMIT.has(ended.stop_cause ?? '')
     if (!open && !isExcused)
-      throw new Breach(
-        `what was asked for last comes true: ${id} was started and stopped for ${ended.stop_cause ?? 'nothing'}`,
-      )
+      throw new Violation(`${LAST_REQUEST_HOLDS}: ${id} was started and stopped for ${ended.stop_cause ?? 'no cause'}`)
   }
 }
 
-/** What may end a run that nobody asked to stop. */
-const ENDED_BY_US = new Set(['max_duration', 'idle_timeout'])
+/** Causes that stop a run without a request. */
+const STOPPED_BY_LIMIT = new Set(['max_duration', 'idle_timeout'])

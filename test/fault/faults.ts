@@ -1,4 +1,4 @@
-/** The faults of schedules as people read of them. */
+/** The kinds of faults that schedules inject, as `docs/reliability.md` names them. */
 export const FAULTS = [
   'kill -9 of a server or worker process at rest',
   'kill -9 at an action: before it, or after it and before its result arrives',
@@ -13,9 +13,9 @@ export const FAULTS = [
 
 type Fault = (typeof FAULTS)[number]
 
-const MESSAGES = new Set(['request', 'reply', 'wake', 'answer'])
+const MESSAGES = new Set(['request', 'reply', 'notification', 'answer'])
 
-/** The fault that a count of a schedule is of, or null: it counts something else. */
+/** The kind of fault that a schedule's counter is about; null for a counter of something else. */
 export function faultOf(counted: string): Fault | null {
   if (counted.startsWith('kill -9')) return FAULTS[0]
   if (counted.startsWith('pause of')) return FAULTS[2]
@@ -24,7 +24,7 @@ export function faultOf(counted: string): Fault | null {
   const [kind = '', ending = ''] = counted.split(' ')
   if (ending.startsWith('dies_')) return FAULTS[1]
   if (ending === 'pauses_after') return FAULTS[2]
-  if (ending === 'unheard') return FAULTS[3]
+  if (ending === 'reported_failed') return FAULTS[3]
   if (ending === 'refused') return MESSAGES.has(kind) ? FAULTS[5] : FAULTS[4]
   return ending === 'twice' ? FAULTS[6] : null
 }

@@ -1,31 +1,39 @@
 /**
- * Where everything waits. Whatever the code under test waits for (an answer of the database, a message, an action of the
- * driver, a time) is a gate that stays shut until the schedule opens it, in the way that the schedule says. Between two
- * openings nothing runs: so the order of all that happens is the schedule's, and a seed replays it.
+ * Gates decide the order of everything. Whatever the code under test waits for is a gate: a reply of the database, a message, an
+ * action of the driver, a time. A gate stays shut until the schedule opens it, and the schedule also decides how the action goes.
+ * Between two openings nothing runs. The schedule therefore decides the order of all that happens, and a seed replays it.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 
-/** How an action that waits at a gate goes. `unheard`: it is done and whoever asked for it is told that it failed. */
-export const ENDINGS = ['done', 'refused', 'unheard', 'dies_before', 'dies_after', 'twice', 'pauses_after'] as const
+/** How an action that waits at a gate goes. `reported_failed`: it is done, but its caller gets an error. */
+export const ENDINGS = [
+  'done',
+  'refused',
+  'reported_failed',
+  'dies_before',
+  'dies_after',
+  'twice',
+  'pauses_after',
+] as const
 export type Ending = (typeof ENDINGS)[number]
 
 export type GateKind =
-  'read' | 'write' | 'driver' | 'request' | 'reply' | 'hang_up' | 'wake' | 'news' | 'answer' | 'timer'
+  'read' | 'write' | 'driver' | 'request' | 'reply' | 'hang_up' | 'notification' | 'runtime_change' | 'answer' | 'timer'
 
 /**
- * One life of a process. Dead: nothing that it waits for ever comes, so that its code stands still for good. Paused: the
- * same until it is resumed.
+ * One process from its start to its end. Nothing that a dead process waits for ever arrives, so that its code never continues.
+ * The same holds for a paused process until it is resumed.
  */
-export type Life = {
+export type Incarnation = {
   readonly name: string
   readonly isDead: boolean
   readonly isPaused: boolean
   die(): void
   pause(): void
   resume(): void
-  /** Has something done once the process is not paused; never when it is dead. */
-  whenAwake(work: () => void): void
-  /** Called when it dies. */
+  /** Calls `work` at once, or when the process is resumed; never if it is dead. */
+  whenResumed(work: () => void): void
+  /** Calls `work` when the process dies. */
   onDeath(work: () => void): void
 }
 
@@ -33,13 +41,13 @@ export type Gate = {
   readonly id: number
   readonly kind: GateKind
   readonly label: string
-  /** Whose code goes on when it opens. */
-  readonly life: Life
-  /** Null: at any time. */
+  /** The process whose code continues when the gate opens. */
+  readonly incarnation: Incarnation
+  /** The schedule's time from which it may open; null: any time. */
   readonly dueMs: number | null
   readonly endings: readonly Ending[]
-  /** Whether a message can get through now. */
-  readonly isPassable: () => boolean
+  /** Whether the link and the receiver let a message through now. */
+  readonly canOpen: () => boolean
   readonly open: (ending: Ending) => Promise<void>
 }
 
@@ -47,8 +55,8 @@ export type PassOptions = {
   readonly kind: GateKind
   readonly label: string
   readonly endings?: readonly Ending[]
-  readonly isPassable?: () => boolean
-  /** With `refused` and `unheard`: what whoever waits is told. */
+  readonly canOpen?: () => boolean
+  /** The error that the caller gets for `refused` and `reported_failed`. */
   readonly refusal?: () => Error
 }
 
@@ -56,22 +64,22 @@ export type Gates = {
   /** Milliseconds since the schedule began. */
   readonly nowMs: number
   setNow(ms: number): void
-  /** Those that the schedule may open, the oldest first; timers that are not due yet are among them. */
-  open(): readonly Gate[]
-  /** Does `work` once its gate opens. A life that ends before never hears of it. */
-  pass<T>(life: Life, options: PassOptions, work: () => Promise<T> | T): Promise<T>
+  /** The gates that the schedule may open, the oldest first. Timers that are not due yet are included. */
+  openable(): readonly Gate[]
+  /** Does `work` once its gate opens. A process that dies before never gets the result. */
+  pass<T>(incarnation: Incarnation, options: PassOptions, work: () => Promise<T> | T): Promise<T>
   /** Resolves after `ms` of the schedule's time, or rejects with the signal's reason. */
-  sleep(life: Life, ms: number, signal?: AbortSignal): Promise<void>
+  sleep(incarnation: Incarnation, ms: number, signal?: AbortSignal): Promise<void>
   /** Resolves when everything that can run without a gate has run. */
-  settle(): Promise<void>
+  waitUntilIdle(): Promise<void>
 }
 
-/** Makes one life. */
-export function makeLife(name: string): Life {
+/** Creates a process that is alive. */
+export function makeIncarnation(name: string): Incarnation {
   let isDead = false
   let isPaused = false
-  let late: (() => void)[] = []
-  const mourners: (() => void)[] = []
+  let deferred: (() => void)[] = []
+  const deathListeners: (() => void)[] = []
   return {
     name,
     get isDead() {
@@ -83,47 +91,47 @@ export function makeLife(name: string): Life {
     die() {
       if (isDead) return
       isDead = true
-      for (const work of mourners) work()
+      for (const work of deathListeners) work()
     },
     pause() {
       isPaused = true
     },
     resume() {
       isPaused = false
-      const works = late
-      late = []
+      const works = deferred
+      deferred = []
       for (const work of works) work()
     },
-    whenAwake(work) {
+    whenResumed(work) {
       if (isDead) return
-      if (isPaused) late.push(() => isDead || work())
+      if (isPaused) deferred.push(() => isDead || work())
       else work()
     },
     onDeath(work) {
-      mourners.push(work)
+      deathListeners.push(work)
     },
   }
 }
 
-/** So many turns of the event loop without a new gate say that nothing runs any more; batches take one turn to begin. */
-const QUIET_TURNS = 3
+/** After so many turns of the event loop without a new gate nothing runs any more; batches take one turn to start. */
+const IDLE_TURNS = 3
 
-/** Makes the gates of one schedule. */
+/** Creates the gates of one schedule. */
 export function makeGates(): Gates {
-  const shut = new Map<number, Gate>()
+  const waiting = new Map<number, Gate>()
   let nowMs = 0
-  let made = 0
+  let lastId = 0
   let activity = 0
 
   const add = (gate: Omit<Gate, 'id'>): number => {
-    const id = ++made
+    const id = ++lastId
     activity += 1
-    shut.set(id, { ...gate, id })
+    waiting.set(id, { ...gate, id })
     return id
   }
   const remove = (id: number): void => {
     activity += 1
-    shut.delete(id)
+    waiting.delete(id)
   }
 
   return {
@@ -133,59 +141,59 @@ export function makeGates(): Gates {
     setNow(ms) {
       nowMs = ms
     },
-    open() {
+    openable() {
       const open: Gate[] = []
-      for (const gate of shut.values()) {
-        if (gate.life.isDead) shut.delete(gate.id)
-        else if (!gate.life.isPaused && gate.isPassable()) open.push(gate)
+      for (const gate of waiting.values()) {
+        if (gate.incarnation.isDead) waiting.delete(gate.id)
+        else if (!gate.incarnation.isPaused && gate.canOpen()) open.push(gate)
       }
       return open
     },
-    pass: <T>(life: Life, options: PassOptions, work: () => Promise<T> | T): Promise<T> =>
+    pass: <T>(incarnation: Incarnation, options: PassOptions, work: () => Promise<T> | T): Promise<T> =>
       new Promise<T>((resolve, reject) => {
-        if (life.isDead) return
-        const refusal = options.refusal ?? (() => new Error(`${options.label} failed by the schedule`))
+        if (incarnation.isDead) return
+        const refusal = options.refusal ?? (() => new Error(`${options.label} failed because the schedule says so`))
         const id = add({
           kind: options.kind,
           label: options.label,
-          life,
+          incarnation,
           dueMs: null,
           endings: options.endings ?? ['done'],
-          isPassable: options.isPassable ?? (() => true),
+          canOpen: options.canOpen ?? (() => true),
           async open(ending) {
             remove(id)
-            if (ending === 'dies_before') return life.die()
-            if (ending === 'refused') return life.whenAwake(() => reject(refusal()))
-            let told: () => void
+            if (ending === 'dies_before') return incarnation.die()
+            if (ending === 'refused') return incarnation.whenResumed(() => reject(refusal()))
+            let report: () => void
             try {
               if (ending === 'twice') await work()
               const result = await work()
-              told = () => resolve(result)
+              report = () => resolve(result)
             } catch (error) {
-              told = () => reject(error instanceof Error ? error : new Error(String(error)))
+              report = () => reject(error instanceof Error ? error : new Error(String(error)))
             }
-            if (ending === 'dies_after') return life.die()
-            if (ending === 'pauses_after') life.pause()
-            life.whenAwake(ending === 'unheard' ? () => reject(refusal()) : told)
+            if (ending === 'dies_after') return incarnation.die()
+            if (ending === 'pauses_after') incarnation.pause()
+            incarnation.whenResumed(ending === 'reported_failed' ? () => reject(refusal()) : report)
           },
         })
       }),
-    sleep: (life, ms, signal) =>
+    sleep: (incarnation, ms, signal) =>
       new Promise((resolve, reject) => {
-        if (life.isDead) return
+        if (incarnation.isDead) return
         signal?.throwIfAborted()
         const onAbort = (): void => {
-          if (life.isDead) return
+          if (incarnation.isDead) return
           remove(id)
-          life.whenAwake(() => reject(signal?.reason instanceof Error ? signal.reason : new Error('aborted')))
+          incarnation.whenResumed(() => reject(signal?.reason instanceof Error ? signal.reason : new Error('aborted')))
         }
         const id = add({
           kind: 'timer',
           label: `sleep ${String(ms)}`,
-          life,
+          incarnation,
           dueMs: nowMs + ms,
           endings: ['done'],
-          isPassable: () => true,
+          canOpen: () => true,
           open() {
             remove(id)
             signal?.removeEventListener('abort', onAbort)
@@ -195,11 +203,11 @@ export function makeGates(): Gates {
         })
         signal?.addEventListener('abort', onAbort, { once: true })
       }),
-    async settle() {
-      for (let quiet = 0; quiet < QUIET_TURNS; quiet++) {
+    async waitUntilIdle() {
+      for (let idleTurns = 0; idleTurns < IDLE_TURNS; idleTurns++) {
         const before = activity
         await nextTurn()
-        if (activity !== before) quiet = -1
+        if (activity !== before) idleTurns = -1
       }
     },
   }

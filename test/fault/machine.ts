@@ -14,24 +14,24 @@ import {
 import type { Lease } from '../../src/worker/agent/lease.ts'
 import { nextIncarnation } from '../../src/worker/agent/incarnation.ts'
 import { makeNoLogs } from '../../src/worker/logs/logs.ts'
-import { makeLife, type Ending, type Gates, type Life } from './gates.ts'
+import { makeIncarnation, type Ending, type Gates, type Incarnation } from './gates.ts'
 import { NO_VOLUMES, type Link, type Network } from './network.ts'
 import { makeSimClock, type WallClock } from './sim-clock.ts'
 
-/** A worker's machine: what runs on it outlives the process of the worker. */
+/** The machine of a worker. Its runs outlive the process of the worker. */
 export type Machine = {
   readonly name: string
   readonly id: WorkerId
-  readonly world: SimulatedWorld
+  readonly runtime: SimulatedWorld
   readonly wall: WallClock
   readonly link: Link
-  readonly life: Life | null
-  /** Starts the worker's process unless it lives. */
-  boot(): void
-  /** The watchdog, another process of this machine, ends all that runs once no sync was answered for too long. */
-  watch(): readonly RunId[]
-  /** Runs that are not over. */
-  alive(): readonly {
+  readonly incarnation: Incarnation | null
+  /** Starts the worker's process unless one is alive. */
+  startWorker(): void
+  /** The watchdog, another process of this machine, kills all runs once the worker's lease has been over for too long. */
+  runWatchdog(): readonly RunId[]
+  /** Runs that have not ended. */
+  livingRuns(): readonly {
     readonly run_id: RunId
     readonly sandbox_id: string
     readonly vcpus: number
@@ -48,13 +48,13 @@ export type MachineWorld = {
   readonly isWatched: boolean
 }
 
-/** How long after the worker's own fence the watchdog acts at the latest. */
+/** The watchdog acts at most this long after the time at which the worker fences itself. */
 const WATCHDOG_MS = 1_000
 
 const BEFORE_ENDINGS: readonly Ending[] = ['done', 'refused', 'dies_before', 'twice', 'pauses_after']
 const AFTER_ENDINGS: readonly Ending[] = ['done', 'refused', 'dies_after', 'pauses_after']
 
-/** How runs of an image go; any other image starts at once and runs until it is stopped. */
+/** How runs behave, by image. A run of any other image starts at once and runs until it is stopped. */
 const behaviourOf = behaviourByImage([
   { image: /slow/, behaviour: { startDelayMs: 3_000, stopDelayMs: 400 } },
   { image: /stubborn/, behaviour: { ignoresTerm: true } },
@@ -64,50 +64,50 @@ const behaviourOf = behaviourByImage([
   },
 ])
 
-/** Makes a machine on which nothing runs yet. */
+/** Creates a machine without runs. */
 export function makeMachine(
   world: MachineWorld,
   { name, id, capacity }: { readonly name: string; readonly id: WorkerId; readonly capacity: Capacity },
 ): Machine {
   const { gates } = world
-  const held = makeSimulatedWorld()
+  const simulated = makeSimulatedWorld()
   const wall: WallClock = { offsetMs: 0 }
-  const link: Link = { hearsNothing: false, saysNothing: false }
-  let life: Life | null = null
+  const link: Link = { dropsInbound: false, dropsOutbound: false }
+  let incarnation: Incarnation | null = null
   let uuid: string | null = null
-  let overAtMs = 0
-  // What the worker keeps in a file: a later life has what is left of it, and the watchdog and the launcher read it.
+  let leaseEndsAtMs = 0
+  // A worker stores its lease in a file: its next process continues with it, and the watchdog and the launcher read it.
   const lease: Lease = {
     nowMs: () => gates.nowMs,
-    isOver: () => gates.nowMs >= overAtMs,
+    isOver: () => gates.nowMs >= leaseEndsAtMs,
     renew(sentAtMs) {
-      overAtMs = Math.max(overAtMs, sentAtMs + SELF_FENCE_MS)
+      leaseEndsAtMs = Math.max(leaseEndsAtMs, sentAtMs + SELF_FENCE_MS)
       return Promise.resolve()
     },
   }
-  let lives = 0
+  let incarnations = 0
   let listeners = new Set<() => void>()
-  let isNewsWaiting = false
-  held.onChange.add(() => {
-    const mine = life
-    if (mine === null || isNewsWaiting) return
-    isNewsWaiting = true
+  let isChangePending = false
+  simulated.onChange.add(() => {
+    const own = incarnation
+    if (own === null || isChangePending) return
+    isChangePending = true
     const listening = listeners
-    void gates.pass(mine, { kind: 'news', label: name }, () => {
-      isNewsWaiting = false
+    void gates.pass(own, { kind: 'runtime_change', label: name }, () => {
+      isChangePending = false
       for (const call of listening) call()
     })
   })
 
-  const boot = (): void => {
-    if (life !== null && !life.isDead) return
-    const mine = makeLife(`${name}.${String(++lives)}`)
-    life = mine
-    isNewsWaiting = false
+  const startWorker = (): void => {
+    if (incarnation !== null && !incarnation.isDead) return
+    const mine = makeIncarnation(`${name}.${String(++incarnations)}`)
+    incarnation = mine
+    isChangePending = false
     listeners = new Set()
     const clock = makeSimClock(gates, mine, wall)
     uuid = nextIncarnation({ clock, random: world.random }, uuid)
-    const view: SimulatedWorld = { ...held, onChange: listeners }
+    const view: SimulatedWorld = { ...simulated, onChange: listeners }
     const driver = makeSimulatedDriver({
       clock,
       world: view,
@@ -118,7 +118,7 @@ export function makeMachine(
       {
         worker_id: id,
         life: uuid,
-        driver: gated(gates, mine, world.isWatched ? launching(driver, lease) : driver),
+        driver: withGates(gates, mine, world.isWatched ? withLauncher(driver, lease) : driver),
         storage: NO_VOLUMES,
         storageSampleMs: 60_000_000,
         filesOf: () => {
@@ -134,12 +134,12 @@ export function makeMachine(
       new AbortController().signal,
     )
     ended.catch((error: unknown) => {
-      world.log.error({ error }, 'a worker ended')
+      world.log.error({ error }, 'a worker process ended')
     })
   }
 
-  const alive: Machine['alive'] = () =>
-    [...held.runs.values()]
+  const livingRuns: Machine['livingRuns'] = () =>
+    [...simulated.runs.values()]
       .filter(({ observed }) => observed.phase !== 'ended')
       .map(({ desired, observed }) => ({
         run_id: observed.run_id,
@@ -151,25 +151,25 @@ export function makeMachine(
   return {
     name,
     id,
-    world: held,
+    runtime: simulated,
     wall,
     link,
-    get life() {
-      return life
+    get incarnation() {
+      return incarnation
     },
-    boot,
-    alive,
-    watch() {
-      if (!world.isWatched || gates.nowMs < overAtMs + WATCHDOG_MS) return []
-      const ended = alive().map(({ run_id }) => run_id)
-      for (const run of ended) held.end(run, { kind: 'signalled', signal: 'SIGKILL' })
+    startWorker,
+    livingRuns,
+    runWatchdog() {
+      if (!world.isWatched || gates.nowMs < leaseEndsAtMs + WATCHDOG_MS) return []
+      const ended = livingRuns().map(({ run_id }) => run_id)
+      for (const run of ended) simulated.end(run, { kind: 'signalled', signal: 'SIGKILL' })
       return ended
     },
   }
 }
 
-/** The launcher, a process of its own, starts nothing once the lease is over: not even what was asked of it before. */
-function launching(driver: Driver, lease: Lease): Driver {
+/** The launcher, a process of its own, starts nothing once the lease is over, not even a start that was requested before. */
+function withLauncher(driver: Driver, lease: Lease): Driver {
   return {
     ...driver,
     start: (run, signal) =>
@@ -178,16 +178,24 @@ function launching(driver: Driver, lease: Lease): Driver {
 }
 
 /**
- * The driver's actions as gates: one before it is done, one between its end and the worker's hearing of it. What the
- * driver sees it reads from the machine, whenever it is asked.
+ * Puts two gates around each action of the driver: one before it is done, and one before the worker gets its result. What the
+ * driver observes it reads from the machine without a gate.
  */
-function gated(gates: Gates, life: Life, driver: Driver): Driver {
+function withGates(gates: Gates, incarnation: Incarnation, driver: Driver): Driver {
   const act = async (label: string, work: () => Promise<void>): Promise<void> => {
     let times = 0
     const begin = (): void => void times++
-    await gates.pass(life, { kind: 'driver', label: `${life.name} ${label}`, endings: BEFORE_ENDINGS }, begin)
+    await gates.pass(
+      incarnation,
+      { kind: 'driver', label: `${incarnation.name} ${label}`, endings: BEFORE_ENDINGS },
+      begin,
+    )
     for (let time = 0; time < times; time++) await work()
-    await gates.pass(life, { kind: 'driver', label: `${life.name} did ${label}`, endings: AFTER_ENDINGS }, () => null)
+    await gates.pass(
+      incarnation,
+      { kind: 'driver', label: `${incarnation.name} did ${label}`, endings: AFTER_ENDINGS },
+      () => null,
+    )
   }
   return {
     ...driver,

@@ -1,59 +1,59 @@
 import { SYNC_HOLD_MS, type SyncAnswer, type SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
 import type { ControlPlane } from '../../src/worker/agent/control-plane.ts'
-import { makeLife, type Ending, type Gates, type Life } from './gates.ts'
+import { makeIncarnation, type Ending, type Gates, type Incarnation } from './gates.ts'
 import type { Replica } from './replica.ts'
 
-/** What lies between workers and replicas. A cut lets nothing through, in the direction that it is for. */
+/** The network between workers and replicas. A cut link lets nothing through in the directions that are cut. */
 export type Network = {
-  /** The way of one life of a worker to the control plane. */
-  connect(worker: Life, link: Link): ControlPlane
+  /** How one process of a worker reaches the control plane. */
+  connect(worker: Incarnation, link: Link): ControlPlane
 }
 
-/** The link of one worker's machine. */
-export type Link = { hearsNothing: boolean; saysNothing: boolean }
+/** The link of one machine, as its worker sees it: which direction is cut. */
+export type Link = { dropsInbound: boolean; dropsOutbound: boolean }
 
-/** From the worker's own client: how much longer than the hold of a sync it waits for an answer. */
-const SLACK_MS = 7_000
+/** How much longer than the control plane holds a sync the worker waits for the reply, as its own client does. */
+const SYNC_TIMEOUT_MARGIN_MS = 7_000
 
 const REQUEST_ENDINGS: readonly Ending[] = ['done', 'refused', 'twice']
 const REPLY_ENDINGS: readonly Ending[] = ['done', 'refused', 'dies_before', 'pauses_after']
 
-/** Makes the network of one schedule; `choose` says which replica a new request goes to, or null when there is none. */
-export function makeNetwork(gates: Gates, choose: () => Replica | null): Network {
-  /** What is under way belongs to no process: it arrives even if who sent it is gone. */
-  const cable = makeLife('network')
+/** Creates the network of one schedule. `chooseReplica` picks the replica for a new request; null: none is running. */
+export function makeNetwork(gates: Gates, chooseReplica: () => Replica | null): Network {
+  /** Messages in transit belong to no process: they arrive even if their sender is gone. */
+  const inTransit = makeIncarnation('network')
   return {
     connect(worker, link) {
       const exchange = async (request: SyncRequest, hungUp: AbortSignal): Promise<SyncAnswer> => {
-        const replica = choose()
+        const replica = chooseReplica()
         if (replica === null) throw new Error('connection refused')
         const reset = Promise.withResolvers<SyncAnswer>()
         const answers: Promise<SyncAnswer>[] = []
         const sent = copyOf(request)
-        const label = `${worker.name} to ${replica.life.name}, ${String(request.seq)}`
-        replica.life.onDeath(() => {
+        const label = `${worker.name} to ${replica.incarnation.name}, ${String(request.seq)}`
+        replica.incarnation.onDeath(() => {
           reset.reject(new Error('connection reset'))
         })
         const arrival = gates.pass(
-          cable,
+          inTransit,
           {
             kind: 'request',
             label,
             endings: REQUEST_ENDINGS,
-            isPassable: () => !link.saysNothing && !replica.life.isPaused,
+            canOpen: () => !link.dropsOutbound && !replica.incarnation.isPaused,
           },
           () => {
-            if (replica.life.isDead) throw new Error('connection refused')
+            if (replica.incarnation.isDead) throw new Error('connection refused')
             const deliver = (): void => {
-              if (!replica.life.isDead) answers.push(serve(replica, sent, hungUp))
+              if (!replica.incarnation.isDead) answers.push(serve(replica, sent, hungUp))
             }
             if (answers.length === 0) deliver()
             else
               void gates.pass(
-                cable,
-                { kind: 'request', label: `${label} again`, isPassable: () => !replica.life.isPaused },
+                inTransit,
+                { kind: 'request', label: `${label} again`, canOpen: () => !replica.incarnation.isPaused },
                 deliver,
-              ) // late, and answered to nobody
+              ) // late; its reply goes nowhere
           },
         )
         await Promise.race([arrival, reset.promise])
@@ -62,28 +62,30 @@ export function makeNetwork(gates: Gates, choose: () => Replica | null): Network
           worker,
           {
             kind: 'reply',
-            label: `${replica.life.name} to ${worker.name}, ${String(request.seq)}`,
+            label: `${replica.incarnation.name} to ${worker.name}, ${String(request.seq)}`,
             endings: REPLY_ENDINGS,
-            isPassable: () => !link.hearsNothing,
+            canOpen: () => !link.dropsInbound,
           },
           () => copyOf(answer),
         )
       }
       const serve = (replica: Replica, request: SyncRequest, hungUp: AbortSignal): Promise<SyncAnswer> => {
         const gone = new AbortController()
-        const hear = (): void => {
-          void gates.pass(replica.life, { kind: 'hang_up', label: worker.name }, () => gone.abort(new Error('hung up')))
+        const onHangUp = (): void => {
+          void gates.pass(replica.incarnation, { kind: 'hang_up', label: worker.name }, () =>
+            gone.abort(new Error('hung up')),
+          )
         }
-        if (hungUp.aborted) hear()
-        else hungUp.addEventListener('abort', hear, { once: true })
+        if (hungUp.aborted) onHangUp()
+        else hungUp.addEventListener('abort', onHangUp, { once: true })
         const answer = replica.sync(request, gone.signal)
-        answer.catch(() => null) // a second copy of a request is answered to nobody
+        answer.catch(() => null) // the reply to a second copy of a request goes nowhere
         return answer
       }
       return {
         async sync(request, signal) {
           const over = new AbortController()
-          const late = gates.sleep(worker, SYNC_HOLD_MS + SLACK_MS, over.signal).then(() => {
+          const late = gates.sleep(worker, SYNC_HOLD_MS + SYNC_TIMEOUT_MARGIN_MS, over.signal).then(() => {
             throw new Error('the sync timed out')
           })
           const hungUp = new AbortController()
@@ -99,20 +101,20 @@ export function makeNetwork(gates: Gates, choose: () => Replica | null): Network
             hungUp.abort()
             throw error
           } finally {
-            late.catch(() => null) // it was only a limit
+            late.catch(() => null) // it is only a timeout
             over.abort(new Error('answered'))
           }
         },
         dial: () => Promise.reject(new Error('no streams in a schedule')),
-        standBy: () => new Promise(() => cable), // it stands by for a stream that nobody asks for
+        standBy: () => new Promise(() => inTransit), // no stream is ever requested
       }
     },
   }
 }
 
-/** What is sent is read on the other side from its text. */
+/** A copy of a message, as the other side parses it from text. */
 function copyOf<T extends SyncRequest | SyncAnswer>(message: T): T {
-  return JSON.parse(JSON.stringify(message)) as T // the text of a T
+  return JSON.parse(JSON.stringify(message)) as T // parsed from the text of a T
 }
 
 /** The storage of a worker without volumes. */

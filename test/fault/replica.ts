@@ -23,20 +23,20 @@ import { reapVolumes } from '../../src/loops/reap-volumes.ts'
 import { retireWorkers } from '../../src/loops/retire-workers.ts'
 import { rollUpUsage } from '../../src/loops/roll-up-usage.ts'
 import type { Database } from '../../src/store/postgres/database.ts'
-import type { Gates, Life } from './gates.ts'
+import type { Gates, Incarnation } from './gates.ts'
 import { makeSimClock, type WallClock } from './sim-clock.ts'
-import type { WakeBus } from './sim-wake.ts'
+import type { NotificationBus } from './sim-notifications.ts'
 
-/** One life of a server process: the real control code, over the schedule's database, clock and wake-ups. */
+/** One server process: the real control code with the schedule's database, clock and notifications. */
 export type Replica = {
-  readonly life: Life
-  /** For the requests of clients. */
+  readonly incarnation: Incarnation
+  /** For clients' requests. */
   readonly deps: ControlDeps
-  /** Whether it believes that it leads. */
-  leads(): boolean
-  /** Begins a pass of a loop if it leads and none is under way; what it rejects with is the loop's own affair, as in `runLoops`. */
+  /** Whether it believes that it is the leader. */
+  isLeader(): boolean
+  /** Starts a pass of a loop if this process leads and none is running. Errors are logged, as in `runLoops`. */
   beginPass(loop: LoopName): void
-  /** Serves a worker's sync, in the order that the route keeps. */
+  /** Serves a worker's sync; a later one of the same worker ends an earlier one, as in the route. */
   sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswer>
 }
 
@@ -45,48 +45,48 @@ export type LoopName = (typeof LOOPS)[number]
 
 export type ReplicaWorld = {
   readonly gates: Gates
-  readonly databaseOf: (life: Life, work: string) => Database
-  readonly bus: WakeBus
+  readonly databaseOf: (incarnation: Incarnation, work: string) => Database
+  readonly notifications: NotificationBus
   readonly random: Random
   readonly log: Log
   readonly placement: PlacementPolicy
-  /** Whether other processes may lead as well: then the lead is asked for. */
+  /** Whether there are other replicas: then leaders are elected. */
   readonly hasRivals: boolean
 }
 
 const SEALING_KEY = Buffer.alloc(32, 7)
 const NO_TICKETS = { openTickets: () => [] }
-const noStreams = (): Promise<never> => Promise.reject(new Error('no streams in a schedule'))
+const refuseStreams = (): Promise<never> => Promise.reject(new Error('no streams in a schedule'))
 
-/** Starts a server process. */
-export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<WallClock>): Replica {
-  const { gates, databaseOf, bus, random, log } = world
-  const clock = makeSimClock(gates, life, wall)
+/** Starts a server process; it does nothing before its first gate opens. */
+export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall: Readonly<WallClock>): Replica {
+  const { gates, databaseOf, notifications, random, log } = world
+  const clock = makeSimClock(gates, incarnation, wall)
   const base = makeControlDeps({
-    db: databaseOf(life, 'api'),
+    db: databaseOf(incarnation, 'api'),
     clock,
     random,
     uuids: makeUuids(clock, random),
     log,
     seal: makeSeal(SEALING_KEY, random),
-    notifications: bus.of(life),
+    notifications: notifications.connect(incarnation),
     waitPermits: makeSemaphore(10),
     logStreamLimit: makeLogStreamLimit({ perOrg: 1, inAll: 1 }),
-    openStream: noStreams,
-    dialChannel: noStreams,
+    openStream: refuseStreams,
+    dialChannel: refuseStreams,
     channelLimit: makeChannelLimit({ perSandbox: 1, perOrg: 1 }),
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
-  const syncDeps = { ...base, db: databaseOf(life, 'sync'), tickets: NO_TICKETS }
+  const syncDeps = { ...base, db: databaseOf(incarnation, 'sync'), tickets: NO_TICKETS }
   const never = new AbortController().signal
   const uuids = base.uuids
   let loops: Readonly<Record<LoopName, Loop>> | null = null
   let leading = never
   const begin = (fence: Leadership['fence'] | null): void => {
-    loops = makeLoops((name) => ({ ...base, db: databaseOf(life, name), ...(fence === null ? {} : { fence }) }))
+    loops = makeLoops((name) => ({ ...base, db: databaseOf(incarnation, name), ...(fence === null ? {} : { fence }) }))
   }
   if (world.hasRivals) {
-    const leadDeps = { ...base, db: databaseOf(life, 'lead'), holder: uuids.next() }
+    const leadDeps = { ...base, db: databaseOf(incarnation, 'lead'), holder: uuids.next() }
     const waiting = (leadership: Leadership): readonly Loop[] => {
       leading = leadership.lost
       begin((tx) => leadership.fence(tx))
@@ -94,11 +94,11 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
         new Promise((resolve) => {
           leading.addEventListener('abort', () => resolve(null), { once: true })
         })
-      return [{ name: 'wait for the end of the lead', periodMs: 1_000, topics: [], run }]
+      return [{ name: 'wait until the lead is lost', periodMs: 1_000, topics: [], run }]
     }
     void runLoops({ ...leadDeps, lead: makeLeaderElection(leadDeps, 'loops') }, waiting, never)
   } else begin(null)
-  const leads = (): boolean => loops !== null && !leading.aborted
+  const isLeader = (): boolean => loops !== null && !leading.aborted
 
   const passing = new Set<Loop>()
   const pass = async (loop: Loop, signal: AbortSignal): Promise<void> => {
@@ -112,7 +112,7 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
 
   const beginPass = (name: LoopName): void => {
     const loop = loops?.[name]
-    if (loop === undefined || !leads() || passing.has(loop)) return
+    if (loop === undefined || !isLeader() || passing.has(loop)) return
     passing.add(loop)
     void pass(loop, leading)
   }
@@ -122,9 +122,9 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
   const held = new Map<WorkerId, Held>()
 
   return {
-    life,
+    incarnation,
     deps: base,
-    leads,
+    isLeader,
     beginPass,
     async sync(report, signal) {
       const worker = report.worker_id
@@ -148,15 +148,15 @@ export function bootReplica(world: ReplicaWorld, life: Life, wall: Readonly<Wall
 }
 
 function makeLoops(
-  over: (name: LoopName) => ControlDeps & Pick<TransitionDeps, 'fence'>,
+  depsFor: (name: LoopName) => ControlDeps & Pick<TransitionDeps, 'fence'>,
 ): Readonly<Record<LoopName, Loop>> {
   return {
-    place: placePending(over('place')),
-    deadlines: enforceDeadlines(over('deadlines')),
-    pools: enforceHardLimits(over('pools')),
-    lost: detectLostWorkers(over('lost')),
-    reap: reapVolumes(over('reap')),
-    retire: retireWorkers(over('retire')),
-    roll_up: rollUpUsage(over('roll_up')),
+    place: placePending(depsFor('place')),
+    deadlines: enforceDeadlines(depsFor('deadlines')),
+    pools: enforceHardLimits(depsFor('pools')),
+    lost: detectLostWorkers(depsFor('lost')),
+    reap: reapVolumes(depsFor('reap')),
+    retire: retireWorkers(depsFor('retire')),
+    roll_up: rollUpUsage(depsFor('roll_up')),
   }
 }

@@ -1,178 +1,186 @@
-/** One schedule: a world that is made anew, steps that follow from a seed, and the laws after each of them. */
+/** One schedule: a new world, steps that follow from a seed, and a check of the invariants after each step. */
 import { createHash } from 'node:crypto'
 import { makeLog } from '../../src/lib/log.ts'
 import { PLACEMENT_POLICIES } from '../../src/domain/workers/placement.ts'
-import { makeAcks } from './acks.ts'
-import { makeClients, type Clients } from './clients.ts'
-import { makeGates, makeLife, type Ending, type Gate, type Gates } from './gates.ts'
-import { LIMITS, type Lane } from './lane.ts'
-import { ROW_LAWS, WORLD_LAWS, type Law, type Sight } from './laws.ts'
+import { makeAcknowledgements, makeClients, type Clients } from './clients.ts'
+import { makeGates, makeIncarnation, type Ending, type Gate, type Gates } from './gates.ts'
+import { LIMITS, type Fixture } from './fixture.ts'
+import { DATABASE_INVARIANTS, MACHINE_INVARIANTS, type Invariant, type InvariantInput } from './invariants.ts'
 import { makeMachine, type Machine } from './machine.ts'
 import { makeNetwork } from './network.ts'
-import { bootReplica, type Replica, type ReplicaWorld } from './replica.ts'
-import { makeSeeded, type Seeded } from './seeded.ts'
-import { forgetful } from './sabotage.ts'
-import { makeSimDatabase } from './sim-database.ts'
-import { makeWakeBus } from './sim-wake.ts'
-import { EMPTY, takeSnapshot, type Snapshot } from './snapshot.ts'
+import { startReplica, type Replica, type ReplicaWorld } from './replica.ts'
+import { makeSeededChoices, type SeededChoices } from './seeded-choices.ts'
+import { makeSimDatabase, withLostTransactions } from './sim-database.ts'
+import { makeNotificationBus } from './sim-notifications.ts'
+import { EMPTY_SNAPSHOT, takeSnapshot, type Snapshot } from './snapshot.ts'
 import type { WallClock } from './sim-clock.ts'
 
-/** What a schedule may turn off, to see that the laws notice. */
-export type Switches = {
-  /** Whether workers destroy their runs before they are called lost. */
+/** Safety mechanisms that a test may turn off, to see that the invariants notice. */
+export type SafetyMechanisms = {
+  /** Workers destroy their runs themselves before the control plane records them as lost. */
   readonly isFenced: boolean
-  /** Whether other processes of each machine see to that when the worker can't. */
+  /** The watchdog and the launcher of each machine do the same when the worker's own process can't. */
   readonly isWatched: boolean
-  /** Whether the database keeps what it says that it keeps. */
-  readonly keepsWord: boolean
+  /** The database keeps every transaction that it reports as committed. */
+  readonly isDurable: boolean
 }
 
-export const EVERYTHING_ON: Switches = {
+export const ALL_MECHANISMS: SafetyMechanisms = {
   isFenced: true,
   isWatched: true,
-  keepsWord: true,
+  isDurable: true,
 }
 
-/** A law that does not hold. */
-export class Breach extends Error {}
+/** An invariant does not hold; the message says which, and how. */
+export class Violation extends Error {}
 
-/** A replica's place: the processes that serve there one after another, on one machine. */
-export type Seat = { readonly name: string; readonly wall: WallClock; replica: Replica; lives: number }
+/** The machine of one replica, with the server process that runs there now; `incarnations` counts its processes so far. */
+export type ReplicaHost = { readonly name: string; readonly wall: WallClock; replica: Replica; incarnations: number }
 
-/** The world of one schedule. */
+/** Everything that one schedule simulates. */
 export type World = {
   readonly gates: Gates
-  readonly seeded: Seeded
+  readonly seeded: SeededChoices
   readonly machines: readonly Machine[]
-  readonly seats: readonly Seat[]
+  readonly hosts: readonly ReplicaHost[]
   readonly clients: Clients
-  readonly seen: () => Snapshot
+  readonly snapshot: () => Snapshot
   readonly counts: Map<string, number>
-  bootSeat(seat: Seat): void
-  /** Opens a gate and waits until nothing runs; then looks at every law. */
-  open(gate: Gate, ending: Ending): Promise<void>
-  /** Does something at once, waits until nothing runs, and looks at every law. */
-  act(words: string, work: () => void): Promise<void>
-  /** Writes into the trace. */
-  note(words: string): void
+  startReplica(host: ReplicaHost): void
+  /** Opens a gate, waits until nothing runs, and checks every invariant. */
+  openGate(gate: Gate, ending: Ending): Promise<void>
+  /** Does something at once, waits until nothing runs, and checks every invariant. `description` goes into the trace. */
+  act(description: string, work: () => void): Promise<void>
+  trace(line: string): void
 }
 
-export type Outcome = {
+export type ScheduleResult = {
+  /** Of the trace: equal for equal schedules. */
   readonly hash: string
   readonly trace: readonly string[]
-  readonly breach: Error | null
+  readonly violation: Error | null
   readonly counts: ReadonlyMap<string, number>
 }
 
 const SIZE = { vcpus: 2, memory_mib: 4096, disk_mib: 65_536 }
 
-/** Makes the world of a seed and lets `play` play in it; whatever it wrote is undone at the end. */
-export async function inWorld(
-  lane: Lane,
-  { seed, switches }: { readonly seed: number; readonly switches: Switches },
+/** Creates the world of a seed and runs `play` in it. Everything that was written is rolled back at the end. */
+export async function runSchedule(
+  fixture: Fixture,
+  { seed, mechanisms }: { readonly seed: number; readonly mechanisms: SafetyMechanisms },
   play: (world: World) => Promise<void>,
-): Promise<Outcome> {
-  const seeded = makeSeeded(seed)
+): Promise<ScheduleResult> {
+  const seeded = makeSeededChoices(seed)
   const gates = makeGates()
   const trace: string[] = []
   const counts = new Map<string, number>()
   const count = (what: string): void => void counts.set(what, (counts.get(what) ?? 0) + 1)
   const log = makeLog('silent')
   const isLimited = seeded.chance(30)
-  const acks = makeAcks()
-  let snapshot: Snapshot = EMPTY
+  const acknowledged = makeAcknowledgements()
+  let snapshot: Snapshot = EMPTY_SNAPSHOT
 
   const names = seeded.chance(60) ? ['A', 'B'] : ['A']
   const world: ReplicaWorld = {
     gates,
-    databaseOf: makeSimDatabase({ gates, store: switches.keepsWord ? lane.store : forgetful(lane.store, seeded) }),
-    bus: makeWakeBus(gates),
+    databaseOf: makeSimDatabase({
+      gates,
+      store: mechanisms.isDurable ? fixture.store : withLostTransactions(fixture.store, seeded),
+    }),
+    notifications: makeNotificationBus(gates),
     random: seeded.random,
     log,
     placement: seeded.pick(PLACEMENT_POLICIES),
     hasRivals: names.length > 1,
   }
-  const seats: Seat[] = []
+  const hosts: ReplicaHost[] = []
   for (const name of names) {
     const wall = { offsetMs: 0 }
-    seats.push({ name, wall, lives: 1, replica: bootReplica(world, makeLife(`${name}.1`), wall) })
+    hosts.push({ name, wall, incarnations: 1, replica: startReplica(world, makeIncarnation(`${name}.1`), wall) })
   }
-  const choose = (): Replica | null => {
-    const living = seats.filter(({ replica }) => !replica.life.isDead)
+  const chooseReplica = (): Replica | null => {
+    const living = hosts.filter(({ replica }) => !replica.incarnation.isDead)
     return living.length === 0 ? null : seeded.pick(living).replica
   }
-  const network = makeNetwork(gates, choose)
-  const machines = lane.workers
+  const network = makeNetwork(gates, chooseReplica)
+  const machines = fixture.workers
     .slice(0, seeded.chance(60) ? 2 : 1)
     .map((id, at) =>
       makeMachine(
-        { gates, network, random: seeded.random, log, ...switches },
+        { gates, network, random: seeded.random, log, ...mechanisms },
         { name: `w${String(at + 1)}`, id, capacity: SIZE },
       ),
     )
-  const clients = makeClients({ gates, caller: isLimited ? lane.limited : lane.free, seeded, acks })
+  const clients = makeClients({
+    gates,
+    caller: isLimited ? fixture.limitedCaller : fixture.unlimitedCaller,
+    seeded,
+    acknowledged,
+  })
   const capacityOf = new Map(machines.map(({ id }) => [String(id), SIZE]))
   const limits = isLimited ? LIMITS : null
 
-  const holds = (law: Law, sight: Sight): void => {
-    count('laws looked at')
-    const breach = law.breach(sight)
-    if (breach !== null) throw new Breach(`${law.sentence}: ${breach}`)
+  const check = (invariant: Invariant, input: InvariantInput): void => {
+    count('invariants checked')
+    const violation = invariant.findViolation(input)
+    if (violation !== null) throw new Violation(`${invariant.statement}: ${violation}`)
   }
-  let hasAcks = 0
-  const look = async (hasWritten: boolean): Promise<void> => {
+  let acknowledgedBefore = 0
+  const checkAll = async (hasWritten: boolean): Promise<void> => {
     count('steps')
     const before = snapshot
-    if (hasWritten) snapshot = await takeSnapshot(lane.store, snapshot)
-    const sight: Sight = { before, after: snapshot, machines, capacityOf, limits, acks }
-    const many = acks.created.size + acks.deleted.size + acks.stopped.size + acks.named.size
-    if (hasWritten || many !== hasAcks) for (const law of ROW_LAWS) holds(law, sight)
-    hasAcks = many
-    for (const law of WORLD_LAWS) holds(law, sight)
+    if (hasWritten) snapshot = await takeSnapshot(fixture.store, snapshot)
+    const input: InvariantInput = { before, after: snapshot, machines, capacityOf, limits, acknowledged }
+    const acknowledgedNow =
+      acknowledged.created.size + acknowledged.deleted.size + acknowledged.stopped.size + acknowledged.named.size
+    if (hasWritten || acknowledgedNow !== acknowledgedBefore)
+      for (const invariant of DATABASE_INVARIANTS) check(invariant, input)
+    acknowledgedBefore = acknowledgedNow
+    for (const invariant of MACHINE_INVARIANTS) check(invariant, input)
   }
 
-  const played: World = {
+  const simulated: World = {
     gates,
     seeded,
     machines,
-    seats,
+    hosts,
     clients,
-    seen: () => snapshot,
+    snapshot: () => snapshot,
     counts,
-    bootSeat(seat) {
-      seat.lives += 1
-      seat.replica = bootReplica(world, makeLife(`${seat.name}.${String(seat.lives)}`), seat.wall)
+    startReplica(host) {
+      host.incarnations += 1
+      host.replica = startReplica(world, makeIncarnation(`${host.name}.${String(host.incarnations)}`), host.wall)
     },
-    async open(gate, ending) {
-      trace.push(`${String(gates.nowMs)} ${gate.life.name} ${gate.kind} ${gate.label}: ${ending}`)
+    async openGate(gate, ending) {
+      trace.push(`${String(gates.nowMs)} ${gate.incarnation.name} ${gate.kind} ${gate.label}: ${ending}`)
       if (ending !== 'done') count(`${gate.kind} ${ending}`)
       await gate.open(ending)
-      await gates.settle()
-      const isOfLead = gate.label.startsWith('lead: ')
-      await look(gate.kind === 'write' && !isOfLead && ending !== 'refused' && ending !== 'dies_before')
+      await gates.waitUntilIdle()
+      const isOfElection = gate.label.startsWith('lead: ')
+      await checkAll(gate.kind === 'write' && !isOfElection && ending !== 'refused' && ending !== 'dies_before')
     },
-    async act(words, work) {
-      trace.push(`${String(gates.nowMs)} ${words}`)
+    async act(description, work) {
+      trace.push(`${String(gates.nowMs)} ${description}`)
       work()
-      await gates.settle()
-      await look(false)
+      await gates.waitUntilIdle()
+      await checkAll(false)
     },
-    note: (words) => void trace.push(`${String(gates.nowMs)} ${words}`),
+    trace: (line) => void trace.push(`${String(gates.nowMs)} ${line}`),
   }
 
-  await lane.store.begin()
-  let breach: Error | null = null
+  await fixture.store.begin()
+  let violation: Error | null = null
   try {
-    snapshot = await takeSnapshot(lane.store, snapshot)
-    await play(played)
+    snapshot = await takeSnapshot(fixture.store, snapshot)
+    await play(simulated)
   } catch (error) {
-    breach = error instanceof Error ? error : new Error(String(error))
+    violation = error instanceof Error ? error : new Error(String(error))
   } finally {
-    for (const { replica } of seats) replica.life.die()
-    for (const { life } of machines) life?.die()
-    await gates.settle()
-    await lane.store.rollback()
+    for (const { replica } of hosts) replica.incarnation.die()
+    for (const { incarnation } of machines) incarnation?.die()
+    await gates.waitUntilIdle()
+    await fixture.store.rollback()
   }
   trace.push(JSON.stringify([...snapshot.sandboxes.values(), ...snapshot.runs.values()]))
-  return { hash: createHash('sha256').update(trace.join('\n')).digest('hex'), trace, breach, counts }
+  return { hash: createHash('sha256').update(trace.join('\n')).digest('hex'), trace, violation, counts }
 }

@@ -1,17 +1,17 @@
 import type { Clock } from '../../src/lib/clock.ts'
-import type { Gates, Life } from './gates.ts'
+import type { Gates, Incarnation } from './gates.ts'
 
-/** A machine's wall clock, as far as it is wrong. */
+/** By how much the wall clock of a machine is wrong. */
 export type WallClock = { offsetMs: number }
 
-/** What time it is when a schedule begins: far enough from midnight and from the end of a month for most schedules. */
-export const BEGINNING = new Date('2026-11-21T12:00:00Z')
+/** The time at the start of every schedule: most schedules end before midnight and before the end of the month. */
+export const START_TIME = new Date('2026-11-21T12:00:00Z')
 
-/** The time as one life of a process sees it: sleeps are gates, the wall clock is its machine's. */
-export function makeSimClock(gates: Gates, life: Life, wall: Readonly<WallClock>): Clock {
+/** The clock of one process: its sleeps are gates, its wall clock is that of its machine. */
+export function makeSimClock(gates: Gates, incarnation: Incarnation, wall: Readonly<WallClock>): Clock {
   return {
-    now: () => new Date(BEGINNING.getTime() + gates.nowMs + wall.offsetMs),
+    now: () => new Date(START_TIME.getTime() + gates.nowMs + wall.offsetMs),
     monotonicMs: () => gates.nowMs,
-    sleep: (ms, signal) => gates.sleep(life, ms, signal),
+    sleep: (ms, signal) => gates.sleep(incarnation, ms, signal),
   }
 }

@@ -1,7 +1,7 @@
 /**
- * A real PostgreSQL under one schedule. The whole schedule is one transaction of one connection, and each transaction of
- * the code under test is a savepoint in it: what a schedule wrote is gone with one statement, and nothing waits for a
- * disk. Two transactions never overlap here, which is what other tests are about (`test/control/*-races.test.ts`).
+ * A real PostgreSQL for one schedule. The whole schedule is one transaction of one connection, and each transaction of the code
+ * under test is a savepoint in it. One statement undoes a schedule, and nothing waits for a disk. Transactions never overlap here;
+ * `transition-races.test.ts` and others cover that.
  */
 import { Socket } from 'node:net'
 import { Client } from 'pg'
@@ -9,28 +9,29 @@ import type { OrgId } from '../../src/domain/ids.ts'
 import { columnTypes } from '../../src/store/postgres/column-types.ts'
 import type { QueryResult, Database, Queryable, Statement } from '../../src/store/postgres/database.ts'
 import { DatabaseUnavailable } from '../../src/store/postgres/database-errors.ts'
-import type { Ending, Gates, Life } from './gates.ts'
+import type { Ending, Gates, Incarnation } from './gates.ts'
+import type { SeededChoices } from './seeded-choices.ts'
 
 type Row = Record<string, unknown>
 
-/** A connection with one schedule's data. */
-export type Store = {
-  /** Begins a schedule: all that was written since is undone by `rollback`. */
+/** The connection that holds the data of one schedule. */
+export type SimStore = {
+  /** Begins a schedule; `rollback` undoes everything written since. */
   begin(): Promise<void>
   rollback(): Promise<void>
-  /** Does `work` as a transaction that sees one organization, or all: undone when it rejects. */
-  atomically<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T>
-  /** Runs one statement. One that fails spoils the schedule: none should, alone. */
-  once<R extends Row>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<R>>
-  /** Keeps what was written since `begin`: every later schedule begins with it. */
-  keep(): Promise<void>
-  /** How many messages went to the server so far. */
+  /** Runs `work` as a transaction that sees one organization, or all. It is undone if `work` rejects. */
+  transaction<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T>
+  /** Runs one statement outside a transaction. It must not fail, because that would abort the whole schedule. */
+  statement<R extends Row>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<R>>
+  /** Keeps what was written since `begin`, as the start of every later schedule. */
+  commit(): Promise<void>
+  /** How many statements went to the server so far. */
   readonly roundTrips: number
   close(): Promise<void>
 }
 
-/** Opens a store on a database that has the schema and whatever every schedule begins with. */
-export async function openStore(connectionString: string): Promise<Store> {
+/** Opens a store on a database that has the schema. */
+export async function openSimStore(connectionString: string): Promise<SimStore> {
   const socket = new Socket()
   const client = new Client({ connectionString, types: columnTypes, pipeline: true, stream: () => socket })
   await client.connect()
@@ -38,13 +39,13 @@ export async function openStore(connectionString: string): Promise<Store> {
   let roundTrips = 0
   let scope: string | null = null
   let hasSavepoint = false
-  /** What is asked for without waiting goes to the server in one piece: each write to a socket takes 20 to 100 us here. */
-  const gather = (): void => {
+  /** Sends statements that are not awaited as one packet: each write to a socket takes 20 to 100 us here. */
+  const corkSocket = (): void => {
     socket.cork()
     process.nextTick(() => socket.uncork())
   }
   const command = (text: string): Promise<unknown> => {
-    gather()
+    corkSocket()
     return client.query(text)
   }
   const queryable: Queryable = {
@@ -67,16 +68,16 @@ export async function openStore(connectionString: string): Promise<Store> {
     async rollback() {
       await command('ROLLBACK')
     },
-    async atomically(org, work) {
-      const wanted = org === 'system' ? '*' : org
+    async transaction(org, work) {
+      const setting = org === 'system' ? '*' : org
       const begin = [
         ...(hasSavepoint ? ['RELEASE SAVEPOINT step'] : []),
-        ...(scope === wanted ? [] : [`SET sandyard.org = '${wanted}'`]),
+        ...(scope === setting ? [] : [`SET sandyard.org = '${setting}'`]),
         'SAVEPOINT step',
       ]
-      // Not waited for: it goes to the server together with the first statement.
+      // Not awaited, so that it goes to the server together with the first statement.
       const begun = command(begin.join('; '))
-      scope = wanted
+      scope = setting
       hasSavepoint = true
       try {
         const [, result] = await Promise.all([begun, work(queryable)])
@@ -86,14 +87,14 @@ export async function openStore(connectionString: string): Promise<Store> {
         throw error
       }
     },
-    async once<R extends Row>(org: OrgId | 'system', statement: Statement) {
-      const wanted = org === 'system' ? '*' : org
-      const set = scope === wanted ? null : command(`SET sandyard.org = '${wanted}'`)
-      scope = wanted
+    async statement<R extends Row>(org: OrgId | 'system', statement: Statement) {
+      const setting = org === 'system' ? '*' : org
+      const set = scope === setting ? null : command(`SET sandyard.org = '${setting}'`)
+      scope = setting
       const [, answer] = await Promise.all([set, queryable.query<R>(statement)])
       return answer
     },
-    async keep() {
+    async commit() {
       await command('COMMIT')
     },
     get roundTrips() {
@@ -103,43 +104,73 @@ export async function openStore(connectionString: string): Promise<Store> {
   }
 }
 
-/** The database with no gate in between. */
-export function directDatabase(store: Store): Database {
+/** The same store, but it loses one transaction in a hundred and reports it as committed. It shows that the invariants notice. */
+export function withLostTransactions(store: SimStore, seeded: SeededChoices): SimStore {
+  class Lost extends Error {}
   return {
-    asOrg: (org, fn) => store.atomically(org, fn),
-    asSystem: (fn) => store.atomically('system', fn),
-    transaction: (scope, fn) => store.atomically(scope, fn),
+    ...store,
+    async transaction<T>(scope: OrgId | 'system', work: (q: Queryable) => Promise<T>): Promise<T> {
+      if (!seeded.chance(1)) return store.transaction(scope, work)
+      const done: T[] = []
+      try {
+        await store.transaction(scope, async (q) => {
+          done.push(await work(q))
+          throw new Lost('this transaction is lost on purpose')
+        })
+      } catch (error) {
+        if (!(error instanceof Lost)) throw error
+      }
+      const [result] = done
+      if (result === undefined) throw new Error('a transaction has no result')
+      return result
+    },
+  }
+}
+
+/** The database without gates. */
+export function directDatabase(store: SimStore): Database {
+  return {
+    asOrg: (org, fn) => store.transaction(org, fn),
+    asSystem: (fn) => store.transaction('system', fn),
+    transaction: (scope, fn) => store.transaction(scope, fn),
     commitStatement: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
-      store.atomically(scope, (q) => q.query<R>(statement)),
+      store.transaction(scope, (q) => q.query<R>(statement)),
     close: () => Promise.resolve(),
   }
 }
 
 const READ_ENDINGS: readonly Ending[] = ['done', 'refused', 'dies_before', 'pauses_after']
-const WRITE_ENDINGS: readonly Ending[] = ['done', 'refused', 'unheard', 'dies_before', 'dies_after', 'pauses_after']
+const WRITE_ENDINGS: readonly Ending[] = [
+  'done',
+  'refused',
+  'reported_failed',
+  'dies_before',
+  'dies_after',
+  'pauses_after',
+]
 
-/** The database as one life of a process sees it for one kind of its work: each statement that commits is a gate. */
-export function makeSimDatabase({ gates, store }: { readonly gates: Gates; readonly store: Store }) {
-  return (life: Life, work: string): Database => {
-    const refusal = (): Error => new DatabaseUnavailable('the schedule took the database away')
+/** The database as one process sees it for one kind of work: each statement that commits by itself, and each transaction, is a gate. */
+export function makeSimDatabase({ gates, store }: { readonly gates: Gates; readonly store: SimStore }) {
+  return (incarnation: Incarnation, work: string): Database => {
+    const refusal = (): Error => new DatabaseUnavailable('the schedule made the database unavailable')
     const gate = <T>(kind: 'read' | 'write', label: string, run: () => Promise<T>): Promise<T> =>
       gates.pass(
-        life,
+        incarnation,
         { kind, label: `${work}: ${label}`, endings: kind === 'read' ? READ_ENDINGS : WRITE_ENDINGS, refusal },
         run,
       )
     const each = (scope: OrgId | 'system'): Queryable => ({
       query: <R extends Row = Row>(statement: Statement) =>
         gate(isRead(statement) ? 'read' : 'write', statement.name ?? 'statement', () =>
-          store.once<R>(scope, statement),
+          store.statement<R>(scope, statement),
         ),
     })
     return {
       asOrg: (org, fn) => fn(each(org)),
       asSystem: (fn) => fn(each('system')),
-      transaction: (scope, fn) => gate('write', 'transaction', () => store.atomically(scope, fn)),
+      transaction: (scope, fn) => gate('write', 'transaction', () => store.transaction(scope, fn)),
       commitStatement: <R extends Row>(scope: OrgId | 'system', statement: Statement) =>
-        gate('write', statement.name ?? 'statement', () => store.atomically(scope, (q) => q.query<R>(statement))),
+        gate('write', statement.name ?? 'statement', () => store.transaction(scope, (q) => q.query<R>(statement))),
       close: () => Promise.resolve(),
     }
   }

@@ -1,9 +1,9 @@
 import type { RunId, SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import type { SandboxStatus } from '../../src/domain/sandboxes/lifecycle.ts'
-import type { Store } from './sim-database.ts'
+import type { SimStore } from './sim-database.ts'
 
-/** What laws look at of a sandbox's row. Times are milliseconds since 1970. */
-export type SandboxSeen = {
+/** The part of a sandbox's row that invariants look at. Times are milliseconds since 1970. */
+export type SandboxRow = {
   readonly id: SandboxId
   readonly org_id: string
   readonly status: SandboxStatus
@@ -14,7 +14,7 @@ export type SandboxSeen = {
   readonly ephemeral: boolean
 }
 
-export type RunSeen = {
+export type RunRow = {
   readonly id: RunId
   readonly sandbox_id: SandboxId
   readonly worker_id: WorkerId | null
@@ -29,16 +29,16 @@ export type RunSeen = {
   readonly stop_cause: string | null
 }
 
-/** The database as laws see it. */
+/** The database as invariants see it. */
 export type Snapshot = {
-  readonly sandboxes: ReadonlyMap<SandboxId, SandboxSeen>
-  /** In the order in which they were opened, which the clocks of two replicas don't tell. */
-  readonly runs: ReadonlyMap<RunId, RunSeen>
-  /** How many audit events of each type each sandbox has, by `<sandbox> <type>`. */
+  readonly sandboxes: ReadonlyMap<SandboxId, SandboxRow>
+  /** In the order of their opening. Their own times don't tell it, because the clocks of two replicas may differ. */
+  readonly runs: ReadonlyMap<RunId, RunRow>
+  /** The number of audit events, by `<sandbox> <event type>`. */
   readonly events: ReadonlyMap<string, number>
 }
 
-export const EMPTY: Snapshot = { sandboxes: new Map(), runs: new Map(), events: new Map() }
+export const EMPTY_SNAPSHOT: Snapshot = { sandboxes: new Map(), runs: new Map(), events: new Map() }
 
 type SandboxTuple = readonly [
   SandboxId,
@@ -70,9 +70,9 @@ type Row = {
   readonly events: readonly (readonly [string, number])[] | null
 }
 
-/** Reads all of it with one statement, after an earlier look. */
-export async function takeSnapshot(store: Store, earlier: Snapshot): Promise<Snapshot> {
-  const { rows } = await store.once<Row>('system', {
+/** Reads a snapshot with one statement; `earlier` gives the order of the runs that it has. */
+export async function takeSnapshot(store: SimStore, earlier: Snapshot): Promise<Snapshot> {
+  const { rows } = await store.statement<Row>('system', {
     name: 'fault.snapshot',
     text: `SELECT
         (SELECT json_agg(json_build_array(id, org_id, status, status_reason, sandyard_ms(visible_until), home_worker_id, name, ephemeral)
@@ -85,7 +85,7 @@ export async function takeSnapshot(store: Store, earlier: Snapshot): Promise<Sna
            WHERE sandbox_id IS NOT NULL GROUP BY 1) e) AS events`,
   })
   const [row] = rows
-  if (row === undefined) throw new Error('a look at the database saw nothing')
+  if (row === undefined) throw new Error('the snapshot statement returned no row')
   return {
     sandboxes: new Map(
       (row.sandboxes ?? []).map(
@@ -95,17 +95,19 @@ export async function takeSnapshot(store: Store, earlier: Snapshot): Promise<Sna
         ],
       ),
     ),
-    runs: inOrder(new Map((row.runs ?? []).map((tuple) => [tuple[0], runOf(tuple)])), earlier),
+    runs: inOrderOfOpening(new Map((row.runs ?? []).map((tuple) => [tuple[0], runOf(tuple)])), earlier),
     events: new Map(row.events ?? []),
   }
 }
 
-function inOrder(runs: ReadonlyMap<RunId, RunSeen>, earlier: Snapshot): Snapshot['runs'] {
-  const placeOf = new Map([...earlier.runs.keys()].map((id, place) => [id, place]))
-  return new Map([...runs].sort(([a], [b]) => (placeOf.get(a) ?? placeOf.size) - (placeOf.get(b) ?? placeOf.size)))
+function inOrderOfOpening(runs: ReadonlyMap<RunId, RunRow>, earlier: Snapshot): Snapshot['runs'] {
+  const positionOf = new Map([...earlier.runs.keys()].map((id, position) => [id, position]))
+  return new Map(
+    [...runs].sort(([a], [b]) => (positionOf.get(a) ?? positionOf.size) - (positionOf.get(b) ?? positionOf.size)),
+  )
 }
 
-function runOf(tuple: RunTuple): RunSeen {
+function runOf(tuple: RunTuple): RunRow {
   const [
     id,
     sandbox_id,

@@ -1,28 +1,28 @@
-/** The steps of a schedule: what can happen next, and how likely. */
+/** The steps of a schedule: what can happen next, and how likely it is. */
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import type { Ending, Gate, GateKind } from './gates.ts'
 import { LOOPS, type LoopName, type Replica } from './replica.ts'
-import type { Seat, World } from './schedule.ts'
+import type { ReplicaHost, World } from './schedule.ts'
 
-/** What goes wrong above all in a schedule: one of many kinds of fault alone comes further than a little of each. */
-const TROUBLES = ['gates', 'kills', 'pauses', 'cuts', 'jumps', 'everything', 'nothing'] as const
-type Trouble = (typeof TROUBLES)[number]
+/** The kind of fault that dominates a schedule. One frequent kind reaches deeper states than a few faults of each kind. */
+const FAULT_FOCUSES = ['gates', 'kills', 'pauses', 'cuts', 'jumps', 'everything', 'nothing'] as const
+type FaultFocus = (typeof FAULT_FOCUSES)[number]
 
-/** How often each kind of fault comes, as weights beside those of the other steps. */
-type Rates = Readonly<Record<'kills' | 'pauses' | 'cuts' | 'jumps', number>> & {
-  /** In how many of a hundred openings of a gate something goes wrong. */
+/** How likely each kind of fault is, as weights relative to those of the other steps. */
+type FaultRates = Readonly<Record<'kills' | 'pauses' | 'cuts' | 'jumps', number>> & {
+  /** The percentage of gates that open with a fault. */
   readonly gatePercent: number
 }
 
-function ratesOf(trouble: Trouble): Rates {
-  const base = trouble === 'everything' ? 3 : trouble === 'nothing' ? 0 : 1
-  const rate = (kind: Trouble, most: number): number => (trouble === kind ? most : base)
+function faultRates(focus: FaultFocus): FaultRates {
+  const base = focus === 'everything' ? 3 : focus === 'nothing' ? 0 : 1
+  const rate = (kind: FaultFocus, most: number): number => (focus === kind ? most : base)
   return {
     kills: rate('kills', 10),
     pauses: rate('pauses', 10),
     cuts: rate('cuts', 8),
     jumps: rate('jumps', 10),
-    gatePercent: trouble === 'nothing' ? 0 : rate('gates', 35) * (trouble === 'gates' ? 1 : 8),
+    gatePercent: focus === 'nothing' ? 0 : rate('gates', 35) * (focus === 'gates' ? 1 : 8),
   }
 }
 
@@ -33,8 +33,8 @@ const KIND_WEIGHT: Readonly<Record<GateKind, number>> = {
   request: 5,
   reply: 5,
   hang_up: 2,
-  wake: 3,
-  news: 4,
+  notification: 3,
+  runtime_change: 4,
   answer: 5,
   timer: 3,
 }
@@ -47,68 +47,71 @@ const LOOP_WEIGHT: Readonly<Record<LoopName, number>> = {
   retire: 1,
   roll_up: 1,
 }
-/** The worker's own times are seconds, a lease is half a minute: between them a schedule lets pass either. */
+/** A schedule lets seconds pass, as the worker's own timers need, or more than a lease, which is half a minute. */
 const MOST_SMALL_MS = 3_000
 const MOST_LARGE_MS = 45_000
 const LEAST_STEPS = 15
 const MORE_STEPS = 25
-/** As many as any schedule has. */
-export const ALL_STEPS = LEAST_STEPS + MORE_STEPS
+/** The most steps that a schedule has. */
+export const MAX_STEPS = LEAST_STEPS + MORE_STEPS
 
-/** Plays the steps of a seed. */
-export async function playSteps(world: World, most: number): Promise<void> {
+/** Runs the steps of a seed, `most` at most. */
+export async function runSteps(world: World, most: number): Promise<void> {
   const { seeded } = world
-  const trouble = seeded.pick(TROUBLES)
-  const rates = ratesOf(trouble)
-  world.note(`trouble: ${trouble}`)
-  await playPrelude(world, trouble)
+  const focus = seeded.pick(FAULT_FOCUSES)
+  const rates = faultRates(focus)
+  world.trace(`focus: ${focus}`)
+  await runPrelude(world, focus)
   const steps = Math.min(most, LEAST_STEPS + seeded.below(MORE_STEPS))
-  for (let step = 0; step < steps; step++) await playStep(world, rates)
+  for (let step = 0; step < steps; step++) await runStep(world, rates)
 }
 
-/** How long a leader listens before it calls anybody lost: a lease, and a look more. */
-const LISTENED_MS = WORKER_LEASE_MS + 5_000
-/** How wrong the clocks of machines are that nobody sets. */
+/** How long a leader observes workers before it records any as lost: a lease and one more check. */
+const OBSERVED_MS = WORKER_LEASE_MS + 5_000
+/** How wrong the clocks of machines without NTP are. */
 const SKEWS_MS = [-3_600_000, -12_000, 0, 12_000, 3_600_000]
 
 /**
- * Some begin with replicas that have served for a while, or whose clocks differ; most with sandboxes that are under way:
- * nothing can go wrong with none.
+ * Sets the scene: some schedules start with replicas that have served for a while, or whose clocks differ. Most start with
+ * sandboxes that are being created, because without any nothing can go wrong.
  */
-async function playPrelude(world: World, trouble: Trouble): Promise<void> {
-  const { seeded, seats, machines, clients } = world
-  if (trouble === 'jumps' && seeded.chance(50))
-    for (const { wall } of [...seats, ...machines]) wall.offsetMs = seeded.pick(SKEWS_MS)
-  if (trouble !== 'nothing' && seeded.chance(40)) await passTime(world, LISTENED_MS)
-  await world.act('the workers begin', () => {
-    for (const machine of machines) machine.boot()
+async function runPrelude(world: World, focus: FaultFocus): Promise<void> {
+  const { seeded, hosts, machines, clients } = world
+  if (focus === 'jumps' && seeded.chance(50))
+    for (const { wall } of [...hosts, ...machines]) wall.offsetMs = seeded.pick(SKEWS_MS)
+  if (focus !== 'nothing' && seeded.chance(40)) await passTime(world, OBSERVED_MS)
+  await world.act('the workers start', () => {
+    for (const machine of machines) machine.startWorker()
   })
   await drain(world, seeded.below(30))
   for (let creates = seeded.below(4); creates > 0; creates--) {
-    const { name, replica } = seeded.pick(seats)
-    await world.act(`a client asks ${name}`, () => world.note(clients.ask('create', replica, world.seen())))
+    const { name, replica } = seeded.pick(hosts)
+    await world.act(`a client asks ${name}`, () => world.trace(clients.send('create', replica, world.snapshot())))
   }
   await drain(world, seeded.below(60))
 }
 
-async function playStep(world: World, rates: Rates): Promise<void> {
-  const { seeded, seats, machines, clients } = world
-  const living = seats.filter(({ replica }) => !replica.life.isDead)
-  const serving = living.filter(({ replica }) => !replica.life.isPaused)
+async function runStep(world: World, rates: FaultRates): Promise<void> {
+  const { seeded, hosts, machines, clients } = world
+  const living = hosts.filter(({ replica }) => !replica.incarnation.isDead)
+  const serving = living.filter(({ replica }) => !replica.incarnation.isPaused)
   const gates = readyGates(world)
-  const lives = [...living.map(({ replica }) => replica.life), ...machines.flatMap(({ life }) => life ?? [])]
-  const paused = lives.filter((life) => !life.isDead && life.isPaused)
-  const up = lives.filter((life) => !life.isDead && !life.isPaused)
-  const dead = machines.filter(({ life }) => life === null || life.isDead)
-  const down = seats.filter(({ replica }) => replica.life.isDead)
-  const alive = machines.flatMap((machine) => machine.alive().map((run) => [machine, run] as const))
-  const cut = machines.filter(({ link }) => link.hearsNothing || link.saysNothing)
-  const isTroubled = rates.gatePercent > 0
+  const incarnations = [
+    ...living.map(({ replica }) => replica.incarnation),
+    ...machines.flatMap(({ incarnation }) => incarnation ?? []),
+  ]
+  const paused = incarnations.filter((incarnation) => !incarnation.isDead && incarnation.isPaused)
+  const up = incarnations.filter((incarnation) => !incarnation.isDead && !incarnation.isPaused)
+  const dead = machines.filter(({ incarnation }) => incarnation === null || incarnation.isDead)
+  const down = hosts.filter(({ replica }) => replica.incarnation.isDead)
+  const alive = machines.flatMap((machine) => machine.livingRuns().map((run) => [machine, run] as const))
+  const cut = machines.filter(({ link }) => link.dropsInbound || link.dropsOutbound)
+  const hasFaults = rates.gatePercent > 0
   type Choice = readonly [weight: number, step: () => Promise<void>]
   const when = (holds: boolean, ...choice: Choice): readonly Choice[] => (holds ? [choice] : [])
 
   const choices: readonly Choice[] = [
-    ...when(gates.length > 0, 45, () => openOne(world, gates, rates.gatePercent)),
+    ...when(gates.length > 0, 45, () => openRandomGate(world, gates, rates.gatePercent)),
     ...when(gates.length > 0, 30, async () => void (await drain(world, 3 + seeded.below(14)))),
     ...when(serving.length > 0, 16, () => {
       const op = seeded.weighted([
@@ -118,46 +121,48 @@ async function playStep(world: World, rates: Rates): Promise<void> {
         [3, 'delete'],
         [1, 'rename'],
       ] as const)
-      const seat = seeded.pick(serving)
-      return world.act(`a client asks ${seat.name}`, () => world.note(clients.ask(op, seat.replica, world.seen())))
+      const host = seeded.pick(serving)
+      return world.act(`a client asks ${host.name}`, () =>
+        world.trace(clients.send(op, host.replica, world.snapshot())),
+      )
     }),
     ...when(serving.length > 0, 16, () => beginPass(world, seeded.pick(serving).replica)),
     [4, () => passTime(world, 1 + seeded.below(MOST_SMALL_MS))],
-    [isTroubled ? 2 : 0, () => passTime(world, seeded.below(MOST_LARGE_MS))],
+    [hasFaults ? 2 : 0, () => passTime(world, seeded.below(MOST_LARGE_MS))],
     ...when(alive.length > 0, 2, () => {
       const [machine, run] = seeded.pick(alive)
       return world.act(`${machine.name}: ${run.run_id} exits`, () => {
-        machine.world.end(run.run_id, { kind: 'exited', code: seeded.below(2) })
+        machine.runtime.end(run.run_id, { kind: 'exited', code: seeded.below(2) })
       })
     }),
     ...when(up.length > 0, rates.kills, () => {
-      const life = seeded.pick(up)
+      const incarnation = seeded.pick(up)
       count(world, 'kill -9 of a process at rest')
-      return world.act(`${life.name} is killed`, () => life.die())
+      return world.act(`${incarnation.name} is killed`, () => incarnation.die())
     }),
     ...when(up.length > 0, rates.pauses, () => {
-      const life = seeded.pick(up)
+      const incarnation = seeded.pick(up)
       count(world, 'pause of a process')
-      return world.act(`${life.name} is paused`, () => life.pause())
+      return world.act(`${incarnation.name} is paused`, () => incarnation.pause())
     }),
     ...when(paused.length > 0, 6, () => {
-      const life = seeded.pick(paused)
-      return world.act(`${life.name} goes on`, () => life.resume())
+      const incarnation = seeded.pick(paused)
+      return world.act(`${incarnation.name} resumes`, () => incarnation.resume())
     }),
     ...when(dead.length > 0, 8, () => {
       const machine = seeded.pick(dead)
-      return world.act(`${machine.name} begins again`, () => machine.boot())
+      return world.act(`${machine.name} starts again`, () => machine.startWorker())
     }),
-    ...when(down.length > 0, 8, () => bootSeat(world, seeded.pick(down))),
+    ...when(down.length > 0, 8, () => restartReplica(world, seeded.pick(down))),
     [rates.cuts, () => cutLink(world)],
     ...when(cut.length > 0, 5, () => {
       const { link, name } = seeded.pick(cut)
-      return world.act(`the link of ${name} is whole`, () => {
-        link.hearsNothing = false
-        link.saysNothing = false
+      return world.act(`the link of ${name} is restored`, () => {
+        link.dropsInbound = false
+        link.dropsOutbound = false
       })
     }),
-    [rates.jumps, () => jump(world)],
+    [rates.jumps, () => jumpClock(world)],
   ]
   await seeded.weighted(choices)()
 }
@@ -166,37 +171,37 @@ function count({ counts }: World, what: string): void {
   counts.set(what, (counts.get(what) ?? 0) + 1)
 }
 
-/** The gates that may open now. */
+/** The gates that may open now: timers only when they are due. */
 export function readyGates({ gates }: World): readonly Gate[] {
-  return gates.open().filter(({ dueMs }) => dueMs === null || dueMs <= gates.nowMs)
+  return gates.openable().filter(({ dueMs }) => dueMs === null || dueMs <= gates.nowMs)
 }
 
-function openOne(world: World, gates: readonly Gate[], faultPercent: number): Promise<void> {
+function openRandomGate(world: World, gates: readonly Gate[], faultPercent: number): Promise<void> {
   const { seeded } = world
   const gate = seeded.weighted(gates.map((one) => [KIND_WEIGHT[one.kind], one] as const))
   const faults = gate.endings.filter((ending) => ending !== 'done')
   const ending: Ending = faults.length > 0 && seeded.chance(faultPercent) ? seeded.pick(faults) : 'done'
-  return world.open(gate, ending)
+  return world.openGate(gate, ending)
 }
 
-/** Opens the oldest gates without a fault. */
+/** Opens up to `most` gates without a fault, the oldest first; returns how many. */
 export async function drain(world: World, most: number): Promise<number> {
   for (let opened = 0; opened < most; opened++) {
     const [gate] = readyGates(world)
     if (gate === undefined) return opened
-    await world.open(gate, 'done')
+    await world.openGate(gate, 'done')
   }
   return most
 }
 
 function beginPass(world: World, replica: Replica): Promise<void> {
   const loop = world.seeded.weighted(LOOPS.map((name) => [LOOP_WEIGHT[name], name] as const))
-  return world.act(`${replica.life.name} begins a pass of ${loop}`, () => replica.beginPass(loop))
+  return world.act(`${replica.incarnation.name} starts a pass of ${loop}`, () => replica.beginPass(loop))
 }
 
-/** Starts a replica's next process. */
-export function bootSeat(world: World, seat: Seat): Promise<void> {
-  return world.act(`${seat.name} begins again`, () => world.bootSeat(seat))
+/** Starts a new process of a replica. */
+export function restartReplica(world: World, host: ReplicaHost): Promise<void> {
+  return world.act(`${host.name} starts again`, () => world.startReplica(host))
 }
 
 function cutLink(world: World): Promise<void> {
@@ -205,17 +210,17 @@ function cutLink(world: World): Promise<void> {
   const direction = seeded.pick(['both', 'in', 'out'] as const)
   count(world, `cut of a worker's link, ${direction}`)
   return world.act(`the link of ${name} is cut: ${direction}`, () => {
-    link.hearsNothing = direction !== 'out'
-    link.saysNothing = direction !== 'in'
+    link.dropsInbound = direction !== 'out'
+    link.dropsOutbound = direction !== 'in'
   })
 }
 
 /** NTP steps a clock by seconds, an operator by hours. */
 const JUMPS_MS = [-3_600_000, -20_000, -12_000, -2_000, 2_000, 12_000, 20_000, 3_600_000]
 
-function jump(world: World): Promise<void> {
-  const { seeded, seats, machines } = world
-  const { wall, name } = seeded.pick([...seats, ...machines])
+function jumpClock(world: World): Promise<void> {
+  const { seeded, hosts, machines } = world
+  const { wall, name } = seeded.pick([...hosts, ...machines])
   const byMs = seeded.pick(JUMPS_MS)
   count(world, 'jump of a wall clock')
   return world.act(`the wall clock of ${name} jumps by ${String(byMs)}`, () => {
@@ -223,42 +228,43 @@ function jump(world: World): Promise<void> {
   })
 }
 
-/** How often the loop that looks for lost workers begins a pass while time goes on, and who wants to lead looks. */
-const LOOK_EVERY_MS = 4_000
+/** While time passes: how often leaders look for lost workers, and how often time stops for watchdogs and leader election. */
+const LOST_CHECK_EVERY_MS = 4_000
 const WATCH_EVERY_MS = 1_000
 
-/** Lets time go on: timers open when they are due, processes that run look for lost workers, nothing else moves. */
+/** Lets time pass: timers open when they are due, watchdogs run, leaders look for lost workers. Nothing else happens. */
 export async function passTime(world: World, ms: number): Promise<void> {
-  const { gates, seats, machines } = world
+  const { gates, hosts, machines } = world
   const untilMs = gates.nowMs + ms
-  world.note(`time goes on by ${String(ms)}`)
-  let lookMs = gates.nowMs
+  world.trace(`time passes: ${String(ms)}`)
+  let checkedMs = gates.nowMs
   for (;;) {
     const [next] = gates
-      .open()
+      .openable()
       .filter(({ kind, dueMs }) => kind === 'timer' && dueMs !== null && dueMs <= untilMs)
       .sort((a, b) => (a.dueMs ?? 0) - (b.dueMs ?? 0))
     const toMs = Math.max(gates.nowMs, Math.min(next?.dueMs ?? untilMs, gates.nowMs + WATCH_EVERY_MS, untilMs))
     gates.setNow(toMs)
     for (const machine of machines) {
-      const ended = machine.watch()
+      const ended = machine.runWatchdog()
       if (ended.length > 0) count(world, 'runs ended by a watchdog')
-      if (ended.length > 0) await world.act(`the watchdog of ${machine.name} ends what runs`, () => undefined)
+      if (ended.length > 0) await world.act(`the watchdog of ${machine.name} ends its runs`, () => undefined)
     }
-    if (next?.dueMs !== undefined && next.dueMs !== null && next.dueMs <= toMs) await world.open(next, 'done')
-    if (toMs >= lookMs + LOOK_EVERY_MS || toMs >= untilMs) {
-      lookMs = toMs
-      for (const { replica } of seats) {
-        if (replica.life.isDead || replica.life.isPaused || !replica.leads()) continue
-        await world.act(`${replica.life.name} looks for lost workers`, () => replica.beginPass('lost'))
+    if (next?.dueMs !== undefined && next.dueMs !== null && next.dueMs <= toMs) await world.openGate(next, 'done')
+    if (toMs >= checkedMs + LOST_CHECK_EVERY_MS || toMs >= untilMs) {
+      checkedMs = toMs
+      for (const { replica } of hosts) {
+        if (replica.incarnation.isDead || replica.incarnation.isPaused || !replica.isLeader()) continue
+        await world.act(`${replica.incarnation.name} looks for lost workers`, () => replica.beginPass('lost'))
       }
     }
-    for (const gate of readyGates(world).filter((one) => goesOn(one, toMs === lookMs))) await world.open(gate, 'done')
+    for (const gate of readyGates(world).filter((one) => opensWhileTimePasses(one, toMs === checkedMs)))
+      await world.openGate(gate, 'done')
     if (next === undefined && toMs >= untilMs) return
   }
 }
 
-/** What goes on while time does: leaders beat, and at a look they look for lost workers and others for the lead. */
-function goesOn({ label }: Gate, isLook: boolean): boolean {
-  return label.startsWith('lead: leads.beat') || (isLook && (label.startsWith('lost: ') || label.startsWith('lead: ')))
+/** The gates that open while time passes: heartbeats of leaders, and at each check the search for lost workers and the election. */
+function opensWhileTimePasses({ label }: Gate, isCheck: boolean): boolean {
+  return label.startsWith('lead: leads.beat') || (isCheck && (label.startsWith('lost: ') || label.startsWith('lead: ')))
 }

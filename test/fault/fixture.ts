@@ -13,16 +13,15 @@ import { makeUuids } from '../../src/lib/uuid.ts'
 import { makeTestDatabase } from '../support/postgres.ts'
 import { addOrg } from '../support/orgs.ts'
 import { makeTestClock } from '../support/test-clock.ts'
-import { makeSeeded } from './seeded.ts'
-import { directDatabase, openStore, type Store } from './sim-database.ts'
+import { makeSeededChoices } from './seeded-choices.ts'
+import { directDatabase, openSimStore, type SimStore } from './sim-database.ts'
 
-/** A database of its own, on which one schedule after another runs. */
-export type Lane = {
-  readonly store: Store
-  /** Without limits. */
-  readonly free: Caller
-  /** With `LIMITS`. */
-  readonly limited: Caller
+/** A database with two organizations and two workers, on which schedules run one after another. */
+export type Fixture = {
+  readonly store: SimStore
+  readonly unlimitedCaller: Caller
+  /** Its organization has `LIMITS`. */
+  readonly limitedCaller: Caller
   readonly workers: readonly WorkerId[]
   close(): Promise<void>
 }
@@ -30,12 +29,12 @@ export type Lane = {
 /** What the limited organization may have at once. */
 export const LIMITS = { sandboxes: 4, running: 2 }
 
-/** Makes a lane: what it begins with is the same in every lane, to the last identifier. */
-export async function openLane(): Promise<Lane> {
+/** Creates a fixture. Every fixture starts with the same rows, down to the identifiers, so that a seed replays on any of them. */
+export async function openFixture(): Promise<Fixture> {
   const database = await makeTestDatabase()
-  const store = await openStore(database.url)
+  const store = await openSimStore(database.url)
   await store.begin()
-  const { random } = makeSeeded(0)
+  const { random } = makeSeededChoices(0)
   const clock = makeTestClock(new Date('2026-11-21T11:00:00Z'))
   const refuse = (): Promise<never> => Promise.reject(new Error('no streams in a schedule'))
   const deps = makeControlDeps({
@@ -58,14 +57,14 @@ export async function openLane(): Promise<Lane> {
     settings: { stopGraceMs: 500, defaultRegistry: 'registry.example', placement: 'pack' },
   })
   const first = await createFirstOrg(deps, null)
-  const free = first === null ? null : await authenticate(deps, first.key)
-  if (free === null) throw new Error('the first organization has no usable key')
-  const limited = await addOrg(deps, 'limited')
+  const unlimitedCaller = first === null ? null : await authenticate(deps, first.key)
+  if (unlimitedCaller === null) throw new Error('the first organization has no usable key')
+  const limitedCaller = await addOrg(deps, 'limited')
   await deps.db.asSystem((q) =>
     q.query({
       text: 'UPDATE orgs SET quota_overrides = $2 WHERE id = $1',
       values: [
-        limited.org_id,
+        limitedCaller.org_id,
         JSON.stringify({ max_sandboxes: LIMITS.sandboxes, max_concurrent_persistent_running: LIMITS.running }),
       ],
     }),
@@ -74,11 +73,11 @@ export async function openLane(): Promise<Lane> {
     await registerWorker(deps, { name: 'w1', credential: 'the-credential-of-worker-1' }),
     await registerWorker(deps, { name: 'w2', credential: 'the-credential-of-worker-2' }),
   ]
-  await store.keep()
+  await store.commit()
   return {
     store,
-    free,
-    limited,
+    unlimitedCaller,
+    limitedCaller,
     workers,
     async close() {
       await store.close()

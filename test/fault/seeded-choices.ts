@@ -1,21 +1,21 @@
 import type { Random } from '../../src/lib/random.ts'
 
-/** Choices that follow from a seed alone. */
-export type Seeded = {
-  /** A whole number in `[0, below)`. */
+/** Random choices that depend on the seed alone. */
+export type SeededChoices = {
+  /** An integer in `[0, below)`. */
   below(below: number): number
-  /** True in `percent` of a hundred cases. */
+  /** True with a probability of `percent`. */
   chance(percent: number): boolean
-  /** One of them; throws when there is none. */
+  /** One of `from`, each equally likely. Throws when it is empty. */
   pick<T>(from: readonly T[]): T
-  /** One of them by weight; throws when no weight is above zero. */
+  /** One of `from` by weight. Throws when no weight is above zero. */
   weighted<T>(from: readonly (readonly [weight: number, value: T])[]): T
-  /** Bytes for identifiers and names of the code under test. */
+  /** Random bytes for the code under test. */
   readonly random: Random
 }
 
-/** Makes choices from a seed: SplitMix64 cut to 32 bits, which any two neighbouring seeds part at once. */
-export function makeSeeded(seed: number): Seeded {
+/** Creates the choices of a seed. The generator is SplitMix64 cut to 32 bits; neighbouring seeds differ from the first choice on. */
+export function makeSeededChoices(seed: number): SeededChoices {
   let state = Math.imul(seed + 1, 0x9e3779b1) >>> 0
   const next = (): number => {
     state = (state + 0x9e3779b9) >>> 0

@@ -1,0 +1,92 @@
+import { converge } from './converge.ts'
+import { openFixture, type Fixture } from './fixture.ts'
+import { ALL_MECHANISMS, runSchedule, type ScheduleResult, type SafetyMechanisms } from './schedule.ts'
+import { MAX_STEPS, runSteps } from './steps.ts'
+
+export type RunOptions = {
+  readonly mechanisms?: SafetyMechanisms
+  /** Runs only this many steps of the schedule before faults end. */
+  readonly steps?: number
+}
+
+/** Runs the schedule of a seed: first its steps with their faults, then no faults until nothing is left to do. */
+export function runSeed(fixture: Fixture, seed: number, options: RunOptions = {}): Promise<ScheduleResult> {
+  const { mechanisms = ALL_MECHANISMS, steps = MAX_STEPS } = options
+  return runSchedule(fixture, { seed, mechanisms }, async (world) => {
+    await runSteps(world, steps)
+    await converge(world)
+  })
+}
+
+/** The result of many schedules: what was counted in them, and the seeds of those that violated an invariant. */
+export type RunSummary = {
+  readonly schedules: number
+  readonly counts: ReadonlyMap<string, number>
+  readonly failed: readonly number[]
+}
+
+/** More failures than these teach nothing new. */
+const MAX_FAILURES = 3
+
+/** Runs seeds, one at a time on each fixture and all fixtures side by side; stops after `MAX_FAILURES` failures. */
+export async function runSeeds(
+  fixtures: readonly Fixture[],
+  { from, count }: { readonly from: number; readonly count: number },
+): Promise<RunSummary> {
+  const counts = new Map<string, number>()
+  const failed: number[] = []
+  let next = from
+  let schedules = 0
+  const runOn = async (fixture: Fixture): Promise<void> => {
+    while (next < from + count && failed.length < MAX_FAILURES) {
+      const seed = next++
+      const outcome = await runSeed(fixture, seed)
+      schedules += 1
+      for (const [what, times] of outcome.counts) counts.set(what, (counts.get(what) ?? 0) + times)
+      if (outcome.violation !== null) failed.push(seed)
+    }
+  }
+  await Promise.all(fixtures.map(runOn))
+  return { schedules, counts, failed }
+}
+
+/** The first of `count` seeds that violates an invariant with the given mechanisms, and the violation's message; null if none does. */
+export async function findViolatingSeed(
+  fixture: Fixture,
+  { count, mechanisms }: { readonly count: number; readonly mechanisms: SafetyMechanisms },
+): Promise<{ readonly seed: number; readonly message: string } | null> {
+  for (let seed = 1; seed <= count; seed++) {
+    const { violation } = await runSeed(fixture, seed, { mechanisms })
+    if (violation !== null) return { seed, message: violation.message }
+  }
+  return null
+}
+
+/** Describes a failed schedule: the violation, the trace of the fewest steps that lead to one, and the command that repeats it. */
+export async function describeFailure(fixture: Fixture, seed: number): Promise<string> {
+  let steps = 0
+  while (steps < MAX_STEPS && (await runSeed(fixture, seed, { steps })).violation === null) steps += 1
+  const { violation, trace } = await runSeed(fixture, seed, { steps })
+  return [
+    `seed ${String(seed)}, its first ${String(steps)} steps: ${violation?.stack ?? 'it does not fail again: something runs that the seed does not decide'}`,
+    ...trace,
+    `to repeat it: ${SEED_VARIABLE}=${String(seed)} ${STEPS_VARIABLE}=${String(steps)} npm test -- test/fault`,
+  ].join('\n')
+}
+
+export const SEED_VARIABLE = 'SANDYARD_FAULT_SEED'
+export const STEPS_VARIABLE = 'SANDYARD_FAULT_STEPS'
+export const SCHEDULES_VARIABLE = 'SANDYARD_FAULT_SCHEDULES'
+
+/** Opens several fixtures; `close` closes them all. */
+export async function openFixtures(
+  count: number,
+): Promise<{ readonly fixtures: readonly Fixture[]; readonly close: () => Promise<void> }> {
+  const fixtures = await Promise.all(Array.from({ length: count }, () => openFixture()))
+  return {
+    fixtures,
+    async close() {
+      await Promise.all(fixtures.map((fixture) => fixture.close()))
+    },
+  }
+}
