@@ -1,6 +1,6 @@
 import { Type, type Static, type TSchema } from 'typebox'
 import { eitherCasing, type EitherCasing } from '../domain/casing.ts'
-import { INT32_MAX, INT53_MAX } from '../domain/requests/request-bounds.ts'
+import { INT32_MAX, INT53_MAX, PAGE_DEFAULT, PAGE_MAX } from '../domain/requests/request-bounds.ts'
 
 /**
  * Building blocks of the schemas. A schema with a `title` is a component of the OpenAPI document, and its title is its
@@ -107,4 +107,12 @@ export function pageOf<Item extends TSchema>(item: Item, title: string) {
     },
     { title, description: 'A page of a list.' },
   )
+}
+
+/** Query parameters of every list. */
+export const pageQuery = {
+  cursor: Type.Optional(Type.String({ description: 'The `next_cursor` of the page before.' })),
+  limit: Type.Optional(
+    int64({ minimum: 1, maximum: PAGE_MAX, default: PAGE_DEFAULT, description: 'The most items in the page.' }),
+  ),
 }

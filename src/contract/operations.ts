@@ -1,12 +1,9 @@
 import type { Operation } from './operation.ts'
-import { ACCOUNT_OPERATIONS } from './orgs/account-operations.ts'
+import { ORG_OPERATIONS } from './orgs/operations.ts'
 import { USAGE_OPERATIONS } from './usage/operations.ts'
 import { EVENT_OPERATIONS } from './events/operations.ts'
-import { ORG_OPERATIONS } from './orgs/org-operations.ts'
-import { QUOTA_OPERATIONS } from './orgs/quota-operations.ts'
 import { LOG_OPERATIONS } from './streams/operations.ts'
-import { SANDBOX_BY_NAME_OPERATIONS } from './sandboxes/operations-by-name.ts'
-import { SANDBOX_OPERATIONS } from './sandboxes/operations.ts'
+import { SANDBOX_BY_NAME_OPERATIONS, SANDBOX_OPERATIONS } from './sandboxes/operations.ts'
 import { SERVICE_OPERATIONS } from './service/operations.ts'
 import { VOLUME_FILE_OPERATIONS } from './volumes/file-operations.ts'
 import { VOLUME_OPERATIONS } from './volumes/operations.ts'
@@ -19,8 +16,6 @@ export const OPERATIONS = {
   ...VOLUME_OPERATIONS,
   ...VOLUME_FILE_OPERATIONS,
   ...ORG_OPERATIONS,
-  ...QUOTA_OPERATIONS,
-  ...ACCOUNT_OPERATIONS,
   ...USAGE_OPERATIONS,
   ...EVENT_OPERATIONS,
   ...SERVICE_OPERATIONS,

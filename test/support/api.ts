@@ -1,11 +1,14 @@
 import type { Static } from 'typebox'
 import type { OperationId } from '../../src/contract/operations.ts'
-import type { StorageBreakdownReply, UsageBreakdownReply, UsageSummaryReply } from '../../src/contract/usage/usage.ts'
-import type { EventPage } from '../../src/contract/events/events.ts'
+import type {
+  StorageBreakdownReply,
+  UsageBreakdownReply,
+  UsageSummaryReply,
+} from '../../src/contract/usage/operations.ts'
+import type { EventPage } from '../../src/contract/events/operations.ts'
 import type { SandboxPage, SandboxReply } from '../../src/contract/sandboxes/sandboxes.ts'
-import type { OrgReply } from '../../src/contract/orgs/org.ts'
-import type { QuotaUsageReply } from '../../src/contract/orgs/quotas.ts'
-import type { VolumeList, VolumeReply } from '../../src/contract/volumes/volumes.ts'
+import type { OrgReply, QuotaUsageReply } from '../../src/contract/orgs/schemas.ts'
+import type { VolumeList, VolumeReply } from '../../src/contract/volumes/operations.ts'
 import { assertReplyMatchesContract } from './contract.ts'
 import { exchange, type RequestParts } from './send.ts'
 import type { RealServer } from './server.ts'

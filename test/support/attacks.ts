@@ -1,7 +1,7 @@
 /** What a hostile client does to a server, each over and over until it is told to stop. Used by tests and benchmarks. */
 import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../src/contract/volumes/volume-headers.ts'
+import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../src/contract/volumes/volume-protocol.ts'
 
 /** Whom it is done to, by whom: with a key of an organization or without one, from an address of its own. */
 export type AttackTarget = {

@@ -1,5 +1,48 @@
-import { EventIdParams, EventPage, EventReply, ListEventsQuery } from './events.ts'
-import { jsonReply, taggedReply, defineOperation, type Operation } from '../operation.ts'
+import { Type } from 'typebox'
+import { DateTime, nullable, pageOf, requestObject, stringEnum, taggedUnion, Uuid, pageQuery } from '../common.ts'
+import { defineOperation, jsonReply, taggedReply, type Operation } from '../operation.ts'
+
+/** Audit events. Source: service description 2.4 and 4.6; the variants of the actor from the published description. */
+
+const EventActor = taggedUnion(
+  'kind',
+  [
+    Type.Object({ kind: stringEnum(['user']), user_id: Uuid, label: Type.String(), redacted_email: Type.String() }),
+    Type.Object({ kind: stringEnum(['api_key']), api_key_id: Uuid, name: Type.String() }),
+    Type.Object({ kind: stringEnum(['system']), code: Type.String(), label: Type.String() }),
+    Type.Object({
+      kind: stringEnum(['ssh_key']),
+      key_id: Uuid,
+      fingerprint: Type.String(),
+      label: Type.Optional(nullable(Type.String())),
+    }),
+  ],
+  { title: 'EventActor', description: 'Who caused an event, as they were then.' },
+)
+
+export const EventReply = Type.Object(
+  {
+    id: Uuid,
+    org_id: Uuid,
+    timestamp: DateTime,
+    category: Type.String(),
+    event_type: Type.String(),
+    actor: EventActor,
+    payload: Type.Unknown({ description: 'Facts that depend on the type of the event.' }),
+  },
+  { title: 'Event', description: 'Something that happened in the organization; it never changes.' },
+)
+
+export const EventPage = pageOf(EventReply, 'EventPage')
+
+export const EventIdParams = requestObject({ event_id: Uuid })
+
+export const ListEventsQuery = requestObject({
+  event_type: Type.Optional(Type.String({ description: 'Only events of this type.' })),
+  since: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or after this instant.' })),
+  until: Type.Optional(Type.String({ format: 'date-time', description: 'Only events at or before this instant.' })),
+  ...pageQuery,
+})
 
 /** Audit events. Source: service description 4.6. */
 export const EVENT_OPERATIONS = {

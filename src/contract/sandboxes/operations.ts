@@ -1,13 +1,36 @@
+import { defineOperation, jsonReply, taggedReply, type Operation } from '../operation.ts'
+import {
+  CreateQuery,
+  ListSandboxesQuery,
+  SandboxIdParams,
+  SandboxNameParams,
+  SandboxPage,
+  SandboxPatch,
+  SandboxReply,
+  StartQuery,
+  WaitQuery,
+} from './sandboxes.ts'
 import { CHANNEL_ENDS_TEXT } from './channel-ends.ts'
 import { MessageReply } from '../common.ts'
-import { jsonReply, defineOperation, type Operation } from '../operation.ts'
-import {
-  CreateQuery, ListSandboxesQuery, SandboxIdParams, SandboxPage, SandboxPatch, StartQuery, WaitQuery,
-} from './sandboxes.ts' // prettier-ignore
 import { CreateSandboxInput } from './spec-input.ts'
-import {
-  DELETE_DESCRIPTION, RENAME_PROBLEMS, SANDBOX, START_DESCRIPTION, START_PROBLEMS, STOP_DESCRIPTION, STOP_PROBLEMS, WAIT_DESCRIPTION, WAIT_PROBLEMS,
-} from './operation-words.ts' // prettier-ignore
+
+/** What the routes by id and by name share. */
+
+export const SANDBOX = taggedReply(SandboxReply, 'The sandbox as it is now.')
+export const WAIT_PROBLEMS = ['sandbox_not_found', 'run_over', 'rate_limited'] as const
+export const WAIT_DESCRIPTION =
+  'Answers as soon as the status is one of those, or the time is over; its status says which. With `run`, a wait for what that run can no longer come to is refused as soon as that is so.'
+export const START_PROBLEMS = [
+  'sandbox_not_found', 'invalid_state_transition', 'quota_exceeded', 'org_suspended', 'rate_limited', 'orchestrator_unreachable',
+] as const // prettier-ignore
+export const STOP_PROBLEMS = ['sandbox_not_found', 'invalid_state_transition', 'orchestrator_unreachable'] as const
+export const RENAME_PROBLEMS = ['sandbox_not_found', 'name_already_exists'] as const
+export const STOP_DESCRIPTION =
+  'Answers at once; the workload gets SIGTERM, and SIGKILL after a grace time. Stopping a sandbox that is stopping succeeds.'
+export const START_DESCRIPTION =
+  'With `wait_for` the answer comes when the sandbox runs, has failed, or the wait is over, whichever is first; its status says which.'
+export const DELETE_DESCRIPTION =
+  'A sandbox that still runs is stopped first, which the answer does not wait for. Its name and slug are free at once.'
 
 /** Sandboxes by their id. Source: service description 4.1 to 4.5. */
 export const SANDBOX_OPERATIONS = {
@@ -125,5 +148,82 @@ export const SANDBOX_OPERATIONS = {
       'rate_limited',
       'orchestrator_unreachable',
     ],
+  }),
+} as const satisfies Record<string, Operation>
+
+/** Sandboxes by their name, as the public client asks for them. */
+export const SANDBOX_BY_NAME_OPERATIONS = {
+  get_sandbox_by_name: defineOperation({
+    id: 'get_sandbox_by_name',
+    method: 'GET',
+    path: '/v1/sandboxes/by-name/{name}',
+    tag: 'Sandboxes by name',
+    summary: 'Get a sandbox by its name',
+    params: SandboxNameParams,
+    reply: SANDBOX,
+    problems: ['sandbox_not_found'],
+  }),
+  wait_for_sandbox_by_name: defineOperation({
+    id: 'wait_for_sandbox_by_name',
+    method: 'GET',
+    path: '/v1/sandboxes/by-name/{name}/wait',
+    tag: 'Sandboxes by name',
+    summary: 'Wait until a sandbox, found by its name, has a status',
+    description: WAIT_DESCRIPTION,
+    params: SandboxNameParams,
+    query: WaitQuery,
+    reply: SANDBOX,
+    problems: WAIT_PROBLEMS,
+  }),
+  update_sandbox_by_name: defineOperation({
+    id: 'update_sandbox_by_name',
+    method: 'PATCH',
+    checksIfMatch: true,
+    path: '/v1/sandboxes/by-name/{name}',
+    tag: 'Sandboxes by name',
+    summary: 'Change the name or the slug of a sandbox, found by its name',
+    params: SandboxNameParams,
+    body: SandboxPatch,
+    reply: SANDBOX,
+    problems: RENAME_PROBLEMS,
+  }),
+  delete_sandbox_by_name: defineOperation({
+    id: 'delete_sandbox_by_name',
+    method: 'DELETE',
+    checksIfMatch: true,
+    path: '/v1/sandboxes/by-name/{name}',
+    tag: 'Sandboxes by name',
+    summary: 'Delete a sandbox by its name',
+    description: DELETE_DESCRIPTION,
+    params: SandboxNameParams,
+    reply: jsonReply(MessageReply, 'The sandbox is gone.'),
+    problems: STOP_PROBLEMS,
+  }),
+  start_sandbox_by_name: defineOperation({
+    id: 'start_sandbox_by_name',
+    method: 'POST',
+    checksIfMatch: true,
+    isResumable: true,
+    path: '/v1/sandboxes/by-name/{name}/start',
+    tag: 'Sandboxes by name',
+    summary: 'Start a sandbox by its name',
+    description: START_DESCRIPTION,
+    params: SandboxNameParams,
+    query: StartQuery,
+    reply: SANDBOX,
+    problems: START_PROBLEMS,
+  }),
+  stop_sandbox_by_name: defineOperation({
+    id: 'stop_sandbox_by_name',
+    method: 'POST',
+    checksIfMatch: true,
+    isResumable: true,
+    path: '/v1/sandboxes/by-name/{name}/stop',
+    tag: 'Sandboxes by name',
+    summary: 'Stop a sandbox by its name',
+    description: STOP_DESCRIPTION,
+    params: SandboxNameParams,
+    reply: SANDBOX,
+    problems: STOP_PROBLEMS,
   }),
 } as const satisfies Record<string, Operation>

@@ -1,15 +1,19 @@
 import { Type } from 'typebox'
-import {
-  PAGE_DEFAULT,
-  PAGE_MAX,
-  WAIT_DEFAULT_SECS,
-  WAIT_MAX_SECS,
-  WAITING_COUNTED_MAX,
-} from '../../domain/requests/request-bounds.ts'
+import { WAIT_DEFAULT_SECS, WAIT_MAX_SECS, WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../domain/sandboxes/lifecycle.ts'
 import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { REQUIREMENT_KINDS } from '../../domain/workers/explain-placement.ts'
-import { nullableComponent, DateTime, requestObject, int64, stringEnum, nullable, pageOf, Uuid } from '../common.ts'
+import {
+  nullableComponent,
+  DateTime,
+  requestObject,
+  int64,
+  stringEnum,
+  nullable,
+  pageOf,
+  Uuid,
+  pageQuery,
+} from '../common.ts'
 import { SandboxSpecReply } from './spec-output.ts'
 
 /** Sandboxes in replies and in the parameters of their routes. Source: service description 2.2 and 4.1 to 4.5. */
@@ -89,14 +93,6 @@ export const SandboxPatch = requestObject(
 
 export const SandboxIdParams = requestObject({ sandbox_id: Uuid })
 export const SandboxNameParams = requestObject({ name: Type.String() })
-
-/** Query parameters of every list. */
-export const pageQuery = {
-  cursor: Type.Optional(Type.String({ description: 'The `next_cursor` of the page before.' })),
-  limit: Type.Optional(
-    int64({ minimum: 1, maximum: PAGE_MAX, default: PAGE_DEFAULT, description: 'The most items in the page.' }),
-  ),
-}
 
 /** Query parameters of the routes that may wait for a sandbox to run. */
 export const waitQuery = {

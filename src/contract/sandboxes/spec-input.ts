@@ -1,22 +1,97 @@
 import { Type, type Static } from 'typebox'
-import * as limits from '../../domain/requests/request-bounds.ts'
-import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
-import { PULL_POLICIES, RLIMIT_RESOURCES, SANDBOX_LOG_LEVELS, SECURITY_PROFILES } from '../../domain/spec/spec.ts'
 import {
-  nullableComponent,
-  requestObject,
+  DISK_IMAGE_FORMATS,
+  HOST_PERMISSIONS,
+  PULL_POLICIES,
+  RLIMIT_RESOURCES,
+  SANDBOX_LOG_LEVELS,
+  SECURITY_PROFILES,
+  STAT_VIRTUALIZATIONS,
+} from '../../domain/spec/spec.ts'
+import {
   int32,
   int64,
-  stringEnumEitherCase,
   nullable,
+  nullableComponent,
+  requestObject,
+  stringEnumEitherCase,
   stringMap,
-  Uuid,
   taggedUnion,
+  Uuid,
 } from '../common.ts'
-import { MountInput } from './mount-input.ts'
+import { FILE_MODE_MAX } from '../../domain/requests/request-bounds.ts'
+import * as limits from '../../domain/requests/request-bounds.ts'
+import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { NetworkInput } from './network-input.ts'
-import { PatchInput } from './patch-input.ts'
 import { EnvVar } from './spec-shared.ts'
+
+const MountOptionsInput = requestObject(
+  {
+    readonly: Type.Optional(Type.Boolean({ default: false })),
+    noexec: Type.Optional(Type.Boolean({ default: false })),
+    nosuid: Type.Optional(Type.Boolean({ default: false })),
+    nodev: Type.Optional(Type.Boolean({ default: false })),
+  },
+  { title: 'MountOptionsInput', description: 'What is to be impossible on a mount.' },
+)
+
+const place = {
+  guest: Type.String({ description: 'An absolute path in the sandbox.' }),
+  options: Type.Optional(MountOptionsInput),
+}
+const share = {
+  stat_virtualization: Type.Optional(stringEnumEitherCase(STAT_VIRTUALIZATIONS)),
+  host_permissions: Type.Optional(stringEnumEitherCase(HOST_PERMISSIONS)),
+}
+const host = Type.String({ description: "A path on the organization's default volume." })
+
+/** Something to mount in the sandbox. Source: the published description and the recorded traffic. */
+export const MountInput = taggedUnion(
+  'type',
+  [
+    requestObject({
+      type: stringEnumEitherCase(['bind']),
+      host,
+      ...place,
+      ...share,
+      quota_mib: Type.Optional(nullable(int32())),
+    }),
+    requestObject({ type: stringEnumEitherCase(['named']), name: Type.String(), ...place, ...share }),
+    requestObject({ type: stringEnumEitherCase(['tmpfs']), ...place, size_mib: Type.Optional(nullable(int32())) }),
+    requestObject({
+      type: stringEnumEitherCase(['disk_image']),
+      host,
+      ...place,
+      format: stringEnumEitherCase(DISK_IMAGE_FORMATS),
+      fstype: Type.Optional(nullable(Type.String())),
+    }),
+  ],
+  { title: 'MountInput', description: 'Something to mount in the sandbox.' },
+)
+
+const path = Type.String({ description: 'An absolute path in the sandbox.' })
+const mode = Type.Optional(
+  nullable(int32({ maximum: FILE_MODE_MAX, description: 'Permissions as a number, such as 420 for 0o644.' })),
+)
+const replace = Type.Optional(Type.Boolean({ default: false, description: 'Whether what is there may be replaced.' }))
+const src = Type.String({ description: "A path on the organization's default volume." })
+const bytes = Type.Array(int32({ maximum: 255 }), { description: 'Bytes as numbers.' })
+
+/** A change to the root file system before the start. Source: the published description and the recorded traffic. */
+export const PatchInput = taggedUnion(
+  'type',
+  [
+    requestObject({ type: stringEnumEitherCase(['text']), path, content: Type.String(), mode, replace }),
+    requestObject({ type: stringEnumEitherCase(['file']), path, content: bytes, mode, replace }),
+    requestObject({ type: stringEnumEitherCase(['copy_file']), src, dst: path, mode, replace }),
+    requestObject({ type: stringEnumEitherCase(['copy_dir']), src, dst: path, replace }),
+    requestObject({ type: stringEnumEitherCase(['symlink']), target: Type.String(), link: path, replace }),
+    requestObject({ type: stringEnumEitherCase(['mkdir']), path, mode }),
+    requestObject({ type: stringEnumEitherCase(['remove']), path }),
+    requestObject({ type: stringEnumEitherCase(['append']), path, content: Type.String() }),
+  ],
+  { title: 'PatchInput', description: 'A change to the root file system before the start.' },
+)
 
 /** The body of a create request. Source: service description 4.1, the published description, and the recorded traffic. */
 

@@ -1,6 +1,20 @@
 import { Type } from 'typebox'
-import { jsonReply, defineOperation, type Operation } from '../operation.ts'
-import { HealthReply, ReadyReply } from './health.ts'
+import { defineOperation, jsonReply, type Operation } from '../operation.ts'
+
+/** The routes for those who operate the service; they need no key. */
+
+export const HealthReply = Type.Object(
+  { status: Type.String() },
+  { title: 'Health', description: 'The process is alive.' },
+)
+
+export const ReadyReply = Type.Object(
+  {
+    status: Type.String(),
+    reasons: Type.Array(Type.String(), { description: 'What keeps the process from serving; empty when it is ready.' }),
+  },
+  { title: 'Readiness', description: 'Whether the process can serve requests.' },
+)
 
 /** What the process says of itself; open to everybody. */
 export const SERVICE_OPERATIONS = {

@@ -1,5 +1,116 @@
-import { StorageBreakdownReply, UsageBreakdownReply, UsageQuery, UsageSummaryReply } from './usage.ts'
-import { jsonReply, defineOperation, type Operation } from '../operation.ts'
+import { Type } from 'typebox'
+import { DateTime, nullable, requestObject, Uuid } from '../common.ts'
+import { defineOperation, jsonReply, type Operation } from '../operation.ts'
+
+/** What was metered and what it costs. Source: service description 2.6 and 4.7; the rest from the published description. */
+
+export const UsageQuery = requestObject({
+  since: Type.Optional(
+    Type.String({
+      format: 'date-time',
+      description: 'The start of the range, inclusive. By default the start of the UTC month that `until` closes.',
+    }),
+  ),
+  until: Type.Optional(
+    Type.String({
+      format: 'date-time',
+      description:
+        'The end of the range, exclusive, at most 366 days after its start. By default now; with neither given, the current UTC month so far.',
+    }),
+  ),
+})
+
+const UsageLineItem = Type.Object(
+  {
+    name: Type.String(),
+    quantity: Type.Number(),
+    unit: Type.String(),
+    amount_cents: Type.Integer({ description: 'What goes beyond what the plan includes, at its price.' }),
+  },
+  { title: 'UsageLineItem', description: 'What was metered of one kind in the whole range.' },
+)
+
+const UsageDailyPoint = Type.Object(
+  {
+    date: Type.String({ format: 'date-time', description: 'UTC midnight at which the day begins.' }),
+    metric: Type.String({ description: 'The name of the line item that this is part of.' }),
+    quantity: Type.Number({ description: "In the line item's unit." }),
+  },
+  { title: 'UsageDailyPoint', description: 'What was metered of one kind on one day.' },
+)
+
+export const UsageSummaryReply = Type.Object(
+  {
+    period_start: DateTime,
+    period_end: Type.String({
+      format: 'date-time',
+      description: 'The end of the range; of the current month its end, which lies ahead.',
+    }),
+    line_items: Type.Array(UsageLineItem),
+    daily: Type.Array(UsageDailyPoint, { description: 'A point for each metric and day, up to today.' }),
+    total_cents: Type.Integer(),
+    projected_spend_cents: Type.Integer({
+      description:
+        'The total at the end of the period if it goes on as it went so far; the total itself when the period is over.',
+    }),
+    storage_gib: nullable(
+      Type.Number({ description: 'What volumes hold now; null when no worker has told of any volume.' }),
+    ),
+  },
+  { title: 'UsageSummary', description: 'What was metered in a range, and what it costs.' },
+)
+
+const SandboxDailyUsage = Type.Object(
+  {
+    sandbox_id: Uuid,
+    day: Type.String({ format: 'date-time', description: 'UTC midnight at which the day begins.' }),
+    vcpu_seconds: Type.Number(),
+    mem_mib_seconds: Type.Number(),
+    disk_mib_seconds: Type.Number(),
+  },
+  {
+    title: 'SandboxDailyUsage',
+    description: 'What the runs of a sandbox took on one day; a run that goes on counts up to now.',
+  },
+)
+
+const SandboxIdentity = Type.Object(
+  { id: Uuid, name: Type.String(), slug: Type.String() },
+  { title: 'SandboxIdentity', description: 'How a sandbox is called, or was called last when it is deleted.' },
+)
+
+export const UsageBreakdownReply = Type.Object(
+  { rows: Type.Array(SandboxDailyUsage), sandboxes: Type.Array(SandboxIdentity) },
+  {
+    title: 'UsageBreakdown',
+    description: 'A row for each sandbox and day with usage, and the names of the sandboxes.',
+  },
+)
+
+const StorageDailyUsage = Type.Object(
+  {
+    volume_id: Uuid,
+    day: Type.String({ format: 'date-time', description: 'UTC midnight at which the day begins.' }),
+    mib_seconds: Type.Integer({
+      description: 'Rounded such that the parts of a day add up to the day, however it is divided.',
+    }),
+  },
+  { title: 'StorageDailyUsage', description: 'What a volume held on one day, times how long.' },
+)
+
+const VolumeIdentity = Type.Object(
+  { id: Uuid, name: nullable(Type.String({ description: 'Null for the host volume.' })) },
+  { title: 'VolumeIdentity', description: 'How a volume is called.' },
+)
+
+export const StorageBreakdownReply = Type.Object(
+  { rows: Type.Array(StorageDailyUsage), volumes: Type.Array(VolumeIdentity) },
+  {
+    title: 'StorageBreakdown',
+    description:
+      'A row for each volume and day with usage, and the names of the volumes. Those of deleted volumes stay: they have rows and no name.',
+  },
+)
 
 /** Usage and what it costs. Source: service description 4.7; contract decisions, "Time range of the usage routes". */
 export const USAGE_OPERATIONS = {

@@ -2,12 +2,16 @@ import { request as startRequest, type ClientRequest, type IncomingMessage } fro
 import { finished, type Duplex, type Readable } from 'node:stream'
 import {
   encodeVolumePath,
+  VOLUME_FILE_PROBLEMS,
   VOLUME_PATH_HEADER,
   VOLUME_RECURSIVE_HEADER,
+  VOLUME_ROUTES,
   VOLUME_TARGET_HEADER,
-} from '../../contract/volumes/volume-headers.ts'
-import { VOLUME_FILE_PROBLEMS, VOLUME_ROUTES, VolumeFileError } from '../../contract/volumes/volume-protocol.ts'
-import type { VolumeFile, VolumeFileProblem, VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
+  VolumeFileError,
+  type VolumeFile,
+  type VolumeFileProblem,
+  type VolumeFiles,
+} from '../../contract/volumes/volume-protocol.ts'
 import { parseVolumePath } from '../../domain/volumes/volume-path.ts'
 
 /** How long a worker may take over one operation, content not counted; more than it gives itself for the longest (600 s). */

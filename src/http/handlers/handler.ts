@@ -4,16 +4,18 @@ import type { TSchema } from 'typebox'
 import { NoBody, type Operation, type RequestOf } from '../../contract/operation.ts'
 import type { IdempotentAttempt, StoredReply } from '../../control/requests/idempotency.ts'
 import type { ControlDeps } from '../../control/make-deps.ts'
+import type { PageInput } from '../../control/requests/page.ts'
 import type { Caller } from '../../domain/orgs/caller.ts'
 import { etagOf, type IfMatch } from '../../domain/requests/etag.ts'
+import { PAGE_DEFAULT } from '../../domain/requests/request-bounds.ts'
 import { renderList, renderObject } from '../../domain/json-text.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
 
 /**
- * A request as the server hands it over: authenticated, its body parsed as JSON, or a stream where the operation takes bytes,
- * nothing else looked at.
+ * A request whose caller is known. Its body is parsed JSON, or a stream if the operation takes bytes. Nothing is checked against the
+ * schemas of the operation yet.
  */
 export type AuthenticatedRequest = {
   readonly caller: Caller
@@ -21,33 +23,33 @@ export type AuthenticatedRequest = {
   readonly headers: IncomingHttpHeaders
   readonly params: unknown
   readonly body: unknown
-  /** Aborted when the client leaves. A function, because most requests never ask. */
+  /** A signal that is aborted when the client disconnects. A function, because most requests need none. */
   readonly signal: () => AbortSignal
-  /** Of a request under an Idempotency-Key. */
+  /** The attempt that this request is, if it has an Idempotency-Key. */
   readonly attempt: IdempotentAttempt | null
-  /** What the request demands of the object that it changes. */
+  /** The request's `If-Match`, for the object that it changes. */
   readonly ifMatch: IfMatch | null
 }
 
 /** A reply of bytes. */
 export type ByteReply = { readonly content: Readable; readonly sizeBytes: number }
 
-/** A reply of Server-Sent Events: whole ones in each text. It ends by itself when the request's signal is aborted. */
+/** A reply of Server-Sent Events. Each text holds whole events. It ends when the request's signal is aborted. */
 export type EventReply = { readonly events: AsyncIterable<string> }
 
-/** A reply of one object as JSON text, with its tag. */
+/** A reply of one object as JSON text, with its ETag. */
 export type TaggedReply = { readonly json: string; readonly tag: string }
 
-/** A reply that was given before. */
+/** The stored reply of an earlier request with the same Idempotency-Key. */
 export type ReplayedReply = { readonly kept: StoredReply }
 
-/** An object that comes later: `start` calls `onEnd` once, and answers how to end the wait for it early. */
+/** An object that comes later. `start` calls `onEnd` once, and returns how to end the wait early. */
 export type DeferredReply = { readonly start: (onEnd: (end: TaggedReply | Error) => void) => () => void }
 
-/** JSON text, an object, an object that comes later, bytes, events, or what was answered before. */
+/** What a handler replies; a string is JSON text. */
 export type HandlerReply = string | TaggedReply | DeferredReply | ByteReply | EventReply | ReplayedReply
 
-/** An object as it is shown, with the tag of that. */
+/** A reply of one object, with the hash of its text as its ETag. */
 export function taggedReply(json: string): TaggedReply {
   return { json, tag: etagOf(json) }
 }
@@ -61,15 +63,15 @@ export type CallUseCase = <Args extends readonly unknown[], Result>(
   ...args: Args
 ) => Result
 
-/** Makes the calls of a process. */
+/** Creates the `CallUseCase` of a process. */
 export function callWith(deps: ControlDeps): CallUseCase {
   return (useCase, ...args) => useCase(deps, ...args)
 }
 
-/** One operation ready to serve: checks the request by the operation's schemas, and answers. */
+/** Serves one operation: checks the request against the operation's schemas, and replies. Throws `Problem` to refuse it. */
 export type Handler = (request: AuthenticatedRequest) => Promise<HandlerReply>
 
-/** Makes a handler of an operation and what it asks of the use cases. */
+/** Creates the handler of an operation. `serve` gets the checked parts of the request, and the request as it came. */
 export type HandlerFactory = <Params extends TSchema, Query extends TSchema, Body extends TSchema>(
   operation: Operation<Params, Query, Body>,
   serve: (request: RequestOf<Operation<Params, Query, Body>>, raw: AuthenticatedRequest) => Promise<HandlerReply>,
@@ -77,12 +79,12 @@ export type HandlerFactory = <Params extends TSchema, Query extends TSchema, Bod
 
 const noBody: TSchema = NoBody
 
-/** The one way in which requests are checked: parameters of path and query, then the body, each by its schema. */
-export function makeHandlerFactory(makeParser: SchemaCompiler): HandlerFactory {
+/** Creates handlers that check the parameters of the path, then the query, then the body. */
+export function makeHandlerFactory(compileSchema: SchemaCompiler): HandlerFactory {
   return (operation, serve) => {
-    const parseParams = makeParser(operation.params, 'path')
-    const parseOfQuery = makeParser(operation.query, 'query')
-    const parseBody = makeParser(operation.body, 'body')
+    const parseParams = compileSchema(operation.params, 'path')
+    const parseOfQuery = compileSchema(operation.query, 'query')
+    const parseBody = compileSchema(operation.body, 'body')
     const takesBody: boolean = operation.body !== noBody
     return (raw) =>
       serve(
@@ -101,6 +103,11 @@ export function messageReply(message: string): string {
   return JSON.stringify({ message })
 }
 
+/** The page that a query asks for. */
+export function pageInput(query: { readonly cursor?: string; readonly limit?: number }): PageInput {
+  return { cursor: query.cursor ?? null, limit: query.limit ?? PAGE_DEFAULT }
+}
+
 type Page<Item> = { readonly items: readonly Item[]; readonly nextCursor: string | null }
 
 /** A page as the JSON text of a reply; `render` gives the JSON text of one item. */
@@ -112,12 +119,12 @@ export function renderPage<Item>({ items, nextCursor }: Page<Item>, render: (ite
   )
 }
 
-/** The instant of a parameter whose format was checked, or null. */
+/** The instant of a parameter whose format was checked. Null if it is absent. */
 export function parseInstant(text: string | undefined): Date | null {
   return text === undefined ? null : new Date(text)
 }
 
-/** Throws `invalid_request` for a field. */
+/** Throws `invalid_request` for a field of the request. It repeats `seen`, so it is not for secrets. */
 export function refuseField(field: string, seen: unknown, accepted: string): never {
   throw invalidRequest(field, seen, accepted)
 }

@@ -1,9 +1,14 @@
-import { decodeLogCursor, encodeLogCursor, LOG_CURSOR_RULE } from '../../contract/streams/log-cursor.ts'
+import {
+  decodeLogCursor,
+  DEFAULT_LOG_SOURCES,
+  encodeLogCursor,
+  LAST_EVENT_ID_HEADER,
+  LOG_CURSOR_RULE,
+  type LOG_OPERATIONS,
+} from '../../contract/streams/operations.ts'
 import { LOG_SOURCES, type LogEntry, type LogPosition, type LogSource } from '../../contract/streams/log-protocol.ts'
 import type { RequestOf } from '../../contract/operation.ts'
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { LOG_OPERATIONS } from '../../contract/streams/operations.ts'
-import { DEFAULT_LOG_SOURCES, LAST_EVENT_ID_HEADER } from '../../contract/streams/sandbox-logs.ts'
 import { readLogs, type LogRequest, type LogBatch } from '../../control/streams/read-logs.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import { LOG_FOLLOW_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
@@ -16,15 +21,15 @@ import {
   type CallUseCase,
 } from './handler.ts'
 
-/** What the operations on the logs of sandboxes ask of the use cases. */
+/** The handler of the logs of sandboxes. */
 export function makeSandboxLogHandlers(
   call: CallUseCase,
   handler: HandlerFactory,
 ): Record<keyof typeof LOG_OPERATIONS, Handler> {
   return {
     read_sandbox_logs: handler(OPERATIONS.read_sandbox_logs, async (request, raw) => {
-      const ask = { ...parseLogRequest(request, raw), signal: raw.signal() }
-      return { events: renderEvents(await call(readLogs, raw.caller, ask)) }
+      const input = { ...parseLogRequest(request, raw), signal: raw.signal() }
+      return { events: renderEvents(await call(readLogs, raw.caller, input)) }
     }),
   }
 }
@@ -58,11 +63,11 @@ function parseSources(text: string | undefined): readonly LogSource[] {
   return known
 }
 
-/** As with `wait_timeout` (contract decisions): what could not count is refused. */
+/** How long to follow; null not to follow. `follow_timeout` with `follow=false` is refused, because it would be ignored. */
 function parseFollowMs({ follow = true, follow_timeout }: Request['query']): number | null {
   if (follow) return (follow_timeout ?? LOG_FOLLOW_DEFAULT_SECS) * 1000
   if (follow_timeout !== undefined)
-    refuseField('query.follow_timeout', follow_timeout, 'follow=true beside follow_timeout')
+    refuseField('query.follow_timeout', follow_timeout, 'follow_timeout only with follow=true')
   return null
 }
 
@@ -79,7 +84,7 @@ async function* renderEvents(batches: AsyncIterable<LogBatch>): AsyncGenerator<s
   }
 }
 
-/** JSON text has no line feed of its own, so that it is one `data` line. */
+/** JSON text contains no line feed, so it is one `data` line. */
 function renderEntry({ position, source, ts, text }: LogEntry): string {
   return `id: ${encodeLogCursor(position)}\nevent: log\ndata: ${JSON.stringify({ source, ts, text })}\n\n`
 }

@@ -1,6 +1,5 @@
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { SANDBOX_BY_NAME_OPERATIONS } from '../../contract/sandboxes/operations-by-name.ts'
-import type { SANDBOX_OPERATIONS } from '../../contract/sandboxes/operations.ts'
+import type { SANDBOX_BY_NAME_OPERATIONS, SANDBOX_OPERATIONS } from '../../contract/sandboxes/operations.ts'
 import { listSandboxes, getSandbox, type SandboxRef } from '../../control/sandboxes/read-sandboxes.ts'
 import { startSandbox, type StartOptions } from '../../control/sandboxes/start-sandbox.ts'
 import { waitForSandbox, type PreparedWait, type WaitInput } from '../../control/sandboxes/wait-for-sandbox.ts'
@@ -17,7 +16,7 @@ import {
   type StatusReason,
 } from '../../domain/sandboxes/lifecycle.ts'
 import { parseLabelFilter } from '../../domain/sandboxes/labels.ts'
-import { PAGE_DEFAULT, WAIT_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
+import { WAIT_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
 import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
 import { normalizeSpec } from '../../domain/spec/normalize-spec.ts'
 import { appendMembers } from '../../domain/json-text.ts'
@@ -25,12 +24,12 @@ import { Problem } from '../../domain/problem.ts'
 import { describeSeen, refusalProblem } from '../../domain/refusal.ts'
 import { renderSandbox, type Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import {
-  messageReply, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
+  messageReply, pageInput, refuseField, renderPage, taggedReply, type Handler, type HandlerFactory, type DeferredReply,
   type AuthenticatedRequest, type TaggedReply, type CallUseCase } from './handler.ts' // prettier-ignore
 
 type Handled = Exclude<keyof typeof SANDBOX_OPERATIONS, 'open_agent'> | keyof typeof SANDBOX_BY_NAME_OPERATIONS
 
-/** What the operations on sandboxes ask of the use cases. */
+/** The handlers of sandboxes, by id and by name. */
 export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory): Record<Handled, Handler> {
   return {
     create_sandbox: handler(OPERATIONS.create_sandbox, async ({ query, body }, { caller, signal, attempt }) => {
@@ -38,7 +37,7 @@ export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory):
       if ('refusal' in result) throw refusalProblem(result.refusal)
       const start = query.start ?? false
       if (!start && query.wait_for !== undefined)
-        refuseField('query.wait_for', query.wait_for, 'start=true beside wait_for')
+        refuseField('query.wait_for', query.wait_for, 'wait_for only with start=true')
       const waitMs = parseWaitMs(query)
       return renderWithDetails(
         call,
@@ -54,8 +53,8 @@ export function makeSandboxHandlers(call: CallUseCase, handler: HandlerFactory):
     list_sandboxes: handler(OPERATIONS.list_sandboxes, async ({ query }, { caller }) => {
       const filter = parseLabelFilter(query.labels ?? '{}')
       if ('refusal' in filter) throw refusalProblem(filter.refusal)
-      const { cursor = null, limit = PAGE_DEFAULT } = query
-      return renderPage(await call(listSandboxes, caller, { cursor, limit, labels: filter.labels }), renderSandbox)
+      const input = { ...pageInput(query), labels: filter.labels }
+      return renderPage(await call(listSandboxes, caller, input), renderSandbox)
     }),
     get_sandbox: handler(OPERATIONS.get_sandbox, ({ params }, { caller }) =>
       renderWithDetails(call, call(getSandbox, caller, refById(params))),
@@ -100,7 +99,7 @@ function refById({ sandbox_id }: { readonly sandbox_id: string }): SandboxRef {
   return { id: asId<SandboxId>(sandbox_id.toLowerCase()) }
 }
 
-/** What can't be a name is the name of no sandbox. */
+/** A text that can't be a name is the name of no sandbox: 404, not 400. */
 function refByName({ name }: { readonly name: string }): SandboxRef {
   if (!isName(name))
     throw new Problem('sandbox_not_found', {
@@ -117,11 +116,11 @@ function parseRename({ name, slug }: RenameInput): { readonly name?: string; rea
   return { ...(typeof name === 'string' ? { name } : {}), ...(typeof slug === 'string' ? { slug } : {}) }
 }
 
-/** Contract decisions, "`wait_timeout` without `wait_for`". */
+/** How long to wait for the sandbox to run; null without `wait_for`. `wait_timeout` alone is refused, because it would be ignored. */
 function parseWaitMs(query: { readonly wait_for?: 'running'; readonly wait_timeout?: number }): number | null {
   if (query.wait_for !== undefined) return (query.wait_timeout ?? WAIT_DEFAULT_SECS) * 1000
   if (query.wait_timeout !== undefined)
-    refuseField('query.wait_timeout', query.wait_timeout, 'wait_for=running beside wait_timeout')
+    refuseField('query.wait_timeout', query.wait_timeout, 'wait_timeout only with wait_for=running')
   return null
 }
 
@@ -146,23 +145,23 @@ function parseWait(query: WaitQuery): WaitInput {
   }
 }
 
-async function deferWait(call: CallUseCase, begun: Promise<PreparedWait>): Promise<DeferredReply> {
-  const { start } = await begun
+async function deferWait(call: CallUseCase, prepared: Promise<PreparedWait>): Promise<DeferredReply> {
+  const { start } = await prepared
   return {
     start: (onEnd) =>
-      start((end) => {
-        if (end instanceof Error || end.status_reason !== WAITS_FOR_CAPACITY)
-          onEnd(end instanceof Error ? end : renderTagged(end))
-        else renderWithDetails(call, Promise.resolve(end)).then(onEnd, onEnd)
+      start((result) => {
+        if (result instanceof Error) onEnd(result)
+        else if (result.status_reason !== WAITS_FOR_CAPACITY) onEnd(renderTagged(result))
+        else renderWithDetails(call, Promise.resolve(result)).then(onEnd, onEnd)
       }),
   }
 }
 
 const WAITS_FOR_CAPACITY: StatusReason = 'insufficient_capacity'
 
-/** A sandbox by itself: one that waits for a worker with room is told why, which is no part of what its tag stands for. */
-async function renderWithDetails(call: CallUseCase, asked: Promise<Sandbox>): Promise<TaggedReply> {
-  const sandbox = await asked
+/** The reply of one sandbox. While it waits for capacity, the reply says why. Its ETag does not cover that. */
+async function renderWithDetails(call: CallUseCase, pending: Promise<Sandbox>): Promise<TaggedReply> {
+  const sandbox = await pending
   const reply = renderTagged(sandbox)
   const details = sandbox.status_reason === WAITS_FOR_CAPACITY ? await call(explainWaiting, sandbox.id) : null
   return details === null

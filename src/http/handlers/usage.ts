@@ -9,7 +9,7 @@ import { Problem } from '../../domain/problem.ts'
 import { makeFairSemaphore, runFairly } from '../../lib/fair-semaphore.ts'
 import { parseInstant, type Handler, type HandlerFactory, type CallUseCase } from './handler.ts'
 
-/** What the operations on usage ask of the use cases. */
+/** The handlers of usage reports. */
 export function makeUsageHandlers(
   call: CallUseCase,
   handler: HandlerFactory,
@@ -39,18 +39,18 @@ export function makeUsageHandlers(
 }
 
 /**
- * A breakdown may have hundreds of thousands of rows, which take some 100 MB while they are read and rendered: two are made at
- * attempt, and one of an organization.
+ * How many breakdowns are made at once, and for one organization. One may have hundreds of thousands of rows, which take about
+ * 100 MB while they are read and rendered.
  */
 const REPORT_LIMITS = { permits: 2, permitsPerKey: 1, waitersPerKey: 8 } as const
-/** Rows that are rendered before others' requests are served: some milliseconds. */
+/** Rows that are rendered before other requests are served: a few milliseconds. */
 const ROWS_PER_TICK = 2_000
 
 function tooManyReports(): Problem {
   const max = REPORT_LIMITS.waitersPerKey
-  const how_to_change = 'ask for one report after the other'
+  const how_to_change = 'request one report after the other'
   return new Problem('rate_limited', {
-    message: `too many requests: ${String(max)} reports of this organization wait to be made; ${how_to_change}`,
+    message: `too many requests: ${String(max)} reports of this organization wait already; ${how_to_change}`,
     details: { limit: 'org_reports_waiting', max, current: max, how_to_change },
   })
 }

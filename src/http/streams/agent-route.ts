@@ -1,18 +1,19 @@
 import type { CallUseCase } from '../handlers/handler.ts'
 import { Counter, type Registry } from 'prom-client'
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { ChannelEnd } from '../../contract/sandboxes/channel-ends.ts'
+import { CHANNEL_ENDS, channelEndOfWorkerCode, type ChannelEnd } from '../../contract/sandboxes/channel-ends.ts'
 import { CallerEnded } from '../../control/streams/watch-caller.ts'
 import { RunEnded } from '../../control/streams/watch-run.ts'
 import { openChannel } from '../../control/streams/open-channel.ts'
 import { asId, type SandboxId } from '../../domain/ids.ts'
 import type { Log } from '../../lib/log.ts'
 import { authenticateRequest, requireScope } from '../handlers/authenticate-request.ts'
-import { bridgeChannel } from './bridge-channel.ts'
 import { parseQuery } from '../requests/parse-query.ts'
 import { rateHeaders, type RequestLimits } from '../requests/request-limits.ts'
 import type { UpgradeRoute } from './upgrades.ts'
 import type { SchemaCompiler } from '../requests/schema-compiler.ts'
+import type { WebSocket } from 'ws'
+import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/web-socket-flow.ts'
 
 /**
  * The command channel of a sandbox. Everything that can be refused is refused before the upgrade: the public client
@@ -65,4 +66,71 @@ export function agentRoute(deps: {
 
 function endOf(reason: unknown): ChannelEnd {
   return reason instanceof CallerEnded || reason instanceof RunEnded ? reason.why : 'server_closing'
+}
+
+export type BridgeOptions = {
+  /** How often the client is asked whether it is still there, in milliseconds. */
+  readonly pingMs: number
+  /** What ends the channel from outside; `endOf` names the reason of its abortion. */
+  readonly signal: AbortSignal
+  readonly endOf: (reason: unknown) => ChannelEnd
+}
+
+/**
+ * Carries messages between a client and a worker until either ends or the signal comes, and then tells both why; resolves
+ * with that once both are closed. The pieces are passed on as they come: what they hold is between the client and the agent.
+ */
+export async function bridgeChannel(client: WebSocket, worker: WebSocket, options: BridgeOptions): Promise<ChannelEnd> {
+  const decided = Promise.withResolvers<ChannelEnd>()
+  const end = decided.resolve
+  const onAbort = (): void => {
+    end(options.endOf(options.signal.reason))
+  }
+  const closed = Promise.all([whenClosed(client), whenClosed(worker)])
+  client.on('error', (error) => {
+    end(channelEndOfError(error))
+  })
+  client.once('close', () => {
+    end('client_done')
+  })
+  worker.once('close', (code) => {
+    end(channelEndOfWorkerCode(code))
+  })
+  options.signal.addEventListener('abort', onAbort, { once: true })
+  if (options.signal.aborted) onAbort()
+  if (worker.readyState !== worker.OPEN) end('worker_lost')
+  if (client.readyState !== client.OPEN) end('client_done')
+  forwardMessages(worker, client)
+  forwardMessages(client, worker, (isBinary) => {
+    if (!isBinary) end('not_binary')
+    return isBinary
+  })
+  pingEvery(client, options.pingMs, () => {
+    end('client_silent')
+  })
+  client.resume()
+  worker.resume()
+  const why = await decided.promise
+  options.signal.removeEventListener('abort', onAbort)
+  closeWebSocket(client, CHANNEL_ENDS[why])
+  closeWebSocket(worker, CHANNEL_ENDS.client_done)
+  await closed
+  return why
+}
+
+/** What the library refused of the client's bytes; it has sent its own code already (its error codes: ws, doc/ws.md). */
+function channelEndOfError(error: Error): ChannelEnd {
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
+  if (code === 'WS_ERR_UNSUPPORTED_MESSAGE_LENGTH') return 'message_too_large'
+  return code.startsWith('WS_ERR_') ? 'client_broke_websocket' : 'client_done'
+}
+
+function whenClosed(socket: WebSocket): Promise<void> {
+  return new Promise((resolve) => {
+    if (socket.readyState === socket.CLOSED) resolve()
+    else
+      socket.once('close', () => {
+        resolve()
+      })
+  })
 }

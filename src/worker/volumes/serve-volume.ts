@@ -2,12 +2,14 @@ import { type IncomingMessage, type ServerResponse, createServer } from 'node:ht
 import { type Duplex, finished } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import {
+  decodeVolumePath,
   VOLUME_PATH_HEADER,
   VOLUME_RECURSIVE_HEADER,
+  VOLUME_ROUTES,
   VOLUME_TARGET_HEADER,
-  decodeVolumePath,
-} from '../../contract/volumes/volume-headers.ts'
-import { VOLUME_ROUTES, VolumeFileError, type VolumeFiles } from '../../contract/volumes/volume-protocol.ts'
+  VolumeFileError,
+  type VolumeFiles,
+} from '../../contract/volumes/volume-protocol.ts'
 import type { Log } from '../../lib/log.ts'
 
 type ServeVolumeOptions = {

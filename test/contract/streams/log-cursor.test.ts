@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { decodeLogCursor, encodeLogCursor } from '../../../src/contract/streams/log-cursor.ts'
+import { decodeLogCursor, encodeLogCursor } from '../../../src/contract/streams/operations.ts'
 
 test('a cursor is what the public client was seen to take', () => {
   assert.equal(encodeLogCursor({ generation: 1, offset: 2 }), 'AQEAAAAAAAAAAgAAAAAAAAA=')

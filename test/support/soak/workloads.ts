@@ -1,6 +1,6 @@
 /** The clients of a soak: each lives until the signal, meets whatever is away with patience, and checks what it is told. */
 import { connect } from 'node:net'
-import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../../src/contract/volumes/volume-headers.ts'
+import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../../src/contract/volumes/volume-protocol.ts'
 import { randomBelow, systemRandom } from '../../../src/lib/random.ts'
 import { interruptibleSleep, systemClock } from '../../../src/lib/clock.ts'
 import { openRaw } from '../raw-channel.ts'

@@ -5,8 +5,7 @@ import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { after, afterEach, before, beforeEach, test } from 'node:test'
 import { createWebSocketStream, type WebSocket } from 'ws'
-import { encodeVolumePath, VOLUME_PATH_HEADER } from '../../../src/contract/volumes/volume-headers.ts'
-import { VOLUME_ROUTES } from '../../../src/contract/volumes/volume-protocol.ts'
+import { encodeVolumePath, VOLUME_PATH_HEADER, VOLUME_ROUTES } from '../../../src/contract/volumes/volume-protocol.ts'
 import type {
   StreamTicket,
   SyncAnswer,

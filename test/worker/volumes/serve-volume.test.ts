@@ -5,8 +5,11 @@ import { duplexPair, PassThrough, Readable, type Duplex } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
-import { VOLUME_PATH_HEADER, encodeVolumePath } from '../../../src/contract/volumes/volume-headers.ts'
-import type { VolumeFiles } from '../../../src/contract/volumes/volume-protocol.ts'
+import {
+  encodeVolumePath,
+  VOLUME_PATH_HEADER,
+  type VolumeFiles,
+} from '../../../src/contract/volumes/volume-protocol.ts'
 import { makeVolumeClient } from '../../../src/control/volumes/volume-client.ts'
 import { makeLog } from '../../../src/lib/log.ts'
 import { serveVolume } from '../../../src/worker/volumes/serve-volume.ts'

@@ -1,49 +1,51 @@
 import { OPERATIONS } from '../../contract/operations.ts'
-import type { ACCOUNT_OPERATIONS } from '../../contract/orgs/account-operations.ts'
-import type { PageInput } from '../../control/requests/page.ts'
+import type { ORG_OPERATIONS } from '../../contract/orgs/operations.ts'
+import { createApiKey, getApiKey, listApiKeys, revokeApiKey } from '../../control/orgs/api-keys.ts'
+import { listMembers } from '../../control/orgs/members.ts'
+import { getOrg } from '../../control/orgs/orgs.ts'
+import { getQuotas } from '../../control/orgs/quotas.ts'
+import { deleteCredential, listCredentials, saveCredential } from '../../control/orgs/registry-credentials.ts'
+import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
 import { SCOPES } from '../../domain/orgs/caller.ts'
 import { etagOf } from '../../domain/requests/etag.ts'
-import { listMembers } from '../../control/orgs/members.ts'
-import { listApiKeys, createApiKey, getApiKey, revokeApiKey } from '../../control/orgs/api-keys.ts'
-import { listCredentials, saveCredential, deleteCredential } from '../../control/orgs/registry-credentials.ts'
-import { asId, type ApiKeyId, type CredentialId } from '../../domain/ids.ts'
-import { PAGE_DEFAULT } from '../../domain/requests/request-bounds.ts'
 import {
-  messageReply,
-  parseInstant,
-  renderPage,
-  taggedReply,
-  type Handler,
-  type HandlerFactory,
-  type CallUseCase,
-} from './handler.ts'
+  messageReply, pageInput, parseInstant, renderPage, taggedReply, type CallUseCase, type Handler, type HandlerFactory,
+} from './handler.ts' // prettier-ignore
 
-type Handled = keyof typeof ACCOUNT_OPERATIONS
-
-/** What the operations on members, keys and registry credentials ask of the use cases. */
-export function makeAccountHandlers(call: CallUseCase, handler: HandlerFactory): Record<Handled, Handler> {
+/** The handlers of the organization: its quotas, members, API keys and registry credentials. */
+export function makeOrgHandlers(
+  call: CallUseCase,
+  handler: HandlerFactory,
+): Record<keyof typeof ORG_OPERATIONS, Handler> {
   return {
+    get_org: handler(OPERATIONS.get_org, async (_request, { caller }) =>
+      taggedReply(JSON.stringify(await call(getOrg, caller))),
+    ),
+    get_quotas: handler(OPERATIONS.get_quotas, async (_request, { caller }) =>
+      JSON.stringify(await call(getQuotas, caller)),
+    ),
     list_members: handler(OPERATIONS.list_members, async ({ query }, { caller }) =>
-      renderPage(await call(listMembers, caller, pageOf(query)), (member) => JSON.stringify(member)),
+      renderPage(await call(listMembers, caller, pageInput(query)), (member) => JSON.stringify(member)),
     ),
     list_api_keys: handler(OPERATIONS.list_api_keys, async ({ query }, { caller }) =>
-      renderPage(await call(listApiKeys, caller, pageOf(query)), (key) => JSON.stringify(key)),
+      renderPage(await call(listApiKeys, caller, pageInput(query)), (key) => JSON.stringify(key)),
     ),
     create_api_key: handler(OPERATIONS.create_api_key, async ({ body }, { caller, attempt }) => {
       const { name, scopes = SCOPES } = body
       const expires_at = parseInstant(body.expires_at ?? undefined)
       const { key, ...shown } = await call(createApiKey, caller, { name, scopes, expires_at, attempt })
+      // The tag is that of later reads, which don't show the secret.
       return { json: JSON.stringify({ ...shown, key }), tag: etagOf(JSON.stringify(shown)) }
     }),
     get_api_key: handler(OPERATIONS.get_api_key, async ({ params }, { caller }) =>
-      taggedReply(JSON.stringify(await call(getApiKey, caller, keyIdOf(params)))),
+      taggedReply(JSON.stringify(await call(getApiKey, caller, apiKeyIdOf(params)))),
     ),
     revoke_api_key: handler(OPERATIONS.revoke_api_key, async ({ params }, { caller, ifMatch }) => {
-      await call(revokeApiKey, caller, keyIdOf(params), ifMatch)
+      await call(revokeApiKey, caller, apiKeyIdOf(params), ifMatch)
       return messageReply('API key revoked')
     }),
     list_registry_credentials: handler(OPERATIONS.list_registry_credentials, async ({ query }, { caller }) =>
-      renderPage(await call(listCredentials, caller, pageOf(query)), (credential) => JSON.stringify(credential)),
+      renderPage(await call(listCredentials, caller, pageInput(query)), (credential) => JSON.stringify(credential)),
     ),
     save_registry_credential: handler(OPERATIONS.save_registry_credential, async ({ body }, { caller, attempt }) =>
       taggedReply(JSON.stringify(await call(saveCredential, caller, { ...body, attempt }))),
@@ -59,10 +61,6 @@ export function makeAccountHandlers(call: CallUseCase, handler: HandlerFactory):
   }
 }
 
-function pageOf(query: { readonly cursor?: string; readonly limit?: number }): PageInput {
-  return { cursor: query.cursor ?? null, limit: query.limit ?? PAGE_DEFAULT }
-}
-
-function keyIdOf({ api_key_id }: { readonly api_key_id: string }): ApiKeyId {
+function apiKeyIdOf({ api_key_id }: { readonly api_key_id: string }): ApiKeyId {
   return asId<ApiKeyId>(api_key_id.toLowerCase())
 }

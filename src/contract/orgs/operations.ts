@@ -1,13 +1,45 @@
-import { ApiKeyIdParams, ApiKeyPage, ApiKeyReply, CreateApiKeyInput, CreatedApiKeyReply, ListApiKeysQuery } from './api-keys.ts' // prettier-ignore
-import { MessageReply } from '../common.ts'
-import { ListMembersQuery, MemberPage } from './members.ts'
-import { jsonReply, taggedReply, defineOperation, type Operation } from '../operation.ts'
+import { defineOperation, jsonReply, taggedReply, type Operation } from '../operation.ts'
 import {
-  ListRegistryCredentialsQuery, RegistryCredentialIdParams, RegistryCredentialPage, RegistryCredentialReply, SaveCredentialInput,
-} from './registry-credentials.ts' // prettier-ignore
+  ApiKeyIdParams,
+  ApiKeyPage,
+  ApiKeyReply,
+  CreateApiKeyInput,
+  CreatedApiKeyReply,
+  ListApiKeysQuery,
+  ListMembersQuery,
+  ListRegistryCredentialsQuery,
+  MemberPage,
+  OrgReply,
+  QuotaUsageReply,
+  RegistryCredentialIdParams,
+  RegistryCredentialPage,
+  RegistryCredentialReply,
+  SaveCredentialInput,
+} from './schemas.ts'
+import { MessageReply } from '../common.ts'
 
-/** Who may use the organization: people, API keys, and what it is known by at registries. */
-export const ACCOUNT_OPERATIONS = {
+/** The organization of the caller: what it is, its limits, and who may use it. */
+export const ORG_OPERATIONS = {
+  get_org: defineOperation({
+    id: 'get_org',
+    method: 'GET',
+    path: '/v1/me/org',
+    tag: 'Organization',
+    summary: 'Get the organization that the API key belongs to',
+    reply: taggedReply(OrgReply, 'The organization and what the caller may do in it.'),
+  }),
+
+  // The limits are set by the `sandyard` command alone.
+  get_quotas: defineOperation({
+    id: 'get_quotas',
+    method: 'GET',
+    path: '/v1/quotas',
+    tag: 'Quotas',
+    summary: 'Get the limits in force and what is in use',
+    reply: jsonReply(QuotaUsageReply, 'Every limit, null where there is none, and what is in use.'),
+  }),
+
+  // Who may use the organization: people and API keys, and its credentials for image registries.
   list_members: defineOperation({
     id: 'list_members',
     method: 'GET',

@@ -1,0 +1,24 @@
+import type { EVENT_OPERATIONS } from '../../contract/events/operations.ts'
+import { OPERATIONS } from '../../contract/operations.ts'
+import { getEvent, listEvents } from '../../control/events/read-events.ts'
+import { asId, type EventId } from '../../domain/ids.ts'
+import {
+  pageInput, parseInstant, renderPage, taggedReply, type CallUseCase, type Handler, type HandlerFactory,
+} from './handler.ts' // prettier-ignore
+
+/** The handlers of audit events. */
+export function makeEventHandlers(
+  call: CallUseCase,
+  handler: HandlerFactory,
+): Record<keyof typeof EVENT_OPERATIONS, Handler> {
+  return {
+    list_events: handler(OPERATIONS.list_events, async ({ query }, { caller }) => {
+      const range = { since: parseInstant(query.since), until: parseInstant(query.until) }
+      const input = { event_type: query.event_type ?? null, ...range, ...pageInput(query) }
+      return renderPage(await call(listEvents, caller, input), (event) => JSON.stringify(event))
+    }),
+    get_event: handler(OPERATIONS.get_event, async ({ params }, { caller }) =>
+      taggedReply(JSON.stringify(await call(getEvent, caller, asId<EventId>(params.event_id.toLowerCase())))),
+    ),
+  }
+}
