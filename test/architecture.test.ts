@@ -3,12 +3,12 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { test } from 'node:test'
 
-// The laws of the house that no tool knows. Each test lists every breach, as `file:line: what to do instead`.
+// The rules of the architecture that no tool checks. Each test lists every breach as `file:line: what to do instead`.
 
 const root = join(import.meta.dirname, '..')
 const maxLines = 300
 
-/** Who may import whom, beside its own folder. `cli` (cli.ts, cli/) may import anything. */
+/** The layers, and what each may import beside itself. `cli` (cli.ts, cli/) may import anything. */
 const mayImport: Readonly<Record<string, readonly string[]>> = {
   lib: [],
   domain: [],
@@ -23,37 +23,60 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   worker: ['contract', 'domain', 'lib'],
 }
 
-/** Words that promise work for later or tell history; "placeholder" is allowed, for it is the contract's own word. */
+/** Words that promise later work or tell history. "placeholder" is allowed, because the contract uses it. */
 const forbiddenWords =
   /\b(TODO|FIXME|XXX|HACK)\b|, for now\b|\b(stub(bed|s)?(?! resolver)|coming soon|not implemented yet|temporary hack)\b/i
+
+/** The modules that Perl files may use: each is in Debian's perl-base. */
+const perlBaseModules = new Set(['Errno', 'Fcntl', 'POSIX', 'Socket'])
 
 type Source = { readonly path: string; readonly layer: string; readonly text: string; readonly code: string }
 
 const sources = readSources('src')
+const perlSources = sources.filter(({ path }) => path.endsWith('.pl'))
+const tests = readSources('test')
 const everything = [
   ...sources,
+  ...tests,
   ...readSources('setup'),
-  ...readSources('test'),
   ...readSources('bench'),
   ...readSources('migrations'),
 ]
 
-test('a module imports only from the layers that its own layer may know', () => {
+test('a file imports only from the layers that its own layer may import', () => {
   const breaches = sources.flatMap((source) => {
     const { layer } = source
     const allowed = mayImport[layer]
     if (layer === 'cli') return []
-    if (allowed === undefined)
-      return [`${source.path}:1: no law says what layer "${layer}" may import; add it to mayImport`]
-    return findAll(source, /(?:\bfrom\s*|\bimport\s*\(?\s*)(['"])(\.[^'"]*)\1/g).flatMap(({ at, groups }) => {
-      const target = layerOf(join(dirname(source.path), groups[1] ?? ''))
-      return target === layer || allowed.includes(target) ? [] : [`${at}: ${layer} must not import ${target}`]
+    if (allowed === undefined) return [`${source.path}:1: mayImport has no entry for the layer "${layer}"; add it`]
+    return importsOf(source).flatMap(({ at, target }) => {
+      const imported = layerOf(target)
+      return imported === layer || allowed.includes(imported) ? [] : [`${at}: ${layer} must not import ${imported}`]
     })
   })
   assertNone(breaches)
 })
 
-test('SQL and the database driver are found in src/store only', () => {
+test('no folders of src import each other in a circle', () => {
+  // A folder that has subfolders is left out: its own files are what the subfolders share, or what puts them together.
+  const folders = new Set(sources.map(({ path }) => dirname(path)))
+  const leaves = new Set([...folders].filter((folder) => ![...folders].some((other) => other.startsWith(`${folder}/`))))
+  const graph = new Map<string, Map<string, string>>([...leaves].map((folder) => [folder, new Map()]))
+  for (const source of sources)
+    for (const { at, target } of importsOf(source)) {
+      const [from, to] = [dirname(source.path), dirname(target)]
+      if (from !== to && leaves.has(to)) graph.get(from)?.set(to, at)
+    }
+  const circle = findCircle(graph)
+  assertNone(
+    circle.map((folder, index) => {
+      const next = circle[(index + 1) % circle.length] ?? ''
+      return `${graph.get(folder)?.get(next) ?? folder}: ${folder} imports ${next}; move what both need`
+    }),
+  )
+})
+
+test('SQL and the database driver appear in src/store only', () => {
   const sql =
     /\b(SELECT\s[^'"`]*?\sFROM\s|INSERT\s+INTO\s|UPDATE\s+\w+\s+SET\s|DELETE\s+FROM\s|(?:CREATE|ALTER|DROP)\s+(?:TABLE|INDEX|ROLE)\s)/g
   const elsewhere = sources.filter(({ layer }) => layer !== 'store')
@@ -69,7 +92,7 @@ test('the status of a sandbox is written through control/sandboxes/transition.ts
   assert.deepEqual(
     writers.map(({ path }) => path),
     ['src/store/sandboxes/sandbox-states.ts'],
-    'the one module of the store that writes a status of a sandbox that exists',
+    'the only file of the store that may write the status of an existing sandbox',
   )
   const importers = sources
     .filter(({ code }) => /from\s*['"][^'"]*\/sandbox-states\.ts['"]/.test(code))
@@ -77,7 +100,7 @@ test('the status of a sandbox is written through control/sandboxes/transition.ts
   assert.deepEqual(
     importers,
     ['src/control/sandboxes/transition.ts'],
-    'the only module that may import the writer of status',
+    'the only file that may import the writer of the status',
   )
 })
 
@@ -86,19 +109,37 @@ test('the time of day is read in lib/clock.ts only', () => {
   assertNone(breachesOf(elsewhere, /\bDate\.now\b|\bnew Date\(\s*\)/g, 'take a Clock as an argument'))
 })
 
-test(`no module is longer than ${maxLines} lines`, () => {
+test(`no file of src is longer than ${maxLines} lines`, () => {
   const long = sources
     .map(({ path, text }) => ({ path, lines: text.split('\n').length - 1 }))
     .filter(({ lines }) => lines > maxLines)
-  assertNone(long.map(({ path, lines }) => `${path}: ${lines} lines; which is its second idea?`))
+  assertNone(long.map(({ path, lines }) => `${path}: ${lines} lines; split off its second idea`))
 })
 
-test('no module keeps state of its own', () => {
-  const variables = breachesOf(
-    sources,
-    /^(?:export )?(?:let|var) /gm,
-    'make it an argument or a local of what is built',
-  )
+test('files and folders have lower-case names with hyphens', () => {
+  const names = /^(?:[a-z0-9]+(?:-[a-z0-9]+)*\/)+[a-z0-9]+(?:-[a-z0-9]+)*(?:\.test)?\.(?:ts|mjs|pl)$/
+  const badlyNamed = [...sources, ...tests].filter(({ path }) => !names.test(path))
+  assertNone(badlyNamed.map(({ path }) => `${path}: use lower-case words with hyphens`))
+})
+
+test('Perl lies in src/worker/perl, is strict, says at its head what it does, and loads only its own files', () => {
+  assert.ok(perlSources.length > 0)
+  const breaches = perlSources.flatMap(({ path, text }) => [
+    ...(path.startsWith('src/worker/perl/') ? [] : [`${path}: move it to src/worker/perl`]),
+    ...(text.startsWith('# ') ? [] : [`${path}:1: begin with a comment that says what it does, and why in Perl`]),
+    ...(/^use strict;\nuse warnings;$/m.test(text) ? [] : [`${path}: use strict and warnings`]),
+    ...[...text.matchAll(/^\s*sub (\w*[A-Z]\w*)/gm)].map(
+      ([, name]) => `${path}: name the sub ${String(name)} in snake_case`,
+    ),
+    ...[...text.matchAll(/^\s*(?:use|require) ([A-Z]\w*)/gm)]
+      .filter(([, name]) => !perlBaseModules.has(name ?? ''))
+      .map(([, name]) => `${path}: ${String(name)} is not in perl-base, which is all that every Debian has`),
+  ])
+  assertNone(breaches)
+})
+
+test('no file keeps state of its own', () => {
+  const variables = breachesOf(sources, /^(?:export )?(?:let|var) /gm, 'make it an argument or a local')
   const collection = /^(?:export )?const \w+(?:: [^=]+)? = new (?:Weak)?(?:Map|Set)(?:<[^(]*>)?\(\)/gm
   const collections = breachesOf(sources, collection, 'a collection that starts empty is state; make it a local')
   assertNone([...variables, ...collections])
@@ -124,6 +165,30 @@ function breachesOf(among: readonly Source[], pattern: RegExp, advice: string): 
   return among.flatMap((source) => findAll(source, pattern).map(({ at }) => `${at}: ${advice}`))
 }
 
+/** Every relative import of a file, with the file that it names. */
+function importsOf(source: Source): readonly { readonly at: string; readonly target: string }[] {
+  return findAll(source, /(?:\bfrom\s*|\bimport\s*\(?\s*)(['"])(\.[^'"]*)\1/g).map(({ at, groups }) => ({
+    at,
+    target: join(dirname(source.path), groups[1] ?? ''),
+  }))
+}
+
+/** The nodes of one circle of a graph, each before the one that it points to; empty when there is none. */
+function findCircle(graph: ReadonlyMap<string, ReadonlyMap<string, string>>): readonly string[] {
+  const done = new Set<string>()
+  const search = (node: string, path: readonly string[]): readonly string[] => {
+    if (path.includes(node)) return path.slice(path.indexOf(node))
+    if (done.has(node)) return []
+    for (const next of graph.get(node)?.keys() ?? []) {
+      const circle = search(next, [...path, node])
+      if (circle.length > 0) return circle
+    }
+    done.add(node)
+    return []
+  }
+  return [...graph.keys()].map((node) => search(node, [])).find((circle) => circle.length > 0) ?? []
+}
+
 type Finding = { readonly at: string; readonly groups: readonly string[] }
 
 function findAll({ path, code }: Source, pattern: RegExp): readonly Finding[] {
@@ -145,12 +210,12 @@ function readSources(folder: string): readonly Source[] {
     })
 }
 
-/** `src/http/server/server.ts` is of layer `http`, `src/config.ts` of layer `config`. */
+/** The layer of a file: `http` for `src/http/server/server.ts`, `config` for `src/config.ts`. */
 function layerOf(path: string): string {
   return /^src\/([^/.]+)/.exec(path)?.[1] ?? path
 }
 
-/** The same text with its comments blank, so that lines keep their numbers. Strings are left whole. */
+/** Replaces comments with spaces, so that lines keep their numbers. Strings stay. */
 function blankComments(text: string): string {
   return text.replace(/\/\*[\s\S]*?\*\/|(^|[^:'"`\\])\/\/[^\n]*/g, (comment) => comment.replace(/[^\n]/g, ' '))
 }
