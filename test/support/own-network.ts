@@ -20,7 +20,9 @@ export function isInOwnNetwork(file: string, limitMs = LIMIT_MS): boolean {
     })
     return false
   }
-  const prepare = 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && exec "$@"'
+  // A new network namespace may inherit this setting of the machine; each test sets what it needs.
+  const forwardsNot = 'echo 0 > /proc/sys/net/ipv4/ip_forward'
+  const prepare = `mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && ${forwardsNot} && exec "$@"`
   const unshare = ['--net', '--mount', '--propagation', 'private', 'sh', '-c', prepare, 'sh']
   const { status, error } = spawnSync('unshare', [...unshare, process.execPath, ...process.execArgv, file], {
     stdio: 'inherit',

@@ -19,7 +19,7 @@ import { makeLocalGuest } from '../../support/local-guest.ts'
 import { openTcp } from '../../support/tcp-client.ts'
 import { startTcpServer } from '../../support/tcp-server.ts'
 import { makeTestClock } from '../../support/test-clock.ts'
-import { waitUntil } from '../../support/wait.ts'
+import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 
 const MIB = 1024 * 1024
 const SCRIPT = join(import.meta.dirname, '../../../src/worker/perl/guest/tcp.pl')
@@ -55,20 +55,13 @@ async function readAll(socket: Socket): Promise<Buffer> {
   return Buffer.concat(pieces)
 }
 
-/** Sends until the way is full for half a second, `limitBytes` at most; gives how much was taken. */
-async function fill(stream: Duplex, piece: Buffer, limitBytes: number): Promise<number> {
-  let bytes = 0
-  while (bytes < limitBytes) {
-    bytes += piece.length
-    if (stream.write(piece)) continue
-    const drained = once(stream, 'drain')
-    const isFull = await Promise.race([
-      drained.then(() => false),
-      new Promise<boolean>((resolve) => setTimeout(resolve, 500, true)),
-    ])
-    if (isFull) return bytes
-  }
-  return bytes
+/** More than all buffers between a client and the other end hold. */
+const FLOOD_BYTES = 64 * MIB
+
+/** Waits until nothing more of what was written to a stream is taken, and checks that some of it was not. */
+async function waitUntilBlocked(stream: Duplex): Promise<void> {
+  await waitUntilUnchanged(() => FLOOD_BYTES + MIB - stream.writableLength)
+  assert.ok(stream.writableLength > 0, 'all was taken')
 }
 
 const GUESTS: readonly (readonly [name: string, make: () => Guest])[] = [
@@ -249,14 +242,14 @@ for (const [name, makeGuest] of GUESTS) {
       const socket = await server.accept()
       client.stream.pause()
       const piece = randomBytes(MIB)
-      const taken = await fill(socket, piece, 256 * MIB)
-      assert.ok(taken < 64 * MIB, `${String(taken / MIB)} MiB were taken from it`)
+      for (let sent = 0; sent < FLOOD_BYTES; sent += MIB) socket.write(piece)
+      await waitUntilBlocked(socket)
       client.stream.resume()
       socket.end()
       await client.next(({ type }) => type === 'core.tcp.eof', LIMIT_MS)
-      assert.equal(tcp.dataBytes(), taken)
+      assert.equal(tcp.dataBytes(), FLOOD_BYTES)
       const expected = createHash('sha256')
-      for (let sent = 0; sent < taken; sent += MIB) expected.update(piece)
+      for (let sent = 0; sent < FLOOD_BYTES; sent += MIB) expected.update(piece)
       assert.equal(createHash('sha256').update(tcp.data()).digest('hex'), expected.digest('hex'))
       await client.hangUp()
       await server.close()
@@ -271,18 +264,12 @@ for (const [name, makeGuest] of GUESTS) {
       await tcp.connected()
       const socket = await server.accept()
       const piece = randomBytes(MIB)
-      let sent = 0
-      while (client.stream.writableLength < 2 * MIB && sent < 256 * MIB) {
-        tcp.send(piece)
-        sent += MIB
-        for (let turn = 0; turn < 100 && client.stream.writableLength > 0; turn++)
-          await new Promise((resolve) => setTimeout(resolve, 5))
-      }
-      assert.ok(sent < 64 * MIB, `${String(sent / MIB)} MiB were taken from it`)
+      for (let sent = 0; sent < FLOOD_BYTES; sent += MIB) tcp.send(piece)
+      await waitUntilBlocked(client.stream)
       tcp.end()
       const got = await readAll(socket)
-      assert.equal(got.length, sent)
-      for (let at = 0; at < sent; at += MIB) assert.ok(got.subarray(at, at + MIB).equals(piece))
+      assert.equal(got.length, FLOOD_BYTES)
+      for (let at = 0; at < FLOOD_BYTES; at += MIB) assert.ok(got.subarray(at, at + MIB).equals(piece))
       await client.hangUp()
       await server.close()
     })
@@ -488,7 +475,7 @@ test('a connection whose reader comes late ends, though the sandbox says more th
     launcher.close()
   })
   const bytes = 65_536 // all that is read ahead of a reader
-  const script = `echo connected >&2; head -c ${String(bytes)} /dev/zero; sleep 0.2; echo eof ${String(bytes)} >&2; printf more; cat >/dev/null`
+  const script = `echo connected >&2; head -c ${String(bytes)} /dev/zero; read go; echo eof ${String(bytes)} >&2; printf more; cat >/dev/null`
   const { promise: exited, resolve } = Promise.withResolvers<number>()
   const start = async (): Promise<GuestProcess> => {
     const carrier = await startExecOnPipes({ fifoPool, launcher }, ['sh', '-c', script])
@@ -499,7 +486,9 @@ test('a connection whose reader comes late ends, though the sandbox says more th
     return { stdin, stdout, stderr, pid, resize: () => undefined, signal: (n) => process.kill(-pid, n), exited }
   }
   const stream = await connectByProcess(start, { host: 'a', port: 1 }, new AbortController().signal)
-  stream.end()
+  stream.read(0)
+  await waitUntil(() => stream.readableLength === bytes)
+  stream.end('go\n')
   await exited
   const closed = once(stream, 'close', { signal: AbortSignal.timeout(LIMIT_MS) })
   let received = 0

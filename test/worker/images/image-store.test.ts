@@ -4,13 +4,13 @@ import { once } from 'node:events'
 import { mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { setTimeout as pause } from 'node:timers/promises'
 import { gzipSync } from 'node:zlib'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { runCommand } from '../../../src/lib/run-command.ts'
 import { GC_GRACE_MS } from '../../../src/worker/images/layer-store.ts'
 import { startRegistry } from '../../support/registry.ts'
 import { makeDockerArchive, makeLayerTar, makeTestImage, sha256, writeLayout } from '../../support/test-image.ts'
+import { waitUntil } from '../../support/wait.ts'
 import { makeFolder, NEEDS_ROOT, openStore, wanted } from './setup.ts'
 
 const LAYERS = [[{ path: 'a', content: 'a' }], [{ path: 'b', content: 'b' }]]
@@ -142,8 +142,7 @@ test(
         const inside = await Promise.all(own.map((name) => readdir(join(dir, 'tmp', name))))
         return inside.some((entries) => entries.length > 50)
       }
-      const limit = AbortSignal.timeout(10_000)
-      while (!(await isUnpacking())) await pause(5, undefined, { signal: limit })
+      await waitUntil(isUnpacking)
       child.kill('SIGKILL')
       await once(child, 'exit')
       assert.deepEqual(await readdir(join(dir, 'layers')), [])

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { startRegistry } from '../../support/registry.ts'
 import { makeTestImage, writeLayout } from '../../support/test-image.ts'
+import { waitUntil } from '../../support/wait.ts'
 import { makeFolder, NEEDS_ROOT, openStore, UID_SHIFT, wanted } from './setup.ts'
 
 const AUTH = { username: 'alice', password: 's3cret-word' }
@@ -147,14 +148,10 @@ test(
     registry.inject({ kind: 'stall', ms: 20_000 }, 1)
     const alone = new AbortController()
     const only = store.resolve(`${registry.address}/b:1`, wanted({ signal: alone.signal }))
-    while (registry.count('GET /v2/b/blobs') < 2) await new Promise((resolve) => setTimeout(resolve, 5))
+    await waitUntil(() => registry.count('GET /v2/b/blobs') >= 2)
     alone.abort()
     await assert.rejects(only, { reason: 'cancelled' })
-    const limit = AbortSignal.timeout(5_000)
-    while ((await readdir(join(dir, 'tmp'))).length > 0) {
-      limit.throwIfAborted()
-      await new Promise((resolve) => setTimeout(resolve, 5))
-    }
+    await waitUntil(async () => (await readdir(join(dir, 'tmp'))).length === 0)
   },
 )
 
@@ -282,7 +279,7 @@ test(
     broken.inject({ kind: 'stall', ms: 20_000 }, 3)
     const failing = store.resolve(`${broken.address}/a:1`, wanted())
     const failed = assert.rejects(failing, { reason: 'registry' })
-    while (broken.count('GET /v2/a/blobs') < 2) await new Promise((resolve) => setTimeout(resolve, 5))
+    await waitUntil(() => broken.count('GET /v2/a/blobs') >= 2)
     const other = await store.resolve(`${sound.address}/a:1`, wanted())
     assert.equal(other.layers.length, 1)
     await failed
