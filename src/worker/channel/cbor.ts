@@ -1,12 +1,12 @@
 import { Tokenizer, decode, encode } from 'cborg'
 import type { DecodeOptions } from 'cborg/interface'
 
-/** Bytes that are not CBOR, or CBOR of a shape that nobody has a use for. */
+/** Bytes that are not CBOR, or whose CBOR doesn't have the expected shape. */
 export class CborError extends Error {}
 
 /**
- * The most items that one decoded text may hold. A frame of 4 MiB could hold four million, and building them would
- * stop the process for seconds; a request with a long argument list has a few thousand.
+ * The most items in one decoded message. A frame of 4 MiB could hold four million, and decoding them would block the
+ * process for seconds. A request with a long argument list has a few thousand.
  */
 const MAX_ITEMS = 65_536
 
@@ -14,8 +14,8 @@ const MAX_ITEMS = 65_536
 const TAG_UINT8_ARRAY = 64
 
 /**
- * Encodes with definite lengths, shortest integers and the keys in the order in which they stand. Numbers must be
- * whole (the client rejects floats): anything else throws `CborError`.
+ * Encodes with definite lengths, the shortest integers, and keys in the given order. Numbers must be whole, because the
+ * client rejects floats. Throws `CborError` for anything else.
  */
 export function encodeCbor(value: unknown): Uint8Array {
   return encode(value, {
@@ -30,8 +30,8 @@ export function encodeCbor(value: unknown): Uint8Array {
 }
 
 /**
- * Decodes CBOR with any order of keys, wide integers and lists or maps of indefinite length. Throws `CborError` for the
- * rest, strings in pieces among it, which no client writes (section 4).
+ * Decodes CBOR with keys in any order, wide integers, and lists and maps of indefinite length. Throws `CborError` for
+ * everything else, including strings in chunks, which no client writes.
  */
 export function decodeCbor(bytes: Uint8Array): unknown {
   const options: DecodeOptions = {
@@ -61,8 +61,8 @@ class CountingTokenizer extends Tokenizer {
 }
 
 /**
- * Readers for the fields of decoded payloads: each gives a value of its type or throws `CborError`. An absent field and
- * one that is null mean the same everywhere in the protocol.
+ * Readers for the fields of decoded payloads. Each returns a value of its type or throws `CborError`. Everywhere in the
+ * protocol, an absent field means the same as null.
  */
 
 /** A map with text keys. */
@@ -89,14 +89,14 @@ export function asBytes(value: unknown): Uint8Array {
   throw new CborError('a byte string was expected')
 }
 
-/** A list, each item read by `read`; absent means empty. */
+/** A list whose items `read` decodes. An absent list is empty. */
 export function asList<T>(value: unknown, read: (item: unknown) => T): readonly T[] {
   if (value === undefined || value === null) return []
   if (!Array.isArray(value)) throw new CborError('a list was expected')
   return value.map((item) => read(item))
 }
 
-/** A whole number within bounds, both included. */
+/** A whole number within inclusive bounds. */
 export function asInteger(value: unknown, bounds: { readonly min: number; readonly max: number }): number {
   if (typeof value !== 'number' || !Number.isInteger(value) || value < bounds.min || value > bounds.max) {
     throw new CborError(`a whole number from ${String(bounds.min)} to ${String(bounds.max)} was expected`)
@@ -104,7 +104,7 @@ export function asInteger(value: unknown, bounds: { readonly min: number; readon
   return value
 }
 
-/** An unsigned 64-bit number. What JavaScript can't count exactly becomes the largest number it can. */
+/** An unsigned 64-bit number. A number beyond JavaScript's safe integers becomes the largest safe integer. */
 export function asUnsigned64(value: unknown): number {
   if (typeof value === 'bigint' && value >= 0n) return Number.MAX_SAFE_INTEGER
   return asInteger(value, { min: 0, max: Number.MAX_SAFE_INTEGER })

@@ -4,72 +4,75 @@ import type { Log } from '../../lib/log.ts'
 import type { LogWriter } from '../logs/logs.ts'
 import type { AgentMessageType, ClientMessageType, ErrorKind } from './messages.ts'
 
-/** What a channel is served with. */
+/** The dependencies and settings of a channel. */
 export type ChannelDeps = {
   readonly clock: Clock
   readonly log: Log
   readonly limits: ChannelLimits
-  /** Told to the client in `core.ready`; diagnostic only. */
+  /** Sent to the client in `core.ready`, for diagnostics only. */
   readonly agentVersion: string
-  /** Called for each message that counts against a sandbox's idle timeout (section 10); it must be cheap. */
+  /** Called for each message that resets the sandbox's idle timeout. It must be cheap. */
   readonly onActivity: () => void
   /**
-   * Called when a process is to be started; what it answers is called once when that is over. A sandbox in which one
-   * runs is in use, however silent it is (the genuine runtime's rule for exec sessions).
+   * Called before a process is started. It returns a function that is called once when the process has ended. A sandbox
+   * with a running process is in use, even when the process is silent.
    */
   readonly onProcess: () => () => void
-  /** Where the output of processes is kept, too: every session's, as the genuine runtime does. */
+  /** Also receives the output of every process. */
   readonly capture: OutputCapture
 }
 
-/** What is kept of output; it must be cheap, and never fails. */
+/** Receives output. It must be cheap and must not fail. */
 type OutputCapture = Pick<LogWriter, 'stream'>
 
 export type ChannelLimits = {
-  /** The most sessions that one client may have open at once. */
+  /** The most sessions that one client may have open at a time. */
   readonly sessions: number
 }
 
-/** Limits that suit a client that multiplexes SSH sessions and port forwardings over one channel. */
+/** Enough for a client that multiplexes SSH sessions and port forwardings over one channel. */
 export const DEFAULT_CHANNEL_LIMITS: ChannelLimits = { sessions: 256 }
 
-/** What the families of messages (exec, fs, tcp) see of one client's connection. */
+/** What the message handlers (exec, fs, tcp) use of one client's connection. */
 export interface Channel {
   readonly guest: Guest
   readonly capture: OutputCapture
   readonly clock: Clock
   readonly log: Log
-  /** Queues a message. Sending never fails; once the connection is gone nothing happens. */
+  /** Queues a message. Never fails; does nothing once the connection is gone. */
   send(id: number, type: AgentMessageType, payload: Readonly<Record<string, unknown>>): void
-  /** Queues `{data}` messages, cut to the size limit of a frame. Ask `hasCapacity` first. */
+  /** Queues `{data}` messages of at most `MAX_DATA_BYTES` each. Check `canSend` first. */
   sendData(id: number, type: AgentMessageType, data: Buffer): void
-  /** Refuses a message; the client's session of that id is over. */
+  /** Refuses a message and ends the client's session of that id. */
   sendError(id: number, kind: ErrorKind, detail: { readonly message: string; readonly type?: string }): void
-  /** Whether the client reads fast enough that more data may be sent. */
+  /** Whether the client reads fast enough to send it more data. */
   readonly canSend: boolean
-  /** Calls back once there is room. Waiters get their turns in order, each only while there is room. */
+  /** Calls back once the client can take more data. Callbacks run in order, each only while `canSend` holds. */
   whenCanSend(turn: () => void): void
-  /** Stops reading from the client until the function that it returns is called. Holds add up. */
+  /** Stops reading from the client until the returned function is called. Several pauses may overlap. */
   pauseInput(): () => void
-  /** Counts input that a session keeps until the function that it returns is called; too much of all stops the client. */
+  /**
+   * Counts input that a session holds until the returned function is called. Too much in all sessions pauses the
+   * client.
+   */
   trackInput(bytes: number): () => void
-  /** Takes an id for a new session: `live` when it has one already, `full` at the limit of sessions. */
+  /** Claims an id for a new session. Returns `live` when the id has a session, `full` at the session limit. */
   claimId(id: number): 'claimed' | 'live' | 'full'
-  /** Gives an id back after the terminal message of its session. */
+  /** Frees an id after the terminal message of its session. */
   releaseId(id: number): void
-  /** Takes responsibility for a promise: a rejection is a bug and is logged. */
+  /** Watches a promise: a rejection is a bug and is logged. The channel ends after all watched promises. */
   supervise(work: Promise<void>): void
 }
 
-/** A message of a client, of a known type and with the right flags; the payload is still encoded. */
+/** A client's message of a known type with the right flags. The payload is still encoded. */
 export type IncomingMessage = { readonly id: number; readonly payload: Uint8Array }
 
-/** Handles one message. It may throw `CborError` for a payload of the wrong shape, and nothing else. */
+/** Handles one message. Throws only `CborError`, for a payload of the wrong shape. */
 export type MessageHandler = (message: IncomingMessage) => void
 
-/** The messages of one subject, with the sessions that they opened. */
+/** The handlers for the messages of one subject, with the sessions that they opened. */
 export type MessageHandlers<T extends ClientMessageType> = {
   readonly handlers: Readonly<Record<T, MessageHandler>>
-  /** The client is gone: ends every session of this family at once. */
+  /** The client is gone: ends all sessions at once. */
   close(): void
 }

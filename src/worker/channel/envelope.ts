@@ -3,8 +3,8 @@ import { encodeFrameHead } from './frame.ts'
 import { type AgentMessageType, GENERATION, MESSAGES, type MessageType } from './messages.ts'
 
 /**
- * The most bytes of data in one frame that this side sends: 1 MiB, well under the 4 MiB of a frame and the 16 MiB of a
- * WebSocket message (sections 1 and 3).
+ * The most data in one frame that we send: 1 MiB, below the 4 MiB limit of a frame and the 16 MiB limit of a WebSocket
+ * message.
  */
 export const MAX_DATA_BYTES = 1024 * 1024
 
@@ -14,16 +14,16 @@ const MAJOR_TEXT = 3 << 5
 /** The largest length that fits into the first byte itself (RFC 8949, 3). */
 const MAX_TINY = 23
 
-/** The bytes before a value: `{"v":` of a map of three, `"t":`, `"p":`, and `{"data":` of a map of one. */
+/** The bytes before each value: `{"v":` in a map of three, `"t":`, `"p":`, and `{"data":` in a map of one. */
 const VERSION_KEY = Buffer.from([0xa3, 0x61, 0x76])
 const TYPE_KEY = Buffer.from([0x61, 0x74])
 const PAYLOAD_KEY = Buffer.from([0x61, 0x70])
 const DATA_KEY = Buffer.from([0xa1, 0x64, 0x64, 0x61, 0x74, 0x61])
 
-/** The body of a frame: its type in words and its payload, still encoded (section 4). */
+/** The body of a frame: its message type, and its payload, still encoded. */
 export type Envelope = { readonly type: string; readonly payload: Uint8Array }
 
-/** Reads a frame's body. `v` is not looked at (section 13). Throws `CborError` when there is no type or payload. */
+/** Decodes a frame's body and ignores the version `v`. Throws `CborError` when the type or payload is missing. */
 export function decodeEnvelope(body: Uint8Array): Envelope {
   const fast = fastDecodeEnvelope(body)
   if (fast !== null) return fast
@@ -31,7 +31,7 @@ export function decodeEnvelope(body: Uint8Array): Envelope {
   return { type: asText(map['t']), payload: asBytes(map['p']) }
 }
 
-/** Reads a `{data}` payload; the bytes may be a view of it. Throws `CborError`. */
+/** Decodes a `{data}` payload. The result may be a view of the payload. Throws `CborError`. */
 export function decodeData(payload: Uint8Array): Buffer {
   const fast = fastDecodeData(payload)
   if (fast !== null) return fast
@@ -39,20 +39,25 @@ export function decodeData(payload: Uint8Array): Buffer {
   return Buffer.from(data.buffer, data.byteOffset, data.byteLength)
 }
 
-/** A whole frame of any message type, as one buffer. */
+/** Encodes a whole frame as one buffer. */
 export function encodeMessage(id: number, type: MessageType, payload: Readonly<Record<string, unknown>>): Buffer {
   const encoded = encodeCbor(payload)
   return Buffer.concat([head(id, type, encoded.length), encoded])
 }
 
-/** A whole frame that carries `{data}`, as head and data, so that the data are not copied. At most `MAX_DATA_BYTES`. */
+/**
+ * Encodes a frame with `{data}` as a head and the data itself, so the data isn't copied. Takes at most
+ * `MAX_DATA_BYTES`.
+ */
 export function encodeData(id: number, type: AgentMessageType, data: Buffer): readonly [Buffer, Buffer] {
   if (data.length > MAX_DATA_BYTES) throw new CborError('more data than a frame of ours may carry')
   const map = Buffer.concat([DATA_KEY, cborHead(MAJOR_BYTES, data.length)])
   return [Buffer.concat([head(id, type, map.length + data.length), map]), data]
 }
 
-/** Everything before the payload's own bytes: frame head, `{"v": 7, "t": type, "p":` and the payload's length. */
+/**
+ * Everything before the bytes of the payload: the frame head, `{"v": 7, "t": type, "p":` and the length of the payload.
+ */
 function head(id: number, type: MessageType, payloadBytes: number): Buffer {
   const name = Buffer.from(type, 'latin1')
   const envelope = Buffer.concat([
@@ -77,11 +82,11 @@ function cborHead(major: number, length: number): Buffer {
   return wide
 }
 
-// Messages in the very form in which the public client writes them (section 4: definite lengths, keys in order). They are
-// read in place, which the general decoder doesn't: it would copy all data that pass through a channel twice. What has
-// another form is null here, and that decoder's business.
+// The fast path: messages in the form that the public client writes (definite lengths, keys in this order). They are
+// read in place, while the general decoder would copy all channel data twice. For any other form these functions return
+// null.
 
-/** A frame's body in the usual form; the payload is a view of it. */
+/** Decodes a frame's body in the client's form. The payload is a view of the body. */
 export function fastDecodeEnvelope(body: Uint8Array): Envelope | null {
   const bytes = asBuffer(body)
   const version = bytes[VERSION_KEY.length]
@@ -94,7 +99,7 @@ export function fastDecodeEnvelope(body: Uint8Array): Envelope | null {
   return { type: type.content.toString('utf8'), payload: payload.content }
 }
 
-/** The bytes of a `{data}` payload in the usual form, as a view of it. */
+/** Decodes a `{data}` payload in the client's form, as a view of it. */
 export function fastDecodeData(payload: Uint8Array): Buffer | null {
   const bytes = asBuffer(payload)
   const data = hasAt(bytes, 0, DATA_KEY) ? readString(bytes, DATA_KEY.length, MAJOR_BYTES) : null
@@ -109,7 +114,7 @@ function hasAt(bytes: Buffer, at: number, wanted: Buffer): boolean {
   return bytes.length >= at + wanted.length && wanted.compare(bytes, at, at + wanted.length) === 0
 }
 
-/** A string of definite length that ends within the bytes. */
+/** A string of definite length that ends within `bytes`. */
 function readString(
   bytes: Buffer,
   at: number,

@@ -12,14 +12,14 @@ import {
 } from './cbor.ts'
 import { ExecFailure, type GuestExec } from './guest.ts'
 
-/** The terminal size when a request with a tty names none (section 7.1). */
+/** The terminal size for a request with a tty that names no size. */
 const DEFAULT_ROWS = 24
 const DEFAULT_COLS = 80
 
 const U16 = { min: 0, max: 0xffff }
 const I32 = { min: -0x8000_0000, max: 0x7fff_ffff }
 
-/** Reads `core.exec.request`. Throws `CborError` for a wrong shape, `ExecFailure` for text that no process can get. */
+/** Decodes `core.exec.request`. Throws `CborError` for a wrong shape, and `ExecFailure` for a NUL in a text. */
 export function readExecRequest(payload: Uint8Array): GuestExec {
   const map = asMap(decodeCbor(payload))
   const request: GuestExec = {
@@ -50,18 +50,18 @@ export function readExecRequest(payload: Uint8Array): GuestExec {
   return request
 }
 
-/** Reads the terminal size of `core.exec.resize`. */
+/** Decodes the terminal size of `core.exec.resize`. */
 export function readResize(payload: Uint8Array): { readonly rows: number; readonly cols: number } {
   const map = asMap(decodeCbor(payload))
   return { rows: asInteger(map['rows'], U16), cols: asInteger(map['cols'], U16) }
 }
 
-/** Reads the Linux signal number of `core.exec.signal`. */
+/** Decodes the Linux signal number of `core.exec.signal`. */
 export function readSignal(payload: Uint8Array): number {
   return asInteger(asMap(decodeCbor(payload))['signal'], I32)
 }
 
-/** The fields of `core.exec.failed`; what is no `ExecFailure` is told without its inner detail. */
+/** The fields of `core.exec.failed`. Details of errors other than `ExecFailure` stay hidden. */
 export function failedPayload(error: unknown): Readonly<Record<string, unknown>> {
   const failure =
     error instanceof ExecFailure
@@ -82,7 +82,7 @@ function asSize(value: unknown, absent: number): number {
   return value === undefined || value === null ? absent : asInteger(value, U16)
 }
 
-/** The number and name of a system error, as the agent protocol writes them; nulls for any other error. */
+/** The number and name of a system error as the agent protocol writes them; nulls for any other error. */
 export function errnoFields(error: unknown): { readonly errno: number | null; readonly errno_name: string | null } {
   if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'string') {
     return { errno: null, errno_name: null }

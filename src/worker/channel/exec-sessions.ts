@@ -11,8 +11,8 @@ import { makeSessionTable } from './session-table.ts'
 type ExecMessages = 'core.exec.request' | 'core.exec.stdin' | 'core.exec.resize' | 'core.exec.signal'
 
 /**
- * The exec messages of one client. Input, sizes and signals for an unknown or finished id are ignored: the client sends
- * them while the end of its session is still on the way (section 7.2).
+ * Handles one client's exec messages. Input, sizes and signals for an unknown or finished id are ignored, because the
+ * client may send them before it learns that the session has ended.
  */
 export function makeExecHandlers(channel: Channel, onProcess: () => () => void): MessageHandlers<ExecMessages> {
   const sessions = makeSessionTable<ExecSession>(channel)
@@ -20,7 +20,7 @@ export function makeExecHandlers(channel: Channel, onProcess: () => () => void):
   const fail = (id: number, error: unknown): void => {
     channel.send(id, 'core.exec.failed', failedPayload(error))
   }
-  /** The request, or null once the client was told why it can't be served. */
+  /** Decodes a request. When it can't be served, tells the client why and returns null. */
   const read = (id: number, payload: Uint8Array): GuestExec | null => {
     try {
       return readExecRequest(payload)
@@ -63,23 +63,23 @@ export function makeExecHandlers(channel: Channel, onProcess: () => () => void):
   }
 }
 
-/** One process of a client, from its request to its terminal message. */
+/** One process of a client, from the request to the terminal message. */
 type ExecSession = {
-  /** Input for the process; none means end of input. Nothing happens after the end. */
+  /** Passes input to the process; empty data means end of input. Does nothing after the end. */
   write(data: Buffer): void
   resize(rows: number, cols: number): void
   signal(signal: number): void
-  /** The client is gone: kills the process group and lets go of its streams. */
+  /** The client is gone: kills the process group and closes its streams. */
   kill(): void
-  /** Resolves after the terminal message was queued, or after `kill` once the process was reaped. */
+  /** Resolves after the terminal message was queued, or after `kill` once the process was reaped. Never rejects. */
   readonly over: Promise<void>
 }
 
 const SIGKILL = 9
 
 /**
- * Starts a process and carries its streams. Messages that arrive before it runs are kept, within a limit. The exit is
- * told only after both outputs ended and the process was reaped, so that nothing follows it (section 7.2).
+ * Starts a process and carries its streams. Keeps messages that arrive before it runs, up to a limit. Reports the exit
+ * after both outputs have ended and the process was reaped, so nothing follows it.
  */
 function startExecSession(channel: Channel, id: number, request: GuestExec): ExecSession {
   let child: GuestProcess | null = null
@@ -177,7 +177,7 @@ function startExecSession(channel: Channel, id: number, request: GuestExec): Exe
 
 type OutputType = 'core.exec.stdout' | 'core.exec.stderr'
 
-/** A terminal's output is both of a process's at once. */
+/** A terminal mixes both outputs of a process. */
 function sourceOf(type: OutputType, { tty }: GuestExec): OutputSource {
   if (tty !== null) return 'output'
   return type === 'core.exec.stdout' ? 'stdout' : 'stderr'

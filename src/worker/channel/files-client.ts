@@ -10,7 +10,7 @@ import {
 } from './guest-files.ts'
 import type { GuestProcess } from './guest.ts'
 
-/** The longest path that Linux takes, and the longest name in a folder (linux/limits.h). */
+/** Linux limits on a path and on a name in a folder (linux/limits.h). */
 const MAX_PATH_BYTES = 4096
 const MAX_NAME_BYTES = 255
 /** The size of an encoded `FileStat`. */
@@ -18,10 +18,10 @@ const STAT_BYTES = 36
 /** The most bytes of one encoded `FolderItem`. */
 const ITEM_BYTES = 1 + STAT_BYTES + 2 + MAX_NAME_BYTES
 
-/** The operations of `guest/files.pl` by number. */
+/** The numbers of the operations in `guest/files.pl`. */
 const OPERATION = { realPath: 1, stat: 2, setStat: 3, readLink: 4, symlink: 5, makeFolder: 6, remove: 7, removeFolder: 8, rename: 9, openFile: 10, openFolder: 11, closeSlot: 12, read: 13, write: 14, readFolder: 15, statSlot: 16, setStatSlot: 17, copy: 18, removeTree: 19, step: 20 } as const // prettier-ignore
 
-/** File operations by a process that runs `guest/files.pl`; `close` ends it. */
+/** Makes file operations out of requests to a process that runs `guest/files.pl`. `close` ends the process. */
 export function makeFilesClient(process: GuestProcess): GuestFiles {
   const line = connectFilesHelper(process)
 
@@ -30,7 +30,7 @@ export function makeFilesClient(process: GuestProcess): GuestFiles {
   const done = async (operation: keyof typeof OPERATION, fields: readonly Buffer[]): Promise<void> => {
     await ask(operation, fields)
   }
-  /** Long work goes on in steps, so that the questions of other sessions come in between. */
+  /** Long tasks proceed in steps, so requests of other sessions run in between. */
   const finish = async (slot: number): Promise<void> => {
     for (;;) {
       const isOver = await ask('step', [encodeU32(slot)], 1)
@@ -116,28 +116,28 @@ function flag(isSet: boolean): Buffer {
   return Buffer.from([isSet ? 1 : 0])
 }
 
-// The fields of messages to and from guest/files.pl. What comes from there is read with care: it may be anything.
+// Fields of messages to and from guest/files.pl. Replies are checked strictly, because the sandbox may send anything.
 
-/** A number of 32 bits. */
+/** An unsigned 32-bit number. */
 function encodeU32(value: number): Buffer {
   const field = Buffer.allocUnsafe(4)
   field.writeUInt32BE(value >>> 0, 0)
   return field
 }
 
-/** A number of 64 bits, negative ones too. */
+/** A signed 64-bit number. */
 function encodeI64(value: number): Buffer {
   const field = Buffer.allocUnsafe(8)
   field.writeBigInt64BE(BigInt(value), 0)
   return field
 }
 
-/** Bytes with their length before them. */
+/** Bytes after their length. */
 function encodeWithLength(bytes: Buffer): Buffer {
   return Buffer.concat([encodeU32(bytes.length), bytes])
 }
 
-/** What is to change: a bit for each that is, then all of them. */
+/** Attributes to change: a bit for each one that changes, then all of them. */
 function encodeAttrs({ size, mode, uid, gid, atime, mtime }: FileAttrs): Buffer {
   const has = [size, mode, uid, gid, atime, mtime].reduce<number>(
     (bits, value, index) => bits | (value === null ? 0 : 1 << index),
@@ -148,12 +148,12 @@ function encodeAttrs({ size, mode, uid, gid, atime, mtime }: FileAttrs): Buffer 
   return Buffer.concat([Buffer.from([has]), encodeI64(size ?? 0), encodeU32(mode ?? 0), ...owner, ...times])
 }
 
-/** A text; what is not UTF-8 in it is replaced. */
+/** Decodes UTF-8 and replaces invalid bytes. */
 function decodeText(bytes: Buffer): string {
   return bytes.toString('utf8')
 }
 
-/** A stat. Throws `FileFailure` for anything else. */
+/** Decodes a stat. Throws `FileFailure` when bytes are missing. */
 function decodeStat(bytes: Buffer): FileStat {
   if (bytes.length < STAT_BYTES) throw notUnderstood()
   return {
@@ -166,7 +166,7 @@ function decodeStat(bytes: Buffer): FileStat {
   }
 }
 
-/** One item after the other until the bytes end. Throws `FileFailure` when they end within one. */
+/** Decodes items until the bytes end. Throws `FileFailure` when they end within an item. */
 function decodeList<T>(bytes: Buffer, read: (from: Buffer) => { readonly item: T; readonly bytes: number }): T[] {
   const items: T[] = []
   for (let at = 0; at < bytes.length;) {
@@ -177,7 +177,7 @@ function decodeList<T>(bytes: Buffer, read: (from: Buffer) => { readonly item: T
   return items
 }
 
-/** A name in a folder with its stat, and how many bytes they took. */
+/** Decodes a folder entry, and tells how many bytes it took. */
 function decodeEntry(bytes: Buffer): { readonly item: FolderItem; readonly bytes: number } {
   const start = 1 + STAT_BYTES + 2
   if (bytes.length < start) throw notUnderstood()
@@ -191,7 +191,7 @@ function notUnderstood(): FileFailure {
   return new FileFailure('files: the helper process in the sandbox gave no sense')
 }
 
-/** The nearest number that JavaScript counts exactly: a file may claim any time. */
+/** The nearest safe integer; a file may claim any time. */
 function clamp(value: bigint): number {
   const max = BigInt(Number.MAX_SAFE_INTEGER)
   return Number(value > max ? max : value < -max ? -max : value)

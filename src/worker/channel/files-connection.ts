@@ -2,20 +2,20 @@ import type { GuestProcess } from './guest.ts'
 import { FileFailure } from './guest-files.ts'
 
 /**
- * Questions to a helper process in the sandbox and its answers, in order. What the helper says is not trusted: a reply
- * that nobody waits for, or that is longer than its question allows, ends it.
+ * Requests to a helper process in a sandbox, and its replies in order. The helper isn't trusted: an unexpected reply,
+ * or one longer than the request allows, ends it.
  */
 type FilesConnection = {
-  /** Asks; `fields` follow one another. Rejects with `FileFailure`: as the helper says, or because it is gone. */
+  /** Sends a request with its fields. Rejects with `FileFailure` when the operation failed or the helper is gone. */
   request(operation: number, fields: readonly Buffer[], maxReplyBytes: number): Promise<Buffer>
-  /** Whether the helper is gone; whatever it had open is too. */
+  /** Whether the helper is gone, with everything that it had open. */
   readonly hasEnded: boolean
-  /** Ends the helper and waits until it was reaped. What was asked fails. May be repeated. */
+  /** Ends the helper and waits until it was reaped. Pending requests fail. May be repeated. */
   close(): Promise<void>
 }
 
 const SIGKILL = 9
-/** Length, number of the question, and whether it went well. */
+/** The length, the number of the request, and the status. */
 const HEADER_BYTES = 9
 const MAX_ERROR_BYTES = 4096
 
@@ -27,7 +27,7 @@ type PendingRequest = {
 }
 type Reply = { readonly asked: PendingRequest; readonly isGood: boolean; readonly body: Buffer; filled: number }
 
-/** Speaks to a process that runs `guest/files.pl`, whose format of messages is told there. */
+/** Connects to a process that runs `guest/files.pl`, which documents the message format. */
 export function connectFilesHelper(process: GuestProcess): FilesConnection {
   const waiting: PendingRequest[] = []
   const head = Buffer.alloc(HEADER_BYTES)
@@ -46,7 +46,7 @@ export function connectFilesHelper(process: GuestProcess): FilesConnection {
     for (const { reject } of all) reject(new FileFailure(`files: ${why}`))
   }
 
-  /** The reply that a head announces; null when no honest helper would send it. */
+  /** The pending reply that a head announces; null when the head breaks the protocol. */
   const begin = (): Reply | null => {
     const bodyBytes = head.readUInt32BE(0) - (HEADER_BYTES - 4)
     const status = head.readUInt8(8)

@@ -1,24 +1,28 @@
 import type { Readable, Writable } from 'node:stream'
 import type { Channel } from './channel.ts'
 
-/** What a client sends to something in the sandbox that may not be there yet, or be slow to take it. */
+/** Input from a client for a target in the sandbox that may not be open yet, or may be slow. */
 type Inbox<T> = {
-  /** Does something with the other end: now, or in order once it is there. `bytes` is what keeping it costs. */
+  /**
+   * Runs `act` on the target: now, or in order once the target is open. `bytes` is the size of what is kept meanwhile.
+   */
   deliver(bytes: number, act: (to: T) => void): void
-  /** The other end is there: what waited is done. */
+  /** The target is open: runs what waited. */
   open(to: T): void
-  /** Writes into the other end's stream. Stops the client while that has too much to take. */
+  /** Writes to a stream of the target. Pauses the client while the stream has too much to take. */
   write(stream: Writable, data: Buffer): void
-  /** Nothing is done any more, and the client isn't stopped any more. */
+  /** Drops what waits and resumes the client. */
   close(): void
 }
 
-/** Input that waits beyond this makes the channel stop reading; two of the largest frames. */
+/** Above this much waiting input, the channel stops reading: twice the largest frame. */
 const MAX_WAITING_BYTES = 8 * 1024 * 1024
-/** What a message that waits counts besides its bytes, so that empty ones add up too. */
+/** What each waiting message counts beyond its bytes, so empty messages add up too. */
 const MESSAGE_COST_BYTES = 1024
 
-/** An inbox of one session; the channel stops reading while this or all of its inboxes hold more than their limit. */
+/**
+ * Makes the inbox of one session. The channel stops reading while this inbox, or all of them together, hold too much.
+ */
 export function makeInbox<T>(channel: Channel): Inbox<T> {
   let end: { readonly to: T } | null = null
   let isClosed = false
@@ -86,19 +90,19 @@ export function makeInbox<T>(channel: Channel): Inbox<T> {
 }
 
 /**
- * The way to the client. What is sent is queued without a limit of its own, so whoever has much to say asks `hasCapacity`
- * and waits for its turn; the waiters' order makes a busy session leave room for the others.
+ * The way to the client. The queue has no limit of its own, so senders of much data check `canWrite` and wait for their
+ * turn. Turns go in order, so a busy session can't starve the others.
  */
 type Outbox = {
   send(buffers: readonly Buffer[]): void
   readonly canWrite: boolean
   readonly queuedBytes: number
   whenCanWrite(turn: () => void): void
-  /** Forgets the waiters; sends nothing more. */
+  /** Drops the waiting callbacks and sends nothing more. */
   close(): void
 }
 
-/** An outbox over a stream. `onDrain` is called whenever the stream has taken what was queued. */
+/** Makes an outbox over a stream. `onDrain` is called whenever the stream has taken what was queued. */
 export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
   let waiting: (() => void)[] = []
   let isOpen = true
@@ -135,15 +139,15 @@ export function makeOutbox(stream: Writable, onDrain: () => void): Outbox {
   }
 }
 
-/** Counts data on their way into a sandbox, and stops the client while there are too many. */
+/** Counts data on its way into a sandbox, and pauses the client while there is too much. */
 type InputBudget = {
-  /** Counts bytes until the function that it returns is called, which may be repeated. */
+  /** Counts bytes until the returned function is called, which may be repeated. */
   add(bytes: number): () => void
-  /** The client is stopped no more for what was counted. */
+  /** Resumes the client. */
   close(): void
 }
 
-/** More than `maxBytes` stop the client by `hold`, which answers how to let it go on, until there are half as many. */
+/** Above `maxBytes`, pauses the client with `hold`, which returns how to resume it. Resumes it at half of that. */
 export function makeInputBudget(hold: () => () => void, maxBytes: number): InputBudget {
   let bytes = 0
   let release: (() => void) | null = null
@@ -169,9 +173,9 @@ export function makeInputBudget(hold: () => () => void, maxBytes: number): Input
 }
 
 /**
- * Sends what a stream gives until it ends or is destroyed. What gathers while the client is slow, or within one turn of
- * the event loop, goes out together; the stream's own buffer limit then stops who writes to it. Never rejects: of a
- * stream that breaks off, its owner tells.
+ * Sends what a stream yields until it ends or is destroyed. Data that gathers while the client is slow, or within one
+ * turn of the event loop, goes out together. The stream's own buffer limit stops its writer. Never rejects: the owner
+ * of the stream reports its failure.
  */
 export function sendStream(channel: Channel, stream: Readable, send: (data: Buffer) => void): Promise<void> {
   return new Promise((resolve) => {
@@ -194,6 +198,6 @@ export function sendStream(channel: Channel, stream: Readable, send: (data: Buff
     })
     stream.on('close', resolve)
     stream.on('end', resolve)
-    if (stream.readableEnded || stream.destroyed) resolve() // a short process ends before anybody listens
+    if (stream.readableEnded || stream.destroyed) resolve() // a short process may end before anyone listens
   })
 }

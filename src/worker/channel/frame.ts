@@ -1,11 +1,11 @@
 /**
- * Frames of the agent protocol (section 3): a length word, a correlation id, flags and a body. Here only bytes; what a
- * body says is the envelope's business.
+ * Frames of the agent protocol: a length (u32), a correlation id (u32), flags (u8) and a body. `envelope.ts` decodes
+ * the body.
  */
 
-/** The fewest bytes that a length word may count: id and flags of an empty body. */
+/** The smallest length: id and flags of an empty body. */
 const MIN_FRAME_LENGTH = 5
-/** The most bytes that a length word may count: 4 MiB; one more is fatal for the connection. */
+/** The largest length. A larger one ends the connection. */
 export const MAX_FRAME_LENGTH = 4 * 1024 * 1024
 /** Length word, id and flags. */
 const FRAME_HEAD_BYTES = 9
@@ -16,10 +16,10 @@ export const FLAG_SHUTDOWN = 0x04
 
 export type Frame = { readonly id: number; readonly flags: number; readonly body: Buffer }
 
-/** A length outside the limits: where the next frame starts can't be known, so the connection is lost. */
+/** A length outside the limits. The start of the next frame is then unknown, so the connection can't go on. */
 export class FrameLengthError extends Error {}
 
-/** The nine bytes before a body of `bodyBytes`. Throws `FrameLengthError` when the frame would be too long. */
+/** Encodes the nine bytes before a body of `bodyBytes`. Throws `FrameLengthError` when the frame would be too long. */
 export function encodeFrameHead(id: number, flags: number, bodyBytes: number): Buffer {
   const length = MIN_FRAME_LENGTH + bodyBytes
   if (length > MAX_FRAME_LENGTH) throw new FrameLengthError(`a frame of ${String(length)} bytes is over the limit`)
@@ -30,18 +30,22 @@ export function encodeFrameHead(id: number, flags: number, bodyBytes: number): B
   return head
 }
 
-/** Cuts a byte stream into frames, however the bytes arrive. Holds at most one unfinished frame and one piece. */
+/** Cuts a byte stream into frames. Holds at most one unfinished frame and one piece. */
 type FrameReader = {
-  /** Takes the next bytes and gives the frames that they complete. Throws `FrameLengthError`; then it is unusable. */
+  /**
+   * Takes the next bytes and yields the frames that they complete. After a `FrameLengthError` the reader is unusable.
+   */
   push(piece: Buffer): Generator<Frame, void, undefined>
 }
 
-/** A reader at the start of a stream of frames. */
+/** Makes a reader at the start of a stream of frames. */
 export function makeFrameReader(): FrameReader {
   let pieces: Buffer[] = []
   let heldBytes = 0
 
-  /** Removes the first `count` bytes; joins pieces only when a frame spans several, so that each byte is copied once. */
+  /**
+   * Removes the first `count` bytes. Joins pieces only when a frame spans several, so each byte is copied once at most.
+   */
   const take = (count: number): Buffer => {
     const first = pieces[0]
     const joined = first !== undefined && first.length >= count ? first : Buffer.concat(pieces, heldBytes)
@@ -51,7 +55,7 @@ export function makeFrameReader(): FrameReader {
     heldBytes -= count
     return joined.subarray(0, count)
   }
-  /** The length word, once its four bytes are here. */
+  /** The length, once its four bytes have arrived. */
   const peekLength = (): number | null => {
     if (heldBytes < 4) return null
     const first = pieces[0]

@@ -2,32 +2,35 @@ import type { Channel } from './channel.ts'
 import { makeInputBudget } from './flow-control.ts'
 
 /**
- * What the file sessions of one client share, so that all of them together take a bounded part of memory: permits for
- * data on the way out, turns to send them, and the count of data on the way in.
+ * What the file sessions of one client share to bound their memory: permits for data on its way out, turns to send it,
+ * and the count of data on its way in.
  */
 export type FsFlowControl = {
-  /** A permit to have up to one piece in memory, given in the order of asking; null when the client is gone. */
+  /**
+   * Waits for a permit to hold up to one piece in memory. Permits go in the order of asking. Null when the client is
+   * gone.
+   */
   acquire(): Promise<ReleasePermit | null>
-  /** A permit if nobody waits and one is free. */
+  /** A permit, if one is free and nobody waits. */
   tryAcquire(): ReleasePermit | null
-  /** Sends data once the client has room for them. Resolves then, or when the client is gone. */
+  /** Sends data once the client can take it. Resolves then, or when the client is gone. */
   send(id: number, data: Buffer): Promise<void>
-  /** Counts data that go into the sandbox until the function that it returns is called; too many stop the client. */
+  /** Counts data on its way into the sandbox until the returned function is called. Too much pauses the client. */
   trackInput(bytes: number): () => void
   readonly isClosed: boolean
-  /** The client is gone: whoever waits goes on at once. */
+  /** The client is gone: all waits end at once. */
   close(): void
 }
 
-/** Gives the permit back; may be repeated. */
+/** Returns the permit; may be repeated. */
 export type ReleasePermit = () => void
 
-/** Pieces in memory at once: some 8 MiB. */
+/** Pieces in memory at a time: about 8 MiB. */
 const PERMITS = 8
-/** Data on their way into the sandbox beyond this stop the client, until there are half as many. */
+/** Above this much data on its way into the sandbox the client pauses, until half of it is gone. */
 const MAX_PENDING_BYTES = 8 * 1024 * 1024
 
-/** The flow of a client that has no file sessions yet. */
+/** Makes the flow control of one client. */
 export function makeFsFlowControl(channel: Channel): FsFlowControl {
   let free = PERMITS
   let isClosed = false

@@ -1,7 +1,7 @@
 import { FileFailure } from './guest-files.ts'
 import type { GuestFiles } from './guest-files.ts'
 
-/** What a client opened: where it is open, in which slot, and what it may be used for. */
+/** Something that a client opened: the process and slot where it is open, and what it may be used for. */
 export type OpenHandle = {
   readonly files: GuestFiles
   readonly slot: number
@@ -12,22 +12,22 @@ export type OpenHandle = {
 )
 export type OpenFileHandle = Extract<OpenHandle, { kind: 'file' }>
 
-/** The handles of one client (section 8.3). A handle whose process is gone is unknown. */
+/** The handles of one client. A handle whose process has ended is unknown. */
 export type HandleTable = {
-  /** Throws `FileFailure` when there is no room for one more, those counted that are being opened. */
+  /** Reserves a handle for something that is being opened. Throws `FileFailure` at the limit of handles. */
   reserve(what: string): { readonly slot: number; cancel(): void; fill(open: OpenHandle): number }
-  /** Throws `FileFailure` for a number that is no handle. */
+  /** Throws `FileFailure` for an unknown handle. */
   get(what: string, handle: number): OpenHandle
   file(what: string, handle: number): OpenFileHandle
   forget(handle: number): void
-  /** A slot for something that no client gets a handle of. */
+  /** A slot for something that gets no handle. */
   newSlot(): number
 }
 
-/** The most handles of one client, as with the genuine agent. */
+/** The most handles of one client; the same limit as in the microsandbox agent. */
 const MAX_HANDLES = 1024
 
-/** A table without handles; the first is 1. */
+/** Makes an empty table. The first handle is 1. */
 export function makeHandleTable(): HandleTable {
   const open = new Map<number, OpenHandle>()
   let opening = 0

@@ -5,18 +5,21 @@ import type { FsOperation, FsResult } from './fs-payloads.ts'
 import { FileFailure, MAX_ITEMS } from './guest-files.ts'
 import type { GuestFiles, OpenOptions } from './guest-files.ts'
 
-/** What an operation has of its client. */
+/** What an operation may use of its client. */
 export type FsContext = {
-  /** The client's process for files, started when it is first needed or has ended. Rejects with `FileFailure`. */
+  /**
+   * The client's process for files. It is started when first needed, and again when it has ended. Rejects with
+   * `FileFailure`.
+   */
   readonly files: () => Promise<GuestFiles>
   readonly handles: HandleTable
   readonly flow: FsFlowControl
 }
 
-/** All operations but those whose data don't fit one message, which are sessions. */
+/** All operations except reads and writes, which are sessions because their data may exceed one message. */
 type SingleReplyOperation = Exclude<FsOperation, { readonly op: 'Read' | 'Write' }>
 
-/** Does an operation and gives what its reply carries. Rejects with `FileFailure`. Source: section 8.1. */
+/** Runs an operation and returns what its reply carries. Rejects with `FileFailure`. */
 export async function runOperation(client: FsContext, asked: SingleReplyOperation): Promise<FsResult> {
   switch (asked.op) {
     case 'List':
@@ -75,7 +78,8 @@ async function withHandle(handles: HandleTable, asked: HandleOperation): Promise
     case 'ReadDir': {
       const { files, slot, path, kind } = handles.get('readdir', asked.handle)
       if (kind === 'file') throw new FileFailure(`readdir: handle ${String(asked.handle)} is a file`)
-      // Fewer than the client's limit are fine: only none is the end. So many fit one frame with the longest of paths.
+      // Returning fewer entries than the client's limit is fine; only an empty list means the end. This many fit into
+      // one frame even with the longest paths.
       const items = await files.readFolder(slot, Math.max(1, asked.limit ?? DEFAULT_LIMIT))
       return { List: items.map(({ name, stat }) => entryPayload(join(path, name), stat)) }
     }
@@ -97,7 +101,7 @@ async function withHandle(handles: HandleTable, asked: HandleOperation): Promise
   }
 }
 
-/** Names that a `ReadDir` without a limit gives. */
+/** The entries that a `ReadDir` without a limit returns. */
 const DEFAULT_LIMIT = 128
 
 async function openFile(client: FsContext, path: string, options: OpenOptions): Promise<number> {
@@ -129,12 +133,12 @@ async function openHandle(
   }
 }
 
-/** The most bytes of a listing, so that it fits one frame of 4 MiB with what is around it. */
+/** The most bytes of a listing, so it fits into one frame of 4 MiB with its envelope. */
 const LIST_LIMIT_BYTES = 4 * 1024 * 1024 - 1024
-/** The most bytes that an entry takes besides its path: nine keys and the widest numbers. */
+/** The most bytes of an entry without its path: nine keys and the widest numbers. */
 const ENTRY_BYTES = 120
 
-/** A whole folder. The kinds of a listing are those of the names themselves, links not followed. */
+/** Lists a whole folder. A symlink is listed as a symlink. */
 async function listFolder({ files, handles, flow }: FsContext, path: string): Promise<readonly FsResult[]> {
   const permit = await flow.acquire()
   const entries: FsResult[] = []

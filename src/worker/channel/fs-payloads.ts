@@ -1,7 +1,7 @@
 import { CborError, asFlag, asInteger, asMap, asText, asUnsigned64, decodeCbor } from './cbor.ts'
 import type { FileAttrs, FileStat, OpenOptions } from './guest-files.ts'
 
-/** An operation of `core.fs.request` (section 8.1), by its name there. */
+/** An operation of `core.fs.request`, by its name there. */
 export type FsOperation =
   | Operation<'RealPath' | 'List' | 'ReadLink' | 'Remove' | 'OpenDir', { readonly path: string }>
   | Operation<'Stat', { readonly path: string; readonly follow: boolean }>
@@ -16,7 +16,7 @@ export type FsOperation =
   | Operation<'ReadDir', { readonly handle: number; readonly limit: number | null }>
   | Operation<'FSetStat', { readonly handle: number; readonly attrs: FileAttrs }>
 
-/** A part of an open file; without a length all to its end, or whatever comes. */
+/** A part of an open file. Without a length, a read goes to the end of the file and a write takes whatever comes. */
 export type FileRange = { readonly handle: number; readonly offset: number; readonly length: number | null }
 
 /** One type for each name. */
@@ -24,7 +24,7 @@ type Operation<Name extends string, Fields> = Name extends Name ? { readonly op:
 
 type FsOperationName = FsOperation['op']
 
-/** Reads `core.fs.request`. Throws `CborError` for a wrong shape or an operation that nobody knows. */
+/** Decodes `core.fs.request`. Throws `CborError` for a wrong shape or an unknown operation. */
 export function readFsRequest(payload: Uint8Array): FsOperation {
   const variants = Object.entries(asMap(asMap(decodeCbor(payload))['op']))
   const [variant] = variants
@@ -34,20 +34,20 @@ export function readFsRequest(payload: Uint8Array): FsOperation {
   return READERS[name](asMap(fields))
 }
 
-/** What an operation gives besides its success: a variant of `core.fs.response`, or nothing. */
+/** The result of an operation: a variant of `core.fs.response`, or null. */
 export type FsResult = Readonly<Record<string, unknown>> | null
 
-/** The fields of a `core.fs.response` that tells success. */
+/** The fields of a successful `core.fs.response`. */
 export function okPayload(data: FsResult): Readonly<Record<string, unknown>> {
   return { ok: true, error: null, data }
 }
 
-/** The fields of a `core.fs.response` that tells failure; the client takes a status from the words (section 8.3). */
+/** The fields of a failed `core.fs.response`. The client derives an SFTP status from the error text. */
 export function errorPayload(error: string): Readonly<Record<string, unknown>> {
   return { ok: false, error, data: null }
 }
 
-/** An entry of a file at a path; of one that could not be looked at only the path is known. */
+/** Encodes the entry of a file at a path. Without a stat, only the path is known. */
 export function entryPayload(path: string, stat: FileStat | null): Readonly<Record<string, unknown>> {
   if (stat === null) {
     return { path, kind: 'other', size: 0, mode: 0, modified: null, uid: 0, gid: 0, atime: null, mtime: null }
@@ -56,7 +56,7 @@ export function entryPayload(path: string, stat: FileStat | null): Readonly<Reco
   return { path, kind: KINDS.get(mode & TYPE_BITS) ?? 'other', size, mode, modified: mtime, uid, gid, atime, mtime }
 }
 
-/** The type in a mode, and what the protocol calls it (inode(7)). */
+/** The type bits of a mode, and the protocol's names for them (inode(7)). */
 const TYPE_BITS = 0o170000
 const KINDS: ReadonlyMap<number, string> = new Map([
   [0o100000, 'file'],
@@ -131,7 +131,7 @@ function asOptional32(value: unknown): number | null {
   return asOptional(value, (given) => asInteger(given, { min: 0, max: 0xffff_ffff }))
 }
 
-/** A signed 64-bit number; one that JavaScript can't count exactly becomes the nearest that it can. */
+/** A signed 64-bit number. One beyond JavaScript's safe integers becomes the nearest safe integer. */
 function asSigned64(value: unknown): number {
   if (typeof value === 'bigint') return value > 0n ? Number.MAX_SAFE_INTEGER : Number.MIN_SAFE_INTEGER
   return asInteger(value, { min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER })

@@ -11,10 +11,11 @@ import { FileFailure, type GuestFiles } from './guest-files.ts'
 type FsMessages = 'core.fs.request' | 'core.fs.data'
 
 /**
- * The file messages of one client (section 8). One process in the sandbox does what they ask; it is started with the
- * first of them, anew when it has ended, and all that the client opened ends with it. Whatever fails is told by
- * `core.fs.response`: in a file session the client takes `core.error` for a broken agent. Data for an id that is not
- * writing are ignored, since the client sends them while the response to a failed write is still on its way.
+ * Handles one client's file messages. One process in the sandbox does the operations. It starts with the first message,
+ * and again when it has ended; everything that the client had open ends with it.
+ *
+ * Failures are reported by `core.fs.response`, because the client takes a `core.error` in a file session for a broken
+ * agent. Data for an id that isn't writing is ignored: the client may send it before it learns that a write has failed.
  */
 export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
   const writes = new Map<number, FileUpload>()
@@ -33,11 +34,11 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
   }
   const serve = async (id: number, work: Promise<FsResult>): Promise<void> => {
     const answer = await work.then(okPayload, (error: unknown) => errorPayload(tell(error)))
-    // The client may use the id anew as soon as it has the answer.
+    // The client may reuse the id as soon as it has the response.
     channel.releaseId(id)
     respond(id, answer)
   }
-  /** Runs on to its first wait at once: data of a write may follow in the same piece. */
+  /** Runs synchronously up to its first wait, because the data of a write may follow in the same piece. */
   const begin = async (id: number, payload: Uint8Array): Promise<FsResult> => {
     const asked = readFsRequest(payload)
     if (asked.op !== 'Read' && asked.op !== 'Write') return await runOperation(client, asked)
@@ -84,15 +85,15 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
 
 const TOO_MANY = 'too many open sessions: Resource temporarily unavailable (os error 11)'
 
-/** A client's process for files: none until it is needed, and a new one when it has ended. */
+/** A client's process for files, started when needed and again when it has ended. */
 type GuestFilesOpener = {
-  /** Rejects with `FileFailure`; may be repeated. */
+  /** Rejects with `FileFailure`. May be repeated. */
   open(): Promise<GuestFiles>
-  /** The client is gone: ends the process; the channel waits for that. */
+  /** The client is gone: ends the process. The channel waits for that. */
   close(): void
 }
 
-/** An opener that has started nothing. */
+/** Makes an opener; no process is started yet. */
 function makeGuestFilesOpener(channel: Channel): GuestFilesOpener {
   let current: Promise<GuestFiles> | null = null
   let opened: GuestFiles | null = null
@@ -123,7 +124,7 @@ function makeGuestFilesOpener(channel: Channel): GuestFilesOpener {
       const files = current
       if (files === null) return
       const nothing = (): void => {
-        // it could not be started, which its operations were told
+        // the process could not be started, and its operations have reported that
       }
       channel.supervise(files.then((started) => started.close(), nothing))
     },

@@ -4,10 +4,10 @@ import { FileFailure, MAX_PIECE_BYTES } from './guest-files.ts'
 
 /** The most bytes of one piece, as of one frame of data. */
 const PIECE_BYTES = 1024 * 1024
-/** Pieces that are asked for at once, so that the sandbox is never idle while one is sent. */
+/** Pieces requested at a time, so the sandbox isn't idle while one is sent. */
 const AHEAD = 2
 
-/** A part of a file that was asked for. */
+/** A requested part of a file. */
 type Piece = {
   readonly offset: number
   readonly bytes: number
@@ -16,8 +16,8 @@ type Piece = {
 }
 
 /**
- * Sends a part of a file, or all to its end, as the client takes it. Rejects with `FileFailure`; what was sent before
- * stands. Resolves early when the client is gone.
+ * Sends a part of a file, or everything up to its end, at the client's pace. Rejects with `FileFailure`; data that was
+ * sent before stays sent. Resolves early when the client is gone.
  */
 export async function sendFile(
   flow: FsFlowControl,
@@ -64,8 +64,8 @@ export async function sendFile(
       asked.shift()
       piece.permit()
       if (data.length === piece.bytes) continue
-      // Less than was asked for: at the end of a file, or of what is none and gives what it has. What was asked for
-      // beyond it would leave a gap.
+      // Fewer bytes than requested: the end of a file, or a device that returned what it has. Pieces requested beyond
+      // would leave a gap, so they are dropped.
       await drop()
       at = piece.offset + data.length
       ahead = 1
@@ -77,17 +77,20 @@ export async function sendFile(
 
 /** A write that a client streams into a file. */
 export type FileUpload = {
-  /** Writes what came; nothing means the end. Does nothing after the end or a failure. */
+  /** Writes data; empty data means the end. Does nothing after the end or a failure. */
   push(data: Buffer): void
-  /** Ends it with an error, before all came. */
+  /** Fails the write before all data has arrived. */
   fail(error: unknown): void
   /** The client is gone. */
   cancel(): void
-  /** Resolves when all was written, or the client is gone. Rejects with `FileFailure`, before the end too. */
+  /**
+   * Resolves when everything was written, or when the client is gone. Rejects with `FileFailure`, possibly before the
+   * end.
+   */
   readonly over: Promise<void>
 }
 
-/** Starts a write at an offset, or for a handle that appends at the end of the file. */
+/** Starts a write at an offset, or at the end of the file for a handle that appends. */
 export function receiveFile(
   flow: FsFlowControl,
   file: OpenFileHandle,
@@ -111,7 +114,7 @@ export function receiveFile(
   }
   const end = async (): Promise<void> => {
     isOver = true
-    await last // answers come in order: the others are there too
+    await last // replies come in order, so all others have arrived too
     const { length } = wanted
     if (length === null || length === written) finish(null)
     else finish(new FileFailure(`write length mismatch: expected ${String(length)}, wrote ${String(written)}`))

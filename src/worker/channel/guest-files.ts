@@ -1,4 +1,7 @@
-/** What a sandbox's kernel tells of a file. Times are whole seconds since 1970; `mode` has the bits of the type too. */
+/**
+ * File attributes as the sandbox's kernel reports them. Times are whole seconds since 1970. `mode` includes the type
+ * bits.
+ */
 export type FileStat = {
   readonly mode: number
   readonly uid: number
@@ -8,13 +11,13 @@ export type FileStat = {
   readonly mtime: number
 }
 
-/** What to change of a file; null leaves it as it is. */
+/** Attributes to change; null leaves one as it is. */
 export type FileAttrs = { readonly [name in keyof FileStat]: number | null }
 
-/** One name in a folder; without `stat` when it could not be looked at. */
+/** One name in a folder. `stat` is null when the file could not be examined. */
 export type FolderItem = { readonly name: string; readonly stat: FileStat | null }
 
-/** How a file is opened, with the meaning that these words have in the agent protocol (section 8.1). */
+/** How to open a file. The options mean what they mean in Rust's `OpenOptions`, which the agent protocol took over. */
 export type OpenOptions = {
   readonly read: boolean
   readonly write: boolean
@@ -25,50 +28,52 @@ export type OpenOptions = {
   readonly mode: number | null
 }
 
-/** An operation that failed. The message is for the client: `stat: No such file or directory (os error 2)`. */
+/** A failed operation. The message goes to the client, such as `stat: No such file or directory (os error 2)`. */
 export class FileFailure extends Error {}
 
 /**
- * File operations of one client, each done by a process of the sandbox: paths, links, mounts, owners and rights are
- * those that the sandbox's user 0 has. All reject with `FileFailure`, also for a NUL in a path. They are begun in the order
- * in which they are called. A slot is a number, the caller's choice, that stands for something open; slots are not
- * shared with other clients. Names that are not UTF-8 are told with U+FFFD in the place of what is not.
+ * File operations of one client, each done by a process in the sandbox. Paths, links, mounts, owners and permissions
+ * are therefore those of the sandbox's user 0.
+ *
+ * All operations reject with `FileFailure`, also for a NUL in a path. They start in the order of the calls. A slot is a
+ * number, chosen by the caller, that stands for something open; clients don't share slots. In names that are not UTF-8,
+ * U+FFFD replaces the invalid bytes.
  */
 export interface GuestFiles {
   realPath(path: string): Promise<string>
   stat(path: string, options: { readonly follow: boolean }): Promise<FileStat>
-  /** Sets the size, then mode, owner and times. A symlink itself has no mode to set. */
+  /** Sets the size, then the mode, owner and times. A symlink itself has no mode. */
   setStat(path: string, attrs: FileAttrs, options: { readonly follow: boolean }): Promise<void>
   readLink(path: string): Promise<string>
   symlink(target: string, path: string): Promise<void>
-  /** Makes a folder and those above it; one that is there is fine, and gets the mode too. */
+  /** Makes a folder and the missing ones above it. An existing folder is fine, and gets the mode too. */
   makeFolder(path: string, mode: number | null): Promise<void>
   remove(path: string): Promise<void>
   removeFolder(path: string): Promise<void>
-  /** Removes a folder with all that is in it, following no symlink. Uses a slot while it goes on. */
+  /** Removes a folder with everything in it, without following symlinks. Occupies a slot meanwhile. */
   removeTree(slot: number, path: string): Promise<void>
-  /** Copies the content and the mode of a file. Uses a slot while it goes on. */
+  /** Copies the content and mode of a file. Occupies a slot meanwhile. */
   copy(slot: number, from: string, to: string): Promise<void>
   rename(from: string, to: string): Promise<void>
   openFile(slot: number, path: string, options: OpenOptions): Promise<void>
   openFolder(slot: number, path: string): Promise<void>
-  /** Closing what is not open succeeds. */
+  /** Closing a slot that is not open succeeds. */
   closeSlot(slot: number): Promise<void>
-  /** At most `bytes`; fewer at the end, none after it. */
+  /** Returns at most `bytes`: fewer at the end of the file, none after it. */
   read(slot: number, offset: number, bytes: number): Promise<Buffer>
-  /** Writes all of `data`; with null as offset at the end of the file. At most `MAX_PIECE_BYTES`. */
+  /** Writes all of `data` at the offset, or at the end of the file when it is null. Takes at most `MAX_PIECE_BYTES`. */
   write(slot: number, offset: number | null, data: Buffer): Promise<void>
-  /** The next names of a folder, at most `limit` and `MAX_ITEMS`; none at the end. */
+  /** The next entries of a folder, at most `limit` and `MAX_ITEMS`. An empty list means the end. */
   readFolder(slot: number, limit: number): Promise<readonly FolderItem[]>
   statSlot(slot: number): Promise<FileStat>
   setStatSlot(slot: number, attrs: FileAttrs): Promise<void>
-  /** Whether the process is gone, and with it all that was open. */
+  /** Whether the process has ended, with everything that was open. */
   readonly hasEnded: boolean
-  /** Ends the process and resolves when it was reaped. May be repeated. */
+  /** Ends the process and resolves once it was reaped. May be repeated. */
   close(): Promise<void>
 }
 
-/** The most bytes that one `read` or `write` carries. */
+/** The most bytes of one `read` or `write`. */
 export const MAX_PIECE_BYTES = 3 * 1024 * 1024
-/** The most names that one `readFolder` gives. */
+/** The most entries of one `readFolder`. */
 export const MAX_ITEMS = 512

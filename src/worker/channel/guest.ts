@@ -1,32 +1,36 @@
 import type { Duplex, Readable, Writable } from 'node:stream'
 import type { GuestFiles } from './guest-files.ts'
 
-/** What the agent's side of the command channel needs of a sandbox; each driver that plays the agent itself gives one. */
+/** What a channel needs of a sandbox. Each driver that plays the agent itself implements it. */
 export interface Guest {
-  /** Starts a process in the sandbox. Rejects with `ExecFailure` and then nothing is left running. */
+  /** Starts a process in the sandbox. When it rejects, with `ExecFailure`, nothing is left running. */
   exec(request: GuestExec): Promise<GuestProcess>
   /**
-   * Connects to a host and port as the sandbox sees them: its own name look-up, network and policy. Rejects with
-   * `TcpFailure`, or with the signal's reason, and then nothing is left open. Each direction of the stream ends by
-   * itself; what it breaks of is a `TcpFailure`, which it tells after all that arrived was read. `destroy` cuts the
-   * connection, `close` comes when nothing of it is left.
+   * Connects to a host and port with the sandbox's own name look-up, network and policy. When it rejects, with
+   * `TcpFailure` or the signal's reason, nothing is left open.
+   *
+   * Each direction of the stream ends by itself. When the connection breaks, the stream fails with a `TcpFailure` after
+   * all received data was read. `destroy` cuts the connection; `close` is emitted when nothing of it is left.
    */
   connect(target: TcpTarget, signal: AbortSignal): Promise<Duplex>
-  /** File operations for one client, which ends them with `close`. Rejects with `FileFailure`. */
+  /** Starts file operations for one client, which ends them with `close`. Rejects with `FileFailure`. */
   openFiles(): Promise<GuestFiles>
 }
 
-/** Where a TCP connection goes to. The host is a name or an address, not empty and without a NUL. */
+/** The target of a TCP connection. The host is a name or an address, not empty and without a NUL. */
 export type TcpTarget = { readonly host: string; readonly port: number }
 
-/** A connection that could not be made or that broke, in words for the client. */
+/** A connection that could not be made, or that broke. The message goes to the client. */
 export class TcpFailure extends Error {}
 
-/** An exec request after parsing; sandbox defaults (env, user, workdir) are applied by the guest, the request's own win. */
+/**
+ * A decoded exec request. The guest applies the sandbox's defaults (env, user, workdir); values in the request take
+ * precedence.
+ */
 export type GuestExec = {
   readonly cmd: string
   readonly args: readonly string[]
-  /** `KEY=VALUE` items, valid ones only. */
+  /** `KEY=VALUE` items; invalid ones were dropped. */
   readonly env: readonly string[]
   readonly cwd: string | null
   readonly user: string | null
@@ -34,18 +38,18 @@ export type GuestExec = {
   readonly rlimits: readonly { readonly resource: string; readonly soft: number; readonly hard: number }[]
 }
 
-/** A process in a sandbox. With a tty there is one output stream, `stdout`. */
+/** A process in a sandbox. With a tty, `stdout` is its only output. */
 export interface GuestProcess {
-  /** Process id, as the sandbox sees it where that can be known. */
+  /** The process id as the sandbox sees it, where that is known. */
   readonly pid: number
   readonly stdin: Writable
   readonly stdout: Readable
   readonly stderr: Readable | null
   /** Does nothing without a tty. */
   resize(rows: number, cols: number): void
-  /** Sends a Linux signal number to the process group; nothing happens once it has ended. */
+  /** Sends a Linux signal to the process group. Does nothing once the process has ended. */
   signal(signal: number): void
-  /** Resolves when the process was reaped: its exit code, or -1 when a signal ended it. Never rejects. */
+  /** Resolves once the process was reaped, with its exit code, or -1 when a signal ended it. Never rejects. */
   readonly exited: Promise<number>
 }
 
@@ -63,7 +67,7 @@ const EXEC_FAILURE_KINDS = [
 ] as const
 type ExecFailureKind = (typeof EXEC_FAILURE_KINDS)[number]
 
-/** A process that could not be started, in the words of the agent protocol (section 7.1). */
+/** A process that could not be started, described in the agent protocol's terms. */
 export class ExecFailure extends Error {
   readonly kind: ExecFailureKind
   readonly errno: number | null

@@ -1,14 +1,14 @@
 import { FLAG_SESSION_START, FLAG_SHUTDOWN, FLAG_TERMINAL } from './frame.ts'
 
-/** The generation of the agent protocol that this side speaks and stamps (section 5). */
+/** The generation of the agent protocol that we speak. */
 export const GENERATION = 7
 
-/** Who may send a message: the client, the agent, or only the host's own runtime (never seen from a client). */
+/** Who may send a message: the client, the agent, or only the host's runtime, never a client. */
 type Sender = 'client' | 'agent' | 'both' | 'host'
 
 type Message = { readonly sender: Sender; readonly flags: number; readonly generation: number }
 
-/** Every message of the protocol: who sends it, its flags (a function of the type alone) and since when (section 6). */
+/** Every message of the protocol: who sends it, its flags, which depend on the type alone, and its first generation. */
 export const MESSAGES = {
   'core.ready': { sender: 'agent', flags: 0, generation: 1 },
   'core.init.resolved': { sender: 'host', flags: 0, generation: 1 },
@@ -50,7 +50,7 @@ type SentBy<S extends Sender> = {
   [T in MessageType]: (typeof MESSAGES)[T]['sender'] extends S ? T : never
 }[MessageType]
 
-/** Messages that this side may send. */
+/** Messages that we may send. */
 export type AgentMessageType = SentBy<'agent' | 'both'>
 /** Messages that a client may send. */
 export type ClientMessageType = SentBy<'client' | 'both'>
@@ -61,12 +61,12 @@ const CLIENT_TYPES: ReadonlySet<string> = new Set(
     .map(([type]) => type),
 )
 
-/** Whether a type is one that a client may send. */
+/** Whether a client may send messages of this type. */
 export function isClientMessage(type: string): type is ClientMessageType {
   return CLIENT_TYPES.has(type)
 }
 
-/** What a `core.error` may complain about (section 10). */
+/** The reasons for a `core.error`. */
 export type ErrorKind =
   | 'malformed_message'
   | 'unsupported_message_type'

@@ -10,32 +10,31 @@ import { makeInputBudget, makeOutbox } from './flow-control.ts'
 import { type AgentMessageType, type ClientMessageType, MESSAGES, isClientMessage } from './messages.ts'
 import { makeTcpHandlers } from './tcp-sessions.ts'
 
-/** The correlation ids that a client may use: those of a genuine relay's first slot (section 2). */
+/** The correlation ids that a client may use: the range that microsandbox's relay gives to its first client. */
 const ID_MIN = 1
 const ID_MAX = 33_554_431
 
 /**
- * Above this many unsent bytes the client is not listened to: what it asks for would only add replies. The output of
- * processes alone never gets there, so a client that is slow to read can still send a signal.
+ * Above this many unsent bytes, we stop reading from the client, because its requests would only add replies. Process
+ * output alone never reaches it, so a client that reads slowly can still send a signal.
  */
 const UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
-/** The most input that all sessions of a client may keep for what is slow to take it; one alone has a limit of its own. */
+/** The most input that all sessions of a client may hold for slow targets. Each session has a limit of its own too. */
 const MAX_INPUT_BYTES = 32 * 1024 * 1024
 
-/** Agent messages that are no activity (section 10); `core.ready` only says that somebody connected. */
+/** Agent messages that don't count as activity. `core.ready` only says that a client connected. */
 const IDLE_AGENT_MESSAGES: ReadonlySet<AgentMessageType> = new Set([
   'core.ready',
   'core.pong',
   'core.touched',
   'core.error',
 ])
-/** Client messages that are no activity; a touch counts once, by its own handler. */
+/** Client messages that don't count as activity. A touch counts through its own handler. */
 const IDLE_CLIENT_MESSAGES: ReadonlySet<ClientMessageType> = new Set(['core.ping', 'core.touch'])
 
 /**
- * Plays the agent of a sandbox for one client: speaks first (id range and `core.ready`), then serves its messages until
- * the stream ends. Resolves when the stream is gone and every process of this client was killed; never rejects.
- * Specification: agent protocol, generation 7.
+ * Plays the agent of a sandbox for one client: sends the id range and `core.ready`, then serves messages until the
+ * stream ends. Resolves when the stream is gone and every process of this client was killed. Never rejects.
  */
 export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): Promise<void> {
   const owned = new Set<Promise<void>>()
@@ -154,7 +153,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
     } catch (error) {
       if (!(error instanceof FrameLengthError)) deps.log.error({ err: error }, 'a command channel failed')
       else deps.log.debug({ err: error }, 'a client broke the framing of its command channel')
-      stream.destroy(error instanceof Error ? error : undefined) // with an error the other side sees no proper end
+      stream.destroy(error instanceof Error ? error : undefined) // with an error, so the other side doesn't see a regular end
     }
     if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()
   })
@@ -196,7 +195,7 @@ function encodePrologue(): Buffer {
   return range
 }
 
-/** The times are of a boot, which this agent has none of; clients only want them to be there (section 2). */
+/** These times describe a boot, which containers don't have. Clients only need the fields to be present. */
 function readyPayload(deps: ChannelDeps): Readonly<Record<string, unknown>> {
   return {
     boot_time_ns: 0,
@@ -206,7 +205,7 @@ function readyPayload(deps: ChannelDeps): Readonly<Record<string, unknown>> {
   }
 }
 
-/** `core.ping` and `core.touch`: answered at once; only a touch keeps a sandbox from being idle (section 10). */
+/** Answers `core.ping` and `core.touch`. Only a touch counts as activity. */
 function makeMaintenanceHandlers(
   channel: Channel,
   onActivity: () => void,
@@ -224,7 +223,7 @@ function makeMaintenanceHandlers(
       },
     },
     close: () => {
-      // every request was answered when it came
+      // every request was answered when it arrived
     },
   }
 }

@@ -1,11 +1,11 @@
 import type { Channel, IncomingMessage } from './channel.ts'
 import type { ClientMessageType } from './messages.ts'
 
-/** The sessions of one family, by their ids. */
+/** The sessions of one kind, by their ids. */
 type SessionTable<S> = {
   /**
-   * Opens a session for a message that asks for one. `begin` answers null when it told the client why there is none;
-   * `refuseField` tells it that too many are open. The id is the client's again once the session is over.
+   * Opens a session for a request. `begin` returns null after it told the client why there is none; `refuse` tells the
+   * client that too many are open. The id is free again once the session is over.
    */
   open(
     message: Pick<IncomingMessage, 'id'> & { readonly type: ClientMessageType },
@@ -15,7 +15,7 @@ type SessionTable<S> = {
   all(): Iterable<S>
 }
 
-/** No session is open yet. */
+/** Makes an empty table. */
 export function makeSessionTable<S extends { readonly over: Promise<void> }>(channel: Channel): SessionTable<S> {
   const sessions = new Map<number, S>()
   return {

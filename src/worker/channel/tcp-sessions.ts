@@ -9,9 +9,9 @@ import { makeSessionTable } from './session-table.ts'
 type TcpMessages = 'core.tcp.connect' | 'core.tcp.data' | 'core.tcp.eof' | 'core.tcp.close'
 
 /**
- * The connections of one client into its sandbox (section 9). Data for an id without a connection is answered with a
- * failure, as by the genuine agent; an end or a close of one is ignored, since the client sends them while the terminal
- * message is still on its way.
+ * Handles one client's connections into its sandbox. Data for an unknown id is answered with a failure, as
+ * microsandbox's agent does. An end or a close for one is ignored, because the client may send it before it learns that
+ * the connection has ended.
  */
 export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> {
   const sessions = makeSessionTable<TcpSession>(channel)
@@ -19,7 +19,7 @@ export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> 
   const fail = (id: number, error: string): void => {
     channel.send(id, 'core.tcp.failed', { error })
   }
-  /** The host and port, or null once the client was told why nothing can be connected to. */
+  /** Decodes the host and port. When the request can't be served, tells the client why and returns null. */
   const read = (id: number, payload: Uint8Array): TcpTarget | null => {
     try {
       return readTcpTarget(payload)
@@ -63,24 +63,24 @@ export function makeTcpHandlers(channel: Channel): MessageHandlers<TcpMessages> 
   }
 }
 
-/** One connection of a client into the sandbox, from its request to its terminal message. */
+/** One connection of a client into the sandbox, from the request to the terminal message. */
 type TcpSession = {
-  /** Data for the other end. Nothing happens after `end`. */
+  /** Sends data to the other end. Does nothing after `end`. */
   write(data: Buffer): void
-  /** The client sends nothing more: told to the other end after all data. It may still answer. */
+  /** The client sends no more. The other end learns it after all data, and may still answer. */
   end(): void
-  /** The client wants no more of it or is gone: the connection is cut, and no message is owed. */
+  /** Cuts the connection because the client closed it or is gone. No further message is sent. */
   abort(): void
-  /** Resolves after the terminal message was queued, or after `cut` once nothing of the connection is left. */
+  /** Resolves after the terminal message was queued, or after `abort` once the connection is closed. Never rejects. */
   readonly over: Promise<void>
 }
 
-/** The longest that a connection may take to come about, name look-up included; that of the genuine agent (section 9). */
+/** The time limit for connecting, name look-up included; the same as in microsandbox's agent. */
 const CONNECT_LIMIT_MS = 30_000
 
 /**
- * Connects and carries both directions, each of which ends by itself. Data that arrives before the connection is there
- * is kept, within a limit. The terminal message comes when both directions have ended, or when the connection broke.
+ * Connects and carries both directions, each of which ends by itself. Keeps data that arrives before the connection is
+ * open, up to a limit. The terminal message follows when both directions have ended or the connection has broken.
  */
 function startTcpSession(channel: Channel, id: number, target: TcpTarget): TcpSession {
   const abort = new AbortController()
@@ -152,7 +152,7 @@ async function connect(channel: Channel, target: TcpTarget, signal: AbortSignal)
   }
 }
 
-/** Resolves once a stream has let go of everything: null, or with what it broke of. */
+/** Resolves once a stream is closed: with null, or with the error that broke it. */
 function closeOutcome(stream: Duplex): Promise<Error | null> {
   return new Promise((resolve) => {
     let failure: Error | null = null
@@ -175,11 +175,11 @@ function describeFailure(error: unknown, { host, port }: TcpTarget): string {
   return error instanceof TcpFailure ? error.message : `connect ${host}:${String(port)}: the connection failed`
 }
 
-/** The longest host name that a connection is tried to; names of the DNS have 253 characters at most (RFC 1035). */
+/** The longest host name accepted; DNS names have at most 253 characters (RFC 1035). */
 const MAX_HOST_CHARACTERS = 255
 const U16 = { min: 0, max: 0xffff }
 
-/** Reads `core.tcp.connect`. Throws `CborError` for what can't be the name or address of a host. */
+/** Decodes `core.tcp.connect`. Throws `CborError` for an invalid host or port. */
 function readTcpTarget(payload: Uint8Array): TcpTarget {
   const map = asMap(decodeCbor(payload))
   const host = asText(map['host'])
