@@ -2,7 +2,7 @@ import { cidr, overlaps, parseCidr, type Cidr } from '../../domain/cidr.ts'
 import { localCommands } from '../../lib/run-command.ts'
 import { ipJson } from './network-commands.ts'
 
-/** What is tried when the wanted pool is in use on this machine, in order. */
+/** The address pools to try, in order, when a route of this machine overlaps the configured one. */
 const FALLBACK_ADDRESS_POOLS: readonly string[] = [
   ...Array.from({ length: 40 }, (_, index) => `10.${String(210 + index)}.0.0/16`),
   '172.30.0.0/16',
@@ -12,7 +12,7 @@ const FALLBACK_ADDRESS_POOLS: readonly string[] = [
 
 const LARGEST_PREFIX = 28
 
-/** The wanted pool, or the first of the others that no route of this machine meets. Throws when all are in use. */
+/** The configured pool, or the first fallback that overlaps no route of this machine. Throws when all overlap. */
 export async function chooseAddressPool(wanted: string): Promise<Cidr> {
   const first = parseCidr(wanted)
   if (first?.family !== 4 || first.prefix > LARGEST_PREFIX) {
@@ -24,10 +24,10 @@ export async function chooseAddressPool(wanted: string): Promise<Cidr> {
   return free
 }
 
-/** A route of the host's own tables: where it leads and through which device. */
+/** A route of the host: its destination and its device. */
 type HostRoute = { readonly block: Cidr | null; readonly device: string; readonly isUnicast: boolean }
 
-/** The host's IPv4 routes in all tables; `block` is null for a default route. */
+/** The host's IPv4 routes in all tables. `block` is null for a default route. */
 export async function hostRoutes(): Promise<readonly HostRoute[]> {
   const routes = await ipJson(localCommands, ['-4', 'route', 'show', 'table', 'all'])
   if (!Array.isArray(routes)) throw new Error('the routes of this machine could not be read')

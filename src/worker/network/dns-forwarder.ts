@@ -6,21 +6,21 @@ import type { Random } from '../../lib/random.ts'
 import { isRebinding, RCODE, readQuery, errorReply } from './dns-message.ts'
 import { queryResolver, frameTcpMessage, readTcpMessages, type Transport } from './dns-upstream.ts'
 
-/** The queries that wait for an answer at a time, of all sandboxes together; the next ones are refused. */
+/** The most queries of all sandboxes that may wait for an answer at a time. Further ones get REFUSED. */
 const IN_FLIGHT_MAX = 512
 const TCP_CLIENTS_MAX = 128
 const TCP_IDLE_MS = 10_000
-/** How long one resolver may take before the next is asked: stub resolvers give up after 5 s. */
+/** The time limit for one resolver before the next is asked. Stub resolvers give up after 5 s. */
 const RESOLVER_TIMEOUT_MS = 2_000
-/** The resolvers that are asked at most, as glibc does. */
+/** The most resolvers asked for one query, as in glibc. */
 const RESOLVERS_MAX = 3
-/** What is tried to find a port that is free for UDP and TCP. */
+/** How many ports to try until one is free for both UDP and TCP. */
 const PORT_ATTEMPTS = 10
 const DNS_PORT = 53
 
 export type DnsForwarder = {
   readonly port: number
-  /** Stops listening; queries under way are not answered. */
+  /** Stops listening. Pending queries are not answered. */
   close(): Promise<void>
 }
 
@@ -33,8 +33,10 @@ type DnsForwarderOptions = {
 }
 
 /**
- * Answers DNS over UDP and TCP at an address, at port 53 if it is free, by asking the given resolvers in their order.
- * Says REFUSED to an answer that rebinds a public name, and to queries beyond its bounds; SERVFAIL when none answers.
+ * Answers DNS over UDP and TCP at an address by asking the given resolvers in order. Uses port 53 if it is free.
+ *
+ * Replies REFUSED to queries above its limits and to answers that rebind a public name, and SERVFAIL when no resolver
+ * answers.
  */
 export async function startDnsForwarder(options: DnsForwarderOptions): Promise<DnsForwarder> {
   const stopping = new AbortController()
@@ -116,7 +118,7 @@ async function queryResolversInOrder(
   return null
 }
 
-/** Listens for UDP and TCP at one port: 53, or any other where the host has a resolver on all its addresses. */
+/** Listens on one port for UDP and TCP: 53, or any free port when a resolver of the host listens on all addresses. */
 async function listen(
   address: string,
 ): Promise<{ readonly udp: UdpSocket; readonly tcp: Server; readonly port: number }> {

@@ -1,4 +1,4 @@
-/** The little of a DNS message that a forwarder has to understand (RFC 1035, 4.1). */
+/** The parts of a DNS message that a forwarder needs to understand (RFC 1035, 4.1). */
 import { contains, parseCidr, type Cidr } from '../../domain/cidr.ts'
 import { SPECIAL_CIDRS } from '../../domain/network/network-groups.ts'
 
@@ -11,10 +11,10 @@ const FLAG_RECURSION_AVAILABLE = 0x0080
 /** Response codes (RFC 1035, 4.1.1). */
 export const RCODE = { formatError: 1, serverFailure: 2, refused: 5 } as const
 
-/** A question as a forwarder passes it on: its name in small letters, and where the question ends in the message. */
+/** A question to forward: its name in lower case, and the offset where the question ends. */
 type DnsQuestion = { readonly name: string; readonly end: number }
 
-/** Reads a standard query with exactly one question; null for any other message. */
+/** Reads a standard query with exactly one question. Null for any other message. */
 export function readQuery(message: Buffer): DnsQuestion | null {
   if (message.length < HEADER_BYTES) return null
   const flags = message.readUInt16BE(2)
@@ -22,7 +22,7 @@ export function readQuery(message: Buffer): DnsQuestion | null {
   return readQuestion(message)
 }
 
-/** Whether `replyWithError` is a response to `query`: same id, and the same question but for the case of letters. */
+/** Whether `answer` responds to `query`: it has the same id, and the same question regardless of case. */
 export function answersQuery(answer: Buffer, query: Buffer): boolean {
   const asked = readQuery(query)
   if (asked === null || answer.length < asked.end) return false
@@ -31,7 +31,7 @@ export function answersQuery(answer: Buffer, query: Buffer): boolean {
   return readQuestion(answer)?.name === asked.name && answer.subarray(asked.end - 4, asked.end).equals(type)
 }
 
-/** The reply to a query that says no, with the question repeated. */
+/** An error reply to a query, with the question repeated. */
 export function errorReply(query: Buffer, rcode: number): Buffer {
   const end = readQuestion(query)?.end
   const reply = Buffer.from(query.subarray(0, end ?? HEADER_BYTES))
@@ -50,9 +50,9 @@ export function withMessageId(message: Buffer, id: number): Buffer {
 }
 
 /**
- * Whether an answer gives a public name a special address (private, loopback, link-local and so on): the way in which
- * a page of a stranger reaches what lies behind a firewall. Names of private use may have such addresses. An answer
- * that can't be read counts as such.
+ * Whether an answer gives a public name a special address (private, loopback, link-local and so on). DNS rebinding
+ * attacks reach hosts behind a firewall this way. Names for private use may have such addresses. An unreadable answer
+ * counts as rebinding.
  */
 export function isRebinding(answer: Buffer): boolean {
   const question = readQuestion(answer)
@@ -62,7 +62,7 @@ export function isRebinding(answer: Buffer): boolean {
   return addresses === null || addresses.some((address) => SPECIAL_CIDRS.some((block) => contains(block, address)))
 }
 
-/** RFC 6762 and 8375, ICANN's `.internal`, and the names that networks use among themselves (RFC 6762, appendix G). */
+/** Suffixes for private use: RFC 6762 and its appendix G, RFC 8375, and ICANN's `.internal`. */
 const PRIVATE_SUFFIXES = ['local', 'internal', 'home.arpa', 'localhost', 'intranet', 'private', 'corp', 'home', 'lan']
 
 function isPrivateName(name: string): boolean {
@@ -87,7 +87,7 @@ function readQuestion(message: Buffer): DnsQuestion | null {
 const TYPE_A = 1
 const TYPE_AAAA = 28
 
-/** The addresses of the answer section; null when it can't be read. */
+/** The addresses in the answer section. Null when it can't be read. */
 function readAddresses(message: Buffer, start: number): readonly Cidr[] | null {
   const addresses: Cidr[] = []
   let at = start

@@ -6,19 +6,22 @@ import type { Random } from '../../lib/random.ts'
 import { answersQuery, withMessageId } from './dns-message.ts'
 
 const DNS_PORT = 53
-/** RFC 1035, 4.2.2: the length that stands before a message over TCP has two bytes. */
+/** The size of the length before a message over TCP (RFC 1035, 4.2.2). */
 const TCP_LENGTH_BYTES = 2
 
-/** How a query travels; an answer that UDP cuts short makes the asker come again over TCP. */
+/** How a query travels. When UDP truncates an answer, the client asks again over TCP. */
 export type Transport = 'udp' | 'tcp'
 
-/** Asks a resolver and gives its answer with the asker's id. Rejects when `signal` ends the wait or the resolver refuses. */
+/**
+ * Asks a resolver and returns its answer with the client's id. Rejects when `signal` aborts or the resolver can't be
+ * reached.
+ */
 export async function queryResolver(
   question: { readonly query: Buffer; readonly transport: Transport; readonly resolver: string },
   random: Random,
   signal: AbortSignal,
 ): Promise<Buffer> {
-  // an id of our own and a fresh port for each query: an answer from the side has to guess both
+  // an id of our own and a fresh port for each query, so a spoofed answer has to guess both
   const query = withMessageId(question.query, random.bytes(2).readUInt16BE())
   const ask = question.transport === 'udp' ? queryOverUdp : queryOverTcp
   return withMessageId(await ask(query, question.resolver, signal), question.query.readUInt16BE(0))
@@ -27,7 +30,7 @@ export async function queryResolver(
 async function queryOverUdp(query: Buffer, resolver: string, signal: AbortSignal): Promise<Buffer> {
   const socket = createSocket(isIPv6(resolver) ? 'udp6' : 'udp4')
   try {
-    socket.connect(DNS_PORT, resolver) // connected: the kernel drops what others send
+    socket.connect(DNS_PORT, resolver) // a connected socket: the kernel drops packets from others
     await once(socket, 'connect', { signal })
     const { promise, resolve, reject } = Promise.withResolvers<Buffer>()
     socket.on('message', (message) => {
@@ -56,14 +59,14 @@ async function queryOverTcp(query: Buffer, resolver: string, signal: AbortSignal
   }
 }
 
-/** A message as TCP carries it, its length before it. */
+/** Encodes a message for TCP, with its length before it. */
 export function frameTcpMessage(message: Buffer): Buffer {
   const length = Buffer.alloc(TCP_LENGTH_BYTES)
   length.writeUInt16BE(message.length)
   return Buffer.concat([length, message])
 }
 
-/** The messages of a TCP stream; holds at most one of them (64 KiB) and the last chunk. */
+/** The messages of a TCP stream. Holds at most one message (64 KiB) and the last chunk. */
 export async function* readTcpMessages(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let pending = Buffer.alloc(0)
   for await (const chunk of stream) {
@@ -77,7 +80,7 @@ export async function* readTcpMessages(stream: AsyncIterable<Buffer>): AsyncGene
   }
 }
 
-/** The resolvers that a resolv.conf names, in order; a zone id (`%eth0`) is kept. */
+/** The name servers in a resolv.conf, in order. A zone id (`%eth0`) is kept. */
 export function parseResolvConf(text: string): readonly string[] {
   return text
     .split('\n')
@@ -85,7 +88,7 @@ export function parseResolvConf(text: string): readonly string[] {
     .filter((address) => isIP(address) !== 0)
 }
 
-/** The host's resolvers, from /etc/resolv.conf; what a resolver on the host's loopback gives out is fine too. */
+/** The host's resolvers, from /etc/resolv.conf. A resolver on the host's loopback works too. */
 export async function readHostResolvers(): Promise<readonly string[]> {
   return parseResolvConf(await readFile('/etc/resolv.conf', 'utf8'))
 }

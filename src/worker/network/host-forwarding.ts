@@ -1,7 +1,7 @@
 /**
- * The little that sandboxes need of the host's own network namespace: one table of ours, and forwarding on the devices
- * that lead out. Where the host did not forward before, the table lets those devices forward for our cable alone.
- * Nothing that arrives over the cable reaches an address of the host, but DNS at the forwarder.
+ * What sandboxes need in the host's own network namespace: one nftables table, and forwarding on the devices with
+ * routes out. Where the host did not forward before, the table lets those devices forward only for our uplink. Traffic
+ * from the uplink reaches no address of the host except the DNS forwarder.
  */
 import { readFile, writeFile } from 'node:fs/promises'
 import { Type } from 'typebox'
@@ -13,18 +13,18 @@ import { hostRoutes } from './address-pool.ts'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 import { deviceNames, listSet, nft } from './network-commands.ts'
 
-/** Puts the host's part in force, and opens devices that came since. May be repeated. */
+/** Creates or replaces the host's table, and enables forwarding on devices that were added since. May be repeated. */
 export async function openHostForwarding(
   names: NetworkNames,
   options: { readonly addressPool: Cidr; readonly dns: DnsTarget },
 ): Promise<void> {
   const opened = await devicesToOpen(names)
-  // the table before the forwarding that it guards; `closeHostForwarding` goes the other way
+  // the table comes before the forwarding that it restricts; `closeHostForwarding` goes the other way
   await nft(names.commands, hostRules(names, { ...options, opened }))
   for (const device of [names.uplinkDevice, ...opened]) await setForwarding(device, '1')
 }
 
-/** Takes the host's part back: devices that we opened stop forwarding, then the table goes. May be repeated. */
+/** Undoes `openHostForwarding`: our devices stop forwarding, then the table is deleted. May be repeated. */
 export async function closeHostForwarding(names: NetworkNames): Promise<void> {
   const opened = await openedDevices(names)
   if (!(await hasOtherInstallation(names))) for (const device of opened) await setForwarding(device, '0')
@@ -32,8 +32,8 @@ export async function closeHostForwarding(names: NetworkNames): Promise<void> {
 }
 
 /**
- * The devices that have to forward because of us alone. None where the host forwards by
- * itself (`ip_forward`). Beside another installation every open device counts as ours too: the last to go closes it.
+ * The devices that must forward only because of us. None when the host forwards anyway (`ip_forward`). Beside another
+ * installation, every forwarding device counts as ours too, so the last one to leave turns it off.
  */
 async function devicesToOpen(names: NetworkNames): Promise<readonly string[]> {
   if ((await isForwarding('all')) === true) return []
@@ -45,7 +45,9 @@ async function devicesToOpen(names: NetworkNames): Promise<readonly string[]> {
   return candidates.filter((device, index) => isShared || opened.includes(device) || flags[index] === false)
 }
 
-/** The devices that we opened, as the table itself tells: it lives exactly as long as their setting does. */
+/**
+ * The devices on which we enabled forwarding. The table lists them, because it lives exactly as long as that setting.
+ */
 async function openedDevices(names: NetworkNames): Promise<readonly string[]> {
   const listing = await listSet(names.commands, `inet ${names.hostTable} ${OPENED}`)
   if (listing === null) return []
@@ -55,7 +57,7 @@ async function openedDevices(names: NetworkNames): Promise<readonly string[]> {
 
 const OPENED = 'opened'
 
-/** The part of nft's JSON that says what is in a set (libnftables-json(5)). */
+/** The part of nft's JSON that lists the elements of a set (libnftables-json(5)). */
 const SetListing = Type.Object({
   nftables: Type.Array(
     Type.Object({ set: Type.Optional(Type.Object({ elem: Type.Optional(Type.Array(Type.String())) })) }),
@@ -78,7 +80,7 @@ function hostRules(
     `delete table inet ${names.hostTable}`,
     `table inet ${names.hostTable} {`,
     `set ${OPENED} { type ifname; ${opened.length === 0 ? '' : elements} }`,
-    // before address translation of others, so that a port that a container engine publishes is still the host's
+    // before any address translation, so a port that a container engine publishes still counts as the host's
     'chain arriving { type filter hook prerouting priority raw; policy accept;',
     `iifname != ${uplink} ip daddr ${cable} drop`,
     `iifname != ${uplink} accept`,
@@ -88,7 +90,7 @@ function hostRules(
     '}',
     'chain passing { type filter hook forward priority filter; policy accept;',
     `oifname ${uplink} ct state != { established, related } drop`,
-    // the smaller packet of a tunnel or cloud network, told to both ends when a connection opens
+    // clamps the segment size to the path MTU of a tunnel or cloud network, for both ends of a connection
     `iifname ${uplink} tcp flags syn tcp option maxseg size set rt mtu`,
     `iifname @${OPENED} oifname != "${ANY_UPLINK}" drop`,
     '}',
@@ -99,7 +101,7 @@ function hostRules(
   ]
 }
 
-/** The uplinks of all installations on this machine. */
+/** Matches the uplinks of all installations on this machine. */
 const ANY_UPLINK = 'sy*'
 
 function isUplink(device: string): boolean {
@@ -124,7 +126,7 @@ async function setForwarding(device: string, value: '0' | '1'): Promise<void> {
   if ((await readIfPresent(file)) !== null) await writeFile(file, value)
 }
 
-/** A file's text, or null when it is not there: a device may vanish at any time. */
+/** A file's text, or null when it is missing: a device may vanish at any time. */
 async function readIfPresent(file: string): Promise<string | null> {
   try {
     return await readFile(file, 'utf8')

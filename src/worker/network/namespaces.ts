@@ -2,14 +2,16 @@ import type { Cidr } from '../../domain/cidr.ts'
 import { netnsPath, SLOT_PREFIX, slotAddresses, slotDevice, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { deleteLink, deleteNamespace, ipBatch, namespaceNames, runInNamespace } from './network-commands.ts'
 
-/** RFC 5382, REQ-5: an idle connection is kept at least 2 hours and 4 minutes. */
+/** Idle connections are kept at least 2 hours and 4 minutes (RFC 5382, REQ-5). */
 const IDLE_CONNECTION_SECS = 7440
 
-/** Makes the router's namespace and its cable to the host; nothing passes before the packet filter says so. */
+/**
+ * Creates the router's namespace and its veth pair to the host. Nothing is forwarded until the packet filter allows it.
+ */
 export async function createRouter(names: NetworkNames, addressPool: Cidr): Promise<void> {
   const cable = slotAddresses(addressPool, UPLINK_SLOT)
   await ipBatch(names.commands, [`netns add ${names.routerNamespace}`])
-  // before any device: what is forwarded from the first packet on is what the (still empty) filter knows
+  // before any device exists, so the still empty filter drops even the first packet
   await runInNamespace(names.commands, ['sh', '-c', ROUTER_SETTINGS], { namespace: names.routerNamespace })
   await ipBatch(names.commands, [
     `link add ${names.uplinkDevice} type veth peer name up0 netns ${names.routerNamespace}`,
@@ -22,7 +24,9 @@ export async function createRouter(names: NetworkNames, addressPool: Cidr): Prom
   )
 }
 
-/** Makes the namespaces of slots, each with addresses and a cable to the router, which refuses all they send. */
+/**
+ * Creates the namespaces of slots, each with addresses and a veth pair to the router, which drops everything they send.
+ */
 export async function createSandboxNamespaces(
   names: NetworkNames,
   addressPool: Cidr,
@@ -37,19 +41,21 @@ export async function createSandboxNamespaces(
 }
 
 /**
- * Makes a slot's namespace with nothing but a loopback device. Here as with a cable, the sandbox may listen on every port and
- * ping: the namespace is the host's, so its own user 0 has no power over it, and `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW`
- * mean nothing there (user_namespaces(7)).
+ * Creates a slot's namespace with only a loopback device.
+ *
+ * Programs in it, and in one with a veth pair, may listen on every port and ping. The namespace belongs to the host's
+ * user namespace, so `CAP_NET_BIND_SERVICE` and `CAP_NET_RAW` of a sandbox's user 0 mean nothing there
+ * (user_namespaces(7)).
  */
 export async function createIsolatedNamespace(names: NetworkNames, slot: number): Promise<void> {
   await names.commands.callSystem(['network', netnsPath(names.sandboxNamespace(slot))])
 }
 
-/** Removes the namespaces and cables of slots, whichever are there. */
+/** Removes the namespaces and devices of slots. What is already gone is fine. */
 export async function removeSandboxNamespaces(names: NetworkNames, slots: readonly number[]): Promise<void> {
   if (slots.length === 0) return
   const removals = await Promise.allSettled([
-    // the cables too: the kernel would remove them later by itself, under the feet of the slots' next users
+    // the devices too: the kernel would remove them later, when the slots may already be in use again
     ipBatch(
       names.commands,
       slots.map((slot) => `link del ${slotDevice(slot)}`),
@@ -70,7 +76,7 @@ export async function removeSandboxNamespaces(names: NetworkNames, slots: readon
   }
 }
 
-/** Removes every namespace and device of an installation, whichever are there. */
+/** Removes all namespaces and devices of an installation. What is already gone is fine. */
 export async function removeAllNamespaces(names: NetworkNames): Promise<void> {
   await deleteLink(names.commands, names.uplinkDevice)
   for (const namespace of await namespaceNames()) {
@@ -79,7 +85,10 @@ export async function removeAllNamespaces(names: NetworkNames): Promise<void> {
   await deleteNamespace(names.commands, names.routerNamespace)
 }
 
-/** IPv4 only: `addrgenmode none` keeps the kernel from giving the device an IPv6 address. */
+/**
+ * Commands that bring a device up with an IPv4 address. `addrgenmode none` keeps the kernel from adding an IPv6
+ * address.
+ */
 function deviceUp(device: string, address: string): readonly string[] {
   return [
     `link set dev ${device} addrgenmode none`,
@@ -91,7 +100,7 @@ function deviceUp(device: string, address: string): readonly string[] {
 const ROUTER_SETTINGS = [
   'cd /proc/sys/net',
   'echo 1 > ipv4/ip_forward',
-  // a flow is followed from its start or not at all, so that the remains of an ended one can't be taken up
+  // tracks connections only from their first packet, so an ended one can't be picked up again
   'echo 0 > netfilter/nf_conntrack_tcp_loose',
   `echo ${String(IDLE_CONNECTION_SECS)} > netfilter/nf_conntrack_tcp_timeout_established`,
 ].join(' && ')

@@ -3,21 +3,23 @@ import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { CommandResult, CommandRunner } from '../../lib/run-command.ts'
 import { NETNS_DIR, netnsPath } from './network-names.ts'
 
-/** Far above what a command takes on a busy machine (measured: 5 to 40 ms), so only a hung one meets it. */
+/** Far above what a command takes on a busy machine (measured: 5 to 40 ms), so only a hung one reaches it. */
 const COMMAND_TIMEOUT_MS = 15_000
 
-/** Runs iproute2 commands in one process, in the host's namespace or a named one. Stops at the first that fails. */
+/** Runs iproute2 commands in one process, in the host's namespace or a named one. Stops at the first failure. */
 export async function ipBatch(commands: CommandRunner, lines: readonly string[], namespace?: string): Promise<void> {
   const where = namespace === undefined ? [] : ['-n', namespace]
   await commands.run('ip', [...where, '-b', '-'], { timeoutMs: COMMAND_TIMEOUT_MS, input: `${lines.join('\n')}\n` })
 }
 
-/** Applies nftables commands as one transaction, in the host's namespace or a named one: all of them or none. */
+/** Applies nftables commands as one transaction, in the host's namespace or a named one. */
 export async function nft(commands: CommandRunner, lines: readonly string[], namespace?: string): Promise<void> {
   await runInNamespace(commands, ['nft', '-f', '-'], { namespace, input: `${lines.join('\n')}\n` })
 }
 
-/** Runs a command in a network namespace without iproute2's new mounts, which would hide the cgroups. */
+/**
+ * Runs a command in a network namespace. Unlike `ip netns exec`, it doesn't remount /sys, which would hide the cgroups.
+ */
 export async function runInNamespace(
   commands: CommandRunner,
   command: readonly string[],
@@ -31,13 +33,13 @@ export async function runInNamespace(
   })
 }
 
-/** Asks iproute2 a question whose answer is JSON; null when it refuses, as for a device that is not there. */
+/** Runs an iproute2 query with JSON output. Null when it fails, as for a missing device. */
 export async function ipJson(commands: CommandRunner, args: readonly string[]): Promise<unknown> {
   const { code, stdout } = await commands.attempt('ip', ['-j', ...args], { timeoutMs: COMMAND_TIMEOUT_MS })
   return code !== 0 ? null : stdout.trim() === '' ? [] : JSON.parse(stdout)
 }
 
-/** The devices of the host's namespace. */
+/** The devices in the host's namespace. */
 export async function deviceNames(commands: CommandRunner): Promise<readonly string[]> {
   const links = await ipJson(commands, ['link', 'show'])
   if (!Array.isArray(links)) throw new Error('the devices of this machine could not be read')
@@ -48,7 +50,7 @@ export async function deviceNames(commands: CommandRunner): Promise<readonly str
   )
 }
 
-/** What nft says of a set of the host's namespace (`family table name`), as JSON; null when it is not there. */
+/** Lists a set in the host's namespace (`family table name`) as nft's JSON. Null when the set doesn't exist. */
 export async function listSet(commands: CommandRunner, set: string): Promise<unknown> {
   const { code, stdout } = await commands.attempt('nft', ['-j', 'list', 'set', ...set.split(' ')], {
     timeoutMs: COMMAND_TIMEOUT_MS,
@@ -56,7 +58,7 @@ export async function listSet(commands: CommandRunner, set: string): Promise<unk
   return code === 0 ? JSON.parse(stdout) : null
 }
 
-/** Deletes a device; one that is not there succeeds. */
+/** Deletes a device. A missing device is fine. */
 export async function deleteLink(commands: CommandRunner, device: string, namespace?: string): Promise<void> {
   const where = namespace === undefined ? [] : ['-n', namespace]
   const { code, stderr } = await commands.attempt('ip', [...where, 'link', 'del', device], {
@@ -71,7 +73,10 @@ async function linkExists(commands: CommandRunner, device: string, namespace?: s
   return (await ipJson(commands, [...where, 'link', 'show', 'dev', device])) !== null
 }
 
-/** Removes a namespace's name; what still runs in it keeps a namespace without a cable. A missing one succeeds. */
+/**
+ * Deletes a namespace's name. Processes that still run in it keep the namespace, without a network. A missing name is
+ * fine.
+ */
 export async function deleteNamespace(commands: CommandRunner, namespace: string): Promise<void> {
   const { code, stderr } = await commands.attempt('ip', ['netns', 'del', namespace], { timeoutMs: COMMAND_TIMEOUT_MS })
   if (code === 0 || !(await namespaceNames()).includes(namespace)) return
@@ -83,7 +88,7 @@ export async function namespaceNames(): Promise<readonly string[]> {
   try {
     return await readdir(NETNS_DIR)
   } catch (error) {
-    if (isFileNotFound(error)) return [] // none was ever made
+    if (isFileNotFound(error)) return [] // no namespace was ever created
     throw error
   }
 }

@@ -1,7 +1,7 @@
 /**
- * What this installation must remember beyond its process: which slot a run has. A record counts only while the
- * namespace that it names is the very one that was there when it was written, so that a reboot or a stranger's
- * namespace of the same name is never taken for a run's network.
+ * What this installation must remember across restarts: the slot of each run. A record counts only while its namespace
+ * still has the recorded inode. After a reboot, or for a namespace of the same name that somebody else made, it
+ * doesn't.
  */
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -14,32 +14,32 @@ import { isFileNotFound } from '../../lib/is-missing.ts'
 const RunRecordSchema = Type.Object({
   slot: Type.Integer({ minimum: 1 }),
   namespace: Type.String(),
-  /** The namespace's inode number: unique while it lives. */
+  /** The namespace's inode number, which is unique while the namespace exists. */
   inode: Type.Integer(),
   /** Null when the network is off. */
   network: Type.Union([Type.Null(), Type.Object({ mark: Type.Integer({ minimum: 1 }), policy: Type.String() })]),
 })
-/** A run's network: its slot, and the mark and policy (as text, to compare) of its attachment. */
+/** A run's network: its slot, and the mark and policy of its attachment. The policy is text, to compare. */
 export type RunNetworkRecord = Readonly<Static<typeof RunRecordSchema>>
 
 const RouterRecordSchema = Type.Object({ pool: Type.String() })
-/** Written when the router is whole: the pool in use. */
+/** Written when the router is complete: its address pool. */
 type RouterRecord = Readonly<Static<typeof RouterRecordSchema>>
 
 export type NetworkRecords = {
   readRouter(): Promise<RouterRecord | null>
   writeRouter(record: RouterRecord): Promise<void>
-  /** Null when the run has none. */
+  /** Null when the run has no record. */
   readRun(run: RunId): Promise<RunNetworkRecord | null>
   writeRun(run: RunId, record: RunNetworkRecord): Promise<void>
   removeRun(run: RunId): Promise<void>
-  /** All of them, also of runs whose namespace is gone. */
+  /** All records, including those whose namespace is gone. */
   runs(): Promise<ReadonlyMap<RunId, RunNetworkRecord>>
-  /** Removes everything. */
+  /** Deletes all records. */
   clear(): Promise<void>
 }
 
-/** Records as small files beneath `dir`, each replaced as a whole. */
+/** Opens the records: small files beneath `dir`, each replaced as a whole. */
 export async function openNetworkRecords(dir: string): Promise<NetworkRecords> {
   const runsDir = join(dir, 'runs')
   const installationFile = join(dir, 'installation.json')
@@ -72,7 +72,7 @@ export async function isNamespaceAlive(record: RunNetworkRecord): Promise<boolea
   return (await namespaceInode(record.namespace)) === record.inode
 }
 
-/** The inode number of a named namespace, or null when there is none. */
+/** The inode number of a named namespace. Null when there is none. */
 export async function namespaceInode(namespace: string): Promise<number | null> {
   try {
     return (await stat(netnsPath(namespace))).ino
@@ -92,7 +92,7 @@ async function readRecord<Schema extends TSchema>(file: string, schema: Schema):
     const record: unknown = JSON.parse(await readFile(file, 'utf8'))
     return Value.Check(schema, record) ? record : null
   } catch (error) {
-    // a file that a power failure cut short: what it spoke of went with the power
+    // a file that a power failure cut short; the network that it described is gone too
     if (isFileNotFound(error) || error instanceof SyntaxError) return null
     throw new Error(`reading ${file}`, { cause: error })
   }

@@ -5,27 +5,29 @@ import { debounce } from '../../lib/debounce.ts'
 import { slotCount, UPLINK_SLOT, type NetworkNames } from './network-names.ts'
 import { createSandboxNamespaces, removeSandboxNamespaces } from './namespaces.ts'
 
-/** Gives out the slots of the address pool; some have their namespace made ahead, which is most of the time that one takes. */
+/**
+ * Allocates slots of the address pool. Some have their namespace created ahead, because that takes most of the time.
+ */
 type NetworkSlots = {
-  /** A slot whose namespace is there and refused everything. Throws when the address pool is used up. */
+  /** Allocates a slot whose namespace exists; the router drops its traffic. Throws when the pool is exhausted. */
   allocateReady(): Promise<number>
-  /** A slot without a namespace. Throws when the address pool is used up. */
+  /** Allocates a slot without a namespace. Throws when the pool is exhausted. */
   allocate(): number
-  /** Gives back a slot whose namespace is gone. */
+  /** Frees a slot whose namespace is gone. */
   release(slot: number): void
-  /** Makes namespaces until as many are ready as were wished, in the background; a failure is logged. */
+  /** Creates namespaces in the background until `prewarmCount` are ready. Logs a failure. */
   prewarm(): void
-  /** Waits for what is being made and removes what is ready. */
+  /** Waits for namespaces that are being created, and removes those that are ready. */
   close(): Promise<void>
 }
 
-/** How many namespaces are made in one go: few, so that the first is soon ready. */
+/** How many namespaces to create in one go: few, so the first is soon ready. */
 const PREWARM_BATCH = 4
 
 /**
- * New ones are made when no start has taken one for a moment: the processes that make them would take the processor
- * from the start that took the last one (its mounts and network took 45 ms beside them, 25 without; two cores, 2026-11).
- * Under a stream of starts they are made all the same.
+ * Prewarming waits until no start has taken a namespace for a moment, because it would compete with that start for the
+ * processor: mounts and network took 45 ms beside it, and 25 ms without (two cores, 2026-11). `PREWARM_LATEST_MS`
+ * bounds the wait under a stream of starts.
  */
 const PREWARM_QUIET_MS = 250
 const PREWARM_LATEST_MS = 1_000
@@ -37,7 +39,7 @@ export function makeNetworkSlots(options: {
   readonly prewarmCount: number
   readonly clock: Clock
   readonly log: Log
-  /** Opens devices of the host that came since. */
+  /** Enables forwarding on host devices that were added since. */
   readonly ensureHostForwarding: () => Promise<void>
 }): NetworkSlots {
   const { names, addressPool, prewarmCount, log } = options
@@ -52,7 +54,7 @@ export function makeNetworkSlots(options: {
     for (let step = 1; step <= count; step++) {
       const slot = (cursor + step) % count
       if (taken.has(slot)) continue
-      // onward, not back to the first free one: a slot rests as long as possible before its next user
+      // the next slot, not the first free one, so each slot rests as long as possible
       cursor = slot
       taken.add(slot)
       return slot

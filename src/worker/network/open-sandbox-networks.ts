@@ -26,19 +26,19 @@ import { deviceNames, namespaceNames, nft } from './network-commands.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 
 export type SandboxNetworksOptions = {
-  /** This installation's own directory for its records; made when it is not there. */
+  /** The folder of this installation's records. Created when missing. */
   readonly dir: string
-  /** The block that sandboxes' addresses come from; another is chosen where a route of the host meets it. */
+  /** The block for the sandboxes' addresses. When a route of the host overlaps it, a fallback is used. */
   readonly addressPool: string
-  /** 1 to 6 of a-z and 0-9; sets this installation's names apart from others on the machine. */
+  /** 1 to 6 of a-z and 0-9. Sets this installation's names apart from others on the machine. */
   readonly namePrefix: string
-  /** Where names are asked for, in order of preference; see `readHostResolvers`. */
+  /** The resolvers that answer the sandboxes' DNS queries, in order of preference; see `readHostResolvers`. */
   readonly hostResolvers: readonly string[]
-  /** Blocks that no tenant's policy opens, such as the control plane's address. */
+  /** Blocks that no sandbox's policy can open, such as the address of the control plane. */
   readonly hardDeny: readonly string[]
-  /** Refuse answers that give a public name a special address. */
+  /** Whether to refuse DNS answers that give a public name a special address. */
   readonly hasRebindProtection: boolean
-  /** How many namespaces are kept made before they are asked for. */
+  /** How many namespaces to keep ready for the next starts. */
   readonly prewarmCount: number
   readonly commands: HostCommands
   readonly clock: Clock
@@ -47,8 +47,9 @@ export type SandboxNetworksOptions = {
 }
 
 /**
- * Opens this machine for sandbox networks and adopts those that runs already have. Needs root, iproute2 and nftables:
- * `probeNetwork` tells before. `close` takes everything back when no run is left; otherwise the next start adopts.
+ * Prepares this machine for sandbox networks, and adopts the networks of runs from an earlier process. Needs root,
+ * iproute2 and nftables; check with `probeNetwork` first. `close` removes everything when no run is left; otherwise the
+ * next start adopts it.
  */
 export async function openSandboxNetworks(options: SandboxNetworksOptions): Promise<SandboxNetworks> {
   const names = networkNames(options.namePrefix, options.commands)
@@ -152,10 +153,10 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
   }
 }
 
-/** How often the host is looked at for devices that came since, at most: it takes four processes. */
+/** The most often that new host devices are looked for, because that takes four processes. */
 const FORWARDING_CHECK_INTERVAL_MS = 10_000
 
-/** Removes all that an installation has on this machine, the networks of runs included. May be repeated. */
+/** Removes everything of an installation from this machine, including the networks of runs. May be repeated. */
 export async function removeInstallationNetworks(options: {
   readonly dir: string
   readonly namePrefix: string
@@ -169,7 +170,7 @@ async function removeInstallation(names: NetworkNames, records: NetworkRecords):
   await records.clear()
 }
 
-/** The pool in use; makes the router unless a whole one is there. */
+/** The address pool in use. Creates the router unless a complete one exists. */
 async function ensureRouter(
   names: NetworkNames,
   records: NetworkRecords,
@@ -180,7 +181,7 @@ async function ensureRouter(
     (await namespaceNames()).includes(names.routerNamespace) &&
     (await deviceNames(names.commands)).includes(names.uplinkDevice)
   if (record !== null && hasRouter) return cidr(record.pool)
-  // half of a router, or one whose records are lost: no run's network can be trusted, and starting anew is safe
+  // half a router, or one whose records are lost: no run's network can be trusted, and starting over is safe
   await closeHostForwarding(names)
   await removeAllNamespaces(names)
   for (const run of (await records.runs()).keys()) await records.removeRun(run)
@@ -190,7 +191,7 @@ async function ensureRouter(
   return addressPool
 }
 
-/** The slots of runs whose namespace lives; what is left of the others goes. */
+/** The slots of runs whose namespace is alive. Cleans up after the other runs. */
 async function adoptRuns(held: RouterAccess, records: NetworkRecords): Promise<ReadonlySet<number>> {
   const alive = await aliveRuns(records)
   for (const [run, record] of await records.runs()) {
@@ -207,7 +208,7 @@ async function aliveRuns(records: NetworkRecords): Promise<ReadonlyMap<RunId, Ru
   return alive
 }
 
-/** Ready-made namespaces of an earlier process: nobody knows how far it came with each. */
+/** Removes namespaces that an earlier process created ahead; they may be incomplete. */
 async function removeUnadoptedNamespaces(names: NetworkNames, live: ReadonlySet<number>): Promise<void> {
   const slots = (await namespaceNames()).flatMap((namespace) => names.slotOf(namespace) ?? [])
   await removeSandboxNamespaces(
@@ -230,7 +231,7 @@ function policyText(spec: NetworkSpec): string {
   return JSON.stringify({ policy: spec.policy, max_connections: spec.max_connections })
 }
 
-/** Random, so that a slot's next run never has its predecessor's mark; 0 is the mark of flows that have none. */
+/** A random mark, so a slot's next run never gets its predecessor's. Never 0, which connections without a mark have. */
 function newConnectionMark(random: Random): number {
   return Math.max(1, random.bytes(4).readUInt32BE())
 }

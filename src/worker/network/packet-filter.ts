@@ -1,9 +1,9 @@
 /**
- * The router's nftables rules, as text. Each sandbox's packets are judged by its own chain before routing and before
- * address translation, every packet anew, so that they are seen as the sandbox wrote them. What the judge lets pass
- * carries the attachment's mark, and an answer comes back only to the device that has this mark now: flows of an
- * earlier run or an earlier policy die with their mark. Its zone keeps their remains apart from new flows of the
- * same addresses. A device without rules of its own is refused everything.
+ * The router's nftables rules, as text. Each sandbox has a chain of its own that checks every packet before routing and
+ * address translation, so the packet is as the sandbox sent it. Allowed connections get the attachment's mark. Replies
+ * pass only to the device that has this mark now, so connections of an earlier run or policy end with their mark. A
+ * conntrack zone for each mark keeps their remains apart from new connections with the same addresses. Traffic of a
+ * device without rules is dropped.
  */
 import { formatIpv4Cidr, overlaps, dropContained, type Cidr } from '../../domain/cidr.ts'
 import type { PacketRule } from '../../domain/network/network-policy.ts'
@@ -12,13 +12,13 @@ import { slotDevice } from './network-names.ts'
 
 const TABLE = 'inet sandyard'
 
-/** Where the router sends what sandboxes ask at port 53 of their gateways. */
+/** The DNS forwarder, to which the router redirects port 53 of the gateways. */
 export type DnsTarget = { readonly address: string; readonly port: number }
 
-/** DNS packets per second of one sandbox, so that none can use up the forwarder that all share. */
+/** The DNS packets per second of one sandbox, so none can exhaust the shared forwarder. */
 const DNS_PACKETS_PER_SECOND = 500
 
-/** The rules that all sandboxes share. Applying them again changes only the target of DNS. */
+/** The rules for all sandboxes. Applying them again changes only the DNS target. */
 export function routerBaseRules(dns: DnsTarget): readonly string[] {
   const target = `dnat ip to ${dns.address}:${String(dns.port)}`
   const chains = {
@@ -41,7 +41,7 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     ]),
     `add chain ${TABLE} refusing`,
     `flush chain ${TABLE} refusing`,
-    // told, so that a refused connection fails at once ("no route to host") where silence would let it hang
+    // reject, so a refused connection fails at once ("no route to host") instead of timing out
     `add rule ${TABLE} refusing reject with icmp type admin-prohibited`,
     `add rule ${TABLE} zoning ct original zone set iifname map @zones`,
     `add rule ${TABLE} judging meta nfproto != ipv4 drop`,
@@ -49,7 +49,7 @@ export function routerBaseRules(dns: DnsTarget): readonly string[] {
     `add rule ${TABLE} judging iifname vmap @judges`,
     `add rule ${TABLE} answering_dns iifname != "up0" fib daddr type local udp dport 53 ${target}`,
     `add rule ${TABLE} answering_dns iifname != "up0" fib daddr type local tcp dport 53 ${target}`,
-    // path MTU and time exceeded, which the router itself has to tell a sandbox
+    // path MTU and time exceeded messages, which the router itself sends to sandboxes
     `add rule ${TABLE} local_out icmp type { destination-unreachable, time-exceeded } accept`,
     `add rule ${TABLE} passing iifname != "up0" oifname "up0" accept`,
     `add rule ${TABLE} passing iifname "up0" ct state established,related oifname . ct mark @answers accept`,
@@ -62,13 +62,13 @@ type Attachment = {
   readonly slot: number
   readonly gateway: string
   readonly address: string
-  /** Not 0, and different from the slot's earlier ones. */
+  /** Not 0, and different from the slot's earlier marks. */
   readonly mark: number
   readonly egress: readonly PacketRule[]
   readonly maxConnections: number | null
 }
 
-/** Puts a sandbox's policy in force in one transaction; applying the same again keeps its flows. */
+/** Applies a sandbox's policy in one transaction. Applying the same again keeps its connections. */
 export function attachmentRules(attachment: Attachment): readonly string[] {
   const { slot, gateway, address, mark, egress, maxConnections } = attachment
   const device = slotDevice(slot)
@@ -93,7 +93,7 @@ export function attachmentRules(attachment: Attachment): readonly string[] {
   ]
 }
 
-/** Ends every flow of a sandbox and refuses new ones, whichever pieces of its part are there. */
+/** Ends all connections of a sandbox and refuses new ones, whichever parts of its rules exist. */
 export function cutOffRules(slot: number, mark: number): readonly string[] {
   const device = slotDevice(slot)
   const gone = (element: string): readonly string[] => [
@@ -108,7 +108,7 @@ export function cutOffRules(slot: number, mark: number): readonly string[] {
   ]
 }
 
-/** Removes a sandbox's part, whichever pieces of it are there. */
+/** Removes a sandbox's rules, whichever parts exist. */
 export function detachmentRules(slot: number, mark: number): readonly string[] {
   const chains = [`${TABLE} judge_${String(slot)}`, `${TABLE} pass_${String(slot)}`]
   return [
@@ -128,7 +128,7 @@ function verdict({ action }: PacketRule, slot: number): string {
   return action === 'allow' ? `goto pass_${String(slot)}` : 'goto refusing'
 }
 
-/** The IPv4 part of a rule; nothing when it has none, since a sandbox has no IPv6. */
+/** The IPv4 part of a rule. Empty when there is none, because sandboxes have no IPv6. */
 function renderRule({ peer, protocols, ports }: PacketRule): readonly string[] {
   const within = dropContained(peer.within.filter(({ family }) => family === 4))
   const except = dropContained(peer.except.filter((block) => within.some((outer) => overlaps(outer, block))))
@@ -157,7 +157,7 @@ function renderBlocks(blocks: readonly Cidr[]): string {
   return `{ ${blocks.map(formatIpv4Cidr).join(', ')} }`
 }
 
-/** Port ranges in order and joined where they touch: nftables refuses sets whose ranges overlap. */
+/** Port ranges, sorted and merged where they touch: nftables refuses sets with overlapping ranges. */
 function joinRanges(ports: PacketRule['ports']): readonly string[] {
   const joined: { start: number; end: number }[] = []
   for (const { start, end } of ports.toSorted((a, b) => a.start - b.start)) {

@@ -7,17 +7,18 @@ import { attachmentRules, routerBaseRules } from './packet-filter.ts'
 import { deleteNamespace, ipBatch, nft } from './network-commands.ts'
 
 type NetworkProbe = {
-  /** Whether sandboxes can have networks here; then `missing` may still name an ability that is not there. */
+  /** Whether sandboxes can have networks here. If so, `missing` may still name an ability. */
   readonly ok: boolean
-  /** What lacks, each in a sentence. */
+  /** What is missing, one sentence each. */
   readonly missing: readonly string[]
   readonly abilities: readonly Ability[]
 }
 
 /**
- * Tries on this machine what sandbox networks need: root, iproute2, nsenter, nftables, and a kernel that takes our
- * rules, in a namespace of its own that is removed again. Changes nothing else and may be repeated. Reported by
- * abilities: names (`network_domains`) are not among them, since packets do not carry any.
+ * Checks whether this machine supports sandbox networks: root, iproute2, nsenter, nftables, and a kernel that accepts
+ * our rules. Creates a namespace for the check and removes it; changes nothing else. May be repeated.
+ *
+ * The abilities never include `network_domains`, because packets don't carry names.
  */
 export async function probeNetwork(random: Random): Promise<NetworkProbe> {
   const missing = await missingTools()

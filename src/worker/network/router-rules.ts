@@ -3,25 +3,26 @@ import { CommandError } from '../../lib/run-command.ts'
 import type { NetworkNames } from './network-names.ts'
 import { nft } from './network-commands.ts'
 
-/** Changes of the router's packet filter. */
+/** Changes the router's packet filter. */
 export type RouterRules = {
-  /** Puts the lines in force, all of them or none; rejects when they were refused. Where two change the same, the first comes first. */
+  /** Applies the lines in one transaction. Rejects when they are refused. Changes apply in the order of the calls. */
   apply(lines: readonly string[]): Promise<void>
 }
 
-/** What is read by one process at most, with room for the pipe that it comes through. */
+/** The most that one nft process reads, below the size of a pipe. */
 const NFT_INPUT_LIMIT_BYTES = 40_000
 
 type Lines = readonly string[]
-/** Null: it is in force. */
+/** The error of a refused change; null when it was applied. */
 type Refusal = { readonly error: unknown } | null
 
-/** The most changes of a batch, which is put in force in parts where it is too long. */
+/** The most changes in a batch. A batch that is too long for one process is applied in parts. */
 const BATCH_MAX = 1_000
 
 /**
- * Changes that come while others are put in force go together after them: of the 7 ms of processor that a change takes, its own
- * part is small, and what nft asks of the kernel first grows with the number of sandboxes (2026-11).
+ * Makes the rules of a router. Changes that arrive while others are being applied are batched. Of the 7 ms of processor
+ * that a change takes, its own part is small; what nft first reads from the kernel grows with the number of sandboxes
+ * (2026-11).
  */
 export function makeRouterRules(names: NetworkNames): RouterRules {
   const change = makeBatch<Lines, Refusal>({
@@ -42,7 +43,7 @@ export function makeRouterRules(names: NetworkNames): RouterRules {
   }
 }
 
-/** In their order, each part as long as one process may read. */
+/** Splits changes in order, so one process can read each part. */
 function partsOf(changes: readonly Lines[]): readonly (readonly Lines[])[] {
   const parts: Lines[][] = []
   let bytes = Infinity
@@ -58,7 +59,7 @@ function partsOf(changes: readonly Lines[]): readonly (readonly Lines[])[] {
   return parts
 }
 
-/** Never rejects: of each change it is told whether it was refused. */
+/** Applies changes and returns for each whether it was refused. Never rejects. */
 async function applyBatch(names: NetworkNames, changes: readonly Lines[]): Promise<readonly Refusal[]> {
   try {
     await nft(names.commands, changes.flat(), names.routerNamespace)
@@ -66,7 +67,7 @@ async function applyBatch(names: NetworkNames, changes: readonly Lines[]): Promi
   } catch (error) {
     const isShared = changes.length > 1 && error instanceof CommandError
     if (!isShared) return changes.map(() => ({ error }))
-    // One that is refused must not take the others with it.
+    // A refused change must not fail the others.
     const refusals: Refusal[] = []
     for (const lines of changes) refusals.push(...(await applyBatch(names, [lines])))
     return refusals

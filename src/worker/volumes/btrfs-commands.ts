@@ -2,23 +2,23 @@ import { join } from 'node:path'
 import { runCommand, tryCommand } from '../../lib/run-command.ts'
 
 /**
- * The few commands of btrfs(8) that volumes need, on one mounted file system. Groups are named `<level>/<id>`: level 0 is
- * made with each subvolume, by its id; a group of a higher level counts its members together (btrfs-quota(8)).
+ * The btrfs(8) commands that volumes need, on one mounted file system. Quota groups are named `<level>/<id>`. Each
+ * subvolume has a group of level 0 with its id; a group of a higher level counts all its members (btrfs-quota(8)).
  */
 export type Btrfs = {
   readonly root: string
-  /** The id of every subvolume by its path from the root. */
+  /** The id of each subvolume, by its path from the root. */
   subvolumes(): Promise<ReadonlyMap<string, number>>
-  /** Ids of subvolumes that are deleted and not yet cleared away. */
+  /** The ids of subvolumes that are deleted but not yet cleaned up. */
   deletedSubvolumeIds(): Promise<ReadonlySet<number>>
-  /** The quota groups as they are; with `isSynced` all that was written until now counts. */
+  /** The quota groups. With `isSynced`, everything written so far counts. */
   groups(options: { readonly isSynced: boolean }): Promise<ReadonlyMap<string, QuotaGroup>>
-  /** Makes a subvolume that is from its first byte a member of the group. */
+  /** Creates a subvolume that belongs to the group from the start. */
   createSubvolume(path: string, group: string | null): Promise<void>
-  /** Deletes a subvolume for good: it does not come back after a power cut. */
+  /** Deletes a subvolume durably: it doesn't come back after a power failure. */
   deleteSubvolume(path: string): Promise<void>
   createGroup(group: string): Promise<void>
-  /** False when the kernel was quicker, or still clears its subvolume away. */
+  /** False when the kernel was faster, or still cleans up the subvolume. */
   destroyGroup(group: string): Promise<boolean>
   assignGroup(member: string, parent: string): Promise<void>
   setLimit(group: string, bytes: number | null): Promise<void>
@@ -33,7 +33,7 @@ export type QuotaGroup = {
 /** Changes of the tree wait for a commit, which waits for the disk. */
 const TIMEOUT_MS = 120_000
 
-/** The commands for the file system that is mounted at `root`. */
+/** Makes the commands for the file system mounted at `root`. */
 export function makeBtrfs(root: string): Btrfs {
   const run = async (args: readonly string[]): Promise<string> =>
     (await runCommand('btrfs', args, { timeoutMs: TIMEOUT_MS })).stdout
@@ -70,7 +70,7 @@ export function makeBtrfs(root: string): Btrfs {
   }
 }
 
-/** Reads `ID 257 gen 9 top level 256 path a/b`. */
+/** Parses lines such as `ID 257 gen 9 top level 256 path a/b`. */
 function parseSubvolumes(text: string): readonly { readonly id: number; readonly path: string }[] {
   return [...text.matchAll(/^ID (\d+) gen \d+ (?:cgen \d+ )?top level \d+ path (.*)$/gm)].map(([, id, path]) => ({
     id: Number(id),
@@ -78,7 +78,10 @@ function parseSubvolumes(text: string): readonly { readonly id: number; readonly
   }))
 }
 
-/** Reads lines of group, referenced, exclusive, limit of referenced, parents; later columns vary with the release. */
+/**
+ * Parses lines of group, referenced, exclusive, limit of referenced, and parents. Further columns depend on the
+ * release.
+ */
 function parseGroups(text: string): ReadonlyMap<string, QuotaGroup> {
   const rows = [...text.matchAll(/^(\d+\/\d+)\s+(\d+)\s+\d+\s+(\d+|none)\s+(\S+)/gm)]
   return new Map(

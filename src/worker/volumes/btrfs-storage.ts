@@ -1,7 +1,7 @@
 /**
- * Volumes as btrfs subvolumes: the quota group of a volume's subvolume holds its cap, and a group above all volumes of
- * an organization holds that of the organization. What is in force is read from the file system before each change, so
- * that every step may have been cut short by the end of a worker.
+ * Volumes as btrfs subvolumes. The quota group of a subvolume holds the volume's cap, and a group above it holds the
+ * organization's cap. Every change first reads the state from the file system, because a crash may have cut the last
+ * one short.
  */
 import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -21,14 +21,14 @@ import {
 type BtrfsStorageOptions = {
   /** Where the file system is mounted, with quotas enabled. */
   readonly root: string
-  /** The host user that is user 0 of the sandboxes. */
+  /** The host user that is user 0 in the sandboxes. */
   readonly uidShift: number
   readonly report: StorageReport
-  /** Lets go of the file system. */
+  /** Releases the file system. */
   readonly close: () => Promise<void>
 }
 
-/** The first id that a subvolume can have (BTRFS_FIRST_FREE_OBJECTID); quota groups below are the file system's own. */
+/** The first id of a subvolume (BTRFS_FIRST_FREE_OBJECTID). Quota groups below belong to the file system itself. */
 const FIRST_SUBVOLUME_ID = 256
 
 /** Keeps volumes on a mounted btrfs. */
@@ -41,7 +41,7 @@ export function makeBtrfsStorage({ root, uidShift, report, close }: BtrfsStorage
     open: (volume) =>
       mutex.run(volume.org_id, async () => {
         const path = join(root, volumeSubpath(volume))
-        await setCaps(btrfs, volume, await ensureSubvolumes(btrfs, volume)) // before anybody can write
+        await setCaps(btrfs, volume, await ensureSubvolumes(btrfs, volume)) // before anyone can write
         await assignToSandboxRoot(path, uidShift)
         return path
       }),
@@ -88,7 +88,10 @@ async function readState(btrfs: Btrfs): Promise<BtrfsState> {
   return { subvolumes, groups }
 }
 
-/** The subvolumes of an organization and of its volume, and the group above: what is missing is made. Answers what is there then. */
+/**
+ * Creates what is missing of the subvolumes of an organization and its volume, and of the group above. Returns the
+ * state afterwards.
+ */
 async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsState> {
   const place = volumeSubpath(volume)
   let sight = await readState(btrfs)
@@ -96,7 +99,7 @@ async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsS
     await btrfs.createSubvolume(volume.org_id, null)
     sight = await readState(btrfs)
   }
-  await chmod(join(btrfs.root, volume.org_id), 0o711) // strangers pass it, and don't list it
+  await chmod(join(btrfs.root, volume.org_id), 0o711) // others may pass through the folder, but not list it
   const group = orgGroup(idOf(sight, volume.org_id))
   if (!sight.groups.has(group)) await btrfs.createGroup(group)
   if (!sight.subvolumes.has(place)) await btrfs.createSubvolume(place, group)
@@ -104,7 +107,7 @@ async function ensureSubvolumes(btrfs: Btrfs, volume: VolumeKey): Promise<BtrfsS
   return readState(btrfs)
 }
 
-/** Changes what differs from what is wanted, and nothing else. */
+/** Sets the caps that differ from the desired ones. */
 async function setCaps(btrfs: Btrfs, volume: DesiredVolume, sight: BtrfsState): Promise<void> {
   const own = volumeGroup(idOf(sight, volumeSubpath(volume)))
   const parent = orgGroup(idOf(sight, volume.org_id))
@@ -123,17 +126,17 @@ function idOf({ subvolumes }: BtrfsState, path: string): number {
 }
 
 /**
- * Destroys the groups of subvolumes that are gone: kernels before 6.12 leave them, and they fill the table. One whose
- * subvolume is still being cleared away counts for its organization until then.
+ * Destroys the groups of deleted subvolumes: kernels before 6.12 keep them, and they fill the table. A subvolume that
+ * is still being cleaned up counts for its organization until then.
  */
 async function destroyOrphanGroups(btrfs: Btrfs): Promise<void> {
-  // The groups first: what is made after this look is in the later list of subvolumes.
+  // Groups are read first, so the later list of subvolumes includes those created meanwhile.
   const groups = await btrfs.groups({ isSynced: false })
   const living = new Set([...(await btrfs.subvolumes()).values(), ...(await btrfs.deletedSubvolumeIds())])
   for (const group of groups.keys()) {
     const [level, id] = group.split('/').map(Number)
     if (level !== 0 || id === undefined || id < FIRST_SUBVOLUME_ID || living.has(id)) continue
-    await btrfs.destroyGroup(group) // what can't go yet goes at the next measurement
+    await btrfs.destroyGroup(group) // a group that can't be destroyed yet is destroyed at the next measurement
   }
 }
 

@@ -15,15 +15,15 @@ import { conflictError, isOutOfSpace, hasErrorCode } from './file-errors.ts'
 import type { StagedFile } from './replace-atomically.ts'
 import { isTemporaryName } from './temporary-files.ts'
 
-/** The deepest tree that is copied: each level holds two descriptors and an open listing. */
+/** The deepest tree to copy. Each level holds two descriptors and an open listing. */
 const DEPTH_LIMIT = 256
 const BLOCK_BYTES = 1024 * 1024
 const PERMISSION_BITS = 0o7777n
 
 /**
- * Copies a file or a folder that is held to a name that is not there, with owners, permissions and symlinks (as they
- * are), going by descriptors only. FIFOs, sockets and devices are left out; a hard link becomes a file. Where the file
- * system can, both share their blocks; else holes stay holes. A folder is closed to sandboxes until `finish`.
+ * Copies an open file or folder to a new name, with owners, permissions and symlinks, by descriptors only. FIFOs,
+ * sockets and devices are left out; hard links become separate files. Where the file system supports it, both copies
+ * share their blocks; elsewhere holes stay holes. Sandboxes can't enter a copied folder until `finish`.
  */
 export async function stageCopy(
   folder: FileHandle,
@@ -43,7 +43,7 @@ export async function stageCopy(
 type CopyState = { readonly path: string; canClone: boolean }
 type Target = { readonly folder: FileHandle; readonly name: string | Buffer; readonly depth: number }
 
-/** Resolves with the copy, held and still of this process's user. */
+/** Resolves with the open copy, which still belongs to this process's user. */
 async function copyFolder(copy: CopyState, source: OpenEntry, { folder, name, depth }: Target): Promise<FileHandle> {
   if (depth > DEPTH_LIMIT) throw conflictError(copy.path, `holds folders more than ${String(DEPTH_LIMIT)} deep`)
   await mkdir(descriptorPath(folder, name), 0o700)
@@ -99,7 +99,7 @@ async function linkOrGone(folder: FileHandle, name: string | Buffer): Promise<Bu
 async function copyContent(copy: CopyState, source: OpenEntry, { folder, name }: Target): Promise<FileHandle> {
   const made = await createExclusively(folder, name)
   try {
-    // The owner first: cloning gives the source's permissions at once, set-user-id among them.
+    // The owner first: cloning applies the source's permissions at once, including set-user-id.
     await setOwnership(made, { ...ownershipOf(source.stats), mode: 0o600 })
     if (!(await tryClone(copy, source.handle, made))) await copyBlocks(source, made)
     return made
@@ -121,10 +121,12 @@ async function tryClone(copy: CopyState, source: FileHandle, made: FileHandle): 
   }
 }
 
-/** In blocks and not by one call of the system, which would keep one of the process's four threads for its whole time. */
+/**
+ * Copies block by block: one system call for the whole file would occupy one of the process's four threads meanwhile.
+ */
 async function copyBlocks({ handle, stats }: OpenEntry, made: FileHandle): Promise<void> {
   await using source = await reopenForReading(handle)
-  const sizeBytes = Number(stats.size) // one that grows as fast as it is copied would have no end
+  const sizeBytes = Number(stats.size) // a file that grows as fast as it is copied would have no end
   const block = Buffer.allocUnsafeSlow(BLOCK_BYTES)
   const zeros = Buffer.alloc(BLOCK_BYTES)
   let at = 0
@@ -144,7 +146,7 @@ async function writeAll(made: FileHandle, bytes: Buffer, from: number): Promise<
   }
 }
 
-/** A file was made by its descriptor; a folder by its name, which only the top one's neighbours can reach. */
+/** A file was created through its descriptor; a folder by its name, which could have been replaced meanwhile. */
 async function copyOwnership(stats: BigIntStats, made: FileHandle): Promise<void> {
   await (stats.isDirectory() ? setOwnershipIfOurs : setOwnership)(made, ownershipOf(stats))
 }

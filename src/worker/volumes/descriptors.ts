@@ -1,12 +1,12 @@
 import { constants } from 'node:fs'
 import { type FileHandle, chmod, chown, open, opendir } from 'node:fs/promises'
 
-/** O_PATH of Linux on every architecture that Node runs on; Node's constants lack it. */
+/** Linux's O_PATH on every architecture that Node supports. Node's constants lack it. */
 const O_PATH = 0o10000000
 
 /**
- * The path of what a descriptor holds, or of a name in that folder. The kernel goes from the descriptor itself, so nobody
- * who renames or replaces things can make it lead elsewhere; the name is followed only by calls that follow symlinks.
+ * The path of an open descriptor, or of a name in that folder. The kernel starts at the descriptor, so renaming or
+ * replacing files can't redirect it. Only calls that follow symlinks follow the name.
  */
 export function descriptorPath(handle: FileHandle, name?: string | Buffer): string | Buffer {
   const held = `/proc/self/fd/${String(handle.fd)}`
@@ -14,7 +14,7 @@ export function descriptorPath(handle: FileHandle, name?: string | Buffer): stri
   return typeof name === 'string' ? `${held}/${name}` : Buffer.concat([Buffer.from(`${held}/`), name])
 }
 
-/** Holds a trusted folder of the host by its path. */
+/** Opens a trusted folder of the host by its path. */
 export async function openRoot(path: string): Promise<FileHandle> {
   try {
     return await open(path, O_PATH | constants.O_DIRECTORY)
@@ -23,23 +23,23 @@ export async function openRoot(path: string): Promise<FileHandle> {
   }
 }
 
-/** Holds what lies under a name in a folder, a symlink itself and not where it leads. It opens nothing: a FIFO never waits. */
+/** Opens a name in a folder with O_PATH, without following a symlink. Nothing is read, so a FIFO never blocks. */
 export async function openNoFollow(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
   return await open(descriptorPath(folder, name), O_PATH | constants.O_NOFOLLOW)
 }
 
-/** Opens for reading the very file that is held; refuse all but regular files before. */
+/** Opens for reading the very file of a descriptor. Check first that it is a regular file. */
 export async function reopenForReading(held: FileHandle): Promise<FileHandle> {
   return await open(descriptorPath(held), constants.O_RDONLY | constants.O_NONBLOCK)
 }
 
-/** Makes a file that was not there, open for writing, for nobody but this process's user. */
+/** Creates a file for writing that only this process's user may access. Fails when the name exists. */
 export async function createExclusively(folder: FileHandle, name: string | Buffer): Promise<FileHandle> {
   const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW
   return await open(descriptorPath(folder, name), flags, 0o600)
 }
 
-/** Makes the names in a folder that is held last: whoever was told of a change finds it after a power cut. */
+/** Makes the names in a folder durable, so a reported change survives a power failure. */
 export async function syncFolder(folder: FileHandle): Promise<void> {
   const readable = await open(descriptorPath(folder), constants.O_RDONLY | constants.O_DIRECTORY)
   try {
@@ -49,30 +49,30 @@ export async function syncFolder(folder: FileHandle): Promise<void> {
   }
 }
 
-/** The names in a folder that is held, in no order, as the bytes that they are; read as they are asked for. */
+/** The names in a folder, unordered, as raw bytes. They are read on demand. */
 export async function* listNames(folder: FileHandle): AsyncGenerator<Buffer> {
-  // latin1 keeps each byte; opendir's own buffers are unknown to its types
+  // latin1 keeps each byte; the types of opendir don't know its buffers
   for await (const entry of await opendir(descriptorPath(folder).toString(), { encoding: 'latin1' }))
     yield Buffer.from(entry.name, 'latin1')
 }
 
-/** To whom a file belongs, as the host names users, and its permission bits. */
+/** A file's owner, as the host numbers users, and its permission bits. */
 export type Ownership = { readonly uid: number; readonly gid: number; readonly mode: number }
 
-/** Permissions of what the file routes make. */
+/** The permissions of new files and folders. */
 export const FILE_MODE = 0o644
 export const FOLDER_MODE = 0o755
 
-/** Gives what this process made by this very descriptor to its owner. */
+/** Gives something that this process created, and holds open, to its owner. */
 export async function setOwnership(held: FileHandle, { uid, gid, mode }: Ownership): Promise<void> {
   const stats = await held.stat()
   if (stats.uid !== uid || stats.gid !== gid) await chown(descriptorPath(held), uid, gid)
-  await chmod(descriptorPath(held), mode) // after the owner, whose change takes set-user-id away
+  await chmod(descriptorPath(held), mode) // after the owner, because changing the owner clears set-user-id
 }
 
 /**
- * `give` for a folder that this process made under a name and then held. What belongs to somebody else was put in its
- * place by a sandbox meanwhile and is left as it is: no sandbox can make files of this process's user.
+ * `setOwnership` for a folder that this process created by name and then opened. If it belongs to another user, a
+ * sandbox has replaced it, and it stays as it is. No sandbox can create files of this process's user.
  */
 export async function setOwnershipIfOurs(held: FileHandle, ownership: Ownership): Promise<void> {
   const stats = await held.stat()

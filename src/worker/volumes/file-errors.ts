@@ -1,6 +1,6 @@
 import { VolumeFileError, type VolumeFileProblem } from '../../contract/volumes/volume-protocol.ts'
 
-/** What the kernel's refusals mean to a client. What is missing here is a fault of this machine. */
+/** What kernel errors mean to a client. Any other error is a fault of this machine. */
 const ERRNO_MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem; readonly reason: string }>> = {
   ENOENT: { code: 'volume_file_not_found', reason: 'is not there' },
   ENOTDIR: { code: 'volume_file_conflict', reason: 'is not a folder, or leads through what is none' },
@@ -19,8 +19,8 @@ const ERRNO_MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem
 }
 
 /**
- * Does a step on the file system, its refusals told as `VolumeFileError`s that name `path` (as the client wrote it) and
- * no path of the host. Faults of this machine are thrown as they are.
+ * Runs a file system operation. Kernel errors become `VolumeFileError`s that name `path` as the client wrote it, and no
+ * path of the host. Faults of this machine are thrown unchanged.
  */
 export async function translateErrors<T>(path: string, step: () => Promise<T>): Promise<T> {
   try {
@@ -38,30 +38,30 @@ function toVolumeFileError(path: string, error: unknown): unknown {
   return meaning === undefined ? error : new VolumeFileError(meaning.code, `'${path}' ${meaning.reason}`, error)
 }
 
-/** Linux's number of EDQUOT; Node knows no name for it (`Unknown system error -122`). */
+/** Linux's EDQUOT, for which Node has no name (`Unknown system error -122`). */
 const EDQUOT = 122
 
-/** Whether the kernel refused for want of room: of the file system, or below a cap. */
+/** Whether the kernel refused for lack of space: the file system is full, or a cap is reached. */
 export function isOutOfSpace(error: unknown): boolean {
   return hasErrorCode(error, 'ENOSPC') || (error instanceof Error && 'errno' in error && error.errno === -EDQUOT)
 }
 
-/** The refusal of what is not there, or is nothing that clients are shown. */
+/** The error for a file that doesn't exist, or is of a kind that clients don't see. */
 export function notFoundError(path: string): VolumeFileError {
   return new VolumeFileError('volume_file_not_found', `'${path}' is not there`)
 }
 
-/** The refusal of what is there but stands in the way. */
+/** The error for a file that exists but is in the way. */
 export function conflictError(path: string, reason: string): VolumeFileError {
   return new VolumeFileError('volume_file_conflict', `'${path}' ${reason}`)
 }
 
-/** The refusal of a path that may not be asked for. */
+/** The error for a path that is not allowed. */
 export function invalidPathError(path: string, reason: string): VolumeFileError {
   return new VolumeFileError('invalid_volume_path', `'${path}': ${reason}`)
 }
 
-/** Whether the kernel refused with one of these codes. */
+/** Whether an error has one of these codes. */
 export function hasErrorCode(error: unknown, ...codes: readonly string[]): boolean {
   return error instanceof Error && 'code' in error && codes.includes(String(error.code))
 }

@@ -6,12 +6,12 @@ import { FILE_MODE, type Ownership, createExclusively, setOwnership } from './de
 import { translateErrors } from './file-errors.ts'
 import type { StagedFile } from './replace-atomically.ts'
 
-/** As much as is read at once: larger chunks are no faster (page cache, 2026-11), and each stream holds two of them. */
+/** The size of one read. Larger chunks are no faster (page cache, 2026-11), and each stream holds two of them. */
 const CHUNK_BYTES = 256 * 1024
 
 /**
- * The first `sizeBytes` of an open file, read at the pace of whoever reads the stream. A file that has become shorter
- * breaks the stream off with an error, one that grows is cut. Ending or destroying the stream closes the file.
+ * Streams the first `sizeBytes` of an open file at the reader's pace. The stream fails when the file became shorter;
+ * growth is ignored. Ending or destroying the stream closes the file.
  */
 export function streamFile(handle: FileHandle, sizeBytes: number): Readable {
   let sentBytes = 0
@@ -39,12 +39,12 @@ export function streamFile(handle: FileHandle, sizeBytes: number): Readable {
   })
 }
 
-/** Kept of a file that is replaced; set-user-id is not, as the kernel does on a write. */
+/** The mode bits that a replaced file passes on. Set-user-id is cleared, as the kernel does on a write. */
 const KEPT_MODE_BITS = 0o1777n
 
 /**
- * Writes a stream to a new file, at the pace of the disk. A refusal leaves the rest of `content` unread and the stream
- * open, so that its other side can still be told; a stream that breaks off rejects with an error of its own.
+ * Writes a stream to a new file at the pace of the disk. When it fails, the rest of `content` stays unread and the
+ * stream open, so the client can be told. When the stream breaks, it rejects with an error of its own.
  */
 export async function stageFile(
   folder: FileHandle,
@@ -58,7 +58,7 @@ export async function stageFile(
       sizeBytes,
       async finish(replaced) {
         await setOwnership(handle, ownershipAfter(replaced, from.uidShift))
-        await handle.sync() // its bytes must last before its name does
+        await handle.sync() // the content must be durable before the name is
       },
       [Symbol.asyncDispose]: () => handle.close(),
     }
@@ -86,12 +86,12 @@ async function writeStream(
   return sizeBytes
 }
 
-/** `FileHandle.writeFile` does the same at half the speed (64 KiB chunks, Node 24, 2026-11). */
+/** `FileHandle.writeFile` is half as fast (64 KiB chunks, Node 24, 2026-11). */
 async function writeAll(handle: FileHandle, chunk: Buffer): Promise<void> {
   for (let at = 0; at < chunk.length;) at += (await handle.write(chunk, at)).bytesWritten
 }
 
-/** A failure of the sender is told apart from one of the disk: their codes may be the same. */
+/** Sets a failure of the sender apart from one of the disk, because they may have the same code. */
 async function nextChunk(chunks: AsyncIterator<Buffer>, path: string): Promise<IteratorResult<Buffer>> {
   try {
     return await chunks.next()

@@ -13,21 +13,23 @@ import {
 } from './volume-storage.ts'
 
 type FolderStorageOptions = {
-  /** The folder of all volumes; made when it is not there. */
+  /** The folder of all volumes. Created when missing. */
   readonly root: string
-  /** The host user that is user 0 of the sandboxes. */
+  /** The host user that is user 0 in the sandboxes. */
   readonly uidShift: number
   readonly isShared: boolean
-  /** Why caps can't be enforced here. For people. */
+  /** Why caps can't be enforced here. Shown to operators. */
   readonly whyNoCaps: string
 }
 
-/** A volume of many files takes long to count: 10 minutes are some 50 million files. */
+/** Counting large volumes takes long: 10 minutes are enough for about 50 million files. */
 const COUNT_TIMEOUT_MS = 600_000
-/** Volumes that are counted by one command. */
+/** How many volumes one command counts. */
 const COUNTED_AT_ONCE = 100
 
-/** Keeps volumes as plain folders, on whatever file system they lie: no cap holds there, so each is refused. */
+/**
+ * Keeps volumes as plain folders on any file system. Caps can't be enforced there, so a volume with a cap is refused.
+ */
 export async function openFolderStorage({
   root,
   uidShift,
@@ -65,7 +67,7 @@ export async function openFolderStorage({
       const used = await countBytes(volumes.map((volume) => join(root, volumeSubpath(volume))))
       return volumes.flatMap((volume) => {
         const used_bytes = used.get(join(root, volumeSubpath(volume)))
-        return used_bytes === undefined ? [] : [{ ...volume, used_bytes }] // gone meanwhile
+        return used_bytes === undefined ? [] : [{ ...volume, used_bytes }] // deleted meanwhile
       })
     },
     close: () => Promise.resolve(),
@@ -82,12 +84,12 @@ async function listVolumes(root: string): Promise<readonly VolumeKey[]> {
     .filter((volume) => volume !== null)
 }
 
-/** What folders take on the disk, in bytes, by their path. */
+/** The disk usage of folders in bytes, by path. */
 async function countBytes(folders: readonly string[]): Promise<ReadonlyMap<string, number>> {
   const counted = new Map<string, number>()
   for (let from = 0; from < folders.length; from += COUNTED_AT_ONCE) {
     const some = folders.slice(from, from + COUNTED_AT_ONCE)
-    // Its exit code tells also of files that went while it counted; what it could count it says all the same.
+    // du also exits with an error when files vanish while it counts. What it could count, it still prints.
     const { stdout } = await tryCommand('du', ['-sk', '--', ...some], { timeoutMs: COUNT_TIMEOUT_MS })
     for (const [, kib, path = ''] of stdout.matchAll(/^(\d+)\t(.+)$/gm)) counted.set(path, Number(kib) * 1024)
   }

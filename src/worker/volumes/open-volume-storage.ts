@@ -9,19 +9,19 @@ import { openFolderStorage } from './folder-storage.ts'
 import { openVolumePool, volumePoolFile } from './volume-pool.ts'
 import type { VolumeStorage } from './volume-storage.ts'
 
-/** Where volumes are kept, as the settings say. */
+/** Where volumes are kept, by the settings. */
 export type StorageSettings = {
   /** The installation's own folder for volumes. */
   readonly dir: string
-  /** A folder on a file system that all workers mount; null: volumes are kept on this machine. */
+  /** A folder on a file system that all workers mount. Null: volumes are kept on this machine. */
   readonly sharedDir: string | null
-  /** The size of the pool; null: half of what is free at the first start. */
+  /** The size of the volume pool. Null: half of the free space at the first start. */
   readonly volumePoolGib: number | null
 }
 
 type StorageDeps = { readonly uidShift: number; readonly clock: Clock; readonly log: Log }
 
-/** What a plan comes to on this machine; for folders also why caps don't hold there. */
+/** The storage that the settings lead to on this machine. For folders, also why caps can't be enforced. */
 type StorageChoice =
   | { readonly kind: 'pool'; readonly isNew: boolean }
   | { readonly kind: 'folders'; readonly root: string; readonly isShared: boolean; readonly whyNoCaps: string }
@@ -31,9 +31,9 @@ const FOLDERS = 'folders'
 const MODPROBE_TIMEOUT_MS = 10_000
 
 /**
- * Opens the storage for volumes: what holds volumes already is used again, and a machine without any makes a pool where
- * it can, plain folders where it can't. Rejects when volumes are in a pool that can't be opened: without them sandboxes
- * would find empty folders.
+ * Opens the storage for volumes. Existing volumes keep their kind of storage. A machine without volumes creates a pool,
+ * or uses plain folders where it can't. Rejects when an existing pool can't be opened, because sandboxes would find
+ * empty folders instead of their volumes.
  */
 export async function openVolumeStorage(settings: StorageSettings, deps: StorageDeps): Promise<VolumeStorage> {
   const { uidShift, clock, log } = deps
@@ -55,7 +55,7 @@ export async function openVolumeStorage(settings: StorageSettings, deps: Storage
   }
 }
 
-/** What a plan comes to here, without doing it. */
+/** Chooses the storage for the settings, without opening it. */
 export async function chooseStorage(settings: StorageSettings): Promise<StorageChoice> {
   if (settings.sharedDir !== null) {
     const whyNoCaps = 'the quotas of a file system that machines share are not in the hands of a worker'
@@ -76,7 +76,7 @@ function folderChoice(
   return { kind: 'folders', root: join(settings.dir, FOLDERS), isShared: false, whyNoCaps }
 }
 
-/** Why this machine can't have a pool, in words; null when nothing speaks against it. */
+/** Why this machine can't have a volume pool. Null when it can. */
 export async function whyNoVolumePool(): Promise<string | null> {
   if (process.platform !== 'linux') return 'the machine does not run Linux'
   if (process.getuid?.() !== 0) return 'the worker is not root, and only root can mount a file system'
@@ -93,12 +93,12 @@ async function hasBtrfs(): Promise<boolean> {
   try {
     await tryCommand('modprobe', ['btrfs'], { timeoutMs: MODPROBE_TIMEOUT_MS })
   } catch {
-    return false // no modprobe, so no modules
+    return false // without modprobe there are no modules
   }
   return isListed()
 }
 
-/** What was put by hand into a folder named after an organization is in no volume: nobody would find it. */
+/** Warns about files that were put by hand into a folder outside any volume, where nobody would find them. */
 async function warnOfStrayFolders(dir: string, log: Log): Promise<void> {
   if (!existsSync(dir)) return
   for (const entry of await readdir(dir, { withFileTypes: true })) {

@@ -12,29 +12,30 @@ type ReplaceOptions = {
   /** As the client wrote it. */
   readonly path: string
   readonly random: Random
-  /** Refuses a target before anything is made; asked again before it is replaced. */
+  /** Refuses a target by throwing. Called before anything is created, and again before the target is replaced. */
   readonly check?: (target: ResolvedPath) => void
-  /** Makes it, under a name that is not there, whole and settled but for what `finish` does. */
+  /** Creates the replacement under a new name, complete and synced except for what `finish` does. */
   readonly stage: (folder: FileHandle, name: string) => Promise<StagedFile>
 }
-/** What was made, still held; `finish` gives it to its owner, knowing what it replaces. */
+/** A replacement that is still open. `finish` sets its owner, which may depend on what it replaces. */
 export type StagedFile = AsyncDisposable & { finish(replaced: BigIntStats | null): Promise<void> }
 
 /**
- * Makes a file or folder aside and puts it at its path by a rename, over a file that is there: whoever looks sees the old
- * one or the new one whole. Folders above are made only then, so that what fails leaves nothing behind.
+ * Creates a file or folder under a temporary name and renames it to its path, replacing an existing file. Readers see
+ * either the old file or the complete new one. Missing parent folders are created only then, so a failure leaves
+ * nothing behind.
  */
 export async function replaceAtomically(volume: VolumeRoot, options: ReplaceOptions): Promise<void> {
   const { names, path } = options
   await using aim = await translateErrors(path, () =>
-    resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'tell' }),
+    resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'report' }),
   )
   checkTarget(aim, options)
   const temporary = newTemporaryName(options.random)
   try {
     await using made = await options.stage(aim.folder, temporary)
     await translateErrors(path, async () => {
-      await using target = await resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'above' })
+      await using target = await resolveBeneath(volume, names, { path, lastSymlink: 'follow', ifMissing: 'parents' })
       checkTarget(target, options)
       await made.finish(target.found?.stats ?? null)
       await rename(descriptorPath(aim.folder, temporary), descriptorPath(target.folder, target.name ?? '.'))

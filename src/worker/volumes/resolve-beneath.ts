@@ -5,50 +5,55 @@ import { FOLDER_MODE, descriptorPath, openNoFollow, openRoot, setOwnershipIfOurs
 import { conflictError, invalidPathError, hasErrorCode, notFoundError } from './file-errors.ts'
 
 /**
- * Walks beneath the root of a volume, whose tree a sandbox may change at any moment. Each step holds one name beneath the
- * descriptor of the folder before and never follows; symlinks are read and walked by the same rule. `..`, which only
- * links may hold, walks anew from the root to the folder above, so that a folder that was moved meanwhile can't lead out.
- * At most three descriptors are held at once, whatever the depth.
+ * Resolves paths beneath the root of a volume, whose tree a sandbox may change at any moment. Each step opens one name
+ * beneath the descriptor of the folder before it, without following symlinks. Symlinks are read and resolved by the
+ * same rule. For `..`, which only symlinks may contain, the walk starts again at the root, so a folder that was moved
+ * meanwhile can't lead out. At most three descriptors are open at a time, whatever the depth.
  */
 export type VolumeRoot = { readonly root: string; readonly uidShift: number }
 
-/** Where a path leads. Disposing of it lets go of its descriptors. */
+/** Where a path leads. Dispose of it to close its descriptors. */
 export type ResolvedPath = AsyncDisposable & {
-  /** The folder that holds it; when folders are missing on the way, the last that is there; for the root, the root. */
+  /**
+   * The folder of the last name. When folders on the way are missing, the deepest existing one; for the root, the root.
+   */
   readonly folder: FileHandle
-  /** Its name in `directoryPath`; null for the root, and when folders are missing on the way. */
+  /** The last name in `folder`. Null for the root, and when folders on the way are missing. */
   readonly name: string | null
-  /** What lies there; null when nothing does. */
+  /** What exists there. Null when nothing does. */
   readonly found: OpenEntry | null
-  /** The folders from the root to `directoryPath`. */
+  /** The folders from the root to `folder`. */
   readonly trail: readonly InodeId[]
 }
 export type OpenEntry = { readonly handle: FileHandle; readonly stats: BigIntStats }
 export type InodeId = Pick<BigIntStats, 'dev' | 'ino'>
 
 type ResolveBeneathOptions = {
-  /** The path as the client wrote it, for refusals. */
+  /** The path as the client wrote it, for errors. */
   readonly path: string
-  /** Whether a symlink under the last name is followed or is itself what is meant. */
+  /** Whether to follow a symlink at the last name, or to return the symlink itself. */
   readonly lastSymlink: 'follow' | 'keep'
   /**
-   * What is not there: `refuseField` with `volume_file_not_found`; `tell` by `found: null`; make the folders `above` it; make
-   * `all` as folders.
+   * For a missing name: `refuse` with `volume_file_not_found`, `report` it by `found: null`, create its `parents` as
+   * folders, or create `all` names as folders.
    */
-  readonly ifMissing: 'refuse' | 'tell' | 'above' | 'all'
-  /** Shared by several walks that are to be bounded together. */
+  readonly ifMissing: 'refuse' | 'report' | 'parents' | 'all'
+  /** Shared by several walks that are bounded together. */
   readonly budget?: StepBudget
 }
 
-/** How many steps are left; links make a short path long. */
+/** How many steps are left. Symlinks can make a short path long. */
 export type StepBudget = { steps: number }
 
-/** More than a path of 4,096 bytes can have without symlinks (2,048), and with sane ones; walked in about half a second. */
+/** More than a path of 4,096 bytes can have without symlinks (2,048). Takes about half a second to walk. */
 const STEPS_LIMIT = 8_192
 /** Linux's own limit on symlinks in one path (path_resolution(7)). */
 const SYMLINKS_LIMIT = 40
 
-/** See `VolumeRoot`. Refuses with `VolumeFileError`, or with the kernel's error; the caller disposes of the place. */
+/**
+ * Resolves a path as described at `VolumeRoot`. Rejects with `VolumeFileError` or the kernel's error. The caller
+ * disposes of the result.
+ */
 export async function resolveBeneath(
   volume: VolumeRoot,
   names: VolumePath,
@@ -66,7 +71,7 @@ export async function resolveBeneath(
 
 type Walker = {
   folder: FileHandle
-  /** Names from the root to `directoryPath`, no symlink among them when they were passed. */
+  /** The names from the root to `folder`; none was a symlink when it was passed. */
   passed: string[]
   trail: InodeId[]
   pending: string[]
@@ -116,10 +121,10 @@ async function enter(walker: Walker, name: string, { handle, stats }: OpenEntry)
 }
 
 function isMade({ ifMissing }: ResolveBeneathOptions, isLast: boolean): boolean {
-  return ifMissing === 'all' || (ifMissing === 'above' && !isLast)
+  return ifMissing === 'all' || (ifMissing === 'parents' && !isLast)
 }
 
-/** Null when there is nothing of that name; a folder is made of it when that is wished. */
+/** Opens a name. Null when it doesn't exist; with `isMade`, a folder is created instead. */
 async function openOrMake(
   volume: VolumeRoot,
   walker: Walker,
@@ -148,12 +153,12 @@ async function openOrNull(folder: FileHandle, name: string): Promise<FileHandle 
   }
 }
 
-/** Puts what a symlink says before what is pending. */
+/** Puts the target of a symlink before the pending names. */
 async function expandSymlink(walker: Walker, name: string, path: string): Promise<void> {
   if (++walker.links > SYMLINKS_LIMIT) throw invalidPathError(path, 'it leads through too many symlinks')
   const bytes = await readLink(walker.folder, name)
   if (bytes === null) {
-    walker.pending.unshift(name) // it is another thing now
+    walker.pending.unshift(name) // it was replaced meanwhile
     return
   }
   const target = bytes.toString('utf8')

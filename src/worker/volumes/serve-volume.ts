@@ -14,27 +14,27 @@ import type { Log } from '../../lib/log.ts'
 
 type ServeVolumeOptions = {
   readonly log: Log
-  /** Called after each request that may have changed what the volume holds, done or refused. */
+  /** Called after each request that may have changed the volume, even if it failed. */
   readonly onChanged: () => void
-  /** How long nothing may move on the stream while no file operation is under way. */
+  /** How long the stream may be idle while no file operation is running. */
   readonly idleMs?: number
 }
 
 const IDLE_LIMIT_MS = 60_000
-/** How Node tells of a stream that has ended too early. */
+/** Node's error codes for a stream that ended too early. */
 const DISCONNECT_CODES: readonly string[] = ['ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET', 'EPIPE', 'ABORT_ERR']
 
 /**
- * Serves a volume's files over a stream as `volume-protocol.ts` says: HTTP/1.1 in which this side is the server. Content
- * goes through at the pace of the slower side and is not kept. Resolves when the stream has ended and nothing that it asked
- * for is under way any more; a stream that breaks off aborts its write. Faults are logged here, and are told as no more
- * than that. The stream is destroyed when it is idle.
+ * Serves a volume's files over a stream by `volume-protocol.ts`: HTTP/1.1 with this side as the server. Content passes
+ * at the pace of the slower side and is not buffered. Resolves when the stream has ended and all its requests are done.
+ * A broken stream aborts its write, and an idle one is destroyed. Faults of this machine are logged here; the client
+ * only learns that one happened.
  */
 export async function serveVolume(stream: Duplex, files: VolumeFiles, options: ServeVolumeOptions): Promise<void> {
   const server = createServer({ requestTimeout: 0, headersTimeout: 0, keepAliveTimeout: 0 })
   const pending = new Set<Promise<void>>()
   const ended = new Promise<void>((resolve) => {
-    // A client that sends no more has gone: it ends its side only when it drops the stream.
+    // A client ends its side only when it drops the stream, so the end of input means that it is gone.
     finished(stream, { writable: false }, () => {
       resolve()
     })
@@ -133,7 +133,8 @@ async function receiveContent({ request, response, files }: Exchange): Promise<v
 }
 
 function answerError({ request, response, log }: Exchange, error: unknown): void {
-  // The rest of an upload is read and dropped: behind it lies the end of the stream, and its sender may send it all first.
+  // Reads and drops the rest of an upload: the end of the stream lies behind it, and the client may send everything
+  // first.
   request.resume()
   if (error instanceof VolumeFileError && !response.headersSent) {
     sendJson(response, 422, { code: error.code, message: error.message })
@@ -145,7 +146,7 @@ function answerError({ request, response, log }: Exchange, error: unknown): void
   else sendJson(response, 500, { code: 'internal_error', message: 'the worker could not do it' })
 }
 
-/** A client that has enough, or breaks its upload off, drops the stream; that is no fault. */
+/** A client may drop the stream when it has enough or cancels an upload. That is no fault. */
 function isDisconnect(error: unknown): boolean {
   if (!(error instanceof Error)) return false
   const isOne = 'code' in error && DISCONNECT_CODES.includes(String(error.code))
@@ -176,15 +177,15 @@ function isRecursive({ headers }: IncomingMessage): boolean {
   return header === 'true'
 }
 
-/** Ends a stream on which nothing moves. */
+/** Destroys a stream that is idle. */
 type IdleTimeout = {
-  /** Something moved. */
+  /** Restarts the timeout. */
   readonly touch: () => void
-  /** Does work during which nothing needs to move. */
+  /** Runs work during which the stream may be idle. */
   during<T>(work: () => Promise<T>): Promise<T>
 }
 
-/** Destroys `stream` once it was neither touched nor worked for in `idleMs`; the limit ends with the stream. */
+/** Destroys `stream` after `idleMs` without data, `touch` or work. Ends with the stream. */
 function makeIdleTimeout(stream: Duplex, idleMs: number): IdleTimeout {
   let working = 0
   const timer = setTimeout(() => {

@@ -5,26 +5,26 @@ import { descriptorPath } from './descriptors.ts'
 import { hasErrorCode } from './file-errors.ts'
 
 /**
- * What is written before it takes its place. It lies in the volume, so that taking its place is a rename and its bytes
- * count against the cap. Clients neither see nor reach such names; a killed worker leaves them for `deleteStaleTemporaries`.
+ * The prefix of unfinished files. They lie in the volume, so publishing one is a rename and its content counts against
+ * the cap. Clients can't see or reach these names. `deleteStaleTemporaries` deletes what killed workers leave behind.
  */
 const PREFIX = '.sandyard-unfinished-'
 const RANDOM_BYTES = 16
-/** The longest that deleting may take; a million files take about 10 s (coreutils on ext4, 2026-11). */
+/** The time limit for deleting. A million files take about 10 s (coreutils on ext4, 2026-11). */
 const DELETE_TIMEOUT_MS = 600_000
 const MS_PER_MINUTE = 60_000
 
-/** A name that nobody has and nobody can guess. */
+/** A new name that can't be guessed. */
 export function newTemporaryName(random: Random): string {
   return `${PREFIX}${random.bytes(RANDOM_BYTES).toString('hex')}`
 }
 
-/** Whether a name is kept for what is not finished. */
+/** Whether a name is reserved for unfinished files. */
 export function isTemporaryName(name: string): boolean {
   return name.startsWith(PREFIX)
 }
 
-/** Deletes what is under a name, whatever it is; nothing there is no error. */
+/** Deletes a temporary file or folder. A missing one is fine. */
 export async function deleteTemporary(folder: FileHandle, name: string): Promise<void> {
   try {
     await unlink(descriptorPath(folder, name))
@@ -36,8 +36,8 @@ export async function deleteTemporary(folder: FileHandle, name: string): Promise
 }
 
 /**
- * Deletes a folder and all in it, as deep as it is; false when part of it could not be deleted. `rm` goes from the folder
- * that is held, step by step without following: what a sandbox changes meanwhile can't lead it out.
+ * Deletes a folder of any depth with everything in it. False when part of it could not be deleted. `rm` starts at the
+ * open folder and follows no symlinks, so a sandbox can't lead it elsewhere.
  */
 export async function deleteTree(folder: FileHandle, name: string): Promise<boolean> {
   const result = await tryCommand('rm', ['-rf', '--one-file-system', '--', `./${name}`], {
@@ -48,8 +48,8 @@ export async function deleteTree(folder: FileHandle, name: string): Promise<bool
 }
 
 /**
- * Deletes what killed workers left unfinished in the volume at `root`: what was not written to for `olderThanMs`. With 0
- * nothing may be under way in it. It never follows a symlink and may be repeated.
+ * Deletes unfinished files of killed workers in the volume at `root`: those not written to for `olderThanMs`. Pass 0
+ * only while nothing is being written. Follows no symlinks. May be repeated.
  */
 export async function deleteStaleTemporaries(root: string, olderThanMs: number): Promise<void> {
   const age = olderThanMs === 0 ? [] : ['-mmin', `+${String(olderThanMs / MS_PER_MINUTE)}`]

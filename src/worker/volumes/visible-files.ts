@@ -8,14 +8,17 @@ import { descriptorPath, listNames } from './descriptors.ts'
 import { conflictError, hasErrorCode, translateErrors } from './file-errors.ts'
 import { isTemporaryName } from './temporary-files.ts'
 
-/** The most that one reply holds: about 25 MB of JSON. The public client's call has no pages. */
+/** The most entries in one reply, about 25 MB of JSON. The public client's call has no pages. */
 const ENTRIES_LIMIT = 100_000
-/** How many are looked at at once; Node does four at a time. */
+/** How many files to examine at a time. Node does four in parallel. */
 const STAT_BATCH = 16
-/** For all symlinks of a folder together; what comes after is hidden. Sane links take two steps each. */
+/** The step budget for all symlinks of a folder; symlinks beyond it are hidden. An ordinary symlink takes two steps. */
 const LINK_STEPS_LIMIT = 400_000
 
-/** What clients are shown of a folder that is held, sorted by path. Names that are not UTF-8 can't be asked for: hidden. */
+/**
+ * Lists an open folder as clients see it, sorted by path. Names that are not UTF-8 are hidden, because clients can't
+ * ask for them.
+ */
 export async function listFolder(
   volume: VolumeRoot,
   folder: OpenEntry,
@@ -36,7 +39,7 @@ export async function listFolder(
   return files.sort((a, b) => (a.path < b.path ? -1 : 1))
 }
 
-/** What a symlink within the volume leads to; null when it leads out, in circles, nowhere, or to what is not shown. */
+/** The target of a symlink within the volume. Null when it leads out, in a loop, nowhere, or to something hidden. */
 export async function statThroughSymlink(
   volume: VolumeRoot,
   names: VolumePath,
@@ -98,21 +101,21 @@ async function* batchesOf(names: AsyncIterable<string>): AsyncGenerator<readonly
   yield batch
 }
 
-/** The user that stands for all those that a sandbox can't see (the kernel's overflow user). */
+/** The user shown for all users outside the sandbox (the kernel's overflow user). */
 const OVERFLOW_ID = 65_534
-/** How many users a sandbox has. */
+/** The number of user ids in a sandbox. */
 const IDS_PER_SANDBOX = 65_536
 const WRITABLE_BITS = 0o222
-/** What ISO 8601 with four digits can say. A sandbox can give a file any time, also such as no date can hold. */
+/** The range of ISO 8601 with four-digit years. A sandbox can set any file time. */
 const EARLIEST_MS = -62_135_596_800_000n // 0001-01-01
 const LATEST_MS = 253_402_300_799_999n // 9999-12-31
 
-/** Whether clients are shown it: a file or a folder. Links are shown as what they lead to, all else is hidden. */
+/** Whether clients can see it: only files and folders. Symlinks appear as their targets; everything else is hidden. */
 export function isVisible(stats: BigIntStats): boolean {
   return stats.isFile() || stats.isDirectory()
 }
 
-/** A file or folder as clients see it; `path` is from the root with a leading slash. */
+/** Describes a file or folder for clients. `path` starts at the root with a slash. */
 export function describeFile(path: string, stats: BigIntStats, uidShift: number): VolumeFile {
   const mode = Number(stats.mode)
   return {

@@ -16,9 +16,11 @@ import type { Log } from '../../lib/log.ts'
 type VolumeFilesOptions = VolumeRoot & { readonly random: Random }
 
 /**
- * The files of the volume whose folder on this machine is `root`; user 0 of its sandboxes is `uidShift` here. It keeps
- * nothing in memory, so that many may serve one volume. Sandboxes may change the tree meanwhile: no operation reaches
- * outside `root` (`beneath.ts`). A stream given to `write` is left open when the write is refused.
+ * Makes the file operations of the volume whose folder on this machine is `root`. User 0 of its sandboxes is `uidShift`
+ * on the host. It keeps no state in memory, so several may serve one volume.
+ *
+ * Sandboxes may change the tree meanwhile; no operation reaches outside `root` (see `resolve-beneath.ts`). When a
+ * `write` is refused, the content stream stays open.
  */
 export function makeVolumeFiles({ random, ...volume }: VolumeFilesOptions): VolumeFiles {
   return {
@@ -144,10 +146,10 @@ async function move(volume: VolumeRoot, from: string, to: string): Promise<void>
   const { name } = place
   if (name === null) throw invalidPathError(from, 'the root of a volume cannot be moved')
   await translateErrors(to, async () => {
-    await using aim = await resolveBeneath(volume, toNames, { path: to, lastSymlink: 'keep', ifMissing: 'tell' })
+    await using aim = await resolveBeneath(volume, toNames, { path: to, lastSymlink: 'keep', ifMissing: 'report' })
     if (toNames.length === 0) throw conflictError(to, 'is the root of the volume')
     refuseOwnDescendant(requireEntry(place, from), aim, { from, to })
-    await using target = await resolveBeneath(volume, toNames, { path: to, lastSymlink: 'keep', ifMissing: 'above' })
+    await using target = await resolveBeneath(volume, toNames, { path: to, lastSymlink: 'keep', ifMissing: 'parents' })
     await rename(descriptorPath(place.folder, name), descriptorPath(target.folder, target.name ?? '.'))
     await syncFolder(target.folder)
   })
@@ -176,12 +178,12 @@ async function remove(
   if (!(await deleteTree(folder, name))) throw conflictError(path, 'could not be removed whole: part of it is in use')
 }
 
-/** What nobody has written to for so long is under way no more, on no worker: an upload that pauses is ended after a minute. */
+/** A file that nobody has written to for this long is abandoned: an upload that pauses is ended after a minute. */
 const STALE_AFTER_MS = 3_600_000
 
 /**
- * The files of volumes by their folder. What killed workers left unfinished in a volume is deleted, beside the requests,
- * when this worker is first asked for its files.
+ * Returns a function that opens the files of a volume by its folder. On the first use of a folder it also deletes, in
+ * the background, what killed workers left unfinished there.
  */
 export function makeVolumeFilesOpener(
   options: Omit<VolumeFilesOptions, 'root'> & { readonly log: Log },

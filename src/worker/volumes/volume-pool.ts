@@ -1,6 +1,6 @@
 /**
- * The file system for volumes on a machine whose own can't cap them: btrfs in a sparse file, mounted over a loop device.
- * Every step may have been cut short by the end of a worker: each looks at the machine and does what is missing.
+ * The file system for volumes on a machine whose own can't enforce caps: btrfs in a sparse file, mounted through a loop
+ * device. A crash may cut any step short, so each looks at the machine and does only what is missing.
  */
 import { existsSync } from 'node:fs'
 import { mkdir, open, readFile, readdir, rename, rm, rmdir, stat, statfs, writeFile } from 'node:fs/promises'
@@ -12,38 +12,38 @@ import { makeMountDir, mountFolderOf, mount, unmountBelow } from '../mounts.ts'
 import { type MountInfo, isMountedElsewhere, readMounts } from '../processes/mountinfo.ts'
 
 type VolumePoolOptions = {
-  /** The folder that the pool's file lies in; nobody else writes there. */
+  /** The folder of the pool's file. Nobody else writes there. */
   readonly dir: string
-  /** The size that is set; null: half of what is free at the first start, and then as it is. */
+  /** The configured size. Null: half of the free space at the first start, and unchanged afterwards. */
   readonly sizeGib: number | null
   readonly clock: Clock
   readonly log: Log
 }
 
 type VolumePool = {
-  /** Where it is mounted. Sandboxes' users can pass every folder above. */
+  /** Where the pool is mounted. The sandboxes' users can pass through every folder above. */
   readonly root: string
   readonly sizeBytes: number
-  /** Unmounts it, unless something has a part of it mounted. */
+  /** Unmounts the pool, unless part of it is still mounted elsewhere. */
   close(): Promise<void>
 }
 
 const GIB = 1024 ** 3
 const MIN_SIZE_BYTES = GIB
 const TIMEOUT_MS = 60_000
-/** Counting anew reads the metadata of every file. */
+/** A rescan reads the metadata of every file. */
 const RESCAN_TIMEOUT_MS = 30 * 60_000
-/** Where the kernel tells of each mounted btrfs. */
+/** Where the kernel lists each mounted btrfs. */
 const BTRFS_SYSFS_FOLDER = '/sys/fs/btrfs'
 
 /**
- * `nodatacow`: what is written over takes no room beside what it replaces, so that a full volume can be rewritten in
- * place and takes no more than its files say. Measured 2026-11: with copies on write, 90 MiB written over a 90 MiB file in
- * a volume of 100 MiB stop after 10 MiB.
+ * `nodatacow` overwrites blocks in place. A full volume can then be rewritten, and takes no more space than its files.
+ * With copy-on-write, writing 90 MiB over a file of 90 MiB in a volume of 100 MiB failed after 10 MiB (measured
+ * 2026-11).
  */
 const MOUNT_OPTIONS = 'loop,noatime,discard=async,nodatacow'
 
-/** The file of the pool in its folder. */
+/** The pool's file in a folder. */
 export function volumePoolFile(dir: string): string {
   return join(dir, 'pool.btrfs')
 }
@@ -53,7 +53,7 @@ export function volumePoolMountPoint(dir: string): string {
   return join(mountFolderOf(dir), 'pool')
 }
 
-/** Makes, mounts, grows or adopts the pool of a folder. Rejects when the machine can't; then no new file is left. */
+/** Creates, mounts, grows or adopts the pool of a folder. Rejects when the machine can't; then no new file is left. */
 export async function openVolumePool({ dir, sizeGib, clock, log }: VolumePoolOptions): Promise<VolumePool> {
   const file = volumePoolFile(dir)
   await mkdir(dir, { recursive: true, mode: 0o700 })
@@ -68,7 +68,7 @@ export async function openVolumePool({ dir, sizeGib, clock, log }: VolumePoolOpt
     if (isNew) await format(file, sizeGib === null ? await halfOfFree(dir) : sizeGib * GIB)
     await ensureMounted(dir, clock)
     sizeBytes = await ensureSize(root, file, sizeGib, log)
-    await runCommand('btrfs', ['quota', 'enable', root], { timeoutMs: TIMEOUT_MS }) // again is no error
+    await runCommand('btrfs', ['quota', 'enable', root], { timeoutMs: TIMEOUT_MS }) // repeating it is no error
     await ensureQuotasConsistent(root)
     await enableDirectIo(root)
   } catch (error) {
@@ -96,7 +96,7 @@ function freshNameOf(file: string): string {
   return `${file}.new`
 }
 
-/** The file has its name once it is a file system. */
+/** Creates the file under its final name only once it holds a file system. */
 async function format(file: string, sizeBytes: number): Promise<void> {
   const fresh = freshNameOf(file)
   const handle = await open(fresh, 'w', 0o600)
@@ -105,12 +105,12 @@ async function format(file: string, sizeBytes: number): Promise<void> {
   } finally {
     await handle.close()
   }
-  // Metadata once: whatever the file lies on has its own ways against bad disks.
+  // One copy of the metadata: the file system below protects itself against bad disks.
   await runCommand('mkfs.btrfs', ['--quiet', '--force', '--metadata', 'single', fresh], { timeoutMs: TIMEOUT_MS })
   await rename(fresh, file)
 }
 
-/** A mount that an earlier worker left is adopted, unless it is of another file than the one that is here now. */
+/** Adopts a mount of an earlier worker, unless its file has been replaced. */
 async function ensureMounted(dir: string, clock: Clock): Promise<void> {
   const root = volumePoolMountPoint(dir)
   const found = await mountAt(root)
@@ -127,13 +127,13 @@ async function mountAt(point: string): Promise<MountInfo | undefined> {
   return (await readMounts('self')).findLast((mount) => mount.point === point)
 }
 
-/** Whether a mounted loop device has this very file behind it; the kernel marks one that was deleted. */
+/** Whether a loop device is backed by this very file. The kernel marks a deleted file. */
 async function isBackedBy(found: MountInfo, file: string): Promise<boolean> {
   const told = await readIfThere(`/sys/block/${basename(found.source)}/loop/backing_file`)
   return told?.trimEnd() === file
 }
 
-/** Grows the pool to the size that is set, and the file system to its file. Answers the size. */
+/** Grows the file to the configured size, and the file system with it. Returns the size. */
 async function ensureSize(root: string, file: string, sizeGib: number | null, log: Log): Promise<number> {
   const before = (await stat(file)).size
   const wanted = sizeGib === null ? before : sizeGib * GIB
@@ -154,8 +154,8 @@ async function ensureSize(root: string, file: string, sizeGib: number | null, lo
 }
 
 /**
- * Since 6.1 the kernel may give up counting when much is deleted at once, until somebody asks it to count anew: caps
- * would hold no longer. The highest level of a tree is 7, so that 8 forbids it.
+ * Since 6.1 the kernel may stop counting when much is deleted at once, and caps would no longer hold. The threshold is
+ * a tree level and the highest is 7, so 8 turns this off. If counting has stopped, this starts a rescan.
  */
 async function ensureQuotasConsistent(root: string): Promise<void> {
   const device = basename((await mountAt(root))?.source ?? '')
@@ -170,8 +170,8 @@ async function ensureQuotasConsistent(root: string): Promise<void> {
 }
 
 /**
- * What is written to the pool goes to the disk once, and not first into the page cache of the file that it lies in: 256 MiB
- * with their sync took 3.1 s through both caches, 1.3 s so (2026-11). A file system that can't goes on as it is.
+ * Writes to the pool bypass the page cache of the pool's file: 256 MiB with a sync took 1.3 s instead of 3.1 s
+ * (2026-11). A file system without direct I/O goes on without.
  */
 async function enableDirectIo(root: string): Promise<void> {
   const device = (await mountAt(root))?.source ?? ''

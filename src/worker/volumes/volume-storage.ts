@@ -2,40 +2,43 @@ import { chmod, chown, stat } from 'node:fs/promises'
 import type { DesiredVolume, StorageReport, StoredVolume } from '../../contract/workers/worker-protocol.ts'
 import { type OrgId, type VolumeId, asId } from '../../domain/ids.ts'
 
-/** Which volume. */
+/** Identifies a volume. */
 export type VolumeKey = { readonly org_id: OrgId; readonly volume_id: VolumeId }
 
 /**
- * Where a worker keeps volumes. It keeps no truth in memory: what it holds is read from the system, so that a worker
- * that was killed goes on where it was. Every method may be repeated.
+ * Where a worker keeps volumes. It keeps no state in memory but reads it from the system, so a restarted worker
+ * continues where the last one stopped. Every method may be repeated.
  */
 export interface VolumeStorage {
   readonly report: StorageReport
   /**
-   * The folder of a volume on this machine, made when it is not there, with its caps in force. Rejects when a cap is
-   * asked for that can't be enforced here. The folder belongs to user 0 of the sandboxes.
+   * The folder of a volume on this machine, created when missing, with its caps enforced. It belongs to user 0 of the
+   * sandboxes. Rejects for a cap that can't be enforced here.
    */
   open(volume: DesiredVolume): Promise<string>
-  /** Puts caps in force on a volume that is here already; one that is not is no error. */
+  /** Applies the caps to an existing volume. A missing volume is fine. */
   applyCaps(volume: DesiredVolume): Promise<void>
-  /** Deletes a volume with all that is in it. Rejects, and may be tried again, while something has it mounted. */
+  /** Deletes a volume with everything in it. Rejects while it is mounted; try again later. */
   remove(volume: VolumeKey): Promise<void>
-  /** Every volume that lies here with what it takes. */
+  /** Every volume on this machine, with its disk usage. */
   measure(): Promise<readonly StoredVolume[]>
-  /** Lets go of what no sandbox needs any more. */
+  /** Releases what no sandbox needs any more. */
   close(): Promise<void>
 }
 
-/** What the folders of organizations and volumes are named by; all else in the storage's folder is not a volume. */
+/** The names of the folders of organizations and volumes. Other names in the storage's folder are no volumes. */
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 
-/** `<org_id>/<volume_id>`, the place of a volume in every storage. Throws on what is no identifier: it could leave the storage. */
+/**
+ * `<org_id>/<volume_id>`, the path of a volume in every storage. Throws for anything but UUIDs, which could lead out of
+ * the storage.
+ */
 export function volumeSubpath({ org_id, volume_id }: VolumeKey): string {
   if (!UUID.test(org_id) || !UUID.test(volume_id)) throw new Error(`not a volume: ${org_id}/${volume_id}`)
   return `${org_id}/${volume_id}`
 }
 
-/** The volume that lies in a place; null when it is not one of ours. */
+/** The volume at a path. Null when the path isn't a volume's. */
 export function parseVolumeSubpath(place: string): VolumeKey | null {
   const [org = '', volume = '', ...rest] = place.split('/')
   if (rest.length > 0 || !UUID.test(org) || !UUID.test(volume)) return null
@@ -43,11 +46,11 @@ export function parseVolumeSubpath(place: string): VolumeKey | null {
 }
 
 /**
- * Gives a new volume to user 0 of the sandboxes. That user is never the machine's own, so that a volume which still
- * belongs to the machine was not finished; one that does not is left as its sandboxes have set it.
+ * Gives a new volume to user 0 of the sandboxes. That user is never root on the host, so a volume that belongs to root
+ * is unfinished. A volume that doesn't keeps the owner and mode that its sandboxes have set.
  */
 export async function assignToSandboxRoot(folder: string, uidShift: number): Promise<void> {
-  if (process.getuid?.() !== 0) return // only root can, and only root's sandboxes have users of their own
+  if (process.getuid?.() !== 0) return // only root can change owners, and only root's sandboxes have users of their own
   if ((await stat(folder)).uid !== 0) return
   await chmod(folder, 0o755)
   await chown(folder, uidShift, uidShift)
