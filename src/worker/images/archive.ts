@@ -15,9 +15,9 @@ import { READ_OPTIONS, readTarEntry, writeWithBackpressure } from './tar-streams
 const DockerArchive = Type.Array(Type.Object({ Config: Type.String(), Layers: Type.Array(Type.String()) }))
 
 /**
- * Finds the image in an archive: an OCI layout (folder or tar), or the form of `docker save`. An archive of more than
- * one image is refused, several platforms of one image are not. Layers are checked by digest where the archive has
- * one, and always by diff_id.
+ * Finds the image in an archive: an OCI layout (folder or tar), or the output of `docker save`. Refuses an archive of
+ * several images; several platforms of one image are fine. Layers are verified by digest where the archive has one, and
+ * always by diff_id.
  */
 export async function findSourceInArchive(files: ArchiveFiles, options: SourceOptions): Promise<ImageSource> {
   if (await files.has('index.json')) return findInLayout(files, options)
@@ -75,7 +75,7 @@ async function findInDockerArchive(files: ArchiveFiles, options: SourceOptions):
   const document = parseImageConfigDocument(configuration, architecture, name)
   const claim = { digest: null, sizeBytes: null, maxBytes: limits.compressedLayerBytes }
   const opens = image.Layers.map((layer) => (signal: AbortSignal) => verifyBlob(files.open(layer, signal), claim))
-  const digest = digestOf(configuration) // there is no manifest; this is the image id that docker shows
+  const digest = digestOf(configuration) // there is no manifest; docker shows this digest as the image id
   return {
     digest,
     resolvedDigest: digest,
@@ -94,10 +94,10 @@ function parseList(bytes: Buffer): readonly { readonly Config: string; readonly 
   }
 }
 
-/** Files by their name in a saved image: a folder on disk, or a tar that is read in place. */
+/** The files of a saved image by name: in a folder, or in a tar that is read in place. */
 interface ArchiveFiles {
   has(name: string): Promise<boolean>
-  /** Reads a whole document; throws `StartError('image')` when it is missing or larger than a document may be. */
+  /** Reads a whole document. Throws `StartError('image')` when it is missing or too large. */
   read(name: string): Promise<Buffer>
   open(name: string, signal: AbortSignal): AsyncIterable<Buffer>
 }
@@ -105,7 +105,7 @@ interface ArchiveFiles {
 type FileSlice = { readonly path: string; readonly start: number; readonly sizeBytes: number }
 
 /**
- * Opens a folder, or a tar file that may be compressed; then its plain form is kept in `temp`, a folder of the
+ * Opens a folder, or a tar file that may be compressed. A compressed one is decompressed into `temp`, a folder of the
  * caller's, because layers are read from the middle of it.
  */
 export async function openArchive(
@@ -173,7 +173,7 @@ async function decompressTar(path: string, copy: string): Promise<string> {
   return copy
 }
 
-/** Notes where each file lies. Older `docker save` writes a layer once and symlinks to it. */
+/** Indexes where each file lies. Older `docker save` writes a layer once and symlinks to it. */
 async function indexTar(path: string): Promise<ReadonlyMap<string, FileSlice>> {
   const slices = new Map<string, FileSlice>()
   const links = new Map<string, string>()

@@ -4,7 +4,7 @@ import { createGunzip, createZstdDecompress } from 'node:zlib'
 import { StartError } from '../start-error.ts'
 import { TransientRegistryError } from './registry-transport.ts'
 
-/** What a blob must turn out to be; a null is not known beforehand. */
+/** The digest and size that a blob must have; null where they are unknown. */
 type ExpectedBlob = {
   readonly digest: string | null
   readonly sizeBytes: number | null
@@ -12,8 +12,8 @@ type ExpectedBlob = {
 }
 
 /**
- * Passes a blob through while checking it. Its end is reached only when size and digest are as claimed; otherwise it
- * throws `StartError('registry')`, at the first byte too many or at the end.
+ * Passes a blob through while verifying it. Throws `StartError('registry')` at the first byte too many, or at the end
+ * when the size or digest differs.
  */
 export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: ExpectedBlob): AsyncGenerator<Buffer> {
   const hash = createHash('sha256')
@@ -41,20 +41,20 @@ export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: Expe
   }
 }
 
-/** Reads a small blob into memory, checked the same way. */
+/** Reads a small blob into memory and verifies it. */
 export async function readBlob(chunks: AsyncIterable<Uint8Array>, claim: ExpectedBlob): Promise<Buffer> {
   return Buffer.concat(await Array.fromAsync(verifyBlob(chunks, claim)))
 }
 
-/** The SHA-256 of bytes, as a digest. */
+/** The SHA-256 digest of bytes. */
 export function digestOf(bytes: Buffer): string {
   return `sha256:${createHash('sha256').update(bytes).digest('hex')}`
 }
 
 /**
- * Gives the plain content of a blob to `consume`, by its first bytes: gzip (RFC 1952), zstd (RFC 8878), or plain. Media
- * types aren't asked, because saved archives have none and some builders write wrong ones; the digest of the plain
- * content is what counts.
+ * Passes the decompressed content of a blob to `consume`. The first bytes tell the format: gzip (RFC 1952), zstd (RFC
+ * 8878), or plain. Media types are ignored, because saved archives have none and some builders write wrong ones. The
+ * digest of the plain content is verified in any case.
  */
 export async function decompress(
   blob: AsyncIterable<Buffer>,
@@ -88,7 +88,7 @@ async function* prepend(head: Buffer, rest: AsyncIterator<Buffer>): AsyncGenerat
     yield head
     for (let next = await rest.next(); next.done !== true; next = await rest.next()) yield next.value
   } finally {
-    await rest.return?.() // lets go of the connection when the reader stops early
+    await rest.return?.() // closes the connection when the reader stops early
   }
 }
 

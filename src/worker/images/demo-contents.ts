@@ -3,20 +3,20 @@ import { open, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { CommandError, tryCommand } from '../../lib/run-command.ts'
 
-/** A file of the host for the demo image. */
+/** A file of the host for the demo image: where it is, and its path in the image. */
 type HostFile = { readonly source: string; readonly path: string }
-/** A name by which a program is called, and the path of the program in the image. */
+/** A symlink in the image, by which a program is called. */
 type ProgramLink = { readonly path: string; readonly target: string }
 
-/** The host's own programs that go into the demo image. */
+/** The host's programs for the demo image. */
 export type HostPrograms = {
   readonly files: readonly HostFile[]
   readonly links: readonly ProgramLink[]
-  /** Changes when a program of the host does. */
+  /** Changes when a program of the host changes. */
   readonly fingerprint: string
 }
 
-/** A shell and what one expects beside it; what the host lacks is left out. */
+/** A shell and the usual programs. Those that the host lacks are left out. */
 export const DEMO_PROGRAMS: readonly string[] = [
   'sh bash dash grep egrep fgrep sed awk mawk find xargs tar gzip gunzip zcat diff cmp getopt getent hostname ip',
   'ps top free kill pgrep pkill uptime setsid flock prlimit stty tty mount umount mountpoint more',
@@ -30,7 +30,7 @@ export const DEMO_PROGRAMS: readonly string[] = [
 const PROGRAM_FOLDERS = ['/usr/bin', '/bin', '/usr/sbin', '/sbin'] as const
 const LDD_TIMEOUT_MS = 20_000
 
-/** Finds programs by name. The answer has no libraries yet, so that asking whether anything changed is cheap. */
+/** Finds programs by name, without their libraries, so that checking for changes is cheap. */
 export async function findHostPrograms(names: readonly string[]): Promise<HostPrograms> {
   const found = (await Promise.all(names.map(findProgram))).filter((program) => program !== null)
   const files = new Map(found.map(({ source }) => [source, { source, path: usrMergedPath(source) }]))
@@ -49,7 +49,7 @@ export async function findHostPrograms(names: readonly string[]): Promise<HostPr
   return { files: [...files.values()], links, fingerprint }
 }
 
-/** The shared libraries and loaders that programs need, found by `ldd`. A program without any needs none. */
+/** The shared libraries and loaders that programs need, found with `ldd`. */
 export async function findLibraries(programs: readonly HostFile[]): Promise<readonly HostFile[]> {
   const result = await tryCommand(
     'ldd',
@@ -61,7 +61,7 @@ export async function findLibraries(programs: readonly HostFile[]): Promise<read
   return Promise.all([...new Set(paths)].map(hostFileAt))
 }
 
-/** Those of the paths that are files on this host. */
+/** The paths that are files on this host. */
 export async function findHostFiles(paths: readonly string[]): Promise<readonly HostFile[]> {
   const found = await Promise.all(paths.map(async (path) => ((await isFile(path)) ? [await hostFileAt(path)] : [])))
   return found.flat()
@@ -80,7 +80,7 @@ async function findProgram(name: string): Promise<{ readonly path: string; reado
 const MAGIC_BYTES = 16
 const ELF_MAGIC = '\x7fELF'
 
-/** Programs of machine code, and scripts of a shell that the image has. */
+/** Whether a program is machine code, or a script for a shell that the image has. */
 async function canRunInDemo(path: string): Promise<boolean> {
   const file = await open(path, 'r')
   try {
@@ -92,7 +92,7 @@ async function canRunInDemo(path: string): Promise<boolean> {
   }
 }
 
-/** A library keeps the name by which it is asked for, while its content comes from where symlinks lead. */
+/** A library keeps the name by which it is loaded; its content comes from the target of its symlinks. */
 async function hostFileAt(path: string): Promise<HostFile> {
   return { source: await realpath(path), path: usrMergedPath(join(await realpath(dirname(path)), basename(path))) }
 }
@@ -111,7 +111,7 @@ async function isFile(path: string): Promise<boolean> {
   }
 }
 
-/** What the demo image has beside the host's programs and their libraries. */
+/** The contents of the demo image beside the host's programs and their libraries. */
 
 type DemoFolder = { readonly path: string; readonly mode: number; readonly uid?: number; readonly gid?: number }
 
@@ -152,7 +152,7 @@ export const DEMO_LINKS = ['bin', 'sbin', 'lib', 'lib64'].map((name) => ({ path:
 
 const LIBRARY_FOLDERS = ['/usr/lib', '/usr/lib64', '/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu'] as const
 
-/** Copied when the host has them: name look-ups load their library at run time, certificates serve TLS clients. */
+/** Copied when the host has them: name look-ups load their libraries at run time, and TLS clients need certificates. */
 export const DEMO_HOST_FILES: readonly string[] = [
   '/etc/ssl/certs/ca-certificates.crt',
   ...LIBRARY_FOLDERS.flatMap((folder) =>
@@ -161,7 +161,7 @@ export const DEMO_HOST_FILES: readonly string[] = [
   ...['d/dumb', 'l/linux', 'v/vt100', 's/screen', 'x/xterm', 'x/xterm-256color'].map((name) => `/lib/terminfo/${name}`),
 ]
 
-/** Files that are written anew, with root, nobody and the user `demo` (1000). */
+/** Files made for the image, with the users root, nobody and `demo` (1000). */
 export function demoFiles(): readonly { readonly path: string; readonly content: string }[] {
   const id = String(DEMO_UID)
   return [

@@ -20,19 +20,21 @@ import type { ImageStore } from './image-store.ts'
 import { hostArchitecture } from './manifest.ts'
 import { type TarHeader, asBuffer } from './tar-streams.ts'
 
-/** The image that every worker has without a network. */
+/** The image that every worker has, even without a network. */
 export const DEMO_REFERENCE = 'localhost/demo'
-/** Marks an image as made here, and from which programs; the number changes with what this file puts in beside them. */
+/**
+ * A label with the programs that an image was made from. Raise the version when this file changes the image otherwise.
+ */
 const FINGERPRINT_LABEL = 'sandyard.demo.made-from'
 const FORMAT_VERSION = '1'
 
-/** The most that making it may take, in milliseconds; measured 2026-11: 1.5 s. */
+/** The time limit for making the image. Measured 2026-11: 1.5 s. */
 const TIMEOUT_MS = 120_000
 
 /**
- * Makes sure that the store has `localhost/demo`, made of this host's programs as they are now; answers whether it had
- * to be made. An image that somebody loaded under that name is left alone. May be repeated; when nothing changed it
- * looks at the programs' dates only.
+ * Makes sure that the store has `localhost/demo`, made from this host's current programs. Returns whether it had to be
+ * made. Leaves an image alone that somebody loaded under that name. May be repeated; without changes it only checks the
+ * programs' dates.
  */
 export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
   const programs = await findHostPrograms(DEMO_PROGRAMS)
@@ -47,8 +49,8 @@ export async function ensureDemoImage(store: ImageStore): Promise<boolean> {
 }
 
 /**
- * Writes an OCI layout folder with an image of the given programs, their libraries and the few files around them.
- * The same programs give the same bytes. Answers the manifest's digest.
+ * Writes an OCI layout with an image of the given programs, their libraries and a few files. The same programs give the
+ * same bytes. Returns the digest of the manifest.
  */
 export async function writeDemoImage({
   outDir,
@@ -145,7 +147,7 @@ function addTo(tar: Pack, header: TarHeader): void {
   tar.entry(withoutHostFacts(header))
 }
 
-/** The host's owners and times are left out, so that the same programs give the same bytes. */
+/** Drops the host's owners and times, so the same programs give the same bytes. */
 function withoutHostFacts(header: TarHeader): TarHeader {
   return { uid: 0, gid: 0, ...header, mtime: new Date(0) }
 }

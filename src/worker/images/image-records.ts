@@ -13,11 +13,17 @@ const Digest = Type.String({ pattern: DIGEST_SHAPE })
 const ImageRecordSchema = Type.Object({
   /** Canonical. */
   reference: Type.String(),
-  /** Of this platform's manifest; of the configuration when the image came from an archive without manifests. */
+  /**
+   * The digest of this platform's manifest, or of the configuration when the image came from an archive without
+   * manifests.
+   */
   digest: Digest,
-  /** What the reference itself stood for: the digest of an index, when there is one. */
+  /** The digest that the reference resolved to: that of an index, if there is one. */
   resolved_digest: Digest,
-  /** How it came here. `credential`: the registry asked for a password, so each later caller must show its own. */
+  /**
+   * How the image got here. `credential`: the registry asked for a password, so each later caller must prove access
+   * too.
+   */
   origin: Type.Union([Type.Literal('loaded'), Type.Literal('anonymous'), Type.Literal('credential')]),
   stored_at: Type.String(),
   labels: Type.Record(Type.String(), Type.String()),
@@ -32,20 +38,20 @@ const ImageRecordSchema = Type.Object({
   diff_ids: Type.Array(Digest),
 })
 
-/** What the store knows of one reference. */
+/** What the store knows about one reference. */
 export type ImageRecord = Readonly<Static<typeof ImageRecordSchema>>
 
-/** One small JSON file for each reference; a write is there as a whole or not at all, whenever the process dies. */
+/** One small JSON file for each reference. A write is complete or absent, even after a crash. */
 interface ImageRecords {
-  /** Null when there is none, or when it can't be read: then the image is fetched again. */
+  /** Null when there is no readable record; the image is then pulled again. */
   read(reference: string): Promise<ImageRecord | null>
   write(record: ImageRecord): Promise<void>
-  /** Removing what is not there succeeds. */
+  /** A missing record is fine. */
   remove(reference: string): Promise<void>
   list(): Promise<readonly ImageRecord[]>
 }
 
-/** Opens the records in a folder, which is made when missing. */
+/** Opens the records in a folder. Creates it when missing. */
 export async function openImageRecords(dir: string, temp: TempFolders): Promise<ImageRecords> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const pathOf = (reference: string): string =>
@@ -81,7 +87,7 @@ export async function openImageRecords(dir: string, temp: TempFolders): Promise<
   }
 }
 
-/** Makes renames in a folder survive a loss of power. */
+/** Makes renames in a folder survive a power failure. */
 export async function syncFolder(dir: string): Promise<void> {
   const folder = await open(dir, 'r')
   try {

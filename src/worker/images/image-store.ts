@@ -24,27 +24,33 @@ import type { ImageSource } from './source.ts'
 import { openTempFolders } from './temp-folders.ts'
 
 /**
- * The images of one worker. All it knows is on disk, whole after a kill at any instant; more than one process may have
- * the same folder open. docs/decisions/0005-images.md says who may use which image.
+ * The images of one worker. All state is on disk and survives a crash at any time. Several processes may have the same
+ * folder open. docs/decisions/0005-images.md says who may use which image.
  */
 export interface ImageStore {
   /**
-   * An image ready to be mounted, pulled when the policy asks for it. Rejects with `StartError`: `image` (wrong
-   * reference, absent, unusable), `registry`, `host` or `cancelled`. `auth` is for the image's own registry. May be
-   * repeated; the same request at the same time shares one pull.
+   * Returns an image ready to be mounted, and pulls it if the policy asks for that. Rejects with `StartError`: `image`
+   * (wrong reference, missing, unusable), `registry`, `host` or `cancelled`. `auth` is for the image's own registry.
+   * May be repeated; equal requests at the same time share one pull.
    */
   resolve(reference: string, options: ResolveOptions): Promise<Image>
-  /** Canonical references that need no pull. */
+  /** The canonical references in the store. */
   list(): Promise<readonly string[]>
-  /** What is recorded of a reference; null when it is not here. */
+  /** The record of a reference. Null when the store doesn't have it. */
   inspect(reference: string): Promise<ImageRecord | null>
-  /** Puts the image of a file or folder (`docker save`, OCI archive, OCI layout) under a reference, in place of an older one. */
+  /**
+   * Stores the image of a file or folder (`docker save`, OCI archive, OCI layout) under a reference, replacing an older
+   * one.
+   */
   load(path: string, reference: string, signal: AbortSignal): Promise<Image>
-  /** Like `load`, from an OCI layout that `write` puts into a folder of the store, which is deleted afterwards. */
+  /** Like `load`, for an OCI layout that `write` puts into a temporary folder of the store. */
   build(reference: string, write: (dir: string) => Promise<void>, signal: AbortSignal): Promise<Image>
-  /** Forgets a reference; its layers go with the next `collectGarbage`. Removing what is not here succeeds. */
+  /** Removes a reference; the next `collectGarbage` deletes its layers. A missing reference is fine. */
   remove(reference: string): Promise<void>
-  /** Deletes layers that no reference and none of `inUse` (folders, as in `Image.layers`) needs; answers how many. */
+  /**
+   * Deletes layers that no reference needs and that are not in `inUse` (folders, as in `Image.layers`). Returns how
+   * many.
+   */
   collectGarbage(inUse: ReadonlySet<string>): Promise<number>
 }
 
@@ -52,24 +58,26 @@ export type ResolveOptions = {
   readonly policy: PullPolicy
   readonly auth: RegistryAuth | null
   readonly signal: AbortSignal
-  /** Called when the image is fetched for this very request, and not when it is here or another request fetches it. */
+  /**
+   * Called when this very request fetched the image, but not when it was in the store or another request fetched it.
+   */
   readonly onFetched?: () => void
 }
 
 export type ImageStoreDeps = {
-  /** Made when missing. Must hold none of the characters that overlay mount options give a meaning. */
+  /** Created when missing. Its path may not contain characters with a meaning in overlay mount options. */
   readonly dir: string
   /** Added to every owner and group in the unpacked layers. */
   readonly uidShift: number
   readonly clock: Clock
   readonly log: Log
-  /** The registry of references that name none. */
+  /** The registry for references that name none. */
   readonly defaultRegistry: string
   readonly limits?: ImageLimits
   readonly timeouts?: RegistryTimeouts
 }
 
-/** Opens the store and removes what processes that died left unfinished. */
+/** Opens the store, and deletes the unfinished work of processes that died. */
 export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> {
   const { uidShift, clock, log, defaultRegistry } = deps
   const dir = resolvePath(deps.dir)
@@ -92,7 +100,8 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
 
   function toImage(record: ImageRecord, reference: string): Image {
     layers.markUsed(record.diff_ids)
-    // An overlay refuses the same lower folder twice; the upper place of a repeated layer decides what is seen.
+    // An overlay refuses the same lower folder twice. The uppermost occurrence of a repeated layer decides what is
+    // visible.
     const diffIds = record.diff_ids.filter((diffId, at) => !record.diff_ids.includes(diffId, at + 1))
     const { digest, config } = record
     return { reference, digest, config, layers: diffIds.map((diffId) => layers.pathOf(diffId)) }
@@ -105,7 +114,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
     const signal = AbortSignal.any([options.signal, stop.signal])
     const work = source.layers.map(({ diffId, open }) =>
       layers.ensure(diffId, open, signal).catch((error: unknown) => {
-        stop.abort(error) // one missing layer makes the others useless
+        stop.abort(error) // without one layer, the others are useless
         throw error
       }),
     )
@@ -232,7 +241,7 @@ export async function openImageStore(deps: ImageStoreDeps): Promise<ImageStore> 
   }
 }
 
-// The store's own disk and tools may fail too; anything else that isn't a StartError is a bug and stays as it is.
+// The store's disk and tools may fail too. Any other error that is no `StartError` is a bug and passes unchanged.
 function toHostError(error: unknown, reference: string): unknown {
   const isOfHost = error instanceof CommandError || (error instanceof Error && 'syscall' in error)
   return isOfHost
@@ -244,7 +253,7 @@ type ArchiveLoad = {
   readonly path: string
   readonly reference: ImageReference
   readonly requested: string
-  /** For the plain form of a compressed archive. */
+  /** For decompressing an archive. */
   readonly folder: string
   readonly signal: AbortSignal
 }
@@ -255,7 +264,7 @@ function toRecordConfig(config: Image['config']): ImageRecord['config'] {
   return { env: [...env], entrypoint: entrypoint && [...entrypoint], cmd: cmd && [...cmd], workdir, user }
 }
 
-// Callers with different credentials must not share a pull: one of them may have no access.
+// Callers with different credentials must not share a pull, because one of them may have no access.
 function pullKey(canonical: string, { policy, auth }: ResolveOptions): string {
   const secret =
     auth === null

@@ -1,15 +1,17 @@
 /** An image in the store, ready to be the lower layers of a sandbox's root file system. */
 export type Image = {
-  /** As asked for. */
+  /** As requested. */
   readonly reference: string
-  /** Of the manifest, `sha256:…`. */
+  /** The digest of the manifest, `sha256:…`. */
   readonly digest: string
   readonly config: ImageConfig
-  /** Unpacked layer directories, the lowest first. Owners are shifted into the sandboxes' user namespace. */
+  /**
+   * The folders of the unpacked layers, the lowest first. Their owners are shifted into the sandboxes' user namespace.
+   */
   readonly layers: readonly string[]
 }
 
-/** What the image's own configuration says; a sandbox's spec overrides it. */
+/** The image's own configuration. A sandbox's spec takes precedence. */
 export type ImageConfig = {
   /** `KEY=VALUE` items. */
   readonly env: readonly string[]
@@ -20,21 +22,24 @@ export type ImageConfig = {
   readonly user: string | null
 }
 
-/** A name and password for one registry. */
+/** A user name and password for one registry. */
 export type RegistryAuth = { readonly username: string; readonly password: string }
 
-/** What an image may be at most; beyond it is refused, so that a hostile image fills neither memory nor the disk. */
+/** The limits of an image. Larger ones are refused, so a hostile image can't fill the memory or the disk. */
 export type ImageLimits = {
-  /** Of an index, a manifest, an image configuration or a token reply; the distribution specification asks for 4 MiB. */
+  /**
+   * Of an index, a manifest, an image configuration or a token reply. The OCI distribution specification asks for 4
+   * MiB.
+   */
   readonly documentBytes: number
-  /** Of one layer as it is downloaded. */
+  /** Of one layer as downloaded. */
   readonly compressedLayerBytes: number
-  /** Of one layer's tar stream after decompression. */
+  /** Of one layer's decompressed tar stream. */
   readonly unpackedLayerBytes: number
   readonly entriesPerLayer: number
-  /** Of all names in one layer together: they are held in memory while it is unpacked. */
+  /** Of all names in one layer together, which are held in memory while it is unpacked. */
   readonly nameBytesPerLayer: number
-  /** Overlayfs and the builders stop at about this many. */
+  /** Overlayfs and image builders stop at about this many. */
   readonly layersPerImage: number
 }
 

@@ -4,39 +4,43 @@ import { makeLayerTree } from './layer-tree.ts'
 import type { TarEntry, TarHeader } from './tar-streams.ts'
 
 /**
- * Turns the entries of an image layer, as anyone may have written them, into entries that are safe to unpack as root
- * into an empty folder which is then one lower layer of an overlay: every path is inside, every owner is shifted,
- * devices and extended attributes are left out, and whiteouts take the overlay's own form. Call `begin`, then `accept`
- * once per entry in order, then `finish`; write what they return in that order.
+ * Turns the untrusted entries of an image layer into entries that are safe to unpack as root, into an empty folder that
+ * becomes a lower layer of an overlay. Every path stays inside, owners are shifted, devices and extended attributes are
+ * dropped, and whiteouts become overlay whiteouts.
+ *
+ * Call `begin`, then `accept` for each entry in order, then `finish`. Write what they return in that order.
  */
 export interface LayerFilter {
   begin(): readonly TarHeader[]
-  /** `parents` precede the entry; `entry` is null when the entry is left out, and takes the entry's body otherwise. */
+  /** `parents` go before the entry. `entry` takes the entry's body; it is null when the entry is dropped. */
   accept(entry: TarEntry): FilteredEntry
   finish(): readonly TarHeader[]
 }
 
-/** What becomes of one entry. */
+/** What to write for one entry. */
 type FilteredEntry = { readonly parents: readonly TarHeader[]; readonly entry: TarHeader | null }
 
 type LayerFilterOptions = {
-  /** Added to every owner and group, so that the sandboxes' user namespace shows the image's own numbers. */
+  /** Added to every owner and group, so the sandboxes' user namespace shows the image's own ids. */
   readonly uidShift: number
   readonly limits: ImageLimits
 }
 
-/** The user namespace maps this many ids; an owner beyond could not be shown inside. */
+/** The ids that the user namespace maps. An owner beyond could not be shown in a sandbox. */
 const MAPPED_IDS = 65_536
-// OCI image specification, "Layer filesystem changeset", whiteouts.
+// Whiteouts (OCI image specification, "Layer filesystem changeset").
 const WHITEOUT = '.wh.'
 const OPAQUE_WHITEOUT = '.wh..wh..opq'
-/** Other names that begin so are bookkeeping of aufs. */
+/** Other names with this prefix are bookkeeping of aufs. */
 const AUFS_PREFIX = '.wh..wh.'
-/** How overlayfs marks a folder that hides what lies beneath it (kernel, Documentation/filesystems/overlayfs). */
+/** How overlayfs marks a folder that hides the folders beneath it (kernel, Documentation/filesystems/overlayfs). */
 const OPAQUE_PAX = { 'SCHILY.xattr.trusted.overlay.opaque': 'y' }
-/** A ustar time is 33 bits; a later or negative one says nothing useful and would not be encoded right. */
+/** ustar times have 33 bits. Later or negative times carry no information and would be encoded wrongly. */
 const MAX_MTIME_MS = 0x7fff_ffff * 1000
-/** `pack` takes a mode of 0 for "not given" and writes 0644, which would open /etc/shadow: a type bit keeps it. */
+/**
+ * `pack` treats a mode of 0 as missing and writes 0644, which would make /etc/shadow readable. A type bit prevents
+ * that.
+ */
 const MODE_IS_GIVEN = 0o100000
 
 type Owners = { readonly uid: string; readonly gid: string }
@@ -71,7 +75,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
     )
   }
 
-  // Owners stand in PAX records because the fixed header field ends at 262143.
+  // Owners are written as PAX records, because the fixed header field ends at 262143.
   function headerOf(path: string, { name, mode, uid, gid, mtimeMs, pax }: Attributes): OwnedHeader {
     return {
       name: path === '' ? '.' : path,
@@ -113,7 +117,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
     return { parents, entry: null }
   }
 
-  /** The type of an entry and its own fields, noted in the tree; null for what is left out. */
+  /** The type of an entry and its own fields, after adding it to the tree. Null when the entry is dropped. */
   function specificHeader(entry: TarEntry, path: string): Partial<TarHeader> | null {
     switch (entry.type) {
       case 'file':
@@ -133,7 +137,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
       }
       case 'character-device':
       case 'block-device':
-        return null // the runtime makes the few devices that a sandbox may have
+        return null // the runtime creates the few devices that a sandbox may have
       case 'directory': // has been dealt with: it is noted with its attributes
       case null:
         throw new StartError('image', `'${entry.name}' in a layer is of a kind that is not supported`)
@@ -156,7 +160,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
       return { parents, entry: own === null ? null : { ...headerOf(path, entry), ...own } }
     },
 
-    // Last, because a whiteout hides lower layers only: an entry of this layer with the same name stays.
+    // Written last, because a whiteout hides only lower layers: an entry of this layer with the same name stays.
     finish() {
       const hidden: TarHeader[] = []
       for (const path of whiteouts) {

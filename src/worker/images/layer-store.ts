@@ -14,17 +14,20 @@ import { unpackLayer, type OpenBlob } from './unpack.ts'
 
 /**
  * Unpacked layers, one folder each, named by diff_id and shared by all images. Invariant: a folder with a layer's name
- * is complete and on disk, because it got that name by one rename after everything in it was checked and synced.
+ * is complete and synced, because it got this name by one rename after all checks.
  */
 interface LayerStore {
   pathOf(diffId: string): string
-  /** Makes sure of a layer; `open` is called only when it is missing. Callers that want the same one share the work. */
+  /**
+   * Makes sure that a layer is here. Calls `open` only when it is missing. Callers that want the same layer share the
+   * work.
+   */
   ensure(diffId: string, open: OpenBlob, signal: AbortSignal): Promise<void>
-  /** Says that layers are handed out now: `collect` spares them for `GC_GRACE_MS`. */
+  /** Notes that layers are in use now: `collectGarbage` spares them for `GC_GRACE_MS`. */
   markUsed(diffIds: readonly string[]): void
-  /** Keeps layers from `collect` until the answer is called, however long a pull takes. */
+  /** Keeps layers from `collectGarbage` until the returned function is called, however long a pull takes. */
   pin(diffIds: readonly string[]): () => void
-  /** Deletes the layers that are not in `keep` (folders), not in use by a pull and not recent; answers how many. */
+  /** Deletes layers that are not in `keep` (folders), not pinned and not recently used. Returns how many. */
   collectGarbage(keep: ReadonlySet<string>): Promise<number>
 }
 
@@ -36,14 +39,14 @@ type LayerStoreDeps = {
   readonly clock: Clock
 }
 
-/** A layer that was unpacked or handed out this short ago is on its way into a mount, perhaps by another process. */
+/** A layer that was unpacked or used this recently is about to be mounted, perhaps by another process. */
 export const GC_GRACE_MS = 10 * 60_000
 
-/** Layers that are downloaded and unpacked at once; each keeps about half a core busy. */
+/** How many layers to download and unpack at a time. Each keeps about half a core busy. */
 const CONCURRENT_LAYERS = 3
 const SYNC_TIMEOUT_MS = 120_000
 
-/** Opens the layer folder, which is made when missing. */
+/** Opens the folder of layers. Creates it when missing. */
 export async function openLayerStore({ dir, uidShift, temp, limits, clock }: LayerStoreDeps): Promise<LayerStore> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const flights = makeSingleFlight<void>()
@@ -51,8 +54,8 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
   const lastUsedMs = new Map<string, number>()
   const pins = new Map<symbol, readonly string[]>()
 
-  // 128 bits of the digest: a second layer of the same name is as hard to make as any, and the options of an overlay
-  // mount, which list all folders, must fit into one page of 4096 bytes.
+  // The name has 128 bits of the digest, which is enough against collisions. The options of an overlay mount list all
+  // folders and must fit into one page of 4096 bytes.
   const pathOf = (diffId: string): string => join(dir, diffId.slice('sha256:'.length, 'sha256:'.length + 32))
 
   function markUsed(diffIds: readonly string[]): void {
@@ -70,7 +73,7 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
       await syncFolder(dir)
     } catch (error) {
       await temp.remove(into)
-      if (!(await isDirectory(pathOf(diffId)))) throw error // another process may have put it there meanwhile
+      if (!(await isDirectory(pathOf(diffId)))) throw error // another process may have unpacked it meanwhile
     }
   }
 
@@ -86,7 +89,8 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
       }
     },
     async ensure(diffId, open, signal) {
-      // When work that another caller began fails, the cause may be that caller's registry: then this one tries its own.
+      // When shared work fails, the registry of the caller that started it may be the cause, so this caller tries its
+      // own.
       for (;;) {
         if (await isDirectory(pathOf(diffId))) return
         const flight = flights.join(
@@ -114,7 +118,7 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
         const { ctimeMs } = await stat(join(dir, name))
         if (clock.now().getTime() - ctimeMs < GC_GRACE_MS) continue
         const grave = await temp.create()
-        await rename(join(dir, name), join(grave, name)) // first out of sight, as a whole
+        await rename(join(dir, name), join(grave, name)) // out of sight first, as a whole
         lastUsedMs.delete(name)
         await temp.remove(grave)
         deleted += 1

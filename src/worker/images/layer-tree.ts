@@ -1,29 +1,32 @@
 import { StartError } from '../start-error.ts'
 
 /**
- * The paths of one layer as they are unpacked, so that each next entry lands where the image means it: a path through
- * a symlink of the same layer is followed inside the layer's root, as in a root change, and never out of it. All
- * paths are relative to the root, without `.`, `..` or empty parts; the root is the empty string.
+ * The paths of one layer while it is unpacked, so each entry lands where the image means it. A path through a symlink
+ * of the same layer is followed inside the layer's root, as after chroot(2), and never out of it. Paths are relative to
+ * the root, without `.`, `..` or empty parts; the root is the empty string.
  *
- * Invariant: what was added as a folder stays one, so a known folder has no symlink above it.
+ * Invariant: a folder stays a folder, so no symlink is above a known folder.
  */
 interface LayerTree {
-  /** Where an entry of this name goes. Throws `StartError('image')` for `..`, loops of symlinks and overlong names. */
+  /**
+   * The path for an entry of this name. Throws `StartError('image')` for `..`, symlink loops and names that are too
+   * long.
+   */
   resolve(name: string): string
-  /** The folders above `path` that are not there yet, the highest first. */
+  /** The missing folders above `path`, the highest first. */
   missingParents(path: string): readonly string[]
   has(path: string): boolean
   addFolder(path: string): void
   addOther(path: string): void
-  /** Refuses an empty target. */
+  /** Throws for an empty target. */
   addSymlink(path: string, target: string): void
-  /** Refuses a target that this layer has not, or that is a folder. */
+  /** Throws when the target is missing in this layer, or is a folder. */
   addHardLink(path: string, target: string): void
 }
 
 type Node = { readonly kind: 'folder' | 'other' } | { readonly kind: 'symlink'; readonly target: string }
 
-// Linux: PATH_MAX, NAME_MAX, and the most symlinks it follows in one path (path_resolution(7)).
+// Linux's PATH_MAX, NAME_MAX, and limit on symlinks in one path (path_resolution(7)).
 const MAX_PATH_BYTES = 4096
 const MAX_NAME_BYTES = 255
 const MAX_SYMLINKS = 40

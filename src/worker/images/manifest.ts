@@ -3,7 +3,7 @@ import { Value } from 'typebox/value'
 import { StartError } from '../start-error.ts'
 import type { ImageConfig } from './image.ts'
 
-/** `sha256:` and 64 hex digits; no other algorithm is accepted, so a digest is always safe in a path or a URL. */
+/** `sha256:` and 64 hex digits. No other algorithm is accepted, so a digest is always safe in a path or a URL. */
 export const DIGEST_SHAPE = '^sha256:[0-9a-f]{64}$'
 
 const Descriptor = Type.Object({
@@ -47,19 +47,19 @@ export type Descriptor = Static<typeof Descriptor>
 type Index = Static<typeof Index>
 type Manifest = Static<typeof Manifest>
 
-/** What an image's own configuration document says, as far as the store uses it. */
+/** The parts of an image's configuration document that the store uses. */
 export type ImageConfigDocument = {
   readonly config: ImageConfig
   readonly labels: Readonly<Record<string, string>>
-  /** Of each layer's plain tar stream, the lowest first. */
+  /** The digests of the layers' decompressed tar streams, the lowest first. */
   readonly diffIds: readonly string[]
 }
 
-/** An index or a manifest, told apart by their shape (OCI image specification, both Docker v2 media types alike). */
+/** An index or a manifest, told apart by their shape (OCI image specification and both Docker v2 media types). */
 type ManifestOrIndex =
   { readonly kind: 'index'; readonly index: Index } | { readonly kind: 'manifest'; readonly manifest: Manifest }
 
-/** Reads an index or a manifest. Throws `StartError('image')` for anything else, Docker's old schema 1 included. */
+/** Parses an index or a manifest. Throws `StartError('image')` for anything else, including Docker's schema 1. */
 export function parseManifest(bytes: Buffer, what: string): ManifestOrIndex {
   const value = parseJson(bytes, what)
   const isIndex = Value.Check(Index, value)
@@ -74,7 +74,7 @@ export function parseManifest(bytes: Buffer, what: string): ManifestOrIndex {
   )
 }
 
-/** The manifest in an index for Linux on `architecture` (Go's name of it, such as `amd64`). */
+/** The manifest in an index for Linux on `architecture` (Go's name, such as `amd64`). */
 export function choosePlatform(index: Index, architecture: string, what: string): Descriptor {
   const found = index.manifests.find(
     ({ platform }) => platform?.os === 'linux' && platform.architecture === architecture,
@@ -91,7 +91,7 @@ export function choosePlatform(index: Index, architecture: string, what: string)
   )
 }
 
-/** Reads an image configuration and refuses one for another system. Empty commands count as none. */
+/** Parses an image configuration. Throws when it is for another platform. Empty commands count as absent. */
 export function parseImageConfigDocument(bytes: Buffer, architecture: string, what: string): ImageConfigDocument {
   const value = parseJson(bytes, what)
   if (!Value.Check(Configuration, value)) {
@@ -118,12 +118,12 @@ export function parseImageConfigDocument(bytes: Buffer, architecture: string, wh
   }
 }
 
-/** The name that OCI documents use for this machine's processor. */
+/** This machine's architecture, as OCI documents name it. */
 export function hostArchitecture(): string {
   return process.arch === 'x64' ? 'amd64' : process.arch
 }
 
-// umoci writes an entrypoint that was cleared as one empty word (runtime notes, section 2).
+// umoci writes a cleared entrypoint as one empty string.
 function commandOrNull(words: readonly string[] | null | undefined): readonly string[] | null {
   return words === undefined || words === null || words.every((word) => word === '') ? null : words
 }

@@ -6,17 +6,17 @@ import type { ImageRecord } from './image-records.ts'
 import { makeRegistryClient, type RegistryClientDeps } from './registry-client.ts'
 import { findSource, type ImageSource } from './source.ts'
 
-/** What asking the registry came to. */
+/** What the registry's answer means for a pull. */
 export type PullOutcome =
-  /** The stored image is what the registry has, and this caller may have it. */
+  /** The stored image is current, and this caller may use it. */
   | { readonly kind: 'current'; readonly record: ImageRecord }
-  /** The same, and the registry now gives it to anyone. */
+  /** The same, and the registry now serves it without a credential. */
   | { readonly kind: 'now_public'; readonly record: ImageRecord }
   | { readonly kind: 'fetch'; readonly source: ImageSource; readonly origin: 'anonymous' | 'credential' }
 
 type PullRequest = {
   readonly reference: ImageReference
-  /** What the store has under the reference; null: nothing. */
+  /** The store's record of the reference. Null when there is none. */
   readonly record: ImageRecord | null
   readonly policy: PullPolicy
   readonly auth: RegistryAuth | null
@@ -24,9 +24,9 @@ type PullRequest = {
 }
 
 /**
- * Asks the registry, as this caller, for an image. With `always` the reference is looked up anew; otherwise a stored
- * image, which is one that was pulled with a credential, is looked up by its digest, so that only who could pull it
- * may use it. With `never` nothing is fetched: a caller who can't prove access is refused.
+ * Asks the registry for an image, as this caller. With `always`, the reference is looked up again. Otherwise only
+ * images pulled with a credential get here; they are looked up by digest, so that only callers with access may use
+ * them. With `never` nothing is fetched, and a caller who can't prove access is refused.
  */
 export async function pullImage(
   deps: RegistryClientDeps & { readonly architecture: string },

@@ -10,7 +10,7 @@ import {
   sendToRegistry,
 } from './registry-transport.ts'
 
-/** What a registry asks for in `WWW-Authenticate` (RFC 9110 11.6.1; distribution "Token Authentication"). */
+/** A registry's `WWW-Authenticate` challenge (RFC 9110 11.6.1; OCI distribution, token authentication). */
 type Challenge =
   { readonly scheme: 'basic' } | { readonly scheme: 'bearer'; readonly realm: string; readonly service: string | null }
 
@@ -23,7 +23,7 @@ type TokenRequest = {
   readonly signal: AbortSignal
 }
 
-/** Reads a challenge; null when none of its schemes is known. A token is preferred to sending the password each time. */
+/** Parses a challenge. Null when it has no known scheme. Prefers a token to sending the password each time. */
 export function parseChallenge(header: string): Challenge | null {
   const bearer = /(?:^|[\s,])bearer\s+(.*)$/i.exec(header)?.[1]
   if (bearer !== undefined) {
@@ -37,7 +37,7 @@ export function parseChallenge(header: string): Challenge | null {
 }
 
 /**
- * The Authorization header that answers a challenge; null when it needs a password and there is none. Throws when the
+ * The Authorization header that answers a challenge. Null when a password is needed and there is none. Throws when the
  * token service refuses. The scope is always to pull this one repository, whatever the registry suggests.
  */
 export async function answerChallenge(challenge: Challenge, request: TokenRequest): Promise<string | null> {
@@ -84,7 +84,7 @@ async function fetchToken(
   return token
 }
 
-// The reply itself never goes into an error: it holds the token.
+// The reply contains the token, so it never goes into an error.
 function readToken(bytes: Buffer): string | null {
   try {
     const value: unknown = JSON.parse(bytes.toString('utf8'))

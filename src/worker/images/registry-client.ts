@@ -13,17 +13,22 @@ import {
   withRetries,
 } from './registry-transport.ts'
 
-/** One repository of a registry, as one caller may see it. Errors are `StartError`s that name the image, never a secret. */
+/**
+ * One repository of a registry, as one caller may see it. Errors are `StartError`s that name the image and never a
+ * secret.
+ */
 interface RegistryClient {
-  /** The digest that a tag or digest stands for now; null when the registry hasn't got it. Proves the caller's access. */
+  /**
+   * The digest that a tag or digest resolves to. Null when the registry doesn't have it. Proves the caller's access.
+   */
   headManifest(key: string, signal: AbortSignal): Promise<string | null>
-  /** Bytes of a manifest or index, and their digest, which is the one asked for when `key` is a digest. */
+  /** The bytes of a manifest or index, and their digest. When `key` is a digest, they are verified against it. */
   getManifest(key: string, signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly digest: string }>
-  /** A small blob such as an image configuration. */
+  /** A small blob, such as an image configuration. */
   getSmallBlob(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
-  /** A layer's bytes, checked; it doesn't repeat by itself, for half of them may be used when it breaks. */
+  /** A layer's bytes, verified. It doesn't retry by itself, because the caller may have used part of them. */
   openBlob(descriptor: Descriptor, signal: AbortSignal): AsyncIterable<Buffer>
-  /** Whether the registry has asked for the caller's credential and got it. */
+  /** Whether the registry has asked for the caller's credential and accepted it. */
   hasUsedCredential(): boolean
 }
 
@@ -40,7 +45,7 @@ const MANIFEST_TYPES = [
   'application/vnd.docker.distribution.manifest.v2+json',
 ].join(', ')
 
-/** Makes a client for the repository of `reference`; nothing is sent yet. */
+/** Makes a client for the repository of `reference`. Sends nothing yet. */
 export function makeRegistryClient(
   deps: RegistryClientDeps,
   reference: ImageReference,
@@ -68,7 +73,8 @@ export function makeRegistryClient(
     return authorization !== null
   }
 
-  // A 401 is answered once per request: it starts the conversation, and ends a token that has expired.
+  // A 401 is answered once for each request: the first one starts authentication, a later one means that the token
+  // expired.
   async function send(method: 'GET' | 'HEAD', path: string, signal: AbortSignal): Promise<RegistryReply> {
     const url = new URL(`/v2/${reference.repository}/${path}`, base)
     const request = { url, method, timeouts, signal }

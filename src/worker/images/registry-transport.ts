@@ -2,11 +2,11 @@ import { isLoopbackHost } from '../../domain/spec/image-reference.ts'
 import { StartError } from '../start-error.ts'
 import type { Clock } from '../../lib/clock.ts'
 
-/** How long a registry may keep silent, in milliseconds. */
+/** How long a registry may be silent, in milliseconds. */
 export type RegistryTimeouts = {
-  /** From a request to the head of its reply. */
+  /** From the request to the head of the response. */
   readonly replyMs: number
-  /** Between two pieces of a body. */
+  /** Between two chunks of a body. */
   readonly idleMs: number
 }
 
@@ -23,9 +23,9 @@ type RegistryRequest = {
 export type RegistryReply = {
   readonly status: number
   readonly headers: Headers
-  /** May be read once. Throws `TransientRegistryError` when the connection breaks or falls silent. */
+  /** May be read once. Throws `TransientRegistryError` when the connection breaks or is silent too long. */
   readonly body: AsyncIterable<Uint8Array>
-  /** Lets go of the connection without reading the body. */
+  /** Closes the connection without reading the body. */
   discard(): void
 }
 
@@ -33,8 +33,8 @@ const MAX_REDIRECTS = 5
 const REDIRECTS: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
 
 /**
- * Sends one request and follows redirects. The Authorization header goes to the first host only: blobs are often
- * handed out by another host, which must not see the registry's password or token.
+ * Sends one request and follows redirects. The Authorization header goes only to the first host: blobs often come from
+ * another host, which must not see the registry's password or token.
  */
 export async function sendToRegistry(request: RegistryRequest): Promise<RegistryReply> {
   let { url, headers } = request
@@ -53,7 +53,10 @@ export async function sendToRegistry(request: RegistryRequest): Promise<Registry
   throw new StartError('registry', `registry ${request.url.host} redirects more than ${String(MAX_REDIRECTS)} times`)
 }
 
-/** Whether one address may name another: HTTPS, or plain HTTP within this machine; never from outside into it. */
+/**
+ * Whether one URL may redirect to another: to HTTPS, or to plain HTTP within this machine, and never from outside into
+ * it.
+ */
 export function isRedirectAllowed(from: URL, to: URL): boolean {
   if (isLoopbackHost(to.host)) return isLoopbackHost(from.host) && (to.protocol === 'http:' || to.protocol === 'https:')
   return to.protocol === 'https:'
@@ -123,7 +126,7 @@ async function* readBody(response: Response, { abort, idleMs, failed }: Reading)
       yield piece.value
     }
   } finally {
-    abort.abort() // a reader that stops early must not leave the connection open
+    abort.abort() // closes the connection when the reader stops early
   }
 }
 
@@ -131,13 +134,15 @@ function withoutAuthorization(headers: Readonly<Record<string, string>>): Readon
   return Object.fromEntries(Object.entries(headers).filter(([name]) => name.toLowerCase() !== 'authorization'))
 }
 
-/** A failure of the network or of an overloaded registry: the same request may succeed a moment later. */
+/** A failure of the network or of an overloaded registry. The same request may succeed later. */
 export class TransientRegistryError extends StartError {}
 
-/** Pauses before the second and the third attempt, in milliseconds; there is no fourth. */
+/** The pauses before the second and the third attempt. There is no fourth. */
 const PAUSES_MS = [200, 1_000] as const
 
-/** Repeats `attempt` while it fails with `TransientRegistryError`, at most three times in all. The last failure is thrown. */
+/**
+ * Repeats `attempt` while it fails with `TransientRegistryError`, at most three times in all. Throws the last failure.
+ */
 export async function withRetries<T>(clock: Clock, signal: AbortSignal, attempt: () => Promise<T>): Promise<T> {
   for (const pauseMs of PAUSES_MS) {
     try {

@@ -9,16 +9,16 @@ import {
 } from './manifest.ts'
 import type { OpenBlob } from './unpack.ts'
 
-/** An image that can be put into the store, wherever it comes from. */
+/** An image that can be stored, wherever it comes from. */
 export type ImageSource = {
   readonly digest: string
   readonly resolvedDigest: string
   readonly configDocument: ImageConfigDocument
-  /** As many as the document has diff_ids, the lowest first. */
+  /** One for each diff_id in the document, the lowest first. */
   readonly layers: readonly { readonly diffId: string; readonly open: OpenBlob }[]
 }
 
-/** Where manifests and blobs are found by digest: a registry or an OCI layout. */
+/** Manifests and blobs by digest: a registry or an OCI layout. */
 export type BlobStore = {
   getManifest(key: string, signal: AbortSignal): Promise<{ readonly bytes: Buffer; readonly digest: string }>
   getSmallBlob(descriptor: Descriptor, signal: AbortSignal): Promise<Buffer>
@@ -26,14 +26,16 @@ export type BlobStore = {
 }
 
 export type SourceOptions = {
-  /** The image in words, for messages. */
+  /** The name of the image in messages. */
   readonly imageName: string
   readonly architecture: string
   readonly limits: ImageLimits
   readonly signal: AbortSignal
 }
 
-/** Follows `key` (a tag or digest) through an index to this machine's manifest and its configuration. */
+/**
+ * Resolves `key` (a tag or digest), through an index if there is one, to this machine's manifest and its configuration.
+ */
 export async function findSource(blobs: BlobStore, key: string, options: SourceOptions): Promise<ImageSource> {
   const { imageName: name, architecture, limits, signal } = options
   const top = await blobs.getManifest(key, signal)
@@ -62,7 +64,7 @@ export async function findSource(blobs: BlobStore, key: string, options: SourceO
   }
 }
 
-/** Gives each layer its diff_id; refuses an image whose two lists differ in length or are too long. */
+/** Pairs each layer with its diff_id. Throws when the two lists differ in length or are too long. */
 export function pairLayers(
   document: ImageConfigDocument,
   opens: readonly OpenBlob[],

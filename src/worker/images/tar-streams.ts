@@ -1,9 +1,9 @@
 import type { Header } from 'tar-stream'
 
-/** The header of a tar entry as the library really reads it; its own type leaves out the nulls and the offset. */
+/** The header of a tar entry. The library's own type leaves out the nulls and the offset. */
 export type TarEntry = {
   readonly name: string
-  /** Null: a type flag that the library doesn't know. */
+  /** Null for a type flag that the library doesn't know. */
   readonly type: Header['type'] | null
   readonly mode: number
   readonly uid: number
@@ -11,7 +11,7 @@ export type TarEntry = {
   readonly sizeBytes: number
   readonly mtimeMs: number
   readonly linkname: string
-  /** Records of the PAX header. The library itself applies `path`, `linkpath` and `size` only. */
+  /** The records of the PAX header. The library itself applies only `path`, `linkpath` and `size`. */
   readonly pax: Readonly<Record<string, string>>
   /** Where the body begins in the stream. */
   readonly offset: number
@@ -20,10 +20,10 @@ export type TarEntry = {
 /** The header of an entry to write. */
 export type TarHeader = Partial<Header> & Pick<Header, 'name'>
 
-/** What the library takes beside its declared options: headers of before POSIX are read too. */
+/** Options for the library, including an undeclared one: headers older than POSIX are read too. */
 export const READ_OPTIONS = { highWaterMark: 64 * 1024, allowUnknownFormat: true } as const
 
-/** Reads what the library gives for an entry. */
+/** Converts the library's header. */
 export function readTarEntry(header: Header): TarEntry {
   const { type, linkname }: { readonly type: Header['type'] | null; readonly linkname: string | null } = header
   return {
@@ -45,14 +45,14 @@ function readPax(pax: unknown): Readonly<Record<string, string>> {
   return Object.fromEntries(Object.entries(pax).map(([key, value]) => [key, String(value)]))
 }
 
-/** What Node's writable streams and the tar library's own have in common. */
+/** What Node's writable streams and the tar library's streams have in common. */
 type ByteSink = {
   readonly destroyed: boolean
   write(chunk: Buffer): boolean
   once(event: 'drain', listener: () => void): unknown
 }
 
-/** Writes and waits for room, so that no stage runs ahead of the next. Rejects with the signal's reason when it aborts. */
+/** Writes and waits for backpressure, so no stage runs ahead of the next. Rejects with the signal's reason on abort. */
 export async function writeWithBackpressure(to: ByteSink, chunk: Buffer, signal: AbortSignal): Promise<void> {
   signal.throwIfAborted()
   if (to.write(chunk) || to.destroyed) return
@@ -68,7 +68,7 @@ export async function writeWithBackpressure(to: ByteSink, chunk: Buffer, signal:
   })
 }
 
-/** A chunk of a stream whose type doesn't say what it gives. */
+/** Checks a chunk of a stream whose type doesn't say what it yields. */
 export function asBuffer(chunk: unknown): Buffer {
   if (Buffer.isBuffer(chunk)) return chunk
   throw new TypeError('a tar stream gave something that is no buffer')

@@ -3,25 +3,28 @@ import { join } from 'node:path'
 import type { Log } from '../../lib/log.ts'
 import { CommandError, runCommand } from '../../lib/run-command.ts'
 
-/** Folders for work in progress. What a process that died left behind is removed when the next one opens the store. */
+/** Folders for work in progress. When a process dies, the next one that opens the store removes its folders. */
 export interface TempFolders {
   create(): Promise<string>
-  /** Deletes a folder with all in it. One that can't be deleted now is logged and deleted at the next opening. */
+  /**
+   * Deletes a folder with everything in it. A failure is logged, and the folder is deleted when the store is next
+   * opened.
+   */
   remove(path: string): Promise<void>
 }
 
-/** The most a deletion may take, in milliseconds: the largest image that is allowed, on a slow disk. */
+/** The time limit for a deletion: enough for the largest allowed image on a slow disk. */
 const REMOVE_TIMEOUT_MS = 10 * 60_000
 
 /**
- * Opens the folder and removes what dead processes left. Names carry the owner's process id and start time, so that
- * `sandyard image load` beside a running worker never removes the worker's work.
+ * Opens the folder and deletes what dead processes left. Names carry the owner's process id and start time, so
+ * `sandyard image load` beside a running worker never deletes the worker's folders.
  */
 export async function openTempFolders(dir: string, log: Log): Promise<TempFolders> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const self = `${String(process.pid)}-${await startTimeOf(process.pid)}`
 
-  // `rm` and not Node's own: it deletes 100,000 files without taking a turn of the event loop for each.
+  // Uses `rm`, which deletes 100,000 files without going through the event loop for each.
   async function remove(path: string): Promise<void> {
     try {
       await runCommand('rm', ['-rf', '--', path], { timeoutMs: REMOVE_TIMEOUT_MS })
@@ -39,7 +42,9 @@ export async function openTempFolders(dir: string, log: Log): Promise<TempFolder
   return { create: () => mkdtemp(join(dir, `${self}-`)), remove }
 }
 
-/** When a process began, in clock ticks since boot (proc(5), field 22 of stat); empty for one that isn't there. */
+/**
+ * When a process started, in clock ticks since boot (proc(5), field 22 of stat). Empty when there is no such process.
+ */
 async function startTimeOf(pid: number): Promise<string> {
   try {
     const stat = await readFile(`/proc/${String(pid)}/stat`, 'utf8')

@@ -1,6 +1,6 @@
 import type { RunOutcome } from '../../contract/workers/worker-protocol.ts'
 
-/** What the log says of a run besides its output, in words for the sandbox's owner; they carry no secret. */
+/** What a sandbox's log says about its runs, for the sandbox's owner. The lines contain no secrets. */
 export const LIFECYCLE_LINES = {
   started: 'started',
   stopRequested: 'stop requested',

@@ -5,30 +5,32 @@ import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { Clock } from '../../lib/clock.ts'
 
 /**
- * The files of one sandbox's log, `<generation>.ndjson`. They are only appended to and only by whole records, and a
- * new life of the worker begins a new one: what a crash cut short is the end of a file and nothing else.
+ * The files of one sandbox's log, `<generation>.ndjson`. Whole records are appended, and each process of the worker
+ * starts a new file. A crash can therefore cut short only the end of a file.
  */
 export type LogFolder = {
-  /** Oldest first, with the sizes up to which all is written. */
+  /** Oldest first. `sizeBytes` counts what is completely written. */
   readonly segments: readonly Segment[]
   pathOf(generation: number): string
-  /** Writes records, beginning new files and deleting the oldest as the limit wants. Rejects when some are not kept. */
+  /**
+   * Writes records. Starts new files and deletes the oldest, as the limit requires. Rejects when some were not written.
+   */
   append(records: readonly string[]): Promise<void>
-  /** Closes the file that is written to; the next record opens it again. */
+  /** Closes the current file. The next record opens it again. */
   closeFile(): Promise<void>
   delete(): Promise<void>
 }
 
 export type Segment = { readonly generation: number; readonly sizeBytes: number }
 
-/** A log is deleted piece by piece: of four pieces, at least three quarters of the limit stay. */
+/** A log is deleted file by file. With four files, at least three quarters of the limit stay. */
 const SEGMENTS_PER_LIMIT = 4
-/** Each life of the worker begins a file, however little is written in it. */
+/** Each process of the worker starts a file, however little it writes. */
 const MAX_SEGMENTS = 64
-/** What is handed to the system at once. */
+/** The most bytes of one write. */
 const MAX_WRITE_BYTES = 256 * 1024
 
-/** Opens a folder as it is; it comes into being with the first record. */
+/** Opens a folder. The first record creates it. */
 export async function openLogFolder(
   path: string,
   { limitBytes, clock }: { readonly limitBytes: number; readonly clock: Pick<Clock, 'now'> },
@@ -40,7 +42,9 @@ export async function openLogFolder(
 
   const pathOf = (generation: number): string => join(path, `${String(generation)}.ndjson`)
 
-  /** Generations never come again, not even after all files were deleted: they follow the seconds since 1970. */
+  /**
+   * Starts a file. Generations follow the seconds since 1970, so they never repeat, even after all files were deleted.
+   */
   const begin = async (): Promise<void> => {
     await closeFile()
     await mkdir(path, { recursive: true, mode: 0o700 })
@@ -71,7 +75,7 @@ export async function openLogFolder(
     current = { generation, file, sizeBytes: sizeBytes + data.length }
     segments = [...segments.slice(0, -1), { generation, sizeBytes: current.sizeBytes }]
   }
-  /** A file that can't be opened any more is left as it is: the next record begins another one. */
+  /** Reopens a file. If that fails the file stays as it is, and the next record starts another. */
   const openAgain = async (generation: number): Promise<FileHandle> => {
     try {
       return await open(pathOf(generation), constants.O_WRONLY | constants.O_APPEND)
@@ -80,7 +84,10 @@ export async function openLogFolder(
       throw error
     }
   }
-  /** What was written of a failed write is no whole record: it goes, or else nothing may come behind it. */
+  /**
+   * Removes what a failed write left, which is no whole record. If that fails too, nothing more is written to this
+   * file.
+   */
   const undoPartialWrite = async (file: FileHandle, sizeBytes: number): Promise<void> => {
     try {
       await file.truncate(sizeBytes)
@@ -114,7 +121,7 @@ export async function openLogFolder(
   }
 }
 
-/** Records put together as far as a write may be large. */
+/** Joins records up to the size of one write. */
 function* batchRecords(records: readonly string[], limitBytes: number): Generator<Buffer> {
   let gathered: string[] = []
   let bytes = 0

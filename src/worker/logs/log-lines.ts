@@ -1,9 +1,12 @@
 import type { LogEntry, LogLine, LogQuery } from '../../contract/streams/log-protocol.ts'
 
-/** A piece is sent when it has this many characters, or when nothing more is there to be sent with it. */
+/** A chunk is sent at this length, or when no further entry is available. */
 const CHUNK_CHARACTERS = 64 * 1024
 
-/** Entries as the lines of `log-protocol.ts`, with the one that ends them; lines that are there at once come together. */
+/**
+ * Encodes entries as the lines of `log-protocol.ts`, ending with the end line. Entries that are available at once go
+ * together.
+ */
 export async function* encodeLogLines(
   entries: AsyncIterable<LogEntry>,
   { follows }: Pick<LogQuery, 'follows'>,
@@ -35,7 +38,7 @@ function encodeLine(line: LogLine): string {
   return `${JSON.stringify(line)}\n`
 }
 
-/** Whether a promise is fulfilled before this process turns to anything else. */
+/** Whether a promise is settled before the next turn of the event loop. */
 async function isThere(next: Promise<unknown>): Promise<boolean> {
   const later = new Promise<false>((resolve) => setImmediate(resolve, false))
   return await Promise.race([

@@ -1,6 +1,6 @@
 import type { LogEntry, LogPosition, LogSource } from '../../contract/streams/log-protocol.ts'
 
-/** An entry as it lies in a file: a JSON text on a line of its own. */
+/** An entry as stored: JSON on a line of its own. */
 type LogRecord = { readonly source: LogSource; readonly atMs: number; readonly text: string }
 
 const LETTERS: Readonly<Record<LogSource, string>> = { stdout: 'o', stderr: 'e', output: 't', system: 's' }
@@ -8,12 +8,12 @@ const SOURCES: ReadonlyMap<unknown, LogSource> = new Map(
   Object.entries(LETTERS).map(([source, letter]) => [letter, source as LogSource]), // the keys of the table above
 )
 
-/** The line of a record, with its line feed. Short keys: most lines of output are short too. */
+/** Encodes a record with its line feed. The keys are short, because most lines of output are short too. */
 export function formatRecord({ source, atMs, text }: LogRecord): string {
   return `{"s":"${LETTERS[source]}","t":${String(atMs)},"x":${JSON.stringify(text)}}\n`
 }
 
-/** Null for a line that is no whole record, such as one of which only the end was read. */
+/** Parses a line. Null when it isn't a complete record, for example when only its end was read. */
 export function parseRecord(line: string): LogRecord | null {
   try {
     const value: unknown = JSON.parse(line)
@@ -32,10 +32,10 @@ export function toEntry({ source, atMs, text }: LogRecord, position: LogEntry['p
   return { position, source, ts: new Date(atMs).toISOString(), text }
 }
 
-/** Less than 0 when the first lies before the second. */
+/** Negative when the first position lies before the second. */
 export function comparePositions(a: LogPosition, b: LogPosition): number {
   return a.generation === b.generation ? a.offset - b.offset : a.generation - b.generation
 }
 
-/** Before everything. */
+/** Before all entries. */
 export const LOG_START: LogPosition = { generation: 0, offset: 0 }

@@ -8,7 +8,7 @@ import { readLog } from './read-log.ts'
 import { makeSandboxLog, type SandboxLog } from './sandbox-log.ts'
 
 type LogStoreOptions = {
-  /** Only this store writes there; it is made when missing, for the worker alone. */
+  /** Only this store writes there. Created when missing, accessible to the worker alone. */
   readonly dir: string
   readonly limits: LogLimits
   readonly clock: Clock
@@ -16,18 +16,18 @@ type LogStoreOptions = {
 }
 
 export type LogLimits = {
-  /** The most that is kept of a sandbox's log. */
+  /** The most bytes kept of a sandbox's log. */
   readonly sandboxBytes: number
   /** How long a log is kept after its last entry, once no run is open. */
   readonly retentionMs: number
 }
 
-/** How often files that nobody writes to are closed. */
+/** How often idle files are closed. */
 const IDLE_CHECK_MS = 5_000
-/** How often logs are looked at for their age; the first time so long after the start. */
+/** How often expired logs are deleted: every hour, the first time an hour after the start. */
 const SWEEP_EVERY_CHECKS = 720
 
-/** Opens the logs of a worker: a folder for each sandbox, named by its identifier. */
+/** Opens the logs of a worker: a folder for each sandbox, named by its id. */
 export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptions): Promise<SandboxLogs> {
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const closing = new AbortController()
@@ -58,7 +58,7 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptio
       if (open.has(sandbox)) continue
       const endedMs = await lastWriteMs(join(dir, name))
       const isOld = clock.now().getTime() - endedMs > limits.retentionMs
-      if (isOld && !open.has(sandbox)) await discard(sandbox) // nobody has begun to use it meanwhile
+      if (isOld && !open.has(sandbox)) await discard(sandbox) // nobody has opened it meanwhile
     }
   }
   const runMaintenance = async (): Promise<void> => {
@@ -95,7 +95,7 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptio
   }
 }
 
-/** A log that was let go of is found again, so that a sandbox never has two writers. */
+/** A writer that finds its log again after it was closed, so a sandbox never has two logs open. */
 function reopeningWriter(get: () => SandboxLog): LogWriter {
   return {
     openRun: () => {
@@ -111,7 +111,7 @@ function reopeningWriter(get: () => SandboxLog): LogWriter {
   }
 }
 
-/** When the newest file of a folder was written; 0 for an empty one. */
+/** When the newest file in a folder was written; 0 for an empty folder. */
 async function lastWriteMs(folder: string): Promise<number> {
   const times = await Promise.all((await readdir(folder)).map(async (name) => (await stat(join(folder, name))).mtimeMs))
   return Math.max(0, ...times)

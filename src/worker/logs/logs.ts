@@ -2,40 +2,42 @@ import type { LogEntry, LogQuery, LogSource } from '../../contract/streams/log-p
 import type { SandboxId } from '../../domain/ids.ts'
 
 /**
- * The logs of the sandboxes that ran on this worker, kept on its disk: what processes wrote, and what the worker has to
- * say. Each has a limit, beyond which its oldest entries go; after the last run it is kept for a set time.
+ * The logs of the sandboxes that ran on this worker, kept on its disk: the output of processes, and lines of the worker
+ * about the runs. Each log has a size limit, beyond which its oldest entries are deleted. After the last run it is kept
+ * for a set time.
  */
 export interface SandboxLogs {
-  /** The one writer of a sandbox's log; asked for again it is the same. */
+  /** The writer of a sandbox's log; the same one each time. */
   writerOf(sandbox: SandboxId): LogWriter
   /**
-   * What a query wants, as it is read; the caller may stop at any time. Without `follows` it ends with what is there;
-   * with it, once no run is left (`LogWriter.closeRun`) and all was given. A sandbox that never logged has no entries.
+   * Reads the entries that match a query. The caller may stop at any time. Without `follows` it ends at the current
+   * end; with it, once no run is open (`LogWriter.closeRun`) and everything was read. A sandbox that never logged has
+   * no entries.
    */
   read(sandbox: SandboxId, query: LogQuery, signal: AbortSignal): AsyncIterable<LogEntry>
   /** Whether a run of the sandbox is open here. */
   isLive(sandbox: SandboxId): boolean
-  /** Deletes a sandbox's log; one that is not there succeeds. */
+  /** Deletes a sandbox's log. A missing log is fine. */
   discard(sandbox: SandboxId): Promise<void>
-  /** Writes what is still held and lets go of all files. */
+  /** Writes what is pending and closes all files. */
   close(): Promise<void>
 }
 
-/** Never fails and never waits: what can't be kept is dropped, and a `system` entry says how much. */
+/** Never fails and never waits. What can't be kept is dropped, and a `system` entry says how much. */
 export interface LogWriter {
-  /** A run that begins or was adopted: followers wait for it. May be repeated. */
+  /** A run has started or was adopted; readers that follow wait for it. May be repeated. */
   openRun(): void
-  /** The run is over: followers end once they have everything. May be repeated. */
+  /** The run is over; readers that follow end once they have everything. May be repeated. */
   closeRun(): void
-  /** A sentence of the worker's own, without its line feed. */
+  /** Writes a line of the worker's own. Pass it without a line feed. */
   system(text: string): void
-  /** A stream of output, whose bytes are cut into lines; `end` writes what is left of the last one. */
+  /** A stream of output, which is split into lines. `end` writes an unfinished last line. */
   stream(source: Exclude<LogSource, 'system'>): LogStream
 }
 
 export type LogStream = { write(data: Buffer): void; end(): void }
 
-/** Logs of a worker that keeps none: everything is taken, nothing is there. */
+/** Logs of a worker that keeps none: writes are dropped, and reads find nothing. */
 export function makeNoLogs(): SandboxLogs {
   const writer: LogWriter = {
     openRun: () => undefined,

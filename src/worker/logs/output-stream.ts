@@ -6,19 +6,22 @@ export type OutputSource = Exclude<LogSource, 'system'>
 
 type OutputStreamDeps = {
   readonly clock: Pick<Clock, 'sleep' | 'monotonicMs'>
-  /** Whether the next line may be kept. It is asked for each line. */
+  /** Whether the next line may be kept; checked for each line. */
   readonly mayKeep: () => boolean
   readonly keep: (text: string) => void
-  /** Told how many bytes were not kept. */
+  /** Told how many bytes were dropped. */
   readonly lose: (bytes: number) => void
   readonly onEnd: () => void
 }
 
 const LINE_FEED = 0x0a
-/** How long a line may be unfinished before it is kept as it is: a prompt has no line feed. */
+/** How long a line may stay unfinished before it is kept as it is: a prompt has no line feed. */
 const UNFINISHED_MS = 250
 
-/** A stream of output that becomes lines. What may not be kept is only counted, which costs next to nothing. */
+/**
+ * Makes a stream that splits output into lines. Output that may not be kept is only counted, which costs almost
+ * nothing.
+ */
 export function makeOutputStream({ clock, mayKeep, keep, lose, onEnd }: OutputStreamDeps): LogStream {
   let isWaiting = false
   let heldSinceMs = 0
@@ -30,7 +33,9 @@ export function makeOutputStream({ clock, mayKeep, keep, lose, onEnd }: OutputSt
   const loseSome = (bytes: number): void => {
     if (bytes > 0) lose(bytes)
   }
-  /** One wait at a time, however many lines begin in it. Never rejects. */
+  /**
+   * Keeps an unfinished line after its time. Runs once at a time, however many lines start meanwhile. Never rejects.
+   */
   const waitForRest = async (): Promise<void> => {
     isWaiting = true
     while (cutter.holdsText) {
@@ -59,27 +64,27 @@ export function makeOutputStream({ clock, mayKeep, keep, lose, onEnd }: OutputSt
   }
 }
 
-/** The most bytes of a line that become one entry; what follows is the next one. Source: issue 4, item 3. */
+/** The longest entry. A longer line becomes several entries. */
 export const MAX_LINE_BYTES = 16 * 1024
 
 /**
- * Cuts a stream of bytes into lines. A character that is split over chunks stays whole; bytes that are no UTF-8 become
- * U+FFFD. It holds at most one line of `MAX_LINE_BYTES`.
+ * Splits a byte stream into lines. A character split over chunks stays whole; invalid UTF-8 becomes U+FFFD. Holds at
+ * most one line of `MAX_LINE_BYTES`.
  */
 type LineSplitter = {
-  /** Takes bytes, and answers how many are gone: those of a line that was refused and all behind it. */
+  /** Takes bytes. Returns how many were dropped: those of a refused line and everything after it. */
   write(chunk: Buffer): number
-  /** Gives the unfinished line, but for a character of which bytes are missing; answers how many were refused. */
+  /** Emits the unfinished line, except for an incomplete character. Returns how many bytes were dropped. */
   flush(): number
-  /** Gives all that is left; answers how many were refused. */
+  /** Emits everything left. Returns how many bytes were dropped. */
   end(): number
-  /** Whether `flush` would give something. */
+  /** Whether `flush` would emit anything. */
   readonly holdsText: boolean
 }
 
 const NOTHING = Buffer.alloc(0)
 
-/** `keep` gets each line with its line feed, and answers whether it took it. */
+/** `keep` gets each line with its line feed, and returns whether it kept the line. */
 export function makeLineSplitter(keep: (text: string) => boolean): LineSplitter {
   let held: Buffer = NOTHING
 
@@ -101,7 +106,7 @@ export function makeLineSplitter(keep: (text: string) => boolean): LineSplitter 
         if (!keep(data.toString('utf8', from, end))) return data.length - from
         from = end
       }
-      held = Buffer.from(data.subarray(from)) // a copy: the chunk may be part of something large
+      held = Buffer.from(data.subarray(from)) // a copy, because the chunk may be part of a large buffer
       return 0
     },
     flush: () => giveUpTo(endOfCharacters(held, 0, held.length)),
@@ -112,7 +117,7 @@ export function makeLineSplitter(keep: (text: string) => boolean): LineSplitter 
   }
 }
 
-/** Where the last character ends that is whole before `end`; `end` itself for bytes that are no UTF-8. */
+/** The end of the last whole character before `end`, or `end` itself for invalid UTF-8. */
 function endOfCharacters(data: Buffer, from: number, end: number): number {
   for (let start = end - 1; start >= from && start >= end - 4; start--) {
     const byte = data[start] ?? 0

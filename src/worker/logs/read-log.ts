@@ -6,12 +6,12 @@ import type { ReadableLog } from './sandbox-log.ts'
 import { isFileNotFound } from '../../lib/is-missing.ts'
 import type { Segment } from './log-folder.ts'
 
-/** A timer can't be longer than 24 days; this is long enough to be nothing. */
+/** Long enough to never matter, and below the 24 days that a timer may have. */
 const LONGEST_WAIT_MS = 3_600_000
 
 /**
- * What a query wants of a log, oldest first, in constant memory. A follower is woken by the writer; it ends with the
- * last run or once `until` is over. Throws the signal's reason when it is aborted.
+ * Reads the entries that match a query, oldest first, in constant memory. The writer wakes readers that follow; they
+ * end with the last run, or when `until` is reached. Throws the signal's reason on abort.
  */
 export async function* readLog(
   log: ReadableLog,
@@ -29,7 +29,7 @@ export async function* readLog(
   }
   for (;;) {
     signal.throwIfAborted()
-    // All three before reading: what is written while this reads is a change, and no end was seen too early.
+    // All three before reading, so entries written meanwhile count as a change, and the end isn't seen too early.
     const change = log.nextChange()
     const isLast = isOver()
     const to = log.end
@@ -42,14 +42,14 @@ export async function* readLog(
   }
 }
 
-/** A position beyond all that is here is one of another log: everything here is behind it. */
+/** A position beyond the end belongs to another log, so everything here comes after it. */
 function startPosition({ end }: ReadableLog, after: LogPosition | null): LogPosition {
   return after === null || after.generation > end.generation ? LOG_START : after
 }
 
 function makeFilter({ sources, since, until }: LogQuery): (entry: LogEntry) => boolean {
   const wanted = new Set(sources)
-  // A caller's texts may have other digits or another zone than ours.
+  // A caller's timestamps may have other digits or another time zone than ours.
   const asOurs = (text: string): string => new Date(text).toISOString()
   const sinceTs = since === null ? '' : asOurs(since)
   const untilTs = until === null ? null : asOurs(until)
@@ -70,17 +70,17 @@ async function waitFor(
   }
 }
 
-/** What is read at once; a record is at most some 100 KiB, of which the rest is carried on. */
+/** The size of one read. A record has at most about 100 KiB; an incomplete one is carried over. */
 const BLOCK_BYTES = 64 * 1024
 const LINE_FEED = 0x0a
 const NOTHING = Buffer.alloc(0)
 
-/** A stretch of a log. */
+/** A range of a log, from a position up to another. */
 type LogRange = { readonly from: LogPosition; readonly to: LogPosition }
 
 /**
- * The entries of a stretch, a block of them at a time. A file that rotation deletes meanwhile is passed over. What a
- * crash cut short at the end of a file is no entry.
+ * Yields the entries of a range, block by block. Skips files that rotation deletes meanwhile, and records that a crash
+ * cut short.
  */
 async function* scanForward(
   log: ReadableLog,
@@ -117,12 +117,15 @@ async function* scanForward(
         }
       }
     }
-    if (reach.end < segment.sizeBytes) return // that is as far as was asked for
+    if (reach.end < segment.sizeBytes) return // the range ends here
     at = { generation, offset: segment.sizeBytes }
   }
 }
 
-/** Where the last `count` entries of a stretch begin that a test accepts; its beginning when there are fewer. */
+/**
+ * The position of the `count`th last entry of a range that `accepts` matches; the start of the range when there are
+ * fewer.
+ */
 async function findTail(
   log: ReadableLog,
   { from, to }: LogRange,
@@ -145,7 +148,7 @@ async function findTail(
       signal.throwIfAborted()
       const start = Math.max(reach.start, end - BLOCK_BYTES)
       const data = Buffer.concat([await readAt(file, start, end - start), rest])
-      // A block that begins inside a record leaves it for the block before.
+      // A record that begins before this block is read with the block before.
       const first = start === reach.start ? 0 : data.indexOf(LINE_FEED) + 1
       for (let behind = data.lastIndexOf(LINE_FEED) + 1; behind > first;) {
         const begin = Math.max(first, behind < 2 ? 0 : data.lastIndexOf(LINE_FEED, behind - 2) + 1)
@@ -161,7 +164,7 @@ async function findTail(
   return from
 }
 
-/** Calls with each line and where it ends; answers where the last one does. */
+/** Calls `take` with each line and where it ends. Returns the end of the last one. */
 function eachLine(data: Buffer, take: (line: string, end: number) => void): number {
   let from = 0
   for (let feed = data.indexOf(LINE_FEED); feed !== -1; feed = data.indexOf(LINE_FEED, from)) {
@@ -171,7 +174,7 @@ function eachLine(data: Buffer, take: (line: string, end: number) => void): numb
   return from
 }
 
-/** What part of a file lies in a stretch. */
+/** The part of a file that lies in a range. */
 function byteRangeWithin(
   { generation, sizeBytes }: Segment,
   { from, to }: LogRange,

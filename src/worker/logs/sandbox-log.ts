@@ -8,32 +8,34 @@ import type { LogStream } from './logs.ts'
 import { makeOutputStream, type OutputSource } from './output-stream.ts'
 import { formatRecord } from './log-record.ts'
 
-/** One sandbox's log while it is in use. Writing never waits: what is taken in is written a little later, together. */
+/**
+ * One sandbox's log while it is in use. Writing never waits: records are queued and written together a little later.
+ */
 export type SandboxLog = ReadableLog & {
   openRun(): void
   closeRun(): void
   system(text: string): void
   stream(source: OutputSource): LogStream
-  /** Ends what is unfinished, writes all that is held and closes the file. */
+  /** Ends unfinished lines, writes everything and closes the file. */
   close(): Promise<void>
   delete(): Promise<void>
-  /** Lets go of the file when nothing was written since the last call; true when nobody uses this log any more. */
+  /** Closes the file when nothing was written since the last call. Returns true when nobody uses this log any more. */
   closeIfIdle(): Promise<boolean>
 }
 
 /** What a reader needs of a log. */
 export type ReadableLog = {
-  /** Writes what is held. */
+  /** Writes what is pending. */
   flush(): Promise<void>
   readonly segments: readonly Segment[]
-  /** Behind the last record that is written. */
+  /** After the last written record. */
   readonly end: LogPosition
   pathOf(generation: number): string
-  /** Whether a run is open, or something of one still has to be written. */
+  /** Whether a run is open, or a record of one still has to be written. */
   readonly isLive: boolean
-  /** Resolves with the next change of what is above. */
+  /** Resolves at the next change of the properties above. */
   nextChange(): Promise<void>
-  /** Counts a reader until the answer is called. */
+  /** Counts a reader until the returned function is called. */
   addReader(): () => void
 }
 
@@ -44,19 +46,19 @@ type SandboxLogDeps = {
   readonly log: Log
 }
 
-/** At most one write in this time. */
+/** The pause between two writes. */
 const WRITE_PAUSE_MS = 20
-/** What may wait to be written when the disk is slow. */
+/** The most bytes that may be pending when the disk is slow. */
 const MAX_HELD_BYTES = 4 * 1024 * 1024
-/** How long nothing more is kept once too much came, or the disk refused a write: one note tells of all of it. */
+/** How long nothing is kept after too much output, or after a failed write. One line then reports all of the loss. */
 const RESUME_AFTER_MS = 1_000
-/** What a record costs beside its text, at least. */
+/** The least that a record takes besides its text. */
 const RECORD_OVERHEAD_BYTES = 36
 
-/** A record that waits, and of how many bytes of output it tells. */
+/** A record that is to be written, and how many bytes of output it represents. */
 type PendingRecord = { readonly line: string; readonly outputBytes: number }
 
-/** Makes it over a folder, which is looked at when it is first needed. */
+/** Makes the log of a folder, which is opened when first needed. */
 export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps): SandboxLog {
   const allowance = makeTokenBucket(clock)
   const streams = new Set<LogStream>()
@@ -90,7 +92,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     isUsed = true
     if (!isWriteDue) void keepWriting()
   }
-  /** The first record after a quiet time is written at once, what follows it with a pause. Never rejects. */
+  /** Writes the first record after a quiet time at once, and later ones after a pause. Never rejects. */
   const keepWriting = async (): Promise<void> => {
     isWriteDue = true
     do {
@@ -99,11 +101,11 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
     } while (held.length > 0)
     isWriteDue = false
   }
-  /** One thing is done with the files at a time, in order. What fails, fails for its caller alone. */
+  /** Runs file work one after the other. A failure affects only its caller. */
   const serialize = (work: () => Promise<void>): Promise<void> => {
     const done = lastFileWork.then(work)
     const goOn = (): void => {
-      // the caller is told of a failure
+      // the caller handles the failure
     }
     lastFileWork = done.then(goOn, goOn)
     return done
@@ -157,7 +159,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
       if (!isRunOpen) return
       recordLoss()
       isRunOpen = false
-      void flush() // with it, readers see that this is the end
+      void flush() // tells readers that this is the end
     },
     system(text) {
       recordLoss()

@@ -1,18 +1,18 @@
 import type { Clock } from '../../lib/clock.ts'
 
-/** How much of a sandbox's output may be kept at once, in bytes as they are stored. */
+/** The burst of a sandbox's output that may be kept, in bytes as stored. */
 const BURST_BYTES = 8 * 1024 * 1024
-/** How much may be kept in the long run. */
+/** The rate of output that may be kept in the long run. */
 const BYTES_PER_SECOND = 1024 * 1024
 
-/** A token bucket: what is spent comes back with time. */
+/** A token bucket: what is spent refills over time. */
 type TokenBucket = {
-  /** Whether anything is left; then the next piece may be spent whole, however large. */
+  /** Whether tokens are left. If so, the next record may be spent as a whole, however large it is. */
   hasTokens(): boolean
   spend(bytes: number): void
 }
 
-/** A full one. */
+/** Makes a full bucket. */
 export function makeTokenBucket(clock: Pick<Clock, 'monotonicMs'>): TokenBucket {
   let left = BURST_BYTES
   let refilledMs = clock.monotonicMs()

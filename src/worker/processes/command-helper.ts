@@ -63,12 +63,12 @@ export function makeCommandHelper(log: Log): CommandHelper {
   }
 }
 
-/** Kills a command that takes too long, with what it started. */
+/** Kills a command that takes too long, and everything that it started. */
 function kill(pid: number): void {
   try {
     process.kill(-pid, 'SIGKILL')
   } catch (error) {
-    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error // it ended meanwhile
+    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error // it has ended meanwhile
   }
 }
 

@@ -1,6 +1,6 @@
 /**
- * Where a folder is mounted besides its own place: sandboxes have it in mount namespaces of their own, which outlive
- * the worker that made them, so only the kernel knows.
+ * Finds where folders are mounted. Sandboxes have mount namespaces of their own, which outlive the worker that made
+ * them, so only the kernel knows all mounts.
  */
 import { readFile, readdir, readlink, realpath } from 'node:fs/promises'
 import { relative } from 'node:path'
@@ -10,13 +10,13 @@ export type MountInfo = {
   readonly id: string
   /** `major:minor` of the file system. */
   readonly device: string
-  /** What of the file system is mounted. */
+  /** The part of the file system that is mounted. */
   readonly root: string
   readonly point: string
   readonly source: string
 }
 
-/** The mounts that a mountinfo file lists, in its order: a later one lies over an earlier one. */
+/** Parses a mountinfo file. A later mount covers an earlier one at the same point. */
 export function parseMountinfo(text: string): readonly MountInfo[] {
   return text
     .split('\n')
@@ -28,17 +28,17 @@ export function parseMountinfo(text: string): readonly MountInfo[] {
     })
 }
 
-/** Blanks and the like are octal in mountinfo. */
+/** Spaces and the like are octal escapes in mountinfo. */
 function unescapeOctal(text: string): string {
   return text.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(parseInt(digits, 8)))
 }
 
-/** The mounts that a process sees; none when it has ended. */
+/** The mounts that a process sees. Empty when it has ended. */
 export async function readMounts(pid: string): Promise<readonly MountInfo[]> {
   return parseMountinfo(await readOrEmpty(`/proc/${pid}/mountinfo`))
 }
 
-/** The mount points, in any mount namespace, that show the folder or a part of it. */
+/** The mount points in any mount namespace that show the folder or a part of it. */
 export async function mountPointsOf(folder: string): Promise<readonly string[]> {
   const path = await realpath(folder)
   const own = await readMounts('self')
@@ -56,15 +56,15 @@ export async function mountPointsOf(folder: string): Promise<readonly string[]> 
   return found.map(({ point }) => point)
 }
 
-/** Whether another mount than the one at `point` shows its file system, in any mount namespace. */
+/** Whether the file system mounted at `point` is mounted elsewhere too, in any mount namespace. */
 export async function isMountedElsewhere(point: string): Promise<boolean> {
   const own = (await readMounts('self')).find((mount) => mount.point === point)
   if (own === undefined) return false
-  // A namespace that was copied has the mount itself once more; what sandboxes have are parts of it.
+  // A copied namespace has this mount once more, with the same root. The mounts of sandboxes show parts of it.
   return (await readMountsOfAllNamespaces()).some((mount) => mount.device === own.device && mount.root !== own.root)
 }
 
-/** The mounts of every mount namespace, each namespace read once. */
+/** The mounts of all mount namespaces; each namespace is read once. */
 async function readMountsOfAllNamespaces(): Promise<readonly MountInfo[]> {
   const seen = new Set<string>()
   const mounts: MountInfo[] = []
@@ -82,7 +82,7 @@ async function namespaceOf(pid: string): Promise<string | null> {
   try {
     return await readlink(`/proc/${pid}/ns/mnt`)
   } catch {
-    return null // it ended, or is another user's, whose sandboxes are none of this worker's
+    return null // it has ended, or belongs to another user, whose sandboxes are not this worker's
   }
 }
 

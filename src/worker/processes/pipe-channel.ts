@@ -4,9 +4,9 @@ import { CHANNEL_ENDS } from '../../contract/sandboxes/channel-ends.ts'
 import { messageBytes, closeWebSocket, HIGH_WATER_BYTES, LOW_WATER_BYTES } from '../../lib/web-socket-flow.ts'
 
 /**
- * Carries bytes between a WebSocket and a run's channel until either ends or the signal comes, then ends the other;
- * resolves when both are closed. A side that is slow slows the other down. The code of the WebSocket's end says what the
- * channel's was: its end, a failure, or, of one that is destroyed without either, that the agent broke it off.
+ * Carries bytes between a WebSocket and a run's channel until either ends or the signal aborts, then ends the other.
+ * Resolves when both are closed. A slow side slows the other down. The WebSocket's close code tells how the channel
+ * ended: regularly, with a failure, or, when it was destroyed without either, because the client broke the framing.
  */
 export async function pipeChannel(socket: WebSocket, channel: Duplex, signal: AbortSignal): Promise<void> {
   const { promise: closed, resolve } = Promise.withResolvers<void>()

@@ -24,7 +24,7 @@ export function isAlive(mark: ProcessIdentity): boolean {
 /** For how long a process that was seen alive counts as alive. */
 const SEEN_ALIVE_MS = 100
 
-/** Answers as `isNamespaceAlive` did at most `SEEN_ALIVE_MS` ago; that a process is dead is never remembered. */
+/** Answers as `isAlive` did at most `SEEN_ALIVE_MS` ago; that a process is dead is never remembered. */
 export type LivenessCheck = (mark: ProcessIdentity) => boolean
 
 /** Every start brings ten looks at all that run: with 40, the reading alone was 4 ms of processor for each (2026-11). */
