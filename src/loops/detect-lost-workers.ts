@@ -12,26 +12,25 @@ import type { Loop } from './loop.ts'
 type LostDeps = TransitionDeps & { readonly log: Log }
 
 const PERIOD_MS = 2_000
-/** A pass that comes so long after the one before says that this process or machine stood still in between. */
+/** A gap this long between two passes means that this process or its machine was paused. */
 const ABSENCE_MS = WORKER_LEASE_MS / 2
-/** Who has reported so lately, by the clocks of those that wrote and read its lease, is not looked at. */
+/** Workers whose lease was renewed this recently are skipped. */
 const FRESH_MS = 1_000
 
-/** A worker's last report, and since when this process has seen no later one. */
+/** A worker's last report, and when this process first saw it. */
 type LastReport = { readonly life: string | null; readonly report_seq: number; readonly sinceMs: number }
 
-/** A worker that was about to be called lost has reported. */
+/** A worker reported just before its runs were to be marked lost. */
 class CameBack extends Error {}
 
 /**
- * Calls the runs of a worker lost that has not reported for a lease: by then it has destroyed them itself. The lease is
- * counted by the clock of this process that only grows, from when it first saw the report: the clocks of two replicas may
- * differ by an hour. A control plane that was away has taken in no report meanwhile, be it that it was not started, that
- * its machine slept, or that its database was out of reach; so nobody is called lost before it has listened for one
- * lease's time without a break. The same holds for a process that has just come to lead: the loop is made anew with each lead.
+ * Marks the runs of a worker as lost that has not reported for a lease; by then the worker has destroyed them itself. The
+ * lease is counted by this process's monotonic clock from when it first saw the last report, because the wall clocks of two
+ * replicas may differ by an hour. While the control plane was not running, paused, or without its database, it received no
+ * reports. So no worker is lost before the loop has run for one lease without a gap, also after a change of the leader.
  */
 export function detectLostWorkers(deps: LostDeps): Loop {
-  let sights = new Map<WorkerId, LastReport>()
+  let lastReports = new Map<WorkerId, LastReport>()
   let listeningSinceMs = deps.clock.monotonicMs()
   let lastPassAtMs = deps.clock.now().getTime()
   return {
@@ -46,9 +45,11 @@ export function detectLostWorkers(deps: LostDeps): Loop {
         const deadline = new Date(nowMs + WORKER_LEASE_MS - FRESH_MS)
         const silent = await deps.db.asSystem((q) => workers.listSilent(q, deadline))
         const seenMs = deps.clock.monotonicMs()
-        sights = new Map(silent.map((worker) => [worker.id, lastReportOf(worker, sights.get(worker.id), seenMs)]))
+        lastReports = new Map(
+          silent.map((worker) => [worker.id, lastReportOf(worker, lastReports.get(worker.id), seenMs)]),
+        )
         const lost = silent.filter(({ id }) => {
-          const sinceMs = Math.max(sights.get(id)?.sinceMs ?? seenMs, listeningSinceMs)
+          const sinceMs = Math.max(lastReports.get(id)?.sinceMs ?? seenMs, listeningSinceMs)
           return seenMs - sinceMs >= WORKER_LEASE_MS
         })
         await markRunsLost(deps, lost, signal)
@@ -80,7 +81,7 @@ async function markRunsLost(deps: LostDeps, lost: readonly workers.SilentWorker[
       outcome: { kind: 'lost', message },
       cause: { actor: SYSTEM_ACTOR, code: 'worker_lost', message },
     } as const
-    // This process may stand still between its look and what it writes, for longer than the worker needs to come back.
+    // This process may be paused between its read and its write for longer than the worker needs to come back.
     const fence = async (tx: Queryable): Promise<void> => {
       await deps.fence?.(tx)
       if (!(await workers.isSilentSince(tx, worker))) throw new CameBack(`worker '${worker.name}' has reported`)
@@ -93,7 +94,7 @@ async function markRunsLost(deps: LostDeps, lost: readonly workers.SilentWorker[
       )
     } catch (error) {
       if (!(error instanceof CameBack)) throw error
-      deps.log.info({ error, worker_id: worker.id }, 'a worker that was about to be called lost came back')
+      deps.log.info({ error, worker_id: worker.id }, 'a worker came back just before it was marked lost')
     }
   }
 }

@@ -7,21 +7,21 @@ import type { Database } from '../store/postgres/database.ts'
 import type { PendingRun } from '../store/workers/capacity.ts'
 
 /**
- * The free room of the fleet as a loop knows it: read from the tables, and from then on less what the loop itself gave
- * away. It may be out of date, which costs a place that is refused or found later and nothing else: that a worker has
- * room is settled in the transaction that places.
+ * The placement loop's copy of the fleet's free capacity: read from the tables, and reduced by what the loop itself assigned
+ * since. It may be out of date. Then a placement is refused or found later, because the transaction that places checks the
+ * worker's capacity again.
  */
 export type FleetSnapshot = {
-  /** Reads the tables, unless they were read so short a time ago that it would take more than a tenth of the time; then: false. */
+  /** Reads the tables, unless the last read was so recent that reads would take more than a tenth of the time; then: false. */
   refresh(): Promise<boolean>
-  /** How long until they may be read again, in milliseconds. */
+  /** The milliseconds until the tables may be read again. */
   restMs(): number
-  /** Gives up what is known: nobody knows what became of what was given away. */
+  /** Discards the snapshot, when it is unknown which of its assignments were written. */
   forget(): void
-  /** The free room. Throws before the first `refresh`. */
+  /** Throws before the first `refresh`. */
   readonly capacityIndex: CapacityIndex
   nameOf(worker: WorkerId): string
-  /** A run as placement takes it. */
+  /** A pending run as a request for placement. */
   requestOf(run: PendingRun): PlacementRequest
 }
 
@@ -31,12 +31,12 @@ export type SnapshotDeps = {
   readonly settings: { readonly placement: PlacementPolicy; readonly defaultRegistry: string }
 }
 
-/** The part of the time that reading the tables may take: with 10,000 workers and 100,000 runs it takes 0.1 s or more. */
+/** The pause after a read, in multiples of its duration: with 10,000 workers and 100,000 runs a read takes 0.1 s or more. */
 const REST_PER_READ_TIME = 9
-/** A read that took long because this process or the database stood still says nothing of what the next one costs. */
+/** The longest pause, in milliseconds: a read that took long because something was paused predicts nothing. */
 const LONGEST_REST_MS = 5_000
 
-/** Makes a picture that knows nothing yet. */
+/** Makes a snapshot that is not read yet. */
 export function makeFleetSnapshot({ db, clock, settings }: SnapshotDeps): FleetSnapshot {
   const read = makeFleetReader()
   let known: { readonly pool: CapacityIndex; readonly names: ReadonlyMap<WorkerId, string> } | null = null

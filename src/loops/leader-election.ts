@@ -4,21 +4,21 @@ import type { Database, Queryable } from '../store/postgres/database.ts'
 import * as leads from '../store/workers/leads.ts'
 import type { Notifications } from '../store/postgres/notifications.ts'
 
-/** The lead of the loops in the hands of this process. Dispose of it to give it up. */
+/** This process leads the loops. Dispose of it to give the leadership up. */
 export interface Leadership extends AsyncDisposable {
-  /** Aborted when the lead is lost or given up: what must run once stops then. */
+  /** Aborted when the leadership is lost or given up. Work that only the leader may do must stop then. */
   readonly lost: AbortSignal
   /**
-   * Rejects with `LeadershipLost` unless the lead is still this one's, and keeps it so until the transaction ends: a process
-   * that stood still in the middle of a pass writes nothing by what it saw before.
+   * Rejects with `LeadershipLost` unless this process still leads, and keeps it the leader until the transaction ends. A
+   * process that was paused in the middle of a pass can't write by what it read before.
    */
   readonly fence: (tx: Queryable) => Promise<void>
 }
 
-/** Another process leads; what this one wanted to do is the other one's now. */
+/** Another process leads now, and this one must not write. */
 export class LeadershipLost extends Error {}
 
-export type LeadDeps = {
+export type ElectionDeps = {
   readonly db: Database
   readonly clock: Clock
   readonly log: Log
@@ -27,30 +27,30 @@ export type LeadDeps = {
   readonly holder: string
 }
 
-/** How long the same beats are seen before their holder is taken for gone, in milliseconds. */
+/** How long a leader's heartbeat count stays unchanged until others take it for dead, in milliseconds. */
 export const LEADER_LEASE_MS = 10_000
-/** When a holder that could not beat stops by itself, counted from the last beat that it sent: before another may begin. */
+/** A leader stops by itself this long after its last heartbeat, in milliseconds: before another may take over. */
 export const LEADER_STOP_MS = 6_000
 const HEARTBEAT_EVERY_MS = 2_000
-/** How often who wants the lead looks; a lead that is given up is told at once. */
-const LOOK_EVERY_MS = 1_000
+/** How often a candidate checks, in milliseconds. A leadership that is given up is notified at once. */
+const CHECK_EVERY_MS = 1_000
 
-/** Makes what waits for the lead of this name, and rejects when the database can't be asked or the signal comes. */
-export function makeLeaderElection(deps: LeadDeps, name: string): (signal: AbortSignal) => Promise<Leadership> {
+/** Makes the function that waits for leadership by this name. It rejects when the database fails or the signal is aborted. */
+export function makeLeaderElection(deps: ElectionDeps, name: string): (signal: AbortSignal) => Promise<Leadership> {
   return async (signal) => {
-    const challenge = makeChallenge(deps.clock)
+    const isVacant = makeVacancyCheck(deps.clock)
     for (;;) {
       signal.throwIfAborted()
-      using rest = makeRest(deps, topicOf(name), signal)
+      using pause = makePause(deps, topicOf(name), signal)
       const sentAtMs = deps.clock.monotonicMs()
       const seen = await deps.db.asSystem((q) => leads.find(q, name))
-      // What this process led before is over when it asks again: after an outage it goes on at once.
-      if (seen?.holder === deps.holder || challenge(seen, sentAtMs)) {
+      // A process that asks again does not lead any more, so after an outage it may take its own leadership back at once.
+      if (seen?.holder === deps.holder || isVacant(seen, sentAtMs)) {
         const takenAtMs = deps.clock.monotonicMs()
         const epoch = await deps.db.asSystem((q) => leads.acquire(q, { name, holder: deps.holder, seen }))
-        if (epoch !== null) return lead(deps, { name, holder: deps.holder, epoch }, takenAtMs)
+        if (epoch !== null) return holdLeadership(deps, { name, holder: deps.holder, epoch }, takenAtMs)
       }
-      await rest.sleep(LOOK_EVERY_MS)
+      await pause.sleep(CHECK_EVERY_MS)
     }
   }
 }
@@ -59,8 +59,8 @@ function topicOf(name: string): string {
   return `lead:${name}`
 }
 
-/** Answers whether the lead may be taken: nobody has it, or its holder stood still for a lease of this clock. */
-function makeChallenge(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: number) => boolean {
+/** Checks whether leadership is free: nobody holds it, or the holder's heartbeats stopped for a lease by this clock. */
+function makeVacancyCheck(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: number) => boolean {
   let known: leads.LeadRow | null = null
   let sinceMs = 0
   return (seen, sentAtMs) => {
@@ -72,67 +72,67 @@ function makeChallenge(clock: Clock): (seen: leads.LeadRow | null, sentAtMs: num
   }
 }
 
-/** A pause that a wake-up ends, also one that came before it began. */
-function makeRest(
-  { clock, notifications }: Pick<LeadDeps, 'clock' | 'notifications'>,
+/** A pause that a notification ends, including one from before the pause. */
+function makePause(
+  { clock, notifications }: Pick<ElectionDeps, 'clock' | 'notifications'>,
   topic: string,
   signal: AbortSignal,
 ) {
-  const woken = new AbortController()
-  const unsubscribe = notifications.subscribe(topic, () => woken.abort(NOTIFIED))
+  const notified = new AbortController()
+  const unsubscribe = notifications.subscribe(topic, () => notified.abort(NOTIFIED))
   return {
-    sleep: (ms: number) => interruptibleSleep(clock, ms, AbortSignal.any([woken.signal, signal])),
+    sleep: (ms: number) => interruptibleSleep(clock, ms, AbortSignal.any([notified.signal, signal])),
     [Symbol.dispose]: unsubscribe,
   }
 }
 
-function lead(deps: LeadDeps, mandate: leads.LeadTerm, takenAtMs: number): Leadership {
+function holdLeadership(deps: ElectionDeps, term: leads.LeadTerm, takenAtMs: number): Leadership {
   const { db, clock, log, notifications } = deps
   const lost = new AbortController()
   let beatAtMs = takenAtMs
   const lose = (reason: string): void => {
     if (lost.signal.aborted) return
-    log.warn({ lead: mandate.name, epoch: mandate.epoch }, reason)
+    log.warn({ lead: term.name, epoch: term.epoch }, reason)
     lost.abort(new LeadershipLost(reason))
   }
 
-  async function keepBeating(): Promise<void> {
+  async function sendHeartbeats(): Promise<void> {
     while (!lost.signal.aborted) {
       await interruptibleSleep(clock, HEARTBEAT_EVERY_MS, lost.signal)
       if (lost.signal.aborted) return
       const sentAtMs = clock.monotonicMs()
       try {
-        if (await db.asSystem((q) => leads.renew(q, mandate))) beatAtMs = sentAtMs
-        else lose('another process has taken the lead')
+        if (await db.asSystem((q) => leads.renew(q, term))) beatAtMs = sentAtMs
+        else lose('another process has taken over leadership')
       } catch (error) {
-        log.warn({ error, lead: mandate.name }, 'the holder of a lead could not beat')
+        log.warn({ error, lead: term.name }, 'could not send a heartbeat of the leader')
       }
     }
   }
 
-  /** Apart from the beats: one that hangs must not keep the holder from seeing that its time is over. */
-  async function keepWatching(): Promise<void> {
+  /** Runs apart from the heartbeats: one that hangs must not keep the leader from stopping in time. */
+  async function stopWhenStale(): Promise<void> {
     while (!lost.signal.aborted) {
       const restMs = beatAtMs + LEADER_STOP_MS - clock.monotonicMs()
-      if (restMs <= 0) lose('the lead was left: it could not be said for too long that its holder lives')
+      if (restMs <= 0) lose('gave up leadership: no heartbeat succeeded for too long')
       else await interruptibleSleep(clock, restMs, lost.signal)
     }
   }
 
-  const keeping = Promise.all([keepBeating(), keepWatching()])
+  const running = Promise.all([sendHeartbeats(), stopWhenStale()])
   return {
     lost: lost.signal,
     async fence(tx) {
       lost.signal.throwIfAborted()
-      if (await leads.lockIfHeld(tx, mandate)) return
-      lose('another process has taken the lead')
-      throw new LeadershipLost('another process has taken the lead')
+      if (await leads.lockIfHeld(tx, term)) return
+      lose('another process has taken over leadership')
+      throw new LeadershipLost('another process has taken over leadership')
     },
     async [Symbol.asyncDispose]() {
-      if (!lost.signal.aborted) lost.abort(new LeadershipLost('the lead was given up'))
-      await keeping
-      await db.asSystem((q) => leads.release(q, mandate))
-      notifications.publish([topicOf(mandate.name)])
+      if (!lost.signal.aborted) lost.abort(new LeadershipLost('leadership was given up'))
+      await running
+      await db.asSystem((q) => leads.release(q, term))
+      notifications.publish([topicOf(term.name)])
     },
   }
 }

@@ -2,15 +2,16 @@ import { interruptibleSleep, type Clock, NOTIFIED } from '../lib/clock.ts'
 import type { Log } from '../lib/log.ts'
 import type { Leadership } from './leader-election.ts'
 
-/** A piece of work that makes the world agree with the database. It takes no input but the database, so that a missed
- * wake-up costs time and nothing else. */
+/**
+ * A reconciliation loop. It takes no input except the database, so that a missed notification costs time and nothing else.
+ */
 export type Loop = {
   readonly name: string
   /** The longest time between two passes, in milliseconds. */
   readonly periodMs: number
-  /** The wake topics that start a pass early. */
+  /** The notification topics that start a pass early. */
   readonly topics: readonly string[]
-  /** One pass. May be repeated. Answers how long until the next is due, or null for the period. */
+  /** One pass. May be repeated. Resolves with the milliseconds until the next pass is due, or null for the period. */
   readonly run: (signal: AbortSignal) => Promise<number | null>
 }
 
@@ -18,17 +19,17 @@ export type LoopDeps = {
   readonly clock: Clock
   readonly log: Log
   readonly notifications: { subscribe(topic: string, callback: () => void): () => void }
-  /** Waits until this process is the one that runs the loops. */
-  readonly lead: (signal: AbortSignal) => Promise<Leadership>
+  /** Waits until this process may run the loops. */
+  readonly acquireLeadership: (signal: AbortSignal) => Promise<Leadership>
 }
 
-/** How long after a lead that could not be had or was lost the next is asked for. */
+/** The pause before leadership is asked for again after it was lost or could not be acquired, in milliseconds. */
 const LEADERSHIP_RETRY_MS = 1_000
 
 /**
- * Runs loops until `signal`, each one pass at a time, on every replica but in one at a time: one lead is for all of
- * them. They are made anew for each lead, so that none remembers what it saw before another process led. A pass that
- * fails is logged and tried again after the loop's period.
+ * Runs loops until `signal`, each one pass at a time, while this process leads: one process leads all loops. The loops are
+ * made anew for each leadership, so that none acts on what it read before another process led. A failed pass is logged and
+ * repeated after the loop's period.
  */
 export async function runLoops(
   deps: LoopDeps,
@@ -37,32 +38,33 @@ export async function runLoops(
 ): Promise<void> {
   while (!signal.aborted) {
     try {
-      await using leadership = await deps.lead(signal)
+      await using leadership = await deps.acquireLeadership(signal)
       const leading = AbortSignal.any([signal, leadership.lost])
       await Promise.all(loopsOf(leadership).map((loop) => runLoop(deps, loop, leading)))
     } catch (error) {
-      if (!signal.aborted) deps.log.warn({ error }, 'the lead of the loops could not be had; it is asked for again')
+      if (!signal.aborted) deps.log.warn({ error }, 'could not lead the loops; will retry')
     }
     await interruptibleSleep(deps.clock, LEADERSHIP_RETRY_MS, signal)
   }
 }
 
 async function runLoop(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise<void> {
-  let isWoken = false
+  let isNotified = false
   let sleeper = new AbortController()
-  const wake = (): void => {
-    isWoken = true
+  const onNotified = (): void => {
+    isNotified = true
     sleeper.abort(NOTIFIED)
   }
-  const unsubscribes = loop.topics.map((topic) => deps.notifications.subscribe(topic, wake))
+  const unsubscribes = loop.topics.map((topic) => deps.notifications.subscribe(topic, onNotified))
   try {
     while (!signal.aborted) {
-      isWoken = false
+      isNotified = false
       sleeper = new AbortController()
       const either = AbortSignal.any([sleeper.signal, signal])
       const dueMs = await runPass(deps, loop, signal)
       if (dueMs === 'failed') await interruptibleSleep(deps.clock, loop.periodMs, signal)
-      else if (!isWoken) await interruptibleSleep(deps.clock, Math.min(dueMs ?? loop.periodMs, loop.periodMs), either)
+      else if (!isNotified)
+        await interruptibleSleep(deps.clock, Math.min(dueMs ?? loop.periodMs, loop.periodMs), either)
     }
   } finally {
     for (const unsubscribe of unsubscribes) unsubscribe()
@@ -73,7 +75,7 @@ async function runPass(deps: LoopDeps, loop: Loop, signal: AbortSignal): Promise
   try {
     return await loop.run(signal)
   } catch (error) {
-    if (!signal.aborted) deps.log.warn({ error, loop: loop.name }, 'a pass of a loop failed; it is tried again')
+    if (!signal.aborted) deps.log.warn({ error, loop: loop.name }, 'a pass of a loop failed; will retry')
     return 'failed'
   }
 }

@@ -1,3 +1,4 @@
+import { PENDING_TOPIC } from '../control/topics.ts'
 import { transitionAll } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
 import type { TransitionRequest } from '../control/sandboxes/transition-step.ts'
@@ -8,22 +9,22 @@ import * as capacity from '../store/workers/capacity.ts'
 import { makeFleetSnapshot, type FleetSnapshot, type SnapshotDeps } from './fleet-snapshot.ts'
 import type { Loop } from './loop.ts'
 
-/** How many runs are looked at together. */
+/** How many pending runs are read at once. */
 const PAGE = 1_000
 
 type PlaceDeps = TransitionDeps & SnapshotDeps & { readonly log: Log }
 
 /**
- * Gives runs that need a place to workers with room, the oldest first, and says of the others that there is none. However
- * many have no place, they don't keep a later one from its own. A pass looks at all of them when the picture of the fleet
- * is fresh; while it is not, nothing can have changed for those that wait, and only new ones are looked at.
+ * Places pending runs on workers with enough capacity, oldest first, and marks the others as waiting. Runs that fit nowhere
+ * do not block later ones. With a fresh fleet snapshot, a pass tries all pending runs. Otherwise nothing has changed for
+ * those that wait, so it tries new runs only.
  */
 export function placePending(deps: PlaceDeps): Loop {
   const picture = makeFleetSnapshot(deps)
   return {
     name: 'place-pending',
     periodMs: 1_000,
-    topics: ['pending'],
+    topics: [PENDING_TOPIC],
     async run(signal) {
       try {
         return await pass(deps, picture, signal)
@@ -64,7 +65,7 @@ function decisionsOn(pending: readonly capacity.PendingRun[], picture: FleetSnap
 
 const CAUSE = { actor: SYSTEM_ACTOR, code: 'placement' } as const
 
-/** Waiting would not help: a volume keeps its home. It comes to this when volumes got different homes since the create. */
+/** Waiting would not help, because volumes keep their home. Happens when volumes get different homes after the create. */
 const CONFLICTING_HOMES_MESSAGE = 'its volumes are on different workers, and a sandbox runs on one'
 const CONFLICTING_HOMES = {
   event: 'ended_badly',

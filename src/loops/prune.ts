@@ -1,4 +1,4 @@
-/** What lies in tables beyond its time, and nobody asks for any more, is forgotten: batch after batch. */
+/** Loops that delete expired rows, batch after batch. */
 import type { BaseDeps } from '../control/deps.ts'
 import type { Queryable } from '../store/postgres/database.ts'
 import * as idempotency from '../store/requests/idempotency.ts'
@@ -8,12 +8,12 @@ import type { Loop } from './loop.ts'
 
 type PruneDeps = Pick<BaseDeps, 'db' | 'clock'>
 
-/** Forgets Idempotency-Keys whose time is over; a key that is used before that is a new one all the same. */
+/** Deletes expired Idempotency-Keys. A key counts as new once it expired, even before it is deleted. */
 export function pruneIdempotencyKeys(deps: PruneDeps): Loop {
   return makePruneLoop(deps, { name: 'prune-keys', periodMs: 60_000, batch: 5_000, prune: idempotency.pruneExpired })
 }
 
-/** Removes tickets for streams whose time is over: those of a process that died. */
+/** Deletes expired stream tickets, which processes leave when they die. */
 export function pruneStreamTickets(deps: PruneDeps): Loop {
   return makePruneLoop(deps, {
     name: 'sweep-tickets',
@@ -23,10 +23,10 @@ export function pruneStreamTickets(deps: PruneDeps): Loop {
   })
 }
 
-/** How long a join token that was used or expired is known: a machine whose answer was lost gets it again meanwhile. */
+/** How long a used or expired join token is kept: meanwhile, a machine whose answer was lost can get it again. */
 const TOKEN_KEPT_MS = 24 * 3_600_000
 
-/** Forgets join tokens a day after they were used or expired. */
+/** Deletes join tokens a day after they were used or expired. */
 export function pruneWorkerTokens(deps: PruneDeps): Loop {
   return makePruneLoop(deps, {
     name: 'prune-worker-tokens',
@@ -36,13 +36,13 @@ export function pruneWorkerTokens(deps: PruneDeps): Loop {
   })
 }
 
-/** How long after a full batch the next is due, in milliseconds. */
+/** The pause after a full batch, in milliseconds. */
 const NEXT_BATCH_MS = 100
 
 type Pruning = Pick<Loop, 'name' | 'periodMs'> & {
-  /** The most rows that one statement removes. */
+  /** The most rows that one statement deletes. */
   readonly batch: number
-  /** Removes what is over by a time, `limit` rows at most; answers how many. */
+  /** Deletes at most `limit` rows that expired by a time, and resolves with their number. */
   readonly prune: (q: Queryable, now: Date, limit: number) => Promise<number>
 }
 

@@ -7,10 +7,10 @@ import type { Loop } from './loop.ts'
 
 type ReapDeps = Pick<TransitionDeps, 'db' | 'clock' | 'uuids' | 'fence'>
 
-/** How many volumes one transaction takes off the table. */
+/** The most volumes that one transaction deletes. */
 const BATCH = 100
 
-/** Takes volumes off the table whose deletion was asked for and of which no worker holds anything: their names are free then. */
+/** Deletes the rows of volumes that are to be deleted and of which no worker holds anything. Their names are free then. */
 export function reapVolumes(deps: ReapDeps): Loop {
   return { name: 'reap-volumes', periodMs: 5_000, topics: [REAP_VOLUMES_TOPIC], run: (signal) => pass(deps, signal) }
 }

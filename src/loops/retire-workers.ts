@@ -1,5 +1,5 @@
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
-import { REAP_VOLUMES_TOPIC } from '../control/topics.ts'
+import { PENDING_TOPIC, REAP_VOLUMES_TOPIC } from '../control/topics.ts'
 import type { Log } from '../lib/log.ts'
 import * as fleet from '../store/workers/fleet.ts'
 import * as runsToStop from '../store/sandboxes/runs-to-stop.ts'
@@ -9,13 +9,13 @@ import { stopRuns, type RunsToStop } from './stop-runs.ts'
 
 type RetireDeps = TransitionDeps & { readonly log: Log }
 
-/** How many sandboxes or volumes one transaction frees. */
+/** The most sandboxes or volumes that one transaction frees. */
 const BATCH = 500
 
 /**
- * Does what is left to do about workers that leave: asks to stop what still runs on one whose drain is over, and has
- * sandboxes and volumes begin anew that lay on a removed one only, once its lease is over and its runs are ended: before, it
- * may still run them.
+ * Finishes the departure of workers. Stops the runs of a worker whose drain deadline is over. Frees the sandboxes and volumes
+ * of a removed worker, so that they start empty elsewhere, once its lease is over and its runs ended: before, it may still
+ * run them.
  */
 export function retireWorkers(deps: RetireDeps): Loop {
   return { name: 'retire-workers', periodMs: 2_000, topics: [], run: (signal) => pass(deps, signal) }
@@ -38,14 +38,14 @@ async function freeAll(deps: RetireDeps, now: Date, signal: AbortSignal): Promis
     const { sandboxes, volumes } = await deps.db.transaction('system', async (tx) => {
       await deps.fence?.(tx)
       const homeless = await fleet.lockVolumesOfGoneWorkers(tx, now, BATCH)
-      await volumeReports.accrue(tx, homeless, now) // what they held until now is paid for
+      await volumeReports.accrue(tx, homeless, now) // meters the storage up to now
       await fleet.detachVolumes(tx, homeless)
       return { sandboxes: await fleet.detachSandboxes(tx, now, BATCH), volumes: homeless.length }
     })
     freed = Math.max(sandboxes, volumes)
-    if (freed > 0) deps.log.info({ sandboxes, volumes }, 'what lay on a removed worker begins anew')
+    if (freed > 0) deps.log.info({ sandboxes, volumes }, 'freed the sandboxes and volumes of removed workers')
     deps.notifications.publish([
-      ...(sandboxes + volumes > 0 ? ['pending'] : []),
+      ...(sandboxes + volumes > 0 ? [PENDING_TOPIC] : []),
       ...(volumes > 0 ? [REAP_VOLUMES_TOPIC] : []),
     ])
   }

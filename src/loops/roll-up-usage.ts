@@ -3,15 +3,15 @@ import type { Database } from '../store/postgres/database.ts'
 import { rollUp } from '../store/usage/roll-up.ts'
 import type { Loop } from './loop.ts'
 
-/** How many runs one transaction adds: some 100 ms of work (docs/decisions/0013-usage.md). */
+/** How many runs one transaction adds: about 100 ms of work (docs/decisions/0013-usage.md). */
 const BATCH = 5_000
 
-/** Reports read what is not rolled up from the runs themselves: late is slower, never wrong. */
+/** Reports read runs that are not rolled up directly, so that a late pass makes them slower, never wrong. */
 const PERIOD_MS = 10_000
 
 type RollUpDeps = { readonly db: Database; readonly clock: Clock }
 
-/** Adds runs that ended to the days that usage reports are read from, until none is left. */
+/** Adds ended runs to the daily totals that usage reports read, until none is left. */
 export function rollUpUsage(deps: RollUpDeps): Loop {
   return { name: 'roll-up-usage', periodMs: PERIOD_MS, topics: [], run: (signal) => pass(deps, signal) }
 }

@@ -19,8 +19,8 @@ export type RunsToStop<Run> = {
 }
 
 /**
- * Asks every run to stop that `read` finds: page after page, so that however many can't be moved, they keep no later one
- * from being asked. Answers how many could not. May be repeated. Rejects as `transitionAll` does.
+ * Asks all runs to stop that `read` finds, page after page, so that runs that fail to stop do not block later ones. Resolves
+ * with the number of failures. May be repeated. Rejects as `transitionAll` does.
  */
 export async function stopRuns<Run extends RunToStop>(
   deps: StopDeps,

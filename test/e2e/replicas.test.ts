@@ -143,7 +143,7 @@ describe('server processes on one database', { skip: whyNoServer() }, () => {
       assert.equal(await world.leader(), third)
       await systemClock.sleep(Math.max(0, stoppedAtMs + STOPPED_MS - systemClock.monotonicMs()))
       for (const replica of [old, other]) replica.thaw()
-      await waitUntil(() => /another process has taken the lead|the lead was left/.test(old.output()), 20_000)
+      await waitUntil(() => /another process has taken over leadership|gave up leadership/.test(old.output()), 20_000)
       for (const replica of [old, other]) {
         await waitForRecovery(replica)
         load.noteUp(replica)

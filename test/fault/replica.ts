@@ -96,7 +96,7 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
         })
       return [{ name: 'wait until the lead is lost', periodMs: 1_000, topics: [], run }]
     }
-    void runLoops({ ...leadDeps, lead: makeLeaderElection(leadDeps, 'loops') }, waiting, never)
+    void runLoops({ ...leadDeps, acquireLeadership: makeLeaderElection(leadDeps, 'loops') }, waiting, never)
   } else begin(null)
   const isLeader = (): boolean => loops !== null && !leading.aborted
 

@@ -36,7 +36,7 @@ function makeWorld(): World {
           return () => callbacks.delete(callback)
         },
       },
-      lead: (signal) => {
+      acquireLeadership: (signal) => {
         signal.throwIfAborted()
         if (holder !== null) return Promise.reject(new Error('another one leads'))
         const mine = new AbortController()

@@ -75,9 +75,10 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
   const worker_id = await registerWorker(deps, { name: 'w1', credential: CREDENTIAL })
   const stopping = new AbortController()
   const nothing = (): Promise<void> => Promise.resolve()
-  const lead = () => Promise.resolve({ lost: stopping.signal, fence: nothing, [Symbol.asyncDispose]: nothing })
+  const acquireLeadership = () =>
+    Promise.resolve({ lost: stopping.signal, fence: nothing, [Symbol.asyncDispose]: nothing })
   const loops = runLoops(
-    { clock: systemClock, log: deps.log, notifications: deps.notifications, lead },
+    { clock: systemClock, log: deps.log, notifications: deps.notifications, acquireLeadership },
     () => [placePending(deps)],
     stopping.signal,
   )

@@ -102,7 +102,12 @@ export async function startControl(
 
   const stopping = new AbortController()
   const loops = runLoops(
-    { clock: systemClock, log, notifications, lead: makeLeaderElection({ ...deps, holder: replica_id }, 'loops') },
+    {
+      clock: systemClock,
+      log,
+      notifications,
+      acquireLeadership: makeLeaderElection({ ...deps, holder: replica_id }, 'loops'),
+    },
     ({ fence }) => loopsOf({ ...deps, fence }),
     stopping.signal,
   )

@@ -15,12 +15,12 @@ import { makeVolumeClient } from './volume-client.ts'
 
 export type VolumeFilesDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'> & WorkerStreams
 
-/** The files of a volume on the worker that holds it, each operation over a stream of its own. */
+/** A volume and its files on the worker that holds it. Each file operation opens its own stream. */
 export type OpenVolumeFiles = { readonly volume: volumes.PlacedVolume; readonly files: VolumeFiles }
 
 /**
- * Finds the files of a volume of the organization; one that was never used gets its home now. Throws `volume_not_found`,
- * `invalid_state_transition` for one that is being deleted, and `unavailable` while no worker that may hold it is there.
+ * Finds the files of a volume of the organization. An unused volume gets its home worker now. Throws `volume_not_found`,
+ * `invalid_state_transition` for a volume that is being deleted, and `unavailable` while no live worker may hold it.
  */
 export async function openVolumeFiles(
   deps: VolumeFilesDeps,
@@ -28,7 +28,7 @@ export async function openVolumeFiles(
   { ref, signal }: { readonly ref: VolumeRef; readonly signal: AbortSignal },
 ): Promise<OpenVolumeFiles> {
   const volume = await getVolume(deps, caller, ref)
-  if (volume.status !== 'active') throw leaving()
+  if (volume.status !== 'active') throw beingDeleted()
   const limitGib = await deps.db.asOrg(caller.org_id, (q) => volumes.storageLimitGib(q, caller.org_id))
   const needs_caps = volume.capacity_gib !== null || limitGib !== null
   const worker_id = await workerOf(deps, volume, needs_caps)
@@ -47,10 +47,10 @@ export async function openVolumeFiles(
 
 async function workerOf(deps: VolumeFilesDeps, volume: volumes.PlacedVolume, needs_caps: boolean): Promise<WorkerId> {
   const live = await deps.db.asSystem((q) => workers.listLive(q, deps.clock.now()))
-  const takers = live.filter(({ is_draining }) => !is_draining)
+  const candidates = live.filter(({ is_draining }) => !is_draining)
   const home = hasHome(volume)
     ? volume
-    : await assignHome(deps, volume, pickWorker(takers, { ...NO_NEEDS, needs_caps }))
+    : await assignHome(deps, volume, pickWorker(candidates, { ...NO_NEEDS, needs_caps }))
   const homes = home.home_worker_id === null ? [] : [home.home_worker_id]
   return pickWorker(live, { homes, needs_shared: home.is_shared, needs_caps }).id
 }
@@ -61,18 +61,18 @@ function hasHome({ home_worker_id, is_shared }: volumes.VolumeHome): boolean {
   return is_shared || home_worker_id !== null
 }
 
-/** Of the workers that can hold a volume, the one with the most memory left. */
+/** The worker with the most free memory among those that can hold a volume. */
 function pickWorker(live: readonly workers.WorkerRow[], needs: VolumeNeeds): workers.WorkerRow {
   const [best] = live
     .filter((worker) => canReachVolumes(worker, needs))
     .toSorted((a, b) => b.memory_mib - b.used_memory_mib - (a.memory_mib - a.used_memory_mib))
   if (best !== undefined) return best
   const caps = needs.needs_caps ? ' and enforces caps' : ''
-  const message = `no worker that holds or may hold this volume${caps} is there now`
+  const message = `no live worker holds or may hold this volume${caps}`
   throw new Problem('unavailable', { message, retryAfterSeconds: 1 })
 }
 
-/** Whoever is first gives a volume its home. */
+/** Assigns a home to a volume; if another request was faster, the home that it assigned. */
 async function assignHome(
   deps: VolumeFilesDeps,
   volume: volumes.PlacedVolume,
@@ -80,9 +80,9 @@ async function assignHome(
 ): Promise<volumes.VolumeHome> {
   const is_shared = worker.storage?.is_shared ?? false
   const home = { is_shared, home_worker_id: is_shared ? null : worker.id }
-  const settled = await deps.db.asOrg(volume.org_id, (q) => volumeMounts.assignHome(q, volume.id, home))
-  if (settled === null) throw leaving()
-  return settled
+  const assigned = await deps.db.asOrg(volume.org_id, (q) => volumeMounts.assignHome(q, volume.id, home))
+  if (assigned === null) throw beingDeleted()
+  return assigned
 }
 
 const STREAM_MESSAGES = {
@@ -90,7 +90,7 @@ const STREAM_MESSAGES = {
   full: 'too many streams are being opened',
 } as const
 
-function leaving(): Problem {
+function beingDeleted(): Problem {
   return new Problem('invalid_state_transition', {
     details: { field: 'status', seen: 'deleting', accepted: ['active'] },
   })

@@ -7,9 +7,8 @@ import * as workers from '../../store/workers/workers.ts'
 import type { BaseDeps } from '../deps.ts'
 
 /**
- * Refuses a cap that would not hold: `invalid_request` naming `capacity_gib` when it is above the organization's storage
- * limit, or when no worker that the volume can lie on says that it enforces caps. `unavailable` before the first worker has
- * said how it keeps volumes.
+ * Throws `invalid_request`, naming `capacity_gib`, if the cap is above the organization's storage limit, or if no worker that
+ * may hold the volume enforces caps. Throws `unavailable` before the first worker has reported how it stores volumes.
  */
 export async function requireEnforceableCap(
   deps: Pick<BaseDeps, 'db'>,
@@ -24,7 +23,10 @@ export async function requireEnforceableCap(
   }
   const known = await deps.db.asSystem((q) => workers.listStorages(q))
   if (known.length === 0) {
-    throw new Problem('unavailable', { message: 'no worker has said yet how it keeps volumes', retryAfterSeconds: 1 })
+    throw new Problem('unavailable', {
+      message: 'no worker has reported yet how it stores volumes',
+      retryAfterSeconds: 1,
+    })
   }
   const possible = known.filter(({ id, storage }) =>
     home.home_worker_id === null ? storage.is_shared || !home.is_shared : id === home.home_worker_id,
@@ -32,7 +34,7 @@ export async function requireEnforceableCap(
   if (possible.some(({ storage }) => storage.enforces_caps)) return
   const why = possible[0]?.storage.how ?? 'no worker holds it'
   throw new Problem('invalid_request', {
-    message: `invalid request: capacity_gib can't be enforced where this volume lies or would lie: ${why}`,
+    message: `invalid request: capacity_gib can't be enforced by the workers that may hold this volume: ${why}`,
     details: {
       field: 'capacity_gib',
       seen: String(capacity_gib),

@@ -14,20 +14,20 @@ import {
 } from '../../contract/volumes/volume-protocol.ts'
 import { parseVolumePath } from '../../domain/volumes/volume-path.ts'
 
-/** How long a worker may take over one operation, content not counted; more than it gives itself for the longest (600 s). */
+/** How long a worker may take for one operation, without its content: more than its own limit of 600 s. */
 const REPLY_LIMIT_MS = 660_000
-/** The longest list that a worker sends is about 25 MB. */
+/** The longest list from a worker takes about 25 MB. */
 const REPLY_LIMIT_BYTES = 64 * 1024 * 1024
 
 /**
- * The files of a volume on a worker. Each operation opens a stream of its own and speaks HTTP over it; however it ends, the
- * stream is destroyed. Refusals are `VolumeFileError`s, of paths that may not be asked for before a stream is opened.
- * Who gets the content of `read` reads or destroys it; the one given to `write` is left open when the write is refused.
+ * The files of a volume on a worker. Each operation opens a stream, speaks HTTP over it, and destroys it at the end. Refusals
+ * are `VolumeFileError`s; an invalid path is refused before a stream is opened. Read or destroy the content that `read`
+ * returns. The content given to `write` stays open when the write is refused.
  */
 export function makeVolumeClient(open: () => Promise<Duplex>): VolumeFiles {
   const ask = (route: Route, paths: Paths): Promise<unknown> => converse(open, { route, paths }, jsonOf)
   return {
-    // What follows is this program's own worker speaking, of the same protocol version.
+    // These replies come from this program's own worker, which speaks the same protocol version.
     list: async (path) => (await ask(VOLUME_ROUTES.list, { path })) as readonly VolumeFile[],
     stat: async (path) => (await ask(VOLUME_ROUTES.stat, { path })) as VolumeFile,
     exists: async (path) => (await ask(VOLUME_ROUTES.exists, { path })) === true,
@@ -77,12 +77,12 @@ async function converse<T>(
 
 type Headers = Readonly<Record<string, string>>
 
-/** Resolves with the reply when it is a good one; its content is still to be read. */
+/** Resolves with a successful reply, whose content is not read yet. */
 async function exchange(
   duplex: Duplex,
   { route, headers, content }: { readonly route: Route; readonly headers: Headers; readonly content?: Readable },
 ): Promise<IncomingMessage> {
-  duplex.on('error', () => duplex.destroy()) // the request hears of it; after its end nobody needs to
+  duplex.on('error', () => duplex.destroy()) // the request gets the error; after its end nobody needs it
   const request = startRequest({ method: route.method, path: route.url, headers, createConnection: () => duplex })
   const replied = replyTo(request)
   if (content === undefined) request.end()
@@ -96,20 +96,20 @@ function replyTo(request: ClientRequest): Promise<IncomingMessage> {
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   request.once('response', resolve)
   request.on('error', (error) => {
-    reject(new Error('the stream to the worker broke off', { cause: error }))
+    reject(new Error('the stream to the worker failed', { cause: error }))
   })
   request.once('close', () => {
-    reject(new Error('the stream to the worker ended without a reply')) // nothing after a reply
+    reject(new Error('the stream to the worker ended without a reply')) // has no effect after a reply
   })
   return promise
 }
 
-/** Sends content at the pace of the worker, until there is no more or the worker has replied. Leaves `content` open. */
+/** Sends content at the worker's pace, until all is sent or the worker has replied. Leaves `content` open. */
 async function send(request: ClientRequest, content: Readable, replied: Promise<IncomingMessage>): Promise<void> {
   const { promise: sent, resolve, reject } = Promise.withResolvers<undefined>()
   const stopListening = finished(content, { writable: false }, (error) => {
     if (error === null || error === undefined) resolve(undefined)
-    else reject(new Error('the content broke off', { cause: error }))
+    else reject(new Error('the content failed', { cause: error }))
   })
   content.pipe(request)
   try {
@@ -134,7 +134,7 @@ function headersOf({ path, target, isRecursive }: Paths): Headers {
     [VOLUME_PATH_HEADER]: headerOf(path),
     ...(target === undefined ? {} : { [VOLUME_TARGET_HEADER]: headerOf(target) }),
     ...(isRecursive === undefined ? {} : { [VOLUME_RECURSIVE_HEADER]: String(isRecursive) }),
-    connection: 'keep-alive', // this side ends the stream, so that no refusal is lost behind an upload
+    connection: 'keep-alive', // this side ends the stream, so that a refusal during an upload is not lost
   }
 }
 
@@ -158,11 +158,11 @@ async function jsonOf(response: IncomingMessage): Promise<unknown> {
 }
 
 function refusalOf(status: number | undefined, body: unknown): Error {
-  const told = typeof body === 'object' && body !== null ? body : {}
-  const code = 'code' in told ? told.code : null
-  const message = 'message' in told ? String(told.message) : ''
+  const reply = typeof body === 'object' && body !== null ? body : {}
+  const code = 'code' in reply ? reply.code : null
+  const message = 'message' in reply ? String(reply.message) : ''
   const isProblem = (known: VolumeFileProblem): boolean => known === code
   const problem = status === 422 ? VOLUME_FILE_PROBLEMS.find(isProblem) : undefined
   if (problem !== undefined) return new VolumeFileError(problem, message)
-  return new Error(`a worker could not do a file operation: ${String(status)} ${message}`)
+  return new Error(`a worker failed a file operation: ${String(status)} ${message}`)
 }

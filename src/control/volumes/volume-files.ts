@@ -9,81 +9,81 @@ import type { VolumeRef } from './read-volumes.ts'
 import { recordEvent } from '../events/record-event.ts'
 
 /**
- * The file operations on a volume. Each throws what `openVolumeFiles` does, and for the file itself `invalid_volume_path`,
- * `volume_file_not_found`, `volume_file_conflict` and `quota_exceeded`. A change is answered once its event is written.
- * `signal` is aborted when the client leaves.
+ * A file operation on a volume. Each operation throws what `openVolumeFiles` throws, and for the file `invalid_volume_path`,
+ * `volume_file_not_found`, `volume_file_conflict` and `quota_exceeded`. A change resolves once its event is recorded.
+ * `signal` is aborted when the client disconnects.
  */
 export type FileRequest = { readonly ref: VolumeRef; readonly path: string; readonly signal: AbortSignal }
 
-/** What lies in a folder, sorted by path. */
+/** The entries of a folder, sorted by path. */
 export function listVolumeFiles(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileRequest,
+  request: FileRequest,
 ): Promise<readonly VolumeFile[]> {
-  return withFiles(deps, caller, ask, ({ files }) => files.list(ask.path))
+  return withFiles(deps, caller, request, ({ files }) => files.list(request.path))
 }
 
-export function statVolumeFile(deps: VolumeFilesDeps, caller: Caller, ask: FileRequest): Promise<VolumeFile> {
-  return withFiles(deps, caller, ask, ({ files }) => files.stat(ask.path))
+export function statVolumeFile(deps: VolumeFilesDeps, caller: Caller, request: FileRequest): Promise<VolumeFile> {
+  return withFiles(deps, caller, request, ({ files }) => files.stat(request.path))
 }
 
-export function volumeFileExists(deps: VolumeFilesDeps, caller: Caller, ask: FileRequest): Promise<boolean> {
-  return withFiles(deps, caller, ask, ({ files }) => files.exists(ask.path))
+export function volumeFileExists(deps: VolumeFilesDeps, caller: Caller, request: FileRequest): Promise<boolean> {
+  return withFiles(deps, caller, request, ({ files }) => files.exists(request.path))
 }
 
-/** The content of a file as a stream, which the caller reads or destroys. */
+/** The content of a file as a stream. Read it or destroy it. */
 export function readVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileRequest,
+  request: FileRequest,
 ): Promise<{ readonly sizeBytes: number; readonly content: Readable }> {
-  return withFiles(deps, caller, ask, ({ files }) => files.read(ask.path))
+  return withFiles(deps, caller, request, ({ files }) => files.read(request.path))
 }
 
-/** Writes a file from a stream. When the stream breaks off the old file stays. */
+/** Writes a file from a stream. If the stream fails, the old file stays. */
 export function writeVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileRequest & { readonly content: Readable },
+  request: FileRequest & { readonly content: Readable },
 ): Promise<void> {
-  return withFiles(deps, caller, ask, async ({ volume, files }) => {
-    const { sizeBytes } = await files.write(ask.path, ask.content)
-    const payload = { volume_id: volume.id, path: shown(ask.path), size_bytes: sizeBytes }
+  return withFiles(deps, caller, request, async ({ volume, files }) => {
+    const { sizeBytes } = await files.write(request.path, request.content)
+    const payload = { volume_id: volume.id, path: shown(request.path), size_bytes: sizeBytes }
     await recordFileEvent(deps, caller, { event_type: 'volume_file_written', payload })
   })
 }
 
-export function createVolumeFolder(deps: VolumeFilesDeps, caller: Caller, ask: FileRequest): Promise<void> {
-  return withFiles(deps, caller, ask, async ({ volume, files }) => {
-    await files.mkdir(ask.path)
-    const payload = { volume_id: volume.id, path: shown(ask.path) }
+export function createVolumeFolder(deps: VolumeFilesDeps, caller: Caller, request: FileRequest): Promise<void> {
+  return withFiles(deps, caller, request, async ({ volume, files }) => {
+    await files.mkdir(request.path)
+    const payload = { volume_id: volume.id, path: shown(request.path) }
     await recordFileEvent(deps, caller, { event_type: 'volume_folder_made', payload })
   })
 }
 
-/** `path` is where the copy goes. */
+/** Copies `from` to `path`. */
 export function copyVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileRequest & { readonly from: string },
+  request: FileRequest & { readonly from: string },
 ): Promise<void> {
-  return withFiles(deps, caller, ask, async ({ volume, files }) => {
-    await files.copy(ask.from, ask.path)
-    const payload = { volume_id: volume.id, path: shown(ask.path), from: shown(ask.from) }
+  return withFiles(deps, caller, request, async ({ volume, files }) => {
+    await files.copy(request.from, request.path)
+    const payload = { volume_id: volume.id, path: shown(request.path), from: shown(request.from) }
     await recordFileEvent(deps, caller, { event_type: 'volume_file_copied', payload })
   })
 }
 
-/** `path` is where it goes. */
+/** Renames `from` to `path`. */
 export function renameVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileRequest & { readonly from: string },
+  request: FileRequest & { readonly from: string },
 ): Promise<void> {
-  return withFiles(deps, caller, ask, async ({ volume, files }) => {
-    await files.rename(ask.from, ask.path)
-    const payload = { volume_id: volume.id, path: shown(ask.path), from: shown(ask.from) }
+  return withFiles(deps, caller, request, async ({ volume, files }) => {
+    await files.rename(request.from, request.path)
+    const payload = { volume_id: volume.id, path: shown(request.path), from: shown(request.from) }
     await recordFileEvent(deps, caller, { event_type: 'volume_file_renamed', payload })
   })
 }
@@ -91,12 +91,12 @@ export function renameVolumeFile(
 export function removeVolumeFile(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileRequest & { readonly isRecursive: boolean },
+  request: FileRequest & { readonly isRecursive: boolean },
 ): Promise<void> {
-  const { isRecursive } = ask
-  return withFiles(deps, caller, ask, async ({ volume, files }) => {
-    await files.remove(ask.path, { isRecursive })
-    const payload = { volume_id: volume.id, path: shown(ask.path), is_recursive: isRecursive }
+  const { isRecursive } = request
+  return withFiles(deps, caller, request, async ({ volume, files }) => {
+    await files.remove(request.path, { isRecursive })
+    const payload = { volume_id: volume.id, path: shown(request.path), is_recursive: isRecursive }
     await recordFileEvent(deps, caller, { event_type: 'volume_file_removed', payload })
   })
 }
@@ -104,29 +104,29 @@ export function removeVolumeFile(
 async function withFiles<T>(
   deps: VolumeFilesDeps,
   caller: Caller,
-  ask: FileRequest,
+  request: FileRequest,
   work: (open: OpenVolumeFiles) => Promise<T>,
 ): Promise<T> {
-  const open = await openVolumeFiles(deps, caller, ask)
+  const open = await openVolumeFiles(deps, caller, request)
   try {
     return await work(open)
   } catch (error) {
     if (error instanceof Problem) throw error
     if (error instanceof VolumeFileError) {
-      const details = { field: 'path', seen: ask.path.slice(0, SEEN_MAX_CHARS), accepted: error.message }
+      const details = { field: 'path', seen: request.path.slice(0, SEEN_MAX_CHARS), accepted: error.message }
       throw new Problem(error.code, { message: error.message, details, cause: error })
     }
-    if (ask.signal.aborted) deps.log.debug({ error }, 'a client left its file operation')
-    else deps.log.warn({ error, volume_id: open.volume.id }, 'a file operation was not finished')
-    const message = 'the worker of this volume could not finish the operation'
+    if (request.signal.aborted) deps.log.debug({ error }, 'a client disconnected during its file operation')
+    else deps.log.warn({ error, volume_id: open.volume.id }, 'a file operation failed')
+    const message = 'the worker of this volume failed to finish the operation'
     throw new Problem('unavailable', { message, retryAfterSeconds: 1, cause: error })
   }
 }
 
-/** The most of a path that a refusal repeats, in characters. */
+/** The most of a path that a refusal shows, in characters. */
 const SEEN_MAX_CHARS = 200
 
-/** A path as events show it: from the root, without empty steps. */
+/** A path in the form of events: from the root, without empty parts. */
 function shown(path: string): string {
   const parsed = parseVolumePath(path)
   return 'names' in parsed ? `/${parsed.names.join('/')}` : path

@@ -27,7 +27,7 @@ import { answerVolumes, NO_VOLUMES_VERSION, recordVolumes, volumesOfRuns } from 
 import { transitionAll } from '../sandboxes/transition-batches.ts'
 import type { TransitionRequest } from '../sandboxes/transition-step.ts'
 import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
-import { REAP_VOLUMES_TOPIC } from '../topics.ts'
+import { PENDING_TOPIC, REAP_VOLUMES_TOPIC } from '../topics.ts'
 
 /** What serving a worker's sync needs. */
 export type SyncDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'seal' | 'log'> &
@@ -53,7 +53,7 @@ export async function recordReport(
       : await recordReportWithVolumes(deps, worker, report)
   if (taken === null) return null
   deps.notifications.publish([
-    ...(taken.makes_room ? ['pending'] : []),
+    ...(taken.makes_room ? [PENDING_TOPIC] : []),
     ...(taken.has_emptied ? [REAP_VOLUMES_TOPIC] : []),
   ])
   const seen = new Map(report.seen.map((run) => [run.run_id, run]))

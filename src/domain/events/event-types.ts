@@ -1,9 +1,9 @@
 /**
- * The catalogue of audit events: each type with its category, what happened, and the facts of its payload. The types of
- * the payloads, the check of what is written, and docs/events.md all follow from it.
+ * The catalogue of audit events: each type with its category, description, and the fields of its payload. The payload types
+ * and the table in docs/events.md follow from it.
  */
 
-/** What a fact is. A trailing `?` says that it may be absent. */
+/** The kind of a payload field. A trailing `?` means that it may be absent. */
 type Kind = 'uuid' | 'text' | 'number' | 'boolean' | 'instant' | 'texts' | 'object'
 type FactKind = Kind | `${Kind}?`
 
@@ -24,7 +24,7 @@ function event<const Given extends Facts>(category: string, what: string, facts:
 }
 
 const sandbox = { sandbox_id: 'uuid', name: 'text' } as const
-/** `cause` says in one word why (`requested`, `idle_timeout`, …), `message` in a sentence what failed. */
+/** `cause` is a cause code such as `requested`; `message` is a sentence about what failed. */
 const transition = {
   ...sandbox,
   run_id: 'uuid?',
@@ -39,61 +39,77 @@ const credential = { credential_id: 'uuid', host: 'text', username: 'text' } as 
 const file = { volume_id: 'uuid', path: 'text' } as const
 
 export const EVENT_TYPES = {
-  org_created: event('org', 'An organization was made.', { name: 'text', slug: 'text' }),
-  org_suspended: event('org', 'Its sandboxes are stopped and it may start nothing.', { reason: 'text?' }),
-  org_resumed: event('org', 'It may start sandboxes again.', {}),
-  org_plan_changed: event('quota', 'It was given another plan.', { plan: 'text', from: 'text' }),
-  plan_changed: event('quota', 'The limits or prices of its plan were changed.', {
+  org_created: event('org', 'The organization was created.', { name: 'text', slug: 'text' }),
+  org_suspended: event('org', 'The organization was suspended: its sandboxes are stopped and starts are refused.', {
+    reason: 'text?',
+  }),
+  org_resumed: event('org', 'The suspension ended: sandboxes may start again.', {}),
+  org_plan_changed: event('quota', 'The organization was put on another plan.', { plan: 'text', from: 'text' }),
+  plan_changed: event('quota', "The limits or prices of the organization's plan changed.", {
     plan: 'text',
     limits: 'object',
     prices: 'object?',
     from: 'object',
   }),
-  quota_changed: event('quota', 'Limits of its own were set or cleared.', { overrides: 'object', from: 'object' }),
-  pool_exhausted: event('quota', 'A monthly pool is used up: its sandboxes are stopped and starts refused.', {
-    pool: 'text',
-    included_hours: 'number',
-    used_hours: 'number',
+  quota_changed: event('quota', 'Limits of the organization were set or cleared.', {
+    overrides: 'object',
+    from: 'object',
   }),
+  pool_exhausted: event(
+    'quota',
+    'Included hours of the month are used up: sandboxes are stopped and starts are refused.',
+    {
+      pool: 'text',
+      included_hours: 'number',
+      used_hours: 'number',
+    },
+  ),
   member_added: event('member', 'A person became a member.', member),
-  member_role_changed: event('member', 'A member was given another role.', { ...member, from: 'text' }),
+  member_role_changed: event('member', "A member's role changed.", { ...member, from: 'text' }),
   member_removed: event('member', 'A person is no longer a member.', member),
-  api_key_created: event('api_key', 'An API key was made.', { ...key, scopes: 'texts', expires_at: 'instant?' }),
+  api_key_created: event('api_key', 'An API key was created.', { ...key, scopes: 'texts', expires_at: 'instant?' }),
   api_key_revoked: event('api_key', 'An API key was revoked.', key),
-  registry_credential_saved: event('registry_credential', 'A credential for a registry was saved.', credential),
-  registry_credential_deleted: event('registry_credential', 'A credential for a registry was deleted.', credential),
-  volume_created: event('volume', 'A volume was made.', {
+  registry_credential_saved: event('registry_credential', 'A registry credential was saved.', credential),
+  registry_credential_deleted: event('registry_credential', 'A registry credential was deleted.', credential),
+  volume_created: event('volume', 'A volume was created.', {
     volume_id: 'uuid',
     kind: 'text',
     name: 'text?',
     capacity_gib: 'number?',
   }),
-  volume_updated: event('volume', "A volume's cap or labels were changed.", {
+  volume_updated: event('volume', "A volume's cap or labels changed.", {
     volume_id: 'uuid',
     name: 'text?',
     to: 'object',
     from: 'object',
   }),
-  volume_deletion_scheduled: event('volume', 'A volume is to be deleted.', { volume_id: 'uuid', name: 'text' }),
-  volume_deleted: event('volume', 'A volume and all that was in it is gone.', { volume_id: 'uuid', name: 'text' }),
+  volume_deletion_scheduled: event('volume', 'A volume was scheduled for deletion.', {
+    volume_id: 'uuid',
+    name: 'text',
+  }),
+  volume_deleted: event('volume', 'A volume and its files were deleted.', { volume_id: 'uuid', name: 'text' }),
   volume_file_written: event('volume', 'A file was written through the API.', { ...file, size_bytes: 'number' }),
-  volume_folder_made: event('volume', 'A folder was made through the API.', file),
+  volume_folder_made: event('volume', 'A folder was created through the API.', file),
   volume_file_copied: event('volume', 'A file or folder was copied through the API.', { ...file, from: 'text' }),
   volume_file_renamed: event('volume', 'A file or folder was renamed through the API.', { ...file, from: 'text' }),
   volume_file_removed: event('volume', 'A file or folder was removed through the API.', {
     ...file,
     is_recursive: 'boolean',
   }),
-  sandbox_created: event('sandbox', 'A sandbox was made.', { ...sandbox, slug: 'text', image: 'text' }),
-  sandbox_renamed: event('sandbox', 'Its name or slug was changed.', { ...sandbox, slug: 'text', from: 'object' }),
+  sandbox_created: event('sandbox', 'A sandbox was created.', { ...sandbox, slug: 'text', image: 'text' }),
+  sandbox_renamed: event('sandbox', 'The name or slug of a sandbox changed.', {
+    ...sandbox,
+    slug: 'text',
+    from: 'object',
+  }),
   sandbox_starting: event('sandbox', 'A start was admitted.', transition),
-  sandbox_waiting: event('sandbox', 'No worker has room for it now.', transition),
-  sandbox_placed: event('sandbox', 'A worker was given it.', transition),
-  sandbox_running: event('sandbox', 'It runs; `facts` are the isolation and image digest in force.', transition),
-  sandbox_stopping: event('sandbox', 'It was asked to stop.', transition),
-  sandbox_stopped: event('sandbox', 'It ended well.', transition),
-  sandbox_failed: event('sandbox', 'It ended badly, or could not start; `message` says why.', transition),
-  sandbox_deleted: event('sandbox', 'It was deleted.', { ...sandbox, slug: 'text' }),
+  sandbox_waiting: event('sandbox', 'No worker has the capacity for a run now.', transition),
+  sandbox_placed: event('sandbox', 'A run was placed on a worker.', transition),
+  sandbox_running: event('sandbox', 'The sandbox runs; `facts` are its isolation and image digest.', transition),
+  sandbox_stopping: event('sandbox', 'The sandbox was asked to stop.', transition),
+  sandbox_stopped: event('sandbox', 'The sandbox stopped without a failure.', transition),
+  sandbox_failed: event('sandbox', 'The sandbox failed or could not start; `message` says why.', transition),
+  sandbox_deleted: event('sandbox', 'The sandbox was deleted.', { ...sandbox, slug: 'text' }),
   sandbox_channel_opened: event('sandbox', 'A client opened its command channel.', { ...sandbox, run_id: 'uuid' }),
 } as const
 
@@ -108,11 +124,11 @@ type Optional<F extends Facts> = {
     : never
 }
 
-/** The payload of an event of one type. */
+/** The payload of one event type. */
 export type EventPayload<Type extends EventType> = Required<(typeof EVENT_TYPES)[Type]['facts']> &
   Optional<(typeof EVENT_TYPES)[Type]['facts']>
 
-/** An event's type with the payload that belongs to it. */
+/** An event type with its payload. */
 export type TypedEvent = {
   [Type in EventType]: { readonly event_type: Type; readonly payload: EventPayload<Type> }
 }[EventType]

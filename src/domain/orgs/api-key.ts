@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 
-/** The alphabet of base 62: no letter of it needs quoting anywhere. */
+/** Base 62: no character needs quoting anywhere. */
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 /** 43 digits of base 62 hold 256 bits. */
 const SECRET_DIGITS = 43
@@ -9,8 +9,8 @@ const SECRET_DIGITS = 43
 const CHECKSUM_DIGITS = 6
 
 /**
- * The text of an API key from 256 random bits: a prefix and a checksum of all before
- * it let scanners of leaked secrets know one when they see it.
+ * The text of an API key from 256 random bits. A prefix, and a checksum of everything before it, let secret scanners recognize
+ * leaked keys.
  */
 export function formatApiKey(bits: Buffer): string {
   return formatSecret('msb_live_', bits)
@@ -18,12 +18,12 @@ export function formatApiKey(bits: Buffer): string {
 
 const WORKER_TOKEN_PREFIX = 'syw_'
 
-/** The text of a worker's join token from 256 random bits, made as an API key is. */
+/** The text of a worker's join token from 256 random bits, in the same format. */
 export function formatWorkerToken(bits: Buffer): string {
   return formatSecret(WORKER_TOKEN_PREFIX, bits)
 }
 
-/** Whether a text was copied whole from a join token: its form and its checksum are right. */
+/** Whether a text is a complete join token: its format and its checksum are right. */
 export function isWorkerToken(text: string): boolean {
   const body = text.slice(0, -CHECKSUM_DIGITS)
   return (
@@ -38,12 +38,12 @@ function formatSecret(prefix: string, bits: Buffer): string {
   return body + checksum(body)
 }
 
-/** What is stored of a secret in place of it. */
+/** The hash that is stored in place of a secret. */
 export function hashSecret(text: string): Buffer {
   return hash('sha256', text, 'buffer')
 }
 
-/** The same in base64: a third of the time, for what every request does (0.3 µs, 2026-11). */
+/** The same in base64, which every request needs: a third of the time of converting the buffer (0.3 µs, 2026-11). */
 export function hashSecretBase64(text: string): string {
   return hash('sha256', text, 'base64')
 }

@@ -10,10 +10,10 @@ export type Role = (typeof ROLES)[number]
 export const SCOPES = ['read', 'write', 'admin'] as const
 export type Scope = (typeof SCOPES)[number]
 
-/** The role that a key with a scope has in its organization. Source: contract decisions, "Roles". */
+/** The role that a key has in its organization, by its widest scope. */
 export const ROLE_OF_SCOPE: Record<Scope, Role> = { read: 'viewer', write: 'member', admin: 'owner' }
 
-/** Whether a caller with one scope may do what needs another. */
+/** Whether a held scope includes a needed one. */
 export function includesScope(held: Scope, needed: Scope): boolean {
   return SCOPES.indexOf(held) >= SCOPES.indexOf(needed)
 }
@@ -23,7 +23,7 @@ export function widestScope(scopes: readonly Scope[]): Scope {
   return SCOPES.findLast((scope) => scopes.includes(scope)) ?? 'read'
 }
 
-/** Who asks: an authenticated API key and the organization it belongs to. */
+/** The sender of a request: an authenticated API key and its organization. */
 export type Caller = {
   readonly org_id: OrgId
   readonly api_key_id: ApiKeyId
@@ -33,17 +33,17 @@ export type Caller = {
   readonly actor: Actor
 }
 
-/** For whom a use case acts: the organization, and who its events name. A `CallWorker` is one. */
+/** The organization that a use case changes, and the actor of its events. Every `Caller` is one. */
 export type OrgActor = Pick<Caller, 'org_id' | 'actor'>
 
-/** Who caused an event; the shapes of service description 2.4 and openapi.json's EventActor. */
+/** Who caused an event: `EventActor` of openapi.json. */
 export type Actor =
   | { readonly kind: 'user'; readonly user_id: string; readonly label: string; readonly redacted_email: string }
   | { readonly kind: 'api_key'; readonly api_key_id: string; readonly name: string }
   | { readonly kind: 'system'; readonly code: string; readonly label: string }
   | { readonly kind: 'ssh_key'; readonly key_id: string; readonly fingerprint: string; readonly label: string | null }
 
-/** Who uses the `sandyard` command: whoever may read the installation's data folder. */
+/** The user of the `sandyard` command: anyone who may read the installation's data folder. */
 export const OPERATOR_ACTOR: Actor = { kind: 'system', code: 'operator', label: 'the sandyard command' }
 
 /** The program itself, as the cause of an event. */

@@ -2,14 +2,14 @@
 const LOCAL_MAX_CHARS = 64
 const EMAIL_MAX_CHARS = 254
 
-/** What an e-mail address may be, in words. */
+/** The rule for an e-mail address, for refusals. */
 export const EMAIL_RULE = `an e-mail address of at most ${String(EMAIL_MAX_CHARS)} ASCII characters`
 
 /** RFC 5321, 4.1.2: a dot-string, without the quoted forms that no mail service gives out; a host name after the `@`. */
 const EMAIL =
   /^([a-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*)@[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*$/
 
-/** An address in the one spelling that people are known by (lower case), or null for what is none. */
+/** The address in lower case, by which people are identified, or null for an invalid address. */
 export function parseEmail(text: string): string | null {
   const email = text.toLowerCase()
   const local = EMAIL.exec(email)?.[1]

@@ -1,13 +1,13 @@
-/** Plans as data: what the organizations on one may have, and what their use costs. */
+/** Plans: the limits and prices that organizations share. */
 import { INT32_MAX, INT53_MAX } from '../requests/request-bounds.ts'
 import { METRIC_DEFINITIONS, METRICS, type PriceTable } from '../usage/pricing.ts'
 import { isLimitName, LIMIT_RULE, LIMITS, type LimitName } from './quota.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
-/** Limits that were set; an absent one is its plan's, or unlimited in a plan. */
+/** The limits that are set. For an organization, an absent limit is its plan's; in a plan, it is unlimited. */
 export type SetLimits = Readonly<Partial<Record<LimitName, number | null>>>
 
-/** What a plan says. Without prices nothing can be charged, so that its pools are walls. */
+/** The terms of a plan. Without prices nothing can be charged, so its included hours are hard limits. */
 export type PlanTerms = { readonly limits: SetLimits; readonly prices: PriceTable | null }
 export type Plan = PlanTerms & { readonly name: string }
 
@@ -15,14 +15,14 @@ export const PLAN_NAME_RULE = '1 to 63 lowercase letters, digits and single hyph
 const PLAN_NAME_SHAPE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/
 const PLAN_NAME_MAX_CHARS = 63
 
-/** Whether a text can be the name of a plan. */
+/** Whether a text is a valid plan name. */
 export function isPlanName(text: string): boolean {
   return text.length <= PLAN_NAME_MAX_CHARS && PLAN_NAME_SHAPE.test(text)
 }
 
 export const PRICES: readonly (keyof PriceTable)[] = METRICS.map((metric) => METRIC_DEFINITIONS[metric].price)
 
-/** The terms of a plan from JSON, or why it is none: an unknown name or a wrong value, by its field. */
+/** Parses the terms of a plan from JSON. The refusal names the field that is unknown or has an invalid value. */
 export function parsePlanTerms(json: unknown): { readonly terms: PlanTerms } | { readonly refusal: Refusal } {
   const parts = entriesOf(json)
   if (parts === null) return refusing('the plan', json, 'an object with limits and prices')
@@ -31,10 +31,10 @@ export function parsePlanTerms(json: unknown): { readonly terms: PlanTerms } | {
   const { limits = {}, prices = null } = Object.fromEntries(parts)
   const refusal = refuseLimits(limits) ?? refusePrices(prices)
   if (refusal !== null) return { refusal }
-  return { terms: { limits, prices } as PlanTerms } // this is the parser: both were just checked
+  return { terms: { limits, prices } as PlanTerms } // this is the parser: both are checked above
 }
 
-/** The value of a limit from a word: a whole number, or null for `unlimited`; undefined for what is neither. */
+/** Parses a limit's value: a whole number, or null for `unlimited`; undefined for anything else. */
 export function parseLimitValue(word: string): number | null | undefined {
   if (word === 'unlimited') return null
   return /^\d{1,10}$/.test(word) && Number(word) <= INT32_MAX ? Number(word) : undefined

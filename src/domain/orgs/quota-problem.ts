@@ -1,13 +1,10 @@
 import { Problem, PROBLEMS } from '../problem.ts'
 import { LIMITS, INCLUDED_HOURS, type QuotaRefusal } from './quota.ts'
 
-/** The most decimals of an amount that a sentence shows; `details` has all. */
+/** The most decimals of an amount in a message; `details` has all. */
 const SHOWN_DECIMALS = 2
 
-/**
- * The problem that a client meets at a limit: `details` is the refusal with how to change the limit, and the message
- * says the same in a sentence. Source: contract decisions, "Quota refusal".
- */
+/** The problem for a refusal. `details` is the refusal with how to change the limit; the message says the same in a sentence. */
 export function quotaProblem(refusal: QuotaRefusal, slug: string): Problem {
   const how_to_change = howToChange(refusal.limit, slug)
   const code = refusal.limit === 'is_suspended' ? 'org_suspended' : 'quota_exceeded'

@@ -1,10 +1,10 @@
 /**
- * What an organization may have: the names of its limits, and whether a create or a start stays within them. A limit
- * that is null is unlimited. Source: openapi.json, `QuotaReport` and `PoolUsage`.
+ * The limits of an organization, and whether a create or a start stays within them. A limit that is null is unlimited. The
+ * names are those of `QuotaUsage` and `PoolUsage` in openapi.json, where the included hours are called hours.
  */
 import { INT32_MAX } from '../requests/request-bounds.ts'
 
-/** Every limit with its unit and what it bounds. `plans.limits`, `orgs.quota_overrides` and the reply use these names. */
+/** Every limit with its unit and what it bounds. The columns `plans.limits` and `orgs.quota_overrides` use these names too. */
 export const LIMITS = {
   max_sandboxes: { unit: 'sandboxes', what: 'sandboxes that exist, whatever their status' },
   max_concurrent_ephemeral_running: { unit: 'sandboxes', what: 'ephemeral sandboxes that start or run' },
@@ -26,7 +26,7 @@ export const LIMITS = {
 export type LimitName = keyof typeof LIMITS
 export type Limits = Readonly<Record<LimitName, number | null>>
 
-/** What a limit's value may be, in words. */
+/** The rule for a limit's value, for refusals. */
 export const LIMIT_RULE = `a whole number from 0 to ${String(INT32_MAX)}, or unlimited`
 
 /** Whether a text names a limit. */
@@ -34,52 +34,52 @@ export function isLimitName(text: string): text is LimitName {
   return Object.hasOwn(LIMITS, text)
 }
 
-/** The pools that are walls when the plan has no prices: nothing could be charged for what goes beyond them. */
+/** The included hours that are a hard limit on a plan without prices, where usage beyond them can't be charged. */
 export const INCLUDED_HOURS = ['included_vcpu_hours', 'included_memory_gib_hours'] as const
 export type IncludedHoursName = (typeof INCLUDED_HOURS)[number]
 
-/** What runs took in the current UTC month: units times milliseconds, whole numbers. */
+/** What the runs of the current UTC month used: units times milliseconds, whole numbers. */
 export type ComputeUse = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint }
 
 const HOUR_MS = 3_600_000n
 const MIB_PER_GIB = 1024n
 
-/** One included hour of a pool in the unit that its use is kept in. */
+/** One included hour in the units that usage is counted in. */
 const UNITS_PER_HOUR: Record<IncludedHoursName, bigint> = {
   included_vcpu_hours: HOUR_MS,
   included_memory_gib_hours: HOUR_MS * MIB_PER_GIB,
 }
 
-/** What of a pool is used, in its own unit. */
-export function usedUnits(pool: IncludedHoursName, use: ComputeUse): bigint {
-  return pool === 'included_vcpu_hours' ? use.vcpu_ms : use.memory_mib_ms
+/** The usage that counts against included hours, in the units of `ComputeUse`. */
+export function usedUnits(name: IncludedHoursName, use: ComputeUse): bigint {
+  return name === 'included_vcpu_hours' ? use.vcpu_ms : use.memory_mib_ms
 }
 
-/** What of a pool is used, in hours; exact to what a double holds. */
-export function hoursUsed(pool: IncludedHoursName, use: ComputeUse): number {
-  return Number(usedUnits(pool, use)) / Number(UNITS_PER_HOUR[pool])
+/** The same in hours, as exact as a double can be. */
+export function hoursUsed(name: IncludedHoursName, use: ComputeUse): number {
+  return Number(usedUnits(name, use)) / Number(UNITS_PER_HOUR[name])
 }
 
 export type IncludedHours = Pick<Limits, IncludedHoursName> & { readonly hard_cap: boolean }
 
-/** What is left of a pool that is a wall, in its own unit and never below zero; null when it is no wall. */
+/** What is left until a hard limit, in the units of `ComputeUse` and never negative; null if it is not a hard limit. */
 export function remainingUnits(
-  pool: IncludedHoursName,
+  name: IncludedHoursName,
   { hard_cap, ...included }: IncludedHours,
   use: ComputeUse,
 ): bigint | null {
-  const hours = included[pool]
+  const hours = included[name]
   if (!hard_cap || hours === null) return null
-  const left = BigInt(hours) * UNITS_PER_HOUR[pool] - usedUnits(pool, use)
+  const left = BigInt(hours) * UNITS_PER_HOUR[name] - usedUnits(name, use)
   return left > 0n ? left : 0n
 }
 
-/** The walls that are used up. */
-export function exhaustedHours(pools: IncludedHours, use: ComputeUse): readonly IncludedHoursName[] {
-  return INCLUDED_HOURS.filter((pool) => remainingUnits(pool, pools, use) === 0n)
+/** The hard limits that are reached. */
+export function exhaustedHours(hours: IncludedHours, use: ComputeUse): readonly IncludedHoursName[] {
+  return INCLUDED_HOURS.filter((name) => remainingUnits(name, hours, use) === 0n)
 }
 
-/** Where an organization stands at the moment of a decision. */
+/** The limits and the current usage of an organization, for one decision. */
 export type QuotaUsage = ComputeUse &
   Limits & {
     readonly is_suspended: boolean
@@ -89,72 +89,72 @@ export type QuotaUsage = ComputeUse &
     readonly concurrent_persistent_running: number
   }
 
-/** What a create or a start asks for. */
+/** What a create or a start requests. */
 export type QuotaRequest = {
   readonly creates: boolean
   readonly starts: boolean
   readonly ephemeral: boolean
   readonly vcpus: number
   readonly memory_mib: number
-  /** null: the worker's own size. */
+  /** null: the size that the worker chooses. */
   readonly disk_size_mib: number | null
-  /** null: none of its own. A start of a sandbox that exists is ended at the limit instead of refused. */
+  /** null: no limit of its own. An existing sandbox may always start: its run is stopped at the organization's limit. */
   readonly max_duration_secs: number | null
 }
 
 /**
- * Why a create or a start is refused: the limit, its value, what is in use and what was asked for beside it. Suspension
- * counts as a limit that lets nothing start.
+ * Why a create or a start is refused: the limit, its value, the current usage, and what was requested. A suspension counts as
+ * a limit of 0 starts.
  */
 export type QuotaRefusal = {
   readonly limit: LimitName | 'is_suspended'
   readonly max: number
-  /** null: the limit is about one sandbox, so that nothing is in use of it. */
+  /** null: the limit applies to each sandbox by itself. */
   readonly current: number | null
-  /** null: a start takes of a pool for as long as it runs. */
+  /** null: a run uses included hours for as long as it lasts. */
   readonly requested: number | null
 }
 
-/** Whether something fits: null when it does. */
-function judge(standing: QuotaUsage, asked: QuotaRequest): QuotaRefusal | null {
-  if (asked.starts && standing.is_suspended) return { limit: 'is_suspended', max: 0, current: null, requested: 1 }
-  return refuseBySize(standing, asked) ?? refuseByCount(standing, asked) ?? refuseByHours(standing, asked)
+/** Why a request does not fit, or null if it does. */
+function check(usage: QuotaUsage, request: QuotaRequest): QuotaRefusal | null {
+  if (request.starts && usage.is_suspended) return { limit: 'is_suspended', max: 0, current: null, requested: 1 }
+  return refuseBySize(usage, request) ?? refuseByCount(usage, request) ?? refuseByHours(usage, request)
 }
 
-/** Where the organization stands once something that fits was let in. */
-function withAdmitted(standing: QuotaUsage, asked: QuotaRequest): QuotaUsage {
+/** The usage once a fitting request is admitted. */
+function withAdmitted(usage: QuotaUsage, request: QuotaRequest): QuotaUsage {
   return {
-    ...standing,
-    total_sandboxes: standing.total_sandboxes + Number(asked.creates),
-    concurrent_ephemeral_running: standing.concurrent_ephemeral_running + Number(asked.starts && asked.ephemeral),
-    concurrent_persistent_running: standing.concurrent_persistent_running + Number(asked.starts && !asked.ephemeral),
+    ...usage,
+    total_sandboxes: usage.total_sandboxes + Number(request.creates),
+    concurrent_ephemeral_running: usage.concurrent_ephemeral_running + Number(request.starts && request.ephemeral),
+    concurrent_persistent_running: usage.concurrent_persistent_running + Number(request.starts && !request.ephemeral),
   }
 }
 
-/** Which of them fit beside each other, in their order, and why the others don't. */
+/** Splits requests, in their order, into those that fit together and those that don't, each with the reason. */
 export function splitByQuota<Item>(
   from: QuotaUsage,
   items: readonly Item[],
-  askedBy: (item: Item) => QuotaRequest,
+  requestOf: (item: Item) => QuotaRequest,
 ): { readonly fitting: readonly Item[]; readonly refused: ReadonlyMap<Item, QuotaRefusal> } {
-  let standing = from
+  let usage = from
   const fitting: Item[] = []
   const refused = new Map<Item, QuotaRefusal>()
   for (const item of items) {
-    const asked = askedBy(item)
-    const refusal = judge(standing, asked)
+    const request = requestOf(item)
+    const refusal = check(usage, request)
     if (refusal !== null) refused.set(item, refusal)
     else {
       fitting.push(item)
-      standing = withAdmitted(standing, asked)
+      usage = withAdmitted(usage, request)
     }
   }
   return { fitting, refused }
 }
 
-/** The limit of one sandbox that a spec exceeds, or null. */
-export function refuseBySize(limits: Limits, asked: Omit<QuotaRequest, 'creates' | 'starts' | 'ephemeral'>) {
-  const { vcpus, memory_mib, disk_size_mib, max_duration_secs } = asked
+/** The per-sandbox limit that a request exceeds, or null. */
+export function refuseBySize(limits: Limits, request: Omit<QuotaRequest, 'creates' | 'starts' | 'ephemeral'>) {
+  const { vcpus, memory_mib, disk_size_mib, max_duration_secs } = request
   return (
     refuseAbove('max_vcpus_per_sandbox', limits, vcpus) ??
     refuseAbove('max_memory_mib_per_sandbox', limits, memory_mib) ??
@@ -168,12 +168,12 @@ function refuseAbove(limit: LimitName, limits: Limits, requested: number): Quota
   return max !== null && requested > max ? { limit, max, current: null, requested } : null
 }
 
-function refuseByCount(standing: QuotaUsage, asked: QuotaRequest): QuotaRefusal | null {
-  const total = asked.creates ? refuseOneMore('max_sandboxes', standing, standing.total_sandboxes) : null
-  if (total !== null || !asked.starts) return total
-  return asked.ephemeral
-    ? refuseOneMore('max_concurrent_ephemeral_running', standing, standing.concurrent_ephemeral_running)
-    : refuseOneMore('max_concurrent_persistent_running', standing, standing.concurrent_persistent_running)
+function refuseByCount(usage: QuotaUsage, request: QuotaRequest): QuotaRefusal | null {
+  const total = request.creates ? refuseOneMore('max_sandboxes', usage, usage.total_sandboxes) : null
+  if (total !== null || !request.starts) return total
+  return request.ephemeral
+    ? refuseOneMore('max_concurrent_ephemeral_running', usage, usage.concurrent_ephemeral_running)
+    : refuseOneMore('max_concurrent_persistent_running', usage, usage.concurrent_persistent_running)
 }
 
 function refuseOneMore(limit: LimitName, limits: Limits, current: number): QuotaRefusal | null {
@@ -181,8 +181,8 @@ function refuseOneMore(limit: LimitName, limits: Limits, current: number): Quota
   return max !== null && current >= max ? { limit, max, current, requested: 1 } : null
 }
 
-function refuseByHours(standing: QuotaUsage, asked: QuotaRequest): QuotaRefusal | null {
-  const [limit] = asked.starts ? exhaustedHours(standing, standing) : []
+function refuseByHours(usage: QuotaUsage, request: QuotaRequest): QuotaRefusal | null {
+  const [limit] = request.starts ? exhaustedHours(usage, usage) : []
   if (limit === undefined) return null
-  return { limit, max: standing[limit] ?? 0, current: hoursUsed(limit, standing), requested: null }
+  return { limit, max: usage[limit] ?? 0, current: hoursUsed(limit, usage), requested: null }
 }

@@ -1,19 +1,19 @@
 import { describeSeen, refusalProblem } from '../refusal.ts'
 
-/** The lists that have pages; a cursor of one is refused by the others. */
+/** The lists with pages. A cursor is valid for its own list only. */
 export type CursorList = 'sandboxes' | 'events' | 'members' | 'api_keys' | 'registry_credentials'
 
-/** Raised when the meaning of `after` changes, so that an old cursor is refused instead of misread. */
+/** Raise it when the meaning of `after` changes, so that old cursors are refused and not misread. */
 const CURSOR_VERSION = 1
 
 const UUID_SHAPE = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 
-/** The opaque cursor of the page that follows the row with identifier `after`. */
+/** The opaque cursor of the page after the row with the id `after`. */
 export function encodeCursor(list: CursorList, after: string): string {
   return Buffer.from(JSON.stringify({ v: CURSOR_VERSION, list, after })).toString('base64url')
 }
 
-/** The identifier that a cursor holds. Throws `invalid_request` for what is not a cursor of this list. */
+/** The id in a cursor. Throws `invalid_request` for anything but a cursor of this list. */
 export function decodeCursor(list: CursorList, text: string): string {
   const after = readCursor(list, text)
   if (after !== null) return after

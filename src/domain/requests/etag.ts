@@ -1,13 +1,13 @@
 import { hash } from 'node:crypto'
 import { Problem } from '../problem.ts'
 
-/** What a request demands of an object's tag: any of a list, or that there is an object at all. */
+/** The value of an `If-Match` header: a list of entity tags, or `*` for any existing object. */
 export type IfMatch = readonly string[] | '*'
 
-/** 132 bits: no two representations of an object ever share a tag. */
+/** 132 bits: different representations never share a tag. */
 const TAG_CHARS = 22
 
-/** The strong validator of a representation (RFC 9110, 8.8.3), quotes included: equal texts have equal tags, others differ. */
+/** The strong entity tag of a representation, with its quotes (RFC 9110, 8.8.3). Equal texts have equal tags. */
 export function etagOf(representation: string): string {
   return `"${hash('sha256', representation, 'base64url').slice(0, TAG_CHARS)}"`
 }
@@ -18,7 +18,7 @@ const ENTITY_TAG = /^(?:W\/)?"[\x21\x23-\x7e\x80-\xff]*"$/
 /** The most tags that a header may list. */
 export const ETAGS_MAX = 32
 
-/** The tags of an `If-Match` or `If-None-Match` header, or null for a text that is neither `*` nor a list of tags. */
+/** Parses an `If-Match` or `If-None-Match` header; null for anything but `*` or a list of tags. */
 export function parseEtags(header: string): IfMatch | null {
   const text = header.trim()
   if (text === '*') return '*'
@@ -26,16 +26,16 @@ export function parseEtags(header: string): IfMatch | null {
   return tags.length <= ETAGS_MAX && tags.every((tag) => ENTITY_TAG.test(tag)) ? tags : null
 }
 
-/** Throws `precondition_failed` unless a demand is met by an object's tag; a weak tag meets none (RFC 9110, 13.1.1). */
-export function requireMatch(demand: IfMatch | null, tag: string): void {
-  if (demand === null || demand === '*' || demand.includes(tag)) return
+/** Throws `precondition_failed` unless `If-Match` lists the object's tag. Weak tags never match (RFC 9110, 13.1.1). */
+export function requireMatch(ifMatch: IfMatch | null, tag: string): void {
+  if (ifMatch === null || ifMatch === '*' || ifMatch.includes(tag)) return
   throw new Problem('precondition_failed', {
-    message: 'precondition failed: the object is not as If-Match says; read it again',
-    details: { field: 'if-match', seen: demand.join(', '), accepted: tag },
+    message: 'precondition failed: the object has changed since the tag in If-Match; read it again',
+    details: { field: 'if-match', seen: ifMatch.join(', '), accepted: tag },
   })
 }
 
-/** Whether what a client has is what it would get: weak tags count here (RFC 9110, 13.1.2). */
-export function matchesIfNoneMatch(has: IfMatch, tag: string): boolean {
-  return has === '*' || has.some((one) => one.replace(/^W\//, '') === tag)
+/** Whether `If-None-Match` lists the object's tag. Weak tags match here (RFC 9110, 13.1.2). */
+export function matchesIfNoneMatch(ifNoneMatch: IfMatch, tag: string): boolean {
+  return ifNoneMatch === '*' || ifNoneMatch.some((one) => one.replace(/^W\//, '') === tag)
 }

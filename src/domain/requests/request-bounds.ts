@@ -1,18 +1,18 @@
 /**
- * Bounds of what one request may ask for. The ones without a source are this project's: far above what a sandbox
- * needs, and low enough that no request costs the server more than its body's size.
+ * Bounds on what one request may ask for. Those without a source are far above what a sandbox needs, and low enough that no
+ * request costs the server more than the size of its body.
  */
 export const INT32_MAX = 2_147_483_647
-/** The largest whole number that JSON keeps exact on its way through JavaScript. */
+/** The largest whole number that JavaScript keeps exact in JSON. */
 export const INT53_MAX = Number.MAX_SAFE_INTEGER
 
-/** Below this no runtime starts a process in its sandbox. */
+/** With less, no runtime can start a process in its sandbox. */
 export const MEMORY_MIN_MIB = 16
 export const VCPUS_MIN = 1
-/** Below this a file system of its own has no room for files. */
+/** A smaller file system has no space for files. */
 export const DISK_MIN_MIB = 16
 
-/** A hundred years: later instants leave the range of dates. */
+/** A hundred years: later instants are beyond the range of dates. */
 export const LIFETIME_MAX_SECS = 100 * 366 * 24 * 60 * 60
 
 export const ENV_MAX = 4096
@@ -37,29 +37,25 @@ export const FILE_NAME_MAX_BYTES = 255
 /** Linux: a host name has at most 64 bytes; RFC 1123: 63 per label. */
 export const HOSTNAME_MAX_BYTES = 63
 
-/** Contract decisions, "Empty or missing `name`". */
 export const NAME_MAX_BYTES = 128
-/** Service description 8. */
 export const SLUG_MIN_CHARS = 3
 export const SLUG_MAX_CHARS = 63
 
 export const LABELS_MAX = 64
 export const LABEL_KEY_MAX_BYTES = 128
-/** With its key it fits in an index entry of PostgreSQL, which is at most 2,704 bytes. */
+/** A label's key and value fit in one index entry of PostgreSQL, which has at most 2,704 bytes. */
 export const LABEL_VALUE_MAX_BYTES = 1024
 
-/** Service description 8. */
 export const PAGE_DEFAULT = 20
 export const PAGE_MAX = 100
 
-/** Contract decisions, "`wait_timeout` without `wait_for`". */
 export const WAIT_DEFAULT_SECS = 30
 export const WAIT_MAX_SECS = 300
 
-/** The public client gives a stream up after 30 s, its request's way there included (client traffic, section 7). */
+/** The public client gives a stream up after 30 s, including the time of its request. */
 export const LOG_FOLLOW_DEFAULT_SECS = 25
 export const LOG_FOLLOW_MAX_SECS = 3600
 export const LOG_TAIL_MAX = 10_000
 
-/** How many of those that wait for a worker with room are counted to say which place one has. */
+/** How many waiting runs are counted to tell a sandbox its position in the queue. */
 export const WAITING_COUNTED_MAX = 10_000

@@ -1,21 +1,21 @@
-/** Ranges of time cut at UTC midnights. Whatever is metered is counted in whole milliseconds, so that parts add up. */
+/** Splits time ranges at UTC midnights. All metering counts whole milliseconds, so that the parts add up exactly. */
 
-/** From an instant, inclusive, to an instant, exclusive. */
+/** `since` is inclusive, `until` exclusive. */
 export type TimeRange = { readonly since: Date; readonly until: Date }
 
 export const HOUR_MS = 60 * 60 * 1000
 export const DAY_MS = 24 * HOUR_MS
 
-/** A range as its whole UTC days, and what is left of it before and after them. */
+/** A range as its whole UTC days, and the parts before and after them. */
 export type SplitRange = {
-  /** `first` is one of them, `end` is the day after the last; equal when there are none. As `2028-02-29`. */
+  /** From `first` to before `end`, as `2028-02-29`; equal if there is no whole day. */
   readonly days: { readonly first: string; readonly end: string }
-  /** At most two, each within one day and shorter than it. */
+  /** At most two, each shorter than its day. */
   readonly parts: readonly DayPart[]
 }
 export type DayPart = TimeRange & { readonly day: string }
 
-/** Cuts a range at midnights: days and parts together are the range, without overlap. An empty range gives nothing. */
+/** Splits a range at midnights. Days and parts together are the range, without overlap. An empty range has none. */
 export function splitAtMidnights({ since, until }: TimeRange): SplitRange {
   const first = isMidnight(since) ? since : startOfNextDay(since)
   const end = startOfDay(until)
@@ -31,7 +31,7 @@ export function daysOf({ since, until }: TimeRange): readonly string[] {
   return splitIntoDays({ since, until }).map((piece) => dayOf(piece.since))
 }
 
-/** A range as its pieces of one UTC day each, in order. */
+/** Splits a range into pieces that lie within one UTC day each, in order. */
 export function splitIntoDays({ since, until }: TimeRange): readonly TimeRange[] {
   const pieces: TimeRange[] = []
   for (let from = since; from < until;) {
@@ -43,7 +43,7 @@ export function splitIntoDays({ since, until }: TimeRange): readonly TimeRange[]
   return pieces
 }
 
-/** A UTC month that a range touches: its name as `2028-02`, and how long the whole of it is. */
+/** A UTC month, such as `2028-02`, with the hours of the whole month. */
 export type Month = { readonly month: string; readonly hours: number }
 
 /** The UTC months that a range touches, in order. */
@@ -66,7 +66,7 @@ export function dayOf(at: Date): string {
   return at.toISOString().slice(0, '2028-02-29'.length)
 }
 
-/** Whole milliseconds, as text, as a decimal number of seconds; nothing is rounded. */
+/** Whole milliseconds, given as text, as a decimal number of seconds; exact. */
 export function decimalSeconds(ms: string): string {
   const padded = ms.padStart('0000'.length, '0')
   return `${padded.slice(0, -3)}.${padded.slice(-3)}`

@@ -1,16 +1,16 @@
 /**
- * What metered quantities cost. Quantities, prices and allowances are whole numbers and stay so until the end: an amount
- * is rounded once, half up, to whole cents.
+ * What metered quantities cost. Quantities, prices and allowances are whole numbers throughout. An amount is rounded once, half
+ * up, to whole cents.
  */
 import { HOUR_MS, type Month, type TimeRange } from './metering.ts'
 
 export const METRICS = ['vcpu', 'memory', 'disk', 'storage'] as const
 export type Metric = (typeof METRICS)[number]
 
-/** What was metered: vCPUs, MiB of memory, MiB of disk and bytes of storage, each times milliseconds. */
+/** Metered vCPUs, MiB of memory, MiB of disk and bytes of storage, each times milliseconds. */
 export type Quantities = Readonly<Record<Metric, bigint>>
 
-/** Prices of a plan in millionths of a cent. An absent one is 0. */
+/** Prices of a plan in millionths of a cent. An absent price is 0. */
 export type PriceTable = {
   readonly vcpu_hour_microcents?: number
   readonly memory_gib_hour_microcents?: number
@@ -18,25 +18,25 @@ export type PriceTable = {
   readonly storage_gib_hour_microcents?: number
 }
 
-/** What a plan includes in each calendar month; null: nothing is deducted. */
+/** What a plan includes in each calendar month; null: nothing. */
 export type Allowances = {
   readonly included_vcpu_hours: number | null
   readonly included_memory_gib_hours: number | null
   readonly included_disk_gib_hours: number | null
-  /** So many GiB for the whole month. */
+  /** GiB for the whole month. */
   readonly included_storage_gib: number | null
 }
 
-/** What an organization pays by; without prices it pays nothing. */
+/** The terms of an organization's bill; without prices, everything is free. */
 export type BillingTerms = Allowances & { readonly prices: PriceTable | null }
 
 type MetricDefinition = {
   readonly name: string
   readonly unit: string
-  /** How much of the metered quantity one of the unit is. */
+  /** One unit in the metered quantity. */
   readonly perUnit: bigint
   readonly price: keyof PriceTable
-  /** How many of the unit are included in a month. */
+  /** The units that are included in a month. */
   readonly included: (allowances: Allowances, month: Month) => number
 }
 
@@ -44,7 +44,7 @@ const HOUR = BigInt(HOUR_MS)
 const MIB_PER_GIB = 1024n
 const BYTES_PER_GIB = 1024n ** 3n
 
-/** How each metric is called, counted and priced. */
+/** The name, unit and price of each metric. */
 export const METRIC_DEFINITIONS: Readonly<Record<Metric, MetricDefinition>> = {
   vcpu: {
     name: 'vCPU',
@@ -76,17 +76,17 @@ export const METRIC_DEFINITIONS: Readonly<Record<Metric, MetricDefinition>> = {
   },
 }
 
-/** A metered quantity in the metric's unit, for display. */
+/** A metered quantity in the metric's billing unit, for display. */
 export function toBillingUnits(metric: Metric, quantity: bigint): number {
   return divideForDisplay(quantity, METRIC_DEFINITIONS[metric].perUnit)
 }
 
-/** What was metered of one metric in a calendar month. */
+/** The quantity of one metric in a calendar month. */
 export type MonthQuantity = { readonly month: Month; readonly quantity: bigint }
 
 /**
- * What a metric costs in whole cents: of each month what goes beyond its allowance, times the price, rounded half up
- * once. Nothing without prices.
+ * The cost of a metric in whole cents: what each month uses beyond its allowance, times the price, rounded half up once.
+ * 0 without prices.
  */
 export function amountCents(metric: Metric, months: readonly MonthQuantity[], terms: BillingTerms): bigint {
   const { perUnit, price, included } = METRIC_DEFINITIONS[metric]
@@ -100,8 +100,8 @@ export function amountCents(metric: Metric, months: readonly MonthQuantity[], te
 const MICROCENTS_PER_CENT = 1_000_000n
 
 /**
- * The total at the end of a period when it goes on as it went so far. Equals the total when the period has no future end
- * or nothing of it has passed, and is never below it (published description, `projected_spend_cents`).
+ * The expected total at the end of a period, if spending goes on as before. Equals the total if the period is over or has not
+ * begun, and is never below it.
  */
 export function projectedCents(totalCents: bigint, { since, until }: TimeRange, now: Date): bigint {
   const passedMs = now.getTime() - since.getTime()
@@ -110,12 +110,12 @@ export function projectedCents(totalCents: bigint, { since, until }: TimeRange, 
   return divideHalfUp(totalCents * BigInt(wholeMs), BigInt(passedMs))
 }
 
-/** The quotient of whole numbers that are not negative, rounded half up. */
+/** The quotient of non-negative whole numbers, rounded half up. */
 export function divideHalfUp(dividend: bigint, divisor: bigint): bigint {
   return (2n * dividend + divisor) / (2n * divisor)
 }
 
-/** The quotient as a double: whole part and rest each divided exactly, so that no large sum loses its fraction early. */
+/** The quotient as a double. Whole part and rest are divided apart, so that a large sum keeps its fraction. */
 export function divideForDisplay(dividend: bigint, divisor: bigint): number {
   return Number(dividend / divisor) + Number(dividend % divisor) / Number(divisor)
 }

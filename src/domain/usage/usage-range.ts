@@ -1,16 +1,15 @@
 import { DAY_MS, startOfMonth, startOfNextMonth, type TimeRange } from './metering.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
-/** The longest range of a usage report. Source: contract decisions, "Time range of the usage routes". */
+/** The longest range of a usage report. */
 export const USAGE_RANGE_MAX_DAYS = 366
 
-/** The range that a report is asked for; null where nothing was said. */
+/** The range that a request asks for; null where it names no instant. */
 export type RequestedRange = { readonly since: Date | null; readonly until: Date | null }
 
 /**
- * The range of a report, or why there is none. Without `until` it reaches to the end of the current UTC month when
- * `since` is not given either (nothing is metered of the time to come), else to now; without `since` it starts with the
- * month that `until` closes.
+ * The range of a report, or why it is refused. Without both instants, it is the current UTC month. Without `until`, it ends
+ * now. Without `since`, it starts with the month of the last instant before `until`.
  */
 export function resolveUsageRange(
   { since, until }: RequestedRange,
