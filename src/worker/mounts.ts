@@ -6,16 +6,16 @@ import { CommandError, localCommands, type CommandRunner } from '../lib/run-comm
 import { parseMountinfo } from './processes/mountinfo.ts'
 
 const MOUNT_TIMEOUT_MS = 20_000
-/** How often and how far apart a busy mount is tried again: whoever holds it is on its way out. */
+/** How often, and how far apart, to retry a busy mount: its holder is usually about to end. */
 const BUSY_TRIES = 40
 const BUSY_PAUSE_MS = 10
 
-/** Mounts; `cwd` is where relative paths in the options start. */
+/** Runs mount(8) with `args`. Relative paths in options start at `cwd`. */
 export async function mount(commands: CommandRunner, args: readonly string[], cwd = '/'): Promise<void> {
   await commands.run('mount', args, { timeoutMs: MOUNT_TIMEOUT_MS, cwd })
 }
 
-/** Every mount point in or beneath a folder, the innermost first. */
+/** Every mount point at or beneath a folder, the innermost first. */
 export async function mountPointsBelow(folder: string): Promise<readonly string[]> {
   const points = parseMountinfo(await readFile('/proc/self/mountinfo', 'utf8')).map(({ point }) => point)
   return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
@@ -24,8 +24,8 @@ export async function mountPointsBelow(folder: string): Promise<readonly string[
 export type UnmountDeps = { readonly clock: Clock; readonly commands: CommandRunner }
 
 /**
- * Unmounts all in or beneath a folder. What stays busy is detached from the tree, so that its holder's end frees it.
- * A folder without mounts succeeds.
+ * Unmounts everything at or beneath a folder. A mount that stays busy is detached, and freed when its holder ends. A
+ * folder without mounts succeeds.
  */
 export async function unmountBelow(folder: string, deps: UnmountDeps): Promise<void> {
   for (const point of await mountPointsBelow(folder)) await unmount(point, deps)

@@ -3,34 +3,35 @@ import type { RunId, SandboxId } from '../../domain/ids.ts'
 import type { Capacity, DriverReport, ObservedRun, DesiredRun } from '../../contract/workers/worker-protocol.ts'
 
 /**
- * How a worker runs sandboxes. A driver keeps no truth in memory: `list` reads the system itself, so that a worker
- * that was killed and started again adopts what runs. Every method may be repeated.
+ * How a worker runs sandboxes. The state of a run lies on the machine and never in memory alone: `list` reads it there,
+ * so a worker that was killed and restarted adopts what runs. Every method may be repeated.
  */
 export interface Driver {
   readonly name: string
-  /** What this machine can run now. Rejects when the driver can't work here, saying what is missing. */
+  /** What this machine can run now. Rejects when the driver can't work here; the message says what is missing. */
   probe(): Promise<Probe>
-  /** Every run this driver holds, the ended ones included until `remove`. */
+  /** Every run on record, including ended ones until `remove`. */
   list(): Promise<readonly ObservedRun[]>
   /** Sandboxes whose writable layer this driver keeps. */
   listStored(): Promise<readonly SandboxId[]>
   /**
    * Starts a run and resolves when its sandbox accepts commands. A second start of the same run joins the first or
-   * resolves at once. Rejects with `StartError`; then nothing of the run is left but its record as ended.
+   * resolves at once. Rejects with `StartError`; by then only the run's record as ended is left.
    */
   start(run: DesiredRun, signal: AbortSignal): Promise<void>
-  /** SIGTERM, then SIGKILL after `graceMs`. Resolves when the run has ended; stopping an ended or unknown run succeeds. */
+  /** Sends SIGTERM, then SIGKILL after `graceMs`, and resolves when the run has ended. An ended or unknown run succeeds. */
   stop(run: RunId, graceMs: number): Promise<void>
-  /** Kills what is left of a run and forgets it; the sandbox's writable layer stays. An unknown run succeeds. */
+  /** Stops a run without grace and deletes its record. The sandbox's writable layer stays. An unknown run succeeds. */
   remove(run: RunId): Promise<void>
-  /** Deletes a sandbox's writable layer. Refuses while a run of it is held; an unknown sandbox succeeds. */
+  /** Deletes a sandbox's writable layer. Rejects while a run of it is on record. An unknown sandbox succeeds. */
   discard(sandbox: SandboxId): Promise<void>
-  /** The raw bytes of the agent protocol for one client. Rejects when the run is not running. */
+  /** Opens a stream of raw agent protocol for one client. Rejects when the run is not running. */
   openChannel(run: RunId): Promise<Duplex>
-  /** Calls back whenever `list` would answer something new, within a second of it; the answer ends the watch. */
+  /** Calls `onChange` within a second of each change of what `list` returns, until the returned function is called. */
   watch(onChange: () => void): () => void
-  /** Lets go of what the driver holds in this process. Runs go on. */
+  /** Frees what the driver holds in this process. Runs go on. */
   close(): Promise<void>
 }
 
+/** What a driver can do on this machine, and how much of it. */
 export type Probe = { readonly report: DriverReport; readonly capacity: Capacity }

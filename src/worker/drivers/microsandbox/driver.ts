@@ -3,23 +3,24 @@ import { join } from 'node:path'
 import { asId, type SandboxId } from '../../../domain/ids.ts'
 import { readBootId } from '../../processes/process-identity.ts'
 import { StartError } from '../../start-error.ts'
-import type { Driver } from '../driver.ts'
+import type { Driver, Probe } from '../driver.ts'
 import { newRunRecord } from '../shared/run-records.ts'
 import { openRunSupervisor, type RunOperations } from '../shared/run-supervisor.ts'
 import { connectAgent } from './agent-socket.ts'
 import type { MicrosandboxDriverInput, VmContext } from './context.ts'
 import { makeGuestHeartbeats } from './guest-heartbeats.ts'
-import { assertHomeShortEnough, vmPaths } from './installation.ts'
+import { assertHomeShortEnough, vmPaths, describeIsolation, findMissingMicroVmRequirements } from './installation.ts'
 import { listPinnedSandboxes, unpinMountSources } from './mount-sources.ts'
 import { makeMsbCli } from './msb-cli.ts'
 import { makeOutputCaptures } from './output-captures.ts'
-import { probeVm } from './probe.ts'
 import { readLastOutput, releaseRun, stopVm } from './release.ts'
 import { resumeCapture, startVm } from './start.ts'
 import { openStoredSandboxes } from './stored-sandboxes.ts'
 import { openVmImages } from './vm-images.ts'
 import { observeVm } from './vm-phase.ts'
 import { openVmRunRecords, type VmRunRecord } from './vm-records.ts'
+import { measureCapacity } from '../shared/machine.ts'
+import { MICROSANDBOX_ABILITIES } from './make-vm-config.ts'
 
 /**
  * Opens the driver for microVMs of the genuine runtime over the folder `dir`: one microVM for each sandbox. It adopts
@@ -115,4 +116,19 @@ async function removeLeftovers(context: VmContext): Promise<void> {
   const disks = await Promise.all((await storedSandboxes.list()).map((sandbox) => storedSandboxes.read(sandbox)))
   const underDisks = disks.flatMap((disk) => (disk === null ? [] : [disk.image.digest]))
   await vmImages.deleteExcept(new Set([...underDisks, ...(await context.imageDigests())]))
+}
+
+/** What the machine offers to microVMs. Rejects with all that is missing, in one text for people. */
+export async function probeVm({ dir, images, installation, settings }: VmContext): Promise<Probe> {
+  const missing = await findMissingMicroVmRequirements()
+  if (missing.length > 0) throw new Error(`microVMs can't run here: ${missing.join('; ')}`)
+  return {
+    report: {
+      name: 'microsandbox',
+      isolation: describeIsolation(installation.version),
+      abilities: MICROSANDBOX_ABILITIES,
+      images: await images.list(),
+    },
+    capacity: await measureCapacity(dir, settings.cpuOvercommit),
+  }
 }

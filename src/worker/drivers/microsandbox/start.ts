@@ -7,7 +7,7 @@ import { assertScriptNames, diskSizeMib, resolveImage } from '../shared/desired-
 import { StartError } from '../../start-error.ts'
 import type { VmContext } from './context.ts'
 import { toStartError } from './vm-failures.ts'
-import { skipExistingOutput } from './follow-exec-log.ts'
+import { skipExistingOutput } from './output-captures.ts'
 import { hostAddresses } from './vm-network.ts'
 import { describeIsolation, vmPaths } from './installation.ts'
 import type { StoredSandbox } from './stored-sandboxes.ts'

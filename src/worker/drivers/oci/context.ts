@@ -18,23 +18,23 @@ import type { LivenessCheck } from '../../processes/process-identity.ts'
 import type { OciRunRecords } from './run/run-records.ts'
 import type { Runtime } from './run/runtime.ts'
 
-/** What an operator may set. */
+/** The driver's settings. */
 export type OciSettings = {
-  /** Size of a sandbox's disk when its spec names none; sparse. */
+  /** The size of a sandbox's disk, a sparse file, when its spec names none. */
   readonly defaultDiskMib: number
-  /** Disks of that size that are kept formatted ahead. */
+  /** How many disks of that size to keep formatted and mounted, ready for starts. */
   readonly diskPool: number
   /** The most processes and threads in a sandbox. */
   readonly pidsLimit: number
-  /** The host user that is user 0 of every sandbox; images are unpacked with this shift. */
+  /** The host user who is user 0 of every sandbox. Images are unpacked with owners shifted by this number. */
   readonly uidShift: number
-  /** How many virtual CPUs may be promised per real one. */
+  /** How many virtual CPUs to promise per real one. */
   readonly cpuOvercommit: number
   /** The static init program of the host. */
   readonly initBinary: string
 }
 
-/** The settings of a driver nobody tuned. */
+/** The default settings. */
 export const DEFAULT_OCI_SETTINGS: Omit<OciSettings, 'uidShift'> = {
   defaultDiskMib: 8192,
   diskPool: 4,
@@ -45,7 +45,7 @@ export const DEFAULT_OCI_SETTINGS: Omit<OciSettings, 'uidShift'> = {
 
 /** What `makeOciDriver` is given. */
 export type OciDriverInput = {
-  /** The driver's own folder; nobody else writes there. */
+  /** The driver's own folder. Nothing else writes there. */
   readonly dir: string
   readonly runtime: Runtime
   readonly launcher: Launcher
@@ -55,26 +55,26 @@ export type OciDriverInput = {
   readonly clock: Clock
   readonly log: Log
   readonly random: Random
-  /** Where the volumes that a run mounts or copies from are opened. */
+  /** Opens the volumes that a run mounts or copies from. */
   readonly volumes: Pick<VolumeStorage, 'open'>
-  /** Where the workload's output and what happens to a sandbox is written. */
+  /** Takes the workload's output and the log lines about a sandbox's life. */
   readonly logs: Pick<SandboxLogs, 'writerOf'>
-  /** Serves the agent protocol for one client, says when it uses the sandbox, and writes down what processes say. */
+  /** Serves the agent protocol for one client. It reports when the client uses the sandbox, and captures processes' output. */
   readonly openGuestChannel: (container: Container, use: RunUsage, capture: Pick<LogWriter, 'stream'>) => Duplex
   readonly settings: OciSettings
 }
 
-/** The same, with what the driver opened. */
+/** The driver's input with everything that the driver opened. */
 export type OciContext = OciDriverInput & {
   readonly records: OciRunRecords
   readonly captures: OutputCaptures
   readonly disks: SandboxDisks
   readonly cgroups: Cgroups
-  /** Where root file systems are mounted; every folder above lets strangers pass. */
+  /** Where root file systems are mounted. Any user of the host may pass the folders above it. */
   readonly mountDir: string
   readonly bootId: string
   readonly isAlive: LivenessCheck
-  /** The programs that are mounted into each sandbox; null when the machine lacks what they are made of. */
+  /** The folder of programs that is mounted into each sandbox; null when the machine lacks what they are made of. */
   readonly toolbox: string | null
   readonly hardLimits: HardLimits
 }

@@ -1,18 +1,18 @@
 import type { SandboxSpec } from '../../../domain/spec/spec.ts'
 import type { ImageConfig } from '../../images/image.ts'
 
-/** Where a spec's scripts lie in the sandbox; first on its PATH. */
+/** The folder of a spec's scripts in the sandbox. It comes first on PATH. */
 export const SCRIPTS_FOLDER = '/.msb/scripts'
-/** Where the first process's program lies in the sandbox. */
+/** The program of the first process, in the sandbox. */
 export const INIT_PATH = '/.msb/init'
-/** Where the worker's own programs for sandboxes lie in the sandbox (decision 0014). */
+/** The folder of the worker's own programs in the sandbox (decision 0014). */
 export const TOOLS_FOLDER = '/.msb/tools'
 
 const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 /**
- * The environment of a sandbox's processes as `KEY=VALUE` items: the image's, then the spec's over it, with the
- * scripts first on the PATH and `HOME` of the user unless either sets one.
+ * The environment of a sandbox's processes as `KEY=VALUE` items. The spec's variables override the image's. PATH starts
+ * with the scripts' folder, and HOME is `home` unless spec or image sets it.
  */
 export function sandboxEnvironment(spec: SandboxSpec, image: ImageConfig, home: string): readonly string[] {
   const variables = new Map<string, string>([

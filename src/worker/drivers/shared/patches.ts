@@ -13,8 +13,9 @@ type HostVolume = Pick<RunVolumes, 'host'>
 const MAX_DEPTH = 100
 
 /**
- * Applies a spec's patches in their order beneath a sandbox's root. `copy_file` and `copy_dir` read from the
- * organization's host volume, which other sandboxes may change meanwhile. Rejects with `StartError('patch')`, which names the patch and its path.
+ * Applies a spec's patches, in order, beneath a sandbox's root. `copy_file` and `copy_dir` read from the organization's
+ * host volume, which other sandboxes may change meanwhile. Rejects with `StartError` of kind `patch`, whose message names
+ * the patch and its path.
  */
 export async function applyPatches(tree: RootTree, patches: readonly Patch[], volumes: HostVolume): Promise<void> {
   for (const [index, patch] of patches.entries()) {
@@ -93,7 +94,7 @@ async function copyFolder(
   }
 }
 
-/** Copies by handles, never by names from the top, so that a volume that changes meanwhile can't lead elsewhere. */
+/** Opens each entry beneath the handle of its folder, so that a volume that changes meanwhile can't lead elsewhere. */
 async function copyEntries(
   tree: RootTree,
   source: FileHandle,
@@ -147,14 +148,14 @@ async function putLink(tree: RootTree, link: string, target: string): Promise<vo
   })
 }
 
-/** Removing what is not there succeeds: it is as was desired. */
+/** Removing a path that does not exist succeeds. */
 async function remove(tree: RootTree, path: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path, { followLast: false })
   if (!found.exists) return
   await withParentFolder(tree, found.guestPath, (folder, name) => rm(join(folder, name), { recursive: true }))
 }
 
-/** Follows symlinks within the root; a missing file is made, as a shell's `>>` does. */
+/** Follows symlinks within the root. Creates a missing file, as a shell's `>>` does. */
 async function append(tree: RootTree, path: string, content: string): Promise<void> {
   const found = await resolveInRoot(tree.root, path)
   if (!found.exists) return await putText(tree, found.guestPath, { mode: 0o644, text: content })
@@ -170,7 +171,7 @@ async function append(tree: RootTree, path: string, content: string): Promise<vo
   })
 }
 
-/** Paths as the sandbox's owner wrote them; those of this machine stay out of the message. */
+/** Names paths as the sandbox's owner wrote them, and none of this machine. */
 function reasonOf(error: unknown, patch: Patch): string {
   if (error instanceof BlockedPathError) return error.message
   const where = 'path' in patch ? patch.path : 'src' in patch ? `${patch.src} to ${patch.dst}` : patch.link

@@ -15,15 +15,16 @@ import { resolveBeneath, type VolumeRoot } from '../../volumes/resolve-beneath.t
 import { translateErrors } from '../../volumes/file-errors.ts'
 
 /**
- * A mount whose content the host holds in place. What a volume's paths lead to can change at any time, as sandboxes
- * write there; so the source is opened once, and bound to a place that no sandbox can change. The runtime mounts that.
+ * A mount whose source can't be swapped any more. Sandboxes write to volumes, so a path in a volume may lead elsewhere at
+ * any time. The driver opens the source once and binds it to a pin, a path that no sandbox can change. The runtime mounts
+ * the pin.
  */
 export type PinnedMount =
   | { readonly spec: BindMount | NamedMount; readonly pin: string; readonly kind: 'folder' | 'file' }
-  /** The runtime makes the file system itself. The pin is an empty one in which targets beneath are worked out; null: none are. */
+  /** The runtime makes the tmpfs itself. The pin is an empty tmpfs for resolving targets beneath it; null without other mounts. */
   | { readonly spec: TmpfsMount; readonly pin: string | null; readonly kind: 'folder' }
 
-/** Pins every mount of a run in `folder`. Rejects with `StartError` of kind mount, which names the mount. */
+/** Pins every mount of a run in `folder`, which it creates. Rejects with `StartError` of kind `mount`, which names the mount. */
 export async function pinMounts(
   { settings, commands }: { readonly settings: { readonly uidShift: number }; readonly commands: CommandRunner },
   { spec }: DesiredRun,
@@ -33,16 +34,15 @@ export async function pinMounts(
   await withStartFailure('mount', 'the mounts could not be made ready', makePinsFolder(folder, settings.uidShift))
   const pinned: PinnedMount[] = []
   for (const [index, one] of spec.mounts.entries()) {
-    const at = { pin: join(folder, String(index)), hasCompany: spec.mounts.length > 1 }
-    pinned.push(await withMountName(one, pinMount(one, at, { volumes, owner: settings.uidShift, commands })))
+    const target = { pin: join(folder, String(index)), hasOtherMounts: spec.mounts.length > 1 }
+    pinned.push(await withMountName(one, pinMount(one, target, { volumes, owner: settings.uidShift, commands })))
   }
   return pinned
 }
 
 /**
- * Removes the places of pins that were unmounted. What is still mounted on one can't be deleted by it: only empty
- * folders go, and the empty files that others were bound over, and the kernel lets neither go (`EBUSY`) while something
- * is mounted there. A folder that is not there succeeds.
+ * Removes the pins in `folder` once they were unmounted. It can't delete content: a pin is an empty folder or file, and the
+ * kernel refuses to remove one (`EBUSY`) while something is mounted on it. A missing folder succeeds.
  */
 export async function removePins(folder: string): Promise<void> {
   if (!existsSync(folder)) return
@@ -53,25 +53,25 @@ export async function removePins(folder: string): Promise<void> {
   await rmdir(folder)
 }
 
-/** Makes a failure one of kind mount whose text names the mount by its path in the sandbox. */
+/** Turns a rejection of `work` into a `StartError` of kind `mount`, whose message names the mount by its path in the sandbox. */
 export async function withMountName<T>({ guest }: Mount, work: Promise<T>): Promise<T> {
   const named = `the mount on '${guest}' could not be made`
-  const inWords = (error: unknown): never => {
+  const addName = (error: unknown): never => {
     throw error instanceof BlockedPathError ? new BlockedPathError(`${named}: ${error.message}`) : error
   }
-  return await withStartFailure('mount', named, work.catch(inWords))
+  return await withStartFailure('mount', named, work.catch(addName))
 }
 
-/** For the sandbox's user 0 alone, as which runtimes open what they mount: no other user of the host gets to a volume. */
+/** Only the sandbox's user 0, as whom runtimes open what they mount, may enter: no other user of the host reaches a volume. */
 async function makePinsFolder(path: string, owner: number): Promise<void> {
   await mkdir(path, { mode: 0o700 })
   await chown(path, owner, owner)
 }
 
-type Place = { readonly pin: string; readonly hasCompany: boolean }
-type Source = { readonly volumes: RunVolumes; readonly owner: number; readonly commands: CommandRunner }
+type PinTarget = { readonly pin: string; readonly hasOtherMounts: boolean }
+type PinSource = { readonly volumes: RunVolumes; readonly owner: number; readonly commands: CommandRunner }
 
-async function pinMount(spec: Mount, { pin, hasCompany }: Place, source: Source): Promise<PinnedMount> {
+async function pinMount(spec: Mount, { pin, hasOtherMounts }: PinTarget, source: PinSource): Promise<PinnedMount> {
   const { volumes, owner, commands } = source
   switch (spec.type) {
     case 'named':
@@ -81,7 +81,7 @@ async function pinMount(spec: Mount, { pin, hasCompany }: Place, source: Source)
         pinHeld(spec, { pin, commands }, held),
       )
     case 'tmpfs':
-      if (!hasCompany) return { spec, pin: null, kind: 'folder' }
+      if (!hasOtherMounts) return { spec, pin: null, kind: 'folder' }
       await mkdir(pin, { mode: 0o755 })
       await mount(commands, ['-t', 'tmpfs', '-o', 'nosuid,nodev,noexec,mode=755,size=1m', 'tmpfs', pin])
       return { spec, pin, kind: 'folder' }
@@ -90,56 +90,60 @@ async function pinMount(spec: Mount, { pin, hasCompany }: Place, source: Source)
   }
 }
 
-type Where = { readonly pin: string; readonly commands: CommandRunner }
+type BindTarget = { readonly pin: string; readonly commands: CommandRunner }
 
-async function pinVolume(spec: NamedMount, where: Where, folder: string): Promise<PinnedMount> {
+async function pinVolume(spec: NamedMount, target: BindTarget, folder: string): Promise<PinnedMount> {
   const held = await openRoot(folder)
   try {
-    return await pinHeld(spec, where, held)
+    return await pinHeld(spec, target, held)
   } finally {
     await held.close()
   }
 }
 
-async function pinHeld(spec: BindMount | NamedMount, { pin, commands }: Where, held: FileHandle): Promise<PinnedMount> {
+async function pinHeld(
+  spec: BindMount | NamedMount,
+  { pin, commands }: BindTarget,
+  held: FileHandle,
+): Promise<PinnedMount> {
   const kind = (await held.stat()).isDirectory() ? 'folder' : 'file'
   await (kind === 'folder' ? mkdir(pin, { mode: 0o700 }) : writeFile(pin, '', { flag: 'wx', mode: 0o600 }))
   const options = ['bind', ...mountFlags(spec.options)].join(',')
-  // The program follows the descriptor of this process, and not the name behind it, to what was opened.
+  // mount(8) follows this process's descriptor, not the path that was opened.
   const source = `/proc/${String(process.pid)}/fd/${String(held.fd)}`
   await mount(commands, ['--no-canonicalize', '-o', options, source, pin])
   return { spec, pin, kind }
 }
 
 /**
- * The flags of a volume's mount, all of them said, because a bind otherwise has those of the file system that the
- * volume lies on. Who could take one back would need CAP_SYS_ADMIN, which no process of a sandbox can have. `nodev`
- * holds always, as no device file of a volume may stand for a device of the machine.
+ * The flags of a volume's mount. All are explicit, because a bind mount otherwise inherits those of the volume's file
+ * system. Removing one needs CAP_SYS_ADMIN, which no process of a sandbox has. `nodev` always holds: a device file in a
+ * volume must not give access to a device of the machine.
  */
 export function mountFlags({ readonly, noexec, nosuid }: MountOptions): readonly string[] {
   return [readonly ? 'ro' : 'rw', noexec ? 'noexec' : 'exec', nosuid ? 'nosuid' : 'suid', 'nodev']
 }
 
 /**
- * Calls back with what a bind mount names on its organization's host volume: a folder, made when it is not there, or a
- * file. It is held by a descriptor that was reached step by step beneath the volume's root, so that no symlink and no
- * change meanwhile leads out of it. Rejects with `BlockedPathError`, in words for the sandbox's owner.
+ * Calls `use` with the file or folder that a bind mount names on its organization's host volume; creates a missing
+ * folder. The path is resolved by `resolveBeneath`, so no symlink and no concurrent change leads out of the volume.
+ * Rejects with `BlockedPathError`.
  */
-export async function withBindSource<T>(
-  volume: VolumeRoot,
-  host: string,
-  use: (held: FileHandle) => Promise<T>,
-): Promise<T> {
+async function withBindSource<T>(volume: VolumeRoot, host: string, use: (held: FileHandle) => Promise<T>): Promise<T> {
   const parsed = parseVolumePath(host)
   if ('refused' in parsed) throw new BlockedPathError(`'${host}': ${parsed.refused}`)
-  await using place = await reach(volume, host, parsed.names)
+  await using place = await resolveBindSource(volume, host, parsed.names)
   const stats = await place.found?.handle.stat()
   if (place.found === null || (stats?.isDirectory() !== true && stats?.isFile() !== true))
     throw new BlockedPathError(`'${host}' is neither a folder nor a file`)
   return await use(place.found.handle)
 }
 
-async function reach(volume: VolumeRoot, host: string, names: readonly string[]): ReturnType<typeof resolveBeneath> {
+async function resolveBindSource(
+  volume: VolumeRoot,
+  host: string,
+  names: readonly string[],
+): ReturnType<typeof resolveBeneath> {
   try {
     return await translateErrors(host, () =>
       resolveBeneath(volume, names, { path: host, lastSymlink: 'follow', ifMissing: 'all' }),

@@ -3,15 +3,17 @@ import { open, readlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 
 /**
- * Paths beneath a root that others control: a sandbox's files, an organization's volume folder. No symlink and no `..`
- * leads out: each step opens one name beneath the handle of the step before (`/proc/self/fd/N/name`, never following),
- * and link targets are walked by the same rule with the root as `/`. It holds while the tree changes under the walk,
- * and for `/proc/<pid>/root`, where comparing path texts would not.
+ * A path in a sandbox's root, resolved as chroot(2) would: like `RESOLVE_IN_ROOT` of openat2(2), an absolute symlink
+ * starts again at the root, and `..` at the root stays there. For paths in volumes use `resolveBeneath`, which refuses
+ * both, like `RESOLVE_BENEATH`.
+ *
+ * Each step opens one name beneath the handle of the step before (`/proc/self/fd/N/name`) without following it. So the
+ * rule holds while the tree changes, and for `/proc/<pid>/root`, where comparing paths would not protect.
  */
 export type PathInRoot = {
-  /** The resolved path as the host names it. It can go stale: read through `openInRoot`, write through `withParentFolder`. */
+  /** The path on the host. It can go stale: read through `openInRoot`, write through `withParentFolder`. */
   readonly hostPath: string
-  /** The resolved path as seen from the root; absolute, without symlinks in what exists. */
+  /** The absolute path as seen from the root. No part of it that exists is a symlink. */
   readonly guestPath: string
   readonly exists: boolean
 }
@@ -19,11 +21,11 @@ export type PathInRoot = {
 export type ResolveOptions = {
   /** Whether a symlink as the last part is followed. Default true. */
   readonly followLast?: boolean
-  /** Only for a root that no process is in and in which no volume lies yet: it is walked at once, as what never waits. */
+  /** True for a root without processes and volumes, whose files never block. It is walked without thread switches. */
   readonly isFresh?: boolean
 }
 
-/** A path that could not be walked; `code` is as the kernel would say it: `ELOOP`, `ENOTDIR`, `ENOENT`, `EINVAL`. */
+/** A path that could not be resolved. `code` is the kernel's code for it. */
 export class PathInRootError extends Error {
   readonly code: 'ELOOP' | 'ENOTDIR' | 'ENOENT' | 'EINVAL'
   constructor(code: PathInRootError['code'], guestPath: string) {
@@ -38,7 +40,7 @@ const MAX_SYMLINKS = 40
 const O_PATH = 0o10000000
 const STEP_FLAGS = O_PATH | constants.O_NOFOLLOW
 
-/** Resolves a path of the sandbox beneath `root`. What is missing is no error; a loop or a file as folder is. */
+/** Resolves a path of the sandbox in `root`. A missing path is no error; a loop of symlinks or a file used as folder is. */
 export async function resolveInRoot(
   root: string,
   guestPath: string,
@@ -51,12 +53,12 @@ export async function resolveInRoot(
   })
 }
 
-/** What lies over parts of a root: host paths by the resolved guest paths that they cover. */
+/** Mounts over a root: the host path of each, by the resolved guest path that it covers. */
 export type MountsOverRoot = ReadonlyMap<string, string>
 
 /**
- * `resolveInRoot` as a sandbox will see it once `covers` are mounted: beneath a covered path the walk goes on in what
- * covers it, by the same rules. The answer has no host path, as parts of the walk may lie in different file systems.
+ * `resolveInRoot` as the sandbox will see it once `covers` are mounted: at a covered path, the walk continues in the mount.
+ * The result has no host path, because the walk may cross file systems.
  */
 export async function resolveUnderMounts(
   root: string,
@@ -70,8 +72,8 @@ export async function resolveUnderMounts(
 }
 
 /**
- * Opens a regular file or a folder beneath `root` for reading, following symlinks inside the root only. Rejects with
- * `PathInRootError` (`EINVAL` for devices, FIFOs and sockets). The caller closes the handle.
+ * Opens a regular file or folder in `root` for reading, following symlinks within the root. Rejects with
+ * `PathInRootError`: `EINVAL` for devices, FIFOs and sockets. The caller closes the handle.
  */
 export async function openInRoot(
   root: string,
@@ -88,9 +90,9 @@ export async function openInRoot(
 }
 
 /**
- * Calls back with the folder that holds (or would hold) the path's last part, as a path that stays valid and can't be
- * moved elsewhere while the callback runs, and with that part's name. The last part is not followed. Rejects with
- * `ENOENT` when the folder is missing and `EINVAL` for the root itself.
+ * Calls `use` with the folder of the path's last part, and with the name of that part, which is not followed and may be
+ * missing. The folder's path stays valid while `use` runs, even if the folder is moved. Rejects with `ENOENT` when the
+ * folder is missing, and with `EINVAL` for the root itself.
  */
 export async function withParentFolder<T>(
   { root, isFresh = false }: { readonly root: string } & Pick<ResolveOptions, 'isFresh'>,
@@ -189,7 +191,7 @@ function partsOf(path: string): string[] {
   return path.split('/').filter((part) => part !== '' && part !== '.')
 }
 
-/** What is missing holds no symlink: `..` takes back the part before it, and never leaves the part that exists. */
+/** Missing parts hold no symlinks, so `..` drops the part before it. It never leaves the part that exists. */
 function lexically(parts: readonly string[]): readonly string[] {
   const kept: string[] = []
   for (const part of parts) {
@@ -199,18 +201,18 @@ function lexically(parts: readonly string[]): readonly string[] {
   return kept
 }
 
-/** What a walk holds open of a step. */
+/** A file that a walk holds open. */
 export type HeldStep = { readonly fd: number; stat(): Promise<Stats>; close(): Promise<void> }
 
 /** Opens one step of a walk. Rejects with the kernel's code. */
 export type OpenStep = (path: string, flags: number) => Promise<HeldStep>
 
-/** By way of other threads: whatever the step leads to may keep one waiting, as a volume whose server is away. */
+/** Opens on another thread: the file may block, such as one on a volume whose server is away. */
 export const openStepAsync: OpenStep = open
 
 /**
- * At once, for what the kernel has in memory: 4 us a step, where the way to another thread and back takes 45 of processor. Some
- * sixty steps are walked in each start (2026-11).
+ * Opens on this thread, for files that the kernel has in memory. A step takes 4 us, against 45 us of processor time by way
+ * of another thread; each start walks about sixty steps (2026-11).
  */
 export const openStepSync: OpenStep = async (path, flags) => {
   const fd = await Promise.resolve(openSync(path, flags))

@@ -18,7 +18,7 @@ import { isFileNotFound } from '../../../lib/is-missing.ts'
 import { OwnerVisibleError } from '../../start-error.ts'
 import { withParentFolder, resolveInRoot } from './resolve-in-root.ts'
 
-/** Writes beneath a sandbox's root, none of which follows a symlink out of it. What is made belongs to `owner`. */
+/** A sandbox's root file system to write to. No write follows a symlink out of `root`. New files belong to user `owner`. */
 export type RootTree = {
   readonly root: string
   readonly owner: number
@@ -31,7 +31,7 @@ const NEW_FILE = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | con
 /** Something is in the way of a write. The message names the path as the sandbox's owner knows it. */
 export class BlockedPathError extends OwnerVisibleError {}
 
-/** Makes a folder and those above it that are missing; one that exists is left as it is. Many may run at once. */
+/** Creates a folder and its missing parents. An existing folder keeps its mode. Several calls may run at once. */
 export async function createFolders(tree: RootTree, guestPath: string, mode = 0o755): Promise<void> {
   const found = await resolveInRoot(tree.root, guestPath, freshness(tree))
   if (found.exists) {
@@ -55,7 +55,7 @@ export async function createFolders(tree: RootTree, guestPath: string, mode = 0o
   })
 }
 
-/** False when somebody else has just made it. */
+/** False when it exists: another call may have just created it. */
 async function makeFolder(path: string): Promise<boolean> {
   try {
     await mkdir(path)
@@ -67,8 +67,8 @@ async function makeFolder(path: string): Promise<boolean> {
 }
 
 /**
- * Puts a file at a path, in place of a file or symlink that is there; a folder is in the way. The last part of the
- * path is not followed. `fill` writes the content.
+ * Creates a file whose content `fill` writes, with its missing parents. Replaces a file or symlink at the path without
+ * following it. Rejects with `BlockedPathError` when a folder is there.
  */
 export async function putFile(
   tree: RootTree,
@@ -91,7 +91,7 @@ export async function putFile(
   })
 }
 
-/** Makes an empty file and the folders above it that are missing; a file that exists is left as it is. */
+/** Creates an empty file and its missing parents. An existing file stays as it is. */
 export async function createFile(tree: RootTree, guestPath: string): Promise<void> {
   const found = await resolveInRoot(tree.root, guestPath, freshness(tree))
   await createFolders(tree, dirname(found.guestPath))
@@ -110,7 +110,7 @@ export async function createFile(tree: RootTree, guestPath: string): Promise<voi
   })
 }
 
-/** `putFile` with a text. */
+/** `putFile` with a text as content. */
 export async function putText(
   tree: RootTree,
   guestPath: string,
@@ -120,7 +120,7 @@ export async function putText(
   else await putFile(tree, guestPath, { mode: file.mode, fill: (handle) => handle.writeFile(file.text) })
 }
 
-/** As in root-steps.ts. */
+/** `putText` without thread switches. See `openStepSync`. */
 async function putTextAtOnce(
   tree: RootTree,
   guestPath: string,
@@ -148,7 +148,7 @@ function freshness({ isFresh = false }: RootTree): { readonly isFresh: boolean }
   return { isFresh }
 }
 
-/** What is at a path itself, symlinks not followed; null for nothing. */
+/** The stats of a path, without following a symlink; null when nothing is there. */
 export async function lstatOrNull(path: string): Promise<Awaited<ReturnType<typeof lstat>> | null> {
   try {
     return await lstat(path)

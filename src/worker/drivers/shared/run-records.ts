@@ -5,8 +5,8 @@ import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 import type { RunOutcome, DesiredRun } from '../../../contract/workers/worker-protocol.ts'
 
 /**
- * What every driver keeps of a run on disk, so that a worker which was killed finds it again. A record is written before
- * anything of its run exists, and goes only after all of it is gone: whatever is left over has a record that says whose it is.
+ * What every driver stores about a run on disk, so that a restarted worker finds it again. The record is written before
+ * anything else of the run exists, and deleted after everything else is gone. So whatever a crash leaves has a record.
  */
 export type RunRecord<Started> = {
   readonly version: 1
@@ -20,11 +20,11 @@ export type RunRecord<Started> = {
   readonly is_stop_requested: boolean
   /** Set once the run has ended and why is known. */
   readonly outcome: RunOutcome | null
-  /** True once nothing of the run is left on this machine but its record. */
+  /** True once only the record of the run is left on this machine. */
   readonly is_released: boolean
 }
 
-/** A run of which there is nothing yet. */
+/** The record of a run of which nothing exists yet. */
 export function newRunRecord(desired: DesiredRun, bootId: string): RunRecord<never> {
   const { run_id, sandbox_id, org_id } = desired
   return {
@@ -41,26 +41,27 @@ export function newRunRecord(desired: DesiredRun, bootId: string): RunRecord<nev
   }
 }
 
-/** What a driver keeps of its runs on disk: for each a folder with a record in it, and a file that tells how it ended. */
+/** A driver's runs on disk: a folder with a record for each, and a file that tells how the run ended. */
 export type RunRecords<R> = {
-  /** A run's own folder, for root alone. */
+  /** A run's own folder, which only root may enter. */
   folderOf(run: RunId): string
+  /** The file that the process that waits for the run writes at its end. */
   endFileOf(run: RunId): string
-  /** Changes whenever a run has ended. */
+  /** The folder of all end files. */
   readonly endsFolder: string
   list(): Promise<readonly R[]>
-  /** Everything that has a folder here, a readable record or not. */
+  /** The runs that have a folder here, with or without a readable record. */
   names(): Promise<readonly string[]>
-  /** Null for what this version did not write. */
+  /** Null for a record that is missing, was cut short, or has another version. */
   read(run: RunId): Promise<R | null>
-  /** Writes a record whole; a reader sees the one before or this one. */
+  /** Replaces a record in one step. */
   write(record: R): Promise<void>
   delete(run: RunId): Promise<void>
 }
 
 /**
- * Opens the records beneath `dir`, and its folder `endsName` for ends, making both when missing. Nobody else writes them, so that what
- * was written here is not read again: 40 records took 2.5 ms of processor at each look, and take 0.1 (2026-11).
+ * Opens the records beneath `dir`, with end files in its folder `endsName`; creates both folders. This process is the only
+ * writer, so records that it wrote are not read again. For 40 records, a look takes 0.1 ms instead of 2.5 (2026-11).
  */
 export async function openRunRecords<R extends { readonly version: 1; readonly run_id: RunId }>(
   dir: string,

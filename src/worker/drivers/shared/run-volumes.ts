@@ -2,15 +2,15 @@ import type { RunVolume, DesiredRun } from '../../../contract/workers/worker-pro
 import type { VolumeStorage } from '../../volumes/volume-storage.ts'
 import { BlockedPathError } from './root-tree.ts'
 
-/** The folders of the volumes that a run may reach. Each is opened when it is first asked for, and once. */
+/** The folders of the volumes that a run may reach. Each is opened once, when it is first asked for. */
 export type RunVolumes = {
   /** The organization's host volume. Rejects with `BlockedPathError` when the run has none. */
   host(): Promise<string>
-  /** A volume by the name that the spec mounts it by. Rejects with `BlockedPathError` when the run has none of that name. */
+  /** The volume that the spec mounts under `name`. Rejects with `BlockedPathError` when the run has none of that name. */
   named(name: string): Promise<string>
 }
 
-/** The volumes that came with a wish for a run. */
+/** The volumes that the control plane listed with a desired run. Opens none yet. */
 export function openRunVolumes(storage: Pick<VolumeStorage, 'open'>, desired: DesiredRun): RunVolumes {
   const opened = new Map<RunVolume, Promise<string>>()
   const open = async (volume: RunVolume | undefined, missing: string): Promise<string> => {

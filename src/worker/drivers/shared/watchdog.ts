@@ -4,11 +4,11 @@ import { interruptibleSleep, type Clock } from '../../../lib/clock.ts'
 import type { Log } from '../../../lib/log.ts'
 
 /**
- * A process of its own that kills the sandboxes of this worker when its lease is over, also while the worker is stopped, stuck
- * or dead: see `watchdog.pl`.
+ * A separate process that kills the sandboxes of this worker when the worker's lease is over, even while the worker is
+ * stopped, stuck or dead. See `watchdog.pl`.
  */
 export type Watchdog = {
-  /** Tells the process that the worker ends; it leaves at once when no sandbox runs. */
+  /** Tells the process that the worker ends. It exits at once when no sandbox runs, and otherwise goes on watching. */
   close(): Promise<void>
 }
 
@@ -22,12 +22,12 @@ export type WatchdogInput = {
 }
 
 const SCRIPT = join(import.meta.dirname, '../../perl/watchdog.pl')
-/** How long after it ended the process is started anew. */
+/** How long after its end the process is started again. */
 const RESTART_MS = 500
-/** How long a shutdown waits for the process to leave. */
+/** How long a shutdown waits for the process to exit. */
 const LEAVE_MS = 1_000
 
-/** Starts the process, and anew whenever it ends. */
+/** Starts the process, and restarts it whenever it ends. */
 export function startWatchdog(input: WatchdogInput): Watchdog {
   const { leaseFile, runs, clock, log } = input
   const closing = new AbortController()

@@ -7,19 +7,19 @@ import { readFileOrNull } from '../../../../lib/files.ts'
 import { mountFolderOf } from '../../../mounts.ts'
 
 /**
- * The image that a sandbox's disk was made over. Its writable layer means something over these very layers only, so a
- * tag that moved meanwhile changes nothing for a sandbox that has started once; nor is its credential asked for again.
+ * The file with the image that a sandbox's disk was made over. The writable layer is only meaningful over exactly these
+ * layers. So a sandbox keeps the image of its first start even if the tag moves, and needs no credential again.
  */
 const PIN = 'image.json'
 
-/** Keeps the image beside a sandbox's disk. */
+/** Stores the image beside a sandbox's disk. */
 export async function pinImage(folder: string, image: Image): Promise<void> {
   await writeFile(join(folder, PIN), JSON.stringify(image), { mode: 0o600 })
 }
 
 /**
- * The image that was kept beside a disk; null when there is none. Rejects with `StartError` of kind image when one of
- * its layers is gone: over other layers, whatever the tag says now, the disk would mean something else.
+ * Reads the image that was stored beside a disk; null when there is none. Rejects with `StartError` of kind `image` when
+ * one of its layers is gone: over other layers, the disk's content would be wrong.
  */
 export async function readPinnedImage(folder: string): Promise<Image | null> {
   const image = await readPin(folder)
@@ -30,7 +30,7 @@ export async function readPinnedImage(folder: string): Promise<Image | null> {
   )
 }
 
-/** The layers that the disks in a folder of disks were made over: these must not be deleted. */
+/** Reads the layers that the disks in a folder were made over. They must not be deleted. */
 export async function readPinnedLayers(kept: string): Promise<readonly string[]> {
   const names = existsSync(kept) ? await readdir(kept) : []
   const images = await Promise.all(names.map((name) => readPin(join(kept, name))))
@@ -42,7 +42,7 @@ async function readPin(folder: string): Promise<Image | null> {
   return text === null ? null : (JSON.parse(text) as Image) // written by pinImage before the disk counted as kept
 }
 
-/** The image layers that a sandbox of the driver at `dir` needs, running or stopped: these must not be deleted. */
+/** Reads the image layers that the sandboxes of the driver at `dir` need, running or stopped. They must not be deleted. */
 export async function readLayersInUse(dir: string): Promise<ReadonlySet<string>> {
   const layers = new Set(await readPinnedLayers(join(dir, 'disks', 'kept')))
   const mountDir = mountFolderOf(dir)
@@ -60,7 +60,7 @@ async function namesIn(folder: string): Promise<readonly string[]> {
   return (await readdir(folder).catch(nothingIfGone)) ?? []
 }
 
-/** A run may end, and its folder go, while it is read; an image of no layers has a folder in the place of a link. */
+/** A run may end while its folder is read. An image without layers has a folder instead of a link. */
 function nothingIfGone(error: unknown): null {
   const code = error instanceof Error && 'code' in error ? error.code : null
   if (code === 'ENOENT' || code === 'EINVAL') return null

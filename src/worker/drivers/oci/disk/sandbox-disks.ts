@@ -11,29 +11,29 @@ import { pinImage, readPinnedImage } from './pinned-image.ts'
 import { readFileOrNull } from '../../../../lib/files.ts'
 
 /**
- * The sandboxes' disks: one sparse file with an ext4 file system each, whose size is the limit on what a sandbox can
- * write. A disk counts as kept only once it is marked ready: until then its content is half made and is made anew.
+ * The sandboxes' disks. Each is a sparse file with an ext4 file system, whose size limits what the sandbox can write. A
+ * disk is kept only once it is marked ready; before that it may be half made, and `prepare` replaces it.
  */
 export type SandboxDisks = {
-  /** The sandbox's disk, checked and ready to mount; a new, empty one unless it has a kept one. */
+  /** Returns the sandbox's kept disk, checked and ready to mount, or a new empty one. */
   prepare(sandbox: SandboxId, sizeMib: number): Promise<SandboxDisk>
-  /** Keeps a disk from now on, with the image that it was made over. */
+  /** Marks a disk as kept from now on, together with the image that it was made over. */
   markReady(sandbox: SandboxId, image: Image): Promise<void>
-  /** The image that a kept disk was made over; null for a sandbox without one. */
+  /** The image that a kept disk was made over; null for a sandbox without a kept disk. */
   pinnedImageOf(sandbox: SandboxId): Promise<Image | null>
   isReady(sandbox: SandboxId): boolean
-  /** Deletes a disk; an unknown one succeeds. */
+  /** Deletes a sandbox's disk. An unknown sandbox succeeds. */
   delete(sandbox: SandboxId): Promise<void>
   list(): Promise<readonly SandboxId[]>
-  /** The run that has the disk mounted or is about to; null for none. */
+  /** The run that has mounted the disk or is about to; null for none. */
   holderOf(sandbox: SandboxId): Promise<RunId | null>
-  /** Names the run that has the disk. `prepare` comes first. */
+  /** Records which run holds the disk. Call `prepare` first. */
   setHolder(sandbox: SandboxId, run: RunId): Promise<void>
-  /** Ends a run's hold; does nothing when another run has it by now. */
+  /** Clears the record that a run holds the disk. Does nothing when another run holds it. */
   releaseHolder(sandbox: SandboxId, run: RunId): Promise<void>
   /** Formats and mounts disks ahead until the pool is full. */
   fillPool(): Promise<void>
-  /** Unmounts and deletes the disks that were made ahead. */
+  /** Unmounts and deletes the disks in the pool. */
   drainPool(): Promise<void>
 }
 
@@ -41,18 +41,18 @@ export type SandboxDisk = {
   readonly path: string
   readonly isNew: boolean
   readonly sizeMib: number
-  /** The name under which it was mounted ahead; null when it is not mounted yet. */
+  /** The name under which the pool mounted it; null when it is not mounted. */
   readonly mountedAs: string | null
 }
 
 export type DisksInput = {
   readonly dir: string
   readonly defaultSizeMib: number
-  /** How many disks of the default size are kept formatted ahead. */
+  /** How many disks of the default size to keep formatted and mounted. */
   readonly poolSize: number
   readonly commands: HostCommands
   readonly random: Random
-  /** Mounts a disk that is made ahead under a name of its own, and the other way round. */
+  /** Mounts a disk of the pool under a name of its own; `unmountPooled` undoes it. */
   readonly mountPooled: (name: string, path: string) => Promise<void>
   readonly unmountPooled: (name: string) => Promise<void>
 }
@@ -62,10 +62,10 @@ const IMAGE = 'disk.img'
 const READY = 'ready'
 const HOLDER = 'holder'
 
-/** What the mounts of disks made ahead are named by, where others are named by their run. */
+/** The prefix of the names of pooled disks among the mounts; the others are named after their run. */
 export const POOLED_DISK_PREFIX = 'ready-'
 
-/** Opens the folder of disks. Disks that were never marked ready stay until their sandbox's next start or `delete`. */
+/** Opens the folder of disks. A disk that was never marked ready stays until its sandbox's next start or `delete`. */
 export async function openSandboxDisks(input: DisksInput): Promise<SandboxDisks> {
   const keptFolder = join(input.dir, 'kept')
   const poolFolder = join(input.dir, `pool-${String(input.defaultSizeMib)}`)
@@ -74,11 +74,11 @@ export async function openSandboxDisks(input: DisksInput): Promise<SandboxDisks>
   const imageOf = (name: string): string => join(poolFolder, `${name}.img`)
   const pooled: string[] = []
   let isDraining = false
-  // What an earlier worker made ahead may have been mounted when the machine went down; a new one costs 8 ms.
+  // The pool of an earlier worker may have been mounted when the machine crashed. A new disk takes only 8 ms.
   for (const name of await readdir(poolFolder)) await rm(join(poolFolder, name))
   const format = await makeDiskFormatter(input.commands, join(input.dir, 'empty'))
 
-  /** Gives a disk that was made ahead to a sandbox; it stays mounted where it is, under the name that is answered. */
+  /** Moves a pooled disk's file to `path` and returns the name under which it stays mounted; null for an empty pool. */
   const takePooled = async (path: string): Promise<string | null> => {
     const name = pooled.shift()
     if (name === undefined) return null
@@ -140,7 +140,7 @@ export async function openSandboxDisks(input: DisksInput): Promise<SandboxDisks>
   }
 }
 
-/** Whether a file system was unmounted in order: bit 0 of `s_state` and no error bit (ext4 on-disk format, superblock). */
+/** Whether a file system was unmounted cleanly: `s_state` has bit 0 and no error bit (ext4 on-disk format, superblock). */
 async function isClean(path: string): Promise<boolean> {
   const handle = await open(path, 'r')
   try {

@@ -6,15 +6,15 @@ import { ExecFailure } from '../../../channel/guest.ts'
 import type { SandboxUser } from '../rootfs/users.ts'
 import { openInRoot, resolveInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
-/** Where a container's files are, and how far its numbers are shifted on the host. */
+/** A container's files on the host, and how far its user ids are shifted there. */
 export type ContainerRoot = {
   readonly path: string
   readonly uidShift: number
-  /** Mount points whose content the host can't see; what is looked for in them is left to the runtime. */
+  /** Mount points whose content the host can't see. Paths in them are not checked; the runtime reports what is wrong. */
   readonly hiddenMountPoints: readonly string[]
 }
 
-/** What a program is looked up with. */
+/** How a program is looked up. */
 export type ProgramSearch = {
   readonly cmd: string
   /** Absolute, as the container sees it. */
@@ -24,14 +24,14 @@ export type ProgramSearch = {
   readonly user: SandboxUser
 }
 
-/** Folders of PATH that are looked at; each costs file operations on the host. */
+/** The most folders of PATH to search. Each takes file operations on the host. */
 const MAX_PATH_FOLDERS = 64
-/** As much of a script's first line as Linux reads (execve(2)). */
+/** How much of a script's first line Linux reads (execve(2)). */
 const SHEBANG_BYTES = 256
 
 /**
- * Makes sure that a program can be executed, the way execve(2) would look at it, before a runtime's command line hides
- * what is wrong with it. Rejects with `ExecFailure`: `not_found`, `permission_denied` or `not_executable`.
+ * Checks that a program can be executed, by the rules of execve(2), because the runtimes' own messages hide what is wrong.
+ * Rejects with `ExecFailure` of kind `not_found`, `permission_denied` or `not_executable`.
  */
 export async function checkProgram(root: ContainerRoot, search: ProgramSearch): Promise<void> {
   let denied: ExecFailure | null = null
@@ -44,7 +44,7 @@ export async function checkProgram(root: ContainerRoot, search: ProgramSearch): 
   throw denied ?? failure('not_found', search.cmd, 'ENOENT')
 }
 
-/** Makes sure that a process can start in a folder. Rejects with `ExecFailure` of kind `bad_cwd`. */
+/** Checks that a process can start in a folder. Rejects with `ExecFailure` of kind `bad_cwd`. */
 export async function checkWorkdir(root: ContainerRoot, cwd: string, user: SandboxUser): Promise<void> {
   const refuse = (code: ErrnoName): ExecFailure =>
     new ExecFailure('bad_cwd', `chdir ${JSON.stringify(cwd)}: ${code} (os error ${String(constants.errno[code])})`, {
@@ -103,7 +103,7 @@ async function isHidden({ path, hiddenMountPoints }: ContainerRoot, requested: s
   return hiddenMountPoints.some((point) => guestPath === point || guestPath.startsWith(`${point}/`))
 }
 
-/** What executes a file: itself, the program that its first line names, or nothing that Linux knows. */
+/** How Linux executes a file: as a binary, by the program that its first line names, or not at all. */
 async function interpreterOf(file: FileHandle): Promise<'binary' | 'unknown' | { readonly path: string }> {
   const { buffer, bytesRead } = await file.read(Buffer.alloc(SHEBANG_BYTES), 0, SHEBANG_BYTES, 0)
   const start = buffer.toString('latin1', 0, bytesRead)
@@ -113,7 +113,7 @@ async function interpreterOf(file: FileHandle): Promise<'binary' | 'unknown' | {
   return path === undefined ? 'unknown' : { path: Buffer.from(path, 'latin1').toString('utf8') }
 }
 
-/** The execute (for folders: search) permission as Linux checks it; root needs any one bit on a file, none on a folder. */
+/** Checks the execute permission (search, for folders) as Linux does. Root needs any one bit on a file, and none on a folder. */
 function mayExecute(stat: Stats, user: SandboxUser, uidShift: number): boolean {
   if (user.uid === 0) return stat.isDirectory() || (stat.mode & 0o111) !== 0
   if (stat.uid === user.uid + uidShift) return (stat.mode & 0o100) !== 0

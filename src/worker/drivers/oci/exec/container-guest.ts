@@ -29,19 +29,19 @@ export type ContainerGuestDeps = {
   readonly log: Log
   /** Starts the runtime's command lines. */
   readonly launcher: Launcher
-  /** From `loadPtyBinding`; null makes terminals by script(1). */
+  /** The result of `loadPtyBinding`; with null, script(1) creates terminals. */
   readonly pty: PtyBinding | null
 }
 
-/** A runtime that has not started a process after this will not: its container is frozen, or the machine is. */
+/** A runtime that has not started a process after this never will: the container or the machine is frozen. */
 const START_TIMEOUT_MS = 30_000
 
-/** The size of a terminal whose request has a zero in it, which programs can't draw on. */
-const USUAL_SIZE: TerminalSize = { rows: 24, cols: 80 }
+/** Replaces a requested terminal size of zero, which programs can't draw on. */
+const DEFAULT_SIZE: TerminalSize = { rows: 24, cols: 80 }
 
 /**
- * Runs processes in a container by its runtime's `exec`. One guest serves any number of channels of its container; make
- * one for each container, since it keeps pipes ready. Needs root, and the container's bundle in `runDir`.
+ * Runs processes in a container by the runtime's `exec`. Create one guest for each container: it keeps pipes ready and
+ * serves any number of channels. Needs root, and the container's bundle in `runDir`.
  */
 export function makeContainerGuest(container: Container, deps: ContainerGuestDeps): Guest {
   const fifoPool = makeFifoPool(container.runDir, deps.log)
@@ -58,35 +58,37 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     })
     return base
   }
-  const launch = async (files: ExecFiles, plan: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
-    await writeFile(files.spec, JSON.stringify(plan), { mode: 0o600 })
+  const launch = async (files: ExecFiles, spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
+    await writeFile(files.spec, JSON.stringify(spec), { mode: 0o600 })
     const command = execCommand(container, files)
-    const carrier =
+    const execCli =
       tty === null ? await startExecOnPipes(terminals, command) : await startExecOnTerminal(terminals, command, tty)
     const timer = setTimeout(() => {
-      killCli(carrier)
+      killCli(execCli)
     }, START_TIMEOUT_MS)
     try {
-      const pid = await pidFiles.wait(files.pid, carrier.ended)
-      if (pid === null) throw await explain(carrier, container)
-      // gVisor's process ids are its own: the host's is that of the command line that stands for the process.
-      const inner = isGvisor ? await pidFiles.wait(files.innerPid, carrier.ended) : innerPid(pid)
-      if (isGvisor && inner === null) throw await explain(carrier, container)
-      carrier.onProcessStarted()
-      const seen = { carrier, pid, inner: inner ?? pid }
+      const pid = await pidFiles.wait(files.pid, execCli.ended)
+      if (pid === null) throw await describeStartFailure(execCli, container)
+      // gVisor has process ids of its own. On the host, the `exec` command stands for the process.
+      const inner = isGvisor ? await pidFiles.wait(files.innerPid, execCli.ended) : innerPid(pid)
+      if (isGvisor && inner === null) throw await describeStartFailure(execCli, container)
+      execCli.onProcessStarted()
+      const started = { execCli, pid, inner: inner ?? pid }
       return isGvisor
-        ? adopt(seen, makeGvisorProcessGroup(container, seen.inner, deps.log), () => isGone(container.initPid))
-        : adopt(seen, makeProcessGroup(container.initPid, { cli: carrier.pid, process: pid }), () => false)
+        ? asGuestProcess(started, makeGvisorProcessGroup(container, started.inner, deps.log), () =>
+            isGone(container.initPid),
+          )
+        : asGuestProcess(started, makeProcessGroup(container.initPid, { cli: execCli.pid, process: pid }), () => false)
     } catch (error) {
-      killCli(carrier)
-      for (const stream of [carrier.stdin, carrier.stdout, carrier.stderr]) stream?.destroy()
+      killCli(execCli)
+      for (const stream of [execCli.stdin, execCli.stdout, execCli.stderr]) stream?.destroy()
       throw error
     } finally {
       clearTimeout(timer)
     }
   }
 
-  const start = async (plan: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
+  const start = async (spec: ProcessSpec, tty: TerminalSize | null): Promise<GuestProcess> => {
     const name = String(count++)
     const files = {
       spec: join(fifoPool.folder, `${name}.json`),
@@ -94,7 +96,7 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
       innerPid: join(fifoPool.folder, `${name}.inner`),
     }
     try {
-      return await launch(files, plan, tty)
+      return await launch(files, spec, tty)
     } finally {
       await Promise.all(Object.values(files).map((path) => rm(path, { force: true })))
     }
@@ -102,14 +104,14 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
 
   return {
     async exec(request) {
-      const tty = request.tty === null ? null : sizeOf(request.tty)
+      const tty = request.tty === null ? null : withDefaultSize(request.tty)
       return await start(await makeProcessSpec(container, await readBase(), { ...request, tty }), tty)
     },
     async openFiles() {
-      const plan = makeToolProcessSpec(await readBase(), toolCommand('files.pl', [process.arch]))
-      if (plan === null) throw new FileFailure(`files: ${NOT_OFFERED}`)
+      const spec = makeToolProcessSpec(await readBase(), toolCommand('files.pl', [process.arch]))
+      if (spec === null) throw new FileFailure(`files: ${NOT_OFFERED}`)
       try {
-        return makeFilesClient(await start(plan, null))
+        return makeFilesClient(await start(spec, null))
       } catch (error) {
         if (!(error instanceof ExecFailure)) throw error
         throw new FileFailure(`files: ${error.message}`, { cause: error })
@@ -117,16 +119,16 @@ export function makeContainerGuest(container: Container, deps: ContainerGuestDep
     },
     async connect(target, signal) {
       const run = async (args: readonly string[]): Promise<GuestProcess> => {
-        const plan = makeToolProcessSpec(await readBase(), toolCommand('tcp.pl', args))
-        if (plan === null) throw new ExecFailure('other', NOT_OFFERED)
-        return await start(plan, null)
+        const spec = makeToolProcessSpec(await readBase(), toolCommand('tcp.pl', args))
+        if (spec === null) throw new ExecFailure('other', NOT_OFFERED)
+        return await start(spec, null)
       }
       return await connectByProcess(run, target, signal)
     },
   }
 }
 
-/** Of a sandbox that was started by an earlier version, or while the machine had no perl. */
+/** For a sandbox without toolbox: one that an earlier version started, or that started while the machine had no perl. */
 const NOT_OFFERED = 'Operation not supported (os error 95)'
 
 type ExecFiles = { readonly spec: string; readonly pid: string; readonly innerPid: string }
@@ -136,37 +138,41 @@ function execCommand({ runtime, runtimeName, id }: Container, files: ExecFiles):
   return [...runtime, 'exec', '--process', files.spec, '--pid-file', files.pid, ...inner, id]
 }
 
-/** Ends a command line that has not started its process, with what it may have forked. */
-function killCli(carrier: ExecCli): void {
-  if (carrier.isRunning()) process.kill(-carrier.pid, 'SIGKILL')
+/** Kills a command that has not started its process, and everything that it forked. */
+function killCli(execCli: ExecCli): void {
+  if (execCli.isRunning()) process.kill(-execCli.pid, 'SIGKILL')
 }
 
-function sizeOf(tty: TerminalSize): TerminalSize {
-  return tty.rows === 0 || tty.cols === 0 ? USUAL_SIZE : tty
+function withDefaultSize(tty: TerminalSize): TerminalSize {
+  return tty.rows === 0 || tty.cols === 0 ? DEFAULT_SIZE : tty
 }
 
-/** A process that was started: its id on the host, of which its terminal is found, and in the container. */
-type Started = { readonly carrier: ExecCli; readonly pid: number; readonly inner: number }
+/** A started process. `pid` is its id on the host, by which its terminal is found; `inner` the one in the container. */
+type Started = { readonly execCli: ExecCli; readonly pid: number; readonly inner: number }
 
-function adopt({ carrier, pid, inner }: Started, group: ProcessGroup, isCutShort: () => boolean): GuestProcess {
+function asGuestProcess(
+  { execCli, pid, inner }: Started,
+  group: ProcessGroup,
+  isCutShort: () => boolean,
+): GuestProcess {
   const sent = new Set<number>()
   return {
     pid: inner,
-    stdin: carrier.stdin,
-    stdout: carrier.stdout,
-    stderr: carrier.stderr,
+    stdin: execCli.stdin,
+    stdout: execCli.stdout,
+    stderr: execCli.stderr,
     resize(rows, cols) {
-      carrier.resize(pid, sizeOf({ rows, cols }))
+      execCli.resize(pid, withDefaultSize({ rows, cols }))
     },
     signal(signal) {
       sent.add(signal)
       group.signal(signal)
     },
-    exited: carrier.ended.then((exit) => (isCutShort() ? -1 : exitCodeOf(exit, sent))),
+    exited: execCli.ended.then((exit) => (isCutShort() ? -1 : exitCodeOf(exit, sent))),
   }
 }
 
-/** Whether a process has ended, its zombie not counted: a command that was cut short with it tells no code of its own. */
+/** Whether a process has ended or is a zombie. The exit code of a command that ended with its container means nothing. */
 function isGone(pid: number): boolean {
   try {
     return /^State:\s+[ZX]/m.test(readFileSync(`/proc/${String(pid)}/status`, 'utf8'))
@@ -175,32 +181,32 @@ function isGone(pid: number): boolean {
   }
 }
 
-/** The most of a runtime's last words that is told to the client, in bytes. */
-const LAST_WORDS_BYTES = 1000
+/** How much of a runtime's message the client gets, in characters. */
+const MESSAGE_LIMIT = 1000
 
-/** What to say when a runtime ended without having started the process, though all that can be checked was fine. */
-async function explain(carrier: ExecCli, { runDir, rootPath }: Container): Promise<ExecFailure> {
-  const output = carrier.stderr ?? carrier.stdout
+/** The failure of a runtime that ended without having started the process, although every check passed. */
+async function describeStartFailure(execCli: ExecCli, { runDir, rootPath }: Container): Promise<ExecFailure> {
+  const output = execCli.stderr ?? execCli.stdout
   const chunks: Buffer[] = []
   for await (const chunk of output) {
     if (chunk instanceof Buffer) chunks.push(chunk)
   }
-  const said = hideHostFolders(Buffer.concat(chunks).toString('utf8'), [runDir, rootPath])
+  const message = hideHostFolders(Buffer.concat(chunks).toString('utf8'), [runDir, rootPath])
     .trim()
-    .slice(-LAST_WORDS_BYTES)
+    .slice(-MESSAGE_LIMIT)
   return new ExecFailure(
     'other',
-    `the runtime could not start the process: ${said === '' ? 'it did not say why' : said}`,
+    `the runtime could not start the process: ${message === '' ? 'it did not say why' : message}`,
   )
 }
 
-/** The guests of a worker's containers, one for each, so that the pipes it keeps ready serve every channel. */
+/** The guests of a worker's containers: one for each container, so that all its channels share the ready pipes. */
 export type ContainerGuests = { of(container: Container): Guest }
 
-/** The most that are kept; one that is dropped is made again when it is asked for. */
+/** The most guests to keep. One that was dropped is created again on demand. */
 const KEPT_LIMIT = 2_048
 
-/** Makes guests when they are first asked for. */
+/** Creates guests on demand. */
 export function makeContainerGuests(deps: ContainerGuestDeps): ContainerGuests {
   const guests = new Map<string, Guest>()
   return {
@@ -216,10 +222,10 @@ export function makeContainerGuests(deps: ContainerGuestDeps): ContainerGuests {
   }
 }
 
-/** Added to a signal's number by runtimes and shells when they tell it as an exit code. */
+/** Runtimes and shells add this to a signal's number to report it as an exit code. */
 const SIGNAL_BASE = 128
 
-/** Signals that a shell passes on as its own exit code only rarely: they end the process that gets them. */
+/** Signals that end a process. Only rarely is their code a shell's own exit code. */
 const DEADLY: ReadonlySet<number> = new Set([
   constants.signals.SIGILL,
   constants.signals.SIGABRT,
@@ -231,9 +237,9 @@ const DEADLY: ReadonlySet<number> = new Set([
 ])
 
 /**
- * The exit code in the agent protocol's terms: -1 when a signal ended the process. A runtime tells death by signal n as
- * code 128 + n, which is also what a shell exits with after a child died so. It counts as death when the signal was
- * sent through the channel or is one that programs die of; else (130 of an interactive shell) the code stands.
+ * The exit code for the agent protocol: -1 when a signal ended the process. A runtime reports signal n as code 128 + n, and
+ * so does a shell whose child died of it. The code counts as a signal when that signal was sent through the channel or is a
+ * deadly one. Otherwise it stands, as 130 does for an interactive shell.
  */
 export function exitCodeOf(exit: RuntimeExit, sent: ReadonlySet<number>): number {
   if (exit.code === null) return -1

@@ -2,15 +2,15 @@ import type { Readable, Writable } from 'node:stream'
 import type { FifoPool } from './fifo-pool.ts'
 import type { Launched, Launcher } from '../run/launcher.ts'
 
-/** A runtime's `exec` command line while it carries one process, with the process's streams. */
+/** A running `exec` command of a runtime, which carries one process, with that process's streams. */
 export type ExecCli = Launched & {
   readonly stdin: Writable
   readonly stdout: Readable
-  /** null when there is a terminal: all output is `stdout` then. */
+  /** Null with a terminal: then all output is in `stdout`. */
   readonly stderr: Readable | null
-  /** To be called once the process runs. */
+  /** Call it once the process runs. */
   onProcessStarted(): void
-  /** Tells the terminal of the process with this host id its size; does nothing without one. */
+  /** Sets the size of the terminal of the process with this host id. Does nothing without a terminal. */
   resize(pid: number, size: TerminalSize): void
 }
 
@@ -18,7 +18,7 @@ export type TerminalSize = { readonly rows: number; readonly cols: number }
 
 export type ExecCliDeps = { readonly fifoPool: FifoPool; readonly launcher: Launcher }
 
-/** Starts a command line whose process gets a pipe for each of its streams, and `more` as its descriptors from 3 on. */
+/** Starts a command whose process gets a pipe for each of its streams, and the files `more` as descriptors from 3 on. */
 export async function startExecOnPipes(
   { fifoPool, launcher }: ExecCliDeps,
   command: readonly string[],
@@ -35,7 +35,7 @@ export async function startExecOnPipes(
       stdout: stdout.socket,
       stderr: stderr.socket,
       onProcessStarted: () => {
-        // nothing waits for it
+        // nothing to do
       },
       resize: () => {
         // pipes have no size

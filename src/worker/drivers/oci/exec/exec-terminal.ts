@@ -9,40 +9,40 @@ import type { ExecCli, ExecCliDeps, TerminalSize } from './exec-cli.ts'
 import type { PtyBinding } from './pty-binding.ts'
 
 /**
- * A process in a container with a terminal. The runtime makes the container's own terminal and carries its bytes to one
- * out here (runtime-notes 4.6). crun 1.8 doesn't pass a new size on, so it is set on the inner one, through the
- * process's own descriptors. crun (1.8 and those after it) sets the first size beside the start of the program: on a
- * busy machine a program that asks at once may be told 0 rows, and then gets SIGWINCH as with any new size.
+ * Processes with a terminal. The runtime creates the inner terminal, in the container, and copies its bytes to an outer one
+ * on the host. crun 1.8 does not forward a new size, so it is set on the inner terminal, through the process's own
+ * descriptors. crun sets the first size while the program starts: on a busy machine, a program that asks at once may see 0
+ * rows, and gets SIGWINCH afterwards.
  */
 
 export type TerminalDeps = ExecCliDeps & {
   readonly log: Log
   readonly pty: PtyBinding | null
-  /** Whether the command line makes no terminal within, and so needs the one out here as its own. */
+  /** Whether the runtime creates no inner terminal, so that the outer one is the process's own. */
   readonly usesOuterTerminal: boolean
 }
 
-/** What is read from a terminal before the client has taken it. */
+/** How much is read from a terminal ahead of the client. */
 const READ_BUFFER_BYTES = 256 * 1024
 const STTY_TIMEOUT_MS = 5_000
 
 /**
- * A session leader that opens a terminal has it as its own: Ctrl-C and a new size then reach the command line as
- * signals, which gVisor's passes on, having no other terminal within.
+ * Makes the outer terminal the controlling one of the command: a session leader that opens a terminal controls it. Ctrl-C
+ * and new sizes then reach the command as signals, which gVisor's command forwards.
  */
 const ON_OWN_TERMINAL = ['/bin/sh', '-c', 'exec <>"$0"; exec "$@"'] as const
 
 /**
- * A process that ends before crun has begun to wait: its output is not carried, but put into crun's log, between colours
- * and a time on the same terminal (1.8 and those after it; one `echo` of ten, measured 2026-11). With another child crun
- * waits as usual, so a shell gives it one, which ends with its input.
+ * Works around a bug of crun from 1.8 on: if the process ends before crun waits, crun writes its output to crun's own log,
+ * with colours and a time, on the same terminal (one `echo` of ten, measured 2026-11). With another child, crun waits as
+ * usual. So a shell gives it a companion, which ends when its input does.
  */
 const WITH_COMPANION = ['/bin/sh', '-c', 'read -r _ <&3 & exec 3<&-; exec "$@"', 'sh'] as const
-/** How often it is looked whether crun waits, and how long at most after the process's start. */
+/** How often to check whether crun waits, and for how long at most after the process's start. */
 const LOOK_MS = 2
 const COMPANION_LIMIT_MS = 200
 
-/** Starts a command line on a terminal. Rejects with `ExecFailure` of kind `pty_setup_failed`. */
+/** Starts a command on a terminal. Rejects with `ExecFailure` of kind `pty_setup_failed`. */
 export async function startExecOnTerminal(
   deps: TerminalDeps,
   command: readonly string[],
@@ -53,7 +53,7 @@ export async function startExecOnTerminal(
       ? await startOutside(deps, { command, size, more: [] })
       : await startWithCompanion(deps, command, size)
   } catch (error) {
-    deps.log.error({ err: error }, 'a terminal could not be set up')
+    deps.log.error({ err: error }, 'setting up a terminal failed')
     throw new ExecFailure('pty_setup_failed', 'a terminal could not be set up', { stage: 'openpty' })
   }
 }
@@ -64,31 +64,31 @@ async function startWithCompanion(
   size: TerminalSize,
 ): Promise<ExecCli> {
   const companion = await deps.fifoPool.takePipe('to-child')
-  const letGo = (): void => {
+  const endCompanion = (): void => {
     companion.socket.destroy()
   }
   try {
     const start = { command: [...WITH_COMPANION, ...command], size, more: [companion.path] }
-    const carrier = await startOutside(deps, start)
-    void carrier.ended.then(letGo)
+    const execCli = await startOutside(deps, start)
+    void execCli.ended.then(endCompanion)
     const onProcessStarted = (): void => {
-      let looks = 0
+      let checks = 0
       const timer = setInterval(() => {
-        if (!waitsForEvents(carrier.pid) && ++looks < COMPANION_LIMIT_MS / LOOK_MS) return
+        if (!waitsForEvents(execCli.pid) && ++checks < COMPANION_LIMIT_MS / LOOK_MS) return
         clearInterval(timer)
-        letGo()
+        endCompanion()
       }, LOOK_MS)
     }
-    return { ...carrier, onProcessStarted }
+    return { ...execCli, onProcessStarted }
   } catch (error) {
-    letGo()
+    endCompanion()
     throw error
   } finally {
     companion.closeChildEnd()
   }
 }
 
-/** Whether a process is in epoll_wait(2), by the name that the kernel gives its sleep (proc_pid_wchan(5)); one that is gone is, too. */
+/** Whether a process is in epoll_wait(2) or gone, by the kernel function that it sleeps in (proc_pid_wchan(5)). */
 function waitsForEvents(pid: number): boolean {
   try {
     return /ep_poll|epoll_wait/.test(readFileSync(`/proc/${String(pid)}/wchan`, 'latin1'))
@@ -100,7 +100,7 @@ function waitsForEvents(pid: number): boolean {
 type Start = {
   readonly command: readonly string[]
   readonly size: TerminalSize
-  /** What the command line has as its descriptors from 3 on. */
+  /** The files that the command gets as descriptors from 3 on. */
   readonly more: readonly string[]
 }
 
@@ -124,7 +124,7 @@ async function startNatively(
       stdout: readableOver(master),
       stderr: null,
       onProcessStarted: () => {
-        // nothing waits for it
+        // nothing to do
       },
       resize(pid, { rows, cols }) {
         try {
@@ -135,7 +135,7 @@ async function startNatively(
             closeSync(inner)
           }
         } catch (error) {
-          log.debug({ err: error, pid }, 'a terminal could not be resized') // the process has ended or left its terminal
+          log.debug({ err: error, pid }, 'resizing a terminal failed') // the process has ended or left its terminal
         }
       },
     }
@@ -143,26 +143,26 @@ async function startNatively(
     master.destroy()
     throw error
   } finally {
-    closeSync(pair.slave) // it kept the terminal from its end; the command line has opened one that blocks
+    closeSync(pair.slave) // it kept the terminal open until the command opened it in blocking mode
   }
 }
 
 /**
- * Without native code: script(1) of util-linux makes the outer terminal, stty(1) of coreutils sets sizes. Its pipes are
- * from the pool: Node throws away what nobody reads yet of its own once their process has ended.
+ * Needs no native code: script(1) of util-linux creates the outer terminal, and stty(1) of coreutils sets sizes. The pipes
+ * come from the pool, because Node drops unread output of its own pipes when their process ends.
  */
 async function startByScript(deps: TerminalDeps, { command, size, more }: Start): Promise<ExecCli> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')
   const onTerminal = `stty rows ${String(size.rows)} cols ${String(size.cols)}; exec ${quoted}`
-  const { stderr, ...carrier } = await startExecOnPipes(deps, ['script', '-qefc', onTerminal, '/dev/null'], more)
-  stderr?.resume() // script's own words
+  const { stderr, ...execCli } = await startExecOnPipes(deps, ['script', '-qefc', onTerminal, '/dev/null'], more)
+  stderr?.resume() // messages of script(1) itself
   return {
-    ...carrier,
+    ...execCli,
     stderr: null,
     resize(pid, { rows, cols }) {
       const args = ['-F', innerTerminal(pid), 'rows', String(rows), 'cols', String(cols)]
       tryCommand('stty', args, { timeoutMs: STTY_TIMEOUT_MS }).catch((error: unknown) => {
-        deps.log.debug({ err: error, pid }, 'a terminal could not be resized')
+        deps.log.debug({ err: error, pid }, 'resizing a terminal failed')
       })
     },
   }
@@ -173,8 +173,8 @@ function innerTerminal(pid: number): string {
 }
 
 /**
- * The output of a terminal. Its end shows as the error EIO, with which a stream would drop what nobody has read yet; so
- * the bytes move to a stream of their own. `ReadStream` itself holds back no more than one piece.
+ * The output of a terminal as a stream of its own. A terminal ends with the error EIO, which would make `ReadStream` drop
+ * unread output. `ReadStream` itself buffers at most one chunk.
  */
 function readableOver(master: ReadStream): Readable {
   const output = new Readable({
@@ -191,7 +191,7 @@ function readableOver(master: ReadStream): Readable {
     if (!output.push(piece)) master.pause()
   })
   master.on('error', () => {
-    // EIO: nobody has the other side open any more
+    // EIO: the other side was closed
   })
   master.on('close', () => {
     output.push(null)
@@ -199,7 +199,7 @@ function readableOver(master: ReadStream): Readable {
   return output
 }
 
-/** Input for a terminal. What comes after its end is dropped: a terminal has no reader to be told of. */
+/** The input of a terminal. Input after its end is dropped. */
 function writableOver(master: ReadStream): Writable {
   return new Writable({
     write(piece: Buffer, _encoding, done) {

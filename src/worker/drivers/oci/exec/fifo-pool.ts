@@ -5,32 +5,32 @@ import type { Log } from '../../../../lib/log.ts'
 import { runCommand } from '../../../../lib/run-command.ts'
 
 /**
- * Pipes for a process's streams. Node's own are UNIX sockets, which a program can't reopen: `echo x > /dev/stdout`
- * fails with ENXIO (runtime-notes 4.5). Node can't make FIFOs either, so `mkfifo` makes them, a batch ahead of need.
+ * FIFOs for a process's streams. The pipes that Node itself creates are UNIX sockets, which a program can't reopen:
+ * `echo x > /dev/stdout` would fail with ENXIO. Node can't create FIFOs, so `mkfifo` creates batches of them ahead of need.
  */
 export type FifoPool = {
-  /** A pipe whose other end is in this process. The caller settles it once the child has opened its end, or never will. */
+  /** Takes a pipe whose other end is in this process. Call `closeChildEnd` once the child has opened its end, or never will. */
   takePipe(direction: 'to-child' | 'from-child'): Promise<Pipe>
-  /** The folder of the FIFOs; only root may enter. */
+  /** The folder of the FIFOs, which only root may enter. */
   readonly folder: string
 }
 
 export type Pipe = {
   readonly socket: Socket
-  /** Where the child opens its end, which never waits; gone once it is settled. */
+  /** Where the child opens its end, without blocking, until `closeChildEnd`. */
   readonly path: string
-  /** Lets go of the name, and of what stood for the child's end. */
+  /** Deletes the path, and closes the descriptor that kept the child's end open. */
   closeChildEnd(): void
 }
 
-/** FIFOs made by one run of `mkfifo`, which takes 2 ms whatever their number (2026-11): enough for eight processes. */
+/** The FIFOs of one batch: enough for eight processes. `mkfifo` takes 2 ms for any number of them (2026-11). */
 const BATCH = 24
 const LOW_WATER = 12
 const MKFIFO_TIMEOUT_MS = 10_000
-/** What is read from a process before the client has taken it; four kernel pipes. */
+/** How much is read ahead of the client: as much as four pipes of the kernel hold. */
 const READ_BUFFER_BYTES = 256 * 1024
 
-/** A pool in a folder of its own beneath `parent`, which starts to fill at once. */
+/** Creates a pool in a new folder in `parent`, and starts to fill it. */
 export function makeFifoPool(parent: string, log: Log): FifoPool {
   const folder = mkdtempSync(join(parent, 'exec-'))
   const ready: string[] = []
@@ -40,8 +40,8 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
   const makeBatch = async (): Promise<void> => {
     const paths = Array.from({ length: BATCH }, (_, index) => join(folder, `fifo-${String(made + index)}`))
     made += BATCH
-    // Everybody may open it who has it: the folder keeps others out, and a process in the container that changed its
-    // user must still be able to reopen its /dev/stdout.
+    // Anyone may open them: a process in the container must be able to reopen its /dev/stdout after it changed its user. The
+    // folder keeps other users of the host out.
     await runCommand('mkfifo', ['-m', '666', ...paths], { timeoutMs: MKFIFO_TIMEOUT_MS })
     ready.push(...paths)
   }
@@ -54,7 +54,7 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
 
   const fillAhead = (): void => {
     fill().catch((error: unknown) => {
-      log.warn({ err: error }, 'FIFOs for commands could not be made ahead') // who needs one tries again, and fails
+      log.warn({ err: error }, 'creating FIFOs for commands failed') // the next `takePipe` tries again, and rejects
     })
   }
 
@@ -74,7 +74,7 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
   }
 }
 
-/** Opens our end, which doesn't block, and one that stands for the child's: without it, ours would be at its end. */
+/** Opens our end without blocking, and the child's end as well: until the child opens it, ours would be at its end. */
 function openPipe(path: string, direction: 'to-child' | 'from-child'): Pipe {
   const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   const writer = openSync(path, constants.O_WRONLY | constants.O_NONBLOCK)

@@ -2,13 +2,13 @@ import { readFileSync, watch } from 'node:fs'
 import type { FSWatcher } from 'node:fs'
 import { basename } from 'node:path'
 
-/** Waits for the process ids that a runtime writes to files of one folder, by the kernel's notice instead of by asking. */
+/** Waits for the process ids that a runtime writes to files in one folder, by inotify instead of polling. */
 export type PidFileWaiter = {
-  /** Resolves with the number in a file, or with null once `ended` did and there is none. */
+  /** Resolves with the number in a file; with null if there is none once `ended` resolves. */
   wait(path: string, ended: Promise<unknown>): Promise<number | null>
 }
 
-/** Watches the folder only while somebody waits. */
+/** Creates a waiter that watches the folder only while a caller waits. */
 export function makePidFileWaiter(folder: string): PidFileWaiter {
   const waiting = new Map<string, () => void>()
   let watcher: FSWatcher | null = null
@@ -42,7 +42,7 @@ export function makePidFileWaiter(folder: string): PidFileWaiter {
   }
 }
 
-/** A number only when the file holds all of it: runtimes create the file first and write it after. */
+/** Null until the file holds a whole number: runtimes create the file before they write it. */
 function readPid(path: string): number | null {
   try {
     const text = readFileSync(path, 'utf8').trim()

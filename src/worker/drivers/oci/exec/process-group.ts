@@ -4,23 +4,24 @@ import type { Log } from '../../../../lib/log.ts'
 import { tryCommand } from '../../../../lib/run-command.ts'
 import type { Container } from '../container.ts'
 
-/** Sends signals to what one exec started. */
+/** Sends signals to the processes of one exec. */
 export type ProcessGroup = {
-  /** Sends a Linux signal number to every process of the group. A group that has ended is left alone. */
+  /** Sends a Linux signal number to every process of the group. Does nothing when the group has ended. */
   signal(signal: number): void
 }
 
 const SIGKILL = 9
 const MAX_SIGNAL = 64
-/** A group that forks while it is killed is looked at again, so often at most. */
+/** How often to look again for processes that a group forked while it was killed. */
 const MAX_ROUNDS = 20
 
 /**
- * The group of a process in a container, given its host id and that of the command line that started it. runc and
- * terminals make the process the leader of its group; crun 1.8 leaves it in the group of a process between the two that
- * has ended (measured 2026-11). A process that ended before anybody could look has its group only guessed: by a number
- * between the two. The members are looked up among the container's own processes, by its cgroup, which proves that a
- * number was not given to somebody else since.
+ * The process group of a process in a container. `pids` are the host's ids of the process and of the command that started
+ * it. With runc or a terminal, the process leads its group. crun 1.8 leaves it in the group of a process that was started
+ * between the two and has ended (measured 2026-11).
+ *
+ * If the process ended before its group could be read, any group with an id between the two counts. Only processes in the
+ * container's cgroup are signalled, so an id that was reused outside of it does no harm.
  */
 export function makeProcessGroup(
   initPid: number,
@@ -48,14 +49,14 @@ export function makeProcessGroup(
   }
 }
 
-/** The process id as the innermost of its namespaces counts it; null when the process is gone. */
+/** The process's id in its innermost namespace; null when the process is gone. */
 export function innerPid(pid: number): number | null {
   const numbers = /^NSpid:\s*(.+)$/m.exec(readOrEmpty(`/proc/${String(pid)}/status`))?.[1]?.split(/\s+/)
   const last = numbers?.at(-1)
   return last === undefined ? null : Number(last)
 }
 
-/** The folder that lists a container's processes: cgroup v2, else the first hierarchy of v1 that has them. */
+/** The cgroup folder of a container's processes: in the v1 hierarchy `pids` if there is one, else in v2. */
 function cgroupFolder(pid: number): string | null {
   const lines = readOrEmpty(`/proc/${String(pid)}/cgroup`).split('\n')
   const entries = lines.flatMap((line) => {
@@ -68,7 +69,7 @@ function cgroupFolder(pid: number): string | null {
   return v2 === undefined ? null : join('/sys/fs/cgroup', v2.path)
 }
 
-/** Every process beneath a cgroup: a sandbox may have made groups of its own in it. */
+/** Every process in a cgroup and beneath it: a sandbox may have created groups of its own. */
 function processesIn(folder: string): readonly number[] {
   const own = readOrEmpty(join(folder, 'cgroup.procs'))
     .split('\n')
@@ -85,7 +86,7 @@ function foldersIn(folder: string): readonly string[] {
   }
 }
 
-/** The fifth field of `/proc/<pid>/stat`; the second, a name in brackets, may hold anything. Null when it is gone. */
+/** The fifth field of `/proc/<pid>/stat`, counted after the name in parentheses; null when the process is gone. */
 function groupOf(pid: number): number | null {
   const stat = readOrEmpty(`/proc/${String(pid)}/stat`)
   const group = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[2])
@@ -110,13 +111,13 @@ function readOrEmpty(path: string): string {
 }
 
 const RUNTIME_TIMEOUT_MS = 20_000
-/** The most processes of one command that get a signal one by one; each costs a call of 40 ms (measured 2026-11). */
+/** The most processes of one command to signal one by one. Each takes a call of 40 ms (measured 2026-11). */
 const MAX_SINGLE = 64
 
 /**
- * The process group that a command leads in gVisor, whose processes the host can't see. The runtime signals single
- * processes only, so a shell of the sandbox is asked to signal the group; where there is none, the command and its
- * descendants get the signal one by one. Signals arrive in the order in which they were sent.
+ * The process group that a command leads in gVisor, whose processes the host can't see. The runtime signals only single
+ * processes, so a shell in the sandbox signals the group. Without a shell, the command and its descendants are signalled
+ * one by one. Signals arrive in the order in which they were sent.
  */
 export function makeGvisorProcessGroup(container: Container, leader: number, log: Log): ProcessGroup {
   let last: Promise<void> = Promise.resolve()
@@ -145,8 +146,8 @@ async function signalGroup(container: Container, leader: number, signal: number)
     '-c',
     script,
   ])
-  // The shell is the sandbox's own, so a kill doesn't take its word. Where it found no such group, the command may have
-  // left it for one of its own.
+  // The shell belongs to the sandbox, so its success is not trusted for SIGKILL. If it found no such group, the command may
+  // have moved to another one.
   if (asked.code === 0 && signal !== SIGKILL) return
   const { stdout } = await call(container, ['ps', container.id])
   for (const pid of descendants(parseProcesses(stdout), leader).slice(0, MAX_SINGLE))
@@ -160,14 +161,14 @@ async function call({ runtime }: Container, args: readonly string[]): ReturnType
 
 type SeenProcess = { readonly pid: number; readonly parent: number }
 
-/** A process, if it lives, and all that come from it. */
+/** A live process and all its descendants. */
 function descendants(processes: readonly SeenProcess[], pid: number): readonly number[] {
   const own = processes.filter((process) => process.pid === pid).map((process) => process.pid)
   const children = processes.filter((process) => process.parent === pid && process.pid !== pid)
   return [...own, ...children.flatMap((child) => descendants(processes, child.pid))]
 }
 
-/** The table of `runsc ps`: a head, then user, process and parent as the first columns; empty when the sandbox ended. */
+/** Parses the table of `runsc ps`: a header, then user, process and parent as first columns. Empty when the sandbox ended. */
 function parseProcesses(table: string): readonly SeenProcess[] {
   const rows = table.split('\n').slice(1)
   return rows.flatMap((row) => {

@@ -13,21 +13,21 @@ import { parseHardLimits } from '../run/rlimits.ts'
 import type { HardLimits } from '../run/rlimits.ts'
 import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 
-/** The part of a runtime's process description that every process of a container shares with its first one. */
+/** What every process of a container inherits from the configuration of its first process. */
 export type ProcessDefaults = {
-  /** `capabilities`, `noNewPrivileges` and what else the container's own process was given. */
+  /** `capabilities`, `noNewPrivileges` and the like, as the container's first process has them. */
   readonly shared: Readonly<Record<string, unknown>>
   readonly rlimits: readonly OciRlimit[]
-  /** Where something is mounted over the container's root. */
+  /** The mount points in the container. */
   readonly mountPoints: readonly string[]
 }
 
 type OciRlimit = { readonly type: string; readonly soft: number; readonly hard: number }
 
-/** A process description as `runtime exec --process` wants it (OCI runtime specification, `process`). */
+/** The argument of `runtime exec --process` (OCI runtime specification, `process`). */
 export type ProcessSpec = Readonly<Record<string, unknown>>
 
-/** Reads from a container's bundle what its processes have in common; the bundle lies in `runDir`. */
+/** Reads the defaults from the container's bundle in `runDir`. */
 export async function readProcessDefaults(runDir: string): Promise<ProcessDefaults> {
   const config = asObject(JSON.parse(await readFile(join(runDir, 'config.json'), 'utf8')))
   const { capabilities, noNewPrivileges, apparmorProfile, selinuxLabel, oomScoreAdj, rlimits } = asObject(
@@ -41,8 +41,8 @@ export async function readProcessDefaults(runDir: string): Promise<ProcessDefaul
 }
 
 /**
- * Turns a request into a process description, with the sandbox's defaults filled in and everything checked that a
- * runtime would refuse without saying what it was. Rejects with `ExecFailure`.
+ * Creates the spec of a requested process, with the sandbox's defaults. Checks everything that a runtime would refuse
+ * without saying why. Rejects with `ExecFailure`.
  */
 export async function makeProcessSpec(
   container: Container,
@@ -76,12 +76,12 @@ export async function makeProcessSpec(
   }
 }
 
-/** Open files that a program of ours may have, where the machine lets it: each handle of a client is one. */
+/** The limit of open files for a program of the toolbox, if the machine allows it. Each handle of a client is one. */
 const TOOL_OPEN_FILES = 4096
 
 /**
- * The process description of a program of the toolbox: user 0 with all that this may in the sandbox, and nothing of the
- * workload's own environment and limits. Null when the toolbox is not mounted in this container.
+ * Creates the spec of a program of the toolbox. It runs as user 0 with the sandbox's capabilities, without the workload's
+ * environment and limits. Null when the toolbox is not mounted in this container.
  */
 export function makeToolProcessSpec(base: ProcessDefaults, command: readonly string[]): ProcessSpec | null {
   if (!base.mountPoints.includes(TOOLS_FOLDER)) return null
@@ -97,14 +97,14 @@ export function makeToolProcessSpec(base: ProcessDefaults, command: readonly str
   }
 }
 
-/** Whether the host sees the container's root as its processes do, mounts included. */
+/** Whether the host sees the container's root as its processes do, including its mounts. */
 function hasOwnRoot({ runtimeName }: Container): boolean {
   return runtimeName === 'crun' || runtimeName === 'runc'
 }
 
 /**
- * The sandbox's own environment with the request's over it. HOME is that of the process's user unless the sandbox's
- * spec or the request sets it, and the scripts come first on any PATH (agent protocol 7.2).
+ * The environment of a requested process: its variables override the sandbox's. HOME is that of the process's user unless
+ * the spec or the request sets it. The folder of scripts comes first on PATH unless the request's PATH names it elsewhere.
  */
 function makeEnv(container: Container, request: GuestExec, home: string): ReadonlyMap<string, string> {
   const env = new Map<string, string>()
@@ -120,14 +120,14 @@ function makeEnv(container: Container, request: GuestExec, home: string): Readon
   return env
 }
 
-/** The container's limits with the request's over them. A limit that can't be had fails the start, as setrlimit would. */
+/** The limits of a requested process: its own override the container's. One that can't be set fails the start, as with setrlimit. */
 function mergeRlimits(container: Container, base: ProcessDefaults, request: GuestExec): readonly OciRlimit[] {
   const limits = new Map(base.rlimits.map((limit) => [limit.type, limit]))
   const ceilings = request.rlimits.length === 0 ? {} : readCeilings(container)
   for (const { resource, soft, hard } of request.rlimits) {
     if (!isRlimitResource(resource)) continue
     const type = `RLIMIT_${resource.toUpperCase()}`
-    // gVisor gives every command the limits of the sandbox's first process, and says nothing (20240729, tried 2026-11).
+    // gVisor silently gives every command the limits of the sandbox's first process (20240729, tried 2026-11).
     if (container.runtimeName === 'runsc') throw refusedLimit(type, 'ENOSYS')
     if (soft > hard) throw refusedLimit(type, 'EINVAL')
     if (hard > (ceilings[resource] ?? Infinity)) throw refusedLimit(type, 'EPERM')
@@ -148,8 +148,8 @@ function refusedLimit(type: string, code: 'EINVAL' | 'EPERM' | 'ENOSYS'): ExecFa
 const CAP_SYS_RESOURCE = 1n << 24n
 
 /**
- * The hard limits above which this worker, from which processes inherit theirs, can't raise one; none when it can. In a
- * user namespace nobody can: the right to raise limits is one of the host's (setrlimit(2)).
+ * The hard limits of this worker, which processes inherit and can't exceed; none when they can. In a user namespace no
+ * process can: raising a hard limit needs CAP_SYS_RESOURCE on the host (setrlimit(2)).
  */
 function readCeilings(container: Container): HardLimits {
   const mask = /^CapEff:\s*([0-9a-f]+)/m.exec(readFileSync('/proc/self/status', 'utf8'))?.[1] ?? '0'

@@ -2,15 +2,15 @@ import { createRequire } from 'node:module'
 
 /** The native functions for pseudo-terminals that Node lacks. */
 export type PtyBinding = {
-  /** Opens a pair: two file descriptors and the path of the slave. */
+  /** Opens a pseudo-terminal: the descriptors of both sides, and the path of the slave. */
   open(cols: number, rows: number): { readonly master: number; readonly slave: number; readonly pty: string }
-  /** Sets the size of any terminal that is open as `fd`, and tells its foreground processes. */
+  /** Sets the size of the terminal that is open as `fd`; the kernel signals its foreground processes. */
   resize(fd: number, cols: number, rows: number): void
 }
 
 /**
- * The native part of `@lydell/node-pty`, or null where it is not installed (it is optional). Its class is left aside:
- * it drops output that is unread 200 ms after the process's end, and can't resize a terminal inside a container.
+ * Loads the native part of `@lydell/node-pty`, an optional dependency; null where it is not installed. The package's class
+ * is not used: it drops output that is unread 200 ms after the process's end, and can't resize a terminal in a container.
  */
 export function loadPtyBinding(): PtyBinding | null {
   const require = createRequire(import.meta.url)
@@ -20,7 +20,7 @@ export function loadPtyBinding(): PtyBinding | null {
     const binding = loader.requireBinary('pty.node')
     return isBinding(binding) ? binding : null
   } catch {
-    return null // no prebuilt binary for this machine: `script` does it, with a process for each resize
+    return null // no prebuilt binary for this machine: script(1) replaces it, with a process for each resize
   }
 }
 

@@ -2,8 +2,8 @@ import { Duplex, type Readable } from 'node:stream'
 import { TcpFailure, type GuestProcess, ExecFailure, type TcpTarget } from '../../../channel/guest.ts'
 
 /**
- * Connects by a process in the sandbox, which has the sandbox's name look-up, network and policy; `start` runs
- * `guest/tcp.pl` there with arguments. Rejects with `TcpFailure`, or with the signal's reason, and then the process was reaped.
+ * Connects from a process in the sandbox, with the sandbox's name resolution, network and policy. `start` runs
+ * `guest/tcp.pl` there with arguments. Rejects with `TcpFailure` or with the signal's reason; the process is reaped by then.
  */
 export async function connectByProcess(start: StartScript, target: TcpTarget, signal: AbortSignal): Promise<Duplex> {
   signal.throwIfAborted()
@@ -44,24 +44,24 @@ async function startFor({ host, port }: TcpTarget, start: StartScript, where: st
 }
 
 const SIGKILL = 9
-/** What is read ahead of a slow client, beside what the pipe's own stream does. */
+/** How much is read ahead of a slow client, in addition to the pipe's own buffer. */
 const READ_AHEAD_BYTES = 64 * 1024
 
-/** The longest line that the process says; what says more without an end is not ours. */
+/** The longest line of status that the process writes. A longer one did not come from our script. */
 const MAX_LINE_CHARACTERS = 4096
 
 /**
- * The connection that a process of `guest/tcp.pl` carries, as one stream of its pipes. It emits `connect` once there is
- * one, ends each direction when that has ended, tells a failure (`TcpFailure`) after all that arrived was read, and
- * closes when the process was reaped. `destroy` kills the process.
+ * The connection that a process of `guest/tcp.pl` carries, as one stream over the process's pipes. It emits `connect` once
+ * connected, and ends each direction separately. A failure (`TcpFailure`) is emitted after everything that arrived was
+ * read. The stream closes when the process was reaped. `destroy` kills the process.
  */
 export class TcpStream extends Duplex {
   readonly #process: GuestProcess
   #receivedBytes = 0
-  /** How many bytes the other end has sent in all, once that is known. */
+  /** How many bytes the peer sent in total, once that is known. */
   #totalBytes = Infinity
-  /** What the connection broke of, as the process said it. */
-  #said: TcpFailure | null = null
+  /** The failure of the connection, as the process reported it. */
+  #reported: TcpFailure | null = null
   #failure: TcpFailure | null = null
   #hasExited = false
   #written: (() => void) | null = null
@@ -71,7 +71,7 @@ export class TcpStream extends Duplex {
     this.#process = process
     const { stdin, stdout } = process
     stdout.on('data', (data: Buffer) => {
-      if (this.#receivedBytes >= this.#totalBytes) return // more than it said: the sandbox has put another in its place
+      if (this.#receivedBytes >= this.#totalBytes) return // more than reported: the sandbox has replaced the process
       this.#receivedBytes += data.length
       if (!this.push(data)) stdout.pause()
       this.#endAtTotal()
@@ -81,21 +81,21 @@ export class TcpStream extends Duplex {
     })
     for (const pipe of [stdin, stdout, process.stderr]) {
       pipe?.on('error', () => {
-        this.#takeNext() // the process has ended, and has said why
+        this.#takeNext() // the process has ended, and has reported why
       })
     }
     const drained = new Promise<void>((resolve) => {
       stdout.once('close', resolve)
     })
-    const silent = eachLine(process.stderr, (line) => {
+    const statusEnded = eachLine(process.stderr, (line) => {
       this.#hear(line)
     })
-    void Promise.all([process.exited, silent, drained]).then(() => {
+    void Promise.all([process.exited, statusEnded, drained]).then(() => {
       this.#end()
     })
   }
 
-  /** As of any stream; the last bytes before a failure are given before it is told. */
+  /** Reads as any stream does. A failure is emitted after the last bytes before it. */
   override read(size?: number): unknown {
     const data: unknown = super.read(size)
     if (this.#failure !== null && this.readableLength === 0) this.destroy(this.#failure)
@@ -129,7 +129,7 @@ export class TcpStream extends Duplex {
   #hear(line: string): void {
     const [word, rest = ''] = line.slice(0, MAX_LINE_CHARACTERS).split(/ (.*)/s, 2)
     if (word === 'connected') this.emit('connect')
-    else if (word === 'failed') this.#said = new TcpFailure(rest)
+    else if (word === 'failed') this.#reported = new TcpFailure(rest)
     else if (word === 'eof') {
       this.#totalBytes = Number(rest)
       this.#endAtTotal()
@@ -145,7 +145,7 @@ export class TcpStream extends Duplex {
   #endAtTotal(): void {
     if (this.#receivedBytes < this.#totalBytes || this.readableEnded) return
     this.push(null)
-    // Nobody asks for more now, and the pipe is seen to end only once it is empty, whatever is still put into it.
+    // No one reads any more, and the pipe's end shows only once it is empty.
     this.#process.stdout.resume()
   }
 
@@ -153,7 +153,7 @@ export class TcpStream extends Duplex {
     this.#hasExited = true
     this.#takeNext()
     const isWhole = this.#receivedBytes >= this.#totalBytes
-    this.#failure = this.#said ?? (isWhole ? null : new TcpFailure('the connection was cut in the sandbox'))
+    this.#failure = this.#reported ?? (isWhole ? null : new TcpFailure('the connection was cut in the sandbox'))
     if (this.#failure !== null) {
       if (this.readableLength === 0) this.destroy(this.#failure)
     } else if (this.readableEnded) this.destroy()
@@ -161,7 +161,7 @@ export class TcpStream extends Duplex {
   }
 }
 
-/** Calls back for each line of a stream; resolves when it has closed. */
+/** Calls `hear` for each line of a stream, and resolves when the stream has closed. */
 function eachLine(stream: Readable | null, hear: (line: string) => void): Promise<void> {
   return new Promise((resolve) => {
     let rest = ''

@@ -5,18 +5,18 @@ import { withInterpreter } from '../../shared/desired-run.ts'
 import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from '../environment.ts'
 import { createFolders, putText, type RootTree } from '../../shared/root-tree.ts'
 
-/** What the files of a run tell the sandbox about itself. */
+/** What the system files of a sandbox are made from. */
 export type SystemFilesInput = {
   readonly spec: SandboxSpec
   readonly hostname: string
   readonly network: SandboxNetwork
   readonly workdir: string
-  /** False when the writable layer was patched at an earlier start: what patches wrote is then left alone. */
+  /** False when an earlier start applied the patches: the files that they wrote are then left alone. */
   readonly isFirstStart: boolean
   readonly hasToolbox: boolean
 }
 
-/** Writes hostname, hosts, resolv.conf and the spec's scripts, and makes the targets of mounts. May be repeated. */
+/** Writes hostname, hosts, resolv.conf and the spec's scripts, and creates the targets of the driver's mounts. May be repeated. */
 export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput): Promise<void> {
   const { spec } = input
   const patched = patchedPaths(spec.patches, input.isFirstStart)
@@ -36,8 +36,8 @@ export async function writeSystemFiles(tree: RootTree, input: SystemFilesInput):
 }
 
 /**
- * Keeps gVisor from covering an empty `/tmp` with a file system in memory, which no restart would keep and no limit of
- * the disk hold: it leaves one alone that has a file (20240729, measured 2026-11). May be repeated.
+ * Puts a file into `/tmp`. gVisor covers an empty `/tmp` with a tmpfs, which a restart would lose and the disk's limit
+ * would not count; one with a file stays on the disk (20240729, measured 2026-11). May be repeated.
  */
 export async function keepTmpOnDisk(tree: RootTree): Promise<void> {
   await createFolders(tree, '/tmp', 0o1777)
@@ -53,7 +53,7 @@ function identityFiles({ hostname, network }: SystemFilesInput): ReadonlyMap<str
   ])
 }
 
-/** At the first start an `append` needs the file beneath it; every other patch brings the whole file. */
+/** The paths that patches own. At the first start, `append` needs the system file to append to; every other patch replaces it. */
 function patchedPaths(patches: readonly Patch[], isFirstStart: boolean): ReadonlySet<string> {
   const counting = patches.filter((patch) => !(isFirstStart && patch.type === 'append'))
   return new Set(

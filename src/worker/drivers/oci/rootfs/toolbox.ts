@@ -6,13 +6,13 @@ import { TOOLS_FOLDER } from '../environment.ts'
 import type { Log } from '../../../../lib/log.ts'
 import { mount, mountPointsBelow } from '../../../mounts.ts'
 
-/** The start of the names of toolboxes among the driver's mounts; all others there are those of runs and disks. */
+/** The prefix of the toolboxes' names among the driver's mounts. All other mounts there belong to runs and disks. */
 export const TOOLBOX_PREFIX = 'toolbox-'
 
 /**
- * Makes the toolbox of this machine and mounts it, readonly, among the driver's mounts: the driver's own folder may lie
- * where a sandbox's user 0, as whom some runtimes mount, can't reach it. Gives that path, or null when it can't be made:
- * sandboxes run without, and their files are not offered. Toolboxes that no running sandbox can have are deleted.
+ * Makes this machine's toolbox and mounts it readonly among the driver's mounts. It can't stay in the driver's own folder:
+ * some runtimes mount as the sandbox's user 0, who may not reach that folder. Returns the mount's path, or null when the
+ * toolbox can't be made; sandboxes then run without file operations. Deletes toolboxes that no running sandbox uses.
  */
 export async function mountToolbox(
   folders: { readonly dir: string; readonly mountDir: string },
@@ -35,14 +35,13 @@ export async function mountToolbox(
   }
 }
 
-/** The scripts of the toolbox: files of `guest/`. */
+/** The scripts of the toolbox, from `worker/perl/guest`. */
 export type ToolScript = 'files.pl' | 'tcp.pl'
 
 /**
- * Makes a folder with the programs that the worker runs in sandboxes, which may have none of their own: the machine's
- * perl with its loader, its libraries and the modules that our scripts use, and the scripts. It lies beneath `parent`,
- * named after its content, and is made as a whole or not at all; one that is there already is left alone. Rejects in
- * words when the machine has no perl that can be copied.
+ * Makes a folder with the programs that the worker runs in sandboxes, whose images may have none: this machine's perl with
+ * its loader and libraries, our scripts, and the modules that they use. The folder lies in `parent`, is named after a hash
+ * of its content, and appears in one step. An existing one stays. Rejects when the machine has no perl to copy.
  */
 export async function makeToolbox(parent: string): Promise<string> {
   const files = await gatherFiles()
@@ -53,13 +52,13 @@ export async function makeToolbox(parent: string): Promise<string> {
   if (names.includes(nameOf(files))) return path
   const unfinished = await mkdtemp(join(parent, UNFINISHED_PREFIX))
   for (const { name, content, mode } of files) await put(join(unfinished, name), content, mode)
-  // The sandbox's users are strangers to this machine: everybody may read.
+  // Anyone may read: the sandbox's users are unprivileged on this machine.
   for (const folder of foldersOf(files)) await chmod(join(unfinished, folder), 0o755)
   await rename(unfinished, path)
   return path
 }
 
-/** The command that runs a script of the toolbox; `directoryPath` is where the toolbox is seen, in a sandbox unless said. */
+/** The command that runs a script of the toolbox. `folder` is the toolbox's path; by default the one in a sandbox. */
 export function toolCommand(
   script: ToolScript,
   args: readonly string[] = [],
@@ -69,7 +68,7 @@ export function toolCommand(
   return [loader ?? '', '--library-path', libraries ?? '', perl ?? '', '-e', RUN, `${folder}/perl5`, `${folder}/${script}`, ...args] // prettier-ignore
 }
 
-/** Whether a name in a folder of toolboxes is that of one that is being made, or was left when a worker was killed. */
+/** Whether a toolbox is being made, or was left half made by a worker that was killed. */
 function isUnfinished(name: string): boolean {
   return name.startsWith(UNFINISHED_PREFIX)
 }
@@ -79,13 +78,13 @@ const UNFINISHED_PREFIX = 'unfinished-'
 const LOADER = 'loader'
 const LIBRARIES = 'lib'
 const PERL = 'perl'
-/** Runs a script with the toolbox's modules alone: those that an image has may be of another perl. */
+/** Runs a script with only the toolbox's modules: an image's modules may belong to another version of perl. */
 const RUN = 'BEGIN { @INC = shift } my $script = shift; defined do $script or die $@ || "$script: $!\\n"'
 
-/** Modules that the scripts use, with those that they load on demand. */
+/** The modules that the scripts use, and those that these load on demand. */
 const MODULES = ['strict.pm', 'warnings.pm', 'constant.pm', 'warnings/register.pm', 'bytes.pm', 'integer.pm', 'Carp.pm', 'Carp/Heavy.pm', 'Exporter.pm', 'Exporter/Heavy.pm', 'XSLoader.pm', 'Fcntl.pm', 'Errno.pm', 'Socket.pm'] // prettier-ignore
 
-/** Tells where perl is, and of each module the name, the file and the folder of modules; of each library the file. */
+/** Prints the path of perl, the name and file of each loaded module, and the file of each loaded library. */
 const LIST = `eval { require $_ } for @ARGV; require Socket; require Fcntl;
 print "perl\\t$^X\\n";
 print "module\\t$_\\t$INC{$_}\\n" for sort keys %INC;
@@ -97,7 +96,7 @@ const SCRIPTS = join(import.meta.dirname, '../../../perl/guest')
 type ToolFile = { readonly name: string; readonly content: Buffer; readonly mode: number }
 
 async function gatherFiles(): Promise<readonly ToolFile[]> {
-  // Variables such as PERL5LIB would bring in modules of whoever started the worker.
+  // Variables such as PERL5LIB would load modules of the user who started the worker.
   const env = { PATH: process.env['PATH'], LC_ALL: 'C' }
   const { stdout } = await runCommand('perl', ['-e', LIST, ...MODULES], { timeoutMs: COMMAND_TIMEOUT_MS, env })
   const rows = stdout.split('\n').map((line) => line.split('\t'))
@@ -128,7 +127,7 @@ async function gatherFiles(): Promise<readonly ToolFile[]> {
   )
 }
 
-/** What ldd(1) told: libraries by the name by which they are asked for, and the loader, which has a path for a name. */
+/** Parses ldd(1): libraries by the name under which programs load them, and the loader, which is named by its path. */
 function librariesIn(listing: string): readonly { readonly name: string; readonly path: string }[] {
   return listing.split('\n').flatMap((line) => {
     const [, asked, path] = /^\s*(\S+) => (\/\S+) \(/.exec(line) ?? []
@@ -150,7 +149,7 @@ function nameOf(files: readonly ToolFile[]): string {
 
 async function put(path: string, content: Buffer, mode: number): Promise<void> {
   await mkdir(dirname(path), { recursive: true })
-  // Flushed: the folder's name is a promise that it is whole, also after a power cut.
+  // Flushed, because the folder's name promises that it is complete, even after a power failure.
   await writeFile(path, content, { flush: true })
   await chmod(path, mode)
 }

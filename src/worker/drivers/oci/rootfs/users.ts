@@ -1,6 +1,6 @@
 import { openInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
-/** Who a process in the sandbox runs as. */
+/** The user that a process in the sandbox runs as. */
 export type SandboxUser = {
   readonly uid: number
   readonly gid: number
@@ -8,23 +8,23 @@ export type SandboxUser = {
   readonly home: string
 }
 
-/** The texts of a sandbox's `/etc/passwd` and `/etc/group`; empty when missing. */
+/** The contents of a sandbox's `/etc/passwd` and `/etc/group`; empty when missing. */
 export type UserFiles = { readonly passwd: string; readonly group: string }
 
-/** More is no honest user file; the rest is not read. */
+/** The limit on what is read of a user file. No real one is larger. */
 const USER_FILE_LIMIT_BYTES = 4 * 1024 * 1024
 
 type FilesRoot = { readonly root: string; readonly isFresh: boolean }
 
-/** Reads the user files beneath a sandbox's root, without leaving it. */
+/** Reads the user files in a sandbox's root, without leaving it. */
 export async function readUserFiles(from: FilesRoot): Promise<UserFiles> {
   const [passwd, group] = await Promise.all([readBounded(from, '/etc/passwd'), readBounded(from, '/etc/group')])
   return { passwd, group }
 }
 
 /**
- * Finds `name`, `uid`, `name:group` or `uid:gid`; null is user 0. A number needs no entry. Answers with a sentence
- * when a name is unknown or a number lies outside the sandbox's user namespace.
+ * Resolves `name`, `uid`, `name:group` or `uid:gid`; null means user 0. A number needs no entry in the files. Returns a
+ * message instead when a name is unknown or a number is outside the sandbox's user namespace.
  */
 export function resolveUser(requested: string | null, files: UserFiles): SandboxUser | string {
   const [userPart = '', groupPart] = (requested === null || requested === '' ? '0' : requested).split(':', 2)
@@ -50,7 +50,7 @@ export function resolveUser(requested: string | null, files: UserFiles): Sandbox
   return { uid, gid, additionalGids, home: home === undefined || home === '' ? '/' : home }
 }
 
-/** How many user ids a sandbox has: those of an ordinary system (uid 65534 is `nobody`). */
+/** How many user ids a sandbox has: as many as an ordinary system, where uid 65534 is `nobody`. */
 export const USER_NAMESPACE_SIZE = 65_536
 
 function isNumber(text: string): boolean {

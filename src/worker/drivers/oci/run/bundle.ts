@@ -6,7 +6,7 @@ import { mountFlags } from '../../shared/pin-mounts.ts'
 import { seccompProfile } from './seccomp.ts'
 import { USER_NAMESPACE_SIZE, type SandboxUser } from '../rootfs/users.ts'
 
-/** All that a container's configuration is made of. */
+/** Everything that a container's configuration is made of. */
 export type BundleInput = {
   readonly spec: SandboxSpec
   readonly hostname: string
@@ -17,20 +17,20 @@ export type BundleInput = {
   readonly cgroupsPath: string
   /** The host's static init program. */
   readonly initBinary: string
-  /** The folder of the worker's own programs for sandboxes, if it has them. */
+  /** The folder of the worker's own programs for sandboxes; null when it has none. */
   readonly toolbox: string | null
-  /** null: the sandbox only waits for commands. */
+  /** The workload's command line; null when the sandbox only waits for commands. */
   readonly workload: readonly string[] | null
   readonly user: SandboxUser
   readonly env: readonly string[]
   readonly workdir: string
   readonly rlimits: readonly Rlimit[]
-  /** In the order in which they are made. */
+  /** In mount order. */
   readonly mounts: readonly ResolvedMount[]
   readonly architecture: NodeJS.Architecture
 }
 
-/** The OCI runtime configuration (config.json) of a sandbox. Source: OCI runtime specification 1.0.2. */
+/** Creates the `config.json` of a sandbox, by the OCI runtime specification 1.0.2. */
 export function makeBundle(input: BundleInput): object {
   const mapping = [{ containerID: 0, hostID: input.uidShift, size: USER_NAMESPACE_SIZE }]
   return {
@@ -41,7 +41,7 @@ export function makeBundle(input: BundleInput): object {
     mounts: [...systemMounts(input), ...input.mounts.map((mount) => asBundleMount(mount, input.spec.resources))],
     linux: {
       cgroupsPath: input.cgroupsPath,
-      // The limits lie on the cgroup above; here are devices alone, of which the runtime adds null, zero and the like.
+      // The parent cgroup holds the limits. Only devices are configured here; the runtime itself allows null, zero and so on.
       resources: { devices: [{ allow: false, access: 'rwm' }] },
       uidMappings: mapping,
       gidMappings: mapping,
@@ -57,7 +57,7 @@ export function makeBundle(input: BundleInput): object {
 }
 
 function makeProcess(input: BundleInput): object {
-  // The idle init is user 0: it reaps, and has nothing else to do. A workload's init is the workload's own user.
+  // An init without a workload only reaps, and runs as user 0. With a workload, it runs as the workload's user.
   const user = input.workload === null ? IDLE_USER : input.user
   return {
     terminal: false,
@@ -94,7 +94,7 @@ function systemMounts(input: BundleInput): readonly object[] {
     },
     ...shm,
     { destination: '/dev/mqueue', type: 'mqueue', source: 'mqueue', options: ['nosuid', 'noexec', 'nodev'] },
-    // A namespace made outside can't mount sysfs, and a bind of the host's would show its devices and cgroups.
+    // A network namespace made outside can't mount sysfs, and a bind of the host's /sys would show its devices and cgroups.
     {
       destination: '/sys',
       type: 'tmpfs',
@@ -106,7 +106,7 @@ function systemMounts(input: BundleInput): readonly object[] {
   ]
 }
 
-/** What is the worker's own in a sandbox: nobody in it can change it. */
+/** Binds a file or folder of the worker into the sandbox, readonly. */
 function bindOwn(destination: string, source: string): object {
   return { destination, type: 'bind', source, options: ['bind', 'ro', 'nosuid', 'nodev'] }
 }
@@ -138,7 +138,7 @@ function halfOf(memoryMib: number): string {
   return String(Math.max(1, Math.floor(memoryMib / 2)))
 }
 
-/** Covered: what tells of the machine or of its kernel's memory. */
+/** Masked: paths that reveal the machine or its kernel's memory. */
 const MASKED_PATHS: readonly string[] = [
   'acpi',
   'asound',
@@ -162,7 +162,7 @@ const MASKED_PATHS: readonly string[] = [
   'driver',
 ].map((name) => `/proc/${name}`)
 
-/** Left readable; a write would change the machine. */
+/** Readonly: a write would change the machine. */
 const READONLY_PATHS: readonly string[] = ['bus', 'fs', 'irq', 'sys', 'sysrq-trigger', 'mtrr'].map(
   (name) => `/proc/${name}`,
 )

@@ -1,8 +1,8 @@
 import type { SecurityProfile } from '../../../../domain/spec/spec.ts'
 
 /**
- * What the sandbox's user 0 may do, always within its user namespace (capabilities(7)). Absent on purpose, although
- * Docker gives them: `CAP_NET_RAW` and `CAP_MKNOD`, which mean nothing in a user namespace or open raw sockets.
+ * The capabilities of the sandbox's user 0, always within its user namespace (capabilities(7)). Docker also grants
+ * `CAP_NET_RAW`, which opens raw sockets, and `CAP_MKNOD`, which does nothing in a user namespace; neither is here.
  */
 const DEFAULT_CAPABILITIES = [
   'CAP_AUDIT_WRITE', // sudo and login stop without it
@@ -19,7 +19,7 @@ const DEFAULT_CAPABILITIES = [
   'CAP_SYS_CHROOT', // sshd and package builds; the root was pivoted, so a chroot leads nowhere
 ] as const
 
-/** `restricted`: user 0 keeps power over its own files and processes, and can become nobody else. */
+/** For the profile `restricted`: user 0 controls its own files and processes, and can't become another user. */
 const RESTRICTED_CAPABILITIES = [
   'CAP_CHOWN',
   'CAP_DAC_OVERRIDE',
@@ -29,8 +29,8 @@ const RESTRICTED_CAPABILITIES = [
 ] as const
 
 /**
- * The capabilities of a sandbox's processes in OCI form, whoever they run as: to a user other than 0 the kernel leaves
- * none of them when the program starts, as none is inheritable or ambient (capabilities(7)).
+ * The capabilities of a sandbox's processes in OCI form, for any user. None is inheritable or ambient, so the kernel drops
+ * them all when a program starts as a user other than 0 (capabilities(7)).
  */
 export function processCapabilities(profile: SecurityProfile): Readonly<Record<string, readonly string[]>> {
   const held = profile === 'restricted' ? RESTRICTED_CAPABILITIES : DEFAULT_CAPABILITIES

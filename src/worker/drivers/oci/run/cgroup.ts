@@ -6,32 +6,32 @@ import { folderHash } from '../../../mounts.ts'
 import { readFileOrNull } from '../../../../lib/files.ts'
 
 /**
- * The limits of a run, in a cgroup of our own above the runtime's: the runtime removes its own at the end, and with it
- * what would tell that memory ran out (runtime-notes 4.3). Works on cgroup version 2 and on version 1 hierarchies.
+ * The limits of runs, each in a cgroup of the driver's own above the runtime's. The runtime removes its cgroup at the end
+ * of the container, and with it the counters that tell whether memory ran out. Works on cgroup v2 and on v1 hierarchies.
  */
 export type Cgroups = {
   readonly version: 1 | 2
-  /** Makes a run's cgroup with its limits. May be repeated. */
+  /** Creates a run's cgroup with its limits. May be repeated. */
   create(name: string, limits: CgroupLimits): Promise<void>
-  /** Host ids of every process in it, those of the runtime's cgroup included; empty when it doesn't exist. */
+  /** The host's ids of all processes in a run's cgroup and beneath it; empty when it doesn't exist. */
   pids(name: string): Promise<readonly number[]>
-  /** Whether the kernel ran out of the cgroup's memory. Version 1 can only tell that all of it was in use. */
+  /** Whether the run reached its memory limit. v2 counts kills; v1 only shows that all of the memory was in use. */
   hasRunOutOfMemory(name: string): Promise<boolean>
-  /** Removes it; rejects while a process is left in it. An unknown one succeeds. */
+  /** Removes a run's cgroup. Rejects while a process is left in it. An unknown one succeeds. */
   remove(name: string): Promise<void>
   /** The names of all that exist. */
   list(): Promise<readonly string[]>
-  /** Removes the parent, which must be empty. */
+  /** Removes the parent cgroup, which must be empty. */
   close(): Promise<void>
-  /** What to give to the runtime as `cgroupsPath`. */
+  /** The `cgroupsPath` for the runtime's configuration of a run. */
   runtimePath(name: string): string
 }
 
 export type CgroupLimits = { readonly memoryBytes: number; readonly vcpus: number; readonly pids: number }
 
-/** Hierarchies of version 1 that a limit needs. */
+/** The v1 hierarchies that the limits need. */
 const V1_CONTROLLERS = ['memory', 'cpu', 'pids'] as const
-/** Every hierarchy of version 1 in which a runtime makes its own cgroup. */
+/** Every v1 hierarchy in which a runtime creates its own cgroup. */
 const V1_HIERARCHIES = [
   ...V1_CONTROLLERS,
   'cpuacct',
@@ -50,7 +50,7 @@ const CPU_PERIOD_US = 100_000
 /** The runtime's own cgroup beneath ours. */
 const CHILD = 'c'
 
-/** The cgroups beneath `/<parent>`, on the version this machine has. Rejects when a needed controller is missing. */
+/** Opens the cgroups beneath `/<parent>`, in the version that this machine has. Rejects when a controller is missing. */
 export async function openCgroups(parent: string, mountPoint = '/sys/fs/cgroup'): Promise<Cgroups> {
   return existsSync(join(mountPoint, 'cgroup.controllers'))
     ? await openV2(parent, mountPoint)
@@ -62,7 +62,7 @@ export function cgroupParentOf(dir: string): string {
   return `sandyard/${folderHash(dir)}`
 }
 
-/** A folder beneath which every process of the cgroups of `/<parent>` is found, in subfolders by their names. */
+/** The folder in which every run's cgroup beneath `/<parent>` has a subfolder with its processes. */
 export function cgroupFolderOf(parent: string, mountPoint = '/sys/fs/cgroup'): string {
   return join(mountPoint, existsSync(join(mountPoint, 'cgroup.controllers')) ? '' : 'pids', parent)
 }
@@ -117,7 +117,7 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
     pids: (name) => pidsBelow(join(base('pids'), name)),
     async hasRunOutOfMemory(name) {
       const read = (file: string): Promise<number | undefined> => readNumber(join(base('memory'), name, file))
-      // The count of kills is the runtime's own cgroup's, and gone with it; `failcnt` stays 0 (kernel 6.18, 2026-11).
+      // The runtime's cgroup counted the kills, and it is gone. `failcnt` stays 0 here (kernel 6.18, 2026-11).
       const maxUsage = (await read('memory.max_usage_in_bytes')) ?? 0
       return maxUsage >= ((await read('memory.limit_in_bytes')) ?? Infinity)
     },
@@ -135,13 +135,13 @@ async function openV1(parent: string, mountPoint: string): Promise<Cgroups> {
   }
 }
 
-/** At once: the kernel takes it in some microseconds, and the way to another thread and back is 45 of processor (2026-11). */
+/** Writes on this thread: the kernel needs a few microseconds, and a thread switch 45 us of processor time (2026-11). */
 function writeSync(path: string, value: number | string): void {
   writeFileSync(path, String(value))
 }
 
 function quotaUs(vcpus: number): number {
-  return Math.max(1000, Math.round(vcpus * CPU_PERIOD_US)) // the kernel's least quota is 1 ms
+  return Math.max(1000, Math.round(vcpus * CPU_PERIOD_US)) // the kernel's smallest quota is 1 ms
 }
 
 function pathsDownTo(mountPoint: string, parent: string): readonly string[] {

@@ -5,29 +5,29 @@ import { join } from 'node:path'
 import { tryCommand, type CommandOptions } from '../../../../lib/run-command.ts'
 import { USER_NAMESPACE_SIZE } from '../rootfs/users.ts'
 
-/** What is needed to try gVisor's runtime on this machine. */
+/** What it takes to try gVisor's runtime on this machine. */
 export type GvisorTrial = {
   readonly binary: string
-  /** Where the runtime keeps its own state; made by it. */
+  /** The folder of the runtime's own state, which the runtime creates. */
   readonly stateDir: string
-  /** A static program of the host that prints its version for `-V` and exits with 0: the init of sandboxes. */
+  /** The init of sandboxes, a static program of the host. For `-V` it prints its version and exits with 0. */
   readonly initBinary: string
 }
 
-/** How gVisor works here, or in words why it doesn't. */
+/** How gVisor works on this machine, or why it doesn't. */
 export type GvisorSupport =
   { readonly command: readonly string[]; readonly platform: GvisorPlatform } | { readonly flaw: string }
 
 /**
- * How gVisor catches system calls, the best first. systrap comes last: it burns 2 to 3 % of a core per idle sandbox
- * (runtime-notes 6, measured 2026-11), but releases may come that have no ptrace.
+ * How gVisor catches system calls, the best way first. systrap comes last because it takes 2 to 3 % of a core for each idle
+ * sandbox (measured 2026-11). It is tried at all because later releases may lack ptrace.
  */
 const PLATFORMS = ['kvm', 'ptrace', 'systrap'] as const
 type GvisorPlatform = (typeof PLATFORMS)[number]
 
 /**
- * Finds the platform on which gVisor runs a sandbox here, by running one: with a user namespace and a network namespace
- * of the host's, as the driver's are. Takes a quarter of a second; leaves nothing.
+ * Finds the first platform on which gVisor runs a sandbox here, by running one with a user namespace and a given network
+ * namespace, as the driver does. Takes a quarter of a second and leaves nothing behind.
  */
 export async function findGvisorPlatform(trial: GvisorTrial): Promise<GvisorSupport> {
   const flaws: string[] = []
@@ -41,10 +41,10 @@ export async function findGvisorPlatform(trial: GvisorTrial): Promise<GvisorSupp
 }
 
 /**
- * The command line up to its subcommand. Until 2024-07 gVisor takes every network namespace of a kernel from 6.9 on for
- * the machine's, by a file below /proc/sys/net (gVisor issue 10704): each call sees an empty folder there. A user
- * namespace then has the kernel's leave to mount a /proc of its own only while an uncovered one is mounted somewhere,
- * which lies in that folder (mount_namespaces(7); tried with 20240729, 2026-11).
+ * The command line up to its subcommand. On kernels from 6.9 on, gVisor releases until 2024-07 take every network namespace
+ * for the machine's, because of a file in `/proc/sys/net` (gVisor issue 10704). So each call sees an empty folder there.
+ * With `/proc` partly covered, the kernel lets a user namespace mount its own `/proc` only while an uncovered one is mounted
+ * somewhere; that one is in the same folder (mount_namespaces(7); tried with 20240729, 2026-11).
  */
 function gvisorCommand(
   { binary, stateDir }: Pick<GvisorTrial, 'binary' | 'stateDir'>,
@@ -62,7 +62,7 @@ function gvisorCommand(
   ]
 }
 
-/** The words before a command that give it a mount namespace of its own; the script runs it as `"$@"`. */
+/** A command prefix that gives the command its own mount namespace. `script` prepares it and runs the command as `"$@"`. */
 export function inMountNamespace(script: string): readonly string[] {
   return ['/usr/bin/unshare', '-m', '--propagation', 'slave', '/bin/sh', '-c', script, 'sh']
 }
@@ -74,12 +74,12 @@ async function canOpenKvm(): Promise<boolean> {
   )
 }
 
-/** A trial takes 170 ms; where /dev/kvm opens and its machines don't run, gVisor waits for ever (2026-11). */
+/** A trial takes 170 ms. Where /dev/kvm opens but runs no machine, gVisor hangs (2026-11). */
 const TRIAL_TIMEOUT_MS: Readonly<Record<GvisorPlatform, number>> = { kvm: 2_000, ptrace: 10_000, systrap: 10_000 }
-/** The last words of a failed trial that are told. */
-const WORDS_LIMIT = 300
+/** How much of a failed trial's error output is reported, in characters. */
+const ERROR_LIMIT = 300
 const TRIAL_ID = 'trial'
-/** Any user that is not the machine's root. */
+/** Any user except the machine's root. */
 const TRIAL_UID_SHIFT = 100_000
 
 async function tryToRun({ binary, initBinary }: GvisorTrial, platform: GvisorPlatform): Promise<string | null> {
@@ -91,10 +91,10 @@ async function tryToRun({ binary, initBinary }: GvisorTrial, platform: GvisorPla
     await mkdir(join(bundle, 'root/proc'), { recursive: true })
     await writeFile(join(bundle, 'root/init'), '')
     await writeFile(join(bundle, 'config.json'), JSON.stringify(trialBundle(join(bundle, 'root'), initBinary)))
-    // The namespace of this very call stands for a sandbox's, which the driver makes beforehand.
+    // This call's own network namespace stands for the one that the driver creates for each sandbox.
     const args = ['-n', ...command, 'run', '--bundle', bundle, TRIAL_ID]
     const { code, stderr } = await tryCommand('unshare', args, options)
-    return code === 0 ? null : `exit ${String(code)} ${stderr.trim().slice(-WORDS_LIMIT)}`
+    return code === 0 ? null : `exit ${String(code)} ${stderr.trim().slice(-ERROR_LIMIT)}`
   } catch (error) {
     const [file = '', ...args] = command
     await tryCommand(file, [...args, 'delete', '--force', TRIAL_ID], options)

@@ -3,26 +3,26 @@ import type { Log } from '../../../../lib/log.ts'
 import { encodeFields, makeProgramStarter } from '../../../processes/perl-process.ts'
 
 /**
- * Starts programs by a small process of its own. Node forks itself to start one, and stands still meanwhile: 0.7 ms with
- * 50 MiB in memory, 3.4 with 200 and 14.5 with 600 (2026-11), for every command in every sandbox.
+ * Starts programs from a small process of its own. Node would fork itself, and block meanwhile: for 0.7 ms with 50 MiB in
+ * memory, 3.4 ms with 200 and 14.5 ms with 600 (2026-11), for every command in every sandbox.
  */
 export type Launcher = {
   /**
-   * Starts a command line, its first word found on the PATH, in `/` and in a session of its own. The files at `files` are
-   * its standard input, output and error, and what it may read as descriptors from 3 on; each must open without waiting.
-   * Rejects, in words, when it can't be started.
+   * Starts a command line in `/` and in its own session; looks its program up on PATH. `files` are opened as its standard
+   * input, output and error, and as readable descriptors from 3 on; each must open without blocking. Rejects when the
+   * program can't be started, and the message says why.
    */
   start(command: readonly string[], files: readonly [string, string, string, ...string[]]): Promise<Launched>
-  /** Lets go of the small process; what it started goes on. */
+  /** Ends the small process. The programs that it started go on. */
   close(): void
 }
 
 /** A program that was started. */
 export type Launched = {
-  /** Also the number of its session and process group. */
+  /** Also the id of its session and process group. */
   readonly pid: number
   isRunning(): boolean
-  /** Resolves once it was reaped, or with no code when nobody is left to tell. Never rejects. */
+  /** Resolves once the program was reaped, or with a null code when the small process is gone. Never rejects. */
   readonly ended: Promise<RuntimeExit>
 }
 
@@ -32,8 +32,8 @@ export type RuntimeExit = { readonly code: number | null }
 const SCRIPT = join(import.meta.dirname, '../../../perl/launcher.pl')
 
 /**
- * Makes a launcher. Its process starts with the first program, and anew after it was killed. With the file of a lease, it
- * starts nothing once the lease is over.
+ * Creates a launcher. Its process starts with the first program, and again after it was killed. With `leaseFile`, it
+ * starts no program once the lease is over.
  */
 export function makeLauncher(log: Log, leaseFile: string | null = null): Launcher {
   const perl = makeProgramStarter<RuntimeExit>({

@@ -7,17 +7,17 @@ import { isAlive, sendSignal, type ProcessIdentity } from '../../../processes/pr
 import type { OciRunRecord, OciRunRecords } from './run-records.ts'
 import { openPipeToRead, workloadPipes } from './workload-pipes.ts'
 
-/** Reads what workloads write and puts it into their sandboxes' logs. */
+/** Reads the output of workloads and writes it to their sandboxes' logs. */
 export type OutputCaptures = {
-  /** Begins with a run whose shim was started; one that is read already goes on. */
+  /** Starts to read the output of a run whose shim was started. A run that is read already stays so. */
   begin(run: CapturedRun): void
   /**
-   * For a run that is over: reads what is left of its output, waiting for at most `DRAIN_MS`, and lets its shim go.
-   * May be repeated; then it waits for the same.
+   * Reads the rest of an ended run's output, for at most `DRAIN_MS`, and kills the run's shim. A repeated call waits for
+   * the first one.
    */
   finish(record: OciRunRecord): Promise<void>
   forget(run: RunId): void
-  /** Stops reading; the workloads go on, and what they write waits for the next worker. */
+  /** Stops reading. Workloads go on, and their output waits in the pipes for the next worker. */
   close(): void
 }
 
@@ -31,9 +31,9 @@ export type CapturesDeps = {
   readonly log: Log
 }
 
-/** How long the end of a run may wait for its last output. Source: issue 4, item 3. */
+/** How long the end of a run may wait for its last output. */
 export const DRAIN_MS = 1_000
-/** A workload that writes without end gets this much of the worker's attention: 32 MiB a second. */
+/** The most that is read from one stream of a workload: 32 MiB a second. */
 const PACE_MS = 50
 const PACE_BYTES = (32 * 1024 * 1024 * PACE_MS) / 1000
 
@@ -44,7 +44,7 @@ type Capture = {
 }
 type Pipe = { readonly socket: Socket; readonly stream: LogStream; readonly closed: Promise<void> }
 
-/** Nothing is read yet. */
+/** Creates captures that read nothing yet. */
 export function makeOutputCaptures({ records, bootId, logs, clock, log }: CapturesDeps): OutputCaptures {
   const captures = new Map<RunId, Capture>()
 
@@ -96,7 +96,7 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Captur
     async finish(record) {
       const { run_id, started, boot_id, outcome } = record
       const shim = started?.shim ?? null
-      // A pipe that nobody holds any more is empty, and would never be seen to end.
+      // Without a living shim, nobody holds the pipe: it is empty, and its end would never show.
       const isUnread = !captures.has(run_id) && outcome === null && boot_id === bootId
       if (isUnread && shim !== null && isAlive(shim)) begin({ ...record, shim })
       const capture = captures.get(run_id)
@@ -119,7 +119,7 @@ export function makeOutputCaptures({ records, bootId, logs, clock, log }: Captur
   }
 }
 
-/** Counts what was read, and holds a socket that had its share until the next share is due. */
+/** Counts what was read, and pauses a socket that used up its share until the next interval. */
 function makePace(clock: Clock, socket: Socket): (bytes: number) => void {
   let fromMs = clock.monotonicMs()
   let bytesRead = 0

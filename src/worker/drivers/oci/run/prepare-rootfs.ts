@@ -13,10 +13,13 @@ import { keepTmpOnDisk, writeSystemFiles } from '../rootfs/system-files.ts'
 import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 import { chownWorkloadPipes } from './workload-pipes.ts'
 
-/** A container's configuration, and what is worth telling about the sandbox. */
+/** A container's configuration, and the facts about the sandbox for its events. */
 export type PreparedRootfs = { readonly bundle: object; readonly facts: Readonly<Record<string, string>> }
 
-/** Fills the root file system and derives the container's configuration from it. */
+/**
+ * Writes the sandbox's files into its mounted root, resolves its mounts, and derives the container's configuration.
+ * Patches are applied at the sandbox's first start only. Rejects with `StartError`.
+ */
 export async function prepareRootfs(
   context: OciContext,
   desired: DesiredRun,
@@ -43,7 +46,7 @@ export async function prepareRootfs(
     await readUserFiles({ root: paths.root, isFresh: true }),
   )
   const workload = workloadCommand(spec, image.config)
-  // Without a workload the user matters to later commands only, and each of them says so itself.
+  // Without a workload, the user matters only to later commands, and each of them reports an unknown user itself.
   if (typeof user === 'string' && workload !== null) throw new StartError('config', user)
   const known = typeof user === 'string' ? { uid: 0, gid: 0, additionalGids: [], home: '/root' } : user
   await chownWorkloadPipes(pipes, settings.uidShift + known.uid)

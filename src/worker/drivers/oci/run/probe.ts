@@ -4,16 +4,16 @@ import type { Probe } from '../../driver.ts'
 import { findMissingPrograms, measureCapacity } from '../../shared/machine.ts'
 import type { OciContext } from '../context.ts'
 
-/** What this driver enforces. An ability that is not here is refused by name before a run gets this far. */
+/** What this driver enforces. The control plane refuses specs that need another ability, by its name. */
 export const OCI_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections', 'named_mounts', 'bind_mounts',
 ] // prettier-ignore
 
-/** Programs of the host that a start calls. */
+/** The programs of the host that a start needs. */
 const PROGRAMS = ['mount', 'umount', 'unshare', 'nsenter', 'ip', 'nft', 'mkfs.ext4', 'e2fsck', 'perl'] as const
 
-/** What the machine offers. Rejects with all that is missing, in one text for people. */
+/** What this machine offers. Rejects when it can't run sandboxes; the message lists everything that is missing. */
 export async function probeMachine(context: OciContext): Promise<Probe> {
   const { settings, runtime } = context
   assertMachineUsable(settings.initBinary)
@@ -28,13 +28,13 @@ export async function probeMachine(context: OciContext): Promise<Probe> {
   }
 }
 
-/** Throws when sandboxes can't run here, with all that is missing in one text for people. */
+/** Throws when sandboxes can't run here; the message lists everything that is missing. */
 export function assertMachineUsable(initBinary: string): void {
   const missing = findMissingOciRequirements(initBinary)
   if (missing.length > 0) throw new Error(`sandboxes can't run here: ${missing.join('; ')}`)
 }
 
-/** Everything that keeps sandboxes from running, in words; empty when nothing does. */
+/** Describes everything that keeps sandboxes from running; empty when nothing does. */
 export function findMissingOciRequirements(initBinary: string): readonly string[] {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
   return [
@@ -45,7 +45,7 @@ export function findMissingOciRequirements(initBinary: string): readonly string[
   ]
 }
 
-/** What keeps the worker from making its toolbox, without which the files of sandboxes are not offered; in words. */
+/** Describes what keeps the worker from making its toolbox, without which it can't serve the files of sandboxes. */
 export function findMissingToolboxPrograms(): readonly string[] {
   const packages: Readonly<Record<string, string>> = { perl: 'perl-base', ldd: 'libc-bin' }
   return findMissingPrograms(Object.keys(packages)).map(

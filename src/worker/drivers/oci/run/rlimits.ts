@@ -1,15 +1,15 @@
 import type { Rlimit, RlimitResource } from '../../../../domain/spec/spec.ts'
 
-/** The hard limits of a process; a resource that is not limited is absent. */
+/** The hard limits of a process. An unlimited resource is absent. */
 export type HardLimits = Readonly<Partial<Record<RlimitResource, number>>>
 
-/** What is in force, and what had to be lowered, in words. */
+/** The limits in force, and a description of each that had to be lowered. */
 export type ClampedRlimits = { readonly rlimits: readonly Rlimit[]; readonly clamped: readonly string[] }
 
-/** As good as no limit, and exact in JSON, where 2^64 - 1 would be rounded past what a runtime can read. */
+/** As good as no limit, and exact in JSON. There 2^64 - 1 would be rounded up to a number that runtimes can't read. */
 const UNLIMITED = Number.MAX_SAFE_INTEGER
 
-/** Lowers limits to what this machine allows: a runtime would fail at the first that exceeds its own hard limit. */
+/** Lowers limits to what this machine allows, because a runtime fails at a limit above its own hard limit. */
 export function clampRlimits(requested: readonly Rlimit[], allowed: HardLimits): ClampedRlimits {
   const clamped: string[] = []
   const rlimits = requested.map((rlimit) => {

@@ -2,43 +2,44 @@ import type { RunId } from '../../../../domain/ids.ts'
 import { interruptibleSleep, type Clock } from '../../../../lib/clock.ts'
 
 /**
- * When each run was last used. Kept in memory: after a restart of the worker the time starts anew. What counts as use is
- * the channel's to say (agent protocol, section 10); a run in which a process was asked for and is not over is in use.
+ * When each run was last used. It is kept in memory, so idle times start again after a restart of the worker. The command
+ * channel decides what counts as use. A run is in use while a process that a client started in it runs.
  */
 export type RunActivity = {
-  /** Starts the time of a run, unless it is followed already. */
+  /** Starts the idle time of a run, unless it is tracked already. */
   track(run: RunId, timeoutSecs: number): void
+  /** Records a use of a run: its idle time starts again. */
   touch(run: RunId): void
-  /** Keeps a run in use until the answer is called, which is a use itself and may be repeated. */
+  /** Keeps a run in use until the returned function is called. That call counts as a use and may be repeated. */
   hold(run: RunId): () => void
   forget(run: RunId): void
-  /** Whether the last use is as long ago as the run's timeout; a run that is not followed is never idle. */
+  /** Whether the last use is at least the run's timeout ago. An untracked run is never idle. */
   isIdle(run: RunId): boolean
   close(): Promise<void>
 }
 
-/** The use of one run, for who serves it. */
+/** Records the use of one run, for the channel that serves it. */
 export type RunUsage = { readonly touch: () => void; readonly hold: () => () => void }
 
 type TrackedRun = {
   readonly timeoutMs: number
   lastMs: number
   holds: number
-  /** Whether it was told of since its last use. */
+  /** Whether `onIdle` was called since its last use. */
   isReported: boolean
 }
 
-/** The longest that the alarm sleeps, in milliseconds: timers take no more than 2^31. */
+/** The longest sleep: timers take at most 2^31 ms. */
 const LONGEST_MS = 3_600_000
 
-/** Activity by a clock. `onIdle` is called as runs become idle, at the moment that their time is over. */
+/** Tracks activity by a clock, and calls `onIdle` at the moment that runs become idle. */
 export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
   const runs = new Map<RunId, TrackedRun>()
   const closed = new AbortController()
-  let rung = new AbortController()
+  let rescheduling = new AbortController()
 
-  /** How long until the next run becomes idle; those that are idle now are told of. */
-  const tellDue = (): number => {
+  /** Reports the runs that are idle now, and returns the milliseconds until the next one becomes idle. */
+  const reportDue = (): number => {
     const nowMs = clock.monotonicMs()
     let restMs = LONGEST_MS
     let isDue = false
@@ -54,19 +55,19 @@ export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
     if (isDue) onIdle()
     return restMs
   }
-  const ring = (): void => {
-    rung.abort()
+  const reschedule = (): void => {
+    rescheduling.abort()
   }
   const watch = async (): Promise<void> => {
     while (!closed.signal.aborted) {
-      rung = new AbortController()
-      await interruptibleSleep(clock, tellDue(), AbortSignal.any([rung.signal, closed.signal]))
+      rescheduling = new AbortController()
+      await interruptibleSleep(clock, reportDue(), AbortSignal.any([rescheduling.signal, closed.signal]))
     }
   }
-  // A use never brings the next moment forward, so it does not wake the alarm: there may be thousands in a second.
+  // A use never makes a run idle earlier, so it needs no rescheduling. There may be thousands of uses in a second.
   const use = (run: TrackedRun): void => {
     run.lastMs = clock.monotonicMs()
-    if (run.isReported) ring()
+    if (run.isReported) reschedule()
     run.isReported = false
   }
   const watching = watch()
@@ -75,7 +76,7 @@ export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
     track(run, timeoutSecs) {
       if (runs.has(run)) return
       runs.set(run, { timeoutMs: timeoutSecs * 1000, lastMs: clock.monotonicMs(), holds: 0, isReported: false })
-      ring()
+      reschedule()
     },
     touch(id) {
       const run = runs.get(id)
@@ -91,7 +92,7 @@ export function makeRunActivity(clock: Clock, onIdle: () => void): RunActivity {
         isHeld = false
         run.holds -= 1
         use(run)
-        ring()
+        reschedule()
       }
     },
     forget(run) {

@@ -5,7 +5,7 @@ import type { ExitFile, OciRunRecord } from './run-records.ts'
 import type { OciContext } from '../context.ts'
 import { isAlive } from '../../../processes/process-identity.ts'
 
-/** Where a run stands now, by its record and by what the machine shows. */
+/** Derives a run's phase from its record and from what the machine shows now. */
 export async function observeRun(
   context: OciContext,
   record: OciRunRecord,
@@ -17,18 +17,18 @@ export async function observeRun(
   const shim = started?.shim ?? null
   const init = started?.init ?? null
   const isInitAlive = isSameBoot && init !== null && context.isAlive(init)
-  // It matters only once the init is gone, and most of a look at many runs is to read what the kernel tells of a process.
+  // Checked only once the init is gone: reading processes from the kernel is most of the cost of a look at many runs.
   const isShimAlive = !isInitAlive && isSameBoot && shim !== null && isAlive(shim)
-  // After the processes: a shim that ended in between has written its file by now.
+  // Read after the processes: a shim that ended in between has written its file by now.
   const exit = records.readExit(record.run_id)
   const hasRunOutOfMemory =
     exit !== null && mayBeKilled(record, exit.code) && (await cgroups.hasRunOutOfMemory(record.run_id))
-  // Somebody may have settled the run meanwhile, and with its cgroup what told of memory is gone: the record knows.
+  // The run may have been released meanwhile, and its cgroup's memory counters with it. Then the record has the outcome.
   const latest = exit !== null && record.outcome === null ? ((await records.read(record.run_id)) ?? record) : record
   return deriveRunPhase(latest, { bootId, exit, isShimAlive, isInitAlive, hasRunOutOfMemory, isBeingStarted })
 }
 
-/** What the machine shows of a run, beside its record. */
+/** What the machine shows of a run, apart from its record. */
 export type RunEvidence = {
   readonly bootId: string
   readonly exit: ExitFile | null
@@ -39,7 +39,7 @@ export type RunEvidence = {
   readonly isBeingStarted: boolean
 }
 
-/** Where a run stands. What was recorded as its end stays its end. */
+/** Derives a run's phase. A recorded outcome is final. */
 export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): ObservedPhase {
   if (record.outcome !== null) return { phase: 'ended', outcome: record.outcome }
   const live = record.is_stop_requested ? 'stopping' : 'running'
@@ -59,9 +59,9 @@ export function deriveRunPhase(record: OciRunRecord, evidence: RunEvidence): Obs
   }
 }
 
-/** 128 and SIGKILL. */
+/** 128 + SIGKILL. */
 const KILLED = 137
-/** What runsc exits with when the sandbox's kernel itself was killed, as the host does when memory runs out. */
+/** The exit code of runsc when the sandbox's kernel was killed, as the host does when memory runs out. */
 const GVISOR_DIED = 128
 
 /** Whether a run that ended with this code may have been killed by the host. */
@@ -76,7 +76,7 @@ function outcomeOf(record: OciRunRecord, evidence: RunEvidence, code: number): R
   return signal === null ? { kind: 'exited', code } : { kind: 'signalled', signal }
 }
 
-/** Runtimes, inits and shells all tell a signal as 128 and its number; a program that exits so itself looks the same. */
+/** Runtimes, inits and shells report a signal as 128 + its number. A program that exits with such a code looks the same. */
 function signalOf(code: number): string | null {
   const entry = Object.entries(constants.signals).find(([, number]) => number === code - 128)
   return entry === undefined ? null : entry[0]

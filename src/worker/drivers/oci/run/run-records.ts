@@ -6,7 +6,7 @@ import type { ProcessIdentity } from '../../../processes/process-identity.ts'
 import { readFileSyncOrNull } from '../../../../lib/files.ts'
 import type { Runtime } from './runtime.ts'
 
-/** What this driver keeps of a run. */
+/** What this driver stores about a run. */
 export type OciRunRecord = RunRecord<StartedContainer> & {
   readonly spec: SandboxSpec
   readonly image: ImageConfig | null
@@ -14,22 +14,22 @@ export type OciRunRecord = RunRecord<StartedContainer> & {
 
 export type StartedContainer = {
   readonly uid_shift: number
-  /** The runtime it was started with, whatever a later worker would choose. */
+  /** The runtime that started it, whichever a later worker would choose. */
   readonly runtime: Runtime
-  /** The shell that waits for the runtime; null when the run was over before it could be marked. */
+  /** The shell that waits for the runtime; null when the run ended before the shell could be identified. */
   readonly shim: ProcessIdentity | null
   /** The container's first process. */
   readonly init: ProcessIdentity | null
 }
 
-/** How the shim saw the runtime end. */
+/** The runtime's exit, as the shim wrote it. */
 export type ExitFile = { readonly code: number }
 
 export type OciRunRecords = RunRecords<OciRunRecord> & {
   readExit(run: RunId): ExitFile | null
 }
 
-/** Opens the folder of records, making it when missing. */
+/** Opens the records beneath `dir`, creating their folders when missing. */
 export async function openOciRunRecords(dir: string): Promise<OciRunRecords> {
   const files = await openRunRecords<OciRunRecord>(dir, 'exits')
   return {

@@ -4,36 +4,36 @@ import { delimiter, join } from 'node:path'
 import { runCommand } from '../../../../lib/run-command.ts'
 import { findGvisorPlatform, inMountNamespace } from './gvisor.ts'
 
-/** Runtimes by strength of isolation, the strongest first: a virtual machine, a kernel of its own, then containers. */
+/** Runtimes by strength of isolation: virtual machines first, then a kernel in user space, then containers. */
 export const RUNTIME_NAMES = ['kata-runtime', 'runsc', 'crun', 'runc'] as const
 export type RuntimeName = (typeof RUNTIME_NAMES)[number]
 
 /** An OCI runtime that this machine has. */
 export type Runtime = {
   readonly name: RuntimeName
-  /** First line of its own version text, such as `crun 1.8.1`. */
+  /** Name and version, such as `crun 1.8.1`. */
   readonly version: string
-  /** The command line up to its subcommand, wrappers and global options included. */
+  /** The command line up to its subcommand, including wrappers and global options. */
   readonly command: readonly string[]
-  /** For people: what separates a sandbox from the machine. */
+  /** Describes what separates a sandbox from the machine. */
   readonly isolation: string
 }
 
 export type RuntimeChoice = {
-  /** A name to insist on, or null: the strongest that is installed. */
+  /** The runtime to use; null for the strongest one that is installed. */
   readonly name: RuntimeName | null
-  /** Folders to look in, in the form of the variable PATH. */
+  /** The folders to search, in the form of PATH. */
   readonly searchPath: string
-  /** Where the runtime keeps its own state; made by it. */
+  /** The folder of the runtime's own state, which the runtime creates. */
   readonly stateDir: string
-  /** The static init program of the host, with which gVisor is tried. */
+  /** The static init program of the host, which trials of gVisor run. */
   readonly initBinary: string
 }
 
-/** A runtime, and in words why stronger ones that are installed were passed over. */
+/** A runtime, and for each stronger one that is installed but unusable, why. */
 export type FoundRuntime = Runtime & { readonly unusable: readonly string[] }
 
-/** Finds a runtime. Rejects with a text for people when there is none that can be used, and says why. */
+/** Finds a runtime by trying those that are installed. Rejects when none is usable; the message says why. */
 export async function findRuntime(choice: RuntimeChoice): Promise<FoundRuntime> {
   const names = choice.name === null ? RUNTIME_NAMES : [choice.name]
   const flaws: string[] = []
@@ -89,14 +89,14 @@ async function isExecutable(path: string): Promise<boolean> {
   )
 }
 
-/** The first release of gVisor that was tried and found good; that of 2022-12 has no terminals (2026-11). */
+/** The first release of gVisor that works in tests; that of 2022-12 has no terminals (2026-11). */
 const FIRST_USABLE_RUNSC = 20240729
 
-/** Why an installed runtime can't be used here; null when it can. */
+/** Describes why an installed runtime can't be used; null when it can. */
 function flawOf(name: RuntimeName, version: string): string | null {
   if (name === 'kata-runtime' && !/^[01]\./.test(version))
     return 'has no OCI command line (from version 2 on it is a containerd shim)'
-  // Such a runc enters the user namespace first, and is then refused the network namespace (tried with 1.1.5, 2026-11).
+  // These versions enter the user namespace first, and the kernel then denies them the network namespace (1.1.5, 2026-11).
   if (name === 'runc' && /^(0|1\.[01])\./.test(version))
     return "can't run commands in a sandbox's own network: 1.2 is needed"
   const release = Number(/\d{8}/.exec(version)?.[0] ?? Infinity)
@@ -116,8 +116,8 @@ function globalOptions(name: Exclude<RuntimeName, 'runsc'>, stateDir: string): r
 }
 
 /**
- * Each call gets a mount namespace of its own where the machine's mounts would make the runtime refuse. It is a slave
- * of the machine's, so that sandboxes that are unmounted later don't stay mounted in it.
+ * Gives each call its own mount namespace where the runtime would refuse the machine's mounts. The namespace is a slave of
+ * the machine's, so that later unmounts of sandboxes reach it.
  */
 async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
   if (name === 'crun' && (await hasHybridCgroups()))
@@ -125,7 +125,7 @@ async function wrapperFor(name: RuntimeName): Promise<readonly string[]> {
   return []
 }
 
-/** crun refuses both cgroup versions at once while the second has controllers (runtime-notes 4.1). */
+/** crun refuses a machine with both cgroup versions if the second one has controllers. */
 async function hasHybridCgroups(): Promise<boolean> {
   return await readFile('/sys/fs/cgroup/unified/cgroup.controllers', 'utf8').then(
     (controllers) => controllers.trim() !== '',
@@ -134,9 +134,9 @@ async function hasHybridCgroups(): Promise<boolean> {
 }
 
 /**
- * What a runtime said, for a sandbox's owner: where it names these folders of the worker, it names none. A folder is
- * absolute; the root itself can't be hidden.
+ * Prepares a runtime's message for a sandbox's owner: replaces these absolute folders of the worker by `…`. The root `/`
+ * can't be hidden.
  */
-export function hideHostFolders(said: string, folders: readonly string[]): string {
-  return folders.filter((folder) => folder !== '/').reduce((text, folder) => text.replaceAll(folder, '…'), said)
+export function hideHostFolders(message: string, folders: readonly string[]): string {
+  return folders.filter((folder) => folder !== '/').reduce((text, folder) => text.replaceAll(folder, '…'), message)
 }

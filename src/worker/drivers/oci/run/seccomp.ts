@@ -1,13 +1,13 @@
 /**
- * The system calls a sandbox may make, as the OCI runtime takes them. An allow list: what is not named looks absent
- * (`ENOSYS`), as it would on an older kernel, so that programs fall back; what is dangerous and well known is named
- * and refused (`EPERM`). Source: syscalls(2) and the manual page of each, kernel 6.18, judged 2026-11.
+ * The seccomp profile of a sandbox, as the OCI runtime takes it: an allow list. An unlisted call fails with `ENOSYS`, as on
+ * an older kernel, so that programs fall back. A call that is well known and dangerous fails with `EPERM`. Source:
+ * syscalls(2) and the manual page of each call, kernel 6.18, reviewed 2026-11.
  */
 export function seccompProfile(architecture: NodeJS.Architecture): object {
   return {
     defaultAction: 'SCMP_ACT_ERRNO',
     defaultErrnoRet: ENOSYS,
-    // The native one alone: a 32-bit table would double what the kernel shows to the sandbox.
+    // Only the native one: the 32-bit table would double the kernel's attack surface.
     architectures: [architecture === 'arm64' ? 'SCMP_ARCH_AARCH64' : 'SCMP_ARCH_X86_64'],
     syscalls: [
       { names: ALLOWED, action: 'SCMP_ACT_ALLOW' },
@@ -39,25 +39,25 @@ export function seccompProfile(architecture: NodeJS.Architecture): object {
 const EPERM = 1
 const ENOSYS = 38
 
-/** Every CLONE_NEW… flag that fits clone(2); clone3 hides its flags from the filter and so stays absent. */
+/** Every CLONE_NEW… flag of clone(2). clone3 is not allowed, because it hides its flags from the filter. */
 const NAMESPACE_FLAGS = 0x7e020000
 
-/** Linux, 32-bit layout, without randomized addresses (debuggers), both, and the question "which is it?". */
+/** Linux, 32-bit layout, no address randomization (debuggers), both, and the query for the current one. */
 const PERSONALITIES = [0, 0x8, 0x40000, 0x40008, 0xffffffff] as const
 
-/** AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Without AF_VSOCK, which reaches the hypervisor, and AF_ALG. */
+/** AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Not AF_VSOCK, which reaches the hypervisor, and not AF_ALG. */
 const SOCKET_FAMILIES = [1, 2, 10, 16] as const
 
 /**
- * Any user may make a btrfs subvolume in a folder that it may write, and such a one counts against no volume's cap. So
- * no request of btrfs passes: those whose bits 8 to 15 are its magic number (ioctl(2), `_IOC_TYPE`).
+ * On btrfs, any user may create a subvolume in a writable folder, and its content counts against no volume's cap. So the
+ * filter refuses every request of btrfs: those whose bits 8 to 15 are this number (ioctl(2), `_IOC_TYPE`).
  */
 const BTRFS_MAGIC = 0x94
 
-/** FICLONE, FICLONERANGE and FIDEDUPERANGE have that number too, are for every file system, and make no subvolume. */
+/** FICLONE, FICLONERANGE and FIDEDUPERANGE have that number too. They work on every file system and create no subvolume. */
 const CLONING_IOCTLS = [0x40049409, 0x4020940d, 0xc0189436].map((value) => ({ value, op: 'SCMP_CMP_EQ' }))
 
-/** One rule for each bit in which a request can differ from the magic number: a filter can say "equal under a mask" only. */
+/** One rule for each bit in which a request can differ from the magic number: filters only know "equal under a mask". */
 function ioctlsOfOtherMagic(magic: number): readonly object[] {
   return [0, 1, 2, 3, 4, 5, 6, 7].map((bit) => {
     const mask = 1 << (8 + bit)
@@ -111,7 +111,7 @@ const ALLOWED: readonly string[] = [
   'shmdt', 'shmget',
 ]
 
-/** Refused by name, so that a program hears "not permitted" and not "unknown". Each reaches what a sandbox must not. */
+/** Refused with `EPERM`, so that programs report "not permitted" instead of "unknown". Each reaches beyond a sandbox. */
 // prettier-ignore
 const REFUSED: readonly string[] = [
   // mounts and roots
@@ -122,7 +122,7 @@ const REFUSED: readonly string[] = [
   // kernel keys, programs, tracing, faults: large attack surface for little use
   'add_key', 'keyctl', 'request_key', 'bpf', 'perf_event_open', 'userfaultfd', 'io_uring_setup', 'io_uring_enter',
   'io_uring_register', 'fanotify_init', 'fanotify_mark', 'lookup_dcookie', 'kcmp',
-  // files by handle pass over every path check
+  // opening files by handle bypasses every path check
   'open_by_handle_at', 'name_to_handle_at',
   // the machine itself
   'reboot', 'kexec_load', 'kexec_file_load', 'init_module', 'finit_module', 'delete_module', 'create_module',

@@ -18,9 +18,9 @@ import type { OciRunRecords } from './run-records.ts'
 import type { WorkloadPipes } from './workload-pipes.ts'
 
 /**
- * The shell that waits for the runtime and writes down its exit code; it outlives this process. It holds the workload's
- * pipes, without which what nobody has read yet would be gone: who reads them kills it when the run is over, and without
- * its run's folder it ends by itself.
+ * The shim: a shell that waits for the runtime and writes its exit code to a file. It outlives the worker. It keeps the
+ * workload's pipes open, so that unread output is not lost. The reader kills it when the run has ended; once the run's
+ * folder is gone, it exits by itself.
  */
 const SHIM = `out=$1 err=$2 exit=$3; shift 3
 exec 3<>"$out" 4<>"$err"
@@ -29,7 +29,7 @@ code=$?
 echo "$code" >"$exit.tmp" && mv "$exit.tmp" "$exit"
 while [ -p "$out" ]; do sleep 5 3>&- 4>&-; done`
 
-/** Stands in a shim's command line, so that it can be told from any other process. */
+/** Marks a shim's command line, so that it can be told from any other process. */
 export const SHIM_NAME = 'sandyard-shim'
 
 export type ShimInput = {
@@ -46,16 +46,16 @@ export type ShimInput = {
   readonly signal: AbortSignal
 }
 
-/** The processes of a run that was started; a run may be over before they could be marked. */
+/** The processes of a started run. Each is null when it ended before it could be identified. */
 export type RunProcesses = { readonly shim: ProcessIdentity | null; readonly init: ProcessIdentity | null }
 
 const READY_TIMEOUT_MS = 30_000
-/** How often is looked whether the init is there: at first this often, later after a sixteenth of the time that passed. */
+/** The first interval between checks for the init. Later ones take a sixteenth of the time that has passed. */
 const READY_POLL_MS = 2
 
 /**
- * Starts the container of a run that has no files yet and waits until its first process is the init. Rejects with
- * `StartError('runtime')` or the signal's reason; then no process of it is left outside its cgroup.
+ * Starts a run's container and waits until its first process is the init. Rejects with `StartError` of kind `runtime`, or
+ * with the signal's reason; by then no process of the run is left outside its cgroup.
  */
 export async function startShim(input: ShimInput): Promise<RunProcesses> {
   const folder = input.records.folderOf(input.run)
@@ -75,24 +75,26 @@ export async function startShim(input: ShimInput): Promise<RunProcesses> {
   }
 }
 
-/** What the runtime itself had to say, its last words. */
-async function runtimeWords(folder: string): Promise<string> {
-  return ((await readFileOrNull(join(folder, 'runtime.log'))) ?? '').trim().slice(-RUNTIME_WORDS_LIMIT)
+/** How much of the runtime's log is reported, in characters. */
+const RUNTIME_LOG_LIMIT = 500
+
+/** The end of the runtime's own log. */
+async function readRuntimeLog(folder: string): Promise<string> {
+  return ((await readFileOrNull(join(folder, 'runtime.log'))) ?? '').trim().slice(-RUNTIME_LOG_LIMIT)
 }
-const RUNTIME_WORDS_LIMIT = 500
 
 async function waitUntilReady(input: ShimInput): Promise<ProcessIdentity | null> {
   const folder = input.records.folderOf(input.run)
   const fromMs = input.clock.monotonicMs()
   for (let passedMs = 0; passedMs < READY_TIMEOUT_MS; passedMs = input.clock.monotonicMs() - fromMs) {
-    // Looked at in this order: a run that is over has had its process, however short it was.
+    // In this order: a run that is over wrote its process id before its exit, however short it was.
     const isOver = input.records.readExit(input.run) !== null
     const pid = readPid(join(folder, 'pid'))
     if (pid !== null && (await isReady(input, pid))) return identifyProcess(pid)
     if (isOver) {
-      const words = await runtimeWords(folder)
-      if (pid === null || words !== '') throw couldNotStart(input, words)
-      return null // it ran and is over already
+      const message = await readRuntimeLog(folder)
+      if (pid === null || message !== '') throw runtimeError(input, message)
+      return null // it ran, and has ended already
     }
     await input.clock.sleep(Math.max(READY_POLL_MS, passedMs / 16), input.signal)
   }
@@ -102,13 +104,13 @@ async function waitUntilReady(input: ShimInput): Promise<ProcessIdentity | null>
   )
 }
 
-/** The owner is told where the sandbox has it, and the log where the worker does. */
-function couldNotStart({ records, run, rootBase, runtime }: ShimInput, words: string): StartError {
-  const said = hideHostFolders(words, [records.folderOf(run), rootBase])
-  return new StartError('runtime', `${runtime.name} could not start the sandbox: ${said}`, new Error(words))
+/** The owner gets the runtime's message without the worker's folders, and the log gets all of it. */
+function runtimeError({ records, run, rootBase, runtime }: ShimInput, message: string): StartError {
+  const forOwner = hideHostFolders(message, [records.folderOf(run), rootBase])
+  return new StartError('runtime', `${runtime.name} could not start the sandbox: ${forOwner}`, new Error(message))
 }
 
-/** A container's own process becomes the init at the moment it starts; of a kernel in user space one has to ask. */
+/** A container's process becomes the init at the moment it starts. gVisor and virtual machines have to be asked. */
 async function isReady({ runtime, run }: ShimInput, pid: number): Promise<boolean> {
   if (runtime.name === 'crun' || runtime.name === 'runc') return commandLineOf(pid)[0] === INIT_PATH
   const [file = '', ...args] = [...runtime.command, 'state', run]

@@ -6,37 +6,45 @@ import type { OciRunRecord, StartedContainer } from './run-records.ts'
 
 const POLL_MS = 5
 const RUNTIME_TIMEOUT_MS = 20_000
-/** How long the shim may take to write down the end of a sandbox whose processes were killed. */
+/** How long the shim may take to write the exit file once the sandbox's processes were killed. */
 const SHIM_TIMEOUT_MS = 10_000
 
 /**
- * Ends a run's processes: SIGTERM to each, SIGKILL to what is left after `graceMs`. An idle init, which no SIGTERM ends
- * (as first process it has no handler, so the kernel drops the signal), goes as soon as it is alone.
+ * Ends a run's processes: SIGTERM to each, then SIGKILL to those that are left after `graceMs`. The init of a sandbox
+ * without a workload is killed as soon as it is alone: it is process 1 without a handler, so the kernel drops its SIGTERM.
  */
 export async function stopProcesses(context: OciContext, record: OciRunRecord, graceMs: number): Promise<void> {
   const { started } = record
   if (started === null) return
   if (started.runtime.name === 'crun' || started.runtime.name === 'runc')
-    await endContainer(context, record, { started, graceMs })
-  else await endByRuntime(context, record, { started, graceMs })
+    await stopContainer(context, record, { started, graceMs })
+  else await stopByRuntime(context, record, { started, graceMs })
   await killProcesses(context, record.run_id)
   await waitFor(context, SHIM_TIMEOUT_MS, () => isOver(context, record, started))
 }
 
-type Ending = { readonly started: StartedContainer; readonly graceMs: number }
+type StopInput = { readonly started: StartedContainer; readonly graceMs: number }
 
-async function endContainer(context: OciContext, record: OciRunRecord, { started, graceMs }: Ending): Promise<void> {
-  const isIdle = record.image !== null && workloadCommand(record.spec, record.image) === null
+async function stopContainer(
+  context: OciContext,
+  record: OciRunRecord,
+  { started, graceMs }: StopInput,
+): Promise<void> {
+  const hasNoWorkload = record.image !== null && workloadCommand(record.spec, record.image) === null
   const others = async (): Promise<readonly number[]> => {
     const pids = await context.cgroups.pids(record.run_id)
-    return isIdle ? pids.filter((pid) => pid !== started.init?.pid) : pids
+    return hasNoWorkload ? pids.filter((pid) => pid !== started.init?.pid) : pids
   }
   for (const pid of await others()) sendSignal(pid, 'SIGTERM')
   await waitFor(context, graceMs, async () => (await others()).length === 0)
 }
 
-/** gVisor's and a virtual machine's processes are not the host's: the runtime passes the signals on. */
-async function endByRuntime(context: OciContext, record: OciRunRecord, { started, graceMs }: Ending): Promise<void> {
+/** The host can't signal processes in gVisor or in a virtual machine: the runtime passes the signals on. */
+async function stopByRuntime(
+  context: OciContext,
+  record: OciRunRecord,
+  { started, graceMs }: StopInput,
+): Promise<void> {
   const kill = async (signal: string): Promise<void> => {
     const [file = '', ...args] = [...started.runtime.command, 'kill', '--all', record.run_id, signal]
     await context.commands.attempt(file, args, { timeoutMs: RUNTIME_TIMEOUT_MS })
