@@ -1,11 +1,11 @@
 import { spawnSync } from 'node:child_process'
 
-/** An apt-get that finds the package database locked (unattended upgrades) waits this long. */
+/** How long apt-get waits for a locked package database, as during unattended upgrades. */
 const lockSeconds = 120
-/** Longest for one apt-get; 3 MB are fetched, in 5 to 20 s where this was measured (2026-11). */
+/** The limit of one apt-get. Fetching the 3 MB took 5 to 20 s (2026-11). */
 const limitMs = 10 * 60_000
 
-/** Runs apt-get and gives what it said when it failed, undefined when it did what was asked. */
+/** Runs apt-get. Returns its output when it fails, and undefined when it succeeds. */
 export function aptGet(args, { cwd } = {}) {
   const { status, signal, error, stdout, stderr } = spawnSync(
     'apt-get',
@@ -22,7 +22,7 @@ export function aptGet(args, { cwd } = {}) {
   return `${stdout ?? ''}${stderr ?? ''}`.trim() || (error?.message ?? `ended by ${signal ?? `exit code ${status}`}`)
 }
 
-/** As aptGet, and when that fails once more after fetching the package lists: they may be absent (a container) or old. */
+/** As aptGet, but retries a failure after fetching the package lists, which may be old, or absent in a container. */
 export function aptGetFresh(args, options) {
   const first = aptGet(args, options)
   return first === undefined ? undefined : (aptGet(['update']) ?? aptGet(args, options))

@@ -1,4 +1,5 @@
-// `npm run bench [-- NAME…]`: the set-up, pgbench too, then the benchmarks. They find pgbench by SANDYARD_PGBENCH.
+// `npm run bench [-- NAME…]`: installs what is missing, pgbench included, then runs the benchmarks. SANDYARD_PGBENCH tells them
+// where pgbench is.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'

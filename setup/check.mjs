@@ -1,5 +1,5 @@
-// `npm run check [-- --fix]`: everything about the source that a tool can judge. All checks run, also after one failed.
-// The laws that no tool knows (who may import whom, and their like) are a test: test/architecture.test.ts.
+// `npm run check [-- --fix]`: all checks of the source by tools. They all run, even after one has failed. The rules of the
+// architecture that no tool checks are a test: test/architecture.test.ts.
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'
@@ -8,7 +8,7 @@ import { runMain, SetUpFailure } from './say.mjs'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 
-/** Each check: what it is for, its script beneath node_modules, its arguments, and what `--fix` makes of them. */
+/** The checks: title, script in node_modules, arguments, and the arguments that `--fix` adds or uses instead. */
 const checks = [
   { title: 'types (tsc)', script: 'typescript/bin/tsc', args: ['-p', '.'] },
   {

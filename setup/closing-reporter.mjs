@@ -1,13 +1,13 @@
-// Node's `spec` reporter, and after it what a person must not miss: each skipped test with its reason, and the counts
-// alone on the last line. A run in which no test ran has proved nothing, and fails.
+// Node's `spec` reporter, followed by the slowest files, each skipped test with its reason, and the counts on the last line. A
+// run without any test fails, because it proves nothing.
 import { Readable } from 'node:stream'
 import { spec as Spec } from 'node:test/reporters'
 import { relative } from 'node:path'
 
-/** How many of the slowest files are told. */
+/** How many of the slowest files are listed. */
 const SLOWEST = 8
 
-/** Reporter for `--test-reporter`: takes the runner's events, gives the text to show. */
+/** The reporter for `--test-reporter`: turns the runner's events into text. */
 export default async function* report(events) {
   const skipped = []
   const files = []
@@ -15,7 +15,7 @@ export default async function* report(events) {
   async function* watched() {
     for await (const event of events) {
       if (event.type === 'test:pass' && event.data.skip !== undefined) skipped.push(event.data)
-      // The runner sums up each file, and last, without a file's name, the whole run.
+      // The runner sends a summary of each file and finally one of the whole run, which names no file.
       if (event.type === 'test:summary' && event.data.file === undefined) counts = event.data.counts
       if (event.type === 'test:summary' && event.data.file !== undefined) files.push(event.data)
       yield event
@@ -23,11 +23,11 @@ export default async function* report(events) {
   }
   yield* Readable.from(watched()).compose(new Spec())
   if (files.length > SLOWEST) yield `\nSlowest files:\n${slowestOf(files)}`
-  if (skipped.length > 0) yield `\nSkipped, so not proved on this machine:\n${skipped.map(describe).join('')}`
+  if (skipped.length > 0) yield `\nSkipped, so not tested on this machine:\n${skipped.map(describe).join('')}`
   const { passed = 0, failed = 0, cancelled = 0, skipped: skips = 0 } = counts ?? {}
   if (passed + failed + cancelled === 0) {
     process.exitCode = 1
-    yield '\nNo test ran, which proves nothing: this run has failed.\n'
+    yield '\nNo test ran, so this run has failed.\n'
   }
   yield `\n${passed} passed, ${failed + cancelled} failed, ${skips} skipped\n`
 }

@@ -1,7 +1,6 @@
-// Completes package-lock.json after `npm install`: `node setup/complete-lock.mjs`. A registry mirror that lacks the
-// packages of other platforms makes npm leave them out of the lock, and `npm ci` then refuses the whole lock file. This
-// adds each with the version that its dependent pins, so that npm takes it as "for another platform". Such an entry has
-// no hash; the packages of linux-x64 and all that is not tied to a platform keep theirs.
+// Run `node setup/complete-lock.mjs` after `npm install`. If a registry lacks packages for other platforms, npm leaves them out
+// of package-lock.json, and `npm ci` then refuses the file. This script adds each with the version that its dependent pins. npm
+// skips such an entry as one for another platform. It has no hash; the packages for linux-x64 and those for every platform do.
 import { readFileSync, writeFileSync } from 'node:fs'
 
 const file = new URL('../package-lock.json', import.meta.url)

@@ -1,10 +1,10 @@
 import { accessSync, constants } from 'node:fs'
 import { delimiter, join } from 'node:path'
 
-/** Folders of system programs that an ordinary user's PATH may lack. */
+/** Folders with system programs that a user's PATH may lack. */
 const systemFolders = ['/usr/local/sbin', '/usr/sbin', '/sbin']
 
-/** The path of an executable program, looked for on the PATH and in the system's folders; undefined when absent. */
+/** Finds a program on the PATH and in the system's folders. Returns its path, or undefined. */
 export function findProgram(name) {
   const folders = [...(process.env.PATH ?? '').split(delimiter), ...systemFolders]
   return folders.map((folder) => join(folder, name)).find(isExecutable)

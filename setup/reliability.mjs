@@ -1,5 +1,5 @@
-// `npm run reliability [-- --minutes N]`: every test that breaks things on purpose, with a soak of N minutes (30), one
-// after another; then docs/reliability.md, made from what they noted. Nothing is written when one of them fails.
+// `npm run reliability [-- --minutes N]`: runs every test that injects faults, one after another, with a soak of N minutes (30).
+// Then it writes docs/reliability.md from their notes. If a test fails, it writes nothing.
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -11,7 +11,7 @@ import { runMain, say } from './say.mjs'
 import { ensureTestPackages } from './system-packages.mjs'
 
 const defaultMinutes = 30
-/** Beyond the soak itself, for one test file. */
+/** The limit of one test file, in addition to the soak. */
 const slackMs = 20 * 60_000
 
 const root = fileURLToPath(new URL('..', import.meta.url))
@@ -31,7 +31,7 @@ await runMain(async () => {
       atOnce: 1,
     })
     if (failed !== 0) {
-      say('a test failed: docs/reliability.md stays as it is')
+      say('a test failed, so docs/reliability.md is not written')
       return failed
     }
     const seconds = String(Math.round((Date.now() - startedMs) / 1000))
@@ -42,7 +42,7 @@ await runMain(async () => {
   }
 })
 
-/** The test files that note the faults they inject. */
+/** Finds the test files that note the faults they inject. */
 function findNoting() {
   return readdirSync(join(root, 'test'), { recursive: true, encoding: 'utf8' })
     .filter((name) => name.endsWith('.test.ts'))

@@ -1,11 +1,11 @@
 import { spawn } from 'node:child_process'
 
-/** Signals by which a person or a supervisor ends a run. */
+/** The signals with which a person or a supervisor ends a run. */
 const endings = ['SIGINT', 'SIGTERM', 'SIGHUP']
 
 /**
- * Runs a program with our own input and output to its end and gives its exit code, or 1 when a signal ended it.
- * SIGTERM and SIGHUP are passed on; Ctrl-C reaches the program from the terminal itself, so we only outlive it.
+ * Runs a program with this process's input and output. Resolves with its exit code, or 1 when a signal ended it. SIGTERM and
+ * SIGHUP are passed on. Ctrl-C reaches the program from the terminal, so this process only waits for it to end.
  */
 export function runToEnd(program, args, { cwd, env = {} }) {
   return new Promise((resolve, reject) => {

@@ -1,12 +1,12 @@
-/** Says one line of the set-up. Standard error, because standard output belongs to the program (`eval "$(…)"`). */
+/** Prints a line on standard error, because standard output belongs to the program (`eval "$(…)"`). */
 export function say(line) {
   process.stderr.write(`sandyard set-up: ${line}\n`)
 }
 
-/** A set-up that cannot go on: the message is all a person needs, so it is shown without a stack. */
+/** A failure of the set-up that a person can act on. It is printed without a stack. */
 export class SetUpFailure extends Error {}
 
-/** Runs a script's main function; a SetUpFailure becomes its message and exit code 1. */
+/** Runs the main function of a script. Prints a SetUpFailure as its message, with exit code 1. */
 export async function runMain(main) {
   try {
     process.exitCode = await main()

@@ -6,13 +6,13 @@ const pauseMs = 200
 const limitMs = 10 * 60_000
 
 /**
- * Runs `work` while no other set-up of the same folder runs (`npm start` and `npm test` may be started at once). Waits
- * at most ten minutes for the other; the lock of a set-up that died is taken over.
+ * Runs `work` while no other set-up of the same folder runs, because `npm start` and `npm test` may start at once. Waits at most
+ * ten minutes for the other one. Takes over the lock of a set-up that died.
  */
 export function withSetUpLock(folder, work) {
   mkdirSync(folder, { recursive: true })
   const file = join(folder, 'lock')
-  take(file)
+  acquire(file)
   try {
     return work()
   } finally {
@@ -20,8 +20,8 @@ export function withSetUpLock(folder, work) {
   }
 }
 
-function take(file) {
-  for (let waitedMs = 0; !tryTake(file); waitedMs += pauseMs) {
+function acquire(file) {
+  for (let waitedMs = 0; !tryAcquire(file); waitedMs += pauseMs) {
     const holder = readHolder(file)
     if (holder === undefined || !isSetUpRunning(holder)) {
       rmSync(file, { force: true })
@@ -30,12 +30,12 @@ function take(file) {
     if (waitedMs === 0) say(`waiting for another set-up of this folder (process ${holder})`)
     if (waitedMs > limitMs)
       throw new SetUpFailure(`process ${holder} has held ${file} for ten minutes; end it and run this again`)
-    // Synchronous sleep: nothing else is to happen in this process meanwhile.
+    // A synchronous sleep, so that nothing else happens in this process meanwhile.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, pauseMs)
   }
 }
 
-function tryTake(file) {
+function tryAcquire(file) {
   try {
     writeFileSync(file, String(process.pid), { flag: 'wx' })
     return true
@@ -54,7 +54,7 @@ function readHolder(file) {
   }
 }
 
-/** False, too, for a process id that meanwhile belongs to another program (seen on Linux only). */
+/** Also false when the process id belongs to another program by now; that is noticed on Linux only. */
 function isSetUpRunning(pid) {
   try {
     process.kill(pid, 0)

@@ -1,22 +1,22 @@
-// The programs of the operating system that sandboxes need. They are the only thing the set-up changes outside the
-// project's folder, and so the only thing that SANDYARD_SETUP=skip refuses.
+// Installs the operating system's programs that sandboxes need. Nothing else changes the machine outside the project's folder, so
+// this is all that SANDYARD_SETUP=skip prevents.
 import { aptGetFresh } from './apt-get.mjs'
 import { findProgram } from './find-program.mjs'
 import { say } from './say.mjs'
 
-/** OCI runtimes that the `oci` driver can use; any one of them will do. */
+/** The OCI runtimes that the `oci` driver can use. One is enough. */
 const ociRuntimes = ['kata-runtime', 'runsc', 'crun', 'runc']
 
-/** What each of these is for, and the Debian package that has it. */
+/** The programs, the Debian package that has them, and their purpose. */
 const needs = [
   { programs: ociRuntimes, debianPackage: 'crun', purpose: 'an OCI runtime, which runs the sandboxes' },
   { programs: ['nft'], debianPackage: 'nftables', purpose: 'nft, which enforces network policies' },
-  { programs: ['ip'], debianPackage: 'iproute2', purpose: "ip, which makes the sandboxes' networks" },
-  { programs: ['mkfs.ext4'], debianPackage: 'e2fsprogs', purpose: "mkfs.ext4, which makes the sandboxes' disks" },
+  { programs: ['ip'], debianPackage: 'iproute2', purpose: "ip, which creates the sandboxes' networks" },
+  { programs: ['mkfs.ext4'], debianPackage: 'e2fsprogs', purpose: "mkfs.ext4, which creates the sandboxes' disks" },
   {
     programs: ['mkfs.btrfs'],
     debianPackage: 'btrfs-progs',
-    purpose: 'mkfs.btrfs, whose file system holds the caps of volumes',
+    purpose: 'mkfs.btrfs, whose file system enforces the size limits of volumes',
   },
   {
     programs: ['perl'],
@@ -26,26 +26,26 @@ const needs = [
   { programs: ['catatonit'], debianPackage: 'catatonit', purpose: 'catatonit, the first process of a sandbox' },
 ]
 
-/** What the tests alone use. */
+/** What only the tests need. */
 const testNeeds = [
   {
     programs: ['ssh'],
     debianPackage: 'openssh-client',
-    purpose: 'ssh, by which the tests try the SSH of sandboxes',
+    purpose: 'ssh, which tests the SSH of sandboxes',
   },
 ]
 
 /**
- * Installs what is missing of the programs above, after saying what and by which command. Whatever the reason that it
- * cannot (refused, not root, no apt-get, no network), it says so and returns: the server starts and names what it cannot run.
+ * Installs the missing programs, after printing what is missing and the command. If it can't (forbidden, not root, no apt-get, no
+ * network), it prints why and returns. The server then starts and reports what it can't run.
  */
 export function ensureSystemPackages() {
-  ensure(needs, 'without them some or all sandboxes cannot run here')
+  ensure(needs, 'without them, some or all sandboxes can not run here')
 }
 
-/** As `ensureSystemPackages`, with what the tests use beside it; without that, they skip what needs it and say so. */
+/** As `ensureSystemPackages`, with the programs of the tests. Tests whose programs are missing are skipped, with that reason. */
 export function ensureTestPackages() {
-  ensure([...needs, ...testNeeds], 'without them some or all sandboxes and tests cannot run here')
+  ensure([...needs, ...testNeeds], 'without them, some or all sandboxes and tests can not run here')
 }
 
 function ensure(wanted, consequence) {
@@ -60,13 +60,13 @@ function ensure(wanted, consequence) {
     return
   }
   const install = ['install', '-y', '--no-install-recommends', ...packages]
-  say(`installing from the distribution: apt-get ${install.join(' ')} (SANDYARD_SETUP=skip refuses this)`)
+  say(`installing from the distribution: apt-get ${install.join(' ')} (SANDYARD_SETUP=skip prevents this)`)
   const failure = aptGetFresh(install)
   const still = missing.filter(isMissing).map(({ debianPackage }) => debianPackage)
   if (failure === undefined && still.length > 0)
-    say(`apt-get succeeded, and yet no program of ${still.join(', ')} is found`)
+    say(`apt-get succeeded, but the programs of ${still.join(', ')} were not found`)
   else if (failure === undefined) say(`installed ${packages.join(', ')}`)
-  else say(`that failed, and the server goes on without; apt-get said:\n${failure}`)
+  else say(`that failed, and the server continues without them. apt-get printed:\n${failure}`)
 }
 
 function isMissing({ programs }) {
@@ -74,8 +74,8 @@ function isMissing({ programs }) {
 }
 
 function whyNot() {
-  if (process.env.SANDYARD_SETUP === 'skip') return 'SANDYARD_SETUP=skip refuses to install them'
-  if (findProgram('apt-get') === undefined) return 'there is no apt-get here to install them with'
+  if (process.env.SANDYARD_SETUP === 'skip') return 'SANDYARD_SETUP=skip forbids installing them'
+  if (findProgram('apt-get') === undefined) return 'there is no apt-get to install them'
   if (process.getuid?.() !== 0) return 'only root can install them'
   return undefined
 }

@@ -1,5 +1,5 @@
-// `npm test [-- PATH… | --flag=value…]`: the set-up, then the tests (all of them, or those of the named files and
-// folders) with Node's own runner. Ends with every skipped test and its reason and the counts; fails when none ran.
+// `npm test [-- PATH… | --flag=value…]`: installs what is missing, then runs all tests, or those of the named files and folders,
+// with Node's test runner. The output ends with the skipped tests, their reasons, and the counts. Fails when no test ran.
 import { fileURLToPath } from 'node:url'
 import { ensureNodePackages } from './node-packages.mjs'
 import { runTests } from './run-tests.mjs'

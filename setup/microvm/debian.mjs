@@ -1,15 +1,15 @@
-// Debian's packages, fetched by this machine's own apt-get (which checks their signatures) and unpacked into a folder:
-// nothing is installed here, and none of their scripts is run.
+// Fetches Debian's packages with this machine's apt-get, which checks their signatures, and unpacks them into a folder. Nothing is
+// installed on this machine, and none of the packages' scripts run.
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { aptGet, aptGetFresh } from '../apt-get.mjs'
 import { say, SetUpFailure } from '../say.mjs'
 
-/** A package that depends on the newest kernel for virtual machines: small, and with KVM among its modules. */
+/** This package depends on the newest kernel for virtual machines, which is small and has KVM among its modules. */
 const kernelPackage = 'linux-image-cloud-amd64'
 
-/** What the guest's root has, beside what these need. */
+/** The packages of the guest's root file system. Their dependencies come with them. */
 const guestPackages = [
   'bash', // ldd is a script of it, and finds the libraries of the demo image's programs
   'dash',
@@ -37,7 +37,7 @@ const guestPackages = [
   'busybox-static', // the initramfs
 ]
 
-/** Links of Debian's merged /usr, which the packages take for granted. */
+/** Links of Debian's merged /usr, which the packages expect. */
 const mergedFolders = ['bin', 'sbin', 'lib', 'lib64', 'lib32', 'libx32']
 
 /** Unpacks the guest's packages with all that they need, and the newest kernel, into `root`. Gives the kernel's release. */
@@ -84,7 +84,7 @@ function newestKernel() {
   return kernel
 }
 
-/** Runs a program that must succeed, and gives what it printed. */
+/** Runs a program that must succeed. Returns its output. */
 export function run(program, args, options = {}) {
   const { status, error, stdout, stderr } = spawnSync(program, args, { encoding: 'utf8', ...options })
   if (status === 0) return stdout

@@ -1,5 +1,5 @@
-// The guest's two disks and its initramfs. The base (Debian, Node, the npm packages, the runtime) takes a minute and is
-// kept; the source tree changes and is made anew for each run, in a second.
+// Creates the guest's two disks and its initramfs. The base disk (Debian, Node, the npm packages, the runtime) takes a minute and
+// is kept. The disk with the source tree is created for each run, in a second.
 import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -7,10 +7,10 @@ import { fileURLToPath } from 'node:url'
 import { say } from '../say.mjs'
 import { run, unpackDebian } from './debian.mjs'
 
-/** Enough for the packages (0.6 GB), and for what a run writes: a database, images, the sandboxes' disks. */
+/** Enough for the packages (0.6 GB) and for what a run writes: a database, images and the sandboxes' disks. */
 const baseSize = '12G'
 
-/** Parts of the source tree that the guest's steps read. */
+/** The parts of the source tree that the guest needs. */
 const projectParts = [
   'src',
   'test',
@@ -23,7 +23,7 @@ const projectParts = [
   'schema.sql',
 ]
 
-/** What the initramfs loads, so that the kernel reaches the disks; in this order. */
+/** The modules that the initramfs loads, in this order, so that the kernel reaches the disks. */
 const diskModules = [
   'virtio_ring',
   'virtio',
@@ -34,8 +34,8 @@ const diskModules = [
 ]
 
 /**
- * The folder with `disk.ext4`, `vmlinuz` and `initramfs`, made when there is none of exactly this lock file and these
- * scripts. An interrupted making leaves nothing that is taken for a finished one.
+ * Returns the folder with `disk.ext4`, `vmlinuz` and `initramfs`. Creates it if there is none for exactly this lock file and these
+ * scripts. An interrupted run leaves nothing that looks complete.
  */
 export function ensureBase(projectRoot, cacheFolder) {
   const folder = join(cacheFolder, `base-${baseKey(projectRoot)}`)
@@ -52,14 +52,14 @@ export function ensureBase(projectRoot, cacheFolder) {
   makeInitramfs(root, release, made)
   addAccounts(root)
   copyPackages(projectRoot, join(root, 'opt/node_modules'))
-  say("making the guest's disk")
+  say("creating the guest's disk")
   makeExt4(root, join(made, 'disk.ext4'), baseSize)
   renameSync(made, folder)
   rmSync(work, { recursive: true })
   return folder
 }
 
-/** Writes the source tree, with links to the base's packages, as a disk into `directoryPath`; `tests` are what the guest runs. */
+/** Writes the source tree and links to the base's packages as a disk into `folder`. The guest runs `tests`. */
 export function makeProjectDisk(projectRoot, tests, folder) {
   const tree = join(folder, 'project')
   const disk = join(folder, 'project.ext4')
@@ -73,7 +73,7 @@ export function makeProjectDisk(projectRoot, tests, folder) {
   return disk
 }
 
-/** Of all that the base is made from, but the distribution's own versions: a newer kernel is no reason to fetch it. */
+/** A hash of everything that the base is built from, except the distribution's versions: a newer kernel needs no rebuild. */
 function baseKey(projectRoot) {
   const hash = createHash('sha256').update(readFileSync(join(projectRoot, 'package-lock.json')))
   for (const name of ['debian.mjs', 'disks.mjs', 'initramfs.sh'])
@@ -81,7 +81,7 @@ function baseKey(projectRoot) {
   return hash.digest('hex').slice(0, 16)
 }
 
-/** One static program and the modules; packed by busybox's own cpio, as hardly a machine has one. */
+/** Packs one static program and the modules, with busybox's cpio, because few machines have another one. */
 function makeInitramfs(root, release, made) {
   const tree = join(made, '..', 'initramfs')
   mkdirSync(join(tree, 'bin'), { recursive: true })
@@ -99,7 +99,7 @@ function makeInitramfs(root, release, made) {
   run('sh', ['-c', 'find . | "$0" cpio -o -H newc >"$1"', busybox, join(made, 'initramfs')], { cwd: tree })
 }
 
-/** The packages' scripts would have made these; `sandyard` is whom the embedded PostgreSQL runs as. */
+/** Adds what the packages' scripts would have added, and the user `sandyard`, as whom the embedded PostgreSQL runs. */
 function addAccounts(root) {
   const files = {
     'etc/passwd': 'root:x:0:0::/root:/bin/sh\nsandyard:x:990:990::/nonexistent:/usr/sbin/nologin\n',
@@ -122,7 +122,7 @@ function addAccounts(root) {
     rmSync(join(root, 'usr/share', unread), { recursive: true, force: true })
 }
 
-/** The packages that Sandyard runs with, Node among them, and none of those that only develop it. */
+/** Copies the packages that Sandyard needs at run time, Node among them, without those for development. */
 function copyPackages(projectRoot, folder) {
   const lock = JSON.parse(readFileSync(join(projectRoot, 'package-lock.json'), 'utf8'))
   const wanted = Object.entries(lock.packages).filter(([path, entry]) => path !== '' && entry.dev !== true)

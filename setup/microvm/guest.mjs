@@ -3,20 +3,19 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 
-/** Longest for a whole run. */
+/** The limit of a whole run. */
 const limitMs = 40 * 60_000
 const memoryMib = 3072
 
 /**
- * Boots the guest, shows what it says as it comes, each line with the seconds since power-on, and gives the exit code: 0
- * when every step that the guest began ended well and it said that this was all. The disks stay as they are: what the
- * guest writes is forgotten.
+ * Boots the guest and prints its output, each line with the seconds since power-on. Resolves with exit code 0 when every step
+ * of the guest succeeded and the guest reported its end, else 1. What the guest writes to its disks is discarded.
  */
 export async function runGuest({ base, projectDisk, folder }) {
   const kernelLog = join(folder, 'console.log')
   const startMs = performance.now()
-  const qemu = spawn('qemu-system-x86_64', machine({ base, projectDisk, kernelLog }), {
-    // Changes of the disks go to a file without a name in this folder.
+  const qemu = spawn('qemu-system-x86_64', qemuArguments({ base, projectDisk, kernelLog }), {
+    // QEMU writes changes of the disks to an unnamed file in this folder.
     env: { ...process.env, TMPDIR: folder },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
@@ -54,8 +53,8 @@ export async function runGuest({ base, projectDisk, folder }) {
   return isOver && failed.length === 0 && steps.size > 0 ? 0 : 1
 }
 
-/** One processor: with two, the guest's kernel panicked at the third sandbox (measured 2026-11). */
-function machine({ base, projectDisk, kernelLog }) {
+/** The arguments of QEMU. With two processors, the guest's kernel panicked at the third sandbox (2026-11). */
+function qemuArguments({ base, projectDisk, kernelLog }) {
   const options = {
     machine: 'q35',
     accel: 'tcg,thread=multi',

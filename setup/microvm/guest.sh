@@ -1,6 +1,6 @@
-# The guest's first script, run by catatonit as the guest's process 1: makes the machine ready, runs the steps, says on
-# the second serial line how each ended, and switches the machine off. Every line that the host acts on starts with
-# "microvm: ". /project is the source tree, read-only; the root's changes are forgotten with the guest.
+# The guest's first script, which catatonit runs as process 1. It prepares the machine, runs the steps, reports each result on the
+# second serial line and switches the machine off. Lines for the host start with "microvm: ". /project is the source tree,
+# read-only. Changes of the root file system are discarded with the guest.
 exec </dev/null >/dev/ttyS1 2>&1
 stty -F /dev/ttyS1 raw -echo 2>/dev/null
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
@@ -17,7 +17,7 @@ hostname microvm-test
 ip link set lo up
 for module in kvm-amd tun fuse loop overlay; do modprobe "$module" || echo "the kernel module $module cannot be loaded"; done
 
-# step NAME COMMAND…: runs it and says how it ended.
+# step NAME COMMAND…: runs the command and reports its exit code.
 step() {
   name=$1
   shift
@@ -33,7 +33,7 @@ machine() {
   test -c /dev/kvm && echo '/dev/kvm is there'
 }
 
-# In one process for each file, as the runner does it; what a test prints is seen as it comes.
+# Each file runs in a process of its own, as in `npm test`. The output of a test appears at once.
 tests() {
   node --test --test-concurrency=1 --test-timeout=1500000 \
     --test-reporter=./setup/closing-reporter.mjs --test-reporter-destination=stdout "$@"

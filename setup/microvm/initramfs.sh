@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The guest's very first program: loads what reaching the disks takes, and goes over to them.
+# The guest's first program: loads the modules for the disks, mounts them and switches to them.
 export PATH=/bin
 /bin/busybox mkdir -p /proc /dev /root
 /bin/busybox mount -t devtmpfs devtmpfs /dev
