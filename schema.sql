@@ -60,16 +60,98 @@ CREATE OR REPLACE FUNCTION public.sandyard_open_run(of_sandbox uuid)
  LANGUAGE sql
 AS $function$ SELECT r.id, r.worker_id, r.started_at FROM runs r WHERE r.sandbox_id = of_sandbox AND r.ended_at IS NULL $function$;
 
+CREATE OR REPLACE FUNCTION public.sandyard_org_limits_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  PERFORM sandyard_raise_generations(ARRAY(
+    SELECT v.home_worker_id FROM new_rows o JOIN volumes v ON v.org_id = o.id WHERE v.home_worker_id IS NOT NULL));
+  RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_plan_limits_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+  PERFORM sandyard_raise_generations(ARRAY(
+    SELECT v.home_worker_id FROM new_rows p JOIN orgs o ON o.plan = p.name JOIN volumes v ON v.org_id = o.id
+    WHERE v.home_worker_id IS NOT NULL));
+  RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_raise_generations(of_workers uuid[])
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+DECLARE seen_org text := current_setting('sandyard.org', true);
+BEGIN
+  PERFORM set_config('sandyard.org', '*', true);
+  INSERT INTO worker_generations AS g (worker_id, generation)
+  SELECT DISTINCT w.id, 1 FROM unnest(of_workers) AS w(id) ORDER BY w.id
+  ON CONFLICT (worker_id) DO UPDATE SET generation = g.generation + 1;
+  PERFORM set_config('sandyard.org', seen_org, true);
+END $function$;
+
 CREATE OR REPLACE FUNCTION public.sandyard_refuse_change()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$ BEGIN RAISE EXCEPTION 'audit events are append-only'; END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_runs_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE of_workers uuid[];
+BEGIN
+  SELECT array_agg(worker_id) INTO of_workers FROM (
+    SELECT worker_id FROM (
+      SELECT id, worker_id, stop_requested_at IS NULL AS goes_on, ended_at IS NULL AS is_open FROM old_rows
+      UNION ALL
+      SELECT id, worker_id, stop_requested_at IS NULL, ended_at IS NULL FROM new_rows) r
+    WHERE worker_id IS NOT NULL GROUP BY id, worker_id, goes_on, is_open HAVING count(*) = 1) c;
+  IF of_workers IS NOT NULL THEN PERFORM sandyard_raise_generations(of_workers); END IF;
+  RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_sandboxes_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE of_workers uuid[];
+BEGIN
+  SELECT array_agg(home_worker_id) INTO of_workers FROM (
+    SELECT home_worker_id FROM (
+      SELECT id, home_worker_id FROM old_rows WHERE visible_until IS NOT NULL
+      UNION ALL
+      SELECT id, home_worker_id FROM new_rows WHERE visible_until IS NOT NULL) s
+    WHERE home_worker_id IS NOT NULL GROUP BY id, home_worker_id HAVING count(*) = 1) c;
+  IF of_workers IS NOT NULL THEN PERFORM sandyard_raise_generations(of_workers); END IF;
+  RETURN NULL;
+END $function$;
 
 CREATE OR REPLACE FUNCTION public.sandyard_sees(org uuid)
  RETURNS boolean
  LANGUAGE sql
  STABLE PARALLEL SAFE
 AS $function$ SELECT current_setting('sandyard.org', true) IN ('*', org::text) $function$;
+
+CREATE OR REPLACE FUNCTION public.sandyard_volumes_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE of_workers uuid[];
+BEGIN
+  SELECT array_agg(home_worker_id) INTO of_workers FROM (
+    SELECT home_worker_id FROM (
+      SELECT id, home_worker_id, status, capacity_gib, emptied_at IS NULL AS is_there FROM old_rows
+      UNION ALL
+      SELECT id, home_worker_id, status, capacity_gib, emptied_at IS NULL FROM new_rows) v
+    WHERE home_worker_id IS NOT NULL GROUP BY id, home_worker_id, status, capacity_gib, is_there HAVING count(*) = 1) c;
+  IF of_workers IS NOT NULL THEN PERFORM sandyard_raise_generations(of_workers); END IF;
+  RETURN NULL;
+END $function$;
 
 CREATE TABLE api_keys (
   id uuid NOT NULL,
@@ -427,6 +509,16 @@ CREATE TABLE volumes (
 ALTER TABLE volumes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE volumes FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE worker_generations (
+  worker_id uuid NOT NULL,
+  generation bigint NOT NULL,
+  CONSTRAINT worker_generations_pkey PRIMARY KEY (worker_id),
+  CONSTRAINT worker_generations_positive CHECK ((generation > 0)),
+  CONSTRAINT worker_generations_worker_fkey FOREIGN KEY (worker_id) REFERENCES workers(id)
+) WITH (fillfactor=50);
+ALTER TABLE worker_generations ENABLE ROW LEVEL SECURITY;
+ALTER TABLE worker_generations FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE worker_tokens (
   id uuid NOT NULL,
   name text,
@@ -600,12 +692,24 @@ CREATE POLICY system ON users AS PERMISSIVE FOR ALL TO public USING (sandyard_is
 
 CREATE POLICY tenant ON volumes AS PERMISSIVE FOR ALL TO public USING (sandyard_sees(org_id));
 
+CREATE POLICY system ON worker_generations AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
+
 CREATE POLICY system ON worker_tokens AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE POLICY system ON workers AS PERMISSIVE FOR ALL TO public USING (sandyard_is_system());
 
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION sandyard_refuse_change();
 
+CREATE TRIGGER orgs_raise_generations AFTER UPDATE ON public.orgs REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_org_limits_changed();
+
+CREATE TRIGGER plans_raise_generations AFTER UPDATE ON public.plans REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_plan_limits_changed();
+
+CREATE TRIGGER runs_raise_generations AFTER UPDATE ON public.runs REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_runs_changed();
+
 CREATE TRIGGER sandbox_labels_added AFTER INSERT ON public.sandbox_labels REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION sandyard_add_label_pairs();
 
 CREATE TRIGGER sandbox_labels_dropped AFTER DELETE ON public.sandbox_labels REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION sandyard_drop_label_pairs();
+
+CREATE TRIGGER sandboxes_raise_generations AFTER UPDATE ON public.sandboxes REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_sandboxes_changed();
+
+CREATE TRIGGER volumes_raise_generations AFTER UPDATE ON public.volumes REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION sandyard_volumes_changed();

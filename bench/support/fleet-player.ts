@@ -21,11 +21,12 @@ const STORAGE = { is_shared: false, enforces_caps: false, how: 'a benchmark' }
 const done = { syncs: 0, wanted: 0, failed: 0, connected: 0, slowestHeadMs: 0 }
 
 async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<void> {
-  const life = randomUUID()
+  const incarnation = randomUUID()
   let seq = 0
-  let known_version: string | null = null
+  let known_desired_version: string | null = null
   let known_volumes_version: string | null = null
-  let seen = runs.map((run) => ({ ...run, phase: 'running' }))
+  let known_generation: number | null = null
+  let observed_runs = runs.map((run) => ({ ...run, phase: 'running' }))
   for (;;) {
     const socket = connect(Number(port), host)
     socket.setNoDelay(true)
@@ -36,27 +37,29 @@ async function play({ id: worker_id, credential, runs }: PlayedWorker): Promise<
         const body = JSON.stringify({
           protocol: WORKER_PROTOCOL_VERSION,
           worker_id,
-          life,
+          incarnation,
           seq: ++seq,
-          known_version,
+          known_desired_version,
           capacity: CAPACITY,
           driver: DRIVER,
-          seen,
-          stored: seen.map(({ sandbox_id }) => sandbox_id),
-          dialled: [],
+          observed_runs,
+          stored_sandboxes: observed_runs.map(({ sandbox_id }) => sandbox_id),
+          dialled_tickets: [],
           storage: STORAGE,
           volumes: null,
           known_volumes_version,
+          known_generation,
         })
         const text = await exchange(socket, credential, body)
         done.syncs += 1
-        if (text.includes('"wanted":null') && text.includes('"volumes":null')) continue
         const answer: SyncAnswer = JSON.parse(text.slice(text.indexOf('{')))
+        const isSame = answer.desired_runs === null && answer.volumes_version === known_volumes_version
+        known_generation = isSame ? answer.generation : null
         known_volumes_version = answer.volumes_version
-        if (answer.wanted === null) continue
+        if (answer.desired_runs === null) continue
         done.wanted += 1
-        known_version = answer.wanted_version
-        seen = answer.wanted.map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'running' }))
+        known_desired_version = answer.desired_version
+        observed_runs = answer.desired_runs.map(({ run_id, sandbox_id }) => ({ run_id, sandbox_id, phase: 'running' }))
       }
     } catch {
       done.failed += 1

@@ -15,7 +15,7 @@ import { makeWaitHub } from './sandboxes/wait-hub.ts'
 import type { ConcurrencyLimit } from './streams/concurrency-limit.ts'
 import type { StreamTarget, WorkerStreams } from './streams/open-worker-stream.ts'
 import { makeCallerWatcher } from './streams/watch-caller.ts'
-import { makeRecordReportInBatch } from './workers/take-plain.ts'
+import { makeReportBatches } from './workers/report-batches.ts'
 import { makeFindWorker } from './workers/worker-join.ts'
 
 /** What the program gives the control plane: the outside world, its limits and its settings. */
@@ -44,7 +44,7 @@ export function makeControlDeps(options: ControlOptions) {
     deleteInBatch: makeDeleteInBatch(options),
     workerAbilities: makeWorkerAbilities(options),
     readFleet: makeReadFleet(options),
-    recordReportInBatch: makeRecordReportInBatch(options),
+    reportBatches: makeReportBatches(options),
     findWorker: makeFindWorker(options),
     keyCache: makeKeyCache(),
     recordKeyUse: makeKeyUseRecorder(options),

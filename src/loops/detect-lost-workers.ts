@@ -63,7 +63,7 @@ export function detectLostWorkers(deps: LostDeps): Loop {
 }
 
 function lastReportOf(
-  { life, report_seq }: workers.SilentWorker,
+  { incarnation: life, report_seq }: workers.SilentWorker,
   before: LastReport | undefined,
   nowMs: number,
 ): LastReport {

@@ -117,7 +117,7 @@ export function makeMachine(
     const ended = runAgent(
       {
         worker_id: id,
-        life: uuid,
+        incarnation: uuid,
         driver: withGates(gates, mine, world.isWatched ? withLauncher(driver, lease) : driver),
         storage: NO_VOLUMES,
         storageSampleMs: 60_000_000,

@@ -2,12 +2,11 @@ import { makeChannelLimit } from '../../src/control/streams/concurrency-limit.ts
 import type { ControlDeps } from '../../src/control/make-deps.ts'
 import { holdSync } from '../../src/control/workers/hold-sync.ts'
 import { makeLogStreamLimit } from '../../src/control/streams/concurrency-limit.ts'
+import { makeSyncOrder } from '../../src/control/workers/sync-order.ts'
 import { makeControlDeps } from '../../src/control/make-deps.ts'
 import type { TransitionDeps } from '../../src/control/sandboxes/transition.ts'
 import type { SyncAnswer, SyncRequest } from '../../src/contract/workers/worker-protocol.ts'
-import type { WorkerId } from '../../src/domain/ids.ts'
 import type { PlacementPolicy } from '../../src/domain/workers/placement.ts'
-import { isLaterReport } from '../../src/domain/workers/report-order.ts'
 import type { Log } from '../../src/lib/log.ts'
 import type { Random } from '../../src/lib/random.ts'
 import { makeSeal } from '../../src/lib/seal.ts'
@@ -118,32 +117,14 @@ export function startReplica(world: ReplicaWorld, incarnation: Incarnation, wall
   }
   base.notifications.subscribe('pending', () => beginPass('place'))
 
-  type Held = { readonly report: SyncRequest; readonly release: AbortController; readonly answered: Promise<void> }
-  const held = new Map<WorkerId, Held>()
+  const order = makeSyncOrder()
 
   return {
     incarnation,
     deps: base,
     isLeader,
     beginPass,
-    async sync(report, signal) {
-      const worker = report.worker_id
-      const { promise: answered, resolve } = Promise.withResolvers<void>()
-      const mine: Held = { report, release: new AbortController(), answered }
-      const earlier = held.get(worker)
-      if (earlier !== undefined && isLaterReport(earlier.report, report)) mine.release.abort(new Error('overtaken'))
-      else held.set(worker, mine)
-      try {
-        if (held.get(worker) === mine && earlier !== undefined) {
-          earlier.release.abort(new Error('a later sync arrived'))
-          await earlier.answered
-        }
-        return await holdSync(syncDeps, worker, report, AbortSignal.any([signal, mine.release.signal]))
-      } finally {
-        resolve()
-        if (held.get(worker) === mine) held.delete(worker)
-      }
-    },
+    sync: (report, signal) => order.run(report, signal, (either) => holdSync(syncDeps, report, either)),
   }
 }
 

@@ -5,7 +5,7 @@ import { drainWorker, resumeWorker } from '../../src/control/workers/fleet.ts'
 import { transition } from '../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
-import { recordReport } from '../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../src/control/workers/record-report.ts'
 import type { SandboxId, WorkerId } from '../../src/domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../src/domain/workers/lease.ts'
 import { detectLostWorkers } from '../../src/loops/detect-lost-workers.ts'
@@ -32,7 +32,7 @@ async function join(name: string, vcpus: number): Promise<WorkerId> {
   const { deps } = control
   const worker_id = await registerWorker(deps, { name, credential: `credential-of-${name}` })
   const capacity = { vcpus, memory_mib: 1_000_000, disk_mib: 1_000_000 }
-  await recordReport(deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity }))
+  await recordReport(deps, reportOf(worker_id, { seq: ++reports, capacity }))
   return worker_id
 }
 

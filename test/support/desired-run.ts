@@ -14,7 +14,7 @@ export function makeDesiredRun(spec: Partial<SandboxSpec> = {}, sandbox?: Sandbo
     sandbox_id: sandbox ?? asId<SandboxId>(uuids.next()),
     org_id: asId<OrgId>('org'),
     slug: 'brave-otter',
-    desired: 'running',
+    desired_status: 'running',
     grace_ms: 2000,
     spec: { ...DEFAULT_SPEC_FOR_TESTS, image: 'local/box', ...spec },
     volumes: [runVolume(null)],

@@ -1,9 +1,10 @@
 import { createSandbox } from '../../src/control/sandboxes/create-sandbox.ts'
 import { createVolume } from '../../src/control/volumes/create-volume.ts'
 import { stopSandbox } from '../../src/control/sandboxes/stop-sandbox.ts'
-import { makeAnswer, recordReport } from '../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../src/control/workers/record-report.ts'
+import { makeAnswer, type AnswerBody } from '../../src/control/workers/sync-answer.ts'
 import { registerWorker } from '../../src/control/workers/worker-join.ts'
-import type { StoredVolume, SyncAnswer } from '../../src/contract/workers/worker-protocol.ts'
+import type { StoredVolume } from '../../src/contract/workers/worker-protocol.ts'
 import type { VolumeId, WorkerId } from '../../src/domain/ids.ts'
 import type { Sandbox } from '../../src/domain/sandboxes/sandbox.ts'
 import type { Mount } from '../../src/domain/spec/spec.ts'
@@ -29,7 +30,7 @@ export type Said = {
 export type VolumeWorld = TestControl & {
   addWorker(name: string): Promise<WorkerId>
   /** One sync of a worker: its report is taken in; the answer is what it is told. */
-  sync(worker: WorkerId, said?: Said): Promise<SyncAnswer>
+  sync(worker: WorkerId, said?: Said): Promise<AnswerBody>
   addVolume(name: string, capacity_gib?: number): Promise<Volume>
   create(names: readonly string[], start?: boolean): Promise<Sandbox>
   stop(sandbox: Sandbox): Promise<void>
@@ -64,8 +65,8 @@ export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}):
         volumes,
         known_volumes_version: known,
       })
-      const taken = await recordReport(deps, worker, report)
-      return { ...(await makeAnswer(deps, tickets, worker, report)), ...taken?.told }
+      const recorded = await recordReport(deps, report)
+      return { ...(await makeAnswer({ ...deps, tickets }, report)), ...recorded?.notice }
     },
     addVolume: (name, capacity_gib) =>
       createVolume(deps, caller, { name, labels: {}, capacity_gib: capacity_gib ?? null }),

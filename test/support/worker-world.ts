@@ -129,7 +129,7 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
       const done = runAgent(
         {
           worker_id,
-          life,
+          incarnation: life,
           driver,
           storage,
           storageSampleMs: 60_000,

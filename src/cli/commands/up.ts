@@ -82,7 +82,7 @@ async function runLocalWorker(
   const worker_id = await registerWorker(control.deps, { name: LOCAL_WORKER_NAME, credential })
   const identity = {
     worker_id,
-    life: await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),
+    incarnation: await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config)),
     controlPlane: makeControlPlane({ url: control.url, credential }),
     onSynced,
   }

@@ -100,9 +100,9 @@ async function runUntilStopped(
   warnIfUnencrypted(url)
   printStatus(`worker '${name}' (${worker_id}) of ${url}`)
   await loadDemoImage({ config, log }, host)
-  const life = await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
+  const incarnation = await beginIncarnation({ clock: systemClock, random: systemRandom }, incarnationFilePath(config))
   const controlPlane = printReachability(makeControlPlane({ url, credential }), url)
-  const identity = { worker_id, life, controlPlane, onSynced: printDrainChanges() }
+  const identity = { worker_id, incarnation, controlPlane, onSynced: printDrainChanges() }
   const ending = new AbortController()
   const living = runWorkerAgent({ config, log }, { host, identity }, ending.signal)
   const stopped = waitForAbort(signal)

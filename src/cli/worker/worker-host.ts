@@ -58,7 +58,7 @@ export async function openWorkerHost(
 export type AgentIdentity = {
   readonly worker_id: WorkerId
   /** See `worker/agent/incarnation.ts`. */
-  readonly life: string
+  readonly incarnation: string
   readonly controlPlane: ControlPlane
   readonly onSynced?: (answer: SyncAnswer) => void
 }

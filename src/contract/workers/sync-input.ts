@@ -16,9 +16,10 @@ const Outcome = Type.Union([
 export const SyncInput = requestObject({
   protocol: int32(),
   worker_id: Uuid,
-  life: Uuid,
+  incarnation: Uuid,
   seq: int64(),
-  known_version: Type.Union([Type.String(), Type.Null()]),
+  known_generation: Type.Union([int64(), Type.Null()]),
+  known_desired_version: Type.Union([Type.String(), Type.Null()]),
   capacity: requestObject({ vcpus: int32(), memory_mib: int32(), disk_mib: int64() }),
   driver: requestObject({
     name: Type.String(),
@@ -26,7 +27,7 @@ export const SyncInput = requestObject({
     abilities: Type.Array(stringEnum(ABILITIES)),
     images: Type.Array(Type.String()),
   }),
-  seen: Type.Array(
+  observed_runs: Type.Array(
     requestObject({
       run_id: Uuid,
       sandbox_id: Uuid,
@@ -36,8 +37,8 @@ export const SyncInput = requestObject({
       facts: Type.Optional(stringMap()),
     }),
   ),
-  stored: Type.Array(Uuid),
-  dialled: Type.Array(Type.String()),
+  stored_sandboxes: Type.Array(Uuid),
+  dialled_tickets: Type.Array(Type.String()),
   storage: requestObject({ is_shared: Type.Boolean(), enforces_caps: Type.Boolean(), how: Type.String() }),
   volumes: Type.Union([Type.Array(requestObject({ org_id: Uuid, volume_id: Uuid, used_bytes: int64() })), Type.Null()]),
   known_volumes_version: Type.Union([Type.String(), Type.Null()]),

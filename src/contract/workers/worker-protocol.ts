@@ -10,7 +10,7 @@ export type { Capacity, DriverReport, RunOutcome, StartFailure, StorageReport } 
  * that it sees; the control plane answers with all that it wants. Either side may repeat a message: both are whole
  * pictures, and every run carries its identifier as fencing token.
  */
-export const WORKER_PROTOCOL_VERSION = 3
+export const WORKER_PROTOCOL_VERSION = 4
 
 /**
  * Where a machine becomes a worker: it makes a credential, keeps it, and sends its SHA-256 with a join token. The same
@@ -40,21 +40,26 @@ export type SyncRequest = {
   readonly protocol: number
   readonly worker_id: WorkerId
   /** A UUIDv7 of this life of the worker's process, greater than those of its earlier lives: see `domain/workers/report-order.ts`. */
-  readonly life: string
+  readonly incarnation: string
   /**
    * Counts up from 1 within one life, in the order in which the worker looked. A later sync releases an earlier one
    * that is still held; an earlier one that was overtaken on its way moves nothing.
    */
   readonly seq: number
-  /** The `wanted_version` of the last answer that the worker holds, or null: an equal one is not sent again. */
-  readonly known_version: string | null
+  /**
+   * The `generation` of the last answer, as long as everything else in this report, `seq` aside, is as in the report that was
+   * answered so and in all between; otherwise null. The control plane then need not compare the report with what it has.
+   */
+  readonly known_generation: number | null
+  /** The `desired_version` of the last answer that the worker holds, or null: an equal one is not sent again. */
+  readonly known_desired_version: string | null
   readonly capacity: Capacity
   readonly driver: DriverReport
-  readonly seen: readonly ObservedRun[]
+  readonly observed_runs: readonly ObservedRun[]
   /** Sandboxes whose writable layer lies on this worker, whether or not they run. */
-  readonly stored: readonly SandboxId[]
+  readonly stored_sandboxes: readonly SandboxId[]
   /** Tickets that the worker has taken already: they are no news to it. */
-  readonly dialled: readonly string[]
+  readonly dialled_tickets: readonly string[]
   readonly storage: StorageReport
   /** What every volume that lies here takes; null: as in the last report that was answered. */
   readonly volumes: readonly StoredVolume[] | null
@@ -77,11 +82,16 @@ export type DesiredVolume = {
 export type RunVolume = DesiredVolume & { readonly kind: 'host' | 'managed'; readonly name: string | null }
 
 export type SyncAnswer = {
-  readonly wanted_version: string
+  /**
+   * The worker's generation: the control plane raises it whenever something changes that the worker must hear. Null when
+   * the next report must be read whole, because of what this answer says or what the report changed.
+   */
+  readonly generation: number | null
+  readonly desired_version: string
   /** null: as in `known_version`. */
-  readonly wanted: readonly DesiredRun[] | null
+  readonly desired_runs: readonly DesiredRun[] | null
   /** Of the `stored` ones, those whose sandbox is gone: their writable layers are to be deleted. */
-  readonly discard: readonly SandboxId[]
+  readonly discard_sandboxes: readonly SandboxId[]
   /** Streams that the worker is to dial: `GET /worker/v1/streams/{ticket}` with a WebSocket upgrade, at the ticket's URL. */
   readonly streams: readonly StreamTicket[]
   readonly volumes_version: string
@@ -144,7 +154,7 @@ export type DesiredRun = {
   readonly sandbox_id: SandboxId
   readonly org_id: OrgId
   readonly slug: string
-  readonly desired: 'running' | 'stopped'
+  readonly desired_status: 'running' | 'stopped'
   /** From SIGTERM to SIGKILL, in milliseconds. */
   readonly grace_ms: number
   readonly spec: SandboxSpec

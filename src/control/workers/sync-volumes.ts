@@ -21,16 +21,6 @@ function desiredVolumeOf({
   return { org_id, volume_id, capacity_bytes: capacityBytes(capacity_gib), org_capacity_bytes }
 }
 
-/** Takes in what a worker says of volumes; answers whether one that is to be deleted is gone with it. */
-export async function recordVolumes(
-  tx: Queryable,
-  worker_id: WorkerId,
-  { report, now }: { readonly report: Pick<SyncRequest, 'storage' | 'volumes'>; readonly now: Date },
-): Promise<boolean> {
-  const from = { worker_id, is_shared: report.storage.is_shared }
-  return (await volumeReports.record(tx, from, { all: report.volumes, now })).emptied
-}
-
 /** The version of no volumes at all. */
 export const NO_VOLUMES_VERSION = createHash('sha256').digest('base64url')
 

@@ -5,7 +5,7 @@ import type { RunOutcome } from '../sandboxes/run.ts'
 export type DesiredRunState = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
-  readonly desired: 'running' | 'stopped'
+  readonly desired_status: 'running' | 'stopped'
   readonly grace_ms: number
 }
 
@@ -29,15 +29,15 @@ export type WorkerAction =
  * but for a start that was cut short: it is begun anew. A run starts only when no other run of its sandbox is held: both
  * would write to one disk.
  */
-export function decide(wanted: readonly DesiredRunState[], held: readonly HeldRun[]): readonly WorkerAction[] {
-  const wantedById = new Map(wanted.map((run) => [run.run_id, run]))
+export function decide(desired: readonly DesiredRunState[], held: readonly HeldRun[]): readonly WorkerAction[] {
+  const desiredById = new Map(desired.map((run) => [run.run_id, run]))
   const heldById = new Map(held.map((run) => [run.run_id, run]))
   const heldSandboxes = new Set(held.map((run) => run.sandbox_id))
   const removals = held
-    .filter((run) => !wantedById.has(run.run_id))
+    .filter((run) => !desiredById.has(run.run_id))
     .map(({ run_id }): WorkerAction => ({ kind: 'remove', run_id }))
-  const rest = wanted.flatMap((run): WorkerAction[] => {
-    const { run_id, desired, grace_ms } = run
+  const rest = desired.flatMap((run): WorkerAction[] => {
+    const { run_id, desired_status: desired, grace_ms } = run
     const phase = heldById.get(run_id)?.phase
     if (desired === 'running' && isCancelledStart(heldById.get(run_id)?.outcome)) return [{ kind: 'remove', run_id }]
     // A run that is stopping may be so by a worker that died in the middle: asking again is harmless, not asking is for ever.
@@ -53,11 +53,11 @@ export function decide(wanted: readonly DesiredRunState[], held: readonly HeldRu
  * say so only then: until it knows that a stop is wanted, an answer may be on its way by which it begins them.
  */
 export function withStoppedRuns<Run extends HeldRun>(
-  wanted: readonly DesiredRunState[],
+  desired: readonly DesiredRunState[],
   held: readonly Run[],
 ): readonly (Run | (HeldRun & { readonly phase: 'ended' }))[] {
   const heldById = new Map(held.map((run) => [run.run_id, run]))
-  const over = wanted.filter(({ run_id, desired }) => {
+  const over = desired.filter(({ run_id, desired_status: desired }) => {
     const run = heldById.get(run_id)
     return desired === 'stopped' && (run === undefined || isCancelledStart(run.outcome))
   })

@@ -1,5 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http'
-import type { FastifyPluginAsync, FastifyRequest } from 'fastify'
+import type { FastifyInstance, FastifyPluginAsync, FastifyRequest } from 'fastify'
 import type { WebSocket } from 'ws'
 import { SyncInput } from '../../contract/workers/sync-input.ts'
 import {
@@ -12,11 +12,13 @@ import {
 } from '../../contract/workers/worker-protocol.ts'
 import type { ControlDeps } from '../../control/make-deps.ts'
 import type { AuthenticationRateLimiter } from '../../control/requests/request-rate-limiter.ts'
-import type { Tickets } from '../../control/workers/worker-sync.ts'
+import { holdSync } from '../../control/workers/hold-sync.ts'
+import type { Tickets } from '../../control/workers/sync-answer.ts'
+import { makeSyncOrder } from '../../control/workers/sync-order.ts'
 import { authenticateWorker } from '../../control/workers/worker-join.ts'
 import { asId, type OrgId, type RunId, type SandboxId, type VolumeId, type WorkerId } from '../../domain/ids.ts'
+import { hashSecret } from '../../domain/orgs/api-key.ts'
 import { Problem } from '../../domain/problem.ts'
-import { isLaterReport, type ReportPosition } from '../../domain/workers/report-order.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import { interruptibleSleep } from '../../lib/clock.ts'
 import { once } from '../../lib/once.ts'
@@ -27,7 +29,6 @@ import { abortOnDisconnect } from '../requests/request-signals.ts'
 import { refuseProtocol } from './join-route.ts'
 import { JSON_TYPE } from '../requests/problem-reply.ts'
 import { parseJsonBody } from '../requests/bodies.ts'
-import { makeSyncServing, takeUnreadBodies } from './serve-sync.ts'
 import type { UpgradeRoute } from '../streams/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
@@ -46,76 +47,72 @@ const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
 /** A sync that may be larger is read only once it is known that a worker sent it, in bytes. */
 const STRANGER_LIMIT_BYTES = 16 * 1024
 
-/** A sync that is being served. */
-type Held = ReportPosition & {
-  readonly release: AbortController
-  readonly answered: Promise<void>
-}
+/** The most workers whose credentials a process remembers. A larger fleet is served, at a higher cost. */
+const REMEMBERED_MAX = 100_000
 
 /**
- * The route that workers sync by. A later sync of a worker ends the hold of an earlier one and waits for its answer, so
- * that answers are made in the order of the reports; one that was overtaken on its way is not held. The head of the
- * answer goes out as soon as the report is taken in, with a blank, which JSON allows before a value.
+ * The route that workers sync by. A worker that this process knows is not looked up again: the statement that prolongs its
+ * lease compares its credential, and what that refuses is looked up. The head of the answer goes out as soon as the report is recorded, with a blank, which
+ * JSON allows before a value: from then on the worker knows that its lease was prolonged.
  */
 export function makeSyncRoute(deps: SyncRouteDeps): FastifyPluginAsync {
   const { control, tickets, replicas } = deps
   const parse = makeSchemaCompiler()(SyncInput, 'body')
-  const place = makeSyncServing(control, tickets)
-  const held = new Map<WorkerId, Held>()
+  const order = makeSyncOrder()
+  const remembered = new Map<string, WorkerId>()
   return (app) => {
-    takeUnreadBodies(app)
+    acceptUnparsedBodies(app)
     const onRequest = async (request: FastifyRequest): Promise<void> => {
-      // Most syncs are small, and who sent them is found out together with what they say.
+      // Most syncs are small: their sender is authenticated once, after their body has come.
       if (!isSmall(request.headers)) await authenticateSender(deps, senderOf(request))
     }
     app.post('/worker/v1/sync', { bodyLimit: SYNC_LIMIT_BYTES, onRequest }, async (request, reply) => {
-      const { authorization } = request.headers
-      const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
-      let report: SyncRequest | null = null
-      const read = async (): Promise<SyncRequest> => {
-        if (report !== null) return report
-        const worker = await authenticateSender(deps, senderOf(request))
-        report = reportOf(parse(parseJsonBody(request, body)), worker)
-        return report
+      const credentialSha256 = hashSecret(bearerCredentialIn(request.headers.authorization) ?? '')
+      const key = credentialSha256.toString('base64')
+      const authenticate = async (): Promise<WorkerId> => {
+        remembered.delete(key)
+        const found = await authenticateSender(deps, senderOf(request))
+        if (remembered.size >= REMEMBERED_MAX) remembered.clear()
+        remembered.set(key, found)
+        return found
       }
-      const sync = await place({ credential: bearerCredentialIn(authorization), body, read })
-      const { worker, life, seq } = sync
-      const { promise: answered, resolve } = Promise.withResolvers<void>()
-      const mine = { life, seq, release: new AbortController(), answered }
-      const earlier = held.get(worker)
-      if (earlier !== undefined && isLaterReport(earlier, mine)) mine.release.abort(new Error('overtaken'))
-      else held.set(worker, mine)
-      const onTaken = once(() => {
+      const known = remembered.get(key)
+      const worker = known ?? (await authenticate())
+      const sender = { credentialSha256, authenticate }
+      const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
+      const report = reportOf(parse(parseJsonBody(request, body)), worker)
+      const onRecorded = once(() => {
         reply.hijack()
         reply.raw.writeHead(200, { 'x-request-id': request.id, 'content-type': JSON_TYPE })
         reply.raw.write(' ')
       })
       try {
-        if (held.get(worker) === mine && earlier !== undefined) {
-          earlier.release.abort(new Error('a later sync arrived'))
-          await earlier.answered
-        }
-        const signal = AbortSignal.any([abortOnDisconnect(reply.raw), mine.release.signal])
-        const answer = await sync.serve(onTaken, signal)
-        onTaken()
+        const answer = await order.run(report, abortOnDisconnect(reply.raw), (signal) =>
+          holdSync({ ...control, tickets, onRecorded, ...(known === undefined ? {} : { sender }) }, report, signal),
+        )
+        onRecorded()
         reply.raw.end(JSON.stringify({ ...answer, replicas: replicas.urls } satisfies SyncAnswer))
-        return await reply
       } catch (error) {
         if (!reply.sent) throw error
         control.log.warn({ error }, 'an answer to a sync could not be made; the worker asks again')
         reply.raw.destroy()
-        return await reply
-      } finally {
-        resolve()
-        if (held.get(worker) === mine) held.delete(worker)
       }
+      return reply
     })
     app.addHook('preClose', () => {
-      for (const { release } of held.values()) release.abort(new Error('the server is closing'))
+      order.releaseAll(new Error('the server is closing'))
       return Promise.resolve()
     })
     return Promise.resolve()
   }
+}
+
+/** Hands JSON bodies over as bytes: a sync is parsed once its sender is known. */
+function acceptUnparsedBodies(scope: FastifyInstance): void {
+  scope.removeAllContentTypeParsers()
+  scope.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
+    done(null, body)
+  })
 }
 
 /** The route on which a worker stands by: a request is accepted once a stream is wanted of the worker. */
@@ -180,13 +177,13 @@ async function authenticateSender({ control, rates }: AuthenticationDeps, sender
   throw new Problem('invalid_api_key')
 }
 
-type ParsedSync = Omit<SyncRequest, 'worker_id' | 'seen' | 'stored' | 'volumes'> & {
+type ParsedSync = Omit<SyncRequest, 'worker_id' | 'observed_runs' | 'stored_sandboxes' | 'volumes'> & {
   readonly worker_id: string
-  readonly seen: readonly (Omit<SyncRequest['seen'][number], 'run_id' | 'sandbox_id'> & {
+  readonly observed_runs: readonly (Omit<SyncRequest['observed_runs'][number], 'run_id' | 'sandbox_id'> & {
     readonly run_id: string
     readonly sandbox_id: string
   })[]
-  readonly stored: readonly string[]
+  readonly stored_sandboxes: readonly string[]
   readonly volumes:
     readonly { readonly org_id: string; readonly volume_id: string; readonly used_bytes: number }[] | null
 }
@@ -204,12 +201,12 @@ function reportOf(parsed: ParsedSync, worker: WorkerId): SyncRequest {
   return {
     ...parsed,
     worker_id: worker,
-    seen: parsed.seen.map((run) => ({
+    observed_runs: parsed.observed_runs.map((run) => ({
       ...run,
       run_id: asId<RunId>(run.run_id),
       sandbox_id: asId<SandboxId>(run.sandbox_id),
     })),
-    stored: parsed.stored.map((id) => asId<SandboxId>(id)),
+    stored_sandboxes: parsed.stored_sandboxes.map((id) => asId<SandboxId>(id)),
     volumes:
       parsed.volumes?.map(({ org_id, volume_id, used_bytes }) => ({
         org_id: asId<OrgId>(org_id),

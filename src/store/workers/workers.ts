@@ -55,21 +55,27 @@ export type WorkerReport = ReportPosition & {
   readonly leaseExpiresAt: Date
 }
 
-/** What became of a worker's report. */
-export type Renewal = {
-  /** Whether it may make room for what waits. */
-  readonly makes_room: boolean
-  /** Since when it gets no new runs, or null, and when what it runs is asked to stop. */
-  readonly draining_since: Date | null
-  readonly drain_deadline_at: Date | null
+/** Since when a worker gets no new runs, or null, and when its runs are asked to stop. */
+export type DrainState = { readonly draining_since: Date | null; readonly drain_deadline_at: Date | null }
+
+/** What recording a worker's report changed. */
+export type Renewal = DrainState & {
+  /** Whether waiting runs may find capacity now. */
+  readonly adds_capacity: boolean
 }
+
+/**
+ * The generation of worker `w`: a number that the database raises in each transaction that changes what the worker must
+ * hear. See docs/decisions/0022.
+ */
+export const GENERATION = `coalesce((SELECT g.generation FROM worker_generations g WHERE g.worker_id = w.id), 0)`
 
 /**
  * Whether a report is to be taken in: it is later than the last one that was, as `domain/workers/report-order.ts` says. Once the
  * lease is over that does not count any more: a worker whose folder was lost, on a machine whose clock is behind, is heard.
  */
-export const IS_LATER = ({ life, seq, now }: Readonly<Record<'life' | 'seq' | 'now', string>>): string =>
-  `(w.life IS NULL OR (w.life, w.report_seq) < (${life}, ${seq}) OR w.life > ${life} AND w.lease_expires_at < ${now})`
+export const IS_LATER = ({ incarnation, seq, now }: Readonly<Record<'incarnation' | 'seq' | 'now', string>>): string =>
+  `(w.life IS NULL OR (w.life, w.report_seq) < (${incarnation}, ${seq}) OR w.life > ${incarnation} AND w.lease_expires_at < ${now})`
 
 /**
  * Writes what a worker says of itself and prolongs its lease; null, and nothing is written, when a later report was taken
@@ -83,9 +89,9 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
     text: `WITH old AS (SELECT lease_expires_at, vcpus, memory_mib, storage FROM workers WHERE id = $1)
            UPDATE workers w SET vcpus = $2, memory_mib = $3, disk_mib = $4, driver = $5, lease_expires_at = $6,
              life = $8, report_seq = $9, storage = $10
-           FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND ${IS_LATER({ life: '$8', seq: '$9', now: '$7' })}
+           FROM old WHERE w.id = $1 AND w.removed_at IS NULL AND ${IS_LATER({ incarnation: '$8', seq: '$9', now: '$7' })}
            RETURNING w.draining_since, w.drain_deadline_at, old.lease_expires_at IS NULL OR old.lease_expires_at < $7 OR old.vcpus < w.vcpus
-             OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS makes_room`,
+             OR old.memory_mib < w.memory_mib OR old.storage IS DISTINCT FROM w.storage AS adds_capacity`,
     values: [
       id,
       vcpus,
@@ -94,7 +100,7 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
       JSON.stringify(report.driver),
       report.leaseExpiresAt,
       report.now,
-      report.life,
+      report.incarnation,
       report.seq,
       JSON.stringify(report.storage),
     ],
@@ -132,7 +138,7 @@ export type SilentWorker = {
   readonly id: WorkerId
   readonly name: string
   readonly is_removed: boolean
-  readonly life: string | null
+  readonly incarnation: string | null
   readonly report_seq: number
 }
 
@@ -140,7 +146,7 @@ export type SilentWorker = {
 export async function listSilent(q: Queryable, deadline: Date): Promise<readonly SilentWorker[]> {
   const { rows } = await q.query<SilentWorker>({
     name: 'workers.silent',
-    text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed, w.life, w.report_seq
+    text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed, w.life AS incarnation, w.report_seq
            FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
            AND EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`,
     values: [deadline],
@@ -149,7 +155,10 @@ export async function listSilent(q: Queryable, deadline: Date): Promise<readonly
 }
 
 /** Whether a worker has not reported since, and does not until the transaction ends. */
-export async function isSilentSince(tx: Queryable, { id, life, report_seq }: SilentWorker): Promise<boolean> {
+export async function isSilentSince(
+  tx: Queryable,
+  { id, incarnation: life, report_seq }: SilentWorker,
+): Promise<boolean> {
   const { rowCount } = await tx.query({
     name: 'workers.isSilentSince',
     text: 'SELECT FROM workers WHERE id = $1 AND life IS NOT DISTINCT FROM $2 AND report_seq = $3 FOR SHARE',

@@ -6,14 +6,14 @@ import type { Lease } from './lease.ts'
 /** Keeps a worker from holding runs that may be called lost: see `Lease` and `WorkerRemoved`. */
 export type Fence = {
   /** Whether this worker may hold no runs. */
-  isUp(): boolean
+  isActive(): boolean
   /** Takes note of a sync that failed. */
   noteFailure(error: unknown): void
   /**
    * While the fence is up, has all runs destroyed, again and again; `destroy` answers how many are left. Resolves with the
    * signal, and rejects with `WorkerRemoved` once nothing is left of a worker that was removed.
    */
-  keep(destroy: () => Promise<number>, signal: AbortSignal): Promise<void>
+  enforce(destroy: () => Promise<number>, signal: AbortSignal): Promise<void>
 }
 
 /** How often the worker asks whether it must fence itself. */
@@ -30,11 +30,11 @@ export function makeFence({ lease, fencesItself, clock, log }: FenceDeps): Fence
   let isDestroying = false
   const isUp = (): boolean => removed !== null || isDestroying || (fencesItself && lease.isOver())
   return {
-    isUp,
+    isActive: isUp,
     noteFailure(error) {
       if (error instanceof WorkerRemoved) removed ??= error
     },
-    async keep(destroy, signal) {
+    async enforce(destroy, signal) {
       while (!signal.aborted) {
         await interruptibleSleep(clock, CHECK_MS, signal)
         if (signal.aborted || !isUp()) continue

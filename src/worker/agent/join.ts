@@ -1,5 +1,5 @@
 import { JOIN_PATH, type JoinAnswer, type JoinRequest } from '../../contract/workers/worker-protocol.ts'
-import { parseProblem } from './problem-in.ts'
+import { parseProblem } from './control-plane.ts'
 
 /** The control plane will not have this machine as a worker; asking again changes nothing. */
 export class JoinRefused extends Error {}

@@ -62,7 +62,7 @@ async function keepConnection(
     try {
       const { asked, socket } = await controlPlane.standBy(signal, url)
       pauseMs = RETRY_MS
-      serve({ asked, connect: () => Promise.resolve(socket) })
+      serve({ purpose: asked, connect: () => Promise.resolve(socket) })
     } catch (error) {
       if (clock.monotonicMs() - fromMs >= LAST_RETRY_MS) {
         pauseMs = RETRY_MS

@@ -22,30 +22,33 @@ export type StreamDeps = {
 type PurposeOf<Kind extends StreamPurpose['kind']> = Extract<StreamPurpose, { readonly kind: Kind }>
 
 /** What is asked for, and how the connection to serve it on is had: it is open already, or a ticket has to be dialled. */
-export type StreamRequest<Asked = StreamPurpose> = { readonly asked: Asked; readonly connect: () => Promise<WebSocket> }
+export type StreamRequest<Asked = StreamPurpose> = {
+  readonly purpose: Asked
+  readonly connect: () => Promise<WebSocket>
+}
 
 /** Serves what is asked for until either side has ended or the signal comes. What fails is reported, and ends it. */
 export function beginStream(deps: StreamDeps, request: StreamRequest, signal: AbortSignal): void {
   serveStream(deps, request, signal).catch((error: unknown) => {
-    deps.log.warn({ error, ...request.asked }, 'a stream could not be opened')
+    deps.log.warn({ error, ...request.purpose }, 'a stream could not be opened')
   })
 }
 
-function serveStream(deps: StreamDeps, { asked, connect }: StreamRequest, signal: AbortSignal): Promise<void> {
+function serveStream(deps: StreamDeps, { purpose: asked, connect }: StreamRequest, signal: AbortSignal): Promise<void> {
   switch (asked.kind) {
     case 'agent':
-      return joinChannel(deps, { asked, connect }, signal)
+      return joinChannel(deps, { purpose: asked, connect }, signal)
     case 'volume':
-      return serveFiles(deps, { asked, connect }, signal)
+      return serveFiles(deps, { purpose: asked, connect }, signal)
     case 'logs':
-      return sendLogs(deps, { asked, connect }, signal)
+      return sendLogs(deps, { purpose: asked, connect }, signal)
   }
 }
 
 /** Joins the stream to a run's command channel. */
 async function joinChannel(
   deps: StreamDeps,
-  { asked, connect }: StreamRequest<PurposeOf<'agent'>>,
+  { purpose: asked, connect }: StreamRequest<PurposeOf<'agent'>>,
   signal: AbortSignal,
 ): Promise<void> {
   // Both at once: neither needs the other, and a client waits for the sum otherwise.
@@ -65,7 +68,7 @@ async function dialStream(connect: StreamRequest['connect']): Promise<Duplex> {
 /** Answers requests for the files of a volume. */
 async function serveFiles(
   deps: StreamDeps,
-  { asked, connect }: StreamRequest<PurposeOf<'volume'>>,
+  { purpose: asked, connect }: StreamRequest<PurposeOf<'volume'>>,
   signal: AbortSignal,
 ): Promise<void> {
   const opening = deps.openFiles(asked.volume).then((files) => ({ files, destroy: () => undefined }))
@@ -88,7 +91,7 @@ async function serveFiles(
 /** Sends what a query wants of a sandbox's log, as `log-protocol.ts` says; the control plane hangs up when it has enough. */
 async function sendLogs(
   deps: StreamDeps,
-  { asked: { sandbox_id, query }, connect }: StreamRequest<PurposeOf<'logs'>>,
+  { purpose: { sandbox_id, query }, connect }: StreamRequest<PurposeOf<'logs'>>,
   signal: AbortSignal,
 ): Promise<void> {
   const client = await dialStream(connect)

@@ -8,7 +8,7 @@ import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
 import { transition } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
-import { recordReport } from '../../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../../src/control/workers/record-report.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
 import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.ts'
 import { asId, type RunId, type SandboxId, type WorkerId } from '../../../src/domain/ids.ts'
@@ -55,7 +55,7 @@ let reports = 0
 
 async function sync(seen: readonly ObservedRun[]): Promise<void> {
   const capacity = { vcpus: 1_000_000, memory_mib: 1_000_000_000, disk_mib: 1_000_000 }
-  await recordReport(control.deps, worker, reportOf(worker, { seq: ++reports, capacity, seen }))
+  await recordReport(control.deps, reportOf(worker, { seq: ++reports, capacity, observed_runs: seen }))
 }
 
 async function runsOf(

@@ -9,7 +9,7 @@ import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { startSandbox } from '../../../src/control/sandboxes/start-sandbox.ts'
 import type { Sandbox } from '../../../src/domain/sandboxes/sandbox.ts'
 import { placePending } from '../../../src/loops/place-pending.ts'
-import { recordReport } from '../../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../../src/control/workers/record-report.ts'
 import { systemClock } from '../../../src/lib/clock.ts'
 import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
@@ -29,7 +29,7 @@ let control: TestControl
 before(async () => {
   control = await makeTestControl({ waitCapacity: CAPACITY })
   const worker = await registerWorker(control.deps, { name: 'w1', credential: 'credential-of-a-test' })
-  await recordReport(control.deps, worker, reportOf(worker))
+  await recordReport(control.deps, reportOf(worker))
 })
 after(() => control.close())
 

@@ -229,7 +229,7 @@ test('a worker learns of the volumes that its runs reach, by name and with their
   const home = (await world.homeOf(id))?.home_worker_id
   assert.ok(home)
   const answer = await world.sync(home)
-  const run = answer.wanted?.find(({ sandbox_id }) => sandbox_id === sandbox.id)
+  const run = answer.desired_runs?.find(({ sandbox_id }) => sandbox_id === sandbox.id)
   const caps = { capacity_bytes: 2 * 2 ** 30, org_capacity_bytes: null }
   const expected = { org_id: world.caller.org_id, volume_id: id, ...caps }
   assert.deepEqual(run?.volumes, [{ ...expected, kind: 'managed', name: 'ordered' }])

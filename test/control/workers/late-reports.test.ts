@@ -30,9 +30,9 @@ const withVolumes = (): Partial<SyncRequest> => ({ volumes: [] })
 /** Sends a report, and hangs up once it was taken in. */
 async function send({ life, seq, seen = [] }: Sent, also = asPlain()): Promise<void> {
   const hungUp = new AbortController()
-  const report = reportOf(world.worker_id, { life, seq, seen, ...also })
-  const onTaken = (): void => hungUp.abort()
-  await holdSync({ ...world.control.deps, tickets: NO_TICKETS, onTaken }, world.worker_id, report, hungUp.signal)
+  const report = reportOf(world.worker_id, { incarnation: life, seq, observed_runs: seen, ...also })
+  const onRecorded = (): void => hungUp.abort()
+  await holdSync({ ...world.control.deps, tickets: NO_TICKETS, onRecorded }, report, hungUp.signal)
 }
 
 async function row(): Promise<{ readonly life: string; readonly report_seq: number; readonly lease_expires_at: Date }> {
@@ -59,10 +59,10 @@ async function placedRunOf(sandbox: SandboxId): Promise<RunId | false> {
 
 test('of a worker’s reports the one of the later life is later, and within a life the one with the greater number', () => {
   const [first, second] = [nextLife(), nextLife()]
-  assert.equal(isLaterReport({ life: second, seq: 1 }, { life: first, seq: 9 }), true)
-  assert.equal(isLaterReport({ life: first, seq: 9 }, { life: second, seq: 1 }), false)
-  assert.equal(isLaterReport({ life: first, seq: 2 }, { life: first, seq: 1 }), true)
-  assert.equal(isLaterReport({ life: first, seq: 1 }, { life: first, seq: 1 }), false)
+  assert.equal(isLaterReport({ incarnation: second, seq: 1 }, { incarnation: first, seq: 9 }), true)
+  assert.equal(isLaterReport({ incarnation: first, seq: 9 }, { incarnation: second, seq: 1 }), false)
+  assert.equal(isLaterReport({ incarnation: first, seq: 2 }, { incarnation: first, seq: 1 }), true)
+  assert.equal(isLaterReport({ incarnation: first, seq: 1 }, { incarnation: first, seq: 1 }), false)
 })
 
 for (const [kind, also] of [

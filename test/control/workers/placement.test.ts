@@ -7,7 +7,7 @@ import { transitionAll } from '../../../src/control/sandboxes/transition-batches
 import { transition } from '../../../src/control/sandboxes/transition.ts'
 import { SYSTEM_ACTOR } from '../../../src/domain/orgs/caller.ts'
 import { registerWorker } from '../../../src/control/workers/worker-join.ts'
-import { recordReport } from '../../../src/control/workers/worker-sync.ts'
+import { recordReport } from '../../../src/control/workers/record-report.ts'
 import type { RunId, SandboxId, WorkerId } from '../../../src/domain/ids.ts'
 import type { SandboxSpec } from '../../../src/domain/spec/spec.ts'
 import { placePending } from '../../../src/loops/place-pending.ts'
@@ -43,7 +43,7 @@ async function join(name: string, { vcpus, memory_mib = 100_000, images = [] }: 
   const worker_id = await registerWorker(control.deps, { name, credential: `credential-of-${name}` })
   const capacity = { vcpus, memory_mib, disk_mib: 1_000_000 }
   const driver = { name: 'test', isolation: 'none', abilities: [], images }
-  await recordReport(control.deps, worker_id, reportOf(worker_id, { seq: ++reports, capacity, driver }))
+  await recordReport(control.deps, reportOf(worker_id, { seq: ++reports, capacity, driver }))
   return worker_id
 }
 

@@ -4,10 +4,9 @@ import type { SyncAnswer, SyncRequest } from '../../../src/contract/workers/work
 import { stopSandbox } from '../../../src/control/sandboxes/stop-sandbox.ts'
 import type { ObservedRun } from '../../../src/contract/workers/worker-protocol.ts'
 import { makeWorkerWorld, type WorkerWorld } from '../../support/worker-world.ts'
-import { waitUntil } from '../../support/wait.ts'
 import { reportOf } from '../../support/report.ts'
 
-// Syncs that say what the one before said, over HTTP, as a worker sends them.
+// Reports that say what the one before said, over HTTP, as a worker sends them.
 
 let world: WorkerWorld
 before(async () => {
@@ -15,24 +14,26 @@ before(async () => {
 })
 after(() => world.close())
 
-const LIFE = '00000000-0000-7000-8000-00000000000a'
+const INCARNATION = '00000000-0000-7000-8000-00000000000a'
 let seq = 0
-let known: Pick<SyncRequest, 'known_version' | 'known_volumes_version'> = {
-  known_version: null,
+let observed_runs: readonly ObservedRun[] = []
+let known: Pick<SyncRequest, 'known_generation' | 'known_desired_version' | 'known_volumes_version'> = {
+  known_generation: null,
+  known_desired_version: null,
   known_volumes_version: null,
 }
-let seen: readonly ObservedRun[] = []
 
 function report(): SyncRequest {
   const capacity = { vcpus: 16, memory_mib: 16_000, disk_mib: 100_000 }
-  const stored = seen.map(({ sandbox_id }) => sandbox_id)
-  return reportOf(world.worker_id, { life: LIFE, seq: ++seq, capacity, seen, stored, ...known })
+  const stored_sandboxes = observed_runs.map(({ sandbox_id }) => sandbox_id)
+  const own = { incarnation: INCARNATION, seq: ++seq, capacity, observed_runs, stored_sandboxes }
+  return reportOf(world.worker_id, { ...own, ...known })
 }
 
-type Exchange = { readonly taken: Promise<void>; readonly answer: Promise<SyncAnswer>; end(): void }
+type Exchange = { readonly recorded: Promise<void>; readonly answer: Promise<SyncAnswer>; end(): void }
 
 function send(credential = world.credential): Exchange {
-  const taken = Promise.withResolvers<void>()
+  const recorded = Promise.withResolvers<void>()
   const ending = new AbortController()
   const exchange = async (): Promise<SyncAnswer> => {
     const response = await fetch(new URL('/worker/v1/sync', world.url), {
@@ -42,93 +43,116 @@ function send(credential = world.credential): Exchange {
       signal: ending.signal,
     })
     if (response.status !== 200) throw new Error(`refused: ${String(response.status)}`)
-    taken.resolve()
+    recorded.resolve()
     return JSON.parse(await response.text())
   }
   const answer = exchange()
-  answer.catch(taken.reject)
-  return { taken: taken.promise, answer, end: () => ending.abort() }
+  answer.catch(recorded.reject)
+  return { recorded: recorded.promise, answer, end: () => ending.abort() }
 }
 
-/** Takes in what is wanted, until a sync is held. */
+/** Takes over what an answer says; true when it says nothing new. */
+function learn({ generation, desired_runs, desired_version, volumes_version }: SyncAnswer): boolean {
+  known = { known_generation: null, known_desired_version: desired_version, known_volumes_version: volumes_version }
+  if (desired_runs !== null)
+    observed_runs = desired_runs.map(({ run_id, sandbox_id, desired_status }) =>
+      desired_status === 'running'
+        ? { run_id, sandbox_id, phase: 'running' }
+        : { run_id, sandbox_id, phase: 'ended', outcome: { kind: 'stopped' } },
+    )
+  if (generation === null) return false
+  known = { ...known, known_generation: generation }
+  return true
+}
+
+/** Syncs until there is nothing new to hear, and answers the sync that is held then: an unchanged one. */
 async function settle(): Promise<Exchange> {
   for (;;) {
-    const sync = send()
-    await sync.taken
-    const answer = await Promise.race([sync.answer, world.control.deps.clock.sleep(300)])
-    if (answer === undefined) return sync
-    known = { known_version: answer.wanted_version, known_volumes_version: answer.volumes_version }
-    if (answer.wanted !== null)
-      seen = answer.wanted.map(({ run_id, sandbox_id, desired }) => ({
-        run_id,
-        sandbox_id,
-        ...(desired === 'running' ? { phase: 'running' } as const : { phase: 'ended', outcome: { kind: 'stopped' } } as const),
-      })) // prettier-ignore
+    const first = send()
+    await first.recorded
+    const second = send() // releases the first one
+    const isQuiet = learn(await first.answer)
+    const third = send()
+    learn(await second.answer)
+    await third.recorded
+    if (isQuiet && known.known_generation !== null) return third
+    third.end()
+    await assert.rejects(third.answer)
   }
 }
 
-async function leaseOf(): Promise<{ readonly at: number; readonly seq: number }> {
-  const { rows } = await world.control.deps.db.asSystem((q) =>
-    q.query<{ lease_expires_at: Date; report_seq: number }>({
-      text: 'SELECT lease_expires_at, report_seq FROM workers WHERE id = $1',
-      values: [world.worker_id],
-    }),
-  )
-  const [row] = rows
+type WorkerRow = { readonly lease_expires_at: Date; readonly report_seq: number; readonly vcpus: number }
+
+async function readWorker(): Promise<WorkerRow> {
+  const [row] = await query<WorkerRow>('SELECT lease_expires_at, report_seq, vcpus FROM workers WHERE id = $1')
   assert.ok(row)
-  return { at: row.lease_expires_at.getTime(), seq: row.report_seq }
+  return row
 }
 
-test('a sync that says nothing new prolongs the lease before its head is answered, each time', async () => {
+async function query<Row extends Record<string, unknown>>(text: string): Promise<readonly Row[]> {
+  const { rows } = await world.control.deps.db.asSystem((q) => q.query<Row>({ text, values: [world.worker_id] }))
+  return rows
+}
+
+test('an unchanged report prolongs the lease before the head of its answer comes, each time, and writes no more', async () => {
   let held = await settle()
+  await query('UPDATE workers SET vcpus = 15 WHERE id = $1') // a report that is read whole would write 16
   for (let round = 0; round < 3; round++) {
-    const before = await leaseOf()
+    const before = await readWorker()
     const next = send()
-    await next.taken
-    const after = await leaseOf()
-    assert.equal(after.seq, seq)
-    assert.ok(after.at > before.at)
-    await held.answer // released by the later one
+    await next.recorded
+    const after = await readWorker()
+    assert.deepEqual([after.report_seq, after.vcpus], [seq, 15])
+    assert.ok(after.lease_expires_at > before.lease_expires_at)
+    assert.equal((await held.answer).generation, known.known_generation) // released by the later one
     held = next
   }
   held.end()
   await assert.rejects(held.answer)
 })
 
-test('what becomes wanted while such a sync is held is told by it, and so is what became wanted unseen in between', async () => {
+test('a report is read whole once the lease is over, and when another incarnation has reported meanwhile', async () => {
+  for (const change of [
+    `UPDATE workers SET lease_expires_at = now() - interval '1 second', vcpus = 15 WHERE id = $1`,
+    `UPDATE workers SET life = '00000000-0000-7000-8000-000000000001', vcpus = 15 WHERE id = $1`,
+  ]) {
+    const held = await settle()
+    await query(change)
+    const next = send()
+    await next.recorded
+    const after = await readWorker()
+    assert.deepEqual([after.report_seq, after.vcpus], [seq, 16])
+    await held.answer // released by the later one
+    next.end()
+    await assert.rejects(next.answer)
+  }
+})
+
+test('what the worker must hear is told while its unchanged report is held, and also when it changed unseen in between', async () => {
   let held = await settle()
-  const next = send()
-  await held.answer
-  await next.taken
   const sandbox = await world.create()
-  const told = await next.answer
-  assert.deepEqual(told.wanted?.map(({ sandbox_id }) => sandbox_id), [sandbox.id]) // prettier-ignore
+  const told = await held.answer
+  assert.deepEqual(told.desired_runs?.map(({ sandbox_id }) => sandbox_id), [sandbox.id]) // prettier-ignore
+  learn(told)
   held = await settle()
-  await waitUntil(async () => (await world.statusOf(sandbox.id)).status === 'running')
+  assert.equal((await world.statusOf(sandbox.id)).status, 'running')
   held.end()
   await assert.rejects(held.answer)
-  held = await settle()
-  held.end()
-  await assert.rejects(held.answer)
-  // Nobody of this worker is here to be woken: the next sync, whose words are the same, must find it in the database.
+  // No sync of this worker is held that could be notified: the next one, which is unchanged, must find it in the database.
   await stopSandbox(world.control.deps, world.control.caller, { id: sandbox.id })
   const found = await send().answer
-  assert.deepEqual(found.wanted?.map(({ desired }) => desired), ['stopped']) // prettier-ignore
-  known = { known_version: found.wanted_version, known_volumes_version: found.volumes_version }
-  seen = seen.map((run) => ({ ...run, phase: 'ended', outcome: { kind: 'stopped' } }))
+  assert.deepEqual(found.desired_runs?.map(({ desired_status }) => desired_status), ['stopped']) // prettier-ignore
+  learn(found)
   held = await settle()
-  await waitUntil(async () => (await world.statusOf(sandbox.id)).status === 'stopped')
+  assert.equal((await world.statusOf(sandbox.id)).status, 'stopped')
   held.end()
   await assert.rejects(held.answer)
 })
 
-test('a worker that was removed, or another credential, is refused though its words are the same', async () => {
+test('an unchanged report of a removed worker is refused, and so is one with another credential', async () => {
   const held = await settle()
-  await assert.rejects(send('the-credential-of-somebody-else').taken, /refused: 401/)
-  const { db } = world.control.deps
-  await db.asSystem((q) =>
-    q.query({ text: 'UPDATE workers SET removed_at = now() WHERE id = $1', values: [world.worker_id] }),
-  )
-  await assert.rejects(send().taken, /refused: 401/)
-  await held.answer // released by the later one
+  await assert.rejects(send('the-credential-of-somebody-else').recorded, /refused: 401/)
+  await query('UPDATE workers SET removed_at = now() WHERE id = $1')
+  await assert.rejects(send().recorded, /refused: 401/)
+  await held.answer // released by the one that was refused: this process knew its credential
 })

@@ -18,17 +18,18 @@ const someHeld = fc
       ),
     ),
   )
-const someWanted = fc
-  .uniqueArray(fc.nat({ max: 9 }), { selector: (n) => n >> 1 })
-  .chain((ids) =>
-    fc.tuple(
-      ...ids.map((n) =>
-        fc
-          .constantFrom('running' as const, 'stopped' as const)
-          .map((desired): DesiredRunState => ({ run_id: run(n), sandbox_id: sandbox(n), desired, grace_ms: 5 })),
-      ),
+const someWanted = fc.uniqueArray(fc.nat({ max: 9 }), { selector: (n) => n >> 1 }).chain((ids) =>
+  fc.tuple(
+    ...ids.map((n) =>
+      fc.constantFrom('running' as const, 'stopped' as const).map((desired): DesiredRunState => ({
+        run_id: run(n),
+        sandbox_id: sandbox(n),
+        desired_status: desired,
+        grace_ms: 5,
+      })),
     ),
-  )
+  ),
+)
 
 test('a worker never touches a wanted run that is as wanted, and never starts what is not wanted', () => {
   fc.assert(
@@ -36,9 +37,9 @@ test('a worker never touches a wanted run that is as wanted, and never starts wh
       for (const action of decide(wanted, held)) {
         const want = wanted.find((one) => one.run_id === action.run_id)
         const have = held.find((one) => one.run_id === action.run_id)
-        if (action.kind === 'start') assert.ok(want?.desired === 'running' && have === undefined)
+        if (action.kind === 'start') assert.ok(want?.desired_status === 'running' && have === undefined)
         if (action.kind === 'stop')
-          assert.ok(want?.desired === 'stopped' && have !== undefined && have.phase !== 'ended')
+          assert.ok(want?.desired_status === 'stopped' && have !== undefined && have.phase !== 'ended')
         if (action.kind === 'remove') assert.ok(want === undefined && have !== undefined)
       }
     }),
@@ -69,11 +70,11 @@ test('a worker whose steps may fail or be lost still comes to hold what is wante
         held = perform(held, action, wanted)
       }
       assert.deepEqual(decide(wanted, held), [])
-      for (const want of wanted.filter(({ desired }) => desired === 'running')) {
+      for (const want of wanted.filter(({ desired_status: desired }) => desired === 'running')) {
         assert.ok(held.some(({ run_id }) => run_id === want.run_id))
       }
       assert.ok(held.every(({ run_id }) => wanted.some((want) => want.run_id === run_id)))
-      for (const want of wanted.filter(({ desired }) => desired === 'stopped')) {
+      for (const want of wanted.filter(({ desired_status: desired }) => desired === 'stopped')) {
         assert.ok(
           held.every((one) => one.run_id !== want.run_id || one.phase === 'ended'),
           'a stop that was cut short goes on',

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import type { FastifyPluginAsync } from 'fastify'
+import { WORKER_PROTOCOL_VERSION } from '../../../src/contract/workers/worker-protocol.ts'
 import type { AuthenticationRateLimiter } from '../../../src/control/requests/request-rate-limiter.ts'
 import { makeJoinRoute } from '../../../src/http/workers/join-route.ts'
 import { makeSyncRoute } from '../../../src/http/workers/worker-routes.ts'
@@ -247,7 +248,13 @@ test('who guesses the credentials or join tokens of workers is refused after a w
   const rates = { ...NO_RATES, failedAuthentications: { perSec: 1, burst: 3 } }
   const { url, clock } = await listen(t, { rates }, {}, plugins)
   const credential_sha256 = 'a'.repeat(64)
-  const joining = JSON.stringify({ protocol: 3, token: 'syw_x', credential_sha256, name: null, fallback_name: 'a' })
+  const joining = JSON.stringify({
+    protocol: WORKER_PROTOCOL_VERSION,
+    token: 'syw_x',
+    credential_sha256,
+    name: null,
+    fallback_name: 'a',
+  })
   const send = async (path: string, body: string): Promise<number> => {
     const headers = { authorization: 'Bearer guess', 'content-type': 'application/json' }
     return (await fetch(`${url}/worker/v1/${path}`, { method: 'POST', headers, body })).status

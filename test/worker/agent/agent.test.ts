@@ -239,7 +239,7 @@ test('an answer that was overtaken by a later one changes nothing', async () => 
     ...real,
     async sync(request, signal): Promise<SyncAnswer> {
       const answer = await real.sync(request, signal)
-      if (late !== null || answer.wanted?.length !== 0) return answer
+      if (late !== null || answer.desired_runs?.length !== 0) return answer
       late = request // the answer that wants nothing arrives long after those that want a run
       await letGo
       return answer
@@ -298,13 +298,13 @@ test('a report that was overtaken on its way moves nothing', async () => {
   await endLife()
   const connection = world.connect()
   const life = world.control.deps.uuids.next()
-  const report = async (seq: number, seen: SyncRequest['seen']): Promise<SyncAnswer> =>
-    connection.sync(reportOf(world.worker_id, { life, seq, seen }), never)
+  const report = async (seq: number, seen: SyncRequest['observed_runs']): Promise<SyncAnswer> =>
+    connection.sync(reportOf(world.worker_id, { incarnation: life, seq, observed_runs: seen }), never)
   await report(
     2,
     [...machine.runs.values()].map(({ observed }) => observed),
   )
-  const { wanted, discard, streams } = await report(1, [])
+  const { desired_runs: wanted, discard_sandboxes: discard, streams } = await report(1, [])
   assert.deepEqual({ wanted, discard, streams }, { wanted: null, discard: [], streams: [] })
   assert.equal((await world.statusOf(id)).status, 'running')
   await report(3, [])

@@ -44,9 +44,10 @@ const REPORT = reportOf(asId<WorkerId>('01890a5d-ac96-774b-bcce-b302099a8057'))
 
 function answerWith(replicas: readonly string[]): string {
   const answer: SyncAnswer = {
-    wanted_version: 'v',
-    wanted: null,
-    discard: [],
+    generation: null,
+    desired_version: 'v',
+    desired_runs: null,
+    discard_sandboxes: [],
     streams: [],
     volumes_version: '',
     volumes: null,
@@ -71,7 +72,7 @@ test('the head of an answer says that the report was taken in, however long the 
   })
   await waitUntil(() => isTaken)
   end()
-  assert.equal((await answering).wanted_version, 'v')
+  assert.equal((await answering).desired_version, 'v')
 })
 
 test('a worker goes on with the next process when one refuses, breaks or is silent, well before its lease ends', async () => {

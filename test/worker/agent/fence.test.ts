@@ -17,7 +17,7 @@ function makeWorld() {
   const fence = makeFence({ lease, fencesItself: true, clock, log })
   const over = new AbortController()
   const state = { left: 2, destroyed: 0 }
-  const kept = fence.keep(() => {
+  const kept = fence.enforce(() => {
     state.destroyed += 1
     return Promise.resolve(state.left)
   }, over.signal)
@@ -32,17 +32,17 @@ function makeWorld() {
 test('the fence is up from the end of the lease until nothing is left, also when an answer comes in between', async () => {
   const { clock, lease, fence, over, state, kept, pass } = makeWorld()
   await pass()
-  assert.deepEqual([fence.isUp(), state.destroyed], [false, 0])
+  assert.deepEqual([fence.isActive(), state.destroyed], [false, 0])
   clock.advance(SELF_FENCE_MS)
-  assert.equal(fence.isUp(), true)
+  assert.equal(fence.isActive(), true)
   await pass()
   await lease.renew(lease.nowMs())
-  assert.deepEqual([lease.isOver(), fence.isUp()], [false, true])
+  assert.deepEqual([lease.isOver(), fence.isActive()], [false, true])
   await pass()
-  assert.equal(fence.isUp(), true)
+  assert.equal(fence.isActive(), true)
   state.left = 0
   await pass()
-  assert.deepEqual([fence.isUp(), state.destroyed], [false, 4])
+  assert.deepEqual([fence.isActive(), state.destroyed], [false, 4])
   await pass()
   assert.equal(state.destroyed, 4)
   over.abort()
@@ -53,10 +53,10 @@ test('a worker that was removed has all its runs destroyed, whatever its lease, 
   const { fence, state, kept, pass } = makeWorld()
   fence.noteFailure(new Error('401'))
   await pass()
-  assert.deepEqual([fence.isUp(), state.destroyed], [false, 0])
+  assert.deepEqual([fence.isActive(), state.destroyed], [false, 0])
   const removed = new WorkerRemoved('it was removed')
   fence.noteFailure(removed)
-  assert.equal(fence.isUp(), true)
+  assert.equal(fence.isActive(), true)
   await pass()
   assert.equal(state.destroyed, 1)
   state.left = 0

@@ -61,12 +61,12 @@ async function sync(report: SyncRequest, signal: AbortSignal): Promise<SyncAnswe
   const isNews = (): boolean =>
     wish.volumes_version !== report.known_volumes_version ||
     wish.discard_volumes.length > 0 ||
-    wish.streams.some(({ ticket }) => !report.dialled.includes(ticket))
+    wish.streams.some(({ ticket }) => !report.dialled_tickets.includes(ticket))
   for (let left = 100; left > 0 && !isNews() && !signal.aborted; left--)
     await interruptibleSleep(systemClock, 5, signal)
   if (signal.aborted || isLosingAnswers) throw new Error('cut off')
   const volumes = wish.volumes_version === report.known_volumes_version ? null : wish.volumes
-  return { wanted_version: 'none', wanted: [], discard: [], ...wish, volumes }
+  return { generation: null, desired_version: 'none', desired_runs: [], discard_sandboxes: [], ...wish, volumes }
 }
 
 async function dial(): Promise<WebSocket> {
@@ -80,7 +80,7 @@ function live(over: Partial<VolumeStorage> = {}): void {
   const done = runAgent(
     {
       worker_id: asId<WorkerId>('worker'),
-      life: makeUuids(systemClock, systemRandom).next(),
+      incarnation: makeUuids(systemClock, systemRandom).next(),
       driver: makeSimulatedDriver({ world: makeSimulatedWorld(), clock: systemClock }),
       storage: { ...storage, ...over },
       storageSampleMs: sampleMs,

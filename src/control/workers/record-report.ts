@@ -1,0 +1,134 @@
+/** The first half of a sync: records what a worker reports, and moves the sandboxes whose runs it reports on. */
+import type { ObservedRun, SyncAnswer, SyncRequest } from '../../contract/workers/worker-protocol.ts'
+import { transitionOfOutcome } from '../../domain/sandboxes/outcome.ts'
+import type { RunOutcome } from '../../domain/sandboxes/run.ts'
+import type { WorkerId } from '../../domain/ids.ts'
+import { Problem } from '../../domain/problem.ts'
+import { isCancelledStart } from '../../domain/workers/decide.ts'
+import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
+import * as runs from '../../store/sandboxes/runs.ts'
+import * as volumeReports from '../../store/volumes/volume-reports.ts'
+import * as workers from '../../store/workers/workers.ts'
+import { SYSTEM_ACTOR } from '../../domain/orgs/caller.ts'
+import type { BaseDeps } from '../deps.ts'
+import { transitionAll } from '../sandboxes/transition-batches.ts'
+import type { TransitionRequest } from '../sandboxes/transition-step.ts'
+import { PENDING_TOPIC, REAP_VOLUMES_TOPIC } from '../topics.ts'
+import type { ReportRecorder } from './report-batches.ts'
+
+export type RecordReportDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications' | 'log'> &
+  ReportRecorder & {
+    /** The sender, if it was not authenticated for this report; without one, it was. */
+    readonly sender?: RememberedSender
+  }
+
+/** A worker that was authenticated by this credential for an earlier report. */
+export type RememberedSender = {
+  readonly credentialSha256: Buffer
+  /** Looks up whose the credential is now; rejects when it is nobody's. */
+  readonly authenticate: () => Promise<WorkerId>
+}
+
+/** A report that was recorded: the worker's lease goes on from there. */
+export type RecordedReport = {
+  /** What every answer tells the worker about itself. */
+  readonly notice: Pick<SyncAnswer, 'drain'>
+  /** The open runs of the worker; null when there is nothing to compare them with: they are as the worker knows them. */
+  readonly open: readonly runs.OpenRunOfWorker[] | null
+  /** Whether the answer may have to say more than `open` does. */
+  readonly has_more: boolean
+  /** Whether the report changed anything beside the lease. */
+  readonly hasMoved: boolean
+  /** The worker's generation as of `open`; null when it is not known. */
+  readonly generation: number | null
+}
+
+/**
+ * Records a report. One that says nothing new, from a worker that has nothing new to hear, costs a row in a statement that
+ * many share. Any other prolongs the lease and moves sandboxes; one that can't be moved keeps no other from moving. Null,
+ * and nothing is written, when a later report was recorded before or the worker was removed. May be repeated. Rejects as
+ * `authenticate` of a remembered sender does.
+ */
+export async function recordReport(deps: RecordReportDeps, report: SyncRequest): Promise<RecordedReport | null> {
+  const { known_generation } = report
+  if (known_generation !== null) {
+    const credentialSha256 = deps.sender?.credentialSha256 ?? null
+    const prolonged = await deps.reportBatches.prolongLease({ ...report, known_generation, credentialSha256 })
+    if (prolonged !== null)
+      return { notice: noticeOf(prolonged), open: null, has_more: false, hasMoved: false, generation: known_generation }
+  }
+  if (deps.sender !== undefined && (await deps.sender.authenticate()) !== report.worker_id)
+    throw new Problem('invalid_api_key')
+  const recorded =
+    report.volumes === null ? await deps.reportBatches.record(report) : await recordWithVolumes(deps, report)
+  if (recorded === null) return null
+  const { open, has_more, has_emptied, generation } = recorded
+  deps.notifications.publish([
+    ...(recorded.adds_capacity ? [PENDING_TOPIC] : []),
+    ...(has_emptied ? [REAP_VOLUMES_TOPIC] : []),
+  ])
+  const observed = new Map(report.observed_runs.map((run) => [run.run_id, run]))
+  const moves = open.flatMap((run) => {
+    const move = transitionOf(run, observed.get(run.run_id))
+    return move === null ? [] : [{ sandbox_id: run.sandbox_id, run_id: run.run_id, ...move }]
+  })
+  await transitionAll(deps, moves)
+  return { notice: noticeOf(recorded), open, has_more, hasMoved: moves.length > 0 || has_emptied, generation }
+}
+
+function noticeOf({ draining_since, drain_deadline_at }: workers.DrainState): RecordedReport['notice'] {
+  return draining_since === null ? {} : { drain: { deadline_at: drain_deadline_at?.toISOString() ?? null } }
+}
+
+/** One transaction: no other report of this worker is recorded between the report and the reading of its runs. */
+async function recordWithVolumes(deps: Pick<BaseDeps, 'db' | 'clock'>, report: SyncRequest) {
+  const now = deps.clock.now()
+  const leaseExpiresAt = new Date(now.getTime() + WORKER_LEASE_MS)
+  const { worker_id, storage } = report
+  return deps.db.transaction('system', async (tx) => {
+    const renewed = await workers.renew(tx, worker_id, { ...report, now, leaseExpiresAt })
+    if (renewed === null) return null
+    const from = { worker_id, is_shared: storage.is_shared }
+    const { emptied } = await volumeReports.record(tx, from, { all: report.volumes, now })
+    const open = await runs.ofWorker(tx, worker_id)
+    return { ...renewed, has_emptied: emptied, open, has_more: true, generation: null }
+  })
+}
+
+type Move = Omit<TransitionRequest, 'sandbox_id' | 'run_id'>
+
+/** How a sandbox moves by what its worker observes of its run; null: it stays as it is. */
+function transitionOf(run: runs.OpenRunOfWorker, observed: ObservedRun | undefined): Move | null {
+  // A worker reports nothing about a run that it has not begun to start. If that run is to stop, the worker reports it as
+  // ended, once it knows so. Only a running run that is not reported was lost.
+  if (observed === undefined)
+    return run.status === 'running'
+      ? endTransitionOf(run, { kind: 'lost', message: 'the worker no longer holds this run' })
+      : null
+  if (observed.phase === 'ended') {
+    if (run.status !== 'running' && isCancelledStart(observed.outcome)) return null // the worker begins it anew, or says that it is stopped
+    return endTransitionOf(
+      run,
+      observed.outcome ?? { kind: 'lost', message: 'the worker reports an end without its outcome' },
+    )
+  }
+  if (observed.phase === 'running' && run.status === 'starting') {
+    return {
+      event: 'worker_running',
+      facts: observed.facts ?? {},
+      cause: { actor: SYSTEM_ACTOR, code: 'worker_report' },
+    }
+  }
+  if (observed.is_idle_expired === true && run.status === 'running') {
+    return { event: 'stop_requested', cause: { actor: SYSTEM_ACTOR, code: 'idle_timeout' } }
+  }
+  return null
+}
+
+function endTransitionOf(run: runs.OpenRunOfWorker, outcome: RunOutcome): Move {
+  if (run.status === 'stopping') {
+    return { event: 'worker_stopped', outcome, cause: { actor: SYSTEM_ACTOR, code: run.stop_cause ?? 'worker_report' } }
+  }
+  const { event, message } = transitionOfOutcome(outcome)
+  return { event, outcome, cause: { actor: SYSTEM_ACTOR, code: 'workload_ended', message } }
+}

@@ -1,0 +1,88 @@
+import type { SyncRequest } from '../../contract/workers/worker-protocol.ts'
+import type { SandboxId, WorkerId } from '../../domain/ids.ts'
+import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
+import { isLaterReport, type ReportPosition } from '../../domain/workers/report-order.ts'
+import { makeBatch } from '../../lib/batch.ts'
+import type { Clock } from '../../lib/clock.ts'
+import type { Database } from '../../store/postgres/database.ts'
+import type { Statement } from '../../store/postgres/session.ts'
+import * as workerReports from '../../store/workers/worker-reports.ts'
+
+/** Records reports that arrive together by one statement. Both answer null when nothing was written. */
+export type ReportBatches = {
+  /** Prolongs the lease of a worker with nothing new to say and nothing new to hear: see `prolongLeases` in the store. */
+  prolongLease(report: workerReports.UnchangedReport): Promise<workerReports.ProlongedLease | null>
+  /** Records a report without news about volumes; null when it was overtaken. */
+  record(report: SyncRequest): Promise<workerReports.RecordedReportRow | null>
+}
+
+/** The batches, as use cases take them. */
+export type ReportRecorder = { readonly reportBatches: ReportBatches }
+
+const PROLONGED_MAX = 1_000
+/** From one batch to the next: a lease of 30 s does not feel it, and the database commits 10 times a second at most. */
+const PROLONG_PAUSE_MS = 100
+const RECORDED_MAX = 256
+const RECORDS_IN_FLIGHT = 2
+
+/** Makes the batches of one server process. */
+export function makeReportBatches({ db, clock }: { readonly db: Database; readonly clock: Clock }): ReportBatches {
+  type MakeStatement<Report> = (reports: readonly Report[], lease: workerReports.LeaseTimes) => Statement
+
+  const commit =
+    <Report extends ReportPosition & { readonly worker_id: WorkerId }, Row extends { readonly worker_id: WorkerId }>(
+      makeStatement: MakeStatement<Report>,
+    ) =>
+    async (reports: readonly Report[]): Promise<readonly (Row | null)[]> => {
+      const now = clock.now()
+      const latest = latestOfEach(reports)
+      const lease = { now, expiresAt: new Date(now.getTime() + WORKER_LEASE_MS) }
+      const { rows } = await db.commitStatement<Row>('system', makeStatement([...latest.values()], lease))
+      const byWorker = new Map(rows.map((row) => [row.worker_id, row]))
+      return reports.map((report) =>
+        latest.get(report.worker_id) === report ? (byWorker.get(report.worker_id) ?? null) : null,
+      )
+    }
+
+  return {
+    prolongLease: makeBatch({
+      run: commit<workerReports.UnchangedReport, workerReports.ProlongedLease>(workerReports.prolongLeases),
+      groupOf: () => 'all',
+      maxItems: PROLONGED_MAX,
+      maxInFlight: 1,
+      pauseAfter: () => clock.sleep(PROLONG_PAUSE_MS),
+    }),
+    record: makeBatch({
+      run: commit<SyncRequest, workerReports.RecordedReportRow>((reports, lease) =>
+        workerReports.recordReports(
+          reports.map((report) => ({ ...report, stopped_sandboxes: stoppedSandboxesOf(report) })),
+          lease,
+        ),
+      ),
+      groupOf: () => 'all',
+      maxItems: RECORDED_MAX,
+      maxInFlight: RECORDS_IN_FLIGHT,
+    }),
+  }
+}
+
+/** Of several reports of one worker the latest: it overtook the others. */
+function latestOfEach<Report extends ReportPosition & { readonly worker_id: WorkerId }>(
+  reports: readonly Report[],
+): ReadonlyMap<WorkerId, Report> {
+  const latest = new Map<WorkerId, Report>()
+  for (const report of reports) {
+    const other = latest.get(report.worker_id)
+    if (other === undefined || isLaterReport(report, other)) latest.set(report.worker_id, report)
+  }
+  return latest
+}
+
+/** Sandboxes whose writable layer is stored on a worker that does not run them. */
+function stoppedSandboxesOf({
+  observed_runs,
+  stored_sandboxes,
+}: Pick<SyncRequest, 'observed_runs' | 'stored_sandboxes'>): readonly SandboxId[] {
+  const running = new Set(observed_runs.map(({ sandbox_id }) => sandbox_id))
+  return stored_sandboxes.filter((sandbox) => !running.has(sandbox))
+}

@@ -1,0 +1,139 @@
+/** The second half of a sync: what a worker must hear. */
+import { createHash } from 'node:crypto'
+import type {
+  DesiredRun,
+  RunVolume,
+  StreamTicket,
+  SyncAnswer,
+  SyncRequest,
+} from '../../contract/workers/worker-protocol.ts'
+import type { WorkerId } from '../../domain/ids.ts'
+import { isUnavailable } from '../../store/postgres/database.ts'
+import * as runs from '../../store/sandboxes/runs.ts'
+import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
+import type { BaseDeps, ControlSettings } from '../deps.ts'
+import { findRegistryAuth, type CredentialLookups } from '../orgs/registry-auth.ts'
+import type { RecordedReport } from './record-report.ts'
+import { answerVolumes, NO_VOLUMES_VERSION, volumesOfRuns } from './sync-volumes.ts'
+
+/** The tickets of streams that wait for a worker to dial in. */
+export type Tickets = {
+  openTickets(workerId: string): readonly StreamTicket[]
+}
+
+/** An answer before it is known whether it is complete: see `SyncAnswer.generation`. */
+export type AnswerBody = Omit<SyncAnswer, 'generation'>
+
+/** What a worker said that it knows. */
+export type KnownByWorker = Pick<SyncRequest, 'known_desired_version' | 'known_volumes_version' | 'dialled_tickets'>
+
+export type AnswerDeps = Pick<BaseDeps, 'db' | 'seal' | 'log'> & {
+  readonly settings: Pick<ControlSettings, 'defaultRegistry' | 'stopGraceMs'>
+  readonly tickets: Tickets
+}
+
+/** The answer that says nothing new, beside open tickets. */
+export function emptyAnswer(tickets: Tickets, worker: WorkerId, known: KnownByWorker): AnswerBody {
+  return {
+    desired_version: known.known_desired_version ?? '',
+    desired_runs: null,
+    discard_sandboxes: [],
+    streams: tickets.openTickets(worker),
+    volumes_version: known.known_volumes_version ?? '',
+    volumes: null,
+    discard_volumes: [],
+  }
+}
+
+/**
+ * The answer that follows from a report as it was recorded, without another look at the database. Null when one is needed,
+ * because the report moved something or the worker may have something to hear.
+ */
+export function answerFromReport(tickets: Tickets, report: SyncRequest, recorded: RecordedReport): AnswerBody | null {
+  const { open, has_more, hasMoved } = recorded
+  if (open !== null) {
+    if (hasMoved || has_more || desiredVersionOf(open) !== report.known_desired_version) return null
+    if (report.known_volumes_version !== NO_VOLUMES_VERSION) return null
+  }
+  return emptyAnswer(tickets, report.worker_id, report)
+}
+
+/** The answer by what the database says now. Leaves out what the worker knows by its version. */
+export async function makeAnswer(deps: AnswerDeps, report: SyncRequest): Promise<AnswerBody> {
+  const { worker_id, stored_sandboxes, known_desired_version } = report
+  const [[open, discard_sandboxes], volumes] = await Promise.all([
+    deps.db.asSystem(async (q) => {
+      const deleted = stored_sandboxes.length === 0 ? [] : await sandboxes.findDeleted(q, stored_sandboxes)
+      return [await runs.ofWorker(q, worker_id), deleted] as const
+    }),
+    deps.db.asSystem((q) => answerVolumes(q, worker_id, report)),
+  ])
+  const rest = { discard_sandboxes, streams: deps.tickets.openTickets(worker_id), ...volumes }
+  const desired_version = desiredVersionOf(open)
+  if (desired_version === known_desired_version) return { desired_version, desired_runs: null, ...rest }
+  const [assignments, mounted] = await deps.db.asSystem(async (q) => {
+    const found = await runs.assignmentsOf(q, worker_id)
+    return [found, await volumesOfRuns(q, worker_id, found)]
+  })
+  const lookups: CredentialLookups = new Map()
+  const desired_runs = await Promise.all(
+    assignments.map((run) => desiredRunOf(deps, run, { volumes: mounted.get(run.run_id) ?? [], lookups })),
+  )
+  return { desired_version: desiredVersionOf(assignments), desired_runs, ...rest } // the version of what is sent
+}
+
+/** Whether an answer tells the worker something that its report does not say already. */
+export function hasNews(answer: AnswerBody, report: Pick<KnownByWorker, 'dialled_tickets'>): boolean {
+  const isDialled = new Set(report.dialled_tickets)
+  return (
+    answer.desired_runs !== null ||
+    answer.volumes !== null ||
+    answer.discard_sandboxes.length > 0 ||
+    answer.streams.some(({ ticket }) => !isDialled.has(ticket))
+  )
+}
+
+function desiredVersionOf(open: readonly Pick<runs.OpenRunOfWorker, 'run_id' | 'status'>[]): string {
+  const hash = createHash('sha256')
+  for (const run of open) hash.update(`${run.run_id} ${desiredStatusOf(run)}\n`)
+  return hash.digest('base64url')
+}
+
+function desiredStatusOf(run: { readonly status: runs.OpenRunOfWorker['status'] }): DesiredRun['desired_status'] {
+  return run.status === 'stopping' ? 'stopped' : 'running'
+}
+
+async function desiredRunOf(
+  deps: AnswerDeps,
+  run: runs.RunAssignment,
+  { volumes, lookups }: { readonly volumes: readonly RunVolume[]; readonly lookups: CredentialLookups },
+): Promise<DesiredRun> {
+  return {
+    run_id: run.run_id,
+    sandbox_id: run.sandbox_id,
+    org_id: run.org_id,
+    slug: run.slug,
+    desired_status: desiredStatusOf(run),
+    grace_ms: deps.settings.stopGraceMs,
+    spec: run.spec,
+    default_disk_max_mib: run.default_disk_max_mib,
+    volumes,
+    // Only a start pulls: the secret goes no further than it must.
+    registry_auth: run.status === 'starting' ? await registryAuthOrNull(deps, run, lookups) : null,
+  }
+}
+
+/** A credential that can't be opened, as after a change of the sealing key, fails its own pull and no other run. */
+async function registryAuthOrNull(
+  deps: AnswerDeps,
+  run: runs.RunAssignment,
+  lookups: CredentialLookups,
+): Promise<DesiredRun['registry_auth']> {
+  try {
+    return await findRegistryAuth(deps, run, lookups)
+  } catch (error) {
+    if (isUnavailable(error)) throw error
+    deps.log.error({ error, sandbox_id: run.sandbox_id }, 'a registry credential could not be opened')
+    return null
+  }
+}

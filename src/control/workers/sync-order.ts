@@ -1,0 +1,47 @@
+import type { WorkerId } from '../../domain/ids.ts'
+import { isLaterReport, type ReportPosition } from '../../domain/workers/report-order.ts'
+
+/** Serves the syncs of each worker so that answers are made in the order of its reports. */
+export type SyncOrder = {
+  /**
+   * Runs `serve` for a report. A later report ends the hold of an earlier one, by the signal that `serve` gets, and waits
+   * for its answer. A report that was overtaken on its way gets a signal that is aborted already.
+   */
+  run<T>(
+    report: ReportPosition & { readonly worker_id: WorkerId },
+    signal: AbortSignal,
+    serve: (signal: AbortSignal) => Promise<T>,
+  ): Promise<T>
+  /** Ends the hold of all syncs: they are answered now. */
+  releaseAll(reason: Error): void
+}
+
+type HeldSync = { readonly report: ReportPosition; readonly release: AbortController; readonly answered: Promise<void> }
+
+/** Makes the order of the syncs that one server process holds. */
+export function makeSyncOrder(): SyncOrder {
+  const held = new Map<WorkerId, HeldSync>()
+  return {
+    async run(report, signal, serve) {
+      const { worker_id } = report
+      const { promise: answered, resolve } = Promise.withResolvers<void>()
+      const mine: HeldSync = { report, release: new AbortController(), answered }
+      const earlier = held.get(worker_id)
+      if (earlier !== undefined && isLaterReport(earlier.report, report)) mine.release.abort(new Error('overtaken'))
+      else held.set(worker_id, mine)
+      try {
+        if (held.get(worker_id) === mine && earlier !== undefined) {
+          earlier.release.abort(new Error('a later sync arrived'))
+          await earlier.answered
+        }
+        return await serve(AbortSignal.any([signal, mine.release.signal]))
+      } finally {
+        resolve()
+        if (held.get(worker_id) === mine) held.delete(worker_id)
+      }
+    },
+    releaseAll(reason) {
+      for (const { release } of held.values()) release.abort(reason)
+    },
+  }
+}

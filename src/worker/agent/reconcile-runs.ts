@@ -1,0 +1,111 @@
+/** Makes what the driver runs into what the control plane desires, one look and its steps at a time. */
+import type { DesiredRun, ObservedRun } from '../../contract/workers/worker-protocol.ts'
+import { decide, withStoppedRuns, type WorkerAction } from '../../domain/workers/decide.ts'
+import type { SandboxId } from '../../domain/ids.ts'
+import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
+import type { Driver } from '../drivers/driver.ts'
+import type { Agent } from './agent.ts'
+
+/** All that the driver holds, the starts that it does not list yet, and stops of what was never begun. */
+export async function observeRuns({ deps, steps, state }: Agent): Promise<readonly ObservedRun[]> {
+  const listed = await deps.driver.list()
+  const known = new Set(listed.map(({ run_id }) => run_id))
+  const held = [...listed, ...steps.startingRuns().filter(({ run_id }) => !known.has(run_id))]
+  return withStoppedRuns(state.desiredRuns ?? [], held)
+}
+
+/**
+ * Observes the runs and begins the steps that they need. Only one such look is under way at a time: two at once could begin
+ * what the other has just undone. Never rejects: a failure is logged, and the next sync tries again.
+ */
+export async function reconcileRuns(agent: Agent): Promise<void> {
+  try {
+    await reconcile(agent)
+  } catch (error) {
+    logFailure(agent, error)
+  }
+}
+
+async function reconcile(agent: Agent): Promise<void> {
+  const { state } = agent
+  state.mustReconcile = true
+  if (state.isReconciling) return
+  state.isReconciling = true
+  try {
+    while (state.mustReconcile) {
+      state.mustReconcile = false
+      beginSteps(agent, await observeRuns(agent))
+    }
+  } finally {
+    state.isReconciling = false
+  }
+}
+
+/** Destroys all runs, whatever is desired; answers how many are left. May be repeated. */
+export async function destroyAllRuns(agent: Agent): Promise<number> {
+  const { state } = agent
+  state.desiredRuns = []
+  state.desiredVersion = null
+  state.appliedSeq = state.seq // an answer on its way must not begin anew what is being destroyed
+  try {
+    await reconcile(agent)
+    return (await observeRuns(agent)).length
+  } catch (error) {
+    logFailure(agent, error)
+    return Number.POSITIVE_INFINITY
+  } finally {
+    state.appliedSeq = state.seq
+  }
+}
+
+function logFailure({ deps }: Agent, error: unknown): void {
+  deps.log.error({ error }, 'the worker could not decide its next step; the next sync does')
+}
+
+function beginSteps(agent: Agent, held: readonly ObservedRun[]): void {
+  const { deps, fence, state, steps } = agent
+  const { desiredRuns, discards } = state
+  if (desiredRuns === null) return
+  const desiredById = new Map(desiredRuns.map((run) => [run.run_id, run]))
+  for (const sandbox of discards)
+    if (!held.some(({ sandbox_id }) => sandbox_id === sandbox))
+      steps.begin({ id: sandbox, starting: null, work: () => discardSandbox(agent, sandbox) })
+  for (const action of decide(desiredRuns, held)) {
+    const { kind, run_id } = action
+    if (kind === 'start' && fence.isActive()) continue // a late answer may desire what was called lost meanwhile
+    const desired = desiredById.get(run_id)
+    if (kind !== 'start') steps.cancelStart(run_id)
+    const starting: ObservedRun | null =
+      kind === 'start' && desired !== undefined ? { run_id, sandbox_id: desired.sandbox_id, phase: 'starting' } : null
+    steps.begin({ id: run_id, starting, work: (abort) => performAction(deps.driver, { action, desired }, abort) })
+  }
+}
+
+type ActionOnRun = { readonly action: WorkerAction; readonly desired: DesiredRun | undefined }
+
+async function performAction(driver: Driver, { action, desired }: ActionOnRun, abort: AbortSignal): Promise<void> {
+  if (action.kind === 'stop') await driver.stop(action.run_id, action.grace_ms)
+  else if (action.kind === 'remove') await driver.remove(action.run_id)
+  else if (desired !== undefined) await driver.start(desired, abort)
+}
+
+/** Takes over which sandboxes are to be discarded. Who waits for an earlier list waits no longer. */
+export function setDiscards({ state }: Agent, sandboxes: readonly SandboxId[]): void {
+  state.discardsDone.abort(NOTIFIED)
+  state.discardsDone = new AbortController()
+  state.discards = sandboxes
+}
+
+/** Deletes a sandbox's writable layer and log. */
+async function discardSandbox({ deps, state }: Agent, sandbox: SandboxId): Promise<void> {
+  await deps.driver.discard(sandbox)
+  await deps.logs.discard(sandbox)
+  state.discards = state.discards.filter((one) => one !== sandbox) // the next answer comes later than the next look
+  if (state.discards.length === 0) state.discardsDone.abort(NOTIFIED)
+}
+
+/** Resolves once all that is to be discarded is deleted, another list was taken over, or the time is over. */
+export async function waitForDiscards({ deps, state, signal }: Agent, limitMs: number): Promise<void> {
+  if (state.discards.length === 0) return
+  await interruptibleSleep(deps.clock, limitMs, AbortSignal.any([state.discardsDone.signal, signal]))
+}

@@ -1,0 +1,163 @@
+/** The worker's conversation with the control plane: one sync is always held there, and one more is sent with fresh news. */
+import {
+  WORKER_PROTOCOL_VERSION,
+  type StreamTicket,
+  type SyncAnswer,
+  type SyncRequest,
+} from '../../contract/workers/worker-protocol.ts'
+import { interruptibleSleep, NOTIFIED } from '../../lib/clock.ts'
+import type { VolumeKey } from '../volumes/volume-storage.ts'
+import type { Agent } from './agent.ts'
+import { observeRuns, reconcileRuns, setDiscards, waitForDiscards } from './reconcile-runs.ts'
+import type { StreamRequest } from './streams.ts'
+
+/** How long after a failed sync the next is tried. */
+const RETRY_MS = 500
+/** How long a sync that has nothing to say may wait for one that is held. */
+const IDLE_MS = 15_000
+/** One that is held and one with fresh news. */
+const SYNCS_AT_ONCE = 2
+/** How often a report is read whole though nothing changed: what was missed on either side lasts no longer than this. */
+export const WHOLE_REPORT_EVERY_MS = 600_000
+
+type Serve = (request: StreamRequest) => void
+
+/** Syncs until the agent ends. `serve` gets the streams that an answer asks for. */
+export async function keepSyncing(agent: Agent, serve: Serve): Promise<void> {
+  const { deps, state, signal } = agent
+  while (!signal.aborted) {
+    state.pause = new AbortController()
+    if (state.inFlight.size === 0 || (state.hasNews && state.inFlight.size < SYNCS_AT_ONCE))
+      await beginSync(agent, serve)
+    else await interruptibleSleep(deps.clock, IDLE_MS, AbortSignal.any([state.pause.signal, signal]))
+  }
+}
+
+/** Sends what is observed now. Resolves once that is read, so that a later look is never sent under a lower number. */
+async function beginSync(agent: Agent, serve: Serve): Promise<void> {
+  const { state, signal } = agent
+  state.hasNews = false
+  try {
+    const request = await makeReport(agent)
+    const overtaken = new AbortController()
+    state.inFlight.set(request.seq, overtaken)
+    void exchange(agent, { request, serve }, AbortSignal.any([signal, overtaken.signal])) // it never rejects
+  } catch (error) {
+    await pauseAfter(agent, error)
+  }
+}
+
+async function makeReport(agent: Agent): Promise<SyncRequest> {
+  const { deps, state, volumes } = agent
+  const [observed_runs, stored_sandboxes] = [await observeRuns(agent), await deps.driver.listStored()]
+  const content = {
+    protocol: WORKER_PROTOCOL_VERSION,
+    worker_id: deps.worker_id,
+    incarnation: deps.incarnation,
+    known_desired_version: state.desiredVersion,
+    capacity: state.probe.capacity,
+    driver: state.probe.report,
+    observed_runs,
+    stored_sandboxes,
+    dialled_tickets: [...state.dialledTickets],
+    ...(await volumes.report()),
+  }
+  const seq = ++state.seq
+  const sent = { content: JSON.stringify(content), seq, nowMs: deps.clock.monotonicMs() }
+  return { ...content, seq, known_generation: knownGeneration(state.reportMemory, sent) }
+}
+
+/** What an agent remembers about the reports that it sent last, all of the same content. */
+export type ReportMemory = {
+  content: string | null
+  /** The number of the first of them. */
+  sinceSeq: number
+  /** The generation of the last answer to one of them, or null. */
+  generation: number | null
+  /** When such a report was last sent to be read whole. */
+  wholeAtMs: number
+}
+
+/** The `known_generation` of a report that is about to be sent. */
+export function knownGeneration(
+  memory: ReportMemory,
+  { content, seq, nowMs }: { readonly content: string; readonly seq: number; readonly nowMs: number },
+): number | null {
+  if (content !== memory.content) Object.assign(memory, { content, sinceSeq: seq, generation: null })
+  const isDue = nowMs - memory.wholeAtMs >= WHOLE_REPORT_EVERY_MS
+  if (memory.generation !== null && !isDue) return memory.generation
+  memory.wholeAtMs = nowMs
+  return null
+}
+
+/** Takes note of the generation that a report was answered with. */
+export function noteGeneration(memory: ReportMemory, seq: number, generation: number | null): void {
+  if (seq >= memory.sinceSeq) memory.generation = generation
+}
+
+type Exchange = { readonly request: SyncRequest; readonly serve: Serve }
+
+async function exchange(agent: Agent, { request, serve }: Exchange, signal: AbortSignal): Promise<void> {
+  const { deps, fence, lease, state } = agent
+  const sentAtMs = lease.nowMs()
+  try {
+    const answer = await deps.controlPlane.sync(request, signal, () => lease.renew(sentAtMs))
+    await lease.renew(sentAtMs)
+    if (request.seq > state.appliedSeq) await applyAnswer(agent, { request, serve }, answer)
+    deps.onSynced?.(answer)
+  } catch (error) {
+    fence.noteFailure(error)
+    if (request.seq > state.appliedSeq) await pauseAfter(agent, error)
+  } finally {
+    state.inFlight.delete(request.seq)
+    state.pause.abort(NOTIFIED)
+  }
+}
+
+async function pauseAfter({ deps, signal }: Agent, error: unknown): Promise<void> {
+  if (signal.aborted) return
+  deps.log.warn({ error }, 'a sync with the control plane failed; it is tried again')
+  await interruptibleSleep(deps.clock, RETRY_MS, signal)
+}
+
+async function applyAnswer(agent: Agent, { request, serve }: Exchange, answer: SyncAnswer): Promise<void> {
+  const { state, volumes } = agent
+  state.appliedSeq = request.seq
+  for (const [seq, overtaken] of state.inFlight)
+    if (seq < request.seq) overtaken.abort(new Error('a later sync was answered'))
+  if (answer.desired_runs !== null) {
+    state.desiredRuns = answer.desired_runs
+    state.desiredVersion = answer.desired_version
+  }
+  noteGeneration(state.reportMemory, request.seq, answer.generation)
+  const open = new Set(answer.streams.map(({ ticket }) => ticket))
+  for (const ticket of request.dialled_tickets) if (!open.has(ticket)) state.dialledTickets.delete(ticket)
+  for (const stream of answer.streams) dial(agent, stream, serve)
+  setDiscards(agent, answer.discard_sandboxes)
+  volumes.apply(request, answer)
+  await reconcileRuns(agent)
+  // While these last, every answer asks for the same: waiting for them keeps the worker from asking over and over.
+  await Promise.all([removeVolumes(agent, answer.discard_volumes), waitForDiscards(agent, RETRY_MS)])
+}
+
+function dial({ deps, state, signal }: Agent, { ticket, url, ...purpose }: StreamTicket, serve: Serve): void {
+  if (state.dialledTickets.has(ticket)) return
+  state.dialledTickets.add(ticket)
+  serve({ purpose, connect: () => deps.controlPlane.dial({ ticket, url }, signal) })
+}
+
+/** Begins to delete volumes, and waits for that for a while. */
+async function removeVolumes({ deps, steps, volumes, signal }: Agent, removed: readonly VolumeKey[]): Promise<void> {
+  if (removed.length === 0) return
+  const removals = removed.map(
+    (volume) =>
+      new Promise<void>((resolve) => {
+        const work = (): Promise<void> => volumes.remove(volume).finally(resolve)
+        steps.begin({ id: volume.volume_id, starting: null, work })
+      }),
+  )
+  const settled = new AbortController()
+  const either = AbortSignal.any([settled.signal, signal])
+  await Promise.race([Promise.all(removals), interruptibleSleep(deps.clock, RETRY_MS, either)])
+  settled.abort(NOTIFIED)
+}
