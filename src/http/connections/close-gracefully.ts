@@ -1,15 +1,15 @@
 import type { Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 
-/** How long requests may take to end once the server closes, in milliseconds; then their connections are cut. */
+/** How long requests may take to end once the server closes, in milliseconds. Then their connections are closed. */
 const DRAIN_MS = 3_000
-/** How often connections that became free meanwhile are closed, in milliseconds. */
+/** How often connections that became idle meanwhile are closed, in milliseconds. */
 const SWEEP_MS = 20
 
 /**
- * A signal that ends every wait when the server closes, so that the replies go out. Connections without a request are
- * closed as they become free: Node closes only those that were idle when `close` was called, and never one on which no
- * request has come yet, as clients open ahead of need (Node 24).
+ * Closes the server gracefully: returns a signal for every wait, which is aborted when the server closes, so that the replies are
+ * sent. Connections are closed as they become idle. Node itself closes only those that were idle when `close` was called, and none
+ * on which no request has come yet, although clients open some in advance (Node 24).
  */
 export function closeGracefully(app: FastifyInstance): AbortSignal {
   const closing = new AbortController()

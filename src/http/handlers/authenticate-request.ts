@@ -6,26 +6,26 @@ import { Problem } from '../../domain/problem.ts'
 import { rateLimitAddress } from '../../lib/rate-limit-address.ts'
 import type { RequestLimits } from '../requests/request-limits.ts'
 
-/** RFC 6750, 2.1. The bound is far above the length of a key. */
+/** The syntax of RFC 6750, section 2.1. The limit is far above the length of a key. */
 const BEARER = /^bearer +([A-Za-z0-9._~+/=-]{1,512}) *$/i
 
 export type AuthenticateDeps = {
   readonly call: CallUseCase
-  /** Without them nothing is counted. */
+  /** Absent: failed authentications are not limited. */
   readonly limits?: Pick<RequestLimits, 'rates'>
 }
 
-/** Where a request came from, and what it says of who sent it. */
+/** The address of a request, and its `authorization` header. */
 export type Sender = { readonly authorization: string | undefined; readonly address: string | undefined }
 
-/** The sender of a request. */
+/** The sender of an HTTP request. */
 export function senderOf({ headers, raw }: FastifyRequest): Sender {
   return { authorization: headers.authorization, address: raw.socket.remoteAddress }
 }
 
 /**
- * Who sent a request. Throws `invalid_api_key` for a header that names nobody, and `rate_limited` for a key that is not
- * known, from an address that had too many refused: then it is not looked up, so that guessing costs the others nothing.
+ * The caller of a request. Throws `invalid_api_key` if its key is missing or unknown. Throws `rate_limited` for a key that is not
+ * cached, from an address with too many failures: it is not looked up then, so guessing slows nobody else down.
  */
 export async function authenticateRequest({ call, limits }: AuthenticateDeps, sender: Sender): Promise<Caller> {
   const key = BEARER.exec(sender.authorization ?? '')?.[1]
@@ -38,7 +38,7 @@ export async function authenticateRequest({ call, limits }: AuthenticateDeps, se
   throw new Problem('invalid_api_key')
 }
 
-/** Refuses a caller whose key lacks the scope that an operation needs: `forbidden`, naming it. */
+/** Throws `forbidden` if the caller's key lacks the scope that an operation needs. */
 export function requireScope(caller: Caller, needed: Scope | 'none'): void {
   if (needed === 'none' || includesScope(caller.scope, needed)) return
   throw new Problem('forbidden', {

@@ -3,28 +3,27 @@ import type { Operation } from '../../contract/operation.ts'
 import { ETAGS_MAX, matchesIfNoneMatch, parseEtags, requireMatch, type IfMatch } from '../../domain/requests/etag.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 
-/** Conditional requests: RFC 9110, 13. What a request asks for is looked at or refused, never passed over. */
+/** Conditional requests (RFC 9110, section 13). A condition is checked or refused, never ignored. */
 
-const TAGS_RULE = `* or at most ${String(ETAGS_MAX)} entity tags with commas between them`
+const TAGS_RULE = `* or at most ${String(ETAGS_MAX)} entity tags, separated by commas`
 
 /**
- * What a request demands of the object that it changes, or null. Throws `invalid_request` for what is no tag, and for a
- * demand to an operation that looks at none.
+ * The `If-Match` of a request, or null. Throws `invalid_request` if it is malformed, or if the operation checks none.
  */
 export function parseIfMatch(operation: Operation, headers: IncomingHttpHeaders): IfMatch | null {
   const header = headers['if-match']
   if (header === undefined) return null
   if (operation.checksIfMatch !== true && !isTagged(operation))
-    throw invalidRequest('if-match', header, 'no If-Match: this operation looks at none')
+    throw invalidRequest('if-match', header, 'no If-Match, because this operation does not check it')
   return parseTagHeader('if-match', header)
 }
 
-/** Whether the client has an object already. Throws `precondition_failed` for a read that demands another. */
+/** Whether a read may be answered with 304. Throws `precondition_failed` if its `If-Match` does not match. */
 export function isNotModified(operation: Operation, headers: IncomingHttpHeaders, tag: string): boolean {
   if (operation.method !== 'GET') return false
-  const { 'if-match': demand, 'if-none-match': has } = headers
-  if (demand !== undefined) requireMatch(parseTagHeader('if-match', demand), tag)
-  return has !== undefined && matchesIfNoneMatch(parseTagHeader('if-none-match', has), tag)
+  const { 'if-match': ifMatch, 'if-none-match': ifNoneMatch } = headers
+  if (ifMatch !== undefined) requireMatch(parseTagHeader('if-match', ifMatch), tag)
+  return ifNoneMatch !== undefined && matchesIfNoneMatch(parseTagHeader('if-none-match', ifNoneMatch), tag)
 }
 
 function isTagged({ method, reply }: Operation): boolean {

@@ -2,18 +2,18 @@ import { mapOutageToProblem } from '../../control/requests/database-outage.ts'
 import { publicCode, Problem, PROBLEMS } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 
-/** A problem as it goes over the wire. */
+/** A problem as an HTTP reply. */
 export type ProblemReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
-  /** The envelope of service description 7, as JSON text. */
+  /** `{"error": {code, message, details}}` as JSON text. */
   readonly body: string
 }
 
-/** Seconds after which a refused client should try again, where the problem itself does not say. */
+/** Seconds after which a refused client should retry, if the problem names no other time. */
 const RETRY_AFTER_SECS = 1
 
-/** Renders a problem. An internal error tells nothing of what went wrong but the request's id, by which the log finds it. */
+/** Renders a problem. An internal error shows only the request's id, which leads to the error in the log. */
 export function renderProblem(problem: Problem, requestId: string): ProblemReply {
   const { status } = PROBLEMS[problem.code]
   const isInternal = problem.code === 'internal_error'
@@ -36,7 +36,7 @@ export function renderProblem(problem: Problem, requestId: string): ProblemReply
 
 export const JSON_TYPE = 'application/json; charset=utf-8'
 
-/** What was thrown, as a problem: itself, what an outage or the framework's error means, or `internal_error` with it as cause. */
+/** What was thrown as a problem. Database outages and Fastify's errors have problems of their own; all else is `internal_error`. */
 export function problemOf(thrown: unknown, bodyLimitBytes: number): Problem {
   const error = mapOutageToProblem(thrown)
   if (error instanceof Problem) return error
@@ -45,7 +45,7 @@ export function problemOf(thrown: unknown, bodyLimitBytes: number): Problem {
   return FRAMEWORK_ERRORS[code]?.(bodyLimitBytes) ?? new Problem('internal_error', { cause: error })
 }
 
-/** Fastify's own refusals, by its error codes (Fastify reference, "Errors"). */
+/** The problems for Fastify's error codes. */
 const FRAMEWORK_ERRORS: Readonly<Record<string, (bodyLimitBytes: number) => Problem>> = {
   FST_ERR_CTP_BODY_TOO_LARGE: (bodyLimitBytes) =>
     new Problem('payload_too_large', {
@@ -75,7 +75,7 @@ const FRAMEWORK_ERRORS: Readonly<Record<string, (bodyLimitBytes: number) => Prob
     }),
 }
 
-/** The refusal of a body that is not JSON by its own account. */
+/** The refusal of a body whose content type is not JSON. */
 export function unsupportedMediaType(seen: string): Problem {
   return new Problem('unsupported_media_type', {
     details: { field: 'content-type', seen, accepted: 'application/json in UTF-8' },

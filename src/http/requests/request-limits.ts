@@ -11,7 +11,7 @@ import type { OrgId } from '../../domain/ids.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { onResponseClose } from './request-signals.ts'
 
-/** What a server process lets its callers do at once, and how fast. */
+/** The limits of a server process on its callers' requests; docs/limits.md explains them. */
 export type RequestLimitSettings = {
   readonly rates: RateLimits
   readonly orgRequestsInFlight: number
@@ -19,19 +19,20 @@ export type RequestLimitSettings = {
   readonly bodiesMib: number
 }
 
-/** Counts requests; see `docs/limits.md`. */
+/** Counters of requests that are being served, and of their rates. */
 export type RequestLimits = {
   readonly rates: RequestRateLimiter
   readonly inFlight: ConcurrencyLimit<OrgId>
-  /** A place for each byte of a JSON body that is on its way or being answered. */
+  /** Bytes of JSON bodies that arrive or are being served. */
   readonly bodyBytes: ConcurrencyLimit<OrgId>
 }
 
-/** A body costs as much as another request for each of these bytes: reading 4 MiB takes as long as some hundred requests. */
+/** A body counts as one more request for each of these bytes: parsing 4 MiB takes as long as some hundred requests. */
 const BYTES_PER_TOKEN = 16 * 1024
 
 const MIB = 1024 * 1024
 
+/** Creates the counters of a process. */
 export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Clock, 'monotonicMs'>): RequestLimits {
   const inFlight = { name: 'org_requests_in_flight', variable: 'SANDYARD_ORG_REQUESTS_IN_FLIGHT' }
   const ofOrg = { name: 'org_body_bytes', variable: 'SANDYARD_ORG_BODIES_MIB', max: settings.orgBodiesMib * MIB }
@@ -54,8 +55,8 @@ export function makeRequestLimits(settings: RequestLimitSettings, clock: Pick<Cl
 }
 
 /**
- * Counts a request of a caller before its body is read, until its reply is out. Throws `rate_limited`. `takesJson`: what its
- * body may take is counted as well; one that doesn't say its length counts as the longest.
+ * Counts a request of a caller until its reply is sent. Call it before the body is read. Throws `rate_limited` above a limit. With
+ * `takesJson` the bytes of its body count too; a body of unknown length counts as the longest.
  */
 export function enforceRequestLimits(
   limits: RequestLimits,
@@ -70,11 +71,11 @@ export function enforceRequestLimits(
   const { status, refusal } = limits.rates.count(caller, 1 + Math.floor(bodyBytes / BYTES_PER_TOKEN))
   if (status !== null) reply.headers(rateHeaders(status))
   if (refusal !== null) throw refusal
-  onResponseClose(reply.raw, limits.inFlight.acquire(caller.org_id)) // the client may have left while its key was looked up
+  onResponseClose(reply.raw, limits.inFlight.acquire(caller.org_id)) // the client may have disconnected by now
   if (bodyBytes > 0) onResponseClose(reply.raw, limits.bodyBytes.acquire(caller.org_id, bodyBytes))
 }
 
-/** The three headers of draft-ietf-httpapi-ratelimit-headers-06, which clients' libraries read; `reset` is in seconds from now. */
+/** The headers of draft-ietf-httpapi-ratelimit-headers-06, which client libraries read. `reset` is in seconds from now. */
 export function rateHeaders({ limit, remaining, resetSecs }: RateStatus): Readonly<Record<string, string>> {
   return {
     'ratelimit-limit': String(limit),
@@ -87,5 +88,5 @@ function bodyBytesOf(request: FastifyRequest): number {
   const { 'content-length': length, 'transfer-encoding': encoding } = request.headers
   const longest = request.routeOptions.bodyLimit ?? 0
   if (encoding !== undefined) return longest
-  return length === undefined ? 0 : Math.min(Number(length), longest) // the parser took it: digits alone
+  return length === undefined ? 0 : Math.min(Number(length), longest) // Node's parser accepts only digits
 }

@@ -1,8 +1,8 @@
 import type { ServerResponse } from 'node:http'
 
 /**
- * Aborted when the client leaves before its reply is out. Fastify's own `request.signal` follows the request's `close`,
- * which comes as soon as a body has been read (Fastify 5.12, Node 24).
+ * A signal that is aborted when the client disconnects before its reply is sent. Fastify's own `request.signal` can't be used: it
+ * is aborted as soon as a body has been read (Fastify 5.12, Node 24).
  */
 export function abortOnDisconnect(response: ServerResponse): AbortSignal {
   const gone = new AbortController()
@@ -12,15 +12,15 @@ export function abortOnDisconnect(response: ServerResponse): AbortSignal {
   return gone.signal
 }
 
-/** Calls `act` once the reply is out or its connection gone; at once when it is, for that is told only once. */
+/** Calls `act` when the reply is sent or its connection is closed. If that has happened already, it calls it at once. */
 export function onResponseClose(response: ServerResponse, act: () => void): void {
   if (response.closed) act()
   else response.once('close', act)
 }
 
 /**
- * Makes the signals of requests: aborted when the client leaves before its reply is out, and all of them when `closing` is.
- * One controller each: `AbortSignal.any` keeps 4 KiB more of each request that waits (10,000 of them, Node 24.21, 2026-11).
+ * Creates the signals of requests. One is aborted when its client disconnects before the reply is sent; all are aborted with
+ * `closing`. Each has a controller, because `AbortSignal.any` takes 4 KiB more for each waiting request (Node 24.21, 2026-11).
  */
 export function makeRequestSignals(closing: AbortSignal): (response: ServerResponse) => AbortSignal {
   const open = new Set<AbortController>()

@@ -3,15 +3,17 @@ import type { Operation } from '../../contract/operation.ts'
 import { isNotModified } from '../requests/conditional-requests.ts'
 import { EVENT_STREAM_HEADERS, openEventStream } from '../streams/event-stream.ts'
 import type { DeferredReply, HandlerReply, TaggedReply } from '../handlers/handler.ts'
-import { JSON_TYPE, type ProblemReply } from '../requests/problem-reply.ts'
+import { invalidRequest } from '../../domain/refusal.ts'
+import type { Log } from '../../lib/log.ts'
+import { JSON_TYPE, problemOf, renderProblem, type ProblemReply } from '../requests/problem-reply.ts'
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 
-/** Where an answer goes, and what it is an answer to. */
+/** A request of an operation, and where its reply goes. */
 export type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply; readonly operation: Operation }
 
 const BYTES_TYPE = 'application/octet-stream'
 
-/** Sends what a handler answered: 304 in place of an object that the client has, and a kept reply as it was. */
+/** Sends the reply of a handler. An object that the client already has becomes 304, and a stored reply is sent as it was. */
 export function sendReply(
   { request, reply, operation }: Exchange,
   answer: HandlerReply,
@@ -23,7 +25,7 @@ export function sendReply(
     if (isNotModified(operation, request.headers, answer.tag)) return reply.code(304).send()
     return reply.header('content-type', JSON_TYPE).send(answer.json)
   }
-  if ('start' in answer) throw new Error('a reply that comes later is not sent but parked')
+  if ('start' in answer) throw new Error('a deferred reply must go through DeferReply')
   if ('kept' in answer) {
     const { status, headers, body } = answer.kept
     return reply
@@ -100,4 +102,31 @@ type RawResponse = { readonly status: number; readonly headers: OutgoingHttpHead
 function write(response: ServerResponse, { status, headers, body }: RawResponse): void {
   const length = status === 304 ? {} : { 'content-length': Buffer.byteLength(body) }
   response.writeHead(status, { ...headers, ...length }).end(body)
+}
+
+export type ErrorDeps = { readonly log: Log; readonly settings: { readonly bodyLimitBytes: number } }
+
+/** Answers a request with what was thrown, as a problem. It logs unexpected errors, and nobody else does. */
+export function replyWithError(
+  deps: ErrorDeps,
+  error: unknown,
+  { request, reply }: Pick<Exchange, 'request' | 'reply'>,
+): FastifyReply {
+  const { id, method, routeOptions, raw } = request
+  // A client that disconnects in the middle of its body must not fill the log.
+  const problem = raw.destroyed && raw.complete === false ? invalidRequest('body', 'a part of it', 'all of it') : error
+  const { status, headers, body } = renderError(deps, problem, { request_id: id, method, route: routeOptions.url })
+  return reply.code(status).headers(headers).send(body)
+}
+
+type ErrorContext = { readonly request_id: string; readonly method?: string; readonly route?: string | undefined }
+
+/** Renders what was thrown as a problem, and logs it if nobody expected it. */
+export function renderError(deps: ErrorDeps, error: unknown, about: ErrorContext): ProblemReply {
+  const problem = problemOf(error, deps.settings.bodyLimitBytes)
+  if (problem.code === 'internal_error') {
+    deps.log.error({ ...about, err: problem.cause }, 'request failed')
+  } else if (problem.code === 'unavailable' && problem.cause !== undefined)
+    deps.log.warn({ ...about, err: problem.cause }, 'request refused: the database is away')
+  return renderProblem(problem, about.request_id)
 }

@@ -8,13 +8,13 @@ import { JSON_TYPE } from '../requests/problem-reply.ts'
 
 export type ServiceRouteDeps = {
   readonly metrics: Registry
-  /** What keeps the process from serving, in words; empty when it can. */
+  /** Why the process can't serve, for people. Empty if it can. */
   readonly unreadyReasons: () => Promise<readonly string[]>
 }
 
-/** The routes for those who operate the service. They need no key and tell nothing of any organization. */
+/** Adds the routes for operators: health, readiness, metrics, the API document. They need no key and show nothing of organizations. */
 export function addServiceRoutes(app: FastifyInstance, deps: ServiceRouteDeps): void {
-  const document = Buffer.from(renderDocumentText()) // bytes, so that many replies on their way share them
+  const document = Buffer.from(renderDocumentText()) // bytes, which all replies share
   // These requests carry no key and have no rate limit, so that concurrent ones share one look at the database.
   const checks = makeSingleFlight<readonly string[]>()
   const scrapes = makeSingleFlight<string>()

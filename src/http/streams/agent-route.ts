@@ -16,24 +16,24 @@ import type { WebSocket } from 'ws'
 import { closeWebSocket, forwardMessages, pingEvery } from '../../lib/web-socket-flow.ts'
 
 /**
- * The command channel of a sandbox. Everything that can be refused is refused before the upgrade: the public client
- * shows the HTTP status of a refusal and nothing of a WebSocket that opens and closes.
+ * The route of a sandbox's command channel. Every refusal comes before the upgrade: the public client shows the HTTP status of a
+ * refusal, but nothing of a WebSocket that opens and closes.
  */
 export function agentRoute(deps: {
   readonly call: CallUseCase
   readonly log: Log
   readonly metrics: Registry
-  readonly makeParser: SchemaCompiler
+  readonly compileSchema: SchemaCompiler
   readonly settings: { readonly pingMs: number }
   readonly limits?: RequestLimits
 }): UpgradeRoute {
-  const { call, log, makeParser, settings } = deps
+  const { call, log, compileSchema, settings } = deps
   const { path, params, query, access } = OPERATIONS.open_agent
-  const parseParams = makeParser(params, 'path')
-  const parseOfQuery = makeParser(query, 'query')
+  const parseParams = compileSchema(params, 'path')
+  const parseOfQuery = compileSchema(query, 'query')
   const ends = new Counter({
     name: 'sandyard_channel_ends_total',
-    help: 'Command channels that ended, by why.',
+    help: 'Command channels that ended, by reason.',
     labelNames: ['why'],
     registers: [deps.metrics],
   })
@@ -69,16 +69,16 @@ function endOf(reason: unknown): ChannelEnd {
 }
 
 export type BridgeOptions = {
-  /** How often the client is asked whether it is still there, in milliseconds. */
+  /** How often the client is pinged, in milliseconds. */
   readonly pingMs: number
-  /** What ends the channel from outside; `endOf` names the reason of its abortion. */
+  /** Ends the channel from outside. `endOf` maps the reason of its abortion. */
   readonly signal: AbortSignal
   readonly endOf: (reason: unknown) => ChannelEnd
 }
 
 /**
- * Carries messages between a client and a worker until either ends or the signal comes, and then tells both why; resolves
- * with that once both are closed. The pieces are passed on as they come: what they hold is between the client and the agent.
+ * Forwards messages between a client and a worker until one of them closes or the signal is aborted. Then it closes both with the
+ * reason, and resolves with it once both are closed. It doesn't look into the messages.
  */
 export async function bridgeChannel(client: WebSocket, worker: WebSocket, options: BridgeOptions): Promise<ChannelEnd> {
   const decided = Promise.withResolvers<ChannelEnd>()
@@ -118,7 +118,7 @@ export async function bridgeChannel(client: WebSocket, worker: WebSocket, option
   return why
 }
 
-/** What the library refused of the client's bytes; it has sent its own code already (its error codes: ws, doc/ws.md). */
+/** The end for an error of the client's WebSocket. The `ws` library has sent the close code already. */
 function channelEndOfError(error: Error): ChannelEnd {
   const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
   if (code === 'WS_ERR_UNSUPPORTED_MESSAGE_LENGTH') return 'message_too_large'

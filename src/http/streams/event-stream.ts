@@ -1,28 +1,28 @@
 import { Readable } from 'node:stream'
 
-/** A proxy between may neither keep nor hold back what is told as it happens (HTML, "Server-sent events"; nginx). */
+/** Headers that keep proxies, nginx among them, from storing or delaying events. */
 export const EVENT_STREAM_HEADERS = {
   'content-type': 'text/event-stream',
   'cache-control': 'no-cache, no-transform',
   'x-accel-buffering': 'no',
 } as const
 
-/** A comment, which readers of events skip. */
+/** A comment, which clients skip. */
 const KEEP_ALIVE = ': keep-alive\n\n'
-/** How much is taken ahead of a slow reader, in bytes. */
+/** How much is buffered for a slow reader, in bytes. */
 const BUFFER_BYTES = 64 * 1024
 
 /**
- * Texts of whole events as the body of a reply, taken at the reader's pace. A comment opens it, so that the reader has its
- * headers at once, and others follow whenever nothing was said for `keepAliveMs`: they keep proxies from giving up, and
- * show a reader that has gone.
+ * A reply body of events, read at the reader's pace; each text holds whole events. It begins with a comment, so that the reader gets
+ * the headers at once. Another comment follows after `keepAliveMs` of silence: it keeps proxies from closing the stream, and
+ * detects a reader that has gone.
  */
 export function openEventStream(
   texts: AsyncIterable<string>,
   { keepAliveMs }: { readonly keepAliveMs: number },
 ): Readable {
   let isQuiet = true
-  async function* spoken(): AsyncGenerator<string> {
+  async function* withComments(): AsyncGenerator<string> {
     try {
       yield KEEP_ALIVE
       for await (const text of texts) {
@@ -33,7 +33,7 @@ export function openEventStream(
       clearInterval(timer)
     }
   }
-  const stream = Readable.from(spoken(), { objectMode: false, highWaterMark: BUFFER_BYTES })
+  const stream = Readable.from(withComments(), { objectMode: false, highWaterMark: BUFFER_BYTES })
   const timer = setInterval(() => {
     if (isQuiet && stream.readableLength === 0) stream.push(KEEP_ALIVE)
     isQuiet = true

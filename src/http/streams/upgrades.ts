@@ -10,13 +10,13 @@ import { makeSemaphore } from '../../lib/semaphore.ts'
 import type { Uuids } from '../../lib/uuid.ts'
 import { problemOf, renderProblem } from '../requests/problem-reply.ts'
 import { endWithProblem } from '../connections/early-refusals.ts'
-import { compilePathTemplate } from './routes-of-path.ts'
+import { compilePathTemplate } from '../requests/route-table.ts'
 
 /** A route that ends in a WebSocket. */
 export type UpgradeRoute = {
   /** With `{name}` for a parameter. */
   readonly path: string
-  /** Serves one connection. What it throws before `accept` becomes the HTTP refusal. */
+  /** Serves one connection. An error that it throws before `accept` becomes an HTTP refusal. */
   readonly handle: (upgrade: Upgrade) => Promise<void>
 }
 
@@ -24,16 +24,16 @@ export type UpgradeRoute = {
 export type Upgrade = {
   readonly url: string
   readonly headers: IncomingHttpHeaders
-  /** Where it came from. */
+  /** The client's IP address. */
   readonly address: string | undefined
   /** Percent-decoded. */
   readonly params: Readonly<Record<string, string>>
   readonly requestId: string
-  /** Aborted when the client leaves. */
+  /** Aborted when the client disconnects. */
   readonly signal: AbortSignal
-  /** Aborted when the server closes. A WebSocket that is still open a moment later is closed by the server itself. */
+  /** Aborted when the server closes. The server itself closes WebSockets that are still open a second later. */
   readonly closing: AbortSignal
-  /** Answers 101, with a paused WebSocket. To be called once, when nothing can be refused any more. */
+  /** Answers 101 and returns the WebSocket, paused. Call it once, after the last check that may refuse the upgrade. */
   readonly accept: (headers?: Readonly<Record<string, string>>) => Promise<WebSocket>
 }
 
@@ -44,24 +44,24 @@ type UpgradeDeps = {
   readonly routes: readonly UpgradeRoute[]
 }
 
-/** The largest WebSocket message that is taken: twice the largest frame of the agent protocol, in bytes. */
+/** The largest WebSocket message, in bytes: twice the largest frame of the agent protocol. */
 const MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
-/** How long open WebSockets may take to say goodbye when the server closes, in milliseconds. */
+/** How long open WebSockets may take to close when the server closes, in milliseconds. */
 const CLOSE_TIMEOUT_MS = 1_000
 const GOING_AWAY = 1001
-/** The most upgrades of one route that may be under way at once, several times one organization's share of channels. */
+/** The most upgrades of one route that are being opened at once: several times the channels of one organization. */
 const OPENING_MAX = 8_192
 
-/** Serves upgrades on the server's own port; `app.close()` ends them. */
+/** Serves WebSocket upgrades on the server's port. `app.close()` closes them. */
 export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
   const sockets = new WebSocketServer({ noServer: true, perMessageDeflate: false, maxPayload: MESSAGE_LIMIT_BYTES })
   const extraHeaders = new WeakMap<IncomingMessage, Readonly<Record<string, string>>>()
   sockets.on('headers', (lines, request) => {
     for (const [name, value] of Object.entries(extraHeaders.get(request) ?? {})) lines.push(`${name}: ${value}`)
   })
-  // Upgrades that nobody has answered yet; the ones that were are the WebSocketServer's.
+  // Upgrades without an answer. Once accepted, they belong to the WebSocketServer.
   const pending = new Set<Duplex>()
-  // Counted for each route: workers that answer must not be held up by the clients that wait for them.
+  // Limited for each route, so that waiting clients can't keep out the workers that they wait for.
   const routes = deps.routes.map((route) => ({
     ...route,
     shape: compilePathTemplate(route.path),
@@ -173,13 +173,13 @@ function accept(
     signal.addEventListener('abort', onGone, { once: true })
     sockets.handleUpgrade(request, socket, head, (webSocket) => {
       signal.removeEventListener('abort', onGone)
-      webSocket.pause() // nothing may arrive before somebody listens
+      webSocket.pause() // no message may arrive before somebody listens
       resolve(webSocket)
     })
   })
 }
 
-/** RFC 6455, 4.2.1: what the library would refuse without the error envelope. */
+/** Checks the handshake (RFC 6455, section 4.2.1). The library would refuse it without the error envelope. */
 function refuseHandshake({ method, headers }: IncomingMessage): void {
   const no = (field: string, seen: string, accepted: string): never => {
     throw refusalProblem({ code: 'invalid_request', field, seen, accepted })

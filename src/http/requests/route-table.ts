@@ -1,11 +1,11 @@
-/** A table of the methods of each route, for paths that have a route but not with this method. */
+/** The methods of every route. It tells a wrong path (404) from a wrong method (405). */
 export type RouteTable = {
   add(method: string, template: string): void
-  /** The methods of every route that a path fits, sorted; empty for a path without a route. */
+  /** The methods of all routes that match a path, sorted. Empty for a path without a route. */
   methodsFor(path: string): readonly string[]
 }
 
-/** An empty table. Templates are those of the router: `:name` is one step, `*` is the rest. */
+/** Creates an empty table. Templates are the router's: `:name` matches one step, `*` the rest. */
 export function makeRouteTable(): RouteTable {
   const methods = new Map<string, { readonly shape: RegExp; readonly names: Set<string> }>()
   return {
@@ -21,7 +21,7 @@ export function makeRouteTable(): RouteTable {
   }
 }
 
-/** The shape of a path whose template has `:name` or `{name}` for a step. */
+/** A pattern for paths whose template has `:name` or `{name}` for a step. Its groups have the names of the parameters. */
 export function compilePathTemplate(template: string): RegExp {
   const steps = template.split('/').map((step) => {
     if (step === '*') return '.*'

@@ -1,0 +1,109 @@
+import type { ServerResponse } from 'node:http'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { Operation } from '../../contract/operation.ts'
+import type { Caller } from '../../domain/orgs/caller.ts'
+import { Problem } from '../../domain/problem.ts'
+import { authenticateRequest, requireScope, senderOf, type AuthenticateDeps } from '../handlers/authenticate-request.ts'
+import type { AuthenticatedRequest, Handler } from '../handlers/handler.ts'
+import { acceptStreamedBodies, type StreamedBodies } from '../requests/bodies.ts'
+import { parseIfMatch } from '../requests/conditional-requests.ts'
+import { enforceRequestLimits, type RequestLimits } from '../requests/request-limits.ts'
+import type { RouteTable } from '../requests/route-table.ts'
+import { sendReply, type DeferReply } from './send-reply.ts'
+import { parseIdempotencyKey, serveIdempotently, type IdempotencyDeps } from './serve-idempotently.ts'
+
+export type RouteDeps = AuthenticateDeps & {
+  readonly limits?: RequestLimits
+  readonly settings: { readonly keepAliveMs: number }
+  readonly signalOf: (response: ServerResponse) => AbortSignal
+  readonly streamedBodies: StreamedBodies
+  readonly idempotency: IdempotencyDeps
+  readonly deferReply: DeferReply
+  /** The callers of requests that were authenticated. */
+  readonly callers: WeakMap<FastifyRequest, Caller>
+}
+
+type Route = { readonly operation: Operation; readonly handler: Handler }
+type Exchange = { readonly request: FastifyRequest; readonly reply: FastifyReply }
+
+/** Adds the route of an operation. The caller is authenticated before the body is read, so strangers cost little. */
+export function addRoute(app: FastifyInstance, deps: RouteDeps, route: Route): void {
+  if (route.operation.takes === 'bytes') {
+    app.register((scope) => {
+      acceptStreamedBodies(scope)
+      addRouteTo(scope, deps, route)
+      return Promise.resolve()
+    })
+  } else addRouteTo(app, deps, route)
+}
+
+function addRouteTo(app: FastifyInstance, deps: RouteDeps, { operation, handler }: Route): void {
+  const { callers, streamedBodies } = deps
+  const takesJson = operation.takes !== 'bytes'
+  const isStream = operation.takes === 'bytes' || operation.reply.kind === 'bytes' || operation.reply.kind === 'events'
+  app.route({
+    method: operation.method,
+    url: routePath(operation),
+    exposeHeadRoute: operation.method === 'GET' && !isStream,
+    onRequest: async (request, reply) => {
+      const caller = await authenticateRequest(deps, senderOf(request))
+      if (deps.limits !== undefined) enforceRequestLimits(deps.limits, caller, { request, reply, takesJson })
+      requireScope(caller, operation.access)
+      callers.set(request, caller)
+      if (isStream) streamedBodies.begin(request, reply)
+    },
+    handler: async (request, reply) => {
+      const caller = callers.get(request)
+      if (caller === undefined) throw new Error('a request without a caller reached its handler')
+      const { url, headers, params, body } = request
+      const raw: AuthenticatedRequest = {
+        caller,
+        url,
+        headers,
+        params,
+        body,
+        attempt: null,
+        ifMatch: parseIfMatch(operation, headers),
+        signal: () => deps.signalOf(reply.raw),
+      }
+      const key = parseIdempotencyKey(operation, request)
+      const answer =
+        key === null
+          ? await handler(raw)
+          : await serveIdempotently(deps.idempotency, { key, operation, handler, request }, raw)
+      if (typeof answer === 'object' && 'start' in answer) return deps.deferReply({ request, reply, operation }, answer)
+      return sendReply({ request, reply, operation }, answer, deps.settings)
+    },
+  })
+}
+
+/** The path of an operation as the router spells it: `:name` for a parameter. */
+export function routePath({ path }: Pick<Operation, 'path'>): string {
+  return path.replaceAll(/\{(\w+)\}/g, ':$1')
+}
+
+/**
+ * Refuses a request without a route: 404, or 405 if its path has routes for other methods. It answers OPTIONS with the methods
+ * of the path. Below /v1 it tells only callers with a key.
+ */
+export async function refuseUnrouted(
+  deps: Pick<RouteDeps, 'call' | 'limits'>,
+  table: RouteTable,
+  { request, reply }: Exchange,
+): Promise<FastifyReply> {
+  const path = request.url.split('?', 1)[0] ?? ''
+  if (path.startsWith('/v1/')) {
+    const caller = await authenticateRequest(deps, senderOf(request))
+    if (deps.limits !== undefined) enforceRequestLimits(deps.limits, caller, { request, reply, takesJson: false })
+  }
+  const methods = table.methodsFor(path)
+  if (methods.length === 0)
+    throw new Problem('not_found', {
+      details: { field: 'path', seen: path.slice(0, 200), accepted: 'a path of /openapi.json' },
+    })
+  reply.header('allow', methods.join(', '))
+  if (request.method === 'OPTIONS') return reply.code(204).send()
+  throw new Problem('method_not_allowed', {
+    details: { field: 'method', seen: request.method, accepted: methods.join(', ') },
+  })
+}
