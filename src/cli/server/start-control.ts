@@ -11,7 +11,8 @@ import { makeStreamTickets } from '../../control/streams/stream-tickets.ts'
 import type { TransitionDeps } from '../../control/sandboxes/transition.ts'
 import { asId, type OrgId } from '../../domain/ids.ts'
 import { callWith } from '../../http/handlers/handler.ts'
-import { makeServer } from '../../http/server/server.ts'
+import { makeRequestLimits, type RequestLimits } from '../../http/requests/request-limits.ts'
+import { DEFAULT_SERVER_SETTINGS, makeServer, type ServerSettings } from '../../http/server/server.ts'
 import { makeJoinRoute } from '../../http/workers/join-route.ts'
 import { makeStandByRoute, makeStreamRoute, makeSyncRoute } from '../../http/workers/worker-routes.ts'
 import { systemClock } from '../../lib/clock.ts'
@@ -35,26 +36,25 @@ import type { Queryable } from '../../store/postgres/database.ts'
 import { openNotifications } from '../../store/postgres/notifications.ts'
 import type { DataFolder } from './data-folder.ts'
 import { makeMetrics } from './metrics.ts'
-import { serverLimits } from './limits-of.ts'
 import type { Store } from './open-store.ts'
 import { printStatus } from '../print-status.ts'
 import { VERSION } from '../version.ts'
 
-/** A control plane that serves. */
+/** A control plane whose API listens and whose loops run. */
 export type RunningControl = {
   readonly deps: ControlDeps
-  /** Where the API is reached. */
+  /** The URL of the API. */
   readonly url: string
-  /** How many other server processes lived on this database when this one came. */
+  /** How many other server processes used this database when this one started. */
   readonly others: number
-  /** Adds something that must hold before `/readyz` says ready; the answer is what is missing, or null. */
+  /** Adds a check to `/readyz`. It resolves with what is missing, or with null. */
   addReadiness(check: () => Promise<string | null>): void
 } & AsyncDisposable
 
-/** NOTIFY at most once in this time: see `store/postgres/notifications.ts`. */
-const WAKE_WINDOW_MS = 5
+/** The least time between two NOTIFY statements: see `store/postgres/notifications.ts`. */
+const NOTIFY_WINDOW_MS = 5
 
-/** Starts the API and the loops over an open database, beside all others on it. */
+/** Starts the API and the loops on an open database, which other server processes may use too. */
 export async function startControl(
   config: Config,
   folder: DataFolder,
@@ -66,13 +66,13 @@ export async function startControl(
     connectionString: store.connectionString,
     clock: systemClock,
     log,
-    windowMs: WAKE_WINDOW_MS,
+    windowMs: NOTIFY_WINDOW_MS,
   })
   const random = bufferedRandom(systemRandom)
   const uuids = makeUuids(systemClock, random)
   const replica_id = uuids.next()
-  const basis = { db: store.db, clock: systemClock, log, notifications }
-  const replicas = makeReplicas(basis, {
+  const base = { db: store.db, clock: systemClock, log, notifications }
+  const replicas = makeReplicas(base, {
     id: replica_id,
     version: VERSION,
     schema_version: store.schemaVersion,
@@ -83,9 +83,9 @@ export async function startControl(
     onTicket: (worker, ticket) => tickets.announce(worker, ticket),
     onOver: (ticket) => tickets.withdraw(ticket),
   })
-  const tickets = makeStreamTickets({ ...basis, replicas, ownTickets: (worker) => relay.openTickets(worker) })
+  const tickets = makeStreamTickets({ ...base, replicas, ownTickets: (worker) => relay.openTickets(worker) })
   const deps = makeControlDeps({
-    ...basis,
+    ...base,
     random,
     uuids,
     seal: makeSeal(folder.sealingKey, systemRandom),
@@ -112,8 +112,8 @@ export async function startControl(
     stopping.signal,
   )
   const checks: (() => Promise<string | null>)[] = [
-    () => canReach(store, log),
-    () => Promise.resolve(whyNotHeld(store)),
+    () => checkDatabase(store, log),
+    () => Promise.resolve(checkSchema(store)),
   ]
   const limited = serverLimits(config)
   const gate = { control: deps, rates: limited.limits.rates }
@@ -127,28 +127,28 @@ export async function startControl(
     plugins: [makeSyncRoute({ ...gate, tickets, replicas }), makeJoinRoute(deps, gate.rates)],
     upgrades: [makeStandByRoute({ ...gate, relay }), makeStreamRoute({ ...gate, relay })],
   })
-  const keeping: Promise<void>[] = [loops]
+  const running: Promise<void>[] = [loops]
   const close = async (): Promise<void> => {
     stopping.abort(new Error('the server is shutting down'))
     await server.close()
-    await Promise.all(keeping)
+    await Promise.all(running)
     await notifications[Symbol.asyncDispose]()
   }
   try {
     await server.listen({ host: config.host, port: config.port })
   } catch (error) {
     await close()
-    throw whyNotListening(error, config)
+    throw describeListenError(error, config)
   }
   const url = urlOf(config.host, server.server.address())
   try {
-    await replicas.announce(advertised(config, url))
+    await replicas.announce(advertisedUrl(config, url))
   } catch (error) {
     await close()
     throw error
   }
-  keeping.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
-  if (replicas.count > 1 && replicas.ownUrl === null) printStatus(NO_URL)
+  running.push(replicas.keepAnnounced(stopping.signal), tickets.run(stopping.signal))
+  if (replicas.count > 1 && replicas.ownUrl === null) printStatus(MISSING_URL_WARNING)
   return {
     deps,
     url,
@@ -158,16 +158,34 @@ export async function startControl(
   }
 }
 
-/** The system's own words say neither what was wanted nor what to do. */
-function whyNotListening(error: unknown, { host, port }: Config): Error {
+/** The limits that the settings put on callers: how much each may send, and how many connections there may be. */
+function serverLimits(config: Config): { readonly settings: ServerSettings; readonly limits: RequestLimits } {
+  const rates = {
+    key: { perSec: config.keyRequestsPerSec, burst: config.keyRequestBurst },
+    org: { perSec: config.orgRequestsPerSec, burst: config.orgRequestBurst },
+    failedAuthentications: { perSec: config.refusedKeysPerSec, burst: config.refusedKeyBurst },
+  }
+  const connections = {
+    ...DEFAULT_SERVER_SETTINGS.connections,
+    capacity: config.connectionCapacity,
+    perAddress: config.connectionsPerAddress,
+  }
+  return {
+    settings: { ...DEFAULT_SERVER_SETTINGS, connections },
+    limits: makeRequestLimits({ ...config, rates }, systemClock),
+  }
+}
+
+/** Replaces the system's error, which names neither the address nor a remedy. */
+function describeListenError(error: unknown, { host, port }: Config): Error {
   const code = error instanceof Error && 'code' in error ? error.code : null
   const where = `${host}, port ${String(port)}`
   if (code === 'EADDRINUSE')
-    return new Error(`${where} is in use already: choose another port with --port or SANDYARD_PORT`, { cause: error })
+    return new Error(`${where} is already in use: choose another port with --port or SANDYARD_PORT`, { cause: error })
   return new Error(`the API can't listen on ${where}`, { cause: error })
 }
 
-/** What only the leader does. Each transaction that moves a sandbox or takes a volume away passes the fence first. */
+/** The loops that only the leader runs. Each transaction that moves a sandbox or deletes a volume checks the fence first. */
 function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): readonly Loop[] {
   return [
     placePending(deps),
@@ -176,21 +194,21 @@ function loopsOf(deps: ControlDeps & Required<Pick<TransitionDeps, 'fence'>>): r
     detectLostWorkers(deps),
     reapVolumes(deps),
     retireWorkers(deps),
-    rollUpUsage(deps), // it locks what it adds up: two at once add nothing twice
+    rollUpUsage(deps), // it locks the rows that it adds up, so two at once count nothing twice
     pruneStreamTickets(deps),
     pruneIdempotencyKeys(deps),
     pruneWorkerTokens(deps),
   ]
 }
 
-/** An organization that there is not. */
+/** An id that no organization has. */
 const NO_ORG = asId<OrgId>('00000000-0000-0000-0000-000000000000')
 
 /**
- * Why the database can't be used: requests and the program's own work have connections of their own, and need both. Its
- * words may name hosts and users: they are for the log, and anybody may ask whether this process is ready.
+ * Checks that the database answers, on a connection for requests and on one for the program's own work. The error goes to the
+ * log alone, because it may name hosts and users, and anybody may ask whether this process is ready.
  */
-async function canReach({ db }: Store, log: Log): Promise<string | null> {
+async function checkDatabase({ db }: Store, log: Log): Promise<string | null> {
   const ask = (q: Queryable) => q.query({ text: 'SELECT 1 AS alive' })
   try {
     await Promise.all([db.asSystem(ask), db.asOrg(NO_ORG, ask)])
@@ -201,20 +219,20 @@ async function canReach({ db }: Store, log: Log): Promise<string | null> {
   }
 }
 
-function whyNotHeld({ schema }: Store): string | null {
-  return schema.isHeld ? null : 'the schema is not held: a migration may be under way'
+function checkSchema({ schema }: Store): string | null {
+  return schema.isHeld ? null : 'the schema lock is not held: a migration may be running'
 }
 
 const WILDCARDS = ['0.0.0.0', '::']
 
-/** How workers reach this process, as far as it can know. */
-function advertised({ advertiseUrl, host }: Config, url: string): string | null {
+/** The URL by which workers reach this process, or null when it can't know. */
+function advertisedUrl({ advertiseUrl, host }: Config, url: string): string | null {
   return advertiseUrl ?? (WILDCARDS.includes(host) ? null : url)
 }
 
-const NO_URL =
-  'other server processes run on this database, and it listens on all addresses: say by SANDYARD_ADVERTISE_URL or ' +
-  '--advertise-url how workers reach this one, or streams for its clients fail where the worker syncs with another'
+const MISSING_URL_WARNING =
+  'other server processes use this database, and this one listens on all addresses. Set SANDYARD_ADVERTISE_URL or ' +
+  '--advertise-url to the URL by which workers reach it; otherwise streams fail when the worker syncs with another process'
 
 function urlOf(host: string, address: AddressInfo | string | null): string {
   const port = typeof address === 'object' && address !== null ? address.port : 0
