@@ -8,8 +8,8 @@ import type { Notifications } from '../store/postgres/notifications.ts'
 import type { PlacementPolicy } from '../domain/workers/placement.ts'
 
 /**
- * What every server process is given from outside. A use case takes the parts that it needs with `Pick`, and asks for
- * anything else by the type that stands beside its maker, such as `SandboxReader` in `read-sandboxes.ts`.
+ * The outside world of a server process. A use case takes the parts that it needs with `Pick`. It declares other dependencies
+ * by the types next to their factories, such as `SandboxReader` in `read-sandboxes.ts`.
  */
 export type BaseDeps = {
   readonly db: Database

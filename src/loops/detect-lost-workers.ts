@@ -25,8 +25,8 @@ class CameBack extends Error {}
 
 /**
  * Marks the runs of a worker as lost that has not reported for a lease; by then the worker has destroyed them itself. The
- * lease is counted by this process's monotonic clock from when it first saw the last report, because the wall clocks of two
- * replicas may differ by an hour. While the control plane was not running, paused, or without its database, it received no
+ * lease is counted by this process's monotonic clock from when it first saw the last report: the wall clocks of two replicas
+ * may differ by an hour. While the control plane was not running, paused, or without its database, it received no
  * reports. So no worker is lost before the loop has run for one lease without a gap, also after a change of the leader.
  */
 export function detectLostWorkers(deps: LostDeps): Loop {

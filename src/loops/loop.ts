@@ -27,8 +27,8 @@ export type LoopDeps = {
 const LEADERSHIP_RETRY_MS = 1_000
 
 /**
- * Runs loops until `signal`, each one pass at a time, while this process leads: one process leads all loops. The loops are
- * made anew for each leadership, so that none acts on what it read before another process led. A failed pass is logged and
+ * Runs loops until `signal`, each one pass at a time, while this process leads: one process leads all loops. Each
+ * leadership starts with new loops, so that none acts on what it read before another process led. A failed pass is logged and
  * repeated after the loop's period.
  */
 export async function runLoops(

@@ -14,8 +14,8 @@ const BATCH = 500
 
 /**
  * Finishes the departure of workers. Stops the runs of a worker whose drain deadline is over. Frees the sandboxes and volumes
- * of a removed worker, so that they start empty elsewhere, once its lease is over and its runs ended: before, it may still
- * run them.
+ * of a removed worker once its lease is over and its runs ended; before that, it may still run them. They start empty on
+ * another worker.
  */
 export function retireWorkers(deps: RetireDeps): Loop {
   return { name: 'retire-workers', periodMs: 2_000, topics: [], run: (signal) => pass(deps, signal) }

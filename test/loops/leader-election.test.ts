@@ -34,7 +34,7 @@ after(async () => {
   await home.close()
 })
 
-/** A process that wants the lead, with a clock of its own. */
+/** A process that wants to lead, with its own clock. */
 type Process = {
   readonly clock: TestClock
   readonly ending: AbortController
@@ -76,7 +76,7 @@ async function end(...processes: readonly Process[]): Promise<void> {
   }
 }
 
-/** Lets time pass for a process, a step at a time, and what it does at each step happen. */
+/** Advances a process's clock step by step, and lets it work after each step. */
 async function live(ms: number, ...processes: readonly Process[]): Promise<void> {
   for (let passed = 0; passed < ms; passed += STEP_MS) {
     for (const { clock } of processes) clock.advance(STEP_MS)
@@ -93,7 +93,7 @@ async function leadOf(name: string): Promise<leads.LeadRow | null> {
   return db.asSystem((q) => leads.find(q, name))
 }
 
-test('a holder that beats keeps the lead however long others wait for it', async () => {
+test('a leader with heartbeats stays the leader however long others wait', async () => {
   const first = start('kept')
   await waitUntil(() => first.leadership !== null)
   const second = start('kept')
@@ -103,11 +103,11 @@ test('a holder that beats keeps the lead however long others wait for it', async
   await end(first, second)
 })
 
-test('a holder that stands still loses the lead after a lease of the challenger’s clock, and writes nothing more', async () => {
+test('a paused leader is replaced after one lease by the challenger’s clock, and writes nothing more', async () => {
   const first = start('paused')
   const old = await waitUntil(() => first.leadership ?? false)
   const second = start('paused')
-  await live(LEADER_LEASE_MS - 2 * STEP_MS, second) // no step of the first one's clock: it is stopped
+  await live(LEADER_LEASE_MS - 2 * STEP_MS, second) // the first process's clock stands still: it is paused
   assert.equal(second.leadership, null)
   await write(old)
   await live(5 * STEP_MS, second)
@@ -116,12 +116,12 @@ test('a holder that stands still loses the lead after a lease of the challenger�
   assert.ok(old.lost.aborted)
   await write(fresh)
   assert.equal((await leadOf('paused'))?.epoch, 2)
-  await old[Symbol.asyncDispose]() // what it gives up late is no longer its own
+  await old[Symbol.asyncDispose]() // a late release must not end the new leadership
   assert.equal((await leadOf('paused'))?.epoch, 2)
   await end(second)
 })
 
-test('a holder that is cut off stops by itself before another may begin', async () => {
+test('a leader without a database stops by itself before another may begin', async () => {
   const first = start('cut')
   const old = await waitUntil(() => first.leadership ?? false)
   const second = start('cut')
@@ -135,7 +135,7 @@ test('a holder that is cut off stops by itself before another may begin', async 
   await end(first, second)
 })
 
-test('a holder whose database was away leads again as soon as it is back, and what it did before is over', async () => {
+test('a leader leads again as soon as its database is back, and its old leadership stays over', async () => {
   const first = start('away')
   const old = await waitUntil(() => first.leadership ?? false)
   const before = await leadOf('away')
@@ -152,7 +152,7 @@ test('a holder whose database was away leads again as soon as it is back, and wh
   await fresh[Symbol.asyncDispose]()
 })
 
-test('a lead that is given up is free at once, and others are told', async () => {
+test('leadership that is given up is free at once, and others are notified', async () => {
   const first = start('given')
   await waitUntil(() => first.leadership !== null)
   const second = start('given')
@@ -165,7 +165,7 @@ test('a lead that is given up is free at once, and others are told', async () =>
   await end(second)
 })
 
-test('of many who see a lead without a holder one takes it', async () => {
+test('of many candidates for a free leadership, exactly one gets it', async () => {
   const all = Array.from({ length: 8 }, () => start('raced'))
   await waitUntil(() => all.some(({ leadership }) => leadership !== null))
   await live(3 * STEP_MS, ...all)
@@ -173,7 +173,7 @@ test('of many who see a lead without a holder one takes it', async () => {
   await end(...all)
 })
 
-test('the next holder begins after the transactions that the fence let through, and a beat waits for none of them', async () => {
+test('the next leader begins after the fenced transactions of the old one, and a heartbeat waits for none of them', async () => {
   const first = start('fenced')
   const old = await waitUntil(() => first.leadership ?? false)
   const seen = await leadOf('fenced')

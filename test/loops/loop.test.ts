@@ -9,11 +9,11 @@ type World = {
   readonly clock: TestClock
   readonly deps: LoopDeps
   readonly wake: () => void
-  /** Ends the lead of whoever has it. */
+  /** Ends the current leadership. */
   readonly loseLead: () => void
 }
 
-/** Loops over a clock and a lock of the test's own; a lead is given to one at a time. */
+/** Loops over a test clock and a test lock, which grants leadership to one process at a time. */
 function makeWorld(): World {
   const clock = makeTestClock()
   const callbacks = new Set<() => void>()
@@ -74,7 +74,7 @@ test('a pass runs at once, then after each period, and sooner when the pass says
   await running
 })
 
-test('no pass begins while one is under way, and a wake-up during it brings another at once', async () => {
+test('passes never overlap, and a notification during one starts another at once', async () => {
   const { deps, wake } = makeWorld()
   const ending = new AbortController()
   let passes = 0
@@ -94,14 +94,14 @@ test('no pass begins while one is under way, and a wake-up during it brings anot
   const end = endPass
   ;({ promise: mayEnd, resolve: endPass } = Promise.withResolvers<void>())
   end()
-  await waitUntil(() => passes === 2) // without a step of the clock
+  await waitUntil(() => passes === 2) // the clock has not moved
   endPass()
   ending.abort(new Error('over'))
   await running
   assert.equal(passes, 2)
 })
 
-test('a pass that fails is tried again after the period, and keeps the lead and the other loops', async () => {
+test('a failed pass is repeated after the period, and disturbs neither leadership nor other loops', async () => {
   const { clock, deps } = makeWorld()
   const ending = new AbortController()
   let [passes, others] = [0, 0]
@@ -115,7 +115,7 @@ test('a pass that fails is tried again after the period, and keeps the lead and 
   await running
 })
 
-test('of two replicas one runs the loops, and the other takes over when the lead is lost', async () => {
+test('of two replicas one runs the loops, and the other takes over when leadership is lost', async () => {
   const { clock, deps, loseLead } = makeWorld()
   const ending = new AbortController()
   const passes = { a: 0, b: 0 }
@@ -132,7 +132,7 @@ test('of two replicas one runs the loops, and the other takes over when the lead
   await Promise.all(running)
 })
 
-test('a lost lead ends the pass that is under way, and nothing runs after the end', async () => {
+test('lost leadership aborts the current pass, and nothing runs after the end', async () => {
   const { deps, loseLead } = makeWorld()
   const ending = new AbortController()
   let seen: AbortSignal | null = null

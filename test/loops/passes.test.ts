@@ -68,12 +68,12 @@ async function move(id: SandboxId, event: 'worker_running' | 'stop_requested' | 
   await transition(control.deps, { sandbox_id: id, run_id: null, event, cause })
 }
 
-/** Ends every run, so that a test meets none of another's. */
+/** Ends all runs, so that tests don't see each other's. */
 async function clear(): Promise<void> {
   await control.deps.db.asSystem((q) => q.query({ text: 'UPDATE runs SET ended_at = now() WHERE ended_at IS NULL' }))
 }
 
-test('however many have no place, they keep a later one that has one from nothing', async () => {
+test('runs that fit nowhere do not block later runs that fit', async () => {
   await clear()
   await join('small', 2)
   await Promise.all(Array.from({ length: 510 }, () => create({ vcpus: 64 })))
@@ -82,7 +82,7 @@ test('however many have no place, they keep a later one that has one from nothin
   assert.notEqual((await standingOf(late)).worker_id, null)
 })
 
-test('a sandbox starts again where its disk lies, and waits for that worker rather than start elsewhere', async () => {
+test('a sandbox starts again on the worker with its disk, and waits for it', async () => {
   await clear()
   const home = await join('home', 1)
   await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET vcpus = 0 WHERE name <> 'home'` }))
@@ -104,7 +104,7 @@ test('a sandbox starts again where its disk lies, and waits for that worker rath
   assert.equal((await standingOf(id)).worker_id, home)
 })
 
-test('a sandbox that can’t be moved is passed over, and the next ones are moved', async () => {
+test('a sandbox that can’t be moved does not block the next ones', async () => {
   await clear()
   await join('large', 1_000)
   const [broken, next] = [await create(), await create()]
@@ -123,7 +123,7 @@ test('a sandbox that can’t be moved is passed over, and the next ones are move
   assert.notEqual((await standingOf(next)).worker_id, null)
 })
 
-test('however many can’t be moved, they keep no later one from being asked to stop, for whatever reason', async () => {
+test('runs that fail to stop do not block the stops of later ones', async () => {
   await clear()
   const worker = await join('large', 1_000)
   const deps = { ...control.deps, log: { ...control.deps.log, error: () => undefined } }
@@ -158,7 +158,7 @@ test('however many can’t be moved, they keep no later one from being asked to 
   }
 })
 
-test('a run is asked to stop when its maximum duration is over, not before, and the loop knows when that is', async () => {
+test("a run is stopped when its maximum duration is over and not before, and the loop's next pass is due then", async () => {
   await clear()
   await join('large', 1_000)
   const { deps } = control
@@ -176,7 +176,7 @@ test('a run is asked to stop when its maximum duration is over, not before, and 
   assert.equal((await standingOf(id)).status, 'stopping')
 })
 
-test('after the control plane stood still or lost its database nobody is called lost for the time of a lease', async () => {
+test('after the control plane was paused or lost its database, no worker is marked lost for one lease', async () => {
   await clear()
   const { deps } = control
   let isAway = false

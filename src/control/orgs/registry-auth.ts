@@ -21,8 +21,8 @@ export function credentialSealContext(org: OrgId, host: string): string {
 export type CredentialLookups = Map<string, Promise<credentials.SealedCredential | null>>
 
 /**
- * The credential for pulling a run's image, or null for none: the one in the create body, the stored one that it named, or
- * with `auto` the organization's credential for the image's registry. Runs of one answer share `found`.
+ * The credential for pulling a run's image, or null. It is the one in the create body, or the stored one that the body names.
+ * With `auto`, it is the organization's credential for the image's registry. Runs of one answer share `found`.
  */
 export async function findRegistryAuth(
   deps: Pick<BaseDeps, 'db' | 'seal'> & RegistryDeps,

@@ -2,8 +2,8 @@ import type { Database } from '../../store/postgres/database.ts'
 import * as sealingKey from '../../store/orgs/sealing-key.ts'
 
 /**
- * Throws if this process has another sealing key than earlier processes on this database: it could not unseal what they
- * stored, and they could not unseal what it stores. The message says what to do.
+ * Throws if this process has another sealing key than earlier processes on this database, because neither could unseal what
+ * the other stores. The message says what to do.
  */
 export async function requireSameSealingKey(db: Database, fingerprint: Buffer): Promise<void> {
   if (await db.transaction('system', (tx) => sealingKey.registerFingerprint(tx, fingerprint))) return

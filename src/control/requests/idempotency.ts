@@ -40,7 +40,7 @@ export type IdempotentAttempt = {
   saveNote(tx: Queryable, what: string): Promise<void>
 }
 
-/** The refusal of a retry whose first attempt was or may have been done, and whose reply can't be given any more. */
+/** The refusal of a retry when the first attempt did or may have done the work, but its reply is lost. */
 export function idempotencyReplyLost(why: string): Problem {
   return new Problem('idempotency_reply_lost', {
     message: `the reply of this request was lost: ${why}`,
@@ -71,9 +71,9 @@ export type ClaimedKey =
 
 /**
  * Claims the key of a request, so that it is served once. If a request with the same key is being served, in any process, the
- * call waits for it. Throws `idempotency_key_reused` if the key belongs to another request, `idempotency_key_in_use` if the
- * wait takes too long, `idempotency_reply_lost` if the stored reply or note can't be unsealed, and `rate_limited` if the
- * organization has too many keys.
+ * call waits for it. Throws `idempotency_key_reused` if the key belongs to another request, and `idempotency_key_in_use` if
+ * the wait takes too long. Throws `idempotency_reply_lost` if the stored reply or note can't be unsealed, and `rate_limited` if
+ * the organization has too many keys.
  */
 export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, request: KeyedRequest): Promise<ClaimedKey> {
   const { key, request_sha256, signal } = request

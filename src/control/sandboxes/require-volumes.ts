@@ -9,8 +9,8 @@ import type { BaseDeps } from '../deps.ts'
 
 /**
  * The volumes that a spec uses. Throws `invalid_sandbox_config` naming a mount whose volume is missing or being deleted, or
- * two mounts whose volumes have different home workers, because a sandbox runs on one. Reads nothing for a spec without
- * volumes. Volumes may still be deleted afterwards: only the admission locks them.
+ * two mounts with different home workers: a sandbox runs on one worker. Reads nothing for a spec without volumes.
+ * Volumes may still be deleted afterwards: only the admission locks them.
  */
 export async function requireVolumes(
   deps: Pick<BaseDeps, 'db'>,

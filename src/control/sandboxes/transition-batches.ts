@@ -114,8 +114,8 @@ async function tryAlone(
 const LOCK_TIMEOUTS_MAX = 2
 
 /**
- * Makes the check whether an error of one item fails the whole batch: the database is unavailable, or too many items timed
- * out waiting for a lock. Any other error concerns its own item only.
+ * Makes the check whether the error of one item fails the whole batch. It does if the database is unavailable, or if too many
+ * items timed out waiting for a lock. Any other error concerns its own item only.
  */
 export function makeBatchFailureCheck(): (error: unknown) => boolean {
   let lockTimeouts = 0

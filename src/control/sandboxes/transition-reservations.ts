@@ -8,8 +8,8 @@ import { staleAnswer, type TransitionAnswer, type TransitionStep } from './trans
 export type RefusedSteps = ReadonlyMap<TransitionStep, TransitionAnswer>
 
 /**
- * Reserves the capacity of placements. The placement loop decides from a snapshot of the fleet that may be out of date, so
- * only this transaction knows whether the worker still has the capacity.
+ * Reserves the capacity of placements. The placement loop decides from a snapshot of the fleet, which may be out of date. Only
+ * this transaction knows whether the worker still has the capacity.
  */
 export async function reserveCapacity(
   tx: Queryable,

@@ -13,8 +13,8 @@ import type { SandboxReader } from './read-sandboxes.ts'
  */
 export type WaitHub = {
   /**
-   * Resolves with the sandbox once the condition is met or `waitMs` are over, with null when the sandbox is gone, and with
-   * `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start or at the end.
+   * Resolves with the sandbox once the condition is met or `waitMs` are over. Resolves with null when the sandbox is gone, and
+   * with `left` when `signal` is aborted. Rejects when the sandbox can't be read at the start or at the end.
    */
   wait(
     condition: WaitCondition,
@@ -52,8 +52,8 @@ type Waiting = SandboxKey &
   }
 
 /**
- * The waits of one organization for one sandbox. Groups are per organization because a caller may wait by the id of another
- * organization's sandbox until the first read: a sandbox that one organization reads must never reach another's waits.
+ * The waits of one organization for one sandbox. A caller may wait by the id of another organization's sandbox until the first
+ * read. Because groups belong to one organization, what one reads never reaches another's waits.
  */
 type Group = { readonly waits: Waiting[]; readonly unsubscribe: () => void; isBeingRead: boolean; isNotified: boolean }
 

@@ -32,9 +32,9 @@ type OpenDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log' | 'notifications
   }
 
 /**
- * Opens the command channel of a running sandbox. Throws `sandbox_not_found`, `invalid_state_transition`, `rate_limited` at a
- * limit of channels, `unavailable` when the worker does not answer or too many channels are being opened, and
- * `problemOfCallerEnd` when the caller's rights end meanwhile.
+ * Opens the command channel of a running sandbox. Throws `sandbox_not_found`, `invalid_state_transition`, and `rate_limited` at
+ * a limit of channels. Throws `unavailable` when the worker does not answer or too many channels are being opened, and
+ * `problemOfCallerEnd` when the caller loses its rights meanwhile.
  */
 export async function openChannel(
   deps: OpenDeps,

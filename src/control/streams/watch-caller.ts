@@ -43,7 +43,7 @@ export type CallerWatcher = {
 }
 export type CallerWatching = { readonly callerWatcher: CallerWatcher }
 
-/** The problem for a request whose caller lost its rights while it was served, from the signal's reason; others stay as they are. */
+/** Maps a `CallerEnded` to the problem that its request is refused with; returns anything else as it is. */
 export function problemOfCallerEnd(reason: unknown): unknown {
   if (!(reason instanceof CallerEnded)) return reason
   return new Problem(END_PROBLEM_CODES[reason.why], {

@@ -20,9 +20,9 @@ export type VolumeChange = {
 
 /**
  * Changes the cap or the labels of a volume. Its worker applies a new cap at once. May be repeated. Throws
- * `sandbox_not_found` for an unknown volume (the code in openapi.json), `host_volume_stays` for a cap on the host volume,
- * `invalid_state_transition` for a volume that is being deleted, `precondition_failed`, and what `requireEnforceableCap`
- * throws.
+ * `sandbox_not_found` for an unknown volume (the code in openapi.json), and `host_volume_stays` for a cap on the host volume.
+ * Throws `invalid_state_transition` for a volume that is being deleted, `precondition_failed`, and what
+ * `requireEnforceableCap` throws.
  */
 export async function updateVolume(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'notifications'>,

@@ -1,6 +1,6 @@
 /**
- * Bounds on what one request may ask for. Those without a source are far above what a sandbox needs, and low enough that no
- * request costs the server more than the size of its body.
+ * Bounds on what one request may ask for. Those without a source are far above what a sandbox needs. They are low enough
+ * that no request costs the server more than the size of its body.
  */
 export const INT32_MAX = 2_147_483_647
 /** The largest whole number that JavaScript keeps exact in JSON. */

@@ -30,7 +30,7 @@ function create(input: Partial<NewApiKey> = {}, deps: ControlDeps = control.deps
   return createApiKey(deps, control.caller, { name: 'made', scopes: SCOPES, expires_at: null, ...input })
 }
 
-test('a key acts with the widest of its scopes, and its role follows from it', async () => {
+test('a key has the widest of its scopes, and the role of that scope', async () => {
   const cases = [
     [['read'], 'read', 'viewer'],
     [['write'], 'write', 'member'],
@@ -45,7 +45,7 @@ test('a key acts with the widest of its scopes, and its role follows from it', a
   }
 })
 
-test('the secret is in the answer that makes the key and in no table, list or event', async () => {
+test("a key's secret appears only in the answer that creates it, in no table, list or event", async () => {
   const { key, ...rest } = await create({ name: 'secretive' })
   assert.match(key, /^msb_live_[0-9A-Za-z]{49}$/)
   assert.deepEqual(await getApiKey(control.deps, control.caller, rest.id), rest)
@@ -58,7 +58,7 @@ test('the secret is in the answer that makes the key and in no table, list or ev
   assert.ok(!/sha256/.test(JSON.stringify(shown)))
 })
 
-test('a revoked key is refused at once where it was revoked, and elsewhere within a second; it stays in the list', async () => {
+test('a revoked key is refused at once by the process that revoked it and within a second by others, and stays in the list', async () => {
   const clock = makeTestClock()
   const here = makeControlDeps({ ...control.deps, clock })
   const elsewhere = makeControlDeps({ ...control.deps, clock })
@@ -81,7 +81,7 @@ test('a revoked key is refused at once where it was revoked, and elsewhere withi
   )
 })
 
-test('an expired key is refused on the dot, remembered or not, whatever the monotonic clock says', async () => {
+test('an expired key is refused at its expiry by the wall clock, cached or not', async () => {
   const clock = makeTestClock()
   let aheadMs = 0
   const stepping = { ...clock, now: () => new Date(clock.now().getTime() + aheadMs) }
@@ -98,7 +98,7 @@ test('an expired key is refused on the dot, remembered or not, whatever the mono
   assert.equal(await authenticate(deps, far.key), null)
 })
 
-test('the last use is written once a minute, and no request waits for it', async () => {
+test("a key's last use is recorded once a minute, and no request waits for it", async () => {
   const clock = makeTestClock()
   const { db } = control.deps
   const gate = Promise.withResolvers<void>()
@@ -135,7 +135,7 @@ async function waitFor(read: () => Promise<number | undefined>, wanted: number):
   while ((await read()) !== wanted) limit.throwIfAborted()
 }
 
-test('keys are paged, the newest first, revoked and expired ones among them', async () => {
+test('keys are listed in pages, newest first, including revoked and expired ones', async () => {
   const org = await addOrg(control.deps, 'paged')
   const made: string[] = []
   for (let index = 0; index < 5; index++) {
@@ -154,7 +154,7 @@ test('keys are paged, the newest first, revoked and expired ones among them', as
   await assert.rejects(listApiKeys(control.deps, org, { cursor: 'x', limit: 2 }), { code: 'invalid_request' })
 })
 
-test('to a stranger no key of an organization is there', async () => {
+test("another organization can't see or revoke a key", async () => {
   const { id, key } = await create()
   await assert.rejects(getApiKey(control.deps, stranger, id), { code: 'api_key_not_found' })
   await assert.rejects(revokeApiKey(control.deps, stranger, id), { code: 'api_key_not_found' })
@@ -167,7 +167,7 @@ test('to a stranger no key of an organization is there', async () => {
   assert.notEqual(await authenticate(control.deps, key), null)
 })
 
-test('a bad name, no scope, and an expiry that is not in the future are refused by field, and nothing is made', async () => {
+test('an invalid name, no scopes, and an expiry in the past are refused by field, and no key is created', async () => {
   const countAll = async () => (await listApiKeys(control.deps, control.caller, { cursor: null, limit: 100 })).items.length // prettier-ignore
   const count = await countAll()
   const now = control.deps.clock.now()

@@ -32,7 +32,7 @@ async function eventsOf(who: Caller): Promise<readonly EventRow[]> {
   return (await listEvents(control.deps, who, input)).items.toReversed()
 }
 
-test('members are paged, who joined last first, with the person’s e-mail and name', async () => {
+test('members are listed in pages, newest first, with e-mail and name', async () => {
   const org = await addOrg(control.deps, 'paged')
   for (const n of [1, 2, 3, 4, 5]) await add(org, `p${String(n)}@example.org`, 'viewer', `P ${String(n)}`)
   const seen: string[] = []
@@ -47,7 +47,7 @@ test('members are paged, who joined last first, with the person’s e-mail and n
   assert.deepEqual(seen, [5, 4, 3, 2, 1].map((n) => `P ${String(n)} p${String(n)}@example.org`)) // prettier-ignore
 })
 
-test('an e-mail is one person in every organization, however it is spelt, and a member once in each', async () => {
+test('an e-mail address is one person in all organizations whatever its case, and a member once in each', async () => {
   const [one, two] = [await addOrg(control.deps, 'one'), await addOrg(control.deps, 'two')]
   await add(one, 'Ada@Example.org', 'admin', 'Ada')
   await add(two, 'ada@example.org')
@@ -61,7 +61,7 @@ test('an e-mail is one person in every organization, however it is spelt, and a 
   assert.equal((await membersOf(one)).length, 1)
 })
 
-test('a query of an organization without a filter shows its own people and no others, and can change none', async () => {
+test('a query without a filter shows only people of its own organization, and can change none', async () => {
   const own = await addOrg(control.deps, 'people')
   await add(own, 'mine@example.org')
   const emails = await control.deps.db.asOrg(own.org_id, (q) =>
@@ -75,7 +75,7 @@ test('a query of an organization without a filter shows its own people and no ot
   assert.equal(changed.rowCount, 0)
 })
 
-test('the last owner can be neither demoted nor removed, and stays when others may go', async () => {
+test('the last owner can be neither demoted nor removed', async () => {
   const org = await addOrg(control.deps, 'owned')
   await add(org, 'boss@example.org', 'owner')
   await add(org, 'other@example.org')
@@ -89,7 +89,7 @@ test('the last owner can be neither demoted nor removed, and stays when others m
   await assert.rejects(removeMember(control.deps, org, 'other@example.org'), { code: 'forbidden' })
 })
 
-test('of owners who are all demoted or removed at the same time, exactly one stays', async () => {
+test('when all owners are demoted or removed at the same time, exactly one stays', async () => {
   const org = await addOrg(control.deps, 'contested')
   const emails = [1, 2, 3, 4, 5, 6].map((n) => `owner${String(n)}@example.org`)
   for (const email of emails) await add(org, email, 'owner')
@@ -112,7 +112,7 @@ test('of owners who are all demoted or removed at the same time, exactly one sta
   }
 })
 
-test('each change of members leaves one event with the ids of whom it is about and no e-mail; no change leaves none', async () => {
+test('each change of members records one event with ids and no e-mail, and a repeated one records none', async () => {
   const org = await addOrg(control.deps, 'told')
   await add(org, 'first@example.org', 'owner', 'First')
   await add(org, 'second@example.org')
@@ -136,7 +136,7 @@ test('each change of members leaves one event with the ids of whom it is about a
   assert.ok(!JSON.stringify(events).includes('example.org'))
 })
 
-test('what is no e-mail, name or member is refused by field', async () => {
+test('an invalid e-mail, an invalid name and an unknown member are refused by field', async () => {
   const org = await addOrg(control.deps, 'refusing')
   for (const email of ['', 'x', 'a@', '@b', 'a b@c.org', 'a@b..c', 'a\n@b.org', 'ä@b.org', `${'a'.repeat(65)}@b.org`])
     await assert.rejects(add(org, email), { code: 'invalid_request' }, email)

@@ -31,7 +31,7 @@ type Limits = {
   readonly max_concurrent_persistent_running: number
 }
 
-/** What is in use, by the rows themselves and not by the program's own counting. */
+/** The usage by the rows themselves, not by the program's own counting. */
 async function inUse(caller: Caller): Promise<Limits> {
   const { rows } = await control.deps.db.asSystem((q) =>
     q.query<Limits>({
@@ -69,7 +69,7 @@ type Act = {
   readonly what: 'create' | 'start' | 'stop' | 'delete'
   readonly start: boolean
   readonly ephemeral: boolean
-  /** Which sandbox, and from which process. */
+  /** Which sandbox, and which process acts. */
   readonly which: number
   readonly isBeside: boolean
 }
@@ -100,7 +100,7 @@ async function perform(deps: ControlDeps, caller: Caller, act: Act, made: Sandbo
   if (act.what === 'delete') await refusalOf(deleteSandbox(deps, caller, ref))
 }
 
-test('creates, starts, stops and deletes from two processes at once never make one more than a limit', async () => {
+test('creates, starts, stops and deletes from two processes at once never exceed a limit', async () => {
   await fc.assert(
     fc.asyncProperty(
       someLimits,
@@ -134,7 +134,7 @@ test('creates, starts, stops and deletes from two processes at once never make o
   )
 })
 
-test('a limit is reached: of many creates at once, from two processes, exactly as many succeed as fit', async () => {
+test('of many creates at once from two processes, exactly as many succeed as the limit allows', async () => {
   await fc.assert(
     fc.asyncProperty(someLimits, fc.boolean(), async (limits, ephemeral) => {
       const caller = await addLimitedOrg(control.deps, `reach-${String(++orgs)}`, limits)
@@ -150,7 +150,7 @@ test('a limit is reached: of many creates at once, from two processes, exactly a
   )
 })
 
-test('of many starts at once, from two processes, exactly as many succeed as fit', async () => {
+test('of many starts at once from two processes, exactly as many succeed as the limit allows', async () => {
   const limits = { max_concurrent_persistent_running: 3 }
   const caller = await addLimitedOrg(control.deps, 'starts', limits)
   const made = await Promise.all(
@@ -165,7 +165,7 @@ test('of many starts at once, from two processes, exactly as many succeed as fit
   assert.equal((await inUse(caller)).max_concurrent_persistent_running, 3)
 })
 
-test('a create whose name is taken takes no room of another one in its batch', async () => {
+test('a create whose name is taken uses no quota of another create in its batch', async () => {
   const caller = await addLimitedOrg(control.deps, 'names', { max_sandboxes: 2 })
   await createTestSandbox(control.deps, caller, { name: 'taken', start: false })
   const refusals = await Promise.all([

@@ -75,7 +75,7 @@ async function runOf(id: SandboxId): Promise<RunRow> {
   return row
 }
 
-/** Lets the worker run what was started. */
+/** Has the worker report all started sandboxes as running. */
 async function run(id: SandboxId, facts: Readonly<Record<string, string>> = {}): Promise<void> {
   const { id: run_id } = await runOf(id)
   const cause = { actor: SYSTEM_ACTOR, code: 'placement' } as const
@@ -83,7 +83,7 @@ async function run(id: SandboxId, facts: Readonly<Record<string, string>> = {}):
   await transition(control.deps, { sandbox_id: id, run_id, event: 'worker_running', cause, facts })
 }
 
-/** Lets the worker end what was asked to stop. */
+/** Has the worker report all stopping sandboxes as stopped. */
 async function settle(id: SandboxId): Promise<void> {
   const { id: run_id } = await runOf(id)
   const cause = { actor: SYSTEM_ACTOR, code: 'worker_report' } as const
@@ -150,7 +150,7 @@ const CASES: Readonly<Record<string, Case>> = {
 }
 
 for (const [name, { limits, fits, exceeds, details }] of Object.entries(CASES))
-  test(`${name} lets in what fits and refuses what exceeds it with its value, its use and how to change it`, async () => {
+  test(`${name} admits what fits, and refuses the rest with its value, the current use and how to change it`, async () => {
     const slug = name.replaceAll('_', '-')
     const caller = await addLimitedOrg(control.deps, slug, limits)
     await createTestSandbox(control.deps, caller, fits)
@@ -161,7 +161,7 @@ for (const [name, { limits, fits, exceeds, details }] of Object.entries(CASES))
       assert.ok(refusal.message.includes(said), refusal.message)
   })
 
-test('a refused start says which limit, and a stop makes room for it', async () => {
+test('a refused start names the limit, and succeeds after another sandbox stops', async () => {
   const caller = await addLimitedOrg(control.deps, 'one-runs', { max_concurrent_persistent_running: 1 })
   const [first, second] = [
     await createTestSandbox(control.deps, caller),
@@ -199,7 +199,7 @@ test("an override wins over the plan's limit, null is unlimited, and clearing it
   await Promise.all(Array.from({ length: 20 }, () => createTestSandbox(deps, plain)))
 })
 
-test('every change of plan, limits and standing leaves its event, and repeating it leaves none', async () => {
+test('every change of plan, limits and suspension records one event, and repeating it records none', async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'told')
   const acting = operatorOf(caller)
@@ -231,7 +231,7 @@ test('every change of plan, limits and standing leaves its event, and repeating 
   assert.deepEqual(await eventsOf(caller, 'org_resumed'), [{}])
 })
 
-test('suspension refuses starts and stops what runs or waits, and resuming lets it start again', async () => {
+test('a suspension refuses starts and stops what runs or waits, and its end allows starts again', async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'suspended')
   const [running, waiting] = [await createTestSandbox(deps, caller), await createTestSandbox(deps, caller)]
@@ -253,7 +253,7 @@ test('suspension refuses starts and stops what runs or waits, and resuming lets 
   assert.equal((await runOf(running.id)).status, 'starting')
 })
 
-test('a used up pool of an unpriced plan stops what runs, refuses starts until the month ends, and is told once', async () => {
+test('used up included hours of a plan without prices stop runs, refuse starts until the month ends, and record one event', async () => {
   const { deps } = control
   const caller = await addLimitedOrg(deps, 'pooled', { included_vcpu_hours: 2 })
   const { id } = await createTestSandbox(deps, caller, { vcpus: 4 })
@@ -294,7 +294,7 @@ test('a used up pool of an unpriced plan stops what runs, refuses starts until t
   assert.equal((await eventsOf(caller, 'pool_exhausted')).length, 2)
 })
 
-test('memory hours are a wall of their own, and a pool of nothing lets nothing start', async () => {
+test('included memory hours are a hard limit of their own, and 0 included hours allow no start', async () => {
   const { deps } = control
   const caller = await addLimitedOrg(deps, 'memory-pooled', { included_memory_gib_hours: 1 })
   const { id } = await createTestSandbox(deps, caller, { memory_mib: 2048 })
@@ -305,7 +305,7 @@ test('memory hours are a wall of their own, and a pool of nothing lets nothing s
   assert.equal((await refusalOf(createTestSandbox(deps, none)))?.details?.['limit'], 'included_vcpu_hours')
 })
 
-test('on a plan with prices a used up pool is no wall', async () => {
+test('on a plan with prices, used up included hours are no hard limit', async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'priced')
   await setPlan(deps, 'priced-plan', { limits: { included_vcpu_hours: 1 }, prices: { vcpu_hour_microcents: 1 } })
@@ -318,7 +318,7 @@ test('on a plan with prices a used up pool is no wall', async () => {
   await createTestSandbox(deps, caller)
 })
 
-test('a run is ended at the uptime limit, or at its own duration when that comes first, with the cause that it was', async () => {
+test('a run is stopped at the uptime limit or at its own maximum duration, whichever comes first, with that cause', async () => {
   const { deps } = control
   const caller = await addLimitedOrg(deps, 'uptime', { max_uptime_minutes_per_sandbox: 10 })
   const [long, short] = [
@@ -335,7 +335,7 @@ test('a run is ended at the uptime limit, or at its own duration when that comes
   assert.equal((await runOf(long.id)).stop_cause, 'max_uptime')
 })
 
-test('a run notes whether it is ephemeral, and its disk: what was asked for, else what the worker gave', async () => {
+test('a run records whether it is ephemeral, and its requested disk size or else the one that the worker chose', async () => {
   const { deps, caller } = control
   const plain = await createTestSandbox(deps, caller, { ephemeral: true })
   await run(plain.id, { disk_size_mib: '4096' })
@@ -347,7 +347,7 @@ test('a run notes whether it is ephemeral, and its disk: what was asked for, els
   assert.deepEqual([(await runOf(sized.id)).disk_mib, (await runOf(sized.id)).is_ephemeral], [512, false])
 })
 
-test('a storage limit that a worker can not hold is refused with its reason', async () => {
+test("a storage limit that a worker can't enforce is refused with the reason", async () => {
   const { deps } = control
   const caller = await addOrg(deps, 'stored')
   const storage = { is_shared: false, enforces_caps: false, how: 'its file system has no quotas' }

@@ -47,7 +47,7 @@ async function eventsOf(who: Caller): Promise<string> {
   return JSON.stringify((await listEvents(control.deps, who, input)).items)
 }
 
-test('a password is in no reply, event or row, in any spelling, and opens for its own organization and host alone', async () => {
+test('a password is in no reply, event or row, in any encoding, and unseals only for its own organization and host', async () => {
   const { deps, caller } = control
   const saved = await save('registry.example')
   const shown = await listCredentials(deps, caller, { cursor: null, limit: 100 })
@@ -62,7 +62,7 @@ test('a password is in no reply, event or row, in any spelling, and opens for it
   assert.throws(() => deps.seal.open(sealed.password_sealed, credentialSealContext(caller.org_id, 'other.example')))
 })
 
-test('a second save for a host takes the place of the first and keeps its id; each organization has its own', async () => {
+test('a second save for a host replaces the first and keeps its id, and each organization has its own credential', async () => {
   const first = await save('replaced.example:5000', 'before')
   const second = await save('replaced.example:5000', 'after', 'you')
   assert.deepEqual(second, { ...first, username: 'you' })
@@ -72,7 +72,7 @@ test('a second save for a host takes the place of the first and keeps its id; ea
   assert.deepEqual(items, [theirs])
 })
 
-test('a worker is told a credential also while its organization keeps all its connections busy, and no other’s', async () => {
+test("a worker gets its organization's credential and no other, even while the organization keeps its connections busy", async () => {
   const { deps, caller } = control
   await using db = await openLimitedDatabase()
   const busy = Promise.withResolvers<void>()
@@ -94,7 +94,7 @@ test('a worker is told a credential also while its organization keeps all its co
   await question
 })
 
-/** The same database through one connection for organizations, which each may use whole. */
+/** The same database with a single connection for organizations. */
 async function openLimitedDatabase(): Promise<Database & AsyncDisposable> {
   const db = await openDatabase({
     connectionString: control.databaseUrl,
@@ -107,7 +107,7 @@ async function openLimitedDatabase(): Promise<Database & AsyncDisposable> {
   return { ...db, [Symbol.asyncDispose]: () => db.close() }
 }
 
-test('a credential is deleted once, by its id or its host, and never by a stranger', async () => {
+test('a credential is deleted once, by its id or its host, and never by another organization', async () => {
   const { deps, caller } = control
   const missing = { code: 'registry_credential_not_found' }
   const [byId, byHost] = [await save('by-id.example'), await save('by-host.example')]
@@ -121,7 +121,7 @@ test('a credential is deleted once, by its id or its host, and never by a strang
   assert.equal(told.split('registry_credential_deleted').length, 3)
 })
 
-test('credentials are paged, the newest first', async () => {
+test('credentials are listed in pages, newest first', async () => {
   const org = await addOrg(control.deps, 'paged')
   const made: string[] = []
   for (const host of ['a.example', 'b.example', 'c.example'])
@@ -153,7 +153,7 @@ test('a refusal names the field and never repeats the password', async () => {
     })
 })
 
-test('the host of a registry is a lower-case host with at most a port', () => {
+test('a registry host is a lower-case host name with an optional port', () => {
   for (const good of ['registry.example', 'localhost:5000', '127.0.0.1:5000', '[::1]:5000', 'a-b.c:1', 'x'])
     assert.ok(isRegistryHost(good), good)
   for (const bad of [

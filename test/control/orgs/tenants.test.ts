@@ -43,7 +43,7 @@ async function typesOf(): Promise<readonly string[]> {
   return (await listEvents(control.deps, control.caller, input)).items.map((event) => event.event_type).reverse()
 }
 
-test('to a stranger no sandbox and no event of an organization is there, for any use case', async () => {
+test('no use case shows or changes a sandbox or event of another organization', async () => {
   const { deps, caller } = control
   const { id, name } = await create(true)
   const [event] = (
@@ -70,7 +70,7 @@ test('to a stranger no sandbox and no event of an organization is there, for any
   assert.equal((await getSandbox(deps, caller, { id })).status, 'starting')
 })
 
-test('a query of an organization without a filter shows its own rows of every table, and can change no others', async () => {
+test('a query without a filter shows only rows of its own organization in every table, and can change no others', async () => {
   const { deps, caller } = control
   await create(true)
   await saveCredential(deps, caller, { host: 'registry.example', username: 'me', password: 'secret' })
@@ -91,7 +91,7 @@ test('a query of an organization without a filter shows its own rows of every ta
   assert.equal(rowCount, 0)
 })
 
-test('each change leaves its events, in order, and reading leaves none', async () => {
+test('each change records its events in order, and reads record none', async () => {
   const { deps, caller } = control
   const eventsOf = async (change: () => Promise<unknown>): Promise<readonly string[]> => {
     const before = (await typesOf()).length
@@ -118,7 +118,7 @@ test('each change leaves its events, in order, and reading leaves none', async (
   for (const [change, types] of expected) assert.deepEqual(await eventsOf(change), types, change.toString())
 })
 
-test('an event is in the transaction of its change: when it can’t be written, nothing has happened', async () => {
+test('an event is written in the transaction of its change: if it can’t be written, the change is rolled back', async () => {
   const { deps, caller } = control
   const made = await create(false)
   await deps.db.asSystem((q) => q.query({ text: 'ALTER TABLE events ADD CONSTRAINT no_more CHECK (false) NOT VALID' }))
@@ -134,7 +134,7 @@ test('an event is in the transaction of its change: when it can’t be written, 
   assert.deepEqual(await getSandbox(deps, caller, { id: made.id }), made)
 })
 
-test('an event can be neither changed nor deleted, not by the program itself either', async () => {
+test('an event can be neither changed nor deleted, not even by the program itself', async () => {
   for (const text of [`UPDATE events SET event_type = 'x'`, 'DELETE FROM events'])
     await assert.rejects(
       control.deps.db.asSystem((q) => q.query({ text })),
@@ -142,7 +142,7 @@ test('an event can be neither changed nor deleted, not by the program itself eit
     )
 })
 
-test('a revoked key is refused within its trust time, an expired one at once, and an unknown one always', async () => {
+test('a revoked key is refused within the cache time, an expired one at once, and an unknown one always', async () => {
   const clock = makeTestClock()
   const deps = makeControlDeps({ ...control.deps, clock })
   const key = await addKey(deps, control.caller.org_id)
@@ -159,7 +159,7 @@ test('a revoked key is refused within its trust time, an expired one at once, an
   for (const text of ['', 'msb_live_unknown', `${key} `]) assert.equal(await authenticate(deps, text), null)
 })
 
-test('a burst of one key costs one look-up, and a failed look-up is not remembered', async () => {
+test('a burst of requests with one key costs one look-up, and a failed look-up is not cached', async () => {
   let looks = 0
   let isAway = false
   const { db } = control.deps
@@ -178,7 +178,7 @@ test('a burst of one key costs one look-up, and a failed look-up is not remember
   assert.notEqual(await authenticate(deps, other), null)
 })
 
-test('of many starters at once one makes the first organization, and its key is the only one', async () => {
+test('of many processes that start at once, one creates the first organization, and its key is the only one', async () => {
   const database = await makeTestDatabase()
   const { deps } = control
   const db = await openDatabase({

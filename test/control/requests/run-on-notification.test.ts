@@ -4,7 +4,7 @@ import { runOnNotification } from '../../../src/control/requests/run-on-notifica
 import { makeTestClock } from '../../support/test-clock.ts'
 import { waitUntil } from '../../support/wait.ts'
 
-test('a notification that comes while the first look is under way leads to another look, and nobody is subscribed in the end', async () => {
+test('a notification during the first run leads to another run, and the subscription ends with the signal', async () => {
   const clock = makeTestClock()
   const subscribed = new Set<() => void>()
   const notifications = {
@@ -17,7 +17,7 @@ test('a notification that comes while the first look is under way leads to anoth
   const ends: (() => void)[] = []
   const look = (): Promise<void> => new Promise((resolve) => ends.push(resolve))
   const ended = runOnNotification({ clock, notifications, topic: 'rows', everyMs: 1_000 }, look, ending.signal)
-  await waitUntil(() => ends.length === 1) // no clock has moved
+  await waitUntil(() => ends.length === 1) // the clock has not moved
   for (const callback of subscribed) callback()
   ends[0]?.()
   await waitUntil(() => ends.length === 2)

@@ -62,7 +62,7 @@ function problem(code: string, field?: string) {
   }
 }
 
-test('a name is taken within its organization only, a slug everywhere, and the refusal says which', async () => {
+test('names are unique within an organization, slugs everywhere, and the refusal says which is taken', async () => {
   const first = await create({ name: 'box', slug: 'the-box' })
   await assert.rejects(create({ name: 'box' }), problem('name_already_exists', 'name'))
   await assert.rejects(create({ name: 'box', slug: 'the-box' }), problem('name_already_exists', 'name'))
@@ -73,15 +73,15 @@ test('a name is taken within its organization only, a slug everywhere, and the r
   assert.notEqual((await create({ name: 'box', slug: 'the-box' })).id, first.id)
 })
 
-test('a slug that becomes the name and meets another sandbox’s name is refused as the name that it is', async () => {
+test('a slug that becomes the name and equals another sandbox’s name is refused as a taken name', async () => {
   await create({ name: 'plain-words', slug: 'other-words' })
   await assert.rejects(create({ slug: 'plain-words' }), problem('name_already_exists', 'name'))
 })
 
-test('without a name the made slug is the name, and a taken made slug is made anew', async () => {
+test('without a name the generated slug is the name, and a taken slug is generated again', async () => {
   let calls = 0
   const random = {
-    bytes: (count: number): Buffer => (++calls <= 100 ? Buffer.alloc(count, 1) : control.deps.random.bytes(count)), // the same words again and again
+    bytes: (count: number): Buffer => (++calls <= 100 ? Buffer.alloc(count, 1) : control.deps.random.bytes(count)), // the same slug again and again
   }
   const deps = { ...control.deps, random }
   const input = { spec: PLAIN_SPEC, name: null, slug: null, registry: { mode: 'auto' } as const, start: false }
@@ -92,7 +92,7 @@ test('without a name the made slug is the name, and a taken made slug is made an
   assert.notEqual(second.slug, first.slug)
 })
 
-test('of creates that meet in one batch each is judged by itself, and one of two with the same name wins', async () => {
+test('each create of a batch is answered by itself, and one of two with the same name succeeds', async () => {
   await create({ name: 'taken' })
   const names = ['taken', 'one', 'two', 'two', 'three', 'taken']
   const answers = await Promise.allSettled(names.map((name) => create({ name })))
@@ -101,7 +101,7 @@ test('of creates that meet in one batch each is judged by itself, and one of two
   for (const answer of answers) if (answer.status === 'rejected') problem('name_already_exists', 'name')(answer.reason)
 })
 
-test('a suspended organization creates, but starts nothing', async () => {
+test('a suspended organization can create sandboxes, but not start them', async () => {
   const suspended = await addOrg(control.deps, 'suspended')
   await control.deps.db.asSystem((q) =>
     q.query({ text: 'UPDATE orgs SET suspended_at = now() WHERE id = $1', values: [suspended.org_id] }),
@@ -112,7 +112,7 @@ test('a suspended organization creates, but starts nothing', async () => {
   assert.equal((await create({}, suspended)).status, 'created')
 })
 
-test('what keeps some of a batch from being judged fails those alone: what was committed is answered', async () => {
+test('an error in the quota check fails only the creates that it concerns, and committed ones are answered', async () => {
   const caller = await addOrg(control.deps, 'crowded')
   await control.deps.db.asSystem((q) =>
     q.query({ text: 'UPDATE orgs SET suspended_at = now() WHERE id = $1', values: [caller.org_id] }),
@@ -138,7 +138,7 @@ test('what keeps some of a batch from being judged fails those alone: what was c
   assert.equal(await countSandboxes(), count + 2)
 })
 
-test('what no worker can enforce is refused by its field, and nothing is stored', async () => {
+test('a field that no worker can enforce is refused by name, and nothing is stored', async () => {
   const count = await countSandboxes()
   await assert.rejects(
     create({ spec: DEFAULT_SPEC_FOR_TESTS }),
@@ -156,7 +156,7 @@ test('what no worker can enforce is refused by its field, and nothing is stored'
   assert.equal(await countSandboxes(), count)
 })
 
-test('a password given with the image is stored sealed, and forgotten when the first run runs', async () => {
+test('a registry password in a create body is stored sealed, and deleted once the first run runs', async () => {
   const password = 'hunter2-hunter2'
   const { id } = await create({ start: true, registry: { mode: 'inline', username: 'me', password } })
   const read = async (): Promise<{ readonly row: string; readonly sealed: Buffer | null; readonly run: string }> => {
@@ -183,7 +183,7 @@ test('a password given with the image is stored sealed, and forgotten when the f
   assert.equal((await read()).sealed, null)
 })
 
-test('a named credential must be the organization’s own and for the image’s registry', async () => {
+test('a credential named by a create must belong to the organization and to the image’s registry', async () => {
   const { deps } = control
   const secret = { host: 'registry.example', username: 'me', password: 'secret' }
   const { id: credential_id } = await saveCredential(deps, control.caller, secret)
@@ -194,7 +194,7 @@ test('a named credential must be the organization’s own and for the image’s 
   await assert.rejects(create({ registry, spec: elsewhere }), problem('invalid_request', 'registry.credential_id'))
 })
 
-test('a rename changes what is given, is refused by the field that is taken, and may be repeated', async () => {
+test('a rename changes the given fields, is refused by the taken field, and may be repeated', async () => {
   const { deps, caller } = control
   const { id } = await create({ name: 'before', slug: 'before-slug' })
   await create({ name: 'other', slug: 'other-slug' })
@@ -211,7 +211,7 @@ test('a rename changes what is given, is refused by the field that is taken, and
   await assert.rejects(renameSandbox(deps, caller, { id }, { name: 'z' }), problem('sandbox_not_found'))
 })
 
-test('a sandbox that is deleted twice at once is deleted once, and is gone for every way of asking', async () => {
+test('a sandbox that is deleted twice at once is deleted once, and no route finds it', async () => {
   const { deps, caller } = control
   const { id, name } = await create({ start: true })
   await Promise.all([1, 2, 3].map(() => deleteSandbox(deps, caller, { id })))
@@ -227,7 +227,7 @@ test('a sandbox that is deleted twice at once is deleted once, and is gone for e
   assert.equal(rows.length, 1)
 })
 
-test('an ephemeral sandbox that ended can be deleted in the moment that it can still be read, and is gone at once', async () => {
+test('an ended ephemeral sandbox can be deleted while it is still readable, and is gone at once', async () => {
   const { deps, caller } = control
   const lifecycle = { ...PLAIN_SPEC.lifecycle, ephemeral: true }
   const { id } = await create({ start: true, spec: { ...PLAIN_SPEC, lifecycle } })

@@ -104,7 +104,7 @@ const aStep: fc.Arbitrary<Step> = fc.oneof(
     .map((ended): Step => ({ kind: 'ended', ...ended })),
 )
 
-/** Refusals are the API's right; anything else is a bug. */
+/** Ignores refusals; any other error is a bug. */
 async function refusable(work: Promise<unknown>): Promise<void> {
   try {
     await work
@@ -184,7 +184,7 @@ test('whatever happens in whatever order, a sandbox has at most one open run, a 
   )
 })
 
-test('a start that no worker has room for says so, and goes on when room comes', async () => {
+test('a start without capacity is reported as waiting, and goes on once a worker has the capacity', async () => {
   const id = await create(true)
   await control.deps.db.asSystem((q) => q.query({ text: 'UPDATE workers SET vcpus = 0' }))
   await placePending(control.deps).run(never)
@@ -196,7 +196,7 @@ test('a start that no worker has room for says so, and goes on when room comes',
   assert.equal(placed.status_reason, null)
 })
 
-test('an ephemeral sandbox that ended is read with its last status for a moment, and its name is free at once', async () => {
+test('an ended ephemeral sandbox is readable with its last status for a moment, and its name is free at once', async () => {
   const id = await create(true, true)
   await placePending(control.deps).run(never)
   const [run] = await runsOf(id)
@@ -223,7 +223,7 @@ test('an ephemeral sandbox that ended is read with its last status for a moment,
   assert.equal((await getSandbox(control.deps, control.caller, { name: ended.name })).id, again.id)
 })
 
-test('no worker is called lost before the control plane has listened for the time of a lease', async () => {
+test('no worker is marked lost before the control plane has listened for one lease', async () => {
   const id = await create(true)
   await placePending(control.deps).run(never)
   await control.deps.db.asSystem((q) => q.query({ text: `UPDATE workers SET lease_expires_at = '2000-01-01'` }))

@@ -32,7 +32,7 @@ async function countStarted(starts: readonly TransitionRequest[]): Promise<numbe
   return rowCount
 }
 
-test('a sandbox that another session has locked keeps no other from moving', async () => {
+test('a sandbox locked by another session does not block the transitions of others', async () => {
   const starts = await startsOf(20)
   await onServer(control.databaseUrl, async (somebody) => {
     await somebody.query(`SELECT set_config('sandyard.org', '*', false)`)
@@ -44,7 +44,7 @@ test('a sandbox that another session has locked keeps no other from moving', asy
   assert.equal(await countStarted(starts), 19)
 })
 
-test('a sandbox that another session has locked keeps no other from being deleted', async () => {
+test('a sandbox locked by another session does not block the deletion of others', async () => {
   const { deps, caller } = control
   const starts = await startsOf(20)
   const removals = await Promise.all(
@@ -64,7 +64,7 @@ test('a sandbox that another session has locked keeps no other from being delete
   })
 })
 
-test('a table that another session has locked is waited for some times, not once for each sandbox', async () => {
+test('a table locked by another session is waited for a few times, not once per sandbox', async () => {
   const starts = await startsOf(20)
   await onServer(control.databaseUrl, async (somebody) => {
     await somebody.query('BEGIN')

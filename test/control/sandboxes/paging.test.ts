@@ -34,7 +34,7 @@ const changes = fc.array(
   { maxLength: 3 },
 )
 
-test('paging neither repeats nor misses a sandbox, with and without labels, whatever comes and goes meanwhile', async () => {
+test('paging neither repeats nor misses a sandbox, with and without labels, while others come and go', async () => {
   const { deps, caller } = control
   let runs = 0
   const property = fc.asyncProperty(
@@ -82,7 +82,7 @@ test('paging neither repeats nor misses a sandbox, with and without labels, what
   await fc.assert(property, { numRuns: 40 })
 })
 
-test('every label that is asked for must match, in any number', async () => {
+test('a list shows only sandboxes with all requested labels', async () => {
   const { deps, caller } = control
   const id = await create({ a: '1', b: '2', c: '3', d: '4' })
   await create({ a: '1', b: '2', c: 'x', d: '4' })
@@ -95,7 +95,7 @@ test('every label that is asked for must match, in any number', async () => {
   assert.deepEqual(await idsOf({ a: '2' }), [])
 })
 
-test('a page by any labels, of sandboxes with any number of labels, is what looking at each of them gives', async () => {
+test('a page by any labels equals the result of checking each sandbox', async () => {
   const { deps, caller } = control
   const there: { readonly id: SandboxId; readonly labels: Readonly<Record<string, string>> }[] = []
   for (let index = 0; index < 60; index++) {
@@ -135,7 +135,7 @@ test('a page by any labels, of sandboxes with any number of labels, is what look
   assert.deepEqual(rows, [{ count: 0 }], 'what is derived from labels goes with them')
 })
 
-test('labels that many sandboxes have two of, and few all three, are walked piece by piece, and every match is found', async () => {
+test('rare combinations of common labels are searched piece by piece, and every match is found', async () => {
   const { deps, caller, databaseUrl } = control
   const first = await create({ a3: '1', b3: '1', c3: '1' })
   await onServer(databaseUrl, async (q) => {
@@ -179,7 +179,7 @@ test('paging neither repeats nor misses an event while others are written', asyn
   assert.deepEqual(seen, all.items.map((event) => event.id)) // prettier-ignore
 })
 
-test('the cursor of one list, and text that is none, are refused by the other by name', async () => {
+test('a cursor of another list and text that is no cursor are refused by name', async () => {
   const { deps, caller } = control
   await Promise.all([create({}), create({})])
   const sandboxes = await listSandboxes(deps, caller, { cursor: null, limit: 1, labels: {} })

@@ -29,7 +29,7 @@ function ask(sandbox_id: SandboxId, event: TransitionEvent): TransitionRequest {
   return { sandbox_id, run_id: null, event, cause: { actor: SYSTEM_ACTOR, code: 'requested' } }
 }
 
-/** jsonb holds no NUL, so this can't be written. */
+/** A request that can't be written: jsonb can't contain NUL. */
 function askTheImpossible(sandbox_id: SandboxId): TransitionRequest {
   const outcome = { kind: 'start_failed', reason: 'image', message: '\0' } as const
   return { ...ask(sandbox_id, 'ended_badly'), outcome }
@@ -53,7 +53,7 @@ async function look(ids: readonly SandboxId[]): Promise<readonly Seen[]> {
 const kindsOf = (settled: Awaited<ReturnType<typeof transitionBatch>>): readonly string[] =>
   settled.map((one) => ('error' in one ? 'error' : one.answer.kind))
 
-test('a row that can’t be written keeps no other of its batch from moving, and is counted', async () => {
+test('a row that can’t be written does not block the others of its batch, and is counted as failed', async () => {
   const ids = await createSome(5)
   await transitionAll(
     control.deps,
@@ -66,7 +66,7 @@ test('a row that can’t be written keeps no other of its batch from moving, and
   assert.deepEqual(statuses, ['stopped', 'stopped', 'starting', 'stopped', 'stopped'])
 })
 
-test('two batches that meet on the same rows in opposite orders both end, and each row moves once', async () => {
+test('two batches over the same rows in opposite orders both end, and each row moves once', async () => {
   const ids = await createSome(40)
   for (const event of ['start_admitted', 'stop_requested', 'start_admitted'] as const) {
     const forwards = ids.map((id) => ask(id, event))
@@ -83,7 +83,7 @@ test('two batches that meet on the same rows in opposite orders both end, and ea
   assert.ok(seen.every(({ status, runs, open }) => status === 'starting' && runs === 2 && open === 1))
 })
 
-test('several requests for one sandbox in a batch are taken in their order', async () => {
+test('several requests for one sandbox in a batch run in their order', async () => {
   const [id] = await createSome(1)
   assert.ok(id)
   const events = ['start_admitted', 'start_admitted', 'stop_requested', 'start_admitted'] as const
@@ -96,7 +96,7 @@ test('several requests for one sandbox in a batch are taken in their order', asy
   assert.deepEqual(seen, { status: 'starting', runs: 2, open: 1, events: 4 })
 })
 
-test('a batch answers and leaves what its requests do one after another', async () => {
+test('a batch has the same answers and effects as its requests one after another', async () => {
   const places = [0, 1, 2] as const
   const anEvent = fc.constantFrom<TransitionEvent>('start_admitted', 'stop_requested', 'no_capacity', 'ended_badly')
   const aBatch = fc.array(fc.record({ place: fc.constantFrom(...places), event: anEvent }), { maxLength: 12 })
@@ -119,7 +119,7 @@ test('a batch answers and leaves what its requests do one after another', async 
   )
 })
 
-test('what the fence refuses moves nothing, and is the rejection of the whole batch', async () => {
+test('a rejecting fence moves nothing and rejects the whole batch', async () => {
   const ids = await createSome(3)
   const fence = (): Promise<void> => Promise.reject(new Error('another one leads'))
   const requests = ids.map((id) => ask(id, 'start_admitted'))
@@ -127,7 +127,7 @@ test('what the fence refuses moves nothing, and is the rejection of the whole ba
   assert.ok((await look(ids)).every(({ status }) => status === 'created'))
 })
 
-test('sandboxes that are deleted in one batch, some of them twice, each leave one event and end their runs', async () => {
+test('sandboxes deleted in one batch, some twice, each record one event and end their runs', async () => {
   const ids = await createSome(4)
   await transitionAll(
     control.deps,

@@ -25,7 +25,7 @@ async function waiters(): Promise<number> {
   return rows[0]?.count ?? 0
 }
 
-/** Begins a transition and, once another one waits for it, ends it. */
+/** Holds a first transition open until a second one waits for its lock. */
 async function overlap(first: TransitionRequest, second: TransitionRequest): Promise<void> {
   let waiting: Promise<unknown> = Promise.resolve()
   await control.deps.db.transaction('system', async (tx) => {
@@ -43,7 +43,7 @@ async function openRuns(id: SandboxId): Promise<number> {
   return rowCount
 }
 
-test('a stop that waited for a start ends the run which that start opened', async () => {
+test('a stop that waited for a concurrent start stops the run of that start', async () => {
   const { id } = await createTestSandbox(control.deps, control.caller, { start: false })
   const common = { sandbox_id: id, run_id: null, cause }
   await overlap({ ...common, event: 'start_admitted' }, { ...common, event: 'stop_requested' })

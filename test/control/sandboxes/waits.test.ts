@@ -18,7 +18,7 @@ import { waitUntil } from '../../support/wait.ts'
 import { reportOf } from '../../support/report.ts'
 
 let named = 0
-/** A name that no sandbox has yet. */
+/** An unused name. */
 const newName = (): string => `box-${String(++named)}`
 
 const CAPACITY = 2
@@ -41,7 +41,7 @@ function create({ name = newName(), waitMs, signal = never }: Options, deps = co
   return createSandbox(deps, control.caller, input)
 }
 
-/** Moves a sandbox that is being created, as a worker's report would. */
+/** Moves a sandbox while its create is waiting, as a worker's report would. */
 async function report(
   name: string,
   event: 'worker_running' | 'worker_start_failed',
@@ -66,18 +66,18 @@ test('a wait ends as soon as the sandbox runs', async () => {
   assert.equal(control.deps.waitPermits.inUse, 0)
 })
 
-test('a wait whose budget is over answers the sandbox as it is, still starting', async () => {
+test('a wait whose time is over answers the sandbox as it is, still starting', async () => {
   assert.equal((await create({ waitMs: 50 })).status, 'starting')
   assert.equal((await create({ waitMs: 0 })).status, 'starting')
 })
 
-test('a start that fails while it is waited for is answered with its failure', async () => {
+test('a start that fails during its wait is answered with the failure', async () => {
   const name = newName()
   const [sandbox] = await Promise.all([create({ name, waitMs: 20_000 }), report(name, 'worker_start_failed')])
   assert.deepEqual([sandbox.status, sandbox.last_failure_message], ['failed', 'no such image'])
 })
 
-test('beyond the capacity for waits a create is refused before anything is stored, and one without a wait is not', async () => {
+test('without a wait permit a create is refused before anything is stored, unless it does not wait', async () => {
   const leaving = new AbortController()
   const before = await countStarting()
   const waiting = [1, 2].map(() => create({ waitMs: 20_000, signal: leaving.signal }))
@@ -98,7 +98,7 @@ async function countStarting(): Promise<number> {
   return rows[0]?.count ?? 0
 }
 
-test('a client that leaves ends its wait, and its place is free', async () => {
+test('a client that disconnects ends its wait and releases the permit', async () => {
   const leaving = new AbortController()
   const waiting = create({ waitMs: 60_000, signal: leaving.signal })
   await waitUntil(() => control.deps.waitPermits.inUse === 1)
@@ -107,7 +107,7 @@ test('a client that leaves ends its wait, and its place is free', async () => {
   assert.equal(control.deps.waitPermits.inUse, 0)
 })
 
-test('a lost wake-up costs a wait some seconds, not its budget', async () => {
+test('a lost notification delays a wait by some seconds, not by its whole budget', async () => {
   const { notifications } = control.deps
   const deaf = {
     publish: () => undefined,
@@ -122,7 +122,7 @@ test('a lost wake-up costs a wait some seconds, not its budget', async () => {
   assert.ok(systemClock.monotonicMs() - fromMs < 20_000)
 })
 
-test('a second start joins the first, and ends with it', async () => {
+test('a second start joins the first and ends with it', async () => {
   const { deps, caller } = control
   const name = newName()
   const { id } = await create({ name, waitMs: 0 })
@@ -132,7 +132,7 @@ test('a second start joins the first, and ends with it', async () => {
   assert.equal((await joined).status, 'running')
 })
 
-test('who waits for a stranger’s sandbox by its id gets nothing of it and ends no wait of its owner, however wake-ups fall', async () => {
+test('a wait for another organization’s sandbox sees nothing of it and ends none of its owner’s waits', async () => {
   const { deps, caller } = control
   const stranger = await addOrg(deps, 'waits-for-others')
   for (const order of ['owner first', 'stranger first'] as const) {

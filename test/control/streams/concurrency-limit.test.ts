@@ -16,13 +16,13 @@ const makeThingPlaces = (): ReturnType<typeof makeConcurrencyLimit<Thing>> =>
     'use fewer',
   )
 
-/** Takes a place of a thing, or gives back one that was taken: by its number among all that ever were. */
+/** Acquires a permit for a thing, or releases an earlier one by its index among all that were ever acquired. */
 const step = fc.oneof(
   fc.record({ box: fc.constantFrom('1', '2', '3', '4'), org: fc.constantFrom('a', 'b') }),
   fc.record({ giveBack: fc.nat(20) }),
 )
 
-test('no limit of places is ever passed, none refuses below it, and a place is given back once', () => {
+test('a concurrency limit is never exceeded, never refuses below its maximum, and counts a release once', () => {
   fc.assert(
     fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
       const places = makeThingPlaces()
@@ -49,7 +49,7 @@ test('no limit of places is ever passed, none refuses below it, and a place is g
   )
 })
 
-test('a refusal names the limit, its value, what is open and how to change it', () => {
+test('a refusal names the limit, its value, the current use and how to change it', () => {
   const places = makeThingPlaces()
   const thing = { box: '1', org: 'a' }
   places.acquire(thing)

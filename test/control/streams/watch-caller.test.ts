@@ -30,7 +30,7 @@ after(async () => {
 /** Another replica on the same database. */
 const replica = (): ControlDeps => makeControlDeps({ ...control.deps, notifications: otherWake })
 
-/** A wake-up that reaches nobody. */
+/** Notifications that reach nobody. */
 const deaf: Notifications = {
   publish: () => undefined,
   subscribe: () => () => undefined,
@@ -47,7 +47,7 @@ async function makeCaller(expires_at: Date | null = null): Promise<Caller> {
 const endOf = ({ signal }: CallerWatch): string | null =>
   signal.aborted && signal.reason instanceof CallerEnded ? signal.reason.why : null
 
-test('a revoked key ends what every replica watches of it, and nothing of other keys', async () => {
+test('a revoked key ends its watches on every replica, and no others', async () => {
   const [revoked, other] = [await makeCaller(), await makeCaller()]
   const elsewhere = replica()
   const watches = [
@@ -64,7 +64,7 @@ test('a revoked key ends what every replica watches of it, and nothing of other 
   assert.equal(elsewhere.callerWatcher.keys, 0)
 })
 
-test('a suspended organization ends what its keys have open', async () => {
+test("a suspension ends the watches of the organization's keys", async () => {
   const member = await addOrg(control.deps, 'to be suspended')
   const elsewhere = replica()
   const watch = elsewhere.callerWatcher.watch(member)
@@ -77,7 +77,7 @@ test('a suspended organization ends what its keys have open', async () => {
   again.stop()
 })
 
-test('what outlasts a suspension goes on through it, and still ends with its key, whenever it began', async () => {
+test('a watch that outlasts suspensions goes on through one, and still ends with its key', async () => {
   const member = await addOrg(control.deps, 'to be suspended and revoked')
   const before = control.deps.callerWatcher.watch(member, { outlastsSuspension: true })
   const channel = control.deps.callerWatcher.watch(member)
@@ -92,14 +92,14 @@ test('what outlasts a suspension goes on through it, and still ends with its key
   assert.equal(control.deps.callerWatcher.keys, 0)
 })
 
-test('a key that was revoked before it is watched ends the watch at once', async () => {
+test('a watch on a revoked key ends at once', async () => {
   const caller = await makeCaller()
   await revokeApiKey(control.deps, control.caller, caller.api_key_id)
   const watch = control.deps.callerWatcher.watch(caller)
   await waitUntil(() => endOf(watch) === 'api_key_revoked')
 })
 
-test('an expiry ends the watch on the dot, by the clock', async () => {
+test("a watch ends at the key's expiry", async () => {
   const clock = makeTestClock(new Date())
   const deps = makeControlDeps({ ...control.deps, clock, notifications: deaf })
   const watch = deps.callerWatcher.watch(await makeCaller(new Date(clock.now().getTime() + 70_000)))
@@ -113,7 +113,7 @@ test('an expiry ends the watch on the dot, by the clock', async () => {
   await waitUntil(() => endOf(watch) === 'api_key_expired')
 })
 
-test('without wake-ups a revoked key is noticed within 30 s, by one look for all who watch it', async () => {
+test('without notifications a revoked key is noticed within 30 s, by one check for all its watches', async () => {
   const clock = makeTestClock(new Date())
   let looks = 0
   const db = { ...control.deps.db }
@@ -132,7 +132,7 @@ test('without wake-ups a revoked key is noticed within 30 s, by one look for all
   assert.equal(looks, 2)
 })
 
-test('a database that is away takes nobody’s right, and the next look is a second later', async () => {
+test('an unavailable database ends no watch, and the next check is a second later', async () => {
   const clock = makeTestClock(new Date())
   let isAway = true
   const asSystem: ControlDeps['db']['asSystem'] = (fn) =>

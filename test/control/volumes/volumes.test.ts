@@ -36,7 +36,7 @@ async function eventsOf(change: () => Promise<unknown>): Promise<readonly string
   return (await read()).slice(before)
 }
 
-test('to a stranger no volume of an organization is there, for any use case', async () => {
+test('no use case shows or changes a volume of another organization', async () => {
   const { deps } = world
   const { id } = await world.addVolume('private')
   await assert.rejects(getVolume(deps, stranger, { id }), { code: 'volume_not_found' })
@@ -50,7 +50,7 @@ test('to a stranger no volume of an organization is there, for any use case', as
   assert.equal((await getVolume(deps, world.caller, { id })).status, 'active')
 })
 
-test('the host volume is first in the list, and the others follow in the order in which they were made', async () => {
+test('the host volume is first in the list, and the others follow in the order of their creation', async () => {
   await world.addVolume('zz')
   await world.addVolume('aa')
   const listed = await listVolumes(world.deps, world.caller)
@@ -58,7 +58,7 @@ test('the host volume is first in the list, and the others follow in the order i
   assert.deepEqual(listed.slice(-2).map(({ name }) => name), ['zz', 'aa']) // prettier-ignore
 })
 
-test('each change leaves its events, and repeating one leaves none', async () => {
+test('each change records its events, and repeating it records none', async () => {
   const { deps, caller } = world
   const { id } = await world.addVolume('told')
   const labels = { team: 'ml' }
@@ -73,7 +73,7 @@ test('each change leaves its events, and repeating one leaves none', async () =>
   await assert.rejects(deleteVolume(deps, caller, id), { code: 'sandbox_not_found' })
 })
 
-test('the three states of a cap: absent keeps it, null takes it away, a number sets it', async () => {
+test('an absent cap stays as it is, null removes it, and a number sets it', async () => {
   const { deps, caller } = world
   const { id } = await world.addVolume('states', 5)
   const capOf = async (): Promise<number | null> => (await getVolume(deps, caller, { id })).capacity_gib
@@ -95,7 +95,7 @@ test('the host volume can be neither deleted nor capped, and its labels can be s
   })
 })
 
-test('a name is taken until nothing of its volume is left, and the refusal says why', async () => {
+test("a volume's name is taken until the volume is fully deleted, and the refusal says so", async () => {
   const { deps, caller } = world
   const { id } = await world.addVolume('reborn')
   await assert.rejects(world.addVolume('reborn'), { code: 'name_already_exists', message: "'name' already exists" })
@@ -123,7 +123,7 @@ test('a cap above the organization’s limit, or that no worker can enforce, is 
   await world.sync(worker)
 })
 
-test('a volume is kept while a sandbox that is not terminal mounts it, and the refusal names that sandbox', async () => {
+test("a volume can't be deleted while an active sandbox mounts it, and the refusal names the sandbox", async () => {
   const { deps, caller } = world
   const { id } = await world.addVolume('in-use')
   const idle = await world.create(['in-use'], false)
@@ -144,7 +144,7 @@ test('a volume is kept while a sandbox that is not terminal mounts it, and the r
   await assert.rejects(later, { code: 'invalid_state_transition', message: /'in-use'/ })
 })
 
-test('a mount of a volume that is not there is refused by its field, and nothing is created', async () => {
+test('a mount of an unknown volume is refused by its field, and nothing is created', async () => {
   const gone = await world.addVolume('leaving')
   await deleteVolume(world.deps, world.caller, gone.id)
   for (const name of ['nowhere', 'leaving']) {
@@ -156,7 +156,7 @@ test('a mount of a volume that is not there is refused by its field, and nothing
   }
 })
 
-test('of a deletion and a create or start of what mounts the volume, never both win', async () => {
+test("of a volume's deletion and a create or start that mounts it, at most one succeeds", async () => {
   const { deps, caller } = world
   for (let round = 0; round < 25; round++) {
     const name = `raced-${String(round)}`
@@ -178,7 +178,7 @@ test('of a deletion and a create or start of what mounts the volume, never both 
   }
 })
 
-test('a volume gets its home at its first use, once, whoever is first', async () => {
+test('a volume gets its home worker once, at its first use', async () => {
   const { deps, caller } = world
   const other = await world.addWorker('w2')
   await world.sync(other)
@@ -200,7 +200,7 @@ test('a volume gets its home at its first use, once, whoever is first', async ()
   assert.equal(rows[0]?.worker_id, home.home_worker_id)
 })
 
-test('volumes of different homes are refused beside each other, or fail the run that could not know', async () => {
+test('volumes with different homes are refused together, or fail the run if the homes came later', async () => {
   const { deps, caller } = world
   const other = await world.addWorker('w3')
   await world.sync(other)
@@ -222,7 +222,7 @@ test('volumes of different homes are refused beside each other, or fail the run 
   assert.deepEqual([status, last_failure_message], ['failed', 'its volumes are on different workers, and a sandbox runs on one']) // prettier-ignore
 })
 
-test('a worker learns of the volumes that its runs reach, by name and with their caps', async () => {
+test('a worker is told the volumes that its runs mount, by name and with their caps', async () => {
   const { id } = await world.addVolume('ordered', 2)
   const sandbox = await world.create(['ordered'])
   await world.place()

@@ -24,14 +24,14 @@ const BAD_PLANS: readonly (readonly [unknown, string])[] = [
   [null, 'the plan'],
 ]
 
-test('a plan with an unknown name or a wrong value is refused by its field', () => {
+test('a plan with an unknown field or an invalid value is refused by that field', () => {
   for (const [json, field] of BAD_PLANS) {
     const parsed = parsePlanTerms(json)
     assert.equal('refusal' in parsed ? parsed.refusal.field : null, field, JSON.stringify(json))
   }
 })
 
-test('every limit may be set to null or a whole number, and a plan that says nothing has none and no prices', () => {
+test('every limit may be null or a whole number, and an empty plan has no limits and no prices', () => {
   for (const name of Object.keys(LIMITS))
     for (const value of [null, 0, 2 ** 31 - 1])
       assert.deepEqual(parsePlanTerms({ limits: { [name]: value } }), {
@@ -40,24 +40,24 @@ test('every limit may be set to null or a whole number, and a plan that says not
   assert.deepEqual(parsePlanTerms({}), { terms: { limits: {}, prices: null } })
 })
 
-test('the word of a limit is a whole number or unlimited, and nothing else', () => {
+test("a limit's value is a whole number or unlimited, and nothing else", () => {
   assert.deepEqual(['0', '2147483647', 'unlimited'].map(parseLimitValue), [0, 2_147_483_647, null])
   for (const word of ['', '-1', '1.5', '1e3', '0x1', ' 1', '2147483648', 'Unlimited', 'null'])
     assert.equal(parseLimitValue(word), undefined, word)
 })
 
-test('a plan is named as its table allows', () => {
+test('plan names follow the rule of the table', () => {
   assert.ok(['a', 'team-2', 'a'.repeat(63)].every(isPlanName))
   assert.ok(!['', 'A', '-a', 'a-', 'a--b', 'a b', 'a'.repeat(64)].some(isPlanName))
 })
 
-test('the slug of a name is made of its letters and digits, or there is none', () => {
+test('a slug is derived from the letters and digits of a name, or there is none', () => {
   assert.deepEqual(['Acme, Inc.', '  A  B c ', 'x'.repeat(80), 'é', '人', 'ab'].map(slugFromName), [
     'acme-inc', 'a-b-c', 'x'.repeat(63), null, null, null,
   ]) // prettier-ignore
 })
 
-test('a pool is used up from the millisecond on at which its hours are taken, and never on a plan with prices', () => {
+test('included hours are used up at the exact millisecond, and never on a plan with prices', () => {
   const someUse = fc.record({ hours: fc.nat(100_000), spareMs: fc.nat(1_000_000) })
   fc.assert(
     fc.property(someUse, fc.boolean(), ({ hours, spareMs }, hard_cap) => {

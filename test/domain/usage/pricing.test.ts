@@ -34,7 +34,7 @@ const FREE: BillingTerms = {
   included_storage_gib: null,
 }
 
-test('whole days and parts of days together are the range, without a gap or an overlap', () => {
+test('whole days and parts of days cover the range without a gap or an overlap', () => {
   fc.assert(
     fc.property(ranges, ({ since, until }) => {
       const { days, parts } = splitAtMidnights({ since, until })
@@ -60,7 +60,7 @@ test('whole days and parts of days together are the range, without a gap or an o
   )
 })
 
-test('a month is as long as the calendar says, leap years and year ends included', () => {
+test('months have their calendar length, including leap years and year ends', () => {
   const range = { since: at('2027-12-31T23:59:59.999Z'), until: at('2028-03-01T00:00:00.001Z') }
   assert.deepEqual(monthsOf(range), [
     { month: '2027-12', hours: 744 },
@@ -72,7 +72,7 @@ test('a month is as long as the calendar says, leap years and year ends included
   assert.deepEqual(startOfNextMonth(at('2027-12-31T00:00:00Z')), at('2028-01-01T00:00:00Z'))
 })
 
-test('an amount is the exact price of what goes beyond the months’ allowances, rounded half up once', () => {
+test('an amount is the exact price of the usage beyond the monthly allowances, rounded half up once', () => {
   const months = monthsOf({ since: at('2028-01-15T00:00:00Z'), until: at('2028-04-02T00:00:00Z') })
   const given = fc.record({
     metric: fc.constantFrom(...METRICS),
@@ -110,7 +110,7 @@ test('an amount is the exact price of what goes beyond the months’ allowances,
   )
 })
 
-test('prices that can be checked by hand', () => {
+test('amounts equal examples calculated by hand', () => {
   const [month] = monthsOf({ since: at('2028-02-01T00:00:00Z'), until: at('2028-02-02T00:00:00Z') })
   assert.ok(month)
   const terms = {
@@ -130,7 +130,7 @@ test('prices that can be checked by hand', () => {
   assert.equal(toBillingUnits('memory', 1536n * 3_600_000n), 1.5)
 })
 
-test('a projection is never below the total, and is the total when the period is over or has not begun', () => {
+test('a projection is never below the total, and equals it if the period is over or has not begun', () => {
   const period = { since: at('2028-02-01T00:00:00Z'), until: at('2028-03-01T00:00:00Z') }
   assert.equal(projectedCents(100n, period, at('2028-02-15T12:00:00Z')), 200n)
   assert.equal(projectedCents(100n, period, period.since), 100n)
@@ -142,7 +142,7 @@ test('a projection is never below the total, and is the total when the period is
   )
 })
 
-test('a quotient for display is as near as doubles are, however large the sum', () => {
+test('a quotient for display is exact to the precision of doubles, however large the sum', () => {
   fc.assert(
     fc.property(
       fc.bigInt({ min: 0n, max: 10n ** 30n }),
@@ -155,7 +155,7 @@ test('a quotient for display is as near as doubles are, however large the sum', 
   )
 })
 
-test('milliseconds become seconds without rounding', () => {
+test('milliseconds are converted to seconds without rounding', () => {
   for (const [ms, seconds] of [
     ['0', '0.000'],
     ['7', '0.007'],
@@ -166,7 +166,7 @@ test('milliseconds become seconds without rounding', () => {
     assert.equal(decimalSeconds(ms), seconds)
 })
 
-test('a range is the current month by default, at most 366 days long, and refused by its field', () => {
+test('a usage range defaults to the current month, has at most 366 days, and is refused by field', () => {
   const now = at('2028-02-29T12:00:00Z')
   const choose = (since: string | null, until: string | null) => {
     const chosen = resolveUsageRange(
