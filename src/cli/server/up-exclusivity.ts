@@ -1,5 +1,5 @@
 import { listWorkers } from '../../control/workers/fleet.ts'
-import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
+import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
 import type { RunningControl } from './start-control.ts'
 
 /**

@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import { ROLES, SCOPES } from '../../domain/orgs/caller.ts'
 import { DateTime, int32, int64, nullable, pageOf, requestObject, stringEnum, Uuid, pageQuery } from '../common.ts'
 import { LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
-import { NAME_RULE } from '../../domain/sandboxes/names.ts'
+import { NAME_RULE } from '../../domain/names.ts'
 import { REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
 
 /** The organization of the caller. The published description gives the fields. */

@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import { WAIT_DEFAULT_SECS, WAIT_MAX_SECS, WAITING_COUNTED_MAX } from '../../domain/requests/request-bounds.ts'
 import { SANDBOX_STATUSES, STATUS_REASONS } from '../../domain/sandboxes/lifecycle.ts'
-import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
+import { NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
 import { REQUIREMENT_KINDS } from '../../domain/workers/explain-placement.ts'
 import {
   nullableComponent,

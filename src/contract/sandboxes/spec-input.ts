@@ -21,7 +21,7 @@ import {
 } from '../common.ts'
 import { FILE_MODE_MAX } from '../../domain/requests/request-bounds.ts'
 import * as limits from '../../domain/requests/request-bounds.ts'
-import { NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
+import { NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
 import { NetworkInput } from './network-input.ts'
 import { EnvVar } from './spec-shared.ts'
 

@@ -1,9 +1,11 @@
 import type { LogQuery } from '../streams/log-protocol.ts'
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
-import type { Capacity, DriverReport, RunOutcome, StorageReport } from '../../domain/sandboxes/run.ts'
+import type { RunOutcome } from '../../domain/sandboxes/run.ts'
+import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { SandboxSpec } from '../../domain/spec/spec.ts'
 
-export type { Capacity, DriverReport, RunOutcome, StartFailure, StorageReport } from '../../domain/sandboxes/run.ts'
+export type { RunOutcome, StartFailure } from '../../domain/sandboxes/run.ts'
+export type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 
 /**
  * The conversation between a worker and the control plane: `POST /worker/v1/sync`, a long poll. The worker says all

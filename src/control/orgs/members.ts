@@ -2,7 +2,7 @@
 import type { OrgActor, Role } from '../../domain/orgs/caller.ts'
 import { EMAIL_RULE, parseEmail } from '../../domain/orgs/email.ts'
 import { asId, type MemberId, type UserId } from '../../domain/ids.ts'
-import { isName, NAME_RULE } from '../../domain/sandboxes/names.ts'
+import { isName, NAME_RULE } from '../../domain/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest } from '../../domain/refusal.ts'
 import { violatedConstraint, type Queryable } from '../../store/postgres/database.ts'

@@ -1,7 +1,7 @@
 import type { OrgActor } from '../../domain/orgs/caller.ts'
 import { requireMatch, etagOf, type IfMatch } from '../../domain/requests/etag.ts'
 import { asId, type CredentialId, type OrgId } from '../../domain/ids.ts'
-import { byteLength, isPlainText } from '../../domain/sandboxes/names.ts'
+import { byteLength, isPlainText } from '../../domain/names.ts'
 import { Problem } from '../../domain/problem.ts'
 import { invalidRequest, refusalProblem } from '../../domain/refusal.ts'
 import { isRegistryHost, REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'

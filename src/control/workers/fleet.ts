@@ -1,7 +1,7 @@
 /** What operators do with workers. It is logged; the organizations concerned learn of it by what becomes of their sandboxes. */
 import type { WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
-import { LOCAL_WORKER_NAME } from '../../domain/sandboxes/names.ts'
+import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as fleet from '../../store/workers/fleet.ts'

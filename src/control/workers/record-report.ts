@@ -1,7 +1,6 @@
 /** The first half of a sync: records what a worker reports, and moves the sandboxes whose runs it reports on. */
 import type { ObservedRun, SyncAnswer, SyncRequest } from '../../contract/workers/worker-protocol.ts'
-import { transitionOfOutcome } from '../../domain/sandboxes/outcome.ts'
-import type { RunOutcome } from '../../domain/sandboxes/run.ts'
+import { transitionOfOutcome, type RunOutcome } from '../../domain/sandboxes/run.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 import { isCancelledStart } from '../../domain/workers/decide.ts'

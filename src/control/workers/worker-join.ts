@@ -1,6 +1,6 @@
 import { hashSecret, isWorkerToken } from '../../domain/orgs/api-key.ts'
 import { asId, type WorkerId } from '../../domain/ids.ts'
-import { isWorkerName, WORKER_NAME_RULE } from '../../domain/sandboxes/names.ts'
+import { isWorkerName, WORKER_NAME_RULE } from '../../domain/workers/worker.ts'
 import { Problem } from '../../domain/problem.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import { makeBatch } from '../../lib/batch.ts'

@@ -1,5 +1,5 @@
 import { formatWorkerToken, hashSecret } from '../../domain/orgs/api-key.ts'
-import { isWorkerName, WORKER_NAME_RULE } from '../../domain/sandboxes/names.ts'
+import { isWorkerName, WORKER_NAME_RULE } from '../../domain/workers/worker.ts'
 import { refusalProblem } from '../../domain/refusal.ts'
 import * as workerTokens from '../../store/workers/worker-tokens.ts'
 import type { BaseDeps } from '../deps.ts'

@@ -1,5 +1,5 @@
 import { LABELS_MAX, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES } from '../requests/request-bounds.ts'
-import { byteLength, isPlainText } from './names.ts'
+import { byteLength, isPlainText } from '../names.ts'
 import { describeSeen, type Refusal } from '../refusal.ts'
 
 /** Prefixes of label keys that only the service may set. */

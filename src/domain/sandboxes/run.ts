@@ -1,26 +1,4 @@
-import type { Ability } from '../abilities.ts'
-
-/** What a worker offers to sandboxes in total, including those that run. */
-export type Capacity = { readonly vcpus: number; readonly memory_mib: number; readonly disk_mib: number }
-
-/** Where a worker keeps volumes, and which caps it enforces while sandboxes write. */
-export type StorageReport = {
-  /** Whether all workers that report true see the same volumes. */
-  readonly is_shared: boolean
-  /** Whether a volume can't outgrow its cap, nor an organization's volumes together their cap. */
-  readonly enforces_caps: boolean
-  /** How it enforces them, or why it can't, for people. */
-  readonly how: string
-}
-
-export type DriverReport = {
-  readonly name: string
-  /** Such as `crun 1.8.1, user namespace, seccomp`. Shown to people. */
-  readonly isolation: string
-  readonly abilities: readonly Ability[]
-  /** References of the images that it has. */
-  readonly images: readonly string[]
-}
+import type { TransitionEvent } from './lifecycle.ts'
 
 /** How a run ended. `message` is for people and holds no secret. */
 export type RunOutcome =
@@ -45,3 +23,26 @@ export const START_FAILURES = [
   'cancelled',
 ] as const
 export type StartFailure = (typeof START_FAILURES)[number]
+
+/** What the end of a run means for its sandbox: the event, and a message about what failed, or null if nothing did. */
+export function transitionOfOutcome(outcome: RunOutcome): {
+  readonly event: TransitionEvent
+  readonly message: string | null
+} {
+  switch (outcome.kind) {
+    case 'exited':
+      return outcome.code === 0
+        ? { event: 'ended_well', message: null }
+        : { event: 'ended_badly', message: `the workload exited with code ${String(outcome.code)}` }
+    case 'signalled':
+      return { event: 'ended_badly', message: `the workload was ended by ${outcome.signal}` }
+    case 'out_of_memory':
+      return { event: 'ended_badly', message: 'out of memory: the sandbox used all of its resources.memory_mib' }
+    case 'stopped':
+      return { event: 'ended_well', message: null } // the worker's operator shut it down cleanly
+    case 'start_failed':
+      return { event: 'worker_start_failed', message: outcome.message }
+    case 'lost':
+      return { event: 'ended_badly', message: outcome.message }
+  }
+}

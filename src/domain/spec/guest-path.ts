@@ -1,5 +1,5 @@
 import { PATH_MAX_BYTES } from '../requests/request-bounds.ts'
-import { byteLength } from '../sandboxes/names.ts'
+import { byteLength } from '../names.ts'
 
 /** Describes a valid path in a sandbox. */
 export const GUEST_PATH_RULE = `an absolute path of at most ${String(PATH_MAX_BYTES)} bytes without NUL that stays below /`

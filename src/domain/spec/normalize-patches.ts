@@ -1,6 +1,6 @@
 import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
 import { PATH_MAX_BYTES } from '../requests/request-bounds.ts'
-import { byteLength } from '../sandboxes/names.ts'
+import { byteLength } from '../names.ts'
 import { describeSeen, type Refuse } from '../refusal.ts'
 import type { Patch } from './spec.ts'
 import type { PatchInput } from './spec-input.ts'

@@ -1,7 +1,7 @@
 import { snakeCase } from '../casing.ts'
 import { GUEST_PATH_RULE, normalizeGuestPath } from './guest-path.ts'
 import { FILE_NAME_MAX_BYTES, HOSTNAME_MAX_BYTES } from '../requests/request-bounds.ts'
-import { byteLength, isPlainText } from '../sandboxes/names.ts'
+import { byteLength, isPlainText } from '../names.ts'
 import { describeSeen, type Refuse } from '../refusal.ts'
 import {
   RLIMIT_RESOURCES,

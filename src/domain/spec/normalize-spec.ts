@@ -1,7 +1,7 @@
 import { snakeCase } from '../casing.ts'
 import { findLabelRefusal } from '../sandboxes/labels.ts'
 import { DISK_MIN_MIB, IMAGE_REFERENCE_MAX_CHARS, MEMORY_MIN_MIB, VCPUS_MIN } from '../requests/request-bounds.ts'
-import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../sandboxes/names.ts'
+import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../names.ts'
 import { normalizeMounts } from './normalize-mounts.ts'
 import { normalizeNetwork } from './normalize-network.ts'
 import { normalizePatches } from './normalize-patches.ts'

@@ -1,5 +1,5 @@
 import { FILE_NAME_MAX_BYTES, PATH_MAX_BYTES } from '../requests/request-bounds.ts'
-import { byteLength } from '../sandboxes/names.ts'
+import { byteLength } from '../names.ts'
 
 /** The names from a volume's root to a file. Empty for the root itself. */
 export type VolumePath = readonly string[]

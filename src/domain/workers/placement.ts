@@ -1,5 +1,5 @@
 import type { WorkerId } from '../ids.ts'
-import type { StorageReport } from '../sandboxes/run.ts'
+import type { StorageReport } from './worker.ts'
 
 /** What a run asks of the worker that it is given to. */
 export type PlacementRequest = {

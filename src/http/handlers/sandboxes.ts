@@ -17,7 +17,7 @@ import {
 } from '../../domain/sandboxes/lifecycle.ts'
 import { parseLabelFilter } from '../../domain/sandboxes/labels.ts'
 import { WAIT_DEFAULT_SECS } from '../../domain/requests/request-bounds.ts'
-import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/sandboxes/names.ts'
+import { isName, isSlug, NAME_RULE, SLUG_RULE } from '../../domain/names.ts'
 import { normalizeSpec } from '../../domain/spec/normalize-spec.ts'
 import { appendMembers } from '../../domain/json-text.ts'
 import { Problem } from '../../domain/problem.ts'

@@ -4,7 +4,7 @@
  */
 import type { RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeNeeds } from '../../domain/workers/placement.ts'
-import type { DriverReport, StorageReport } from '../../domain/sandboxes/run.ts'
+import type { DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { NEEDS_OF_VOLUMES } from '../volumes/volume-mounts.ts'
 

@@ -1,4 +1,4 @@
-import type { Capacity, DriverReport, StorageReport } from '../../domain/sandboxes/run.ts'
+import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { WorkerId } from '../../domain/ids.ts'
 import type { ReportPosition } from '../../domain/workers/report-order.ts'
 import type { Queryable } from '../postgres/database.ts'

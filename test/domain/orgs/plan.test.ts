@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { isPlanName, parseLimitValue, parsePlanTerms } from '../../../src/domain/orgs/plan.ts'
 import { exhaustedHours, hoursUsed, LIMITS } from '../../../src/domain/orgs/quota.ts'
-import { slugFromName } from '../../../src/domain/sandboxes/slugs.ts'
+import { slugFromName } from '../../../src/domain/names.ts'
 
 const BAD_PLANS: readonly (readonly [unknown, string])[] = [
   [{ limits: { max_sandbox: 1 } }, 'limits.max_sandbox'],

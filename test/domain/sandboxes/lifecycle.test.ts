@@ -10,8 +10,7 @@ import {
   type SandboxStatus,
   type TransitionEvent,
 } from '../../../src/domain/sandboxes/lifecycle.ts'
-import { transitionOfOutcome } from '../../../src/domain/sandboxes/outcome.ts'
-import type { RunOutcome } from '../../../src/domain/sandboxes/run.ts'
+import { transitionOfOutcome, type RunOutcome } from '../../../src/domain/sandboxes/run.ts'
 
 /** The table of the design, row by row: from (placed or not), what happens, to. Anything else does not apply. */
 const TABLE: readonly (readonly [SandboxStatus, 'placed' | 'waiting' | 'either', TransitionEvent, SandboxStatus])[] = [

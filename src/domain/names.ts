@@ -1,5 +1,33 @@
-import { SLUG_MAX_CHARS } from '../requests/request-bounds.ts'
-import { isSlug } from './names.ts'
+import { NAME_MAX_BYTES, SLUG_MAX_CHARS, SLUG_MIN_CHARS } from './requests/request-bounds.ts'
+
+/** Describes a valid name of a sandbox, an organization or a key. */
+export const NAME_RULE = `1 to ${String(NAME_MAX_BYTES)} bytes of UTF-8 without control characters`
+
+/** Describes a valid slug. */
+export const SLUG_RULE = `${String(SLUG_MIN_CHARS)} to ${String(SLUG_MAX_CHARS)} lowercase letters, digits and single hyphens, none at an end`
+
+const CONTROL_CHARACTER = /\p{Cc}/u
+const SLUG_SHAPE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/
+
+/** Whether a text can be the name of a sandbox, an organization or a key. */
+export function isName(text: string): boolean {
+  return text !== '' && byteLength(text) <= NAME_MAX_BYTES && isPlainText(text)
+}
+
+/** Whether a text can be a slug. */
+export function isSlug(text: string): boolean {
+  return text.length >= SLUG_MIN_CHARS && text.length <= SLUG_MAX_CHARS && SLUG_SHAPE.test(text)
+}
+
+/** Whether a text has no control character and no half of a surrogate pair. */
+export function isPlainText(text: string): boolean {
+  return text.isWellFormed() && !CONTROL_CHARACTER.test(text)
+}
+
+/** The length of a text in bytes of UTF-8. */
+export function byteLength(text: string): number {
+  return Buffer.byteLength(text, 'utf8')
+}
 
 /** A random whole number in `[0, below)`. */
 export type RandomBelow = (below: number) => number
@@ -37,6 +65,6 @@ const NOUNS = [
 
 function pick(words: readonly string[], draw: RandomBelow): string {
   const word = words[draw(words.length)]
-  if (word === undefined) throw new Error('the draw left its range')
+  if (word === undefined) throw new Error('a random number is outside its range')
   return word
 }
