@@ -48,10 +48,10 @@ if (isInOwnNetwork(import.meta.filename, LIMIT_MS)) {
       const joined = await joinOnce(server.url, mine, never)
       assert.deepEqual(await joinOnce(server.url, mine, never), joined, 'an answer that was lost is given again')
       const other = { ...request, credential_sha256: 'b'.repeat(64) }
-      await assert.rejects(joinOnce(server.url, other, never), /used already/)
+      await assert.rejects(joinOnce(server.url, other, never), /has been used/)
       const taken = { ...other, token: await world.operate('token'), name: 'steady' }
-      await assert.rejects(joinOnce(server.url, taken, never), /a worker named 'steady' is there already/)
-      await assert.rejects(joinOnce(server.url, { ...other, token: `${token}x` }, never), /no whole join token/)
+      await assert.rejects(joinOnce(server.url, taken, never), /a worker named 'steady' exists/)
+      await assert.rejects(joinOnce(server.url, { ...other, token: `${token}x` }, never), /join token is incomplete/)
       await world.operate('remove', 'guest')
     })
 

@@ -41,7 +41,7 @@ export const SYNC_HOLD_MS = 8_000
 export type SyncRequest = {
   readonly protocol: number
   readonly worker_id: WorkerId
-  /** A UUIDv7 of this life of the worker's process, greater than those of its earlier lives: see `domain/workers/report-order.ts`. */
+  /** A UUIDv7 of this life of the worker's process, greater than those of its earlier lives: see `domain/workers/lease.ts`. */
   readonly incarnation: string
   /**
    * Counts up from 1 within one life, in the order in which the worker looked. A later sync releases an earlier one

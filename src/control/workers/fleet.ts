@@ -1,4 +1,4 @@
-/** What operators do with workers. It is logged; the organizations concerned learn of it by what becomes of their sandboxes. */
+/** What operators do with workers. It is logged. Organizations see it only by what happens to their sandboxes. */
 import type { WorkerId } from '../../domain/ids.ts'
 import { WORKER_LEASE_MS } from '../../domain/workers/lease.ts'
 import { LOCAL_WORKER_NAME } from '../../domain/workers/worker.ts'
@@ -9,16 +9,16 @@ import type { BaseDeps } from '../deps.ts'
 
 type FleetDeps = Pick<BaseDeps, 'db' | 'clock' | 'log'>
 
-/** A worker as operators see it. `joined`: it was never heard since; `listSilent`: its lease is over. */
+/** A worker as operators see it. `joined`: it was never heard since; `silent`: its lease is over. */
 export type FleetWorker = Omit<fleet.ListedWorker, 'lease_expires_at'> & {
   readonly state: 'joined' | 'live' | 'silent' | 'draining' | 'removed'
   readonly last_report_at: Date | null
 }
 
-/** How many workers one question asks for. */
+/** How many workers one query reads. */
 const LIST_PAGE = 500
 
-/** Every worker that ever joined, in the order in which they did. */
+/** Every worker that ever joined, in the order of joining. */
 export async function* listWorkers(deps: Pick<FleetDeps, 'db' | 'clock'>): AsyncGenerator<FleetWorker> {
   for (let after: WorkerId | null = null; ;) {
     const last: WorkerId | null = after
@@ -30,7 +30,7 @@ export async function* listWorkers(deps: Pick<FleetDeps, 'db' | 'clock'>): Async
   }
 }
 
-/** The worker that has a name now. Throws `not_found`. */
+/** The worker that has this name now. Throws `not_found`. */
 export async function readWorker(deps: Pick<FleetDeps, 'db' | 'clock'>, name: string): Promise<FleetWorker> {
   for await (const worker of listWorkers(deps)) if (worker.name === name && worker.removed_at === null) return worker
   throw workerNotFound(name)
@@ -46,30 +46,30 @@ function describeWorker({ lease_expires_at, ...row }: fleet.ListedWorker, now: D
 }
 
 /**
- * Has a worker get no new runs. What runs there is asked to stop at the deadline, and goes on to its end without one. Said
- * again, the new deadline counts. Throws `not_found`.
+ * Drains a worker: it gets no new runs. Its runs are asked to stop at the deadline; without one they go on to their end.
+ * Repeating it sets the new deadline. Throws `not_found`.
  */
 export async function drainWorker(deps: FleetDeps, name: string, deadline_at: Date | null): Promise<void> {
   await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, { since: deps.clock.now(), deadline_at }))
-  deps.log.info({ worker: name, deadline_at }, 'a worker drains')
+  deps.log.info({ worker: name, deadline_at }, 'the worker is draining')
 }
 
-/** Has a worker get runs again. Throws `not_found`. */
+/** Ends the drain of a worker: it gets runs again. May be repeated. Throws `not_found`. */
 export async function resumeWorker(deps: FleetDeps, name: string): Promise<void> {
   await withWorker(deps, name, (tx, { id }) => fleet.setDrain(tx, id, null))
-  deps.log.info({ worker: name }, 'a worker no longer drains')
+  deps.log.info({ worker: name }, 'the worker is no longer draining')
 }
 
-/** What a removal takes away. */
+/** What was on a worker when it was removed. */
 export type Removal = fleet.Holdings & { readonly worker_id: WorkerId }
 
-/** How many sandboxes and volumes a removal names. */
+/** How many sandboxes and volumes are named. */
 const NAMES_SHOWN = 10
 
 /**
- * Removes a worker: its credential is void at once and its name free. Refused with `worker_in_use` while runs, disks or
- * volumes are there, unless `how` is `force`: then its runs are called lost when its lease is over, sandboxes whose disk
- * lay there begin anew elsewhere, and so do volumes. Throws `not_found`.
+ * Removes a worker: its credential is void at once and its name is free. Throws `worker_in_use` while it has runs, disks or
+ * volumes, unless `how` is `force`. Then its runs are declared lost when its lease is over, and sandboxes and volumes that
+ * were stored there begin empty elsewhere. Throws `not_found`.
  */
 export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' | 'force'): Promise<Removal> {
   const removal = await withWorker(deps, name, async (tx, { id, lease_expires_at }) => {
@@ -88,7 +88,7 @@ export async function removeWorker(deps: FleetDeps, name: string, how: 'unused' 
   return removal
 }
 
-/** What lies on a worker, in words. */
+/** A sentence part that says what is stored on a worker. */
 export function formatHoldings({ runs, sandboxes, sandbox_names, volumes, volume_names }: fleet.Holdings): string {
   return [
     `${String(runs)} runs`,

@@ -3,19 +3,19 @@ import type { PlacementRequest, PlacementWorker, WorkerProfile } from '../../dom
 import type { Queryable } from '../../store/postgres/database.ts'
 import * as capacity from '../../store/workers/capacity.ts'
 
-/** A worker that may get runs, as placement takes it. */
+/** A worker that may get runs, as placement reads it. */
 export type NamedPlacementWorker = PlacementWorker & { readonly name: string }
 
-/** The most offers that are remembered. */
+/** The most profiles that are cached. */
 const PROFILES_MAX = 50_000
 
 /**
- * Makes a reader of the fleet: every worker that may get runs at a time, with its free room and what it offers. What many
- * workers offer alike, and what was read before, is read once.
+ * Makes a reader of the fleet: every worker that may get runs at a time, with its free capacity and its profile. A profile
+ * that many workers share, or that was read before, is read once.
  */
 export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly NamedPlacementWorker[]> {
   const offers = new Map<string, WorkerProfile>()
-  /** Equal lists of abilities are one list, so that they are compared once. */
+  /** Equal lists of abilities become one list, so that they are compared once. */
   const lists = new Map<string, readonly string[]>()
 
   const learn = async (q: Queryable, names: ReadonlySet<string>): Promise<void> => {
@@ -35,7 +35,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   return async (q, now) => {
     const found = await capacity.listFree(q, now)
     await learn(q, new Set(found.map(({ offer }) => offer)))
-    // A worker whose offer changed between the two reads is met the next time.
+    // A worker whose profile changed between the two reads is in the next result.
     return found.flatMap((room) => {
       const offer = offers.get(room.offer)
       return offer === undefined ? [] : [{ ...room, ...offer }]
@@ -43,7 +43,7 @@ export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly
   }
 }
 
-/** A run as placement takes it. */
+/** A run as placement reads it. */
 export function placementRequestOf(run: capacity.PendingRun, defaultRegistry: string): PlacementRequest {
   const parsed = run.image === null ? null : parseImageReference(run.image, defaultRegistry)
   return { ...run, image: parsed?.ok === true ? canonicalReference(parsed.reference) : null }

@@ -1,6 +1,6 @@
 /**
- * Which server processes live. Each writes its row anew every few seconds; whoever reads a row that stays the same for a
- * while, by its own monotonic clock, takes that process for gone. Clocks of different machines are never compared.
+ * Which server processes are alive. Each renews its row every few seconds. A reader that sees a row unchanged for a while, by
+ * its own monotonic clock, takes that process for gone. Clocks of different machines are never compared.
  */
 import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
@@ -19,32 +19,32 @@ export type ReplicasDeps = {
 /** The topic of those who want to know of a process that comes. */
 const REPLICA_JOINED_TOPIC = 'replicas'
 
-/** What a process knows of those that serve beside it, as of a few seconds ago. */
+/** What a process knows about the other server processes, as of a few seconds ago. */
 export interface Replicas {
   /** The URL by which workers reach this process; null before `announce`, and when it has none to give. */
   readonly ownUrl: string | null
-  /** How many processes live, this one included. */
+  /** How many processes are alive, this one included. */
   readonly count: number
-  /** How workers reach the processes that live, this one included; in the same order everywhere, and bounded. */
+  /** The URLs of the processes that are alive, this one included. In the same order everywhere, and bounded. */
   readonly urls: readonly string[]
-  /** Writes this process down, as serving at this URL, and reads the others. Rejects when the database can't be reached. */
+  /** Writes the row of this process, which serves at this URL, and reads the others. Rejects when the database is away. */
   announce(url: string | null): Promise<void>
-  /** Does so again and again until the signal, and takes this process off then. Never rejects. */
+  /** Renews that row until the signal, and then removes it. Never rejects. */
   keepAnnounced(signal: AbortSignal): Promise<void>
 }
 
-/** How often a process says that it lives, in milliseconds. */
+/** How often a process renews its row, in milliseconds. */
 export const RENEW_EVERY_MS = 5_000
-/** How long a row may stay the same before its process is taken for gone. */
+/** How long a row may stay the same before its process is taken for gone, in milliseconds. */
 export const REPLICA_GONE_MS = 15_000
-/** How much longer its row stays, for who reads the table. */
+/** How much longer the row stays, for people who read the table. */
 const ROW_KEPT_AFTER_MS = 45_000
-/** The most processes that are known of. */
+/** The most processes that are read. */
 const REPLICAS_LIMIT = 64
 
 type KnownReplica = { readonly row: replicas.ReplicaRow; readonly sinceMs: number }
 
-/** The directory of a process. No two that live may announce one URL. */
+/** Makes the directory of a process. No two live processes may announce one URL. */
 export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica, 'url'>): Replicas {
   const { db, clock, log, notifications } = deps
   let self: replicas.Replica = { ...process, url: null }
@@ -63,7 +63,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
     })
     own = seen
     const nowMs = clock.monotonicMs()
-    // The others learn at once of a process that comes, or goes on after it stood still: they show its tickets to workers.
+    // The others must learn at once about a process that starts, or goes on after a pause: they show its tickets to workers.
     if (nowMs - renewedAtMs >= REPLICA_GONE_MS) notifications.publish([REPLICA_JOINED_TOPIC])
     renewedAtMs = nowMs
     known = new Map(
@@ -87,7 +87,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
       return others.length + 1
     },
     get urls() {
-      const live = [self, ...others].sort((a, b) => (a.id < b.id ? -1 : 1)) // the longest served first
+      const live = [self, ...others].sort((a, b) => (a.id < b.id ? -1 : 1)) // the oldest first
       return [...new Set(live.flatMap(({ url }) => (url === null ? [] : [url])))]
     },
     async announce(url) {
@@ -99,7 +99,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
         try {
           await renew()
         } catch (error) {
-          log.warn({ error }, 'this replica could not say that it lives; it is tried again')
+          log.warn({ error }, 'this replica could not renew its row; it tries again')
         }
       }
       await runOnNotification(
@@ -112,7 +112,7 @@ export function makeReplicas(deps: ReplicasDeps, process: Omit<replicas.Replica,
       try {
         await db.asSystem((q) => replicas.remove(q, last))
       } catch (error) {
-        log.warn({ error }, 'this replica could not be taken off; the others will see that it is gone')
+        log.warn({ error }, 'this replica could not remove its row; the others will see that it is gone')
       }
     },
   }

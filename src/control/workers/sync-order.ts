@@ -1,5 +1,5 @@
 import type { WorkerId } from '../../domain/ids.ts'
-import { isLaterReport, type ReportPosition } from '../../domain/workers/report-order.ts'
+import { isLaterReport, type ReportPosition } from '../../domain/workers/lease.ts'
 
 /** Serves the syncs of each worker so that answers are made in the order of its reports. */
 export type SyncOrder = {

@@ -10,7 +10,7 @@ import * as volumeReports from '../../store/volumes/volume-reports.ts'
 
 type VolumeLimits = Pick<volumeReports.StoredVolume, 'org_id' | 'volume_id' | 'capacity_gib' | 'max_total_storage_gib'>
 
-/** A volume with the caps that are to hold, in bytes. */
+/** A volume with the caps to enforce, in bytes. */
 function desiredVolumeOf({
   org_id,
   volume_id,
@@ -21,10 +21,10 @@ function desiredVolumeOf({
   return { org_id, volume_id, capacity_bytes: capacityBytes(capacity_gib), org_capacity_bytes }
 }
 
-/** The version of no volumes at all. */
+/** The version of an empty list of volumes. */
 export const NO_VOLUMES_VERSION = createHash('sha256').digest('base64url')
 
-/** The part of an answer that is about volumes: the caps in force and what is to be deleted, new when either has changed. */
+/** The part of an answer about volumes: the caps to enforce and what is to be deleted, with a version of both. */
 export async function answerVolumes(
   q: Queryable,
   worker_id: WorkerId,
@@ -44,7 +44,7 @@ export async function answerVolumes(
   return { volumes_version, volumes: isKnown ? null : wanted, discard_volumes }
 }
 
-/** The volumes of a worker's orders, by run. Asks the database only when a spec reaches one. */
+/** The volumes of a worker's assignments, by run. Queries the database only when a spec mounts one. */
 export async function volumesOfRuns(
   q: Queryable,
   worker: WorkerId,

@@ -11,8 +11,8 @@ import * as workerTokens from '../../store/workers/worker-tokens.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 
 /**
- * Registers the worker that lives in this process: the one that its credential belongs to, whatever its name, or else the
- * one of that name, whose credential it renews, or a new one. Answers its id.
+ * Registers the worker that runs in this process and returns its id. It is the one with that credential, whatever its name;
+ * or else the one of that name, which gets the credential; or else a new one. May be repeated.
  */
 export async function registerWorker(
   deps: WriteDeps,
@@ -27,8 +27,8 @@ export async function registerWorker(
 }
 
 /**
- * The worker that a credential belongs to, or null. Throws `worker_removed` for one that was removed: only it may be told
- * so, because it gives up what it runs then. `onStranger` is called before that is looked up, and may throw.
+ * The worker of a credential, or null. Throws `worker_removed` for a worker that was removed: it destroys its runs then, so
+ * only the owner of the credential may be told. `onUnknownCredential` is called before that lookup, and may throw.
  */
 export async function authenticateWorker(
   deps: Pick<BaseDeps, 'db'> & WorkerFinder,
@@ -59,33 +59,34 @@ export function makeFindWorker({ db }: Pick<BaseDeps, 'db'>): WorkerFinder['find
   })
 }
 
-/** What a machine that wants to become a worker says. */
+/** The request of a machine that wants to become a worker. */
 export type JoinAttempt = {
   readonly token: string
-  /** Of the credential that the machine made and keeps: what is sent here can't be used in its place. */
+  /** The machine made the credential and keeps it. This hash can't be used in its place. */
   readonly credentialSha256: Buffer
-  /** The name that its operator chose, or null. */
+  /** The name that the operator chose, or null. */
   readonly name: string | null
   /** The name to take when neither operator nor token chose one. */
   readonly fallbackName: string
 }
 
-/** Who a machine is once it has joined. */
+/** The worker that a machine is once it has joined. */
 export type JoinedWorker = { readonly worker_id: WorkerId; readonly name: string }
 
 type JoinDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>
 
 /**
- * Makes a machine a worker for a token that was not used. May be repeated with the same credential, whose answer may have
- * been lost; a used token with another one is refused, as an unknown or expired one is (401 `invalid_join_token`). Refuses
- * a name that another worker has (409) or that none can have (400).
+ * Makes a machine a worker, for an unused token. May be repeated with the same credential, in case the answer was lost. Throws
+ * `invalid_join_token` for an unknown or expired token and for a used one with another credential, `name_already_exists`
+ * for a name that another worker has, and `invalid_request` for a name that no worker can have.
  */
 export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<JoinedWorker> {
   if (!isWorkerToken(joining.token))
-    throw tokenProblem('this is no whole join token: it begins with syw_ and was cut or changed')
+    throw tokenProblem('the join token is incomplete or was changed: a token begins with syw_')
   const answer = await deps.db.transaction('system', async (tx) => {
     const token = await workerTokens.lock(tx, hashSecret(joining.token))
-    if (token === null) throw tokenProblem('this control plane made no such token, or it ended more than a day ago')
+    if (token === null)
+      throw tokenProblem('this control plane does not know the token, or it expired more than a day ago')
     if (token.worker_id !== null) return await answerRepeatedJoin(tx, token.worker_id, joining)
     const now = deps.clock.now()
     if (token.expires_at <= now) throw tokenProblem(`the token expired at ${token.expires_at.toISOString()}`)
@@ -97,7 +98,7 @@ export async function joinWorker(deps: JoinDeps, joining: JoinAttempt): Promise<
   return answer
 }
 
-/** A used token is worth nothing but to the machine that used it. */
+/** Only the machine that used a token may use it again. */
 async function answerRepeatedJoin(
   tx: Queryable,
   worker_id: WorkerId,
@@ -105,7 +106,7 @@ async function answerRepeatedJoin(
 ): Promise<JoinedWorker> {
   const worker = await fleet.find(tx, worker_id)
   if (worker === null || !worker.credential_sha256.equals(credentialSha256))
-    throw tokenProblem('the token was used already')
+    throw tokenProblem('the token has been used')
   if (worker.removed_at !== null) throw tokenProblem(`the worker '${worker.name}' that used the token was removed`)
   return { worker_id, name: worker.name }
 }
@@ -128,15 +129,15 @@ async function admitWorker(deps: JoinDeps, tx: Queryable, { token, joining, now 
     throw refusalProblem({ code: 'invalid_request', field: 'name', seen: name, accepted: WORKER_NAME_RULE })
   const id = asId<WorkerId>(deps.uuids.next())
   if (await fleet.insert(tx, { id, name, credentialSha256, now })) return { worker_id: id, name }
-  // Another request of this machine, with another token, may have been first since the look above.
+  // Another request of this machine, with another token, may have joined since the lookup above.
   const meanwhile = await findJoined(tx, credentialSha256)
   if (meanwhile !== null) return meanwhile
   throw new Problem('name_already_exists', {
-    message: `a worker named '${name}' is there already: choose another name, or remove that one first (sandyard worker remove ${name})`,
+    message: `a worker named '${name}' exists: choose another name, or remove that one first (sandyard worker remove ${name})`,
   })
 }
 
-/** The worker that a machine is already, by its credential, or null. */
+/** The worker that a machine already is, by its credential, or null. */
 async function findJoined(tx: Queryable, credentialSha256: Buffer): Promise<JoinedWorker | null> {
   const known = await fleet.findByCredential(tx, credentialSha256)
   return known?.removed_at === null ? { worker_id: known.id, name: known.name } : null

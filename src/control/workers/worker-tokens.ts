@@ -4,15 +4,15 @@ import { refusalProblem } from '../../domain/refusal.ts'
 import * as workerTokens from '../../store/workers/worker-tokens.ts'
 import type { BaseDeps } from '../deps.ts'
 
-/** How long a join token that names no other time can be used. */
+/** How long a join token can be used by default, in milliseconds. */
 export const DEFAULT_TOKEN_LIFETIME_MS = 24 * 3_600_000
 
-/** A token that was just made; its text is in no table and can't be read again. */
+/** A token that was just made. Its text is stored nowhere and can't be read again. */
 export type CreatedWorkerToken = workerTokens.WorkerToken & { readonly token: string }
 
 /**
- * Makes the right of one machine to join as a worker, under `name` if that is given. For operators. Refuses a name that no
- * worker can have.
+ * Makes a token by which one machine may join as a worker, under `name` if that is given. For operators. Throws
+ * `invalid_request` for a name that no worker can have.
  */
 export async function createWorkerToken(
   deps: Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'log'>,
@@ -26,6 +26,6 @@ export async function createWorkerToken(
   const expires_at = new Date(created_at.getTime() + lifeMs)
   const row = { id: deps.uuids.next(), name, created_at, expires_at }
   await deps.db.asSystem((q) => workerTokens.insert(q, { ...row, secretSha256: hashSecret(token) }))
-  deps.log.info({ token_id: row.id, name, expires_at }, 'a join token for a worker was made')
+  deps.log.info({ token_id: row.id, name, expires_at }, 'a join token was made')
   return { ...row, token }
 }

@@ -1,7 +1,7 @@
 import type { RunId, SandboxId } from '../ids.ts'
 import type { RunOutcome } from '../sandboxes/run.ts'
 
-/** What `decide` needs to know of a run that is wanted. */
+/** What `decide` needs to know about a desired run. */
 export type DesiredRunState = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
@@ -9,7 +9,7 @@ export type DesiredRunState = {
   readonly grace_ms: number
 }
 
-/** What `decide` needs to know of a run that the driver holds. */
+/** What `decide` needs to know about a run that the driver holds. */
 export type HeldRun = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
@@ -24,9 +24,9 @@ export type WorkerAction =
   | { readonly kind: 'remove'; readonly run_id: RunId }
 
 /**
- * What a worker must do so that what it holds becomes what is wanted. A run that is not wanted is removed, whatever it
- * does: it was given away, or its end is known. An ended run that is wanted stays as it is until its end was taken in,
- * but for a start that was cut short: it is begun anew. A run starts only when no other run of its sandbox is held: both
+ * The steps that make what a worker holds into what is desired. A run that is not desired is removed, whatever it does:
+ * it was given to another worker, or its end is recorded. A desired run that has ended stays until its end is recorded,
+ * except a cancelled start, which is begun again. A run starts only when no other run of its sandbox is held, because both
  * would write to one disk.
  */
 export function decide(desired: readonly DesiredRunState[], held: readonly HeldRun[]): readonly WorkerAction[] {
@@ -37,11 +37,12 @@ export function decide(desired: readonly DesiredRunState[], held: readonly HeldR
     .filter((run) => !desiredById.has(run.run_id))
     .map(({ run_id }): WorkerAction => ({ kind: 'remove', run_id }))
   const rest = desired.flatMap((run): WorkerAction[] => {
-    const { run_id, desired_status: desired, grace_ms } = run
+    const { run_id, desired_status, grace_ms } = run
     const phase = heldById.get(run_id)?.phase
-    if (desired === 'running' && isCancelledStart(heldById.get(run_id)?.outcome)) return [{ kind: 'remove', run_id }]
-    // A run that is stopping may be so by a worker that died in the middle: asking again is harmless, not asking is for ever.
-    if (desired === 'stopped')
+    if (desired_status === 'running' && isCancelledStart(heldById.get(run_id)?.outcome))
+      return [{ kind: 'remove', run_id }]
+    // The worker that began to stop it may have died since. Asking again is harmless; not asking would leave it for ever.
+    if (desired_status === 'stopped')
       return phase === undefined || phase === 'ended' ? [] : [{ kind: 'stop', run_id, grace_ms }]
     return phase === undefined && !heldSandboxes.has(run.sandbox_id) ? [{ kind: 'start', run_id }] : []
   })
@@ -49,8 +50,8 @@ export function decide(desired: readonly DesiredRunState[], held: readonly HeldR
 }
 
 /**
- * What a worker says that it holds: runs that are to be stopped and were never begun, or were cut short, are over. It must
- * say so only then: until it knows that a stop is wanted, an answer may be on its way by which it begins them.
+ * What a worker reports to hold: runs that are to stop, and were never begun or whose start was cancelled, are reported as
+ * ended. It must not report so earlier: until it knows that a stop is desired, an answer on its way may have it begin them.
  */
 export function withStoppedRuns<Run extends HeldRun>(
   desired: readonly DesiredRunState[],
@@ -68,7 +69,7 @@ export function withStoppedRuns<Run extends HeldRun>(
   return [...held.filter(({ run_id }) => !ids.has(run_id)), ...stops]
 }
 
-/** Whether an end says only that the worker gave a start up, as it does when it shuts down: no failure of the sandbox. */
+/** Whether an end says only that the worker gave up a start, as when it shuts down. The sandbox did not fail. */
 export function isCancelledStart(outcome: RunOutcome | undefined): boolean {
   return outcome?.kind === 'start_failed' && outcome.reason === 'cancelled'
 }

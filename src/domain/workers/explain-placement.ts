@@ -2,36 +2,36 @@ import { storageSatisfies, homeWorkersOf, type PlacementRequest, type PlacementW
 
 export const REQUIREMENT_KINDS = ['resource', 'ability', 'volume', 'disk', 'worker'] as const
 
-/** Something that a run needs and that no worker has for it now. */
+/** Something that a run needs and that no worker can give it now. */
 export type MissingRequirement = {
   readonly kind: (typeof REQUIREMENT_KINDS)[number]
   /** Such as `vcpus`, or the ability's name. */
   readonly name: string
-  /** An amount, or in words. */
+  /** An amount, or a description. */
   readonly requested: number | string
-  /** Of an amount: what the worker that comes closest has free. */
+  /** For an amount: what the worker that comes closest has free. */
   readonly largest_free: number | null
-  /** Of what is no amount: what would do, in words. */
+  /** For anything else: a description of what would do. */
   readonly accepted: string | null
 }
 
-/** Why a run has no place. */
+/** Why a run has no worker. */
 export type PlacementExplanation = {
-  /** Empty when there is room by now. */
+  /** Empty when a worker has the capacity by now. */
   readonly missing: readonly MissingRequirement[]
-  /** What is free on the worker that comes closest to taking it, of those that could run it if they had room. */
+  /** What is free on the worker that comes closest, among those that could run it if they had the capacity. */
   readonly largest_free: { readonly vcpus: number; readonly memory_mib: number }
 }
 
-/** Says what a run lacks: what no worker can do at all first, then room on those that could run it. */
+/** Finds what a run lacks: first what no worker can do at all, then capacity of those that could run it. */
 export function explainPlacement(request: PlacementRequest, workers: readonly PlacementWorker[]): PlacementExplanation {
   const missing: MissingRequirement[] = []
   let able = workers
-  for (const { can, lack } of requirementsOf(request, workers)) {
+  for (const { isMetBy, missing: requirement } of requirementsOf(request, workers)) {
     if (workers.length === 0 && missing.length > 0) break
-    const left = able.filter(can)
+    const left = able.filter(isMetBy)
     if (left.length > 0) able = left
-    else missing.push({ ...lack, largest_free: null })
+    else missing.push({ ...requirement, largest_free: null })
   }
   const { vcpus, memory_mib } = request
   const closest = able.reduce<PlacementWorker | null>(
@@ -50,13 +50,13 @@ export function explainPlacement(request: PlacementRequest, workers: readonly Pl
   return { missing, largest_free }
 }
 
-/** Something that a worker can do or can't, whatever room it has. */
+/** Something that a worker can do or can't, whatever its capacity. */
 type Requirement = {
-  readonly can: (worker: PlacementWorker) => boolean
-  readonly lack: Omit<MissingRequirement, 'largest_free'>
+  readonly isMetBy: (worker: PlacementWorker) => boolean
+  readonly missing: Omit<MissingRequirement, 'largest_free'>
 }
 
-/** What a run asks beside room, in the order in which workers are ruled out. */
+/** What a run asks for beside capacity, in the order in which workers are ruled out. */
 function requirementsOf(request: PlacementRequest, workers: readonly PlacementWorker[]): readonly Requirement[] {
   const { abilities, volumes, home_worker_id } = request
   const sets = new Map(workers.map((worker) => [worker.abilities, new Set(worker.abilities)]))
@@ -65,8 +65,8 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
   const volume = { kind: 'volume', name: 'volumes', requested: 'the volumes of the sandbox' } as const
   return [
     {
-      can: () => true,
-      lack: {
+      isMetBy: () => true,
+      missing: {
         kind: 'worker',
         name: 'worker',
         requested: 'a worker',
@@ -74,15 +74,20 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
       },
     },
     ...abilities.map((ability): Requirement => ({
-      can: (worker) => sets.get(worker.abilities)?.has(ability) === true,
-      lack: { kind: 'ability', name: ability, requested: ability, accepted: 'a worker that offers it with the others' },
+      isMetBy: (worker) => sets.get(worker.abilities)?.has(ability) === true,
+      missing: {
+        kind: 'ability',
+        name: ability,
+        requested: ability,
+        accepted: 'a worker that offers it with the others',
+      },
     })),
     ...(homes.size === 0
       ? []
       : [
           {
-            can: ({ id }: PlacementWorker) => homes.size === 1 && homes.has(id),
-            lack: {
+            isMetBy: ({ id }: PlacementWorker) => homes.size === 1 && homes.has(id),
+            missing: {
               ...(isDisk ? ({ kind: 'disk', name: 'disk', requested: 'the disk of the sandbox' } as const) : volume),
               accepted: 'the worker where it lies, connected and not drained',
             },
@@ -92,8 +97,8 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
       ? []
       : [
           {
-            can: ({ storage }: PlacementWorker) => storageSatisfies(storage, volumes),
-            lack: {
+            isMetBy: ({ storage }: PlacementWorker) => storageSatisfies(storage, volumes),
+            missing: {
               ...volume,
               accepted: `a worker that reaches them${volumes.needs_caps ? ' and enforces caps' : ''}`,
             },
@@ -102,7 +107,7 @@ function requirementsOf(request: PlacementRequest, workers: readonly PlacementWo
   ]
 }
 
-/** 1 or more: it has room. */
+/** 1 or more: the worker has the capacity. */
 function fitRatio(worker: PlacementWorker, { vcpus, memory_mib }: PlacementRequest): number {
   return Math.min(worker.free_vcpus / vcpus, worker.free_memory_mib / memory_mib)
 }

@@ -1,5 +1,20 @@
-/** How long a worker may go without a sync before its runs are called lost, in milliseconds. */
+/** Leases of workers, and the order of the reports that prolong them. */
+
+/** How long a worker may go without a sync before its runs are declared lost, in milliseconds. */
 export const WORKER_LEASE_MS = 30_000
 
 /** When a worker that can't sync destroys its runs, in milliseconds: early enough to be done before the lease ends. */
 export const SELF_FENCE_MS = 20_000
+
+/** The position of a report among all reports of its worker. Reports may arrive in any order, however late. */
+export type ReportPosition = {
+  /** A UUIDv7 of one process of the worker, in lower case. Later processes have greater ones. */
+  readonly incarnation: string
+  /** Counts up within an incarnation. */
+  readonly seq: number
+}
+
+/** Whether a report was made after another one of the same worker. */
+export function isLaterReport(report: ReportPosition, than: ReportPosition): boolean {
+  return report.incarnation === than.incarnation ? report.seq > than.seq : report.incarnation > than.incarnation
+}

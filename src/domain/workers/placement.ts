@@ -1,30 +1,30 @@
 import type { WorkerId } from '../ids.ts'
 import type { StorageReport } from './worker.ts'
 
-/** What a run asks of the worker that it is given to. */
+/** What a run needs of a worker. */
 export type PlacementRequest = {
   readonly vcpus: number
   readonly memory_mib: number
   readonly abilities: readonly string[]
   /** When set, the one worker where it can run. */
   readonly home_worker_id: WorkerId | null
-  /** What its volumes ask of the worker; null: it mounts none. */
+  /** What its volumes need; null: it mounts none. */
   readonly volumes: VolumeNeeds | null
   /** Its image in canonical spelling: of the workers that fit, those that hold it come first. Null: none is preferred. */
   readonly image: string | null
 }
 
-/** What the volumes of a run ask of its worker. */
+/** What the volumes of a run need of its worker. */
 export type VolumeNeeds = {
   /** The workers that hold the files of one or more of them. */
   readonly homes: readonly WorkerId[]
-  /** Whether one of them lies in a storage that workers share. */
+  /** Whether one of them is in a storage that workers share. */
   readonly needs_shared: boolean
   /** Whether one of them has a cap, or its organization has one. */
   readonly needs_caps: boolean
 }
 
-/** What a worker offers beside room; many workers may offer the same. */
+/** What a worker offers beside capacity. Many workers may have the same profile. */
 export type WorkerProfile = {
   readonly abilities: readonly string[]
   readonly storage: Pick<StorageReport, 'is_shared' | 'enforces_caps'> | null
@@ -32,18 +32,18 @@ export type WorkerProfile = {
   readonly images: readonly string[]
 }
 
-/** A worker with what is free on it. */
+/** A worker with its free capacity. */
 export type PlacementWorker = WorkerProfile & {
   readonly id: WorkerId
   readonly free_vcpus: number
   readonly free_memory_mib: number
 }
 
-/** `pack` fills workers one after the other, so that large requests keep finding room; `spread` evens them out. */
+/** `pack` fills workers one after the other, so that large requests still find capacity; `spread` evens them out. */
 export const PLACEMENT_POLICIES = ['pack', 'spread'] as const
 export type PlacementPolicy = (typeof PLACEMENT_POLICIES)[number]
 
-/** Whether volumes can be reached from a worker, with their caps in force. */
+/** Whether a worker can reach volumes and enforce their caps. */
 export function canReachVolumes(
   { id, storage }: { readonly id: WorkerId; readonly storage: WorkerProfile['storage'] },
   needs: VolumeNeeds,
@@ -61,7 +61,7 @@ export function storageSatisfies(
   return storage.is_shared || !needs.needs_shared
 }
 
-/** The one worker where a run can run, because its disk or its volumes lie there; null: any. One that is torn has several. */
+/** The workers that hold the disk or a volume of a run. Empty: it can run anywhere; several: it can run nowhere. */
 export function homeWorkersOf({
   home_worker_id,
   volumes,
@@ -70,8 +70,8 @@ export function homeWorkersOf({
 }
 
 /**
- * Whether a run can be placed nowhere, whatever room there is: its volumes, or its volumes and its writable layer, lie on
- * different workers.
+ * Whether a run can be placed nowhere, whatever capacity is free: its volumes, or its volumes and its writable layer, are
+ * on different workers.
  */
 export function hasConflictingHomes(request: Pick<PlacementRequest, 'home_worker_id' | 'volumes'>): boolean {
   return homeWorkersOf(request).size > 1

@@ -1,6 +1,6 @@
 /**
- * What is free on workers, what they offer beside room, and the runs that need some of it. What is taken of a worker is
- * the sum of its open runs; nothing of it is stored a second time.
+ * The free capacity of workers, their profiles, and the runs that need capacity. The used capacity of a worker is the sum of
+ * its open runs. It is not stored a second time.
  */
 import type { RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeNeeds } from '../../domain/workers/placement.ts'
@@ -21,7 +21,7 @@ export type WorkerCapacity = {
 /** The workers that may get runs at `now`: their lease holds, and they are neither drained nor removed. */
 export async function listFree(q: Queryable, now: Date): Promise<readonly WorkerCapacity[]> {
   const { rows } = await q.query<WorkerCapacity>({
-    name: 'rooms.free',
+    name: 'capacity.listFree',
     text: `SELECT w.id, w.name, w.offer, (w.vcpus - coalesce(u.vcpus, 0))::integer AS free_vcpus,
              (w.memory_mib - coalesce(u.memory_mib, 0))::integer AS free_memory_mib
            FROM workers w LEFT JOIN (
@@ -35,58 +35,62 @@ export async function listFree(q: Queryable, now: Date): Promise<readonly Worker
 
 const MAY_GET_RUNS = 'w.draining_since IS NULL AND w.removed_at IS NULL'
 
-/** What workers offer beside room. */
+/** What workers offer beside capacity. */
 export type WorkerProfileRow = {
   readonly offer: string
   readonly driver: DriverReport | null
   readonly storage: StorageReport | null
 }
 
-/** What these names of offers stand for, as far as a worker still offers it. */
+/** The profiles of these hashes, as far as a worker still has them. */
 export async function workerProfiles(q: Queryable, names: readonly string[]): Promise<readonly WorkerProfileRow[]> {
   if (names.length === 0) return []
   const { rows } = await q.query<WorkerProfileRow>({
-    name: 'rooms.offers',
+    name: 'capacity.workerProfiles',
     text: `SELECT DISTINCT ON (offer) offer, driver, storage FROM workers WHERE offer = ANY($1::text[]) ORDER BY offer`,
     values: [names],
   })
   return rows
 }
 
-/** What a run would take of a worker. */
+/** The capacity that a run would use of a worker. */
 export type Reservation = { readonly worker_id: WorkerId; readonly vcpus: number; readonly memory_mib: number }
 
 /**
- * Answers of each taking, in order, whether its worker has that much left beside those before it, and may get runs. The
- * workers stay locked until the transaction ends, so that whoever else takes of them sees what was taken here: this, not
- * the picture that a placement was chosen by, is why a worker never gets more than it has.
+ * Returns for each reservation, in order, whether its worker may get runs and has that much left after those before it. The
+ * workers stay locked until the transaction ends, so that other reservations see what was reserved here. This, and not the
+ * snapshot by which a placement was chosen, is why a worker never gets more than it has.
  */
-export async function reserve(tx: Queryable, takings: readonly Reservation[], now: Date): Promise<readonly boolean[]> {
-  const ids = [...new Set(takings.map(({ worker_id }) => worker_id))]
+export async function reserve(
+  tx: Queryable,
+  reservations: readonly Reservation[],
+  now: Date,
+): Promise<readonly boolean[]> {
+  const ids = [...new Set(reservations.map(({ worker_id }) => worker_id))]
   const { rows: workers } = await tx.query<{ readonly id: WorkerId; vcpus: number; memory_mib: number }>({
-    name: 'rooms.lock',
+    name: 'capacity.lock',
     text: `SELECT w.id, w.vcpus, w.memory_mib FROM workers w
            WHERE w.id = ANY($1::uuid[]) AND w.lease_expires_at > $2 AND ${MAY_GET_RUNS} ORDER BY w.id FOR NO KEY UPDATE`,
     values: [ids, now],
   })
-  // A statement of its own, after the lock was had: it sees what the holder before has committed.
-  const { rows: taken } = await tx.query<Reservation>({
-    name: 'rooms.taken',
+  // A statement of its own, after the locks: it sees what their last holder committed.
+  const { rows: used } = await tx.query<Reservation>({
+    name: 'capacity.used',
     text: `SELECT worker_id, sum(vcpus)::integer AS vcpus, sum(memory_mib)::integer AS memory_mib FROM runs
            WHERE worker_id = ANY($1::uuid[]) AND ended_at IS NULL GROUP BY worker_id`,
     values: [workers.map(({ id }) => id)],
   })
   const left = new Map(workers.map((worker) => [worker.id, { ...worker }]))
-  const take = ({ worker_id, vcpus, memory_mib }: Reservation): boolean => {
+  const reserveOne = ({ worker_id, vcpus, memory_mib }: Reservation): boolean => {
     const worker = left.get(worker_id)
     if (worker === undefined) return false
     worker.vcpus -= vcpus
     worker.memory_mib -= memory_mib
     return worker.vcpus >= 0 && worker.memory_mib >= 0
   }
-  for (const one of taken) take(one)
-  return takings.map((one) => {
-    const fits = take(one)
+  for (const one of used) reserveOne(one)
+  return reservations.map((one) => {
+    const fits = reserveOne(one)
     const worker = left.get(one.worker_id)
     if (!fits && worker !== undefined) {
       worker.vcpus += one.vcpus
@@ -96,17 +100,17 @@ export async function reserve(tx: Queryable, takings: readonly Reservation[], no
   })
 }
 
-/** Whether runs need a place, by what is known of them: `new` ones were looked at by no pass yet. */
+/** Which kinds of runs need a worker. `new`: no pass has looked at them yet. */
 export type PendingKinds = { readonly has_new: boolean; readonly has_waiting: boolean }
 
 const IS_PENDING = 'r.ended_at IS NULL AND r.worker_id IS NULL'
 const IS_NEW = `${IS_PENDING} AND r.waits_since IS NULL`
 const IS_WAITING = `${IS_PENDING} AND r.waits_since IS NOT NULL`
 
-/** Whether runs need a place. */
+/** Which kinds of runs need a worker now. */
 export async function pendingKinds(q: Queryable): Promise<PendingKinds> {
   const { rows } = await q.query<PendingKinds>({
-    name: 'rooms.demand',
+    name: 'capacity.pendingKinds',
     text: `SELECT EXISTS (SELECT 1 FROM runs r WHERE ${IS_NEW}) AS has_new,
              EXISTS (SELECT 1 FROM runs r WHERE ${IS_WAITING}) AS has_waiting`,
   })
@@ -122,30 +126,30 @@ export type PendingRun = {
   readonly vcpus: number
   readonly memory_mib: number
   readonly abilities: readonly string[]
-  /** Its writable layer lies there, so it can run nowhere else. */
+  /** Its writable layer is stored there, so it can run nowhere else. */
   readonly home_worker_id: WorkerId | null
-  /** Its image, as the request spelled it; null in a row that nothing of ours wrote, which must not keep others from a place. */
+  /** Its image, as the request spelled it. Null in a row that this program did not write; it must not block others. */
   readonly image: string | null
-  /** Whether it is known already that no worker has room for it. */
+  /** Whether it is known that no worker has the capacity. */
   readonly is_waiting: boolean
-  /** What its volumes ask; null: it mounts none. */
+  /** What its volumes need; null: it mounts none. */
   readonly volumes: VolumeNeeds | null
 }
 
 const PENDING_RUN = `r.id AS run_id, r.sandbox_id, r.opened_at::text, r.vcpus, r.memory_mib, s.abilities, s.home_worker_id,
   s.spec ->> 'image' AS image, r.waits_since IS NOT NULL AS is_waiting, n.needs AS volumes`
 
-/** Which runs a page is of. */
+/** Which runs a page has. */
 export type PendingPage = {
   readonly after: Pick<PendingRun, 'opened_at' | 'run_id'> | null
   readonly limit: number
-  /** Those that wait are of it only if they take no more than this; null: none of them is. */
+  /** Waiting runs are included only up to this size; null: none is. */
   readonly waitingUpTo: { readonly vcpus: number; readonly memory_mib: number } | null
 }
 
 /**
- * The oldest runs without a worker, after a given one. Those that wait and fit nowhere are passed over by the index alone:
- * 100,000 of them cost 30 ms, and cost 2 s when each was read (2026-11, 2 cores).
+ * The oldest runs without a worker, after a given one. The index alone skips waiting runs that fit nowhere: 100,000 of them
+ * cost 30 ms, and cost 2 s when each was read (2026-11, 2 cores).
  */
 export async function pending(q: Queryable, page: PendingPage): Promise<readonly PendingRun[]> {
   const { after, limit, waitingUpTo } = page
@@ -153,7 +157,7 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
   const waiting = `UNION ALL (SELECT r.id, r.opened_at FROM runs r WHERE ${IS_WAITING} AND r.vcpus <= $4 AND r.memory_mib <= $5
     AND ${isAfter} ORDER BY r.opened_at, r.id LIMIT $3) ORDER BY opened_at, id LIMIT $3`
   const { rows } = await q.query<PendingRun>({
-    name: `rooms.pending.${waitingUpTo === null ? 'new' : 'all'}`,
+    name: `capacity.pending.${waitingUpTo === null ? 'new' : 'all'}`,
     text: `WITH due AS MATERIALIZED (
              (SELECT r.id, r.opened_at FROM runs r WHERE ${IS_NEW} AND ${isAfter} ORDER BY r.opened_at, r.id LIMIT $3)
              ${waitingUpTo === null ? '' : waiting})
@@ -171,17 +175,17 @@ export async function pending(q: Queryable, page: PendingPage): Promise<readonly
   return rows
 }
 
-/** A run that is known to wait, and how many do. */
+/** A waiting run, and how many wait. */
 export type WaitingRun = PendingRun & {
-  /** Those before it, itself included. */
+  /** Its place in the queue, from 1. */
   readonly position: number
   readonly waiting: number
 }
 
-/** The waiting run of a sandbox, or null. At most `countMost` and one more are counted. */
-export async function findWaiting(q: Queryable, sandbox: SandboxId, countMost: number): Promise<WaitingRun | null> {
+/** The waiting run of a sandbox, or null. At most `countLimit` and one more are counted. */
+export async function findWaiting(q: Queryable, sandbox: SandboxId, countLimit: number): Promise<WaitingRun | null> {
   const { rows } = await q.query<WaitingRun>({
-    name: 'rooms.waitingOf',
+    name: 'capacity.findWaiting',
     text: `WITH mine AS (SELECT r.id, r.opened_at FROM runs r WHERE r.sandbox_id = $1 AND ${IS_WAITING})
            SELECT ${PENDING_RUN},
              (SELECT count(*)::integer FROM (SELECT 1 FROM runs r WHERE ${IS_WAITING} LIMIT $2 + 1) w) AS waiting,
@@ -189,7 +193,7 @@ export async function findWaiting(q: Queryable, sandbox: SandboxId, countMost: n
                AND (r.opened_at, r.id) <= (mine.opened_at, mine.id) LIMIT $2 + 1) w) AS position
            FROM mine JOIN runs r ON r.id = mine.id JOIN sandboxes s ON s.id = r.sandbox_id
              CROSS JOIN LATERAL (${NEEDS_OF_VOLUMES}) n`,
-    values: [sandbox, countMost],
+    values: [sandbox, countLimit],
   })
   return rows[0] ?? null
 }

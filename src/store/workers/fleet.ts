@@ -1,4 +1,4 @@
-/** Workers as who runs the fleet sees them: who joined, what they hold, and what is to become of them. */
+/** Workers as operators see them: which joined, what is stored on them, which drain and which were removed. */
 import type { VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
@@ -19,7 +19,7 @@ export async function find(q: Queryable, id: WorkerId): Promise<WorkerIdentity |
   return rows[0] ?? null
 }
 
-/** The worker that has this credential now, or had it when it was removed. */
+/** The worker that has this credential, or had it when it was removed. */
 export async function findByCredential(q: Queryable, credentialSha256: Buffer): Promise<WorkerIdentity | null> {
   const { rows } = await q.query<WorkerIdentity>({
     text: `SELECT ${KNOWN} FROM workers WHERE credential_sha256 = $1 ORDER BY removed_at DESC NULLS FIRST LIMIT 1`,
@@ -28,7 +28,7 @@ export async function findByCredential(q: Queryable, credentialSha256: Buffer): 
   return rows[0] ?? null
 }
 
-/** Writes a new worker down; false when one that was not removed has its name or its credential. */
+/** Inserts a worker; false when one that was not removed has its name or its credential. */
 export async function insert(
   tx: Queryable,
   worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
@@ -41,7 +41,7 @@ export async function insert(
   return rowCount > 0
 }
 
-/** The worker that has a name now, locked until the transaction ends, or null. */
+/** The worker that has this name now, locked until the transaction ends, or null. */
 export async function lockNamed(tx: Queryable, name: string): Promise<WorkerIdentity | null> {
   const { rows } = await tx.query<WorkerIdentity>({
     text: `SELECT ${KNOWN} FROM workers WHERE name = $1 AND removed_at IS NULL FOR UPDATE`,
@@ -82,7 +82,7 @@ export async function list(q: Queryable, after: WorkerId | null, limit: number):
   return rows
 }
 
-/** Has a worker get no new runs, and what runs at the deadline stopped; or, with null, has it get runs again. */
+/** Begins a drain or changes its deadline; null ends it. May be repeated. */
 export async function setDrain(
   tx: Queryable,
   id: WorkerId,
@@ -95,10 +95,10 @@ export async function setDrain(
   })
 }
 
-/** What lies on a worker and nowhere else. */
+/** What is stored on a worker and nowhere else. */
 export type Holdings = {
   readonly runs: number
-  /** Sandboxes whose writable layer lies there. */
+  /** Sandboxes whose writable layer is stored there. */
   readonly sandboxes: number
   readonly volumes: number
   /** The names of the first of each. */
@@ -106,8 +106,8 @@ export type Holdings = {
   readonly volume_names: readonly string[]
 }
 
-/** What lies on a worker and nowhere else; names `most` of each. */
-export async function holdings(q: Queryable, id: WorkerId, most: number): Promise<Holdings> {
+/** What is stored on a worker and nowhere else, with at most `namesLimit` names of each kind. */
+export async function holdings(q: Queryable, id: WorkerId, namesLimit: number): Promise<Holdings> {
   const { rows } = await q.query<Holdings>({
     text: `SELECT (SELECT count(*)::integer FROM runs WHERE worker_id = $1 AND ended_at IS NULL) AS runs,
              (SELECT count(*)::integer FROM sandboxes WHERE home_worker_id = $1 AND visible_until IS NULL) AS sandboxes,
@@ -115,26 +115,26 @@ export async function holdings(q: Queryable, id: WorkerId, most: number): Promis
              ARRAY(SELECT name FROM sandboxes WHERE home_worker_id = $1 AND visible_until IS NULL ORDER BY id LIMIT $2) AS sandbox_names,
              ARRAY(SELECT coalesce(name, 'the host volume of its organization') FROM volumes
                WHERE home_worker_id = $1 AND status = 'active' ORDER BY id LIMIT $2) AS volume_names`,
-    values: [id, most],
+    values: [id, namesLimit],
   })
   const [row] = rows
-  if (row === undefined) throw new Error('a question without conditions has no answer')
+  if (row === undefined) throw new Error('a query without conditions returned no row')
   return row
 }
 
-/** Voids a worker's credential and frees its name. Its lease goes on to its end: until then it may still run what it runs. */
+/** Voids a worker's credential and frees its name. Its lease lasts to its end: until then it may still run sandboxes. */
 export async function remove(tx: Queryable, id: WorkerId, now: Date): Promise<void> {
   await tx.query({ text: `UPDATE workers SET removed_at = $2 WHERE id = $1 AND removed_at IS NULL`, values: [id, now] })
 }
 
-/** Removed workers whose lease is over, and which run nothing: nothing of them will be heard or seen any more. */
+/** Removed workers whose lease is over and that have no open run. They will never report again. */
 const GONE = `SELECT w.id FROM workers w WHERE w.removed_at IS NOT NULL AND coalesce(w.lease_expires_at, w.removed_at) < $1
   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`
 
-/** Has sandboxes whose writable layer lay on a worker that is gone begin anew elsewhere. Answers how many. */
+/** Detaches sandboxes from workers that are gone: they begin with an empty disk elsewhere. Returns how many. */
 export async function detachSandboxes(tx: Queryable, now: Date, limit: number): Promise<number> {
   const { rowCount } = await tx.query({
-    name: 'fleet.freeSandboxes',
+    name: 'fleet.detachSandboxes',
     text: `UPDATE sandboxes SET home_worker_id = NULL WHERE id IN (
              SELECT s.id FROM (${GONE}) g JOIN sandboxes s ON s.home_worker_id = g.id LIMIT $2 FOR UPDATE OF s SKIP LOCKED)`,
     values: [now, limit],
@@ -142,20 +142,20 @@ export async function detachSandboxes(tx: Queryable, now: Date, limit: number): 
   return rowCount
 }
 
-/** Volumes whose only home is a worker that is gone, locked until the transaction ends. */
+/** Volumes whose home is a worker that is gone, locked until the transaction ends. */
 export async function lockVolumesOfGoneWorkers(tx: Queryable, now: Date, limit: number): Promise<readonly VolumeId[]> {
   const { rows } = await tx.query<{ readonly id: VolumeId }>({
-    name: 'fleet.lockHomeless',
+    name: 'fleet.lockVolumesOfGoneWorkers',
     text: `SELECT v.id FROM (${GONE}) g JOIN volumes v ON v.home_worker_id = g.id LIMIT $2 FOR NO KEY UPDATE OF v SKIP LOCKED`,
     values: [now, limit],
   })
   return rows.map(({ id }) => id)
 }
 
-/** Has volumes that the caller has locked begin anew: their next use gives them a home; one that is to be deleted can be. */
+/** Detaches volumes, which the caller has locked, from their homes. Their next use gives them a new home, empty. */
 export async function detachVolumes(tx: Queryable, ids: readonly VolumeId[]): Promise<void> {
   await tx.query({
-    name: 'fleet.freeVolumes',
+    name: 'fleet.detachVolumes',
     text: `UPDATE volumes SET home_worker_id = NULL, used_bytes = NULL WHERE id = ANY($1::uuid[])`,
     values: [ids],
   })

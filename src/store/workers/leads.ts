@@ -1,20 +1,19 @@
 /**
- * Who does what only one process may do at a time. The holder counts `beats` up; who wants the lead takes it from a
- * holder that stands still, by comparing both counts, and gets the next `epoch`. No clock of one machine is compared
- * with that of another.
+ * Leases by which one process at a time does a job. The holder increments `beats`. A process that sees both counts unchanged
+ * for long enough takes the lead and gets the next `epoch`. Clocks of different machines are never compared.
  */
 import type { Queryable } from '../postgres/database.ts'
 
-/** A lead as it stands; `holder` is null once it was given up. */
+/** A lead as it is stored; `holder` is null once it was released. */
 export type LeadRow = { readonly holder: string | null; readonly epoch: number; readonly beats: number }
 
-/** The right of one process, until another one takes the lead. */
+/** The term of one holder. It ends when another process takes the lead. */
 export type LeadTerm = { readonly name: string; readonly holder: string; readonly epoch: number }
 
-/** The lead of this name, or null while nobody ever had it. */
+/** The lead of this name, or null if nobody has ever held it. */
 export async function find(q: Queryable, name: string): Promise<LeadRow | null> {
   const { rows } = await q.query<LeadRow>({
-    name: 'leads.look',
+    name: 'leads.find',
     text: 'SELECT holder, epoch, beats FROM leads WHERE name = $1',
     values: [name],
   })
@@ -22,8 +21,8 @@ export async function find(q: Queryable, name: string): Promise<LeadRow | null> 
 }
 
 /**
- * Takes the lead if it is still as `seen`; answers the new epoch, or null when somebody was faster. It waits for the
- * transactions that `holds` has let through.
+ * Acquires the lead if it is still as `seen`. Returns the new epoch, or null when another process was faster. Waits for the
+ * transactions that hold it locked by `lockIfHeld`.
  */
 export async function acquire(
   q: Queryable,
@@ -45,10 +44,10 @@ export async function acquire(
   return rows[0]?.epoch ?? null
 }
 
-/** Says that the holder lives; false when the lead is no longer its own. */
+/** Renews the lead; false when another process holds it. */
 export async function renew(q: Queryable, { name, holder, epoch }: LeadTerm): Promise<boolean> {
   const { rowCount } = await q.query({
-    name: 'leads.beat',
+    name: 'leads.renew',
     text: 'UPDATE leads SET beats = beats + 1 WHERE name = $1 AND holder = $2 AND epoch = $3',
     values: [name, holder, epoch],
   })
@@ -56,19 +55,19 @@ export async function renew(q: Queryable, { name, holder, epoch }: LeadTerm): Pr
 }
 
 /**
- * Whether the lead is still the holder's, and stays so until the transaction ends. The row is locked as a foreign key
- * locks it: a beat goes past, the next holder waits.
+ * Whether this term still lasts; if so, it lasts until the transaction ends. The row is locked as by a foreign key: a renewal
+ * passes, the next holder waits.
  */
 export async function lockIfHeld(tx: Queryable, { name, holder, epoch }: LeadTerm): Promise<boolean> {
   const { rowCount } = await tx.query({
-    name: 'leads.holds',
+    name: 'leads.lockIfHeld',
     text: 'SELECT FROM leads WHERE name = $1 AND holder = $2 AND epoch = $3 FOR KEY SHARE',
     values: [name, holder, epoch],
   })
   return rowCount === 1
 }
 
-/** Gives the lead up, so that the next one need not wait for the lease. May be repeated. */
+/** Releases the lead, so that the next holder need not wait for the lease to end. May be repeated. */
 export async function release(q: Queryable, { name, holder, epoch }: LeadTerm): Promise<void> {
   await q.query({
     text: 'UPDATE leads SET holder = NULL, epoch = epoch + 1 WHERE name = $1 AND holder = $2 AND epoch = $3',

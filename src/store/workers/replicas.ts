@@ -1,10 +1,10 @@
-/** The server processes on this database. Each renews its own row; who lives is for who reads them to judge, by its own clock. */
+/** The server processes on this database. Each renews its own row; a reader judges by its own clock which are alive. */
 import type { Queryable } from '../postgres/database.ts'
 
-/** What a server process says of itself. */
+/** What a server process writes about itself. */
 export type Replica = {
   readonly id: string
-  /** How workers reach it; null: only by the address that they were given. */
+  /** The URL by which workers reach it; null: only the address that they were given. */
   readonly url: string | null
   readonly version: string
   /** The newest migration that it knows. */
@@ -12,10 +12,10 @@ export type Replica = {
   readonly started_at: Date
 }
 
-/** A row as it was read; `seen_at` is another one after each renewal. */
+/** A row as it was read; each renewal changes `seen_at`. */
 export type ReplicaRow = Replica & { readonly seen_at: Date }
 
-/** Writes a process down, or that it lives still. May be repeated. */
+/** Inserts the row of a process, or renews it. May be repeated. */
 export async function renew(q: Queryable, replica: ReplicaRow): Promise<void> {
   const { id, url, version, schema_version, started_at, seen_at } = replica
   await q.query({
@@ -36,12 +36,12 @@ export async function list(q: Queryable, limit: number): Promise<readonly Replic
   return rows
 }
 
-/** Takes a process off, unless it was renewed after it was read. May be repeated. */
+/** Removes a row, unless it was renewed after it was read. May be repeated. */
 export async function remove(q: Queryable, { id, seen_at }: Pick<ReplicaRow, 'id' | 'seen_at'>): Promise<void> {
   await q.query({ text: 'DELETE FROM replicas WHERE id = $1 AND seen_at = $2', values: [id, seen_at] })
 }
 
-/** Takes off who was reached at this address before: two processes can't listen on it. */
+/** Removes earlier processes at this URL: two can't listen on one address. */
 export async function removeOthersAt(q: Queryable, url: string, id: string): Promise<void> {
   await q.query({ text: 'DELETE FROM replicas WHERE url = $1 AND id <> $2', values: [url, id] })
 }

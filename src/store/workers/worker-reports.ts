@@ -3,7 +3,7 @@
  * thousand at once after a restart of the control plane: no lease may end meanwhile.
  */
 import type { SandboxId, WorkerId } from '../../domain/ids.ts'
-import type { ReportPosition } from '../../domain/workers/report-order.ts'
+import type { ReportPosition } from '../../domain/workers/lease.ts'
 import type { Statement } from '../postgres/database.ts'
 import type { OpenRunOfWorker } from '../sandboxes/runs.ts'
 import { GENERATION, IS_LATER, type DrainState, type Renewal, type WorkerReport } from './workers.ts'

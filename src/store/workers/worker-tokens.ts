@@ -1,22 +1,22 @@
 import type { WorkerId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** The right of one machine to join as a worker. */
+/** A token by which one machine may join as a worker. */
 export type WorkerToken = {
   readonly id: string
-  /** The name that the worker gets by it; null: its own choice. */
+  /** The name that the worker gets; null: it chooses. */
   readonly name: string | null
   readonly created_at: Date
   readonly expires_at: Date
 }
 
-/** A token with what became of it. */
+/** A token, and what it was used for. */
 export type UsableToken = Pick<WorkerToken, 'id' | 'name' | 'expires_at'> & {
   readonly used_at: Date | null
   readonly worker_id: WorkerId | null
 }
 
-/** Writes a token down, by the hash of its text. */
+/** Inserts a token, by the hash of its text. */
 export async function insert(q: Queryable, token: WorkerToken & { readonly secretSha256: Buffer }): Promise<void> {
   await q.query({
     text: `INSERT INTO worker_tokens (id, name, secret_sha256, created_at, expires_at) VALUES ($1, $2, $3, $4, $5)`,
@@ -33,7 +33,7 @@ export async function lock(tx: Queryable, secretSha256: Buffer): Promise<UsableT
   return rows[0] ?? null
 }
 
-/** Says that a token was exchanged for a worker's credential. */
+/** Marks a token as used. */
 export async function use(
   tx: Queryable,
   id: string,
@@ -45,7 +45,7 @@ export async function use(
   })
 }
 
-/** Forgets tokens that were used or expired by then; answers how many, `limit` at most. */
+/** Deletes at most `limit` tokens that were used or expired by then. Returns how many. */
 export async function prune(q: Queryable, endedBy: Date, limit: number): Promise<number> {
   const { rowCount } = await q.query({
     name: 'workerTokens.prune',

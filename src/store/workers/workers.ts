@@ -1,9 +1,9 @@
 import type { Capacity, DriverReport, StorageReport } from '../../domain/workers/worker.ts'
 import type { WorkerId } from '../../domain/ids.ts'
-import type { ReportPosition } from '../../domain/workers/report-order.ts'
+import type { ReportPosition } from '../../domain/workers/lease.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A worker with what it offers and what its open runs take. */
+/** A worker with its profile, its capacity, and what its open runs use. */
 export type WorkerRow = {
   readonly id: WorkerId
   readonly name: string
@@ -13,11 +13,11 @@ export type WorkerRow = {
   readonly used_memory_mib: number
   readonly driver: DriverReport | null
   readonly storage: StorageReport | null
-  /** Whether it is to get nothing new. */
+  /** Whether it gets no new runs. */
   readonly is_draining: boolean
 }
 
-/** Registers a worker under a name or renews its credential; repeating it is harmless. Answers its id. */
+/** Inserts a worker, or gives the one of that name a new credential. Returns its id. May be repeated. */
 export async function register(
   q: Queryable,
   worker: { readonly id: WorkerId; readonly name: string; readonly credentialSha256: Buffer; readonly now: Date },
@@ -32,7 +32,7 @@ export async function register(
   return row.id
 }
 
-/** The workers that these credentials belong to, in their order; null for nobody's, and for one of a worker that was removed. */
+/** The workers of these credentials, in their order. Null for an unknown one, and for that of a removed worker. */
 export async function findByCredentials(
   q: Queryable,
   credentials: readonly Buffer[],
@@ -46,7 +46,7 @@ export async function findByCredentials(
   return rows.map(({ id }) => id)
 }
 
-/** What a worker's sync says of the worker itself. */
+/** What a report says about the worker itself. */
 export type WorkerReport = ReportPosition & {
   readonly capacity: Capacity
   readonly driver: DriverReport
@@ -71,16 +71,16 @@ export type Renewal = DrainState & {
 export const GENERATION = `coalesce((SELECT g.generation FROM worker_generations g WHERE g.worker_id = w.id), 0)`
 
 /**
- * Whether a report is to be taken in: it is later than the last one that was, as `domain/workers/report-order.ts` says. Once the
- * lease is over that does not count any more: a worker whose folder was lost, on a machine whose clock is behind, is heard.
+ * Whether a report must be recorded: it is later than the last recorded one (`isLaterReport`). Once the lease is over, a report
+ * of an earlier incarnation is recorded too: the worker may have lost its folder on a machine whose clock is behind.
  */
 export const IS_LATER = ({ incarnation, seq, now }: Readonly<Record<'incarnation' | 'seq' | 'now', string>>): string =>
   `(w.life IS NULL OR (w.life, w.report_seq) < (${incarnation}, ${seq}) OR w.life > ${incarnation} AND w.lease_expires_at < ${now})`
 
 /**
- * Writes what a worker says of itself and prolongs its lease; null, and nothing is written, when a later report was taken
- * in already, or the worker was removed. Its row stays locked until the transaction ends, so that what
- * is read after it belongs to this report.
+ * Records what a worker reports about itself and prolongs its lease. Null, and nothing is written, when a later report was
+ * recorded or the worker was removed. Its row stays locked until the transaction ends, so that what is read afterwards
+ * belongs to this report.
  */
 export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): Promise<Renewal | null> {
   const { vcpus, memory_mib, disk_mib } = report.capacity
@@ -108,20 +108,20 @@ export async function renew(tx: Queryable, id: WorkerId, report: WorkerReport): 
   return rows[0] ?? null
 }
 
-/** Whether the last report of a worker that was taken in is of a later life than this. */
-export async function isSuperseded(q: Queryable, id: WorkerId, life: string): Promise<boolean> {
+/** Whether the last recorded report of a worker is from a later incarnation than this. */
+export async function isSuperseded(q: Queryable, id: WorkerId, incarnation: string): Promise<boolean> {
   const { rowCount } = await q.query({
-    name: 'workers.isOutlived',
+    name: 'workers.isSuperseded',
     text: 'SELECT FROM workers WHERE id = $1 AND life > $2',
-    values: [id, life],
+    values: [id, incarnation],
   })
   return rowCount === 1
 }
 
-/** The workers whose lease holds at `now`, with what is taken of them. */
+/** The workers whose lease holds at `now`, with their used capacity. */
 export async function listLive(q: Queryable, now: Date): Promise<readonly WorkerRow[]> {
   const { rows } = await q.query<WorkerRow>({
-    name: 'workers.live',
+    name: 'workers.listLive',
     text: `SELECT w.id, w.name, w.vcpus, w.memory_mib, w.driver, w.storage, w.draining_since IS NOT NULL AS is_draining,
              coalesce(u.vcpus, 0)::integer AS used_vcpus, coalesce(u.memory_mib, 0)::integer AS used_memory_mib
            FROM workers w LEFT JOIN (
@@ -133,7 +133,7 @@ export async function listLive(q: Queryable, now: Date): Promise<readonly Worker
   return rows
 }
 
-/** A worker that has not reported lately, and its last report; one that was removed is so by its operator's will. */
+/** A worker that has not reported lately, and its last report. An operator may have removed it. */
 export type SilentWorker = {
   readonly id: WorkerId
   readonly name: string
@@ -145,7 +145,7 @@ export type SilentWorker = {
 /** Workers that hold open runs and whose lease ends before `deadline`. */
 export async function listSilent(q: Queryable, deadline: Date): Promise<readonly SilentWorker[]> {
   const { rows } = await q.query<SilentWorker>({
-    name: 'workers.silent',
+    name: 'workers.listSilent',
     text: `SELECT w.id, w.name, w.removed_at IS NOT NULL AS is_removed, w.life AS incarnation, w.report_seq
            FROM workers w WHERE coalesce(w.lease_expires_at, w.created_at) < $1
            AND EXISTS (SELECT 1 FROM runs r WHERE r.worker_id = w.id AND r.ended_at IS NULL)`,
@@ -154,34 +154,31 @@ export async function listSilent(q: Queryable, deadline: Date): Promise<readonly
   return rows
 }
 
-/** Whether a worker has not reported since, and does not until the transaction ends. */
-export async function isSilentSince(
-  tx: Queryable,
-  { id, incarnation: life, report_seq }: SilentWorker,
-): Promise<boolean> {
+/** Whether a worker has not reported since; if so, its report waits until the transaction ends. */
+export async function isSilentSince(tx: Queryable, { id, incarnation, report_seq }: SilentWorker): Promise<boolean> {
   const { rowCount } = await tx.query({
     name: 'workers.isSilentSince',
     text: 'SELECT FROM workers WHERE id = $1 AND life IS NOT DISTINCT FROM $2 AND report_seq = $3 FOR SHARE',
-    values: [id, life, report_seq],
+    values: [id, incarnation, report_seq],
   })
   return rowCount === 1
 }
 
-/** How every worker that ever said so keeps volumes. */
+/** How each worker that has reported stores volumes. */
 export async function listStorages(
   q: Queryable,
 ): Promise<readonly { readonly id: WorkerId; readonly storage: StorageReport }[]> {
   const { rows } = await q.query<{ readonly id: WorkerId; readonly storage: StorageReport }>({
-    name: 'workers.storages',
+    name: 'workers.listStorages',
     text: 'SELECT id, storage FROM workers WHERE storage IS NOT NULL AND removed_at IS NULL ORDER BY id',
   })
   return rows
 }
 
-/** The abilities of every worker that ever said its own; one that is away now may come back for what waits. */
+/** The abilities of every worker that has reported. One that is away now may return for runs that wait. */
 export async function listAbilities(q: Queryable): Promise<readonly (readonly string[])[]> {
   const { rows } = await q.query<{ readonly abilities: readonly string[] }>({
-    name: 'workers.abilitiesOffered',
+    name: 'workers.listAbilities',
     text: `SELECT DISTINCT driver -> 'abilities' AS abilities FROM workers WHERE driver IS NOT NULL AND removed_at IS NULL`,
   })
   return rows.map(({ abilities }) => abilities)

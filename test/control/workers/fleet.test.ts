@@ -57,7 +57,7 @@ test('a token serves one machine once: lost answers are given again, another mac
   const joined = await joinWith(token, { credential, name: 'first' })
   assert.equal(joined.name, 'first')
   assert.deepEqual(await joinWith(token, { credential, name: 'first' }), joined)
-  await assert.rejects(joinWith(token, { credential: 'another’s' }), refusal('invalid_join_token', /used already/))
+  await assert.rejects(joinWith(token, { credential: 'another’s' }), refusal('invalid_join_token', /has been used/))
   assert.equal(await authenticateWorker(world.deps, credential), joined.worker_id)
   assert.equal(await authenticateWorker(world.deps, token), null)
 })
@@ -102,7 +102,7 @@ test('a token is forgotten a day after it was used or expired, and not before', 
   clock.advance(lifeMs)
   await run(never)
   assert.equal(await known(unused), false)
-  await assert.rejects(joinWith(unused), refusal('invalid_join_token', /no such token/))
+  await assert.rejects(joinWith(unused), refusal('invalid_join_token', /does not know the token/))
   assert.equal(await authenticateWorker(world.deps, credential), joined.worker_id)
 })
 
@@ -110,7 +110,7 @@ test('a token that is over, unknown or not whole is refused, and one lies in no 
   const token = await tokenFor()
   const dump = await world.deps.db.asSystem((q) => q.query({ text: 'SELECT t::text AS row FROM worker_tokens t' }))
   assert.ok(!JSON.stringify(dump.rows).includes(token.slice(4)))
-  await assert.rejects(joinWith(token.slice(0, -1)), refusal('invalid_join_token', /no whole join token/))
+  await assert.rejects(joinWith(token.slice(0, -1)), refusal('invalid_join_token', /join token is incomplete/))
   clock.advance(lifeMs)
   await assert.rejects(joinWith(token), refusal('invalid_join_token', /expired at/))
 })
@@ -119,7 +119,7 @@ test('a name is one worker’s: a token’s own name counts, a live worker’s i
   assert.equal((await joinWith(await tokenFor('chosen'))).name, 'chosen')
   await assert.rejects(
     joinWith(await tokenFor(), { name: 'chosen' }),
-    refusal('name_already_exists', /'chosen' is there already/),
+    refusal('name_already_exists', /'chosen' exists/),
   )
   await assert.rejects(
     joinWith(await tokenFor('one'), { name: 'two' }),
