@@ -14,16 +14,16 @@ import { LIFECYCLE_LINES } from '../logs/lifecycle-lines.ts'
 import type { Driver } from './driver.ts'
 import { StartError } from '../start-error.ts'
 
-/** How one simulated run goes. Delays are in milliseconds of the driver's clock. */
+/** How a simulated run behaves. Delays are in milliseconds of the driver's clock. */
 export type SimulatedBehaviour = {
   readonly startDelayMs: number
   /** Rejects the start after its delay. */
   readonly startFailure: { readonly reason: StartFailure; readonly message: string } | null
   /** How long a stop takes when nothing resists. */
   readonly stopDelayMs: number
-  /** Whether only SIGKILL ends it, after the whole grace time. */
+  /** Whether only SIGKILL ends it, after the full grace time. */
   readonly ignoresTerm: boolean
-  /** Ends by itself so long after its start; null: never. */
+  /** How long after its start it ends by itself; null: never. */
   readonly endsAfterMs: number | null
   readonly outcome: RunOutcome
 }
@@ -45,18 +45,18 @@ export function behaviourByImage(rules: readonly BehaviourRule[]): (run: Desired
   return (run) => ({ ...DEFAULT_BEHAVIOUR, ...rules.find((rule) => rule.image.test(run.spec.image))?.behaviour })
 }
 
-/** The machine that simulated drivers pretend to be: it outlives them, as sandboxes outlive a worker. */
+/** The machine that simulated drivers share. It outlives them, as sandboxes outlive a worker. */
 export type SimulatedWorld = {
   readonly runs: Map<RunId, SimulatedRun>
   readonly stored: Set<SandboxId>
   readonly onChange: Set<() => void>
-  /** Makes a running run end now, as a fault would; does nothing to one that isn't running. */
+  /** Ends a run now, as a fault would. Does nothing to a run that has ended or is unknown. */
   end(run: RunId, outcome: RunOutcome): void
 }
 
 type SimulatedRun = { readonly desired: DesiredRun; readonly startedAtMs: number; readonly observed: ObservedRun }
 
-/** An empty world. */
+/** Creates a machine without runs. */
 export function makeSimulatedWorld(): SimulatedWorld {
   const runs = new Map<RunId, SimulatedRun>()
   const onChange = new Set<() => void>()
@@ -77,15 +77,15 @@ export type SimulatedInput = {
   readonly clock: Clock
   /** Default: a new one. */
   readonly world?: SimulatedWorld
-  /** Default: that of a large machine. */
+  /** Default: the capacity of a large machine. */
   readonly capacity?: Capacity
-  /** Where it tells what happens to its runs; default: nowhere. */
+  /** Takes the log lines about its runs; by default none are written. */
   readonly logs?: Pick<SandboxLogs, 'writerOf'>
   /** Default: `CALM` for every run. */
   readonly behaviourOf?: (run: DesiredRun) => SimulatedBehaviour
 }
 
-/** A driver that runs nothing: for tests, benchmarks and trying the API. It says so wherever a person looks. */
+/** Creates a driver that runs nothing, for tests, benchmarks and trying the API. It names itself as simulated everywhere. */
 export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const { clock, world = makeSimulatedWorld(), capacity = LARGE_MACHINE, behaviourOf = () => DEFAULT_BEHAVIOUR } = input
   const { logs = makeNoLogs() } = input
@@ -94,7 +94,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
   const ends = new Set<Promise<void>>()
   const watching = new Set<() => void>()
 
-  // A start goes on in the process that began it: what an earlier one left half begun is over, and may be begun anew.
+  // A start can't outlive its process, so the starts that an earlier one left in flight are over.
   const cutShort: RunOutcome = {
     kind: 'start_failed',
     reason: 'cancelled',
@@ -146,7 +146,7 @@ export function makeSimulatedDriver(input: SimulatedInput): Driver {
       world.end(desired.run_id, { kind: 'start_failed', reason, message })
       throw failure
     }
-    // What ended while it started, by itself or by whoever ended it, stays so.
+    // A run that ended while it started stays ended.
     if (world.runs.get(desired.run_id)?.observed.phase !== 'starting')
       throw new StartError('host', 'the run ended while it started')
     world.stored.add(desired.sandbox_id)

@@ -5,8 +5,8 @@ import { connect, type Socket } from 'node:net'
 const CONNECT_TIMEOUT_MS = 10_000
 
 /**
- * Connects to the relay of a virtual machine's agent. What comes and goes is the agent protocol from its first byte, as
- * a client of the cloud speaks it: the relay sends the prologue and `core.ready` itself (relay.rs, 0.6.14).
+ * Connects to the relay of a virtual machine's agent. The socket carries the agent protocol as clients of the cloud speak
+ * it, from its first byte: the relay itself sends the prologue and `core.ready` (relay.rs, 0.6.14).
  */
 export async function connectAgent(path: string): Promise<Socket> {
   const socket = connect(path)

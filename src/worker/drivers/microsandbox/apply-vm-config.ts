@@ -5,12 +5,12 @@ type Mounting = InstanceType<typeof MountBuilder>
 type Patching = InstanceType<typeof PatchBuilder>
 type Networking = InstanceType<typeof NetworkBuilder>
 
-/** Tells a config to the SDK's builder. Every field of a config is used here; nothing else is set. */
+/** Applies a config to the SDK's builder. It uses every field of the config and sets nothing else. */
 export function applyVmConfig(builder: SandboxBuilder, config: VmConfig): SandboxBuilder {
   builder
     .detached(true) // it outlives the process that starts it
-    .ephemeral(false) // what goes, goes by the driver
-    .deploymentProfile('single-tenant') // the other silently cuts a policy down; the config's rules hold what it would
+    .ephemeral(false) // only the driver deletes it
+    .deploymentProfile('single-tenant') // the other profile silently restricts a policy; the config's own rules do so instead
     .pullPolicy('never')
     .image(config.image)
     .rootDisk(config.disk_size_mib)
@@ -50,7 +50,7 @@ function buildMount(builder: Mounting, mount: VmMount): Mounting {
       .statVirtualization(mount.stat_virtualization)
       .hostPermissions(mount.host_permissions)
       .quota(mount.quota_mib)
-      .owner(0, 0) // whose a file is that came by the API: it has no owner of the sandbox's
+      .owner(0, 0) // the owner of files that the API wrote, which have no owner in the sandbox
   }
   if (mount.readonly) builder.readonly()
   if (mount.noexec) builder.noexec()

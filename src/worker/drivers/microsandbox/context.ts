@@ -10,25 +10,25 @@ import type { OutputCaptures } from './output-captures.ts'
 import type { VmImages } from './vm-images.ts'
 import type { VmRunRecords } from './vm-records.ts'
 
-/** What an operator may set. */
+/** The driver's settings. */
 export type MicrosandboxSettings = {
-  /** Size of a sandbox's disk when its spec names none; sparse. */
+  /** The size of a sandbox's disk, a sparse file, when its spec names none. */
   readonly defaultDiskMib: number
-  /** What the stores of images and volumes add to owners. */
+  /** The number that the stores of images and volumes add to owners. */
   readonly uidShift: number
-  /** How many virtual CPUs may be promised per real one. */
+  /** How many virtual CPUs to promise per real one. */
   readonly cpuOvercommit: number
 }
 
 /** What `makeMicrosandboxDriver` is given. */
 export type MicrosandboxDriverInput = {
-  /** The driver's own folder; nobody else writes there. The runtime's home lies in it. */
+  /** The driver's own folder, with the runtime's home in it. Nothing else writes there. */
   readonly dir: string
   readonly installation: MicrosandboxInstallation
   readonly images: ImageResolver
-  /** Digests of every image of the store that a reference names. */
+  /** The digests of the images in the store that a reference names. */
   readonly imageDigests: () => Promise<readonly string[]>
-  /** Where the volumes that a run mounts or copies from are opened. */
+  /** Opens the volumes that a run mounts or copies from. */
   readonly volumes: Pick<VolumeStorage, 'open'>
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
@@ -36,9 +36,9 @@ export type MicrosandboxDriverInput = {
   readonly settings: MicrosandboxSettings
 }
 
-/** The same, with what the driver opened. */
+/** The driver's input with everything that the driver opened. */
 export type VmContext = MicrosandboxDriverInput & {
-  /** The runtime's home: its database, its images, a folder for each sandbox. */
+  /** The runtime's home, with its database, its images, and a folder for each sandbox. */
   readonly home: string
   readonly msb: MsbCli
   readonly vmImages: VmImages

@@ -8,24 +8,23 @@ import type { Image } from '../../images/image.ts'
 import { hostArchitecture } from '../../images/manifest.ts'
 import { mount, unmountBelow } from '../../mounts.ts'
 
-/** How many users an image's files may belong to; the store shifts them into as many of the machine's (decision 0005). */
+/** How many users an image's files may belong to. The store shifts them to as many users of the machine (decision 0005). */
 const USERS = 65_536
-/** Writing a large image as one archive. */
+/** How long it may take to write a large image as one archive. */
 const TAR_TIMEOUT_MS = 900_000
 
 export type Exporting = {
-  /** An empty folder, which holds everything that is made. */
+  /** An empty folder, for everything that is written. */
   readonly folder: string
-  /** What the image store added to every owner. */
+  /** The number that the image store added to every owner. */
   readonly uidShift: number
   readonly clock: Clock
   readonly signal: AbortSignal
 }
 
 /**
- * Writes an image of the store as an archive that the runtime takes in, and answers its path. All layers become one: the
- * store keeps them unpacked and shifted, as an overlay mounts them, and the overlay itself is what knows how to merge
- * them. May be repeated with another folder.
+ * Writes an image of the store as an archive for `msb load`, and returns its path. The archive has one layer: the store
+ * keeps layers unpacked, as overlayfs mounts them, and a mounted overlay merges them. May be repeated with another folder.
  */
 export async function exportImage(image: Image, { folder, uidShift, clock, signal }: Exporting): Promise<string> {
   const [merged, layout] = [join(folder, 'merged'), join(folder, 'layout')]
@@ -66,11 +65,11 @@ export async function exportImage(image: Image, { folder, uidShift, clock, signa
   return archive
 }
 
-/** Each layer is named by a short link, because all of them together must fit into one page of mount options. */
+/** Names each layer by a short link, because all of them together must fit into one page of mount options. */
 async function mountLayers(merged: string, layers: readonly string[], folder: string): Promise<void> {
   if (layers.length === 0) return
   const links = join(folder, 'layers')
-  // An overlay that only reads wants two layers at least; an empty one changes nothing.
+  // A readonly overlay needs at least two layers. An empty one changes nothing.
   const all = [join(folder, 'empty'), ...layers]
   await mkdir(join(folder, 'empty'))
   await mkdir(links)
@@ -79,14 +78,14 @@ async function mountLayers(merged: string, layers: readonly string[], folder: st
   await mount(localCommands, ['-t', 'overlay', 'overlay', '-o', `ro,nodev,lowerdir=${lower.join(':')}`, merged], links)
 }
 
-/** Owners as the image has them: the store's shift is taken back. */
+/** Writes a tree as one layer, with the owners of the image: it reverts the store's shift. */
 async function writeTar(
   target: string,
   root: string,
   { folder, uidShift, signal }: Pick<Exporting, 'folder' | 'uidShift' | 'signal'>,
 ): Promise<void> {
   const map = join(folder, 'owners')
-  // GNU tar maps owners by a list alone; `x` stands for the name, which numeric owners leave out.
+  // GNU tar maps owners by a list only. The `x` stands for the name, which `--numeric-owner` leaves out.
   const lines = Array.from({ length: USERS }, (_, id) => `+${String(id + uidShift)} x:${String(id)}\n`)
   await writeFile(map, lines.join(''))
   const owners = ['--numeric-owner', `--owner-map=${map}`, `--group-map=${map}`]

@@ -5,20 +5,19 @@ import type { RunId } from '../../../domain/ids.ts'
 import type { Clock } from '../../../lib/clock.ts'
 
 /**
- * Whether guests are in use, by what their agents say: each writes a heartbeat into a folder that it shares with this
- * machine, once a second. Use is what the agent counts as activity, and a process that a client started and that is not
- * over (heartbeat.rs, 0.6.14; agent protocol, section 10). Kept in memory: after a restart of the worker the time of a
- * run starts anew.
+ * Tells whether guests are in use. Each guest's agent writes a heartbeat once a second, into a folder that it shares with
+ * this machine. A guest is in use when the agent counts activity, or while a process that a client started runs
+ * (heartbeat.rs, 0.6.14). The times are kept in memory: idle times start again after a restart of the worker.
  */
 export type GuestHeartbeats = {
-  /** Looks at a run's heartbeat; answers whether its last use is as long ago as `timeoutSecs`. */
+  /** Reads a run's heartbeat, and returns whether its last use is at least `timeoutSecs` ago. */
   isIdle(run: RunId, runtimeFolder: string, timeoutSecs: number): Promise<boolean>
   forget(run: RunId): void
 }
 
 type Use = { readonly seq: number; readonly atMs: number }
 
-/** Heartbeats by a clock. */
+/** Creates a reader of heartbeats that has seen none yet. */
 export function makeGuestHeartbeats(clock: Clock): GuestHeartbeats {
   const uses = new Map<RunId, Use>()
   return {
@@ -38,12 +37,12 @@ export function makeGuestHeartbeats(clock: Clock): GuestHeartbeats {
   }
 }
 
-/** A heartbeat has some 300 bytes (0.6.14). */
+/** The most that is read of a heartbeat, which has about 300 bytes (0.6.14). */
 const HEARTBEAT_LIMIT_BYTES = 4096
 
 type Beat = { readonly activity: number; readonly sessions: number }
 
-/** Null for none. The guest may put anything there: what is no small file is not followed, waited for or read. */
+/** Null for no heartbeat. The guest may put anything at the path, so symlinks, FIFOs and large files are not read. */
 async function readBeat(folder: string): Promise<Beat | null> {
   const text = await readSmallFile(join(folder, 'heartbeat.json'))
   const activity = /"activity_seq"\s*:\s*(\d{1,15})\b/.exec(text)?.[1]

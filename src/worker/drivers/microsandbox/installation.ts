@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path'
 import type { SandboxId } from '../../../domain/ids.ts'
 import { findMissingPrograms } from '../shared/machine.ts'
 
-/** The genuine runtime as npm installed it. */
+/** The genuine microsandbox runtime, as npm installed it. */
 export type MicrosandboxInstallation = { readonly msb: string; readonly version: string }
 
 const PLATFORM_PACKAGES: Readonly<Partial<Record<string, string>>> = {
@@ -14,7 +14,7 @@ const PLATFORM_PACKAGES: Readonly<Partial<Record<string, string>>> = {
   arm64: '@superradcompany/microsandbox-linux-arm64-gnu',
 }
 
-/** The runtime's program in the npm package of this platform; null when npm left it out. */
+/** Finds the runtime's program in the npm package of this platform; null when npm did not install it. */
 export function findInstallation(): MicrosandboxInstallation | null {
   const name = PLATFORM_PACKAGES[process.arch]
   if (process.platform !== 'linux' || name === undefined) return null
@@ -29,12 +29,12 @@ export function findInstallation(): MicrosandboxInstallation | null {
   }
 }
 
-/** Programs of the host that this driver calls. */
+/** The programs of the host that this driver calls. */
 const PROGRAMS = ['mount', 'umount', 'tar'] as const
 
 /**
- * Where distributions keep the certificates of authorities. The runtime (0.6.18) aborts when it finds none, whether it
- * will reach for a registry or not.
+ * Where distributions store the certificates of authorities. The runtime (0.6.18) aborts without them, even when it needs
+ * no registry.
  */
 const CERTIFICATES = [
   '/etc/ssl/certs/ca-certificates.crt',
@@ -44,7 +44,7 @@ const CERTIFICATES = [
   '/etc/ssl/cert.pem',
 ] as const
 
-/** Everything that keeps microVMs from running on this machine, in words; empty when nothing does. */
+/** Describes everything that keeps microVMs from running on this machine; empty when nothing does. */
 export async function findMissingMicroVmRequirements(): Promise<readonly string[]> {
   if (process.platform !== 'linux') return ['the machine does not run Linux']
   return [
@@ -66,23 +66,23 @@ async function findKvmProblems(): Promise<readonly string[]> {
     const code = error instanceof Error && 'code' in error ? String(error.code) : 'failed'
     lacks.push(code === 'ENOENT' ? 'there is no /dev/kvm' : `/dev/kvm does not open (${code})`)
   }
-  // On other processors an open device is all there is to see.
+  // On other architectures, nothing but the device shows whether KVM works.
   if (process.arch === 'x64' && !/^flags\s*:.*\b(?:vmx|svm)\b/m.test(readFileSync('/proc/cpuinfo', 'utf8')))
     lacks.push('the processor offers no virtualization (no vmx or svm in /proc/cpuinfo)')
   return lacks
 }
 
-/** Where the runtime keeps what it has of one sandbox, beneath its home (0.6.18; the tests ask the SDK itself). */
+/** The runtime's paths of one sandbox, beneath its home (0.6.18; the tests compare them with the SDK's). */
 export type VmPaths = {
   readonly name: string
   readonly agentSocket: string
-  /** Captured output, and what the virtual machine's kernel said. */
+  /** The folder of captured output and of the guest kernel's log. */
   readonly logs: string
-  /** Shared with the guest; its agent writes a heartbeat there. */
+  /** A folder that the guest shares. Its agent writes a heartbeat there. */
   readonly runtime: string
 }
 
-/** The runtime's name of a sandbox, and its places. One name for all runs, because the disk is the name's. */
+/** The runtime's name and paths of a sandbox. All runs share one name, because the runtime ties the disk to it. */
 export function vmPaths(home: string, sandbox: SandboxId): VmPaths {
   const name = `sy-${sandbox}`
   const hash = createHash('sha256')
@@ -99,10 +99,10 @@ export function vmPaths(home: string, sandbox: SandboxId): VmPaths {
 }
 
 const SOCKET_HASH_BYTES = 12
-/** What `sun_path` holds (unix(7)), less its closing zero. */
+/** The size of `sun_path` (unix(7)) without its terminating zero. */
 const SOCKET_PATH_BYTES = 107
 
-/** Throws, in words, when the runtime could not make its sockets beneath a home. */
+/** Throws when `home` is too long a path for the runtime's sockets. */
 export function assertHomeShortEnough(home: string): void {
   const longest = join(home, 'run', 'sandboxes', '0'.repeat(2 * SOCKET_HASH_BYTES), 'control.sock')
   const over = Buffer.byteLength(longest) - SOCKET_PATH_BYTES
@@ -113,8 +113,8 @@ export function assertHomeShortEnough(home: string): void {
 }
 
 /**
- * The environment of every process of the runtime: nothing of the worker's own, so that no variable of its operator can
- * lead the runtime to a cloud, to other credentials or to another home.
+ * The environment of every process of the runtime. It takes no variable from the worker's own environment, which could
+ * point the runtime to a cloud, to other credentials or to another home.
  */
 export function vmEnvironment(home: string): NodeJS.ProcessEnv {
   return {
@@ -128,7 +128,7 @@ export function vmEnvironment(home: string): NodeJS.ProcessEnv {
   }
 }
 
-/** What a sandbox is isolated by, for people. */
+/** Describes what isolates a sandbox. */
 export function describeIsolation(version: string): string {
   return `microVM (libkrun by microsandbox ${version}, KVM)`
 }

@@ -7,36 +7,37 @@ import { makeVmNetwork } from './vm-network.ts'
 import type { VmMount, VmPatch, VmConfig } from './vm-config.ts'
 
 /**
- * What this driver enforces. Absent: `secrets` (their values don't reach a worker), `raw_stat` (the machine's own owners,
- * written by the virtual machine's process, which is the machine's root), and `disk_images` (an image's format may name
- * other files of this machine, and a sandbox may write such an image).
+ * What this driver enforces. It leaves out three abilities:
+ * - `secrets`: their values don't reach a worker.
+ * - `raw_stat`: the virtual machine's process, which is root on this machine, would write the guest's owners to files.
+ * - `disk_images`: an image's format may name other files of this machine, and a sandbox may write such an image.
  */
 export const MICROSANDBOX_ABILITIES: readonly Ability[] = [
   'patches', 'rlimits', 'tmpfs', 'hostname', 'scripts', 'disk_size', 'security_restricted', 'network_off', 'network_policy',
   'network_max_connections', 'network_domains', 'named_mounts', 'bind_mounts', 'bind_quota', 'init_handoff', 'metrics',
 ] // prettier-ignore
 
-/** What a plan takes from this machine. */
+/** What a config needs from this machine. */
 export type VmConfigInput = {
   readonly name: string
   readonly image: string
   readonly diskSizeMib: number
-  /** The place of each mount that has one, by its index in the spec. */
+  /** The pinned source of each mount that has one, by the mount's index in the spec. */
   readonly sources: ReadonlyMap<number, string>
-  /** The place of each patch's copy that has one, by its index in the spec. */
+  /** The path of the copy of each patch that has one, by the patch's index in the spec. */
   readonly copies: ReadonlyMap<number, string>
-  /** Addresses of this machine, which no sandbox may reach. */
+  /** The addresses of this machine, which no sandbox may reach. */
   readonly hostAddresses: readonly string[]
-  /** Whether the working folder has to be made. */
+  /** Whether to create the working folder. */
   readonly makesWorkdir: boolean
 }
 
-/** The most virtual processors that the runtime takes: it counts them in a byte. */
+/** The most virtual processors of a microVM: the runtime counts them in a byte. */
 const MAX_VCPUS = 255
-/** What the runtime takes for no limit: without one it would set its own of 4 GiB. */
+/** Stands for no limit. Without a value, the runtime would set its own limit of 4 GiB. */
 const NO_QUOTA_MIB = 0xffff_ffff
 
-/** A spec in the runtime's words. Throws `StartError` of kind config for what the runtime can't be told. */
+/** Translates a spec for the runtime. Throws `StartError` of kind `config` for what the runtime can't express. */
 export function makeVmConfig({ spec, slug }: DesiredRun, place: VmConfigInput): VmConfig {
   const { runtime, resources } = spec
   if (resources.vcpus > MAX_VCPUS)
@@ -84,7 +85,7 @@ function makeVmMount(mount: Mount, source: string | undefined): VmMount {
     case 'bind': {
       const { stat_virtualization, host_permissions } = mount
       const quota_mib = (mount.type === 'bind' ? mount.quota_mib : null) ?? NO_QUOTA_MIB
-      // A device file of a volume may stand for no device of the machine, as with every driver.
+      // As with every driver, a device file in a volume must not give access to a device of the machine.
       return {
         type: 'folder', ...flags, nodev: true, source: placed(source), stat_virtualization, host_permissions, quota_mib,
       } // prettier-ignore
@@ -111,7 +112,7 @@ function makeVmPatch(patch: Patch, copy: string | undefined): VmPatch {
 }
 
 function placed(path: string | undefined): string {
-  if (path === undefined) throw new Error('a mount or patch was planned before its source had a place')
+  if (path === undefined) throw new Error('a mount or patch has no source on this machine yet')
   return path
 }
 

@@ -18,9 +18,9 @@ function mountsFolder({ dir }: Pick<VmContext, 'dir'>): string {
 }
 
 /**
- * Holds every volume that a run mounts in a place that no sandbox can change, and answers these by the mount's index.
- * The place is the sandbox's own for all its runs, because the runtime keeps it with the disk. A volume counts as mounted
- * on this machine for as long, and so is not deleted. Rejects with `StartError` of kind mount.
+ * Pins every volume that a run mounts (see `PinnedMount`), and returns the pins by the mount's index. A sandbox has the
+ * same pins in all its runs, because the runtime stores their paths with the disk. A pinned volume counts as mounted, so it
+ * can't be deleted. Rejects with `StartError` of kind `mount`.
  */
 export async function pinMountSources(
   context: MountContext,
@@ -40,12 +40,12 @@ export async function pinMountSources(
   return new Map(pinned.flatMap(({ pin }, at) => (pin === null ? [] : [[indexed[at]?.index ?? at, pin] as const])))
 }
 
-/** The runtime tries an attribute on every folder that it shares, and itself lets no guest write to a readonly one. */
+/** The runtime tests an attribute on every folder that it shares. It itself keeps guests from writing to readonly mounts. */
 function writable(mount: Mount): Mount {
   return { ...mount, options: { ...mount.options, readonly: false } }
 }
 
-/** Lets go of what `pinMountSources` held, in whatever state; nothing of a volume can be deleted by it. */
+/** Removes a sandbox's pins, even half made ones. It can't delete content of a volume. May be repeated. */
 export async function unpinMountSources(context: Pick<VmContext, 'dir' | 'clock'>, sandbox: SandboxId): Promise<void> {
   const folder = join(mountsFolder(context), sandbox)
   if ((await lstatOrNull(folder)) === null) return
@@ -54,16 +54,16 @@ export async function unpinMountSources(context: Pick<VmContext, 'dir' | 'clock'
   await rmdir(folder)
 }
 
-/** Sandboxes for which something is held. */
+/** Lists the sandboxes that have pins. */
 export async function listPinnedSandboxes(context: Pick<VmContext, 'dir'>): Promise<readonly string[]> {
   await mkdir(mountsFolder(context), { recursive: true, mode: 0o700 })
   return await readdir(mountsFolder(context))
 }
 
 /**
- * Copies what patches bring from the organization's host volume into a folder, and answers the copies by the patch's
- * index: sandboxes may change the volume meanwhile, and the runtime would follow their symlinks into this machine.
- * Rejects with `StartError` of kind patch.
+ * Copies the sources of patches from the organization's host volume into `folder`, and returns the copies by the patch's
+ * index. The runtime can't read them from the volume: a sandbox may change it meanwhile, and the runtime would follow
+ * symlinks into this machine. Rejects with `StartError` of kind `patch`.
  */
 export async function copyPatchSources(
   context: MountContext,
@@ -87,8 +87,8 @@ function isCopyPatch(patch: Patch): patch is CopyPatch {
 }
 
 /**
- * Whether a working folder is to be made because no layer of the image has it. Behind a symlink of the image the answer
- * is no: where that leads only the guest knows, and the runtime refuses a folder that is missing there.
+ * Whether no layer of an image has a folder. False behind a symlink of the image: only the guest knows where it leads, and
+ * the runtime refuses a working folder that is missing there.
  */
 export async function isFolderMissing(layers: readonly string[], path: string): Promise<boolean> {
   const parts = path.split('/').filter((part) => part !== '')

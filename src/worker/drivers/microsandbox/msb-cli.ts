@@ -1,27 +1,27 @@
 import { runCommand, tryCommand, type CommandResult } from '../../../lib/run-command.ts'
 import { vmEnvironment, type MicrosandboxInstallation } from './installation.ts'
 
-/** What the runtime says of one of its sandboxes. */
+/** The runtime's status of one of its sandboxes. */
 export type VmStatus = 'running' | 'stopped' | 'crashed' | 'absent'
 
-/** The runtime's own program, for what it does in one call. Every call may be repeated. */
+/** The runtime's command line program. Every call may be repeated. */
 export type MsbCli = {
   status(name: string): Promise<VmStatus>
-  /** The guest syncs and switches off; after `timeoutSecs` it is killed. An unknown or stopped one succeeds. */
+  /** Lets the guest flush and shut down, and kills it after `timeoutSecs`. An unknown or stopped sandbox succeeds. */
   stop(name: string, timeoutSecs: number): Promise<void>
-  /** Kills what runs of a sandbox and deletes its disk. An unknown one succeeds. */
+  /** Kills a sandbox's processes and deletes its disk. An unknown sandbox succeeds. */
   remove(name: string): Promise<void>
-  /** Takes an archive in as an image. */
+  /** Imports an archive as an image. */
   load(archive: string, reference: string, signal: AbortSignal): Promise<void>
   images(): Promise<readonly string[]>
   removeImage(reference: string): Promise<void>
 }
 
 const TIMEOUT_MS = 60_000
-/** A large image is written once more, as a file system of the guest's. */
+/** How long an import may take: it writes a large image once more, as a file system for the guest. */
 const LOAD_TIMEOUT_MS = 900_000
 
-/** The program of an installation, over the sandboxes of one home. */
+/** Creates calls to an installation's program, for the sandboxes of one home. */
 export function makeMsbCli({ msb }: MicrosandboxInstallation, home: string): MsbCli {
   const env = vmEnvironment(home)
   const attempt = (args: readonly string[], timeoutMs = TIMEOUT_MS): Promise<CommandResult> =>
@@ -32,19 +32,19 @@ export function makeMsbCli({ msb }: MicrosandboxInstallation, home: string): Msb
     const found = asList(await ask(['list', '--format', 'json'])).find((one) => one['name'] === name)
     return found === undefined ? 'absent' : statusOf(found['status'])
   }
-  /** The program tells of a failure and of one that is none by the same exit code; what counts is how things stand. */
-  const orStands = async (result: CommandResult, stands: () => Promise<boolean>): Promise<void> => {
-    if (result.code !== 0 && !(await stands())) throw new Error(`msb: ${result.stderr.trim().slice(-500)}`)
+  /** The program has one exit code for real and harmless failures, so the sandbox's status decides. */
+  const throwUnless = async (result: CommandResult, isReached: () => Promise<boolean>): Promise<void> => {
+    if (result.code !== 0 && !(await isReached())) throw new Error(`msb: ${result.stderr.trim().slice(-500)}`)
   }
   return {
     status,
     async stop(name, timeoutSecs) {
       const result = await attempt(['stop', '-q', '-t', String(timeoutSecs), name], TIMEOUT_MS + timeoutSecs * 1000)
-      await orStands(result, async () => (await status(name)) !== 'running')
+      await throwUnless(result, async () => (await status(name)) !== 'running')
     },
     async remove(name) {
       const result = await attempt(['remove', '-q', '-f', name])
-      await orStands(result, async () => (await status(name)) === 'absent')
+      await throwUnless(result, async () => (await status(name)) === 'absent')
     },
     async load(archive, reference, signal) {
       await runCommand(msb, ['load', '-q', '-i', archive, '-t', reference], {
@@ -69,6 +69,6 @@ function statusOf(word: unknown): VmStatus {
 }
 
 function asList(value: unknown): readonly Readonly<Record<string, unknown>>[] {
-  if (!Array.isArray(value)) throw new Error('the runtime answered with something that is no list')
+  if (!Array.isArray(value)) throw new Error('the runtime did not return a list')
   return value.flatMap((item: unknown) => (typeof item === 'object' && item !== null ? [{ ...item }] : []))
 }

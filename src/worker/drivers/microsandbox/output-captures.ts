@@ -7,13 +7,13 @@ import { join } from 'node:path'
 import { isFileNotFound } from '../../../lib/is-missing.ts'
 import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
-/** The captured output of all runs here that live, on its way into our own logs. */
+/** Copies the captured output of all live runs into our own logs. */
 export type OutputCaptures = {
-  /** Follows a run's output; one that is followed already stays so. */
+  /** Starts to copy a run's output. Does nothing for a run that is copied already. */
   follow(run: CapturedRun): void
-  /** Copies what is still there of a run's output and lets go. */
+  /** Copies the rest of a run's output and stops. */
   finish(run: RunId): Promise<void>
-  /** Lets go of all; what comes later is copied by the next worker, from where this one was. */
+  /** Stops for all runs. The next worker continues where this one stopped. */
   close(): Promise<void>
 }
 
@@ -24,7 +24,7 @@ export type CapturedRun = {
   readonly positionFile: string
 }
 
-/** Follows nothing yet. */
+/** Creates captures that copy nothing yet. */
 export function makeOutputCaptures(deps: {
   readonly logs: Pick<SandboxLogs, 'writerOf'>
   readonly clock: Clock
@@ -49,41 +49,41 @@ export function makeOutputCaptures(deps: {
   }
 }
 
-/** What the runtime captured of one sandbox, on its way into our own log. */
+/** Copies what the runtime captured of one sandbox into our own log. */
 export type ExecLogFollower = {
-  /** Reads to the end of what is there, ends every stream, and lets go. */
+  /** Copies everything that is there, ends every stream, and closes the files. */
   close(): Promise<void>
 }
 
 export type Following = {
-  /** The folder of the runtime's logs of the sandbox. */
+  /** The folder of the runtime's logs of this sandbox. */
   readonly folder: string
-  /** Where the position is kept, so that a restarted worker copies nothing twice. */
+  /** The file that stores the position, so that a restarted worker copies nothing twice. */
   readonly positionFile: string
   readonly writer: LogWriter
   readonly clock: Clock
   readonly log: Log
 }
 
-/** A file of the captured output, which rotation renames, and how much of it was copied. */
+/** A file of captured output, by its inode because rotation renames it, and how much of it was copied. */
 type Position = { readonly inode: number; readonly offset: number }
 
-/** Before every file: none has this inode. */
+/** A position before all files: none has this inode. */
 const BEGINNING: Position = { inode: 0, offset: 0 }
 
 const CAPTURED = 'exec.log'
-/** For a person who watches: a line is on its way within this time. */
+/** How long a line may wait before it is copied. A person may be watching the log. */
 const POLL_MS = 200
 const PIECE_BYTES = 256 * 1024
-/** The longest line that is taken; the runtime writes one for each piece of output, at most 4 MiB of it (agent protocol, section 3). */
+/** The longest line that is copied. The runtime writes a line for each chunk of output, which has at most 4 MiB. */
 const LINE_LIMIT_BYTES = 32 * 1024 * 1024
-/** Sessions whose unfinished lines are held at once. */
+/** The most streams with unfinished lines to hold at once. */
 const STREAMS_LIMIT = 64
 
 /**
- * Follows the runtime's captured output: a JSON text a line, `{t, s, d, id}`, in a file that is renamed when it is full
- * (exec_log.rs and logging.rs, 0.6.14). A failure is logged once, and
- * tried again. Without a position all that is there is copied.
+ * Follows the runtime's captured output: one JSON object `{t, s, d, id}` per line, in a file that is renamed when it is
+ * full (exec_log.rs and logging.rs, 0.6.14). Without a stored position, it copies everything that is there. It logs a
+ * failure once and retries.
  */
 export function followExecLog({ folder, positionFile, writer, clock, log }: Following): ExecLogFollower {
   const closing = new AbortController()
@@ -122,7 +122,7 @@ export function followExecLog({ folder, positionFile, writer, clock, log }: Foll
   }
 }
 
-/** Marks the end of what an earlier run captured: what comes after it is to be copied. A file that is not there begins at 0. */
+/** Stores the end of the captured output as position, so that the output of earlier runs is not copied. */
 export async function skipExistingOutput(folder: string, positionFile: string): Promise<void> {
   await using handle = await openOrNull(join(folder, CAPTURED))
   if (handle === null) return
@@ -134,18 +134,18 @@ async function copyFrom(folder: string, from: Position, onLine: (line: string) =
   await using opened = new AsyncDisposableStack()
   const openFile = async (name: string): Promise<OpenFile | null> => {
     const handle = opened.use(await openOrNull(join(folder, name)))
-    return handle === null ? null : { handle, inode: (await handle.stat()).ino } // whatever it is called by now
+    return handle === null ? null : { handle, inode: (await handle.stat()).ino } // rotation may have renamed it since
   }
   const current = await openFile(CAPTURED)
   if (current === null) return from
   if (current.inode === from.inode) return { ...from, offset: await readLines(current.handle, from.offset, onLine) }
-  // It was renamed meanwhile: first the rest of it, then those that came between, then the current one.
+  // The file was renamed meanwhile: copy the rest of it, then the files between, then the current one.
   const older: OpenFile[] = []
   for (const name of await rotated(folder)) {
     const file = await openFile(name)
     if (file !== null && file.inode !== current.inode) older.push(file)
   }
-  const at = older.findIndex(({ inode }) => inode === from.inode) // of one that is gone all others came behind
+  const at = older.findIndex(({ inode }) => inode === from.inode) // -1: the file is gone, and all others are newer
   for (const { handle, inode } of older.slice(Math.max(at, 0)))
     await readLines(handle, inode === from.inode ? from.offset : 0, onLine)
   return { inode: current.inode, offset: await readLines(current.handle, 0, onLine) }
@@ -153,7 +153,7 @@ async function copyFrom(folder: string, from: Position, onLine: (line: string) =
 
 type OpenFile = { readonly handle: FileHandle; readonly inode: number }
 
-/** Files that were renamed, the oldest first: `exec.log.1` is the newest of them. */
+/** The renamed files, the oldest first: `exec.log.1` is the newest of them. */
 async function rotated(folder: string): Promise<readonly string[]> {
   const numbers = (await readdir(folder)).flatMap((name) => {
     const number = /^exec\.log\.(\d+)$/.exec(name)?.[1]
@@ -162,7 +162,7 @@ async function rotated(folder: string): Promise<readonly string[]> {
   return numbers.toSorted((a, b) => b - a).map((number) => `${CAPTURED}.${String(number)}`)
 }
 
-/** Reads whole lines from an offset and answers where the next one begins. */
+/** Reads whole lines from an offset, and returns the offset of the next line. */
 async function readLines(handle: FileHandle, offset: number, onLine: (line: string) => void): Promise<number> {
   let at = offset
   let held = Buffer.alloc(0)
@@ -178,7 +178,7 @@ async function readLines(handle: FileHandle, offset: number, onLine: (line: stri
       end = held.indexOf(0x0a)
     }
     if (held.length <= LINE_LIMIT_BYTES) continue
-    at += held.length // no line of the runtime's
+    at += held.length // too long to be a line of the runtime
     held = Buffer.alloc(0)
   }
 }
@@ -191,7 +191,7 @@ async function readPiece(handle: FileHandle, position: number): Promise<Buffer> 
 type Entry = { readonly s: string; readonly d: string; readonly id: number }
 type Streams = { of(entry: Entry): LogStream | null; end(): void }
 
-/** The runtime's own words are left out: the worker has its own for what they say. */
+/** Writes the output of one line. Skips the runtime's own messages, for which the worker has its own. */
 function take(line: string, streams: Streams): void {
   const entry = parseEntry(line)
   if (entry !== null) streams.of(entry)?.write(Buffer.from(entry.d))
@@ -199,7 +199,7 @@ function take(line: string, streams: Streams): void {
 
 function parseEntry(line: string): Entry | null {
   try {
-    const { s, d, id } = JSON.parse(line) as Readonly<Record<string, unknown>> // the runtime's, whatever it says
+    const { s, d, id } = JSON.parse(line) as Readonly<Record<string, unknown>> // written by the runtime; each field is checked below
     return typeof s === 'string' && typeof d === 'string' ? { s, d, id: typeof id === 'number' ? id : 0 } : null
   } catch (error) {
     if (error instanceof SyntaxError) return null // cut short by a crash
@@ -207,7 +207,7 @@ function parseEntry(line: string): Entry | null {
   }
 }
 
-/** One for each session and source, so that lines of two sessions don't mix. */
+/** Creates one stream for each session and source, so that lines of two sessions don't mix. */
 function makeStreams(writer: LogWriter): Streams {
   const streams = new Map<string, LogStream>()
   return {
@@ -216,7 +216,7 @@ function makeStreams(writer: LogWriter): Streams {
       const key = `${s} ${String(id)}`
       const stream = streams.get(key) ?? writer.stream(s)
       streams.delete(key)
-      streams.set(key, stream) // the last used is the last
+      streams.set(key, stream) // keeps the least recently used stream first
       const [oldest] = streams
       if (streams.size > STREAMS_LIMIT && oldest !== undefined) {
         oldest[1].end()

@@ -1,6 +1,6 @@
 /**
- * The one program that loads the SDK: a process of its own for each call, so that neither its native module nor what
- * that keeps for a whole process (backend, home, database) is the worker's, and a crash of it is one failed start.
+ * The only program that loads the SDK, in a separate process for each call. So the SDK's native module and its state for
+ * the whole process (backend, home, database) stay out of the worker, and a crash of it only fails one start.
  */
 import { text } from 'node:stream/consumers'
 import { applyVmConfig } from './apply-vm-config.ts'
@@ -26,7 +26,7 @@ async function answer(asked: SdkRequest): Promise<SdkAnswer> {
     }
   } catch (error) {
     if (error instanceof MicrosandboxError) return { kind: 'failed', code: error.code, message: error.message }
-    // The binding writes `[Kind] text` for the kinds that have no class, a virtual machine that does not boot among them.
+    // For kinds without a class of their own, the binding's message is `[Kind] text`. A failed boot is one of them.
     const words = /^\[(\w+)\] ([\s\S]*)$/.exec(error instanceof Error ? error.message : String(error))
     return { kind: 'failed', code: words?.[1] ?? 'unknown', message: words?.[2] ?? String(error) }
   }

@@ -6,28 +6,28 @@ import { sendSignal } from '../../processes/process-identity.ts'
 import { vmEnvironment } from './installation.ts'
 import type { VmConfig } from './vm-config.ts'
 
-/** Stands in the command line of a call, with what it is for, so that one whose worker died is found. */
+/** Marks the command line of a call, followed by its run, so that a call whose worker died can be found. */
 export const SDK_CALL_MARK = 'sandyard-microvm-call'
 
 export type SdkCall = {
   readonly home: string
   readonly request: SdkRequest
-  /** What the call is for: its run, in the command line of the process. */
+  /** The run that the call is for; it stands in the process's command line. */
   readonly label: string
-  /** An abort kills the call, and with it the virtual machine that it was starting: the runtime watches its starter. */
+  /** An abort kills the call. The virtual machine that it was starting ends too, because the runtime watches its parent. */
   readonly signal: AbortSignal
 }
 
-/** How long the SDK may take: it waits 180 s itself for a guest to answer (0.6.14), and bakes patches into the disk before. */
+/** How long the SDK may take. It itself waits 180 s for a guest to answer (0.6.14), after it applied patches to the disk. */
 const TIMEOUT_MS = 400_000
-/** The most of what it says on standard error that is kept, in characters. */
+/** How much of its error output is reported, in characters. */
 const WORDS_LIMIT = 500
 
-/** Calls the SDK in a process of its own. Rejects with the signal's reason, or when the process dies without an answer. */
+/** Calls the SDK in a separate process. Rejects with the signal's reason, or when the process ends without an answer. */
 export async function callSdk({ home, request, label, signal }: SdkCall): Promise<SdkAnswer> {
   signal.throwIfAborted()
   const child = spawn(process.execPath, [join(import.meta.dirname, 'sdk-call.ts'), SDK_CALL_MARK, label], {
-    detached: true, // a terminal's Ctrl-C is not for the virtual machines
+    detached: true, // so that Ctrl-C in the worker's terminal does not reach the virtual machines
     stdio: ['pipe', 'pipe', 'pipe'],
     cwd: '/',
     env: vmEnvironment(home),
@@ -38,7 +38,7 @@ export async function callSdk({ home, request, label, signal }: SdkCall): Promis
   }
   const either = AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)])
   either.addEventListener('abort', kill, { once: true })
-  child.stdin.on('error', () => child.stdin.destroy()) // it ended without reading: its answer is missing below
+  child.stdin.on('error', () => child.stdin.destroy()) // the process ended early; the missing answer is handled below
   child.stdin.end(JSON.stringify(request))
   try {
     const [said, words] = await Promise.all([text(child.stdout), text(child.stderr), closed])
@@ -56,18 +56,18 @@ export async function callSdk({ home, request, label, signal }: SdkCall): Promis
   }
 }
 
-/** What the process with the SDK is asked for, as one JSON text on its standard input. */
+/** A request to the process with the SDK, as one JSON document on its standard input. */
 export type SdkRequest =
-  /** Makes a sandbox and starts it. */
+  /** Creates a sandbox and starts it. */
   | { readonly kind: 'create'; readonly config: VmConfig }
-  /** Starts one that was made before. */
+  /** Starts a sandbox that exists. */
   | { readonly kind: 'start'; readonly name: string }
-  /** Answers with the configuration that `createTestSandbox` would use, and makes nothing. */
+  /** Returns the configuration that `create` would use, and creates nothing. */
   | { readonly kind: 'build'; readonly config: VmConfig }
-  /** Answers with the path of a sandbox's agent socket. */
+  /** Returns the path of a sandbox's agent socket. */
   | { readonly kind: 'socket'; readonly name: string }
 
-/** How it answers, as one JSON text on its standard output. `code` is the SDK's own. */
+/** The answer, as one JSON document on standard output. `code` is the SDK's error code. */
 export type SdkAnswer =
   | { readonly kind: 'done'; readonly value: unknown }
   | { readonly kind: 'failed'; readonly code: string; readonly message: string }

@@ -11,7 +11,10 @@ import { vmEnvironment, vmPaths } from './installation.ts'
 import { writeJsonAtomically } from '../../../lib/files.ts'
 import type { StartedVm } from './vm-records.ts'
 
-/** Starts the workload of a run whose virtual machine accepts commands; null when the spec asks for none. */
+/**
+ * Starts the workload of a run whose virtual machine accepts commands, in the watcher process `workload.ts`. Returns that
+ * process; null when the spec has no workload.
+ */
 export async function startWorkload(
   { records, home }: Pick<VmContext, 'records' | 'home'>,
   { run_id, sandbox_id, spec }: DesiredRun,
@@ -42,7 +45,7 @@ export async function startWorkload(
   return identifyProcess(pid)
 }
 
-/** What the program `workload.ts` is told by a file, whose path is its first argument after the mark. */
+/** The input of the program `workload.ts`: a JSON file, whose path is the argument after the mark. */
 export type WorkloadRequest = {
   readonly socket: string
   readonly end_file: string
@@ -52,5 +55,5 @@ export type WorkloadRequest = {
   readonly user: string | null
 }
 
-/** Stands in its command line, so that the process is told from any other. */
+/** Marks the command line of the program, so that it can be told from any other process. */
 export const WORKLOAD_MARK = 'sandyard-microvm-workload'

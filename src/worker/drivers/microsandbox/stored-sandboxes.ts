@@ -5,8 +5,8 @@ import type { ImageConfig } from '../../images/image.ts'
 import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 
 /**
- * A sandbox whose disk the runtime keeps: it has started once. Its image is told here, because the disk means something
- * over that image only; a tag that moved meanwhile changes nothing, nor is a credential asked for again.
+ * A sandbox that has started once, so that the runtime stores its disk. The disk is only meaningful over its image, so the
+ * sandbox keeps that image even if the tag moves, and needs no credential again.
  */
 export type StoredSandbox = {
   readonly image: { readonly digest: string; readonly config: ImageConfig }
@@ -20,7 +20,7 @@ export type StoredSandboxes = {
   delete(sandbox: SandboxId): Promise<void>
 }
 
-/** Opens the folder of kept sandboxes, making it when missing. */
+/** Opens the folder of stored sandboxes, creating it when missing. */
 export async function openStoredSandboxes(dir: string): Promise<StoredSandboxes> {
   const folder = join(dir, 'kept')
   await mkdir(folder, { recursive: true, mode: 0o700 })

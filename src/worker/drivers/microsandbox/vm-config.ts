@@ -9,8 +9,8 @@ import type {
 import type { VmNetwork } from './vm-network.ts'
 
 /**
- * All that the genuine runtime is told of a sandbox, once, when its disk is made: the calls of the SDK's builder as
- * plain data. It crosses to a process of its own (`sdk-call.ts`), which alone loads the SDK.
+ * The complete configuration of a sandbox's microVM: the calls of the SDK's builder as plain data. The runtime gets it once,
+ * when the sandbox's disk is created. It is sent to a separate process, `sdk-call.ts`, which alone loads the SDK.
  */
 export type VmConfig = {
   readonly name: string
@@ -26,7 +26,7 @@ export type VmConfig = {
   readonly entrypoint: readonly string[] | null
   readonly cmd: readonly string[] | null
   readonly log_level: SandboxLogLevel | null
-  /** null: the runtime's own interval; 0: none. */
+  /** Null: the runtime's own interval; 0: no samples. */
   readonly metrics_sample_interval_ms: number | null
   readonly env: readonly { readonly key: string; readonly value: string }[]
   readonly labels: Readonly<Record<string, string>>
@@ -34,7 +34,7 @@ export type VmConfig = {
   readonly rlimits: readonly Rlimit[]
   readonly mounts: readonly VmMount[]
   readonly patches: readonly VmPatch[]
-  /** null: no network. */
+  /** Null: no network. */
   readonly network: VmNetwork | null
   readonly init: {
     readonly cmd: string
@@ -55,7 +55,7 @@ type VmMountFlags = {
 export type VmMount =
   | (VmMountFlags & {
       readonly type: 'folder'
-      /** On this machine, in a place that no sandbox can change. */
+      /** A path on this machine that no sandbox can change. */
       readonly source: string
       readonly stat_virtualization: StatVirtualization
       readonly host_permissions: HostPermissions
@@ -63,7 +63,7 @@ export type VmMount =
     })
   | (VmMountFlags & { readonly type: 'tmpfs'; readonly size_mib: number | null })
 
-/** A patch of the spec, its source replaced by a copy on this machine that no sandbox can change. */
+/** A patch of the spec, with its source replaced by a copy on this machine that no sandbox can change. */
 export type VmPatch =
   | Exclude<Patch, { readonly type: 'copy_file' | 'copy_dir' }>
   | {

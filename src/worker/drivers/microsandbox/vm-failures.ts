@@ -7,7 +7,7 @@ import type { SdkAnswer } from './sdk-client.ts'
 
 type Failed = Extract<SdkAnswer, { readonly kind: 'failed' }>
 
-/** What the SDK's kinds of error mean for a start. Those that are absent are the runtime's own affair. */
+/** The kind of start failure for each of the SDK's error codes. All others are of kind `runtime`. */
 const KINDS: Readonly<Partial<Record<string, StartFailure>>> = {
   invalidConfig: 'config',
   noDefaultCommand: 'config',
@@ -20,7 +20,7 @@ const KINDS: Readonly<Partial<Record<string, StartFailure>>> = {
   libkrunfwNotFound: 'host',
 }
 
-/** What the phases of a virtual machine's own start mean, of which the runtime keeps the one that failed in a file. */
+/** The kind of start failure for each stage of a virtual machine's boot. The runtime stores the failed stage in a file. */
 const STAGES: Readonly<Partial<Record<string, StartFailure>>> = {
   mount: 'mount',
   config: 'config',
@@ -29,13 +29,13 @@ const STAGES: Readonly<Partial<Record<string, StartFailure>>> = {
   build_vm: 'runtime',
 }
 
-/** In words for the sandbox's owner, where the SDK's own would name paths of this machine. */
-const WORDS: Readonly<Record<StartFailure, string>> = {
+/** Messages for the sandbox's owner, where the SDK's own would name paths of this machine. */
+const OWNER_MESSAGES: Readonly<Record<StartFailure, string>> = {
   image: 'the image could not be used for a microVM',
-  registry: 'the image could not be got',
+  registry: 'the image could not be pulled',
   patch: 'a patch could not be applied',
   mount: 'a mount could not be made',
-  config: 'the microVM can not be configured so',
+  config: 'a microVM does not support this configuration',
   network: "the microVM's network could not be set up",
   disk: "the sandbox's disk could not be made ready",
   runtime: 'the microVM did not start',
@@ -44,15 +44,19 @@ const WORDS: Readonly<Record<StartFailure, string>> = {
 }
 
 /**
- * The error of a start that the SDK told to have failed. The runtime's own words go to the log as its cause; to the owner
- * only where they are about the spec, and name nothing beneath `dir`, the driver's folder.
+ * Translates a failure of the SDK. The runtime's own message becomes the cause, for the log. The owner sees it only if it is
+ * about the spec and names nothing in `dir`, the driver's folder.
  */
 export async function toStartError(failed: Failed, paths: VmPaths, dir: string): Promise<StartError> {
   const stage = failed.code === 'BootStart' ? await readStage(paths) : null
   const reason = (stage === null ? KINDS[failed.code] : STAGES[stage]) ?? 'runtime'
   const isForOwner = (reason === 'config' || reason === 'patch') && !failed.message.includes(dir)
   const cause = new Error(`${failed.code}${stage === null ? '' : ` (${stage})`}: ${failed.message}`)
-  return new StartError(reason, isForOwner ? `${WORDS[reason]}: ${failed.message}` : WORDS[reason], cause)
+  return new StartError(
+    reason,
+    isForOwner ? `${OWNER_MESSAGES[reason]}: ${failed.message}` : OWNER_MESSAGES[reason],
+    cause,
+  )
 }
 
 async function readStage({ logs }: VmPaths): Promise<string | null> {

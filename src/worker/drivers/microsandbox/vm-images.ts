@@ -9,11 +9,11 @@ import { unmountBelow } from '../../mounts.ts'
 import { exportImage } from './export-image.ts'
 import type { MsbCli } from './msb-cli.ts'
 
-/** The images of our store, as the runtime has them. */
+/** The images of our store in the runtime's own store. */
 export type VmImages = {
-  /** The runtime's reference of an image, taken in when it does not have it yet. Rejects with `StartError` of kind image or host. */
+  /** Imports an image unless the runtime has it, and returns the runtime's reference. Rejects with `StartError` of kind `image` or `host`. */
   importImage(image: Image, signal: AbortSignal): Promise<string>
-  /** Deletes what the runtime took in and none of these digests names; a sandbox's disk never lies over such an image. */
+  /** Deletes the imported images that none of these digests names. No sandbox's disk may need them. */
   deleteExcept(digests: ReadonlySet<string>): Promise<void>
 }
 
@@ -26,10 +26,10 @@ export type VmImagesInput = {
 
 const PREFIX = 'localhost/sandyard:'
 
-/** Opens the passage; what an earlier worker left half done is deleted. */
+/** Opens the import of images, and deletes what an earlier worker left half done. */
 export async function openVmImages({ dir, uidShift, msb, clock }: VmImagesInput): Promise<VmImages> {
   const folder = join(dir, 'exports')
-  await unmountBelow(folder, { clock, commands: localCommands }) // layers that a worker was writing as an archive when it was killed
+  await unmountBelow(folder, { clock, commands: localCommands }) // mounted layers of an export that was cut short
   await rm(folder, { recursive: true, force: true })
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const flights = makeSingleFlight<string>()

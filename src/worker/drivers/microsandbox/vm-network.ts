@@ -4,7 +4,7 @@ import { DEFAULT_POLICY } from '../../../domain/network/network-policy.ts'
 import type { Destination, NetworkPolicy, NetworkSpec, Rule } from '../../../domain/spec/spec.ts'
 import { networkInterfaces } from 'node:os'
 
-/** A virtual machine's network as the runtime's builder takes it. */
+/** A virtual machine's network, as the runtime's builder takes it. */
 export type VmNetwork = {
   readonly strict: boolean
   readonly max_connections: number | null
@@ -12,10 +12,10 @@ export type VmNetwork = {
 }
 
 /**
- * The network of a spec in the runtime's own words, which are those of the spec; null without a network. Before the
- * tenant's rules come the operator's, as with every driver (decision 0007): the machine's own addresses and loopback are
- * closed, of the gateway only DNS can be opened, and a metadata address opens only to a rule that names it. The runtime
- * dials from a process of this machine: without these rules `allow` by default would lead to what listens on it.
+ * Translates a spec's network; null without a network. As with every driver, the operator's rules come before the tenant's
+ * (decision 0007): they close the machine's own addresses and loopback, and every port of the gateway except DNS. A metadata
+ * address opens only to a rule that names it. The runtime connects from a process of this machine, so without these rules a
+ * default of `allow` would reach services that listen here.
  */
 export function makeVmNetwork(spec: NetworkSpec, hostAddresses: readonly string[]): VmNetwork | null {
   if (!spec.enabled) return null
@@ -46,8 +46,8 @@ function operatorRules(hostAddresses: readonly string[]): readonly Rule[] {
 }
 
 /**
- * What the policy says of the metadata addresses, and then no: so the policy's own rules never get to judge them, and
- * `any`, a default of `allow` and wider blocks do not open them. As denials these do cover them.
+ * The policy's rules that name metadata addresses, then a denial of all of them. So `any`, a default of `allow` and wider
+ * blocks don't open them. A denial of `any` or of a wider block does cover them.
  */
 function metadataRules(policy: NetworkPolicy): readonly Rule[] {
   const said = policy.rules.flatMap((rule): readonly Rule[] => {
@@ -83,7 +83,7 @@ function denyEgress(destination: Destination): Rule {
   return { direction: 'egress', destination, action: 'deny', ports: [], protocols: [] }
 }
 
-/** The addresses of this machine, loopback left out. */
+/** The addresses of this machine without loopback. */
 export function hostAddresses(): readonly string[] {
   return Object.values(networkInterfaces())
     .flatMap((addresses) => addresses ?? [])

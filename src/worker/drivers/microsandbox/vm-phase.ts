@@ -9,20 +9,20 @@ import { vmPaths } from './installation.ts'
 import type { VmStatus } from './msb-cli.ts'
 import type { VmRunRecord, WorkloadEnd } from './vm-records.ts'
 
-/** What the machine shows of a run, beside its record. */
+/** What the machine shows of a run, apart from its record. */
 export type VmEvidence = {
   readonly bootId: string
   readonly isBeingStarted: boolean
   readonly isVmAlive: boolean
-  /** False once nothing waits for the workload any more: then nobody will say how it ends, and the relay has killed it. */
+  /** False once the watcher of the workload is gone: the relay has killed the workload, and nothing reports its end. */
   readonly isWatched: boolean
   readonly end: WorkloadEnd | null
-  /** What the runtime says of the sandbox; asked only when nothing else tells how it ended. */
+  /** The runtime's status of the sandbox; asked for only when nothing else tells how the run ended. */
   readonly status: VmStatus | null
   readonly hasRunOutOfMemory: boolean
 }
 
-/** Where a run stands. What was recorded as its end stays its end. */
+/** Derives a run's phase. A recorded outcome is final. */
 export function deriveVmPhase(record: VmRunRecord, evidence: VmEvidence): ObservedPhase {
   const { started, is_stop_requested: isStopping } = record
   if (record.outcome !== null) return { phase: 'ended', outcome: record.outcome }
@@ -48,21 +48,21 @@ function outcomeOf(
   switch (end.kind) {
     case 'exited':
       return { kind: 'exited', code: end.code }
-    case 'signalled': // the agent does not say by which; out of memory the kernel's own log does
+    case 'signalled': // the agent does not report the signal; the kernel's log shows whether memory ran out
       return hasRunOutOfMemory ? { kind: 'out_of_memory' } : { kind: 'signalled', signal: 'a signal' }
     case 'failed':
       return { kind: 'lost', message: `the workload could not be started: ${end.message}` }
   }
 }
 
-/** A virtual machine that is gone without a word of a workload: its guest switched it off, or it died. */
+/** The outcome of a virtual machine that is gone without a report of a workload's end: the guest shut it down, or it died. */
 function outcomeOfVm({ status, hasRunOutOfMemory }: VmEvidence): RunOutcome {
   if (hasRunOutOfMemory) return { kind: 'out_of_memory' }
   if (status === 'stopped') return { kind: 'exited', code: 0 }
   return { kind: 'lost', message: 'the virtual machine ended unexpectedly' }
 }
 
-/** Where a run stands now, by its record and by what the machine shows. */
+/** Derives a run's phase from its record and from what the machine shows now. */
 export async function observeVm(
   context: VmContext,
   record: VmRunRecord,
@@ -73,7 +73,7 @@ export async function observeVm(
   const watcher = record.started?.watcher ?? null
   const hasWatcher = record.started?.has_workload === true
   const isWatcherAlive = hasWatcher && watcher !== null && isAlive(watcher)
-  // After the process: a workload's watcher that ended in between has written its file by now.
+  // Read after the process: a watcher that ended in between has written its file by now.
   const end = await records.readEnd(record.run_id)
   const isOpen = record.outcome === null && record.started !== null && !record.is_stop_requested
   const paths = vmPaths(context.home, record.sandbox_id)
@@ -85,10 +85,10 @@ export async function observeVm(
   return deriveVmPhase(record, { bootId, isBeingStarted, isVmAlive, isWatched, end, status, hasRunOutOfMemory })
 }
 
-/** The end of the guest kernel's log that is searched, in bytes. */
+/** How much of the end of the guest kernel's log is searched. */
 const KERNEL_LOG_BYTES = 64 * 1024
 
-/** Whether the guest's kernel said that it killed for want of memory since the virtual machine's last start. */
+/** Whether the guest's kernel logged a kill for lack of memory since the virtual machine's last boot. */
 async function saysOutOfMemory(path: string): Promise<boolean> {
   try {
     await using handle = await open(path, 'r')

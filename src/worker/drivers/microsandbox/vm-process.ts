@@ -8,7 +8,7 @@ import {
   type ProcessIdentity,
 } from '../../processes/process-identity.ts'
 
-/** Every process whose command line holds all of these words. Read from the machine, whatever a record says. */
+/** Finds every process whose command line has all of these words. */
 export async function findProcesses(words: readonly string[]): Promise<readonly ProcessIdentity[]> {
   const found: ProcessIdentity[] = []
   for (const name of await readdir('/proc')) {
@@ -21,7 +21,7 @@ export async function findProcesses(words: readonly string[]): Promise<readonly 
   return found
 }
 
-/** The process that is a sandbox's virtual machine: `msb sandbox … --name NAME …` (0.6.18). */
+/** Finds the process of a sandbox's virtual machine: `msb sandbox … --name NAME …` (0.6.18). */
 export function findVm(name: string): Promise<readonly ProcessIdentity[]> {
   return findProcesses(['sandbox', '--name', name])
 }
@@ -29,7 +29,7 @@ export function findVm(name: string): Promise<readonly ProcessIdentity[]> {
 const KILL_TIMEOUT_MS = 20_000
 const KILL_POLL_MS = 10
 
-/** Kills processes and waits until none of them is left. */
+/** Kills processes and waits until none of them is left. Rejects after 20 s. */
 export async function killProcesses(marks: readonly ProcessIdentity[], clock: Clock): Promise<void> {
   const deadlineMs = clock.monotonicMs() + KILL_TIMEOUT_MS
   for (const mark of marks) if (isAlive(mark)) sendSignal(mark.pid, 'SIGKILL')

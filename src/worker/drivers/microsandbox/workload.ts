@@ -1,6 +1,6 @@
 /**
- * Runs a sandbox's workload through the agent and writes down how it ended. A process of its own, which outlives the
- * worker: the relay kills what a client started when the client goes. SIGTERM to it is SIGTERM to the workload.
+ * Runs a sandbox's workload through the agent, and writes how it ended to a file. It is a separate process that outlives the
+ * worker, because the relay kills what a client started when the client disconnects. It forwards SIGTERM to the workload.
  */
 import { renameSync, writeFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
@@ -11,7 +11,7 @@ import { connectAgent } from './agent-socket.ts'
 import type { WorkloadEnd } from './vm-records.ts'
 import type { WorkloadRequest } from './start-workload.ts'
 
-/** Before the first frame: the range of correlation ids that this client may use (agent protocol, section 2). */
+/** The relay sends 8 bytes before the first frame: the range of correlation ids that this client may use. */
 const PROLOGUE_BYTES = 8
 const SIGTERM = 15
 
