@@ -11,16 +11,16 @@ import { buildRootFolder } from './root-folder.ts'
 import type { Container } from '../../src/worker/drivers/oci/container.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
-/** A real container for tests, of the runtime under test, with a root file system made of this machine's own dash and coreutils. */
+/** A real container of the runtime under test. Its root file system has this machine's own dash and coreutils. */
 export type TestContainer = { readonly container: Container; readonly rootfs: string; remove(): void }
 
-/** What a test may want different. */
+/** What a test may change. */
 export type TestContainerOptions = {
   readonly spec?: Partial<Container['spec']>
   readonly image?: Partial<Container['image']>
 }
 
-/** Host user that is the container's user 0. */
+/** The host user who is user 0 of the container. */
 const UID_SHIFT = 100_000
 
 const TOOLS = [
@@ -53,7 +53,7 @@ const TOOLS = [
   'ln',
 ] as const
 
-/** Why no real container can run here, or null. */
+/** Why no real container can run here; null when one can. */
 export function whyNoContainer(): string | null {
   if (process.platform !== 'linux') return 'not Linux'
   if (process.getuid?.() !== 0) return 'not root'
@@ -67,7 +67,7 @@ export async function startTestContainer(options: TestContainerOptions = {}): Pr
   const runDir = mkdtempSync(join(tmpdir(), 'sandyard-exec-'))
   chmodSync(runDir, 0o700)
   const rootfs = join(runDir, 'rootfs')
-  // The folders above must let the container's user 0, a stranger to the host, reach its root.
+  // The container's user 0, who is unprivileged on the host, must be able to pass the folders above its root.
   chmodSync(runDir, 0o711)
   buildRootfs(rootfs)
   const id = basename(runDir).toLowerCase()

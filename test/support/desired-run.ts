@@ -6,7 +6,7 @@ import { systemRandom } from '../../src/lib/random.ts'
 import { makeUuids } from '../../src/lib/uuid.ts'
 import { DEFAULT_SPEC_FOR_TESTS } from './spec.ts'
 
-/** A wish for a new run of a new sandbox. */
+/** A desired run of a new sandbox, or of the given one. */
 export function makeDesiredRun(spec: Partial<SandboxSpec> = {}, sandbox?: SandboxId): DesiredRun {
   const uuids = makeUuids(systemClock, systemRandom)
   return {
@@ -23,7 +23,7 @@ export function makeDesiredRun(spec: Partial<SandboxSpec> = {}, sandbox?: Sandbo
   }
 }
 
-/** A volume without caps; of its own name and identifier, or with null the host volume. */
+/** A volume without caps, with `name` as its name and identifier; null is the host volume. */
 export function runVolume(name: string | null): RunVolume {
   return {
     org_id: asId<OrgId>('org'),

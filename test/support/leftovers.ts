@@ -6,9 +6,8 @@ import { mountFolderOf, folderHash, mountPointsBelow } from '../../src/worker/mo
 const COMMAND_TIMEOUT_MS = 10_000
 
 /**
- * What an installation has on this machine outside of its files, a line for each: mounts, loop devices, network
- * namespaces, devices, packet filter tables, cgroups, containers and processes. Nothing is left of one that was stopped
- * together with its sandboxes.
+ * Lists what an installation has on this machine besides its files: mounts, loop devices, network namespaces, devices,
+ * packet filter tables, cgroups, containers and processes. Empty once it was stopped together with its sandboxes.
  */
 export async function findLeftovers(dataDir: string): Promise<readonly string[]> {
   const sandboxesDir = join(dataDir, 'sandboxes')
@@ -33,7 +32,7 @@ export async function findLeftovers(dataDir: string): Promise<readonly string[]>
   ]
 }
 
-/** The containers that the OCI runtime of an installation knows, by the id of their run. */
+/** The containers of an installation's OCI runtime, by the ids of their runs. */
 export function findContainers(dataDir: string): readonly string[] {
   return namesIn(join(dataDir, 'runtime/crun'))
 }
@@ -47,7 +46,7 @@ function cgroupsOf(parent: string): readonly string[] {
   })
 }
 
-/** The processes whose command line has one of these words in it, this one and its children-to-be aside. */
+/** The processes whose command line has one of these words in it, except this one. */
 function processesNaming(words: readonly string[]): readonly string[] {
   return namesIn('/proc', (name) => /^\d+$/.test(name) && Number(name) !== process.pid).flatMap((pid) => {
     const line = commandLineOf(pid)

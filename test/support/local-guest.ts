@@ -8,7 +8,7 @@ import { ExecFailure, TcpFailure } from '../../src/worker/channel/guest.ts'
 import type { Guest, GuestProcess, TcpTarget } from '../../src/worker/channel/guest.ts'
 import { makeFilesClient } from '../../src/worker/channel/files-client.ts'
 
-/** A guest made of this machine's own processes, each the leader of its group. It knows no users, limits or terminals. */
+/** A guest that runs processes of this machine, each the leader of its group. It ignores users, limits and terminals. */
 export function makeLocalGuest(): Guest {
   const guest: Guest = {
     async exec(request) {
@@ -48,7 +48,7 @@ export function makeLocalGuest(): Guest {
   return guest
 }
 
-/** Starts the very program that serves files in sandboxes, in whatever a guest is. */
+/** Starts the program that serves files in sandboxes, in any guest. */
 export async function startFilesProcess(guest: Guest): Promise<GuestProcess> {
   const args = [join(import.meta.dirname, '../../src/worker/perl/guest/files.pl'), process.arch]
   return await guest.exec({ cmd: 'perl', args, env: [], cwd: '/', user: null, tty: null, rlimits: [] })

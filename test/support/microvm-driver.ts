@@ -28,13 +28,13 @@ import { makePlainVolumes } from './plain-volumes.ts'
 
 const UID_SHIFT = 200_000
 
-/** Why no microVM can run here, or null; then they run. */
+/** Why no microVM can run here; null when they can. */
 export async function whyNoMicroVms(): Promise<string | null> {
   const lacks = await findMissingMicroVmRequirements()
   return lacks.length === 0 ? null : `NO microVM WAS STARTED: ${lacks.join('; ')}. npm run test:microvm runs this`
 }
 
-/** A real driver in a folder of its own, over the demo image. */
+/** A real driver in its own folder, with the demo image. */
 export type MicroVmFixture = {
   readonly dir: string
   readonly home: string
@@ -43,12 +43,12 @@ export type MicroVmFixture = {
   open(overrides?: Partial<MicrosandboxDriverInput>): Promise<Driver>
   /** Runs a command in a sandbox by the runtime's own exec. */
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
-  /** Mounts and processes of runs that live, and those of runs that do not. */
+  /** The mounts and processes of all runs, live or not. */
   leftovers(): Promise<readonly string[]>
   remove(): Promise<void>
 }
 
-/** Makes the fixture; throws without the npm package. Not beneath a folder in memory, where the runtime can't keep owners. */
+/** Creates the fixture; throws without the npm package. Its folder must not lie on tmpfs, where the runtime can't store owners. */
 export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = makeNoLogs()): Promise<MicroVmFixture> {
   const installation = findInstallation()
   if (installation === null) throw new Error('npm left the runtime out')
@@ -95,7 +95,7 @@ export async function makeMicroVmFixture(logs: Pick<SandboxLogs, 'writerOf'> = m
   }
 }
 
-/** Processes of the runtime over this home: the environment tells, as other tests may run their own. */
+/** The runtime's processes with this home, by their environment: other tests may run their own. */
 async function findOwn(words: readonly string[], home: string): Promise<readonly string[]> {
   const marks = await findProcesses(words)
   const own = await Promise.all(

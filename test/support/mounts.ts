@@ -12,7 +12,7 @@ import { runVolume, makeDesiredRun } from './desired-run.ts'
 const PLAIN: MountOptions = { readonly: false, noexec: false, nosuid: false, nodev: false }
 const SHARE = { stat_virtualization: 'strict', host_permissions: 'private' } as const
 
-/** A mount of a volume by its name. */
+/** A mount of a managed volume. */
 export function named(name: string, guest: string, options: Partial<MountOptions> = {}): NamedMount {
   return { type: 'named', name, guest, options: { ...PLAIN, ...options }, ...SHARE }
 }
@@ -22,18 +22,18 @@ export function bind(host: string, guest: string, options: Partial<MountOptions>
   return { type: 'bind', host, guest, options: { ...PLAIN, ...options }, ...SHARE, quota_mib: null }
 }
 
-/** A file system in memory, of 1 MiB. */
+/** A tmpfs of 1 MiB. */
 export function tmpfs(guest: string, options: Partial<MountOptions> = {}): TmpfsMount {
   return { type: 'tmpfs', guest, options: { ...PLAIN, ...options }, size_mib: 1 }
 }
 
-/** A wish for a run with these mounts, and with every volume that they name. */
+/** A desired run with these mounts and with every volume that they name. */
 export function desiredRunWithMounts(mounts: readonly Mount[], more: Partial<SandboxSpec> = {}): DesiredRun {
   const names = new Set(mounts.flatMap((mount) => (mount.type === 'named' ? [mount.name] : [])))
   return { ...makeDesiredRun({ mounts, ...more }), volumes: [null, ...names].map(runVolume) }
 }
 
-/** Checks that a start failed for a mount's sake, in words that name no path of this machine. */
+/** Asserts that a start failed because of a mount, with a message that names no path of this machine. */
 export function assertMountRefused(error: unknown, message: RegExp): true {
   assert.ok(error instanceof StartError, String(error))
   assert.equal(error.reason, 'mount')
@@ -42,7 +42,7 @@ export function assertMountRefused(error: unknown, message: RegExp): true {
   return true
 }
 
-/** A btrfs file system of its own; null where the machine can't have one. */
+/** Mounts a new btrfs file system; null where the machine can't. */
 export function mountBtrfs(): { readonly folder: string; remove(): void } | null {
   if (!isInstalled('mkfs.btrfs')) return null
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-btrfs-'))

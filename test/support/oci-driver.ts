@@ -48,7 +48,7 @@ export function testRuntime(): RuntimeName {
   return RUNTIME_NAMES.find((name) => name === process.env['SANDYARD_TEST_RUNTIME']) ?? 'crun'
 }
 
-/** Why the driver can't run here, or null. */
+/** Why the driver can't run here; null when it can. */
 export function whyNoOci(): string | null {
   if (process.platform !== 'linux' || process.getuid?.() !== 0) return 'needs Linux and root'
   const programs = [testRuntime(), 'catatonit', 'mkfs.ext4', 'ip', 'nsenter']
@@ -61,32 +61,32 @@ export function isInstalled(name: string): boolean {
   return (process.env['PATH'] ?? '').split(delimiter).some((folder) => existsSync(join(folder, name)))
 }
 
-/** A real driver in a folder of its own, over an image made of this machine's own programs. */
+/** A real driver in its own folder, with an image made of this machine's own programs. */
 export type OciFixture = {
   readonly dir: string
   /** The folder of the host volume. */
   readonly volume: string
-  /** Where a volume's folder lies, whether it is there yet or not. */
+  /** The path of a volume's folder, whether it exists yet or not. */
   volumeFolder(id: string): string
   readonly layer: string
   readonly image: { config: ImageConfig }
   readonly settings: OciSettings
-  /** Lines that the driver logged, with their fields. */
+  /** The lines that the driver logged, with their fields. */
   readonly logged: { fields: object; message: string }[]
   open(overrides?: Partial<OciSettings>): Promise<Driver>
   /** Runs a command in a sandbox by the runtime's own exec. */
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
   container(run: RunId): Container
-  /** Where the kernel counts a run's processor time. */
+  /** The cgroup in which the kernel counts a run's processor time. */
   cpuCgroupOf(run: RunId): string
-  /** Mounts, network namespaces and cgroups that belong to this driver, the mere parents left out. */
+  /** The mounts, network namespaces, loop devices and cgroups of this driver's runs. */
   leftovers(): Promise<readonly string[]>
   remove(): Promise<void>
 }
 
 /**
- * Makes the fixture, or opens that of another process by its folder; `remove` deletes its files. Volumes are plain
- * folders unless a storage is given, and nothing is logged unless logs are.
+ * Creates the fixture, or opens that of another process by its folder. `remove` deletes its files. By default, volumes are
+ * plain folders and nothing is logged.
  */
 export async function makeOciFixture(
   existing?: string,
@@ -216,7 +216,6 @@ function makeImages(layer: string, image: { config: ImageConfig }): ImageResolve
 }
 
 function makeNetworks(prefix: string): SandboxNetworks {
-  // The last part of an identifier is random, and names of namespaces may be long.
   const nameOf = (run: RunId): string => `${prefix}${run}`
   return {
     async attach(run) {
@@ -234,7 +233,7 @@ function makeNetworks(prefix: string): SandboxNetworks {
   }
 }
 
-/** Each piece counts as a use. */
+/** Echoes its input. Each piece counts as a use. */
 function echo(onPiece: () => void): Duplex {
   return new PassThrough({
     transform(piece, _encoding, done) {
@@ -252,7 +251,7 @@ function collectLog(logged: { fields: object; message: string }[]): Log {
   return log
 }
 
-/** The cgroups beneath the driver's own, in any hierarchy. Others come and go while this looks. */
+/** The cgroups beneath the driver's own, in any hierarchy. Other cgroups may come and go meanwhile. */
 function cgroupsOf(name: string): readonly string[] {
   const top = '/sys/fs/cgroup'
   const parents = [top, ...foldersIn(top)].map((folder) => join(folder, 'sandyard', name))
@@ -263,7 +262,7 @@ function foldersBelow(folder: string): readonly string[] {
   return foldersIn(folder).flatMap((inner) => [inner, ...foldersBelow(inner)])
 }
 
-/** Empty for a folder that is not there, or not any more. */
+/** Empty for a folder that does not exist. */
 function foldersIn(folder: string): readonly string[] {
   try {
     const entries = readdirSync(folder, { withFileTypes: true })

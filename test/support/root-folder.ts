@@ -2,17 +2,17 @@ import { execFileSync } from 'node:child_process'
 import { chmodSync, chownSync, cpSync, existsSync, mkdirSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-/** What a root folder of a test has of this machine: programs of `/usr/bin`, those of them that there are. */
+/** What a test's root folder contains. Of `tools`, it has those that this machine has in `/usr/bin`. */
 export type RootFolder = {
   readonly tools: readonly string[]
   readonly folders: readonly string[]
-  /** Groups beside root's, with their members, as `/etc/group` lists them. */
+  /** Lines of `/etc/group` in addition to root's. */
   readonly groups: readonly string[]
-  /** The host's user that is the sandbox's user 0. */
+  /** The host's user who is user 0 of the sandbox. */
   readonly uidShift: number
 }
 
-/** Makes the root of a sandbox out of this machine's own programs, their libraries, and two users: root and alice. */
+/** Creates a root file system from this machine's own programs and their libraries, with the users root and alice. */
 export function buildRootFolder(root: string, { tools, folders, groups, uidShift }: RootFolder): void {
   for (const folder of folders) mkdirSync(join(root, folder), { recursive: true })
   for (const tool of tools.map((name) => join('/usr/bin', name)).filter((path) => existsSync(path)))

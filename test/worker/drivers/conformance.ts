@@ -9,29 +9,29 @@ import { StartError } from '../../../src/worker/start-error.ts'
 import { named, tmpfs, desiredRunWithMounts } from '../../support/mounts.ts'
 import { TIMEOUT_FACTOR } from '../../support/timeout-factor.ts'
 
-/** What the suite needs of a driver to try it. */
+/** What the suite needs to test a driver. */
 export type ConformanceSubject = {
   readonly name: string
-  /** Why none of it can run here, or null. */
+  /** Why the suite can't run here; null when it can. */
   readonly whyNot: string | null
-  /** A driver over the same machine each time: a second one is the first after its worker was restarted. */
+  /** Opens a driver over the same machine each time, so a second one is the first after a restart of its worker. */
   open(): Promise<Driver>
-  wanted(spec?: Partial<SandboxSpec>, sandbox?: SandboxId): DesiredRun
-  /** An image whose start fails for the image's sake, one whose start takes at least 10 s, one that ends by itself. */
+  makeRun(spec?: Partial<SandboxSpec>, sandbox?: SandboxId): DesiredRun
+  /** A spec whose start fails because of the image, one whose start takes at least 10 s, and one that ends by itself. */
   readonly specs: {
     readonly failing: Partial<SandboxSpec>
     readonly slow: Partial<SandboxSpec>
     readonly endsWith7: Partial<SandboxSpec>
   }
-  /** Runs a shell script in a sandbox and answers with what it said; null for a driver that runs nothing. */
+  /** Runs a shell script in a sandbox and returns its output; null for a driver that runs nothing. */
   readonly run: ((run: RunId, script: string) => Promise<string>) | null
-  /** What the driver left on the machine beside its runs that live: mounts, namespaces, cgroups. */
+  /** What the driver has on the machine apart from live runs: mounts, namespaces, cgroups. */
   leftovers(): Promise<readonly string[]>
 }
 
 const NEVER = new AbortController().signal
 
-/** The promises of `Driver` that every driver keeps, as tests. */
+/** Tests the guarantees of `Driver`, which every driver must keep. */
 export function describeConformance(subject: ConformanceSubject): void {
   const promise = (sentence: string, body: (driver: Driver, t: TestContext) => Promise<void>): void => {
     test(sentence, { timeout: 60_000 * TIMEOUT_FACTOR }, async (t) => {
@@ -51,7 +51,7 @@ export function describeConformance(subject: ConformanceSubject): void {
   }
 
   describe(`the ${subject.name} driver`, () => {
-    promise('says what it is and what it can give', async (driver) => {
+    promise('reports its isolation and its capacity', async (driver) => {
       const { report, capacity } = await driver.probe()
       assert.equal(report.name, driver.name)
       assert.notEqual(report.isolation, '')
@@ -59,27 +59,27 @@ export function describeConformance(subject: ConformanceSubject): void {
     })
 
     promise('starts a run once, however often it is asked', async (driver) => {
-      const wanted = subject.wanted()
-      await Promise.all([driver.start(wanted, NEVER), driver.start(wanted, NEVER)])
-      await driver.start(wanted, NEVER)
+      const desired = subject.makeRun()
+      await Promise.all([driver.start(desired, NEVER), driver.start(desired, NEVER)])
+      await driver.start(desired, NEVER)
       const seen = await driver.list()
       assert.equal(seen.length, 1)
       assert.equal(seen[0]?.phase, 'running')
-      assert.equal(seen[0].run_id, wanted.run_id)
+      assert.equal(seen[0].run_id, desired.run_id)
       assert.notEqual(seen[0].facts?.['isolation'], undefined)
     })
 
     promise('stops a run once, however often it is asked, and keeps its end', async (driver) => {
-      const wanted = subject.wanted()
-      await driver.start(wanted, NEVER)
-      await Promise.all([driver.stop(wanted.run_id, 2000), driver.stop(wanted.run_id, 2000)])
-      await driver.stop(wanted.run_id, 0)
-      assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'stopped' })
+      const desired = subject.makeRun()
+      await driver.start(desired, NEVER)
+      await Promise.all([driver.stop(desired.run_id, 2000), driver.stop(desired.run_id, 2000)])
+      await driver.stop(desired.run_id, 0)
+      assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'stopped' })
       assert.deepEqual(await subject.leftovers(), [])
     })
 
-    promise('lets go of a stopped run even while others that were started later run on', async (driver) => {
-      const [first, second] = [subject.wanted(), subject.wanted()]
+    promise('releases a stopped run even while runs that were started later go on', async (driver) => {
+      const [first, second] = [subject.makeRun(), subject.makeRun()]
       await driver.start(first, NEVER)
       const before = (await subject.leftovers()).length
       await driver.start(second, NEVER)
@@ -89,14 +89,14 @@ export function describeConformance(subject: ConformanceSubject): void {
     })
 
     promise('refuses to start a run that has ended', async (driver) => {
-      const wanted = subject.wanted()
-      await driver.start(wanted, NEVER)
-      await driver.stop(wanted.run_id, 0)
-      await assert.rejects(driver.start(wanted, NEVER), StartError)
+      const desired = subject.makeRun()
+      await driver.start(desired, NEVER)
+      await driver.stop(desired.run_id, 0)
+      await assert.rejects(driver.start(desired, NEVER), StartError)
     })
 
-    promise('takes unknown runs and sandboxes for ended and gone', async (driver) => {
-      const { run_id, sandbox_id } = subject.wanted()
+    promise('treats unknown runs as ended and unknown sandboxes as deleted', async (driver) => {
+      const { run_id, sandbox_id } = subject.makeRun()
       await driver.stop(run_id, 0)
       await driver.remove(run_id)
       await driver.discard(sandbox_id)
@@ -104,8 +104,8 @@ export function describeConformance(subject: ConformanceSubject): void {
       assert.deepEqual(await driver.list(), [])
     })
 
-    promise('finds its runs again after the worker was restarted', async (driver) => {
-      const [running, stopped] = [subject.wanted(), subject.wanted()]
+    promise('adopts its runs after the worker was restarted', async (driver) => {
+      const [running, stopped] = [subject.makeRun(), subject.makeRun()]
       await driver.start(running, NEVER)
       await driver.start(stopped, NEVER)
       await driver.stop(stopped.run_id, 0)
@@ -122,83 +122,83 @@ export function describeConformance(subject: ConformanceSubject): void {
       }
     })
 
-    promise('forgets a removed run and keeps its sandbox until it is discarded', async (driver) => {
-      const wanted = subject.wanted()
-      await driver.start(wanted, NEVER)
-      await assert.rejects(driver.discard(wanted.sandbox_id))
-      await driver.stop(wanted.run_id, 0)
-      await assert.rejects(driver.discard(wanted.sandbox_id))
-      await driver.remove(wanted.run_id)
+    promise('deletes a removed run and keeps its sandbox until it is discarded', async (driver) => {
+      const desired = subject.makeRun()
+      await driver.start(desired, NEVER)
+      await assert.rejects(driver.discard(desired.sandbox_id))
+      await driver.stop(desired.run_id, 0)
+      await assert.rejects(driver.discard(desired.sandbox_id))
+      await driver.remove(desired.run_id)
       assert.deepEqual(await driver.list(), [])
-      assert.deepEqual(await driver.listStored(), [wanted.sandbox_id])
-      await driver.discard(wanted.sandbox_id)
+      assert.deepEqual(await driver.listStored(), [desired.sandbox_id])
+      await driver.discard(desired.sandbox_id)
       assert.deepEqual(await driver.listStored(), [])
     })
 
     promise('removes a run that still runs', async (driver) => {
-      const wanted = subject.wanted()
-      await driver.start(wanted, NEVER)
-      await driver.remove(wanted.run_id)
+      const desired = subject.makeRun()
+      await driver.start(desired, NEVER)
+      await driver.remove(desired.run_id)
       assert.deepEqual(await driver.list(), [])
       assert.deepEqual(await subject.leftovers(), [])
     })
 
-    promise('keeps a failed start as an end of its kind, and nothing else of it', async (driver) => {
-      const wanted = subject.wanted(subject.specs.failing)
+    promise('records a failed start with its reason, and leaves nothing else of it', async (driver) => {
+      const desired = subject.makeRun(subject.specs.failing)
       await assert.rejects(
-        driver.start(wanted, NEVER),
+        driver.start(desired, NEVER),
         (error) => error instanceof StartError && error.reason === 'image',
       )
-      const outcome = (await find(driver, wanted.run_id))?.outcome
+      const outcome = (await find(driver, desired.run_id))?.outcome
       assert.ok(outcome?.kind === 'start_failed' && outcome.reason === 'image')
       assert.deepEqual(await subject.leftovers(), [])
       assert.deepEqual(await driver.listStored(), [])
     })
 
-    promise('gives up a start when told to, and cleans up', async (driver) => {
-      const wanted = subject.wanted(subject.specs.slow)
+    promise('cancels a start when its signal aborts, and cleans up', async (driver) => {
+      const desired = subject.makeRun(subject.specs.slow)
       const abort = new AbortController()
-      const started = driver.start(wanted, abort.signal)
-      await until(async () => (await find(driver, wanted.run_id))?.phase === 'starting')
+      const started = driver.start(desired, abort.signal)
+      await until(async () => (await find(driver, desired.run_id))?.phase === 'starting')
       abort.abort(new Error('test'))
       await assert.rejects(started, (error) => error instanceof StartError && error.reason === 'cancelled')
       assert.deepEqual(await subject.leftovers(), [])
     })
 
-    promise('gives up a start when the run is stopped meanwhile', async (driver) => {
-      const wanted = subject.wanted(subject.specs.slow)
-      const started = driver.start(wanted, NEVER)
+    promise('cancels a start when the run is stopped meanwhile', async (driver) => {
+      const desired = subject.makeRun(subject.specs.slow)
+      const started = driver.start(desired, NEVER)
       const rejected = assert.rejects(started, (error) => error instanceof StartError && error.reason === 'cancelled')
-      await until(async () => (await find(driver, wanted.run_id))?.phase === 'starting')
-      await driver.stop(wanted.run_id, 0)
+      await until(async () => (await find(driver, desired.run_id))?.phase === 'starting')
+      await driver.stop(desired.run_id, 0)
       await rejected
-      assert.equal((await find(driver, wanted.run_id))?.phase, 'ended')
+      assert.equal((await find(driver, desired.run_id))?.phase, 'ended')
       assert.deepEqual(await subject.leftovers(), [])
     })
 
-    promise('tells of an end within a second, with how it ended', async (driver) => {
-      const wanted = subject.wanted(subject.specs.endsWith7)
+    promise('reports an end within a second, with its outcome', async (driver) => {
+      const desired = subject.makeRun(subject.specs.endsWith7)
       let calls = 0
       const unwatch = driver.watch(() => {
         calls += 1
       })
-      await driver.start(wanted, NEVER)
-      await until(async () => (await find(driver, wanted.run_id))?.phase === 'ended')
+      await driver.start(desired, NEVER)
+      await until(async () => (await find(driver, desired.run_id))?.phase === 'ended')
       const endedAtMs = systemClock.monotonicMs()
       const before = calls
       await until(() => Promise.resolve(calls > before || calls > 1))
       unwatch()
       assert.ok(systemClock.monotonicMs() - endedAtMs < 1000 * TIMEOUT_FACTOR)
-      assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'exited', code: 7 })
+      assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'exited', code: 7 })
       await until(async () => (await subject.leftovers()).length === 0)
     })
 
-    promise('says when a sandbox was idle for its whole timeout', async (driver) => {
+    promise('reports a sandbox that was idle for its whole timeout', async (driver) => {
       const lifecycle = { ephemeral: false, idle_timeout_secs: TIMEOUT_FACTOR, max_duration_secs: null }
-      const wanted = subject.wanted({ lifecycle })
-      await driver.start(wanted, NEVER)
-      assert.notEqual((await find(driver, wanted.run_id))?.is_idle_expired, true)
-      await until(async () => (await find(driver, wanted.run_id))?.is_idle_expired === true)
+      const desired = subject.makeRun({ lifecycle })
+      await driver.start(desired, NEVER)
+      assert.notEqual((await find(driver, desired.run_id))?.is_idle_expired, true)
+      await until(async () => (await find(driver, desired.run_id))?.is_idle_expired === true)
     })
 
     const { run } = subject
@@ -209,16 +209,16 @@ export function describeConformance(subject: ConformanceSubject): void {
 type Promised = (sentence: string, body: (driver: Driver, t: TestContext) => Promise<void>) => void
 type RunningSubject = ConformanceSubject & { readonly run: NonNullable<ConformanceSubject['run']> }
 
-/** The promises about mounts, for drivers whose sandboxes have files. */
+/** Tests the guarantees about mounts, for drivers whose sandboxes have files. */
 function describeMounts(subject: RunningSubject, promise: Promised): void {
   const { run } = subject
   const withMounts = (mounts: readonly Mount[], sandbox?: SandboxId): DesiredRun => ({
     ...desiredRunWithMounts(mounts),
     ...(sandbox === undefined ? {} : { sandbox_id: sandbox }),
-    run_id: subject.wanted().run_id,
+    run_id: subject.makeRun().run_id,
   })
 
-  promise('keeps what a sandbox wrote to a volume, beyond its stop and its end', async (driver) => {
+  promise('keeps files on a volume after the sandbox that wrote them was stopped and deleted', async (driver) => {
     const first = withMounts([named('kept', '/data')])
     await driver.start(first, NEVER)
     await run(first.run_id, 'echo one >/data/file')
@@ -233,7 +233,7 @@ function describeMounts(subject: RunningSubject, promise: Promised): void {
     assert.equal(await run(stranger.run_id, 'ls /elsewhere; cat /elsewhere/other'), 'other\ntwo\n')
   })
 
-  promise('shows a volume to all sandboxes that mount it at the same time, and to no other', async (driver) => {
+  promise('shows a volume to all sandboxes that mount it at the same time, and to no others', async (driver) => {
     const [one, two] = [withMounts([named('shared', '/data')]), withMounts([named('shared', '/data')])]
     const other = withMounts([named('another', '/data')])
     await Promise.all([one, two, other].map((each) => driver.start(each, NEVER)))
@@ -243,13 +243,13 @@ function describeMounts(subject: RunningSubject, promise: Promised): void {
     assert.equal(await run(other.run_id, 'ls /data'), '')
   })
 
-  promise('lets nobody write to a readonly mount', async (driver) => {
+  promise('refuses writes to a readonly mount', async (driver) => {
     const box = withMounts([named('frozen', '/data', { readonly: true })])
     await driver.start(box, NEVER)
     assert.equal(await run(box.run_id, 'touch /data/x 2>/dev/null || echo refused; ls /data'), 'refused\n')
   })
 
-  promise('mounts parents before what lies in them', async (driver) => {
+  promise('mounts parents before the mounts in them', async (driver) => {
     const box = withMounts([named('outer', '/data'), tmpfs('/data/mem'), named('inner', '/data/mem/inner')])
     await driver.start(box, NEVER)
     await run(box.run_id, 'echo 1 >/data/a; echo 2 >/data/mem/b; echo 3 >/data/mem/inner/c')
@@ -260,7 +260,7 @@ function describeMounts(subject: RunningSubject, promise: Promised): void {
     assert.equal(await run(next.run_id, 'cat /o/a /i/c; ls /o/mem'), '1\n3\n')
   })
 
-  promise('refuses a mount of a volume that the run was not given, and keeps nothing of the start', async (driver) => {
+  promise('refuses to mount a volume that the run was not given, and leaves nothing of the start', async (driver) => {
     const box = { ...withMounts([named('absent', '/data')]), volumes: [] }
     const isMount = (error: unknown): boolean => error instanceof StartError && error.reason === 'mount'
     await assert.rejects(driver.start(box, NEVER), isMount)
@@ -275,7 +275,7 @@ async function clear(subject: ConformanceSubject): Promise<void> {
   await driver.close()
 }
 
-/** A driver's view of one run. */
+/** Finds a run in a driver's list. */
 export async function find(driver: Driver, run: RunId): Promise<ObservedRun | undefined> {
   return (await driver.list()).find((seen) => seen.run_id === run)
 }
@@ -284,7 +284,7 @@ export async function find(driver: Driver, run: RunId): Promise<ObservedRun | un
 export async function until(holds: () => Promise<boolean>): Promise<void> {
   const deadlineMs = systemClock.monotonicMs() + 10_000 * TIMEOUT_FACTOR
   while (!(await holds())) {
-    if (systemClock.monotonicMs() > deadlineMs) throw new Error('what was waited for did not come within 10 s')
+    if (systemClock.monotonicMs() > deadlineMs) throw new Error('the condition did not hold within 10 s')
     await systemClock.sleep(10)
   }
 }

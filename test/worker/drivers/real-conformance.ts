@@ -5,7 +5,7 @@ import type { Driver } from '../../../src/worker/drivers/driver.ts'
 import { makeDesiredRun } from '../../support/desired-run.ts'
 import { describeConformance } from './conformance.ts'
 
-/** A driver that runs sandboxes for real, with what its tests need of the machine. */
+/** A driver that really runs sandboxes, with what its tests need of the machine. */
 type RealFixture = {
   open(): Promise<Driver>
   exec(run: RunId, command: readonly string[]): Promise<CommandResult>
@@ -15,12 +15,12 @@ type RealFixture = {
 
 type RealSubject = {
   readonly name: string
-  /** Why it can't run here, or null. */
+  /** Why it can't run here; null when it can. */
   readonly whyNot: string | null
   readonly make: () => Promise<RealFixture>
 }
 
-/** The promises of `Driver`, kept by one that runs sandboxes for real. */
+/** Tests the guarantees of `Driver` on one that really runs sandboxes. */
 export function describeRealConformance({ name, whyNot, make }: RealSubject): void {
   let made: RealFixture | null = null
   const fixture = (): RealFixture => {
@@ -44,7 +44,7 @@ export function describeRealConformance({ name, whyNot, make }: RealSubject): vo
     name,
     whyNot,
     open: () => fixture().open(),
-    wanted: makeDesiredRun,
+    makeRun: makeDesiredRun,
     specs: {
       failing: { image: 'elsewhere/none' },
       slow: { image: 'local/slow' },

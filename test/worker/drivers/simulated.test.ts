@@ -33,32 +33,32 @@ describeConformance({
   name: 'simulated',
   whyNot: null,
   open: () => Promise.resolve(open(shared)),
-  wanted: makeDesiredRun,
+  makeRun: makeDesiredRun,
   specs: { failing: { image: 'local/missing' }, slow: { image: 'local/slow' }, endsWith7: { image: 'local/ends' } },
   run: null,
   leftovers: () => Promise.resolve([]),
 })
 
-test('a simulated sandbox says that nothing runs, and takes no channel', async () => {
+test('a simulated sandbox reports that nothing runs, and accepts no channel', async () => {
   const driver = open(makeSimulatedWorld())
-  const wanted = makeDesiredRun()
-  await driver.start(wanted, new AbortController().signal)
+  const desired = makeDesiredRun()
+  await driver.start(desired, new AbortController().signal)
   assert.match((await driver.probe()).report.isolation, /SIMULATED/)
-  await assert.rejects(driver.openChannel(wanted.run_id), /simulated/)
+  await assert.rejects(driver.openChannel(desired.run_id), /simulated/)
   await driver.close()
 })
 
-test('a fault put into the world ends a run as told', async () => {
+test('an injected fault ends a run with its outcome', async () => {
   const world = makeSimulatedWorld()
   const driver = open(world)
-  const wanted = makeDesiredRun()
-  await driver.start(wanted, new AbortController().signal)
-  world.end(wanted.run_id, { kind: 'out_of_memory' })
-  assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'out_of_memory' })
+  const desired = makeDesiredRun()
+  await driver.start(desired, new AbortController().signal)
+  world.end(desired.run_id, { kind: 'out_of_memory' })
+  assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'out_of_memory' })
   await driver.close()
 })
 
-test('what happens to a simulated sandbox is in its log, and its followers end with each run', async () => {
+test('the log of a simulated sandbox has its events, and its followers end with each run', async () => {
   const { logs, remove } = await makeTestLogs()
   const world = makeSimulatedWorld()
   const driver = makeSimulatedDriver({ world, clock: systemClock, logs })

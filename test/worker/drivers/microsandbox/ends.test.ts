@@ -134,7 +134,7 @@ for (const [sentence, record, evidence, phase] of CASES) {
   })
 }
 
-test("each of the SDK's errors becomes a kind of ours, in words without paths of the machine", async () => {
+test("each of the SDK's errors becomes a kind of start failure, with a message that names no path of the machine", async () => {
   const kinds: Readonly<Record<string, StartFailure>> = {
     invalidConfig: 'config',
     imageNotFound: 'image',
@@ -160,7 +160,7 @@ test("each of the SDK's errors becomes a kind of ours, in words without paths of
   assert.match((await toStartError(workdir, paths, dir)).message, /workdir does not exist in guest: \/x/)
 })
 
-test('a machine that did not boot fails for the phase that the runtime kept in its file', async () => {
+test('a virtual machine that did not boot fails for the stage that the runtime stored in its file', async () => {
   const paths = vmPaths(dir, asId<SandboxId>('booting'))
   mkdirSync(paths.logs, { recursive: true })
   const failed = { kind: 'failed', code: 'BootStart', message: 'failed to start' } as const
@@ -180,7 +180,7 @@ test('a machine that did not boot fails for the phase that the runtime kept in i
   }
 })
 
-test('a guest is idle once it said nothing of use for the whole time, and never while a process of a client runs', async () => {
+test('a guest is idle once its heartbeats showed no use for the whole timeout, and never while a client’s process runs', async () => {
   const clock = makeTestClock()
   const heartbeats = makeGuestHeartbeats(clock)
   const run = asId<RunId>('run')
@@ -207,7 +207,7 @@ test('a guest is idle once it said nothing of use for the whole time, and never 
   assert.equal(await isIdle(), true)
 })
 
-test('what a guest puts in place of its heartbeat is not followed', async () => {
+test('a guest can’t redirect the reading of its heartbeat', async () => {
   const heartbeats = makeGuestHeartbeats(makeTestClock())
   const secret = join(dir, 'secret.json')
   writeFileSync(secret, JSON.stringify({ activity_seq: 1, active_exec_sessions: 0 }))

@@ -23,7 +23,7 @@ import { openVmImages } from '../../../../src/worker/drivers/microsandbox/vm-ima
 
 const UID_SHIFT = 200_000
 
-describe('an image that is taken in', { skip: process.getuid?.() === 0 ? false : 'needs root' }, () => {
+describe('an image that is imported', { skip: process.getuid?.() === 0 ? false : 'needs root' }, () => {
   let dir: string
   const layers = (): readonly string[] => [join(dir, 'below'), join(dir, 'above')]
 
@@ -66,7 +66,7 @@ describe('an image that is taken in', { skip: process.getuid?.() === 0 ? false :
     assert.match(document, /"Env":\["A=1"\],"Entrypoint":\["\/e"\],"WorkingDir":"\/w","User":"7"/)
   })
 
-  test('and was being taken in when the worker was killed is let go of, mount and all, by the next one', async () => {
+  test('is cleaned up with its mount by the next worker when its import was cut short', async () => {
     const left = join(dir, 'driver', 'exports', 'image-x', 'merged')
     mkdirSync(left, { recursive: true })
     const [below = '', above = ''] = layers()

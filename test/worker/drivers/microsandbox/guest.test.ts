@@ -9,7 +9,7 @@ import { waitUntil } from '../../../support/wait.ts'
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 import { find } from '../conformance.ts'
 
-/** What a real guest alone can show of the driver beside the promises of all drivers. */
+/** Guarantees of this driver that only a real guest can show, in addition to those of all drivers. */
 const whyNot = await whyNoMicroVms()
 const NEVER = new AbortController().signal
 const LONG_MS = 60_000
@@ -50,12 +50,12 @@ describe('a microVM', { skip: whyNot ?? false }, () => {
     runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: ['sh', '-c', script], ...more },
   })
 
-  test('gives its workload a SIGTERM and the time to end, and its output to the log', async () => {
+  test('sends its workload SIGTERM and gives it time to end, and logs its output', async () => {
     const script = 'trap "echo ended; exit 0" TERM; echo up; echo bad >&2; while :; do sleep 0.2; done'
-    const wanted = makeDesiredRun(running(script))
-    await driver.start(wanted, NEVER)
+    const desired = makeDesiredRun(running(script))
+    await driver.start(desired, NEVER)
     await waitUntil(() => said.includes('stdout: up\n') && said.includes('stderr: bad\n'), LONG_MS)
-    await driver.stop(wanted.run_id, LONG_MS)
+    await driver.stop(desired.run_id, LONG_MS)
     assert.match(said, /stdout: ended\n/)
     assert.match(said, /# stopped\n$/)
   })
@@ -68,29 +68,29 @@ describe('a microVM', { skip: whyNot ?? false }, () => {
       scripts: { hello: 'echo from the script' },
     })
     const patches = [{ type: 'text', path: '/etc/patched', content: 'x', mode: null, replace: false } as const]
-    const wanted = makeDesiredRun({
+    const desired = makeDesiredRun({
       ...(runtime === undefined ? {} : { runtime }),
       env: [{ key: 'A', value: '${B}' }],
       patches,
     })
-    await driver.start(wanted, NEVER)
-    await waitUntil(async () => (await find(driver, wanted.run_id))?.phase === 'ended', LONG_MS)
+    await driver.start(desired, NEVER)
+    await waitUntil(async () => (await find(driver, desired.run_id))?.phase === 'ended', LONG_MS)
     await waitUntil(() => said.includes('# ended'), LONG_MS)
     const output = said.replaceAll('stdout: ', '').split('\n')
     assert.deepEqual(
       output.filter((line) => !line.startsWith('#') && line !== ''),
       ['1000', '/srv/made', '${B}', 'box', 'from the script'],
     )
-    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'exited', code: 0 })
+    assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'exited', code: 0 })
   })
 
-  test('whose workload takes more memory than it has ran out of memory', async () => {
-    const wanted = makeDesiredRun({
+  test('is reported out of memory when its workload takes more than it has', async () => {
+    const desired = makeDesiredRun({
       ...running('a=$(printf %040000000d 0); while :; do i=$((i+1)); eval "v$i=\\$a"; done'),
       resources: { memory_mib: 256, vcpus: 1, disk_size_mib: null },
     })
-    await driver.start(wanted, NEVER)
-    await waitUntil(async () => (await find(driver, wanted.run_id))?.phase === 'ended', LONG_MS)
-    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'out_of_memory' })
+    await driver.start(desired, NEVER)
+    await waitUntil(async () => (await find(driver, desired.run_id))?.phase === 'ended', LONG_MS)
+    assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'out_of_memory' })
   })
 })

@@ -10,7 +10,7 @@ import { DEFAULT_SPEC_FOR_TESTS } from '../../../support/spec.ts'
 const GATEWAY = cidr('172.16.0.1')
 const HOST = '192.0.2.9'
 
-/** What the runtime makes of rules for a packet that leaves: the first that matches, then the default (policy/types.rs, 0.6.14). */
+/** Judges an outgoing packet as the runtime does: by the first rule that matches, then by the default (policy/types.rs, 0.6.14). */
 function decide(policy: NetworkPolicy, address: string, protocol: Protocol, port: number | null): Action {
   const peer = cidr(address)
   const covers = ({ destination }: Rule): boolean => {
@@ -90,7 +90,7 @@ test('a policy means for a microVM what it means for a container, packet by pack
   }
 })
 
-test('no policy leads to the loopback of the machine, from which the runtime dials', () => {
+test('no policy allows the machine’s loopback, from which the runtime connects', () => {
   for (const one of Object.values(POLICIES)) {
     const planned = makeVmNetwork({ ...DEFAULT_SPEC_FOR_TESTS.network, enabled: true, policy: one }, [])?.policy
     assert.ok(planned)
@@ -98,7 +98,7 @@ test('no policy leads to the loopback of the machine, from which the runtime dia
   }
 })
 
-test('without a policy a sandbox gets the one of the contract, and without a network none', () => {
+test('a sandbox without a policy gets the contract’s default, and one without a network gets none', () => {
   const { network } = DEFAULT_SPEC_FOR_TESTS
   const planned = makeVmNetwork({ ...network, enabled: true }, [])
   assert.deepEqual(planned?.policy.rules.slice(-DEFAULT_POLICY.rules.length), DEFAULT_POLICY.rules)

@@ -19,7 +19,7 @@ let dir: string
 let server: Server
 before(async () => {
   dir = mkdtempSync(join(tmpdir(), 'sandyard-vm-out-'))
-  // Our own agent's side plays the relay's: both speak the protocol from its prologue on.
+  // Our own agent stands for the relay: both speak the protocol from its prologue on.
   server = createServer({ allowHalfOpen: true }, (socket) => {
     socket.on('error', () => socket.destroy())
     serveChannel(socket, makeLocalGuest(), {
@@ -70,13 +70,13 @@ function readOrUndefined(path: string): unknown {
   }
 }
 
-test('a workload is run in its folder with its environment, and its code is written down', async () => {
+test('a workload runs in its folder with its environment, and its exit code is recorded', async () => {
   const { end } = runWorkload('code', ['sh', '-c', 'echo "$A" >here; exit 7'])
   assert.deepEqual(await waitUntil(end), { kind: 'exited', code: 7 })
   assert.equal(readFileSync(join(dir, 'here'), 'utf8'), '1\n')
 })
 
-test('a SIGTERM to who waits for a workload is one to the workload', async () => {
+test('SIGTERM to the watcher of a workload is forwarded to the workload', async () => {
   const { end, kill } = runWorkload('term', [
     'sh',
     '-c',
@@ -87,7 +87,7 @@ test('a SIGTERM to who waits for a workload is one to the workload', async () =>
   assert.deepEqual(await waitUntil(end), { kind: 'exited', code: 9 })
 })
 
-test('a workload that is killed, or does not exist, is told to have ended so', async () => {
+test('a workload that is killed or does not exist is recorded as such', async () => {
   assert.deepEqual(await waitUntil(runWorkload('killed', ['sh', '-c', 'kill -9 $$']).end), { kind: 'signalled' })
   const failed = await waitUntil(runWorkload('absent', ['/does/not/exist']).end)
   assert.match(JSON.stringify(failed), /"kind":"failed".*not\/exist/)
@@ -123,7 +123,7 @@ function makeWriter(): Copied {
 const line = (s: string, d: string, id = 1): string =>
   `${JSON.stringify({ t: '2026-11-21T12:00:00.000Z', s, d, id })}\n`
 
-test('captured output is copied once and in order, over a restart of the worker and a rotation', async () => {
+test('captured output is copied once and in order, across a restart of the worker and a rotation', async () => {
   const folder = mkdtempSync(join(dir, 'logs-'))
   const [file, positionFile] = [join(folder, 'exec.log'), join(folder, 'position')]
   const { writer, text } = makeWriter()
@@ -148,7 +148,7 @@ test('captured output is copied once and in order, over a restart of the worker 
   assert.deepEqual([text('stdout'), text('stderr')], ['one\ntwo\nthree\nfour\n', 'err\n'])
 })
 
-test('what was rotated before it was looked at is copied too, and nothing twice where the position can not be kept', async () => {
+test('output that was rotated before it was read is copied too, and nothing is copied twice when the position can’t be stored', async () => {
   const folder = mkdtempSync(join(dir, 'logs-'))
   const file = join(folder, 'exec.log')
   const { writer, text } = makeWriter()
@@ -157,7 +157,7 @@ test('what was rotated before it was looked at is copied too, and nothing twice 
   const positionFile = join(folder, 'absent', 'position')
   const follower = followExecLog({ folder, positionFile, writer, clock: systemClock, log: makeLog('silent') })
   await waitUntil(() => text('stdout') === 'one\ntwo\n')
-  // The file that was read last is gone, so all that is left came behind it.
+  // The file that was read last is gone, so all remaining files are newer.
   writeFileSync(`${file}.2`, line('stdout', 'three\n'))
   writeFileSync(join(folder, 'between'), line('stdout', 'four\n'))
   renameSync(join(folder, 'between'), `${file}.1`)

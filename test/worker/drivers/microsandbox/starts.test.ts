@@ -30,7 +30,7 @@ const whyNot = process.getuid?.() !== 0 ? 'needs root' : findInstallation() === 
 const canBoot = (await findMissingMicroVmRequirements()).length === 0
 const opensKvm = (await findMissingMicroVmRequirements()).every((lack) => !lack.includes('/dev/kvm'))
 
-describe('a microVM that is started', { skip: whyNot ?? false }, () => {
+describe('a start of a microVM', { skip: whyNot ?? false }, () => {
   let fixture: MicroVmFixture
   let opened: Driver[] = []
 
@@ -59,55 +59,55 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
   const secret = { key: 'TOKEN', value: 'kept-from-ps-9317' }
   let shownByProcesses: readonly string[] | null = null
 
-  /** Starts a run whose environment has the secret, and notes what new processes show meanwhile. A failed boot takes 30 s. */
-  async function startObserved(driver: Driver, wanted: DesiredRun): Promise<PromiseSettledResult<unknown>> {
+  /** Starts a run whose environment has the secret, and records what new processes show meanwhile. A failed boot takes 30 s. */
+  async function startObserved(driver: Driver, desired: DesiredRun): Promise<PromiseSettledResult<unknown>> {
     const earlier = new Set(processIds())
     const shown: string[] = []
     const looking = setInterval(() => {
       shown.push(...processIds().flatMap((pid) => (earlier.has(pid) ? [] : textsOfProcess(pid))))
     }, 25)
-    const [start] = await Promise.allSettled([driver.start(wanted, NEVER)])
+    const [start] = await Promise.allSettled([driver.start(desired, NEVER)])
     clearInterval(looking)
-    assert.ok(shown.some((text) => text.includes(vmPaths(fixture.home, wanted.sandbox_id).name)))
+    assert.ok(shown.some((text) => text.includes(vmPaths(fixture.home, desired.sandbox_id).name)))
     shownByProcesses = shown
     return start
   }
 
-  test('and does not boot fails for the runtime, and leaves no disk, no process and no image half taken in', async (t) => {
+  test('that does not boot fails for the runtime, and leaves no disk, no process and no half imported image', async (t) => {
     if (canBoot || !opensKvm) return t.skip(canBoot ? 'microVMs boot here' : '/dev/kvm does not open')
     const driver = await open()
-    const wanted = makeDesiredRun({ env: [secret] })
-    const start = await startObserved(driver, wanted)
+    const desired = makeDesiredRun({ env: [secret] })
+    const start = await startObserved(driver, desired)
     assert.ok(start.status === 'rejected' && isOf('runtime')(start.reason))
     assert.deepEqual(await driver.listStored(), [])
-    assert.equal((await find(driver, wanted.run_id))?.outcome?.kind, 'start_failed')
-    await assert.rejects(driver.start(wanted, NEVER), isOf('runtime'))
+    assert.equal((await find(driver, desired.run_id))?.outcome?.kind, 'start_failed')
+    await assert.rejects(driver.start(desired, NEVER), isOf('runtime'))
   })
 
-  test('has no value of its environment in the command line or environment of a process', async (t) => {
+  test('puts no value of its environment into the command line or environment of a process', async (t) => {
     if (!opensKvm) return t.skip('/dev/kvm does not open')
     if (shownByProcesses === null) {
       const driver = await open()
-      const wanted = makeDesiredRun({ env: [secret] })
-      assert.equal((await startObserved(driver, wanted)).status, 'fulfilled')
-      await driver.remove(wanted.run_id)
+      const desired = makeDesiredRun({ env: [secret] })
+      assert.equal((await startObserved(driver, desired)).status, 'fulfilled')
+      await driver.remove(desired.run_id)
     }
     assert.ok(shownByProcesses?.every((text) => !text.includes(secret.value)))
   })
 
-  test('and given up while it boots leaves nothing', async (t) => {
+  test('that is cancelled during the boot leaves nothing', async (t) => {
     if (!opensKvm) return t.skip('/dev/kvm does not open')
     const driver = await open()
-    const wanted = makeDesiredRun()
+    const desired = makeDesiredRun()
     const abort = new AbortController()
-    const started = assert.rejects(driver.start(wanted, abort.signal), isOf('cancelled'))
+    const started = assert.rejects(driver.start(desired, abort.signal), isOf('cancelled'))
     await waitUntil(async () => (await fixture.leftovers()).some((left) => left.startsWith('sandbox --name')))
     abort.abort(new Error('test'))
     await started
     assert.deepEqual(await driver.listStored(), [])
   })
 
-  test('of an image that is not there, or with a volume that it was not given, fails for that', async () => {
+  test('with a missing image, or a volume that the run was not given, fails for that reason', async () => {
     const driver = await open()
     await assert.rejects(driver.start(makeDesiredRun({ image: 'elsewhere/none' }), NEVER), isOf('image'))
     const stray = { ...desiredRunWithMounts([named('v', '/d')]), volumes: [] }
@@ -120,22 +120,22 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
     await assert.rejects(driver.start(makeDesiredRun({ patches: [patch] }), NEVER), isOf('patch'))
   })
 
-  test('is stopped while its image is on its way', async () => {
+  test('can be stopped while its image is pulled', async () => {
     const driver = await open()
-    const wanted = makeDesiredRun({ image: 'local/slow' })
-    const rejected = assert.rejects(driver.start(wanted, NEVER), isOf('cancelled'))
-    await waitUntil(async () => (await find(driver, wanted.run_id))?.phase === 'starting')
-    await driver.stop(wanted.run_id, 0)
+    const desired = makeDesiredRun({ image: 'local/slow' })
+    const rejected = assert.rejects(driver.start(desired, NEVER), isOf('cancelled'))
+    await waitUntil(async () => (await find(driver, desired.run_id))?.phase === 'starting')
+    await driver.stop(desired.run_id, 0)
     await rejected
   })
 
-  test('and runs on while its worker is away is adopted, and ends with what the runtime says of it', async () => {
-    const wanted = makeDesiredRun()
-    const vm = await playVm(fixture, wanted)
+  test('is adopted when the worker was restarted, and the run ends with the status that the runtime reports', async () => {
+    const desired = makeDesiredRun()
+    const vm = await playVm(fixture, desired)
     const first = await open()
-    assert.equal((await find(first, wanted.run_id))?.phase, 'running')
-    assert.deepEqual(await first.listStored(), [wanted.sandbox_id])
-    await first.start(wanted, NEVER)
+    assert.equal((await find(first, desired.run_id))?.phase, 'running')
+    assert.deepEqual(await first.listStored(), [desired.sandbox_id])
+    await first.start(desired, NEVER)
     await first.close()
     assert.equal(vm.exitCode, null)
     const second = await open()
@@ -145,38 +145,38 @@ describe('a microVM that is started', { skip: whyNot ?? false }, () => {
     })
     vm.kill('SIGKILL')
     const ended = await waitUntil(async () => {
-      const seen = await find(second, wanted.run_id)
+      const seen = await find(second, desired.run_id)
       return seen?.phase === 'ended' && seen
     })
     assert.equal(ended.outcome?.kind, 'lost')
     await waitUntil(() => calls > 0)
-    await second.remove(wanted.run_id)
-    await second.discard(wanted.sandbox_id)
+    await second.remove(desired.run_id)
+    await second.discard(desired.sandbox_id)
     assert.deepEqual(await second.listStored(), [])
   })
 
-  test('and stopped is gone though its agent never answers', async () => {
-    const wanted = makeDesiredRun()
-    await playVm(fixture, wanted)
+  test('can be undone by a stop though the agent never answers', async () => {
+    const desired = makeDesiredRun()
+    await playVm(fixture, desired)
     const next = await open()
-    await next.stop(wanted.run_id, 100)
-    assert.deepEqual((await find(next, wanted.run_id))?.outcome, { kind: 'stopped' })
-    await assert.rejects(next.openChannel(wanted.run_id), /is not running/)
-    await next.remove(wanted.run_id)
-    await next.discard(wanted.sandbox_id)
+    await next.stop(desired.run_id, 100)
+    assert.deepEqual((await find(next, desired.run_id))?.outcome, { kind: 'stopped' })
+    await assert.rejects(next.openChannel(desired.run_id), /is not running/)
+    await next.remove(desired.run_id)
+    await next.discard(desired.sandbox_id)
   })
 
   test('by a worker that died meanwhile is undone by the next one', async () => {
-    const wanted = makeDesiredRun()
-    const vm = await playVm(fixture, wanted, { started: null })
+    const desired = makeDesiredRun()
+    const vm = await playVm(fixture, desired, { started: null })
     const next = await open()
     await waitUntil(() => vm.signalCode !== null)
     assert.deepEqual(await next.list(), [])
-    await next.discard(wanted.sandbox_id)
+    await next.discard(desired.sandbox_id)
   })
 })
 
-/** Leaves what a worker leaves of a run that lives: its record, its disk's, and a process with the runtime's command line. */
+/** Creates what a worker leaves of a live run: its record, its disk's, and a process with the runtime's command line. */
 async function playVm(
   fixture: MicroVmFixture,
   { run_id, sandbox_id, org_id }: DesiredRun,
@@ -214,7 +214,7 @@ async function playVm(
   return vm
 }
 
-/** What ps(1) shows of every process, to whom it may. */
+/** What ps(1) shows of every process. */
 function processIds(): readonly string[] {
   return readdirSync('/proc').filter((name) => /^\d+$/.test(name))
 }

@@ -52,7 +52,7 @@ describe(
       if (answer.kind === 'failed') throw new Error(`${answer.code}: ${answer.message}`)
       return answer.value
     }
-    // In this process, as loading the SDK takes longer than all else; one test below goes the way of the driver.
+    // In this process, because loading the SDK takes longer than all the rest. One test below calls it as the driver does.
     const build = async (spec: Partial<SandboxSpec>, place: Partial<VmConfigInput> = {}): Promise<unknown> => {
       const { Sandbox } = await import('microsandbox')
       return await applyVmConfig(Sandbox.builder('sy-test'), planOf(spec, place)).build()
@@ -69,7 +69,7 @@ describe(
         // the keys of the table are the fields
         const told = table[name]
         if (!('at' in told)) continue
-        test(`holds ${what}${name} as it was asked for`, async () => {
+        test(`has ${what}${name} as the spec has it`, async () => {
           const before = await build(specOf({}))
           const config = await build(specOf({ [name]: told.value } as Partial<T>)) // one field with its own value
           assert.deepEqual(at(config, told.at), told.is)
@@ -87,12 +87,12 @@ describe(
     tellsEach<InMemory>('mounts[] in memory: ', TMPFS, (part) => ({ mounts: [{ ...tmpfs('/m'), ...part }] }))
 
     for (const [name, { patch, is }] of Object.entries(PATCHES)) {
-      test(`holds a patch of type ${name} whole`, async () => {
+      test(`has a patch of type ${name} completely`, async () => {
         assert.deepEqual(at(await build({ patches: [patch] }), 'patches'), [is])
       })
     }
 
-    test('takes every option of a mount, and lets no device file of a volume be one', async () => {
+    test('has every option of a mount, and allows no device files in a volume', async () => {
       for (const [option, word] of Object.entries(OPTIONS)) {
         const options = at(await build({ mounts: [{ ...tmpfs('/m', { [option]: true }) }] }), 'mounts.0.options')
         const said = Object.entries(options ?? {}).filter(([, value]) => value === true)
@@ -101,14 +101,14 @@ describe(
       assert.equal(at(await build({ mounts: [named('v', '/d')] }), 'mounts.0.options.nodev'), true)
     })
 
-    test('mounts a volume from where it is held, without the limit that the runtime would set by itself', async () => {
+    test('mounts a volume from its pin, without the limit that the runtime would set by itself', async () => {
       const mount = at(await build({ mounts: [named('v', '/d')] }), 'mounts.0')
       assert.equal(at(mount, 'host'), '/pins/0')
       assert.equal(at(mount, 'quotaMib'), 0xffff_ffff)
       assert.deepEqual([at(mount, 'options.overrideUid'), at(mount, 'options.overrideGid')], [0, 0])
     })
 
-    test('makes the disk as large as was asked, never pulls, and enforces no time of its own', async () => {
+    test('makes the disk as large as the spec asks, never pulls, and enforces no time limit of its own', async () => {
       const config = await build({ lifecycle: { ephemeral: true, idle_timeout_secs: 5, max_duration_secs: 6 } })
       const rootDisk = { kind: 'managed', sizeMib: 600 }
       assert.deepEqual(at(config, 'image.Oci'), { reference: 'localhost/sandyard:x', rootDisk })
@@ -117,21 +117,21 @@ describe(
       assert.equal(at(config, 'runtime.hostname'), 'brave-otter')
     })
 
-    test('has no network when none is asked for', async () => {
+    test('has no network when the spec has none', async () => {
       assert.equal(at(await build({ network: { ...network, enabled: true } }), 'network.enabled'), true)
       assert.equal(at(await build({}), 'network.enabled'), false)
     })
 
-    test('makes the working folder that the image lacks', async () => {
+    test('creates the working folder that the image lacks', async () => {
       const config = await build({ runtime: { ...runtime, workdir: '/srv' } }, { makesWorkdir: true })
       assert.deepEqual(at(config, 'patches'), [{ Mkdir: { path: '/srv', mode: null } }])
     })
 
-    test('is in the process of the SDK what it is in any other', async () => {
+    test('is the same in the SDK’s process as in any other', async () => {
       assert.deepEqual(await ask({ kind: 'build', config: planOf({}, {}) }), await build({}))
     })
 
-    test('is made here, whatever cloud the worker itself is told of', async () => {
+    test('is made for this machine, whatever cloud the worker’s environment names', async () => {
       const told = { MSB_BACKEND: 'cloud', MSB_API_URL: 'http://127.0.0.1:1', MSB_API_KEY: 'key', MSB_PROFILE: 'other' }
       Object.assign(process.env, told)
       try {
@@ -141,14 +141,14 @@ describe(
       }
     })
 
-    test('puts the agent socket where the SDK itself looks for it', async () => {
+    test('has the agent socket where the SDK itself looks for it', async () => {
       const { name, agentSocket } = vmPaths(home, makeDesiredRun().sandbox_id)
       assert.equal(await ask({ kind: 'socket', name }), agentSocket)
     })
   },
 )
 
-test('every field that the runtime is not told has somebody who sees to it', () => {
+test('every field that the runtime does not get has another owner', () => {
   const tables: readonly object[] = [SPEC, RUNTIME, RESOURCES, NETWORK, LIFECYCLE, FOLDER, NAMED, TMPFS]
   const all = tables.flatMap((table) => Object.entries(table))
   assert.deepEqual(
@@ -157,22 +157,22 @@ test('every field that the runtime is not told has somebody who sees to it', () 
   )
 })
 
-test('the abilities of microVMs are all but those that are told to be absent', () => {
+test('the abilities of microVMs are all except those that are documented as absent', () => {
   const missing = ABILITIES.filter((ability) => !MICROSANDBOX_ABILITIES.includes(ability))
   assert.deepEqual(missing, ['secrets', 'raw_stat', 'disk_images'])
 })
 
-test('a mount that needs an absent ability is refused before and by the plan', () => {
+test('a mount that needs an absent ability is refused by the control plane and by the config', () => {
   const options = { readonly: false, noexec: false, nosuid: false, nodev: false }
   const disk = { type: 'disk_image', host: '/d.raw', guest: '/d', format: 'raw', fstype: null, options } as const
   const { network } = DEFAULT_SPEC_FOR_TESTS
-  const wanted = makeDesiredRun({ mounts: [disk], network: { ...network, enabled: true } })
+  const desired = makeDesiredRun({ mounts: [disk], network: { ...network, enabled: true } })
   assert.deepEqual(
-    requiredAbilities(wanted.spec).map(({ ability }) => ability),
+    requiredAbilities(desired.spec).map(({ ability }) => ability),
     ['disk_images'],
   )
   assert.throws(
-    () => makeVmConfig(wanted, PLACE),
+    () => makeVmConfig(desired, PLACE),
     (error) => error instanceof StartError && error.reason === 'mount',
   )
 })

@@ -14,7 +14,7 @@ const RUNS = [asId<RunId>('run-a'), asId<RunId>('run-b'), asId<RunId>('run-c')] 
 const TIMEOUTS_SECS: Readonly<Record<string, number>> = { 'run-a': 1, 'run-b': 3, 'run-c': 60 }
 const timeoutOf = (run: RunId): number => TIMEOUTS_SECS[run] ?? 0
 
-/** Lets everything that waits for nothing but its turn take it. */
+/** Lets all pending promise callbacks run. */
 async function settle(): Promise<void> {
   for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve))
 }
@@ -53,7 +53,7 @@ function makeGuest(): { readonly guest: Guest; readonly end: () => void; readonl
 
 type World = { readonly clock: TestClock; activity: RunActivity; readonly told: { atMs: number; idle: RunId[] }[] }
 
-/** A worker's life: its activity tells the world of each moment at which runs became idle. */
+/** One worker process: its activity reports each moment at which runs became idle to the test. */
 function live({ clock, told }: Omit<World, 'activity'>): RunActivity {
   const activity = makeRunActivity(clock, () => {
     told.push({ atMs: clock.monotonicMs(), idle: RUNS.filter((run) => activity.isIdle(run)) })
@@ -76,7 +76,7 @@ const anyStep = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('restart' as const) }) },
 ) // prettier-ignore
 
-test('a run is told of as idle exactly when its time is over: pings do not count, a process that runs holds it, and a restart begins anew', async () => {
+test('a run is reported idle exactly when its timeout is over: pings don’t count, a running process keeps it in use, and a restart starts the time again', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(anyStep, { maxLength: 40 }), async (steps) => {
       const clock = makeTestClock()
@@ -91,7 +91,7 @@ test('a run is told of as idle exactly when its time is over: pings do not count
         lastMs.set(run, clock.monotonicMs())
         tellAt.set(run, held.has(run) ? null : clock.monotonicMs() + timeoutOf(run) * 1000)
       }
-      /** Each millisecond that matters is visited: those at which something is due, and those right before. */
+      /** Visits each millisecond at which something is due, and the one before it. */
       const pass = async (ms: number): Promise<void> => {
         const endMs = clock.monotonicMs() + ms
         for (;;) {
@@ -178,7 +178,7 @@ test('a run is told of as idle exactly when its time is over: pings do not count
   )
 })
 
-test('a run that nobody follows is never idle, and one that is forgotten is told of no more', async () => {
+test('an untracked run is never idle, and a forgotten one is not reported any more', async () => {
   const clock = makeTestClock()
   let told = 0
   const activity = makeRunActivity(clock, () => (told += 1))

@@ -46,7 +46,7 @@ describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
     await fixture.remove()
   })
 
-  test('takes no subvolume and no snapshot of a sandbox, which would count against no cap', async (t) => {
+  test('refuses subvolumes and snapshots to sandboxes, because they would count against no cap', async (t) => {
     if (isMissing(t)) return
     for (const [request, at] of [
       [SUBVOL_CREATE, 8],
@@ -57,13 +57,13 @@ describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
         await ioctlOn('/data', request, `pack("q", fileno(F)) . ("\\0" x ${String(at - 8)}) . "sub"`),
         ENOSYS,
       )
-      // The upper half of the register is not the kernel's to read: it changes nothing.
+      // The kernel ignores the upper half of the register.
       assert.equal(await ioctlOn('/data', request + 2 ** 32, `("\\0" x ${String(at)}) . "sub"`), ENOSYS)
     }
     assert.ok(!existsSync(join(fixture.volumeFolder('v'), 'sub')))
   })
 
-  test('would take one from that user if the filter were not there', async (t) => {
+  test('would allow that user a subvolume without the filter', async (t) => {
     if (isMissing(t)) return
     const shift = String(fixture.settings.uidShift)
     const folder = fixture.volumeFolder('v')
@@ -73,7 +73,7 @@ describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
     assert.ok(existsSync(join(folder, 'sub')))
   })
 
-  test('takes copies that share their blocks', async (t) => {
+  test('allows copies that share their blocks', async (t) => {
     if (isMissing(t)) return
     const FICLONE = 0x40049409
     const clone = `open(F, "<", "/data/one"); open(G, "+>", "/data/two"); $! = 0; ioctl(G, ${String(FICLONE)}, fileno(F)); print $!+0`
@@ -82,13 +82,13 @@ describe('a volume on btrfs', { skip: whyNot, timeout: 60_000 }, () => {
     assert.equal(await inside('cat /data/two'), 'shared\n')
   })
 
-  test('leaves all other requests to devices and files as they are', async () => {
+  test('does not affect any other ioctl on devices and files', async () => {
     const pipe = 'pipe(F, G); syswrite(G, "abc"); my $n = pack("i", 0); ioctl(F, 0x541B, $n); print unpack("i", $n)'
     assert.equal((await fixture.exec(box.run_id, ['perl', '-e', pipe])).stdout, '3', 'FIONREAD')
     const window =
       'open(F, "+<", "/dev/ptmx") or die $!; my $w = pack("S4", 0 x 4); $! = 0; ioctl(F, 0x5413, $w); print $!+0'
     assert.equal((await fixture.exec(box.run_id, ['perl', '-e', window])).stdout, '0', 'TIOCGWINSZ')
-    // A magic number that differs in any one bit, and in all, gets to the file system, which knows no such request.
+    // A magic number that differs in any one bit, or in all, passes to the file system, which knows no such request.
     const ENOTTY = '25'
     for (const magic of [...[0, 1, 2, 3, 4, 5, 6, 7].map((bit) => 0x94 ^ (1 << bit)), 0x6b, 0x00, 0xff])
       assert.equal(await ioctlOn('/data', (magic << 8) | 0xee, '"\\0" x 4096'), ENOTTY, magic.toString(16))
@@ -106,7 +106,7 @@ async function ioctlOn(path: string, request: number, argument: string): Promise
   return (await fixture.exec(box.run_id, ['perl', '-e', script(path, request, argument)])).stdout
 }
 
-/** By the system call itself: Perl's own ioctl would cut the request short. */
+/** Makes the system call directly: Perl's own ioctl would truncate the request. */
 function script(path: string, request: number, argument: string): string {
   const call = process.arch === 'x64' ? 16 : 29
   return `open(F, "<", "${path}") or sysopen(F, "${path}", 0x10000) or die $!; my $a = ${argument}; $a .= "\\0" x (4096 - length $a); $! = 0; syscall(${String(call)}, fileno(F), ${String(request)}, $a); print $!+0`

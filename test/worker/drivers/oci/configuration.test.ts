@@ -21,12 +21,12 @@ const image: ImageConfig = {
   user: null,
 }
 
-test("the spec's environment wins over the image's, and the scripts are first on the PATH", () => {
+test("the spec's environment overrides the image's, and the scripts come first on PATH", () => {
   const env = sandboxEnvironment({ ...spec, env: [{ key: 'A', value: '2' }] }, image, '/home/x')
   assert.deepEqual(env.toSorted(), ['A=2', 'HOME=/home/x', 'PATH=/.msb/scripts:/image'])
 })
 
-test("the image's own command alone is never run; a command of the spec follows the entrypoint", () => {
+test("the image's own command is never run alone, and a command of the spec follows the entrypoint", () => {
   assert.equal(workloadCommand(spec, image), null)
   const withCmd = { ...spec, runtime: { ...spec.runtime, cmd: ['a', 'b'] } }
   assert.deepEqual(workloadCommand(withCmd, image), ['entry', 'a', 'b'])
@@ -37,7 +37,7 @@ test("the image's own command alone is never run; a command of the spec follows 
   ])
 })
 
-test('a user is found by name, number and group, and an unknown one is named', () => {
+test('a user is resolved by name, number and group, and an unknown one is named', () => {
   const files = {
     passwd: 'root:x:0:0::/root:\nalice:x:1000:1001::/home/alice:\n',
     group: 'alice:x:1001:\nstaff:x:50:bob,alice\n',
@@ -70,14 +70,14 @@ test('rlimits are lowered to what the machine allows and never raised', () => {
   assert.deepEqual(clamped, ['nofile 50000 to 20000'])
 })
 
-test('no runtime at all is said with the names that were looked for', async () => {
+test('a machine without any runtime is refused with the names that were searched', async () => {
   await assert.rejects(
     findRuntime({ name: null, searchPath: '/nonexistent', stateDir: '/nonexistent', initBinary: '/nonexistent' }),
     /kata-runtime, runsc, crun, runc/,
   )
 })
 
-test('a runtime that runs no sandbox when it is tried is passed over, with its own words', async () => {
+test('a runtime that fails its trial is not used, and its own message is reported', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'runtimes-'))
   const script = (version: string): string =>
     `#!/bin/sh\n[ "$1" = --version ] && echo '${version}' && exit\necho broken >&2; exit 3\n`
@@ -101,7 +101,7 @@ test('a message for an owner names no folder of the worker, and is otherwise unc
   )
 })
 
-test('on cgroup version 2 the limits lie in the files of the run, above the runtime', async () => {
+test('on cgroup v2, the limits are set on the run’s cgroup, above the runtime’s', async () => {
   const mountPoint = mkdtempSync(join(tmpdir(), 'cgroup2-'))
   writeFileSync(join(mountPoint, 'cgroup.controllers'), 'cpu memory pids')
   const cgroups = await openCgroups('sandyard/x', mountPoint)
@@ -126,7 +126,7 @@ test('on cgroup version 2 the limits lie in the files of the run, above the runt
   rmSync(mountPoint, { recursive: true })
 })
 
-test('a machine that lacks something is refused with the name of it', () => {
+test('a machine that lacks a program is refused with its name', () => {
   assert.throws(() => {
     assertMachineUsable('/nonexistent/init')
   }, /the init program \/nonexistent\/init is missing/)

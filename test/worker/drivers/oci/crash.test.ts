@@ -32,90 +32,90 @@ describe('after a crash, the oci driver', { skip: whyNoOci() ?? false, timeout: 
     await fixture.remove()
   })
 
-  test('finds a sandbox of a killed worker running, and can run commands in it and stop it', async () => {
-    const wanted = makeDesiredRun()
-    await killWorkerAfter('started', wanted)
+  test('adopts a running sandbox of a killed worker, and can run commands in it and stop it', async () => {
+    const desired = makeDesiredRun()
+    await killWorkerAfter('started', desired)
     const driver = await open()
-    assert.equal((await find(driver, wanted.run_id))?.phase, 'running')
-    assert.equal((await fixture.exec(wanted.run_id, ['echo', 'here'])).stdout, 'here\n')
-    await driver.stop(wanted.run_id, 1000)
-    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'stopped' })
+    assert.equal((await find(driver, desired.run_id))?.phase, 'running')
+    assert.equal((await fixture.exec(desired.run_id, ['echo', 'here'])).stdout, 'here\n')
+    await driver.stop(desired.run_id, 1000)
+    assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'stopped' })
   })
 
-  test('knows how a sandbox ended that ended while no worker was there', async () => {
+  test('knows how a sandbox ended that ended while no worker ran', async () => {
     const cmd = ['sh', '-c', 'sleep 0.5; exit 9']
-    const wanted = makeDesiredRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd } })
-    await killWorkerAfter('started', wanted)
-    const exit = join(fixture.dir, 'state/exits', wanted.run_id)
+    const desired = makeDesiredRun({ runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd } })
+    await killWorkerAfter('started', desired)
+    const exit = join(fixture.dir, 'state/exits', desired.run_id)
     await until(() => Promise.resolve(readOrEmpty(exit) !== ''))
     const driver = await open()
-    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'exited', code: 9 })
+    assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'exited', code: 9 })
     assert.deepEqual(await fixture.leftovers(), [])
   })
 
   test('undoes a start that was cut short at any instant, and starts the run anew when asked again', async () => {
     for (const delayMs of [0, 5, 10, 15, 20, 25, 30, 35, 40, 50, 60]) {
-      const wanted = makeDesiredRun()
-      await killWorkerAfter('open', wanted, delayMs)
+      const desired = makeDesiredRun()
+      await killWorkerAfter('open', desired, delayMs)
       const driver = await open()
-      await driver.start(wanted, NEVER)
-      assert.equal((await find(driver, wanted.run_id))?.phase, 'running', `after ${String(delayMs)} ms`)
-      await driver.remove(wanted.run_id)
+      await driver.start(desired, NEVER)
+      assert.equal((await find(driver, desired.run_id))?.phase, 'running', `after ${String(delayMs)} ms`)
+      await driver.remove(desired.run_id)
       assert.deepEqual(await fixture.leftovers(), [], `after ${String(delayMs)} ms`)
       await driver.close()
     }
   })
 
-  test('says that a sandbox was lost when its end was seen by nobody, and cleans up after it', async () => {
-    const wanted = makeDesiredRun()
+  test('reports a sandbox as lost when nothing saw its end, and cleans up after it', async () => {
+    const desired = makeDesiredRun()
     const driver = await open()
-    await driver.start(wanted, NEVER)
-    const { started } = readRecord(wanted)
+    await driver.start(desired, NEVER)
+    const { started } = readRecord(desired)
     process.kill(started?.shim?.pid ?? 0, 'SIGKILL')
     await systemClock.sleep(50)
-    assert.equal((await find(driver, wanted.run_id))?.phase, 'running')
+    assert.equal((await find(driver, desired.run_id))?.phase, 'running')
     process.kill(started?.init?.pid ?? 0, 'SIGKILL')
-    await until(async () => (await find(driver, wanted.run_id))?.outcome?.kind === 'lost')
+    await until(async () => (await find(driver, desired.run_id))?.outcome?.kind === 'lost')
     await until(async () => (await fixture.leftovers()).length === 0)
   })
 
-  test('is not fooled by another process with the number of a sandbox that is gone', async () => {
-    const wanted = makeDesiredRun()
+  test('does not mistake another process that reuses the process id of a sandbox for it', async () => {
+    const desired = makeDesiredRun()
     const first = await open()
-    await first.start(wanted, NEVER)
+    await first.start(desired, NEVER)
     await first.close()
-    const record = readRecord(wanted)
-    changeRecord(wanted, { started: stranger(record) })
+    const record = readRecord(desired)
+    changeRecord(desired, { started: stranger(record) })
     const driver = await open()
-    assert.equal((await find(driver, wanted.run_id))?.outcome?.kind, 'lost')
+    assert.equal((await find(driver, desired.run_id))?.outcome?.kind, 'lost')
     assert.deepEqual(await fixture.leftovers(), [])
   })
 
-  test('takes the runs of an earlier boot of the machine for lost', async () => {
-    const wanted = makeDesiredRun()
+  test('reports the runs of an earlier boot as lost', async () => {
+    const desired = makeDesiredRun()
     const first = await open()
-    await first.start(wanted, NEVER)
+    await first.start(desired, NEVER)
     await first.close()
-    changeRecord(wanted, { boot_id: 'another' })
+    changeRecord(desired, { boot_id: 'another' })
     const driver = await open()
-    const seen = await find(driver, wanted.run_id)
+    const seen = await find(driver, desired.run_id)
     assert.deepEqual(seen?.outcome, { kind: 'lost', message: 'the machine was restarted' })
   })
 
-  test('takes a record that was cut short for none', async () => {
-    const wanted = makeDesiredRun()
+  test('ignores a record that was cut short', async () => {
+    const desired = makeDesiredRun()
     const first = await open()
-    await first.start(wanted, NEVER)
+    await first.start(desired, NEVER)
     await first.close()
-    writeFileSync(recordPath(wanted), '{"version":1,"run')
+    writeFileSync(recordPath(desired), '{"version":1,"run')
     const driver = await open()
     assert.deepEqual(await driver.list(), [])
     assert.deepEqual(
       (await fixture.leftovers()).filter((left) => !left.startsWith('sy')),
       [],
     )
-    await driver.start(wanted, NEVER)
-    assert.equal((await find(driver, wanted.run_id))?.phase, 'running')
+    await driver.start(desired, NEVER)
+    assert.equal((await find(driver, desired.run_id))?.phase, 'running')
   })
 })
 
@@ -125,9 +125,9 @@ async function open(): Promise<Driver> {
   return driver
 }
 
-/** Starts a worker, waits for a word of it and then some time, and kills it with SIGKILL. */
-async function killWorkerAfter(word: string, wanted: DesiredRun, delayMs = 0): Promise<void> {
-  const worker: ChildProcess = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(wanted)], {
+/** Starts a worker, waits for one of its messages and then some time, and kills it with SIGKILL. */
+async function killWorkerAfter(word: string, desired: DesiredRun, delayMs = 0): Promise<void> {
+  const worker: ChildProcess = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(desired)], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   const exited = once(worker, 'exit')
@@ -141,19 +141,19 @@ async function killWorkerAfter(word: string, wanted: DesiredRun, delayMs = 0): P
   await exited
 }
 
-function recordPath(wanted: DesiredRun): string {
-  return join(fixture.dir, 'state/runs', wanted.run_id, 'state.json')
+function recordPath(desired: DesiredRun): string {
+  return join(fixture.dir, 'state/runs', desired.run_id, 'state.json')
 }
 
-function readRecord(wanted: DesiredRun): OciRunRecord {
-  return JSON.parse(readFileSync(recordPath(wanted), 'utf8')) as OciRunRecord // the driver's own file
+function readRecord(desired: DesiredRun): OciRunRecord {
+  return JSON.parse(readFileSync(recordPath(desired), 'utf8')) as OciRunRecord // the driver's own file
 }
 
-function changeRecord(wanted: DesiredRun, change: Partial<OciRunRecord>): void {
-  writeFileSync(recordPath(wanted), JSON.stringify({ ...readRecord(wanted), ...change }))
+function changeRecord(desired: DesiredRun, change: Partial<OciRunRecord>): void {
+  writeFileSync(recordPath(desired), JSON.stringify({ ...readRecord(desired), ...change }))
 }
 
-/** The marks of processes that live, but began at another time than the sandbox's. */
+/** Identities of live processes whose start time differs from the sandbox's. */
 function stranger({ started }: OciRunRecord): OciRunRecord['started'] {
   return started === null
     ? null

@@ -11,7 +11,7 @@ import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../..
 import { makeDesiredRun } from '../../../support/desired-run.ts'
 
 const isGvisor = testRuntime() === 'runsc'
-/** With a kernel of its own a sandbox may change what is that kernel's alone. */
+/** A sandbox with a kernel of its own may change what belongs to that kernel only. */
 const ownKernel = { skip: isGvisor ? 'gVisor answers for its own kernel, not for the machine’s' : false }
 const NEVER = new AbortController().signal
 let fixture: OciFixture
@@ -108,14 +108,14 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
       ])
   })
 
-  test('its user 0 is nobody on the machine, and owns its files', async () => {
+  test('its user 0 is an unprivileged user of the machine, and owns the sandbox’s files', async () => {
     await inside(box, 'echo x >/root/mine')
     const [, inner, outer] = (await inside(box, 'cat /proc/self/uid_map')).stdout.trim().split(/\s+/).map(Number)
     assert.ok((outer ?? 0) >= 65_536, String(inner))
     assert.equal((await inside(box, 'stat -c %u:%g /root/mine /etc/hosts')).stdout, '0:0\n0:0\n')
   })
 
-  test('system calls that reach the kernel are refused, an unknown one looks absent', ownKernel, async () => {
+  test('dangerous system calls are refused, and an unknown one looks absent', ownKernel, async () => {
     const call = async (number: number): Promise<string> =>
       (await run(box, ['perl', '-e', `syscall(${String(number)}, 0, 0, 0, 0, 0); print $!+0`])).stdout
     if (process.arch !== 'x64') return
@@ -143,7 +143,7 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     assert.equal((await run(box, ['perl', '-e', cloneUser])).stdout, ENOSYS, 'clone with a user namespace')
   })
 
-  test('a default sandbox may gain privileges in itself, a restricted one may not and has fewer', async () => {
+  test('a default sandbox may gain privileges within itself; a restricted one may not, and has fewer', async () => {
     const restricted = await start({ security_profile: 'restricted' })
     const status = (await inside(restricted, 'cat /proc/self/status')).stdout
     if (!isGvisor) assert.match(status, /NoNewPrivs:\s+1/)
@@ -225,26 +225,26 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
     await driver.stop(again.run_id, 0)
   })
 
-  test('a patch that must not replace names what is in its way, and leaves no sandbox', async () => {
+  test('a patch that must not replace names the path that exists, and leaves no sandbox', async () => {
     const patch: Patch = { type: 'text', path: '/etc/passwd', content: 'x', mode: null, replace: false }
-    const wanted = makeDesiredRun({ patches: [{ type: 'mkdir', path: '/a', mode: null }, patch] })
-    await assert.rejects(driver.start(wanted, NEVER), /patch 1 \(text\): '\/etc\/passwd' exists/)
-    assert.ok(!(await driver.listStored()).includes(wanted.sandbox_id))
+    const desired = makeDesiredRun({ patches: [{ type: 'mkdir', path: '/a', mode: null }, patch] })
+    await assert.rejects(driver.start(desired, NEVER), /patch 1 \(text\): '\/etc\/passwd' exists/)
+    assert.ok(!(await driver.listStored()).includes(desired.sandbox_id))
     assert.equal(
       statSync(join(fixture.layer, 'etc/passwd')).size,
       readFileSync(join(fixture.layer, 'etc/passwd')).length,
     )
   })
 
-  test('what a sandbox puts in the way of its next start stays within itself', async () => {
-    const wanted = await start({ runtime: { ...makeDesiredRun().spec.runtime, scripts: { tool: 'echo tool' } } })
+  test('obstacles that a sandbox leaves for its next start affect only itself', async () => {
+    const desired = await start({ runtime: { ...makeDesiredRun().spec.runtime, scripts: { tool: 'echo tool' } } })
     await inside(
-      wanted,
+      desired,
       'rm -rf /etc/hosts /etc/resolv.conf; ln -s /../../../../../etc/shadow /etc/hosts; mkfifo /etc/resolv.conf; umask 0; ln -s /../../../../root /root/x',
     )
     const shadowBefore = statSync('/etc/shadow').mtimeMs
-    await driver.remove(wanted.run_id)
-    const again = makeDesiredRun({}, wanted.sandbox_id)
+    await driver.remove(desired.run_id)
+    const again = makeDesiredRun({}, desired.sandbox_id)
     await driver.start(again, NEVER)
     assert.match((await inside(again, 'cat /etc/hosts')).stdout, /localhost/)
     assert.equal(statSync('/etc/shadow').mtimeMs, shadowBefore)
@@ -253,15 +253,15 @@ describe('out of a sandbox of the oci driver', { skip: whyNoOci() ?? false, time
 })
 
 async function start(spec: Partial<SandboxSpec> = {}): Promise<DesiredRun> {
-  const wanted = makeDesiredRun(spec)
-  await driver.start(wanted, NEVER)
-  return wanted
+  const desired = makeDesiredRun(spec)
+  await driver.start(desired, NEVER)
+  return desired
 }
 
-async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
-  return await run(wanted, ['sh', '-c', script])
+async function inside(desired: DesiredRun, script: string): Promise<CommandResult> {
+  return await run(desired, ['sh', '-c', script])
 }
 
-async function run(wanted: DesiredRun, command: readonly string[]): Promise<CommandResult> {
-  return await fixture.exec(wanted.run_id, command)
+async function run(desired: DesiredRun, command: readonly string[]): Promise<CommandResult> {
+  return await fixture.exec(desired.run_id, command)
 }

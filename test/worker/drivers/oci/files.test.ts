@@ -44,7 +44,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     await fixture.remove()
   })
 
-  test('what a client makes belongs to the sandbox’s user 0, and what the sandbox makes is told with its own users', async () => {
+  test('files that a client creates belong to user 0 of the sandbox, and files of the sandbox are listed with its own users', async () => {
     const client = await connect(box)
     await put(client, '/tmp/by client', Buffer.from('hello'), { mode: 0o640 })
     await client.run('Mkdir', { path: '/tmp/folder/in', mode: 0o750 })
@@ -67,7 +67,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     assert.match(await client.refusal('SetStat', stranger), /Invalid argument \(os error 22\)/)
   })
 
-  test('mounts are seen and obeyed: file systems in memory, volumes, one in another, readonly ones', async () => {
+  test('all mounts are visible and obeyed: tmpfs, volumes, nested ones, readonly ones', async () => {
     const client = await connect(box)
     await put(client, '/volume/in/file', Buffer.from('deep'))
     assert.equal(readFileSync(join(fixture.volume, 'folder/file'), 'utf8'), 'deep')
@@ -81,7 +81,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     assert.equal((await inside(box, 'stat -c %s /memory/x')).stdout, `${String(MIB)}\n`)
   })
 
-  test('an image without a single file has files all the same', async () => {
+  test('file operations work in a sandbox whose image has no files', async () => {
     const empty = await start(makeDesiredRun({ image: 'local/empty' }))
     const client = await connect(empty)
     const content = randomBytes(5 * MIB)
@@ -90,7 +90,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     assert.ok(namesOf(await client.run('List', { path: '/' })).includes('/data dir'))
   })
 
-  test('no path and no link leads to a file of the machine', async () => {
+  test('no path and no symlink leads to a file of the machine', async () => {
     const client = await connect(box)
     const secret = join(fixture.dir, 'secret')
     writeFileSync(secret, 'of the machine')
@@ -116,7 +116,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
   })
 
   test(
-    'nothing of the machine is read or changed through /proc and /dev, and the programs mounted are readonly',
+    'nothing of the machine can be read or changed through /proc and /dev, and the mounted programs are readonly',
     ownKernel,
     async () => {
       const client = await connect(box)
@@ -153,27 +153,27 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     },
   )
 
-  test('the process has the rights of the sandbox’s own, and no more', ownKernel, async () => {
+  test('the process has exactly the privileges of the sandbox’s own processes', ownKernel, async () => {
     const restricted = await start(makeDesiredRun({ security_profile: 'restricted' }))
-    for (const [wanted, noNewPrivs] of [
+    for (const [desired, noNewPrivs] of [
       [box, '0'],
       [restricted, '1'],
     ] as const) {
-      const status = (await get(await connect(wanted), '/proc/self/status')).toString()
-      const other = (await inside(wanted, 'cat /proc/self/status')).stdout
+      const status = (await get(await connect(desired), '/proc/self/status')).toString()
+      const other = (await inside(desired, 'cat /proc/self/status')).stdout
       const fieldIn = (text: string, name: string): string =>
         new RegExp(`^${name}:[ \\t]*(.*)$`, 'm').exec(text)?.[1] ?? ''
       for (const name of ['CapEff', 'CapPrm', 'CapBnd', 'CapInh', 'CapAmb', 'Uid', 'Gid', 'Groups'])
         assert.equal(fieldIn(status, name), fieldIn(other, name), name)
       assert.equal(fieldIn(status, 'NoNewPrivs'), noNewPrivs)
       assert.equal(fieldIn(status, 'Seccomp'), '2')
-      const cgroups = (await get(await connect(wanted), '/proc/self/cgroup')).toString()
-      assert.equal(cgroups, (await get(await connect(wanted), '/proc/1/cgroup')).toString())
+      const cgroups = (await get(await connect(desired), '/proc/self/cgroup')).toString()
+      assert.equal(cgroups, (await get(await connect(desired), '/proc/1/cgroup')).toString())
     }
   })
 
   test(
-    'a process that the sandbox kills is replaced, and one that it stops ends with its client',
+    'a process that the sandbox kills is replaced, and one that it suspends ends with its client',
     ownKernel,
     async () => {
       const client = await connect(box)
@@ -189,7 +189,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     },
   )
 
-  test('a sandbox that has used up its processes can still be looked into and mended', ownKernel, async () => {
+  test('file operations still work in a sandbox that has used up its process limit', ownKernel, async () => {
     const full = await start(makeDesiredRun())
     const { agent } = await connect(full)
     const forks = `for n in $(seq ${String(PIDS_LIMIT)}); do sleep 1000 & done; wait`
@@ -200,7 +200,7 @@ describe('the files of a sandbox of the oci driver', { skip: whyNoOci() ?? false
     assert.equal((await get(client, '/tmp/x')).toString(), 'x')
   })
 
-  test('a stop does not wait for processes of files, and their clients are told', async () => {
+  test('a stop does not wait for processes that serve files, and their clients get an error', async () => {
     const stopped = await start(makeDesiredRun())
     const client = await connect(stopped)
     const id = client.ask('Read', { handle: await client.open('/dev/zero'), offset: 0, len: null })
@@ -218,19 +218,19 @@ const ROOT = { path: '/', follow_symlink: true }
 /** The processes of the sandbox that serve files. */
 const FIND = 'for p in /proc/[0-9]*; do grep -qs files[.]pl $p/cmdline && echo ${p#/proc/}; done; true'
 
-async function start(wanted: DesiredRun): Promise<DesiredRun> {
-  await driver.start(wanted, NEVER)
-  return wanted
+async function start(desired: DesiredRun): Promise<DesiredRun> {
+  await driver.start(desired, NEVER)
+  return desired
 }
 
-async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
-  return await fixture.exec(wanted.run_id, ['sh', '-c', script])
+async function inside(desired: DesiredRun, script: string): Promise<CommandResult> {
+  return await fixture.exec(desired.run_id, ['sh', '-c', script])
 }
 
-async function connect(wanted: DesiredRun): Promise<FsClient> {
-  await driver.openChannel(wanted.run_id)
+async function connect(desired: DesiredRun): Promise<FsClient> {
+  await driver.openChannel(desired.run_id)
   const client = connectFiles(
-    makeContainerGuest(fixture.container(wanted.run_id), {
+    makeContainerGuest(fixture.container(desired.run_id), {
       log: makeLog('silent'),
       launcher: makeLauncher(makeLog('silent')),
       pty: null,

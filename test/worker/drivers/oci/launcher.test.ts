@@ -22,7 +22,7 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** Streams of which the second and third are one file, and what it holds. */
+/** Files for standard streams, with one file for output and error, and a function that reads it. */
 function makeStreams(input = ''): { readonly streams: [string, string, string]; readonly said: () => string } {
   const base = join(folder, String(files++))
   writeFileSync(`${base}.in`, input)
@@ -30,7 +30,7 @@ function makeStreams(input = ''): { readonly streams: [string, string, string]; 
   return { streams: [`${base}.in`, `${base}.out`, `${base}.out`], said: () => readFileSync(`${base}.out`, 'utf8') }
 }
 
-test('a program has the streams it was given, its arguments byte by byte, and its exit code is told', async () => {
+test('a program gets its streams and its arguments byte by byte, and its exit code is reported', async () => {
   const { streams, said } = makeStreams('input')
   const odd = ['', ' a  b ', 'ünï\n', '$HOME', '"']
   const { ended } = await launcher.start(['sh', '-c', 'cat; printf "[%s]" "$@"; exit 7', 'sh', ...odd], streams)
@@ -38,7 +38,7 @@ test('a program has the streams it was given, its arguments byte by byte, and it
   assert.equal(said(), `input${odd.map((text) => `[${text}]`).join('')}`)
 })
 
-test('a program leads a session of its own, blocks no signal and ignores none', async () => {
+test('a program leads its own session, and blocks and ignores no signal', async () => {
   const { streams, said } = makeStreams()
   const script = 'cut -d" " -f1,5,6 /proc/$$/stat; grep -E "SigBlk|SigIgn" /proc/self/status'
   const { pid, ended } = await launcher.start(['sh', '-c', script], streams)
@@ -51,7 +51,7 @@ test('a program leads a session of its own, blocks no signal and ignores none', 
   )
 })
 
-test('what a signal ended has no code, and runs until then', async () => {
+test('a program that a signal ends has no exit code, and counts as running until then', async () => {
   const launched = await launcher.start(['sleep', '100'], makeStreams().streams)
   assert.equal(launched.isRunning(), true)
   process.kill(launched.pid, 'SIGKILL')
@@ -59,21 +59,21 @@ test('what a signal ended has no code, and runs until then', async () => {
   assert.equal(launched.isRunning(), false)
 })
 
-test('what can’t be started is refused in the words of the system', async () => {
+test('a program that can’t be started is refused with the system’s message', async () => {
   const { streams } = makeStreams()
   await assert.rejects(launcher.start(['no-such-program'], streams), /no-such-program: No such file or directory/)
   await assert.rejects(launcher.start([folder], streams), /Permission denied/)
   await assert.rejects(launcher.start(['true'], ['/none/a', '/dev/null', '/dev/null']), /\/none\/a: No such file/)
 })
 
-test('hundreds at once start and end, each with its own code', async () => {
+test('hundreds of programs start and end at once, each with its own code', async () => {
   const { streams } = makeStreams()
   const codes = Array.from({ length: 300 }, (_, index) => index % 200)
   const launched = await Promise.all(codes.map((code) => launcher.start(['sh', '-c', `exit ${String(code)}`], streams)))
   assert.deepEqual(await Promise.all(launched.map(({ ended }) => ended)), codes.map((code) => ({ code }))) // prettier-ignore
 })
 
-test('a launcher that is killed tells the end of what it started, and the next program has a new one', async () => {
+test('when the launcher process is killed, its programs are reported as ended, and the next program gets a new one', async () => {
   const { streams, said } = makeStreams()
   const parent = await launcher.start(['sh', '-c', 'echo $PPID; sleep 100'], streams)
   await waitUntil(() => said() !== '')
@@ -85,7 +85,7 @@ test('a launcher that is killed tells the end of what it started, and the next p
   assert.deepEqual(await next.ended, { code: 0 })
 })
 
-test('what a worker asked for as it died is not started', async () => {
+test('a program that a dying worker requested is not started', async () => {
   const script = join(import.meta.dirname, '../../../../src/worker/perl/launcher.pl')
   const mark = join(folder, 'started')
   const command = ['/dev/null', '/dev/null', '/dev/null', 'touch', mark].map((field) => `${field}\0`).join('')
@@ -98,7 +98,7 @@ test('what a worker asked for as it died is not started', async () => {
   await waitUntil(() => existsSync(mark))
 })
 
-test('a file that does not open ends its own program alone', async () => {
+test('a file that can’t be opened only fails its own program', async () => {
   const fifo = join(folder, 'fifo')
   execFileSync('mkfifo', [fifo])
   const launched = await launcher.start(['true'], [fifo, '/dev/null', '/dev/null'])
@@ -107,7 +107,7 @@ test('a file that does not open ends its own program alone', async () => {
   assert.deepEqual(await next.ended, { code: 0 })
 })
 
-test('what was started goes on when the launcher is closed', async () => {
+test('programs go on when the launcher is closed', async () => {
   const closing = makeLauncher(makeLog('silent'))
   const { streams, said } = makeStreams()
   const { pid } = await closing.start(['sh', '-c', 'echo up; sleep 100'], streams)

@@ -31,7 +31,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
   })
 
   test('has its environment, hostname, working folder, scripts and user', async () => {
-    const wanted = await start({
+    const desired = await start({
       env: [{ key: 'OWN', value: 'a b' }],
       runtime: runtime({
         hostname: 'named',
@@ -46,23 +46,23 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
         entrypoint: ['env', 'WRAPPED=1'],
       }),
     })
-    assert.equal(await inside(wanted.run_id, 'hostname; cat /etc/hostname'), 'named\nnamed\n')
-    await until(async () => (await read(wanted.run_id, '/home/alice/out')) === 'yes /home/alice\n')
-    assert.equal(await inside(wanted.run_id, 'hello'), 'script-a b\n')
+    assert.equal(await inside(desired.run_id, 'hostname; cat /etc/hostname'), 'named\nnamed\n')
+    await until(async () => (await read(desired.run_id, '/home/alice/out')) === 'yes /home/alice\n')
+    assert.equal(await inside(desired.run_id, 'hello'), 'script-a b\n')
     assert.match(
-      await inside(wanted.run_id, 'tr "\\0" "\\n" </proc/1/environ; tr "\\0" " " </proc/1/cmdline'),
+      await inside(desired.run_id, 'tr "\\0" "\\n" </proc/1/environ; tr "\\0" " " </proc/1/cmdline'),
       /env WRAPPED=1 sh -c/,
     )
-    await stop(wanted)
+    await stop(desired)
   })
 
-  test('is only waiting for commands when its spec has no command, whatever the image has', async () => {
-    const wanted = await start()
-    assert.equal(await inside(wanted.run_id, 'tr "\\0" " " </proc/1/cmdline'), '/.msb/init -P ')
-    await stop(wanted)
+  test('only waits for commands when its spec has no command, whatever the image has', async () => {
+    const desired = await start()
+    assert.equal(await inside(desired.run_id, 'tr "\\0" " " </proc/1/cmdline'), '/.msb/init -P ')
+    await stop(desired)
   })
 
-  test('keeps what it wrote over a stop and a start, and loses it with discard', async () => {
+  test('keeps its files over a stop and a start, and loses them with discard', async () => {
     const first = await start()
     await inside(first.run_id, 'echo kept >/root/file')
     await driver.remove(first.run_id)
@@ -78,18 +78,18 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
   })
 
   test('can not write more than its disk holds', async () => {
-    const wanted = await start({ resources: { memory_mib: 512, vcpus: 1, disk_size_mib: 64 } })
-    const result = await fixture.exec(wanted.run_id, ['dd', 'if=/dev/zero', 'of=/big', 'bs=1M', 'count=100'])
+    const desired = await start({ resources: { memory_mib: 512, vcpus: 1, disk_size_mib: 64 } })
+    const result = await fixture.exec(desired.run_id, ['dd', 'if=/dev/zero', 'of=/big', 'bs=1M', 'count=100'])
     assert.match(result.stderr, /No space left on device/)
-    await stop(wanted)
+    await stop(desired)
   })
 
-  test('has no larger disk than its organization allows when it names no size', async () => {
-    const wanted = { ...makeDesiredRun(), default_disk_max_mib: 64 }
-    await driver.start(wanted, NEVER)
-    const result = await fixture.exec(wanted.run_id, ['dd', 'if=/dev/zero', 'of=/big', 'bs=1M', 'count=100'])
+  test('gets at most the disk that its organization allows when it names no size', async () => {
+    const desired = { ...makeDesiredRun(), default_disk_max_mib: 64 }
+    await driver.start(desired, NEVER)
+    const result = await fixture.exec(desired.run_id, ['dd', 'if=/dev/zero', 'of=/big', 'bs=1M', 'count=100'])
     assert.match(result.stderr, /No space left on device/)
-    await stop(wanted)
+    await stop(desired)
   })
 
   test('can not use more memory than it has, and the kill is reported as such', async () => {
@@ -97,7 +97,7 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     const idle = await start({ resources: { memory_mib: 64, vcpus: 1, disk_size_mib: null } })
     const result = await fixture.exec(idle.run_id, hog)
     if (isGvisor) {
-      // To the host the sandbox is one process: what takes too much takes all of it along.
+      // To the host, the sandbox is one process, which the kernel kills as a whole.
       await until(async () => (await find(driver, idle.run_id))?.phase === 'ended')
       assert.deepEqual((await find(driver, idle.run_id))?.outcome, { kind: 'out_of_memory' })
     } else {
@@ -106,66 +106,66 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
       await stop(idle)
     }
     const workload = runtime({ cmd: hog })
-    const wanted = await start({ resources: { memory_mib: 64, vcpus: 1, disk_size_mib: null }, runtime: workload })
-    await until(async () => (await find(driver, wanted.run_id))?.phase === 'ended')
-    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'out_of_memory' })
+    const desired = await start({ resources: { memory_mib: 64, vcpus: 1, disk_size_mib: null }, runtime: workload })
+    await until(async () => (await find(driver, desired.run_id))?.phase === 'ended')
+    assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'out_of_memory' })
   })
 
   test('gets no more processor time than its vcpus', async () => {
-    const wanted = await start({ resources: { memory_mib: 256, vcpus: 0.25, disk_size_mib: null } })
+    const desired = await start({ resources: { memory_mib: 256, vcpus: 0.25, disk_size_mib: null } })
     const beforeMs = systemClock.monotonicMs()
-    const times = await inside(wanted.run_id, 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; times')
+    const times = await inside(desired.run_id, 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; times')
     const tookMs = systemClock.monotonicMs() - beforeMs
     const [, minutes = '0', seconds = '0'] = /^(\d+)m([\d.]+)s/.exec(times) ?? []
     const usedMs = (Number(minutes) * 60 + Number(seconds)) * 1000
-    // gVisor's own count includes the time for which the host held it back.
+    // gVisor's own count includes the time for which the host throttled it.
     if (isGvisor)
-      assert.match(readFileSync(`${fixture.cpuCgroupOf(wanted.run_id)}/cpu.stat`, 'utf8'), /^nr_throttled [1-9]/m)
+      assert.match(readFileSync(`${fixture.cpuCgroupOf(desired.run_id)}/cpu.stat`, 'utf8'), /^nr_throttled [1-9]/m)
     else assert.ok(usedMs / tookMs < 0.5, `used ${String(usedMs)} ms of ${String(tookMs)} ms`)
-    await stop(wanted)
+    await stop(desired)
   })
 
   test('can not have more processes than the setting allows', async () => {
     const small = await makeOciFixture()
     const other = await small.open({ pidsLimit: isGvisor ? 100 : 20 }) // gVisor has some 30 threads of its own
-    const wanted = makeDesiredRun()
-    await other.start(wanted, NEVER)
-    const result = await small.exec(wanted.run_id, [
+    const desired = makeDesiredRun()
+    await other.start(desired, NEVER)
+    const result = await small.exec(desired.run_id, [
       'sh',
       '-c',
       'i=0; while [ $i -lt 200 ]; do sleep 1 & i=$((i+1)); done',
     ])
-    // gVisor's kernel can't go on without the thread that it is refused: the sandbox ends.
-    if (isGvisor) await until(async () => (await find(other, wanted.run_id))?.phase === 'ended')
+    // gVisor's kernel can't go on without the thread that it is denied, so the sandbox ends.
+    if (isGvisor) await until(async () => (await find(other, desired.run_id))?.phase === 'ended')
     else assert.match(result.stderr, /Cannot fork|Resource temporarily unavailable/)
-    await other.remove(wanted.run_id)
+    await other.remove(desired.run_id)
     await other.close()
     await small.remove()
   })
 
-  test('has its rlimits, lowered to what the machine allows, and says what was lowered', async () => {
+  test('has its rlimits, lowered to what the machine allows, and reports which were lowered', async () => {
     const huge = Number.MAX_SAFE_INTEGER
-    const wanted = await start({
+    const desired = await start({
       rlimits: [
         { resource: 'core', soft: 0, hard: 1024 },
         { resource: 'nofile', soft: huge, hard: huge },
       ],
     })
-    assert.match(await inside(wanted.run_id, 'cat /proc/1/limits'), /Max core file size +0 +1024/)
-    assert.match((await find(driver, wanted.run_id))?.facts?.['clamped_rlimits'] ?? '', /nofile/)
-    await stop(wanted)
+    assert.match(await inside(desired.run_id, 'cat /proc/1/limits'), /Max core file size +0 +1024/)
+    assert.match((await find(driver, desired.run_id))?.facts?.['clamped_rlimits'] ?? '', /nofile/)
+    await stop(desired)
   })
 
-  test('has its tmpfs mounts with options and size, nested ones inside their parents, behind symlinks too', async () => {
-    const wanted = await start({
+  test('has its tmpfs mounts with options and size, also nested ones and ones behind symlinks', async () => {
+    const desired = await start({
       mounts: [
         { type: 'tmpfs', guest: '/scratch/inner', options: { ...OPTIONS, noexec: true }, size_mib: 8 },
         { type: 'tmpfs', guest: '/scratch', options: OPTIONS, size_mib: 4 },
         { type: 'tmpfs', guest: '/escape/here', options: { ...OPTIONS, readonly: true }, size_mib: 1 },
       ],
     })
-    const mounts = await inside(wanted.run_id, 'cat /proc/mounts')
-    // gVisor tells sizes as they were given, and of no set-user-id bits and devices, which it has not.
+    const mounts = await inside(desired.run_id, 'cat /proc/mounts')
+    // gVisor reports sizes as given. It has no set-user-id bits and devices to report.
     const [flags, sizes] = isGvisor
       ? [
           ['rw', 'rw,noexec'],
@@ -178,9 +178,9 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     assert.match(mounts, new RegExp(`^\\S+ /scratch tmpfs ${String(flags[0])},.*size=${String(sizes[0])}`, 'm'))
     assert.match(mounts, new RegExp(`^\\S+ /scratch/inner tmpfs ${String(flags[1])},.*size=${String(sizes[1])}`, 'm'))
     assert.match(mounts, /^\S+ \/tmp\/here tmpfs ro,/m)
-    const full = await fixture.exec(wanted.run_id, ['dd', 'if=/dev/zero', 'of=/scratch/file', 'bs=1M', 'count=6'])
+    const full = await fixture.exec(desired.run_id, ['dd', 'if=/dev/zero', 'of=/scratch/file', 'bs=1M', 'count=6'])
     assert.match(full.stderr, /No space left/)
-    await stop(wanted)
+    await stop(desired)
     for (const guest of ['/', '/proc/x', '/dev', '/etc/passwd']) {
       const refused = makeDesiredRun({ mounts: [{ type: 'tmpfs', guest, options: OPTIONS, size_mib: 1 }] })
       await assert.rejects(
@@ -191,31 +191,31 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     }
   })
 
-  test('can listen on low ports without any power over the network', async () => {
-    const wanted = await start()
+  test('can listen on low ports without any privilege over the network', async () => {
+    const desired = await start()
     const program = [
       'socket(S, 2, 1, 0) && bind(S, pack("S n N x8", 2, 80, 0)) || die "no port: $!";',
       'socket(P, 2, 2, 1) || die "no ping: $!";',
       'socket(R, 2, 3, 1) && die "a raw socket"; print "ok"',
     ]
-    assert.equal((await fixture.exec(wanted.run_id, ['perl', '-e', program.join('\n')])).stdout, 'ok')
-    await stop(wanted)
+    assert.equal((await fixture.exec(desired.run_id, ['perl', '-e', program.join('\n')])).stdout, 'ok')
+    await stop(desired)
   })
 
-  test('stops well within 300 ms when nothing resists, its commands included', async () => {
-    const wanted = await start()
-    const running = fixture.exec(wanted.run_id, ['sleep', '100'])
+  test('stops within 300 ms when no process resists, including its commands', async () => {
+    const desired = await start()
+    const running = fixture.exec(desired.run_id, ['sleep', '100'])
     await until(async () =>
-      (await inside(wanted.run_id, 'cat /proc/[0-9]*/cmdline | tr "\\0" " "')).includes('sleep 100'),
+      (await inside(desired.run_id, 'cat /proc/[0-9]*/cmdline | tr "\\0" " "')).includes('sleep 100'),
     )
     const beforeMs = systemClock.monotonicMs()
-    await driver.stop(wanted.run_id, 10_000)
+    await driver.stop(desired.run_id, 10_000)
     const tookMs = systemClock.monotonicMs() - beforeMs
     assert.ok(tookMs < 300, `took ${String(tookMs)} ms`)
     assert.equal((await running).code, 143)
   })
 
-  test('is asked by SIGTERM first, and killed when it does not go in its grace time', async () => {
+  test('gets SIGTERM first, and SIGKILL when it does not end within its grace time', async () => {
     const polite = await start({
       runtime: runtime({
         cmd: ['sh', '-c', 'trap "echo bye >/root/bye; exit 0" TERM; echo up >/root/up; while :; do sleep 0.05; done'],
@@ -238,42 +238,42 @@ describe('a sandbox of the oci driver', { skip: whyNoOci() ?? false, timeout: 12
     assert.ok(tookMs >= 300 && tookMs < 2000, `took ${String(tookMs)} ms`)
   })
 
-  test('that a signal ends is reported with the signal', async () => {
-    const wanted = await start({ runtime: runtime({ cmd: ['sh', '-c', 'sleep 0.1; kill -USR1 $$'] }) })
-    await until(async () => (await find(driver, wanted.run_id))?.phase === 'ended')
-    assert.deepEqual((await find(driver, wanted.run_id))?.outcome, { kind: 'signalled', signal: 'SIGUSR1' })
+  test('that ends by a signal is reported with that signal', async () => {
+    const desired = await start({ runtime: runtime({ cmd: ['sh', '-c', 'sleep 0.1; kill -USR1 $$'] }) })
+    await until(async () => (await find(driver, desired.run_id))?.phase === 'ended')
+    assert.deepEqual((await find(driver, desired.run_id))?.outcome, { kind: 'signalled', signal: 'SIGUSR1' })
   })
 
-  test('counts what a channel says is use, and hands out what an exec needs', async () => {
-    const wanted = await start({ lifecycle: { ephemeral: false, idle_timeout_secs: 1, max_duration_secs: null } })
-    const channel = await driver.openChannel(wanted.run_id)
+  test('counts what a channel reports as use, and provides what an exec needs', async () => {
+    const desired = await start({ lifecycle: { ephemeral: false, idle_timeout_secs: 1, max_duration_secs: null } })
+    const channel = await driver.openChannel(desired.run_id)
     const echoed: string[] = []
     channel.on('data', (chunk: Buffer) => echoed.push(chunk.toString()))
     const untilMs = systemClock.monotonicMs() + 1500
     while (systemClock.monotonicMs() < untilMs) {
       channel.write('x')
       await systemClock.sleep(50)
-      assert.notEqual((await find(driver, wanted.run_id))?.is_idle_expired, true)
+      assert.notEqual((await find(driver, desired.run_id))?.is_idle_expired, true)
     }
-    await until(async () => (await find(driver, wanted.run_id))?.is_idle_expired === true)
+    await until(async () => (await find(driver, desired.run_id))?.is_idle_expired === true)
     assert.match(echoed.join(''), /^x+$/)
     channel.destroy()
-    const container = fixture.container(wanted.run_id)
-    assert.equal(container.id, wanted.run_id)
+    const container = fixture.container(desired.run_id)
+    assert.equal(container.id, desired.run_id)
     assert.equal(container.spec.lifecycle.idle_timeout_secs, 1)
-    await stop(wanted)
-    await assert.rejects(driver.openChannel(wanted.run_id))
+    await stop(desired)
+    await assert.rejects(driver.openChannel(desired.run_id))
   })
 })
 
 async function start(spec: Partial<SandboxSpec> = {}): Promise<DesiredRun> {
-  const wanted = makeDesiredRun(spec)
-  await driver.start(wanted, NEVER)
-  return wanted
+  const desired = makeDesiredRun(spec)
+  await driver.start(desired, NEVER)
+  return desired
 }
 
-async function stop(wanted: DesiredRun): Promise<void> {
-  await driver.stop(wanted.run_id, 0)
+async function stop(desired: DesiredRun): Promise<void> {
+  await driver.stop(desired.run_id, 0)
 }
 
 async function inside(run: RunId, script: string): Promise<string> {

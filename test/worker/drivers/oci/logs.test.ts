@@ -45,125 +45,125 @@ describe('the log of a sandbox', { skip: whyNoOci() ?? false, timeout: 300_000 }
     rmSync(logsDir, { recursive: true })
   })
 
-  test('tells what the workload writes as it writes it, its two outputs apart, and what happens to it', async () => {
-    const wanted = shell('echo one; echo oops >&2; until [ -e /go ]; do sleep 0.05; done; echo two; exit 3')
+  test('has the workload’s output while it is written, stdout and stderr apart, and the events of its life', async () => {
+    const desired = shell('echo one; echo oops >&2; until [ -e /go ]; do sleep 0.05; done; echo two; exit 3')
     const seen: string[] = []
-    await driver.start(wanted, NEVER)
+    await driver.start(desired, NEVER)
     const following = (async () => {
       const query = { ...EVERYTHING, follows: true }
-      for await (const { source, text } of logs.read(wanted.sandbox_id, query, NEVER)) seen.push(`${source}: ${text}`)
+      for await (const { source, text } of logs.read(desired.sandbox_id, query, NEVER)) seen.push(`${source}: ${text}`)
     })()
     await waitUntil(() => seen.includes('stdout: one\n') && seen.includes('stderr: oops\n'), LIMIT_MS)
-    await fixture.exec(wanted.run_id, ['touch', '/go'])
+    await fixture.exec(desired.run_id, ['touch', '/go'])
     await following
     assert.deepEqual(seen.filter((line) => line.startsWith('stdout')), ['stdout: one\n', 'stdout: two\n']) // prettier-ignore
-    assert.deepEqual(await saidBy(wanted, 'stderr'), 'oops\n')
+    assert.deepEqual(await saidBy(desired, 'stderr'), 'oops\n')
     assert.equal(
-      await saidBy(wanted, 'system'),
+      await saidBy(desired, 'system'),
       `image local/box was here already (sha256:${'0'.repeat(64)})\nstarted\nended with code 3\n`,
     )
     assert.equal(seen.at(-1), 'system: ended with code 3\n')
   })
 
-  test('has all of a burst of 100,000 lines when the end is told', async () => {
-    const wanted = shell('seq 100000; echo done >&2')
-    await driver.start(wanted, NEVER)
-    await untilEnded(wanted.run_id)
-    const lines = (await saidBy(wanted, 'stdout')).split('\n')
+  test('has all of a burst of 100,000 lines before it tells the end', async () => {
+    const desired = shell('seq 100000; echo done >&2')
+    await driver.start(desired, NEVER)
+    await untilEnded(desired.run_id)
+    const lines = (await saidBy(desired, 'stdout')).split('\n')
     assert.deepEqual(lines, [...Array.from({ length: 100_000 }, (_, index) => String(index + 1)), ''])
-    assert.equal(await saidBy(wanted, 'stderr'), 'done\n')
+    assert.equal(await saidBy(desired, 'stderr'), 'done\n')
   })
 
   for (const user of ['root', 'alice']) {
     test(`has what a program of user ${user} writes into its /dev/stdout and /dev/stderr`, async () => {
-      const wanted = shell('id -u; echo by name > /dev/stdout; echo badly >> /dev/stderr', { user })
-      await driver.start(wanted, NEVER)
-      await untilEnded(wanted.run_id)
-      assert.equal(await saidBy(wanted, 'stdout'), `${user === 'root' ? '0' : '1000'}\nby name\n`)
-      assert.equal(await saidBy(wanted, 'stderr'), 'badly\n')
+      const desired = shell('id -u; echo by name > /dev/stdout; echo badly >> /dev/stderr', { user })
+      await driver.start(desired, NEVER)
+      await untilEnded(desired.run_id)
+      assert.equal(await saidBy(desired, 'stdout'), `${user === 'root' ? '0' : '1000'}\nby name\n`)
+      assert.equal(await saidBy(desired, 'stderr'), 'badly\n')
     })
   }
 
-  test('has what a program writes that became another user, or gave that user its output', async () => {
+  test('has the output of a program that became another user, or gave its output to that user', async () => {
     const become = 'setpriv --reuid 1000 --regid 1000 --clear-groups'
-    const wanted = shell(`${become} sh -c 'echo anew > /dev/stdout'; chown 1000:1000 /dev/stdout && echo given`)
-    await driver.start(wanted, NEVER)
-    await untilEnded(wanted.run_id)
-    assert.equal(await saidBy(wanted, 'stdout'), 'anew\ngiven\n', await saidBy(wanted, 'stderr'))
+    const desired = shell(`${become} sh -c 'echo anew > /dev/stdout'; chown 1000:1000 /dev/stdout && echo given`)
+    await driver.start(desired, NEVER)
+    await untilEnded(desired.run_id)
+    assert.equal(await saidBy(desired, 'stdout'), 'anew\ngiven\n', await saidBy(desired, 'stderr'))
   })
 
-  test('of a workload that never stops writing stays within its limit, and the sandbox can be stopped', async () => {
-    const wanted = shell(
+  test('stays within its limit while a workload writes without end, and the sandbox can be stopped', async () => {
+    const desired = shell(
       'while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done & exec perl -e \'$| = 0; print "y\\n" while 1\'',
     )
-    await driver.start(wanted, NEVER)
-    await waitUntil(async () => (await saidBy(wanted, 'system')).includes('were not kept'), LIMIT_MS)
-    await driver.stop(wanted.run_id, 0)
-    assert.match(await saidBy(wanted, 'system'), /stop requested\n.*stopped\n$/s)
+    await driver.start(desired, NEVER)
+    await waitUntil(async () => (await saidBy(desired, 'system')).includes('were not kept'), LIMIT_MS)
+    await driver.stop(desired.run_id, 0)
+    assert.match(await saidBy(desired, 'system'), /stop requested\n.*stopped\n$/s)
   })
 
   test('says that memory ran out', async () => {
     const { resources } = DEFAULT_SPEC_FOR_TESTS
     const hungry = ['perl', '-e', 'my $x = "x" x (512 << 20); sleep 60']
-    const wanted = makeDesiredRun({
+    const desired = makeDesiredRun({
       resources: { ...resources, memory_mib: 64 },
       runtime: { ...DEFAULT_SPEC_FOR_TESTS.runtime, cmd: hungry },
     })
-    await driver.start(wanted, NEVER)
-    await waitUntil(async () => (await saidBy(wanted, 'system')).includes('\nout of memory: '), LIMIT_MS)
+    await driver.start(desired, NEVER)
+    await waitUntil(async () => (await saidBy(desired, 'system')).includes('\nout of memory: '), LIMIT_MS)
   })
 
   test('says why a start failed', async () => {
-    const wanted = makeDesiredRun({ image: 'strange/box' })
-    await assert.rejects(driver.start(wanted, NEVER))
-    assert.equal(await saidBy(wanted, 'system'), "start failed: no image 'strange/box'\n")
-    assert.equal(logs.isLive(wanted.sandbox_id), false)
+    const desired = makeDesiredRun({ image: 'strange/box' })
+    await assert.rejects(driver.start(desired, NEVER))
+    assert.equal(await saidBy(desired, 'system'), "start failed: no image 'strange/box'\n")
+    assert.equal(logs.isLive(desired.sandbox_id), false)
   })
 
-  test('has the output of commands, that of a terminal as one', async () => {
-    const wanted = shell('sleep 1000')
-    await driver.start(wanted, NEVER)
-    await driver.openChannel(wanted.run_id)
-    const guest = makeContainerGuest(fixture.container(wanted.run_id), {
+  test('has the output of commands, and that of a terminal as one stream', async () => {
+    const desired = shell('sleep 1000')
+    await driver.start(desired, NEVER)
+    await driver.openChannel(desired.run_id)
+    const guest = makeContainerGuest(fixture.container(desired.run_id), {
       log: makeLog('silent'),
       launcher: makeLauncher(makeLog('silent')),
       pty: loadPtyBinding(),
     })
-    const client = connectAgent(guest, { deps: { capture: logs.writerOf(wanted.sandbox_id) } })
+    const client = connectAgent(guest, { deps: { capture: logs.writerOf(desired.sandbox_id) } })
     const script = { cmd: 'sh', args: ['-c', 'echo out; echo err >&2; printf unfinished'] }
     await client.finish(client.exec(script))
-    assert.equal(await saidBy(wanted, 'stdout'), 'out\nunfinished')
-    assert.equal(await saidBy(wanted, 'stderr'), 'err\n')
+    assert.equal(await saidBy(desired, 'stdout'), 'out\nunfinished')
+    assert.equal(await saidBy(desired, 'stderr'), 'err\n')
     await client.finish(client.exec({ ...script, tty: true }))
-    assert.equal(await saidBy(wanted, 'output'), 'out\r\nerr\r\nunfinished')
+    assert.equal(await saidBy(desired, 'output'), 'out\r\nerr\r\nunfinished')
     await client.hangUp()
   })
 
-  test('goes on after the worker was killed: what is written meanwhile waits, more than a pipe holds too', async () => {
-    const wanted = shell('echo before; until [ -e /go ]; do sleep 0.05; done; seq 50000; echo last words; exit 4')
-    await killWorker(wanted, 'logged before')
-    await fixture.exec(wanted.run_id, ['touch', '/go'])
+  test('goes on after the worker was killed: output waits meanwhile, even more than a pipe holds', async () => {
+    const desired = shell('echo before; until [ -e /go ]; do sleep 0.05; done; seq 50000; echo last words; exit 4')
+    await killWorker(desired, 'logged before')
+    await fixture.exec(desired.run_id, ['touch', '/go'])
     await openAgain()
-    const end = await untilEnded(wanted.run_id)
+    const end = await untilEnded(desired.run_id)
     assert.deepEqual(end?.outcome, { kind: 'exited', code: 4 })
-    await readBack(wanted, 50_000)
+    await readBack(desired, 50_000)
   })
 
-  test('has the last words of a workload that ended while no worker was there', async () => {
-    const wanted = shell('echo before; until [ -e /go ]; do sleep 0.05; done; seq 100; echo last words; exit 4')
-    await killWorker(wanted, 'logged before')
-    await fixture.exec(wanted.run_id, ['touch', '/go'])
-    await waitUntil(() => existsSync(join(fixture.dir, 'state/exits', wanted.run_id)), LIMIT_MS)
+  test('has the last output of a workload that ended while no worker ran', async () => {
+    const desired = shell('echo before; until [ -e /go ]; do sleep 0.05; done; seq 100; echo last words; exit 4')
+    await killWorker(desired, 'logged before')
+    await fixture.exec(desired.run_id, ['touch', '/go'])
+    await waitUntil(() => existsSync(join(fixture.dir, 'state/exits', desired.run_id)), LIMIT_MS)
     await openAgain()
-    await readBack(wanted, 100)
-    await waitUntil(async () => (await saidBy(wanted, 'system')).endsWith('started\nended with code 4\n'), LIMIT_MS)
+    await readBack(desired, 100)
+    await waitUntil(async () => (await saidBy(desired, 'system')).endsWith('started\nended with code 4\n'), LIMIT_MS)
   })
 })
 
-/** What the log holds after a worker was killed that shared its folder. */
-async function readBack(wanted: DesiredRun, count: number): Promise<void> {
+/** Reads the log after a worker that shared its folder was killed. */
+async function readBack(desired: DesiredRun, count: number): Promise<void> {
   const numbers = Array.from({ length: count }, (_, index) => `${String(index + 1)}\n`).join('')
-  assert.equal(await saidBy(wanted, 'stdout'), `before\n${numbers}last words\n`)
+  assert.equal(await saidBy(desired, 'stdout'), `before\n${numbers}last words\n`)
 }
 
 function shell(script: string, runtime: Partial<SandboxSpec['runtime']> = {}): DesiredRun {
@@ -187,11 +187,11 @@ async function openAgain(): Promise<void> {
   driver = await fixture.open({ diskPool: 0 })
 }
 
-/** Lets another process start a run over the same folders, and kills it once it said a word. */
-async function killWorker(wanted: DesiredRun, word: string): Promise<void> {
+/** Has another process start a run over the same folders, and kills it after one of its messages. */
+async function killWorker(desired: DesiredRun, word: string): Promise<void> {
   await driver.close()
   await logs.close()
-  const worker = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(wanted), logsDir], {
+  const worker = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(desired), logsDir], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   let said = ''

@@ -17,7 +17,7 @@ import { find, until } from '../conformance.ts'
 
 const NEVER = new AbortController().signal
 const WORKER = join(import.meta.dirname, '../../../support/oci-worker-process.ts')
-/** Everything that can be bound: a volume, a folder and a file of the host volume, and mounts in mounts. */
+/** Every kind of mount: a volume, a folder and a file of the host volume, and nested mounts. */
 const MOUNTS = [
   named('v', '/data'),
   named('w', '/data/inner/w'),
@@ -67,38 +67,38 @@ describe('the content of volumes', { skip: whyNoOci() ?? false, timeout: 120_000
 
   test('outlives a worker that is killed at any instant of a start, and the clean-up of the next one', async () => {
     for (const delayMs of [0, 5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 80]) {
-      const wanted = desiredRunWithMounts(MOUNTS)
-      await killWorkerAfter('open', wanted, delayMs)
+      const desired = desiredRunWithMounts(MOUNTS)
+      await killWorkerAfter('open', desired, delayMs)
       const driver = await open()
       assertKept()
-      await driver.start(wanted, NEVER)
-      assert.equal((await find(driver, wanted.run_id))?.phase, 'running', `after ${String(delayMs)} ms`)
-      await driver.remove(wanted.run_id)
+      await driver.start(desired, NEVER)
+      assert.equal((await find(driver, desired.run_id))?.phase, 'running', `after ${String(delayMs)} ms`)
+      await driver.remove(desired.run_id)
       assert.deepEqual(await fixture.leftovers(), [], `after ${String(delayMs)} ms`)
       await driver.close()
       assertKept()
     }
   })
 
-  test('outlives a sandbox that is taken over from a killed worker', async () => {
-    const wanted = desiredRunWithMounts(MOUNTS)
-    await killWorkerAfter('started', wanted, 0)
+  test('outlives a sandbox that is adopted from a killed worker', async () => {
+    const desired = desiredRunWithMounts(MOUNTS)
+    await killWorkerAfter('started', desired, 0)
     const driver = await open()
-    assert.equal((await fixture.exec(wanted.run_id, ['cat', '/data/deep/kept'])).stdout, 'kept')
-    await driver.stop(wanted.run_id, 0)
+    assert.equal((await fixture.exec(desired.run_id, ['cat', '/data/deep/kept'])).stdout, 'kept')
+    await driver.stop(desired.run_id, 0)
     assert.deepEqual(await fixture.leftovers(), [])
   })
 
-  test('outlives a clean-up while a process of the machine stands in it and keeps the mount busy', async () => {
+  test('outlives a clean-up while a process of the machine keeps the mount busy', async () => {
     const driver = await open()
-    const wanted = desiredRunWithMounts([named('v', '/data')])
-    await driver.start(wanted, NEVER)
+    const desired = desiredRunWithMounts([named('v', '/data')])
+    await driver.start(desired, NEVER)
     const pin =
-      (await mountPointsBelow('/run/sandyard')).find((point) => point.endsWith(`${wanted.run_id}/pins/0`)) ?? ''
+      (await mountPointsBelow('/run/sandyard')).find((point) => point.endsWith(`${desired.run_id}/pins/0`)) ?? ''
     const holder = spawn('sleep', ['30'], { cwd: pin, stdio: 'ignore' })
     const exited = once(holder, 'exit')
     try {
-      await driver.remove(wanted.run_id)
+      await driver.remove(desired.run_id)
       assert.deepEqual(await fixture.leftovers(), [])
     } finally {
       holder.kill()
@@ -139,9 +139,9 @@ async function open(): Promise<Driver> {
   return driver
 }
 
-/** Starts a worker, waits for a word of it and then some time, and kills it with SIGKILL. */
-async function killWorkerAfter(word: string, wanted: DesiredRun, delayMs: number): Promise<void> {
-  const worker = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(wanted)], {
+/** Starts a worker, waits for one of its messages and then some time, and kills it with SIGKILL. */
+async function killWorkerAfter(word: string, desired: DesiredRun, delayMs: number): Promise<void> {
+  const worker = spawn(process.execPath, [WORKER, fixture.dir, JSON.stringify(desired)], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   const exited = once(worker, 'exit')

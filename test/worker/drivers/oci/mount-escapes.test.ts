@@ -11,9 +11,9 @@ import { assertMountRefused, bind, named, desiredRunWithMounts } from '../../../
 import { makeOciFixture, testRuntime, whyNoOci, type OciFixture } from '../../../support/oci-driver.ts'
 
 const NEVER = new AbortController().signal
-/** Each round starts a sandbox while another one changes what is started from, some ten thousand times a second. */
+/** Each round starts a sandbox while another one swaps the sources of its mounts, about ten thousand times a second. */
 const ROUNDS = 12
-/** The exchange of two names at once is a system call by its number, on the machine's own kernel. */
+/** Swapping two names atomically needs a system call by its number, and so the machine's own kernel. */
 const canExchange = { skip: process.arch !== 'x64' || testRuntime() === 'runsc' ? 'needs renameat2 of x64' : false }
 let fixture: OciFixture
 let driver: Driver
@@ -40,7 +40,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
     await fixture.remove()
   })
 
-  test('no symlink that a sandbox made leads the bind mount of another one', async () => {
+  test('no symlink that one sandbox created redirects the bind mount of another one', async () => {
     await inside(
       attacker,
       `cd /volume; mkdir in; ln -s / x; ln -s ../../.. y; ln -s ${fixture.dir} z; ln -s y/.. w; ln -s in/../in ok`,
@@ -52,19 +52,19 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
     assert.equal((await inside(attacker, 'cat /volume/in/file')).stdout, 'x\n')
   })
 
-  test('no path of a bind mount climbs', async () => {
+  test('no path of a bind mount leads above the volume', async () => {
     for (const host of ['..', '../secret', '/..', 'a/../../secret', './..', 'a/..'])
       await refused([bind(host, '/data')], /'\.\.'$/)
     assert.ok(!existsSync(join(fixture.volume, 'a')))
   })
 
-  test('what is neither a folder nor a file is not mounted', async () => {
+  test('only folders and files can be bind mounted', async () => {
     await inside(attacker, 'mkfifo /volume/pipe')
     await refused([bind('pipe', '/data')], /'pipe' is neither a folder nor a file$/)
     await refused([bind('pipe/under', '/data')], /'pipe/)
   })
 
-  test('no swap of a folder for a symlink leads a bind mount out, whenever it happens', canExchange, async () => {
+  test('swapping a folder for a symlink never leads a bind mount out of the volume', canExchange, async () => {
     await inside(attacker, 'mkdir -p /volume/swap/sub; echo x >/volume/swap/inside; ln -s .. /volume/link')
     await exchangeForEver('/volume/swap', '/volume/link')
     const seen = { started: 0, refused: 0 }
@@ -78,7 +78,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
     assert.ok(seen.started > 0 && seen.refused > 0, JSON.stringify(seen))
   })
 
-  test('no symlink in a volume leads a mount upon it out of the sandbox, nor its folders', async () => {
+  test('no symlink in a volume leads a mount over it, or its missing folders, out of the sandbox', async () => {
     await inside(
       attacker,
       `ln -s ${fixture.dir}/outside/a /v/one; ln -s ../../../../../../../../${fixture.dir}/outside/b /v/two`,
@@ -93,7 +93,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
       await refused([named('v', '/data'), named('w', `/data/${name}`)], /the system's own/)
   })
 
-  test('no swap leads a mount upon a volume out of the sandbox, whenever it happens', canExchange, async () => {
+  test('a swap in a volume never leads a mount over it out of the sandbox', canExchange, async () => {
     await inside(attacker, `mkdir -p /v/target /v/spare; ln -s ${fixture.dir}/outside /v/leading`)
     await exchangeForEver('/v/target', '/v/leading')
     for (let round = 0; round < ROUNDS; round++) {
@@ -104,7 +104,7 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
     assert.deepEqual(readdirSync(join(fixture.dir, 'outside')), [])
   })
 
-  test('no swap leads the copy of a patch out of the host volume, whenever it happens', canExchange, async () => {
+  test('a swap never leads the copy of a patch out of the host volume', canExchange, async () => {
     await inside(
       attacker,
       'mkdir -p /volume/tree/sub; echo x >/volume/tree/sub/plain; ln -s ../../.. /volume/tree/away',
@@ -116,34 +116,34 @@ describe('out of a mounted volume', { skip: whyNoOci() ?? false, timeout: 120_00
         { type: 'copy_dir', src: 'tree/sub', dst: '/again', replace: false },
         { type: 'copy_file', src: 'tree/sub/plain', dst: '/file', mode: null, replace: false },
       ]
-      const wanted = desiredRunWithMounts([], { patches })
-      const isRefused = await driver.start(wanted, NEVER).then(
+      const desired = desiredRunWithMounts([], { patches })
+      const isRefused = await driver.start(desired, NEVER).then(
         () => false,
         (error: unknown) => isPatchRefusal(error),
       )
       if (!isRefused)
-        assert.doesNotMatch((await inside(wanted, 'ls -R /copied /again; cat /file')).stdout, /secret|outside/)
-      await driver.remove(wanted.run_id)
+        assert.doesNotMatch((await inside(desired, 'ls -R /copied /again; cat /file')).stdout, /secret|outside/)
+      await driver.remove(desired.run_id)
     }
   })
 })
 
 async function start(mounts: readonly Mount[]): Promise<DesiredRun> {
-  const wanted = desiredRunWithMounts(mounts)
-  await driver.start(wanted, NEVER)
-  return wanted
+  const desired = desiredRunWithMounts(mounts)
+  await driver.start(desired, NEVER)
+  return desired
 }
 
-/** Null for a start that was refused as it should be. */
+/** Null for a start that was correctly refused. */
 async function startOrRefused(mounts: readonly Mount[]): Promise<DesiredRun | null> {
-  const wanted = desiredRunWithMounts(mounts)
+  const desired = desiredRunWithMounts(mounts)
   try {
-    await driver.start(wanted, NEVER)
-    return wanted
+    await driver.start(desired, NEVER)
+    return desired
   } catch (error) {
-    // The runtime itself may meet the swap, after the driver found nothing wrong.
+    // The swap may also hit the runtime, after all checks of the driver passed.
     if (!(error instanceof StartError && error.reason === 'runtime')) assertMountRefused(error, /^the mount on/)
-    await driver.remove(wanted.run_id)
+    await driver.remove(desired.run_id)
     return null
   }
 }
@@ -154,18 +154,18 @@ function isPatchRefusal(error: unknown): true {
 }
 
 async function refused(mounts: readonly Mount[], message: RegExp): Promise<void> {
-  const wanted = desiredRunWithMounts(mounts)
-  await assert.rejects(driver.start(wanted, NEVER), (error) => assertMountRefused(error, message))
+  const desired = desiredRunWithMounts(mounts)
+  await assert.rejects(driver.start(desired, NEVER), (error) => assertMountRefused(error, message))
 }
 
-/** Two names change places again and again until the attacker's sandbox ends. */
+/** Swaps two names again and again until the attacker's sandbox ends. */
 async function exchangeForEver(one: string, other: string): Promise<void> {
   const script = `my ($a, $b) = ("${one}", "${other}"); while (1) { syscall(316, -100, $a, -100, $b, 2); select undef, undef, undef, 0.0001 }`
   await inside(attacker, `perl -e '${script}' >/dev/null 2>&1 </dev/null &`)
 }
 
-async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
-  return await fixture.exec(wanted.run_id, ['sh', '-c', script])
+async function inside(desired: DesiredRun, script: string): Promise<CommandResult> {
+  return await fixture.exec(desired.run_id, ['sh', '-c', script])
 }
 
 function lines({ stdout }: CommandResult): readonly string[] {

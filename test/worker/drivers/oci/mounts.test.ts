@@ -29,7 +29,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     await fixture.remove()
   })
 
-  test('a readonly mount refuses writes, to user 0 too, and another mount of the same volume takes them', async () => {
+  test('a readonly mount refuses writes even from user 0, while another mount of the same volume allows them', async () => {
     const box = await start([named('v', '/data'), named('v', '/frozen', { readonly: true })])
     assert.equal((await inside(box, 'echo x >/data/file && cat /frozen/file')).stdout, 'x\n')
     for (const command of ['echo y >/frozen/file', 'rm /frozen/file', 'mkdir /frozen/new', 'chmod 777 /frozen'])
@@ -37,7 +37,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.equal(readFileSync(join(fixture.volumeFolder('v'), 'file'), 'utf8'), 'x\n')
   })
 
-  test('a noexec mount runs no program, one without it does', async () => {
+  test('a noexec mount runs no program, and a mount without it does', async () => {
     const box = await start([named('v', '/data', { noexec: true }), named('v', '/open')])
     await inside(box, 'cat /usr/bin/id >/data/id; chmod 755 /data/id')
     assert.equal((await inside(box, '/open/id -u')).stdout, '0\n')
@@ -46,7 +46,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.equal(refused.code, 126)
   })
 
-  test('a setuid program of a nosuid mount gives no power, one of a mount without it does', sharedKernel, async () => {
+  test('a setuid program gains privileges on a plain mount, and none on a nosuid mount', sharedKernel, async () => {
     const box = await start([named('v', '/data', { nosuid: true }), named('v', '/open')])
     await inside(box, 'cat /usr/bin/id >/data/id; chmod 4755 /data/id')
     const asAlice = 'setpriv --reuid 1000 --clear-groups'
@@ -54,12 +54,12 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.equal((await inside(box, `${asAlice} /data/id -u`)).stdout, '1000\n')
   })
 
-  test('no option can be taken back by a mount, and no mount be taken away', async () => {
+  test('no process in a sandbox can remove an option of a mount or unmount it', async () => {
     const box = await start([named('v', '/data', { readonly: true, noexec: true, nosuid: true }), tmpfs('/data2')])
     for (const command of ['mount -o remount,bind,rw /data', 'mount --bind /data /data2', 'umount -l /data'])
       assert.notEqual((await inside(box, command)).code, 0, command)
     if (process.arch !== 'x64' || isGvisor) return
-    // mount(MS_REMOUNT | MS_BIND), umount2(MNT_DETACH) and mount_setattr by their numbers, as user 0 and without a program's own checks
+    // mount(MS_REMOUNT | MS_BIND), umount2(MNT_DETACH) and mount_setattr by their numbers, as user 0, without the checks of mount(8)
     for (const call of ['165, 0, $at, 0, 4128, 0', '166, $at, 2', '442, -100, $at, 0, $no, 32'])
       assert.equal(
         (
@@ -83,7 +83,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.match((await inside(box, 'head -c 1 /data/zero')).stderr, /Permission denied/)
   })
 
-  test('owners and modes in a volume are those that a sandbox set, for every sandbox', async () => {
+  test('every sandbox sees the owners and modes that one sandbox set in a volume', async () => {
     const [one, two] = [await start([named('v', '/data')]), await start([named('v', '/data')])]
     await inside(one, 'echo x >/data/mine; chown 1000:50 /data/mine; chmod 640 /data/mine')
     assert.equal((await inside(two, 'stat -c %u:%g:%a /data/mine /data')).stdout.split('\n')[0], '1000:50:640')
@@ -91,7 +91,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.equal(statSync(join(fixture.volumeFolder('v'), 'mine')).mode & 0o777, 0o640)
   })
 
-  test('no other user of the machine reaches a mounted volume by its pinned place', async () => {
+  test('no other user of the machine reaches a mounted volume through its pin', async () => {
     const box = await start([named('v', '/data')])
     await inside(box, 'chmod 777 /data; echo x >/data/open; chmod 666 /data/open')
     const pin = mountSourceOf(box, '/data')
@@ -99,7 +99,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.match((await tryCommand('setpriv', other, { timeoutMs: 5000 })).stderr, /Permission denied/)
   })
 
-  test('a bind mount shows a folder of the host volume, made when it is missing, and nothing above it', async () => {
+  test('a bind mount shows a folder of the host volume, created when missing, and nothing above it', async () => {
     mkdirSync(join(fixture.volume, 'other'))
     const box = await start([bind('/a/deep/folder', '/one'), bind('./a', '/two'), bind('/', '/all')])
     await inside(box, 'echo x >/one/file')
@@ -110,7 +110,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.equal((await inside(box, 'ls /one/..')).stdout, (await inside(box, 'ls /')).stdout)
   })
 
-  test('a bound folder that is deleted while it is mounted keeps no sandbox from its end', async () => {
+  test('a bound folder that is deleted while mounted does not keep its sandbox from ending', async () => {
     const [one, two] = [await start([bind('brief', '/data')]), await start([bind('/', '/all')])]
     await inside(two, 'rm -r /all/brief')
     assert.notEqual((await inside(one, 'echo x >/data/file')).code, 0)
@@ -119,7 +119,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.equal((await inside(again, 'echo x >/data/file; cat /data/file')).stdout, 'x\n')
   })
 
-  test('a bind mount of a file shows that file alone, over one that is there or not', async () => {
+  test('a bind mount of a file shows only that file, whether its target exists or not', async () => {
     writeFileSync(join(fixture.volume, 'config'), 'mine\n')
     chownSync(join(fixture.volume, 'config'), fixture.settings.uidShift, fixture.settings.uidShift)
     const box = await start([bind('config', '/etc/passwd', { readonly: true }), bind('config', '/new/folder/config')])
@@ -133,7 +133,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     await refused([bind('config', '/etc')], /'\/etc'.*a file can't be mounted there/)
   })
 
-  test('mounts lie in each other as their paths do, in whatever order they were named', async () => {
+  test('mounts nest as their paths do, in whatever order the spec lists them', async () => {
     const box = await start(
       [
         named('b', '/data/b/deep'),
@@ -157,7 +157,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.ok(!existsSync(join(fixture.volumeFolder('a'), 'mem/self')))
   })
 
-  test('a target that is missing in a readonly mount is named, one that is there is mounted on', async () => {
+  test('a target that is missing in a readonly mount is named in the error, and one that exists is mounted on', async () => {
     await refused(
       [named('a', '/ro', { readonly: true }), named('b', '/ro/sub')],
       /^the mount on '\/ro\/sub' could not be made: the path is missing in what is mounted readonly on '\/ro'$/,
@@ -168,17 +168,17 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.match((await inside(box, 'echo x >/ro/x')).stderr, /Read-only/)
   })
 
-  test('a working folder that is missing in a volume is made there, and never in a readonly one', async () => {
+  test('a working folder that is missing in a volume is created there, but never in a readonly one', async () => {
     const runtime = { ...desiredRunWithMounts([]).spec.runtime, workdir: '/data/my/work' }
-    const wanted = desiredRunWithMounts([named('work', '/data')], { runtime })
-    await driver.start(wanted, NEVER)
-    assert.equal((await inside(wanted, 'stat -c %u:%a /data/my/work')).stdout, '0:755\n')
+    const desired = desiredRunWithMounts([named('work', '/data')], { runtime })
+    await driver.start(desired, NEVER)
+    assert.equal((await inside(desired, 'stat -c %u:%a /data/my/work')).stdout, '0:755\n')
     const frozen = desiredRunWithMounts([named('empty', '/data', { readonly: true })], { runtime })
     await driver.start(frozen, NEVER)
     assert.equal((await inside(frozen, 'ls /data')).stdout, '')
   })
 
-  test('a target behind a symlink of the image, or of a volume, is where the sandbox sees it', async () => {
+  test('a target behind a symlink of the image or of a volume resolves as the sandbox sees it', async () => {
     const linked = await start([named('a', '/var/run/here'), named('v', '/data')])
     await inside(linked, 'echo x >/run/here/file; ln -s /srv/far /data/link; ln -s ../../../../../../../srv /data/up')
     assert.equal(readFileSync(join(fixture.volumeFolder('a'), 'file'), 'utf8'), 'x\n')
@@ -189,7 +189,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.ok(!existsSync('/srv/far') && !existsSync('/srv/near'))
   })
 
-  test('a mount that would hide another one, or lie in what is the system’s, is refused', async () => {
+  test('a mount that would hide another one, or lie in a system folder, is refused', async () => {
     await refused([named('a', '/run/x'), named('b', '/var/run/x')], /hide the one on '\/run\/x'/)
     for (const path of ['/proc', '/proc/sys', '/sys/fs', '/dev', '/dev/x', '/dev/shm', '/.msb', '/.msb/init'])
       await refused([named('a', path)], /the path is|that path is the system's own/)
@@ -197,7 +197,7 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
     assert.match((await inside(box, 'df -k /dev/shm')).stdout, /\b1024\b/)
   })
 
-  test('a volume that did not come with the run is named', async () => {
+  test('a volume that did not come with the run is named in the error', async () => {
     await refused(
       [named('gone', '/data')],
       /^the mount on '\/data' could not be made: the volume 'gone' is not there$/,
@@ -208,23 +208,23 @@ describe('mounts of the oci driver', { skip: whyNoOci() ?? false, timeout: 120_0
 })
 
 async function start(mounts: readonly Mount[]): Promise<DesiredRun> {
-  const wanted = desiredRunWithMounts(mounts)
-  await driver.start(wanted, NEVER)
-  return wanted
+  const desired = desiredRunWithMounts(mounts)
+  await driver.start(desired, NEVER)
+  return desired
 }
 
 async function refused(mounts: readonly Mount[], message: RegExp, volumes?: readonly RunVolume[]): Promise<void> {
-  const wanted = desiredRunWithMounts(mounts)
-  const start = driver.start({ ...wanted, volumes: volumes ?? wanted.volumes }, NEVER)
+  const desired = desiredRunWithMounts(mounts)
+  const start = driver.start({ ...desired, volumes: volumes ?? desired.volumes }, NEVER)
   await assert.rejects(start, (error) => assertMountRefused(error, message))
 }
 
-async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
-  return await fixture.exec(wanted.run_id, ['sh', '-c', script])
+async function inside(desired: DesiredRun, script: string): Promise<CommandResult> {
+  return await fixture.exec(desired.run_id, ['sh', '-c', script])
 }
 
-function mountSourceOf(wanted: DesiredRun, guest: string): string {
-  const path = join(fixture.dir, 'state/runs', wanted.run_id, 'config.json')
+function mountSourceOf(desired: DesiredRun, guest: string): string {
+  const path = join(fixture.dir, 'state/runs', desired.run_id, 'config.json')
   const bundle: { mounts: { destination: string; source: string }[] } = JSON.parse(readFileSync(path, 'utf8'))
   return bundle.mounts.find(({ destination }) => destination === guest)?.source ?? ''
 }

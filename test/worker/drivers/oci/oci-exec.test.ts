@@ -42,7 +42,7 @@ after(() => {
   if (missing === null) box.remove()
 })
 
-/** A client of the shared container's channel, hung up after the test. */
+/** Opens a client of the shared container's channel, and disconnects it after the test. */
 function connect(t: TestContext, options: Parameters<typeof connectAgent>[1] = {}): AgentClient {
   const client = connectAgent(guest, options)
   t.after(() => client.hangUp())
@@ -77,7 +77,7 @@ function hostPids(marker: string): readonly number[] {
   return pids.filter((pid) => readOrNull(`/proc/${String(pid)}/cmdline`)?.includes(marker) === true)
 }
 
-/** gVisor's own ids of such processes: the host doesn't see them. */
+/** gVisor's own ids of such processes, which the host doesn't see. */
 function gvisorPids(marker: string): readonly number[] {
   const [file = '', ...args] = [...box.container.runtime, 'exec', box.container.id, 'ps', '-eo', 'pid,args']
   const lines = spawnSync(file, args, { encoding: 'utf8', timeout: 20_000 }).stdout.split('\n')
@@ -92,12 +92,12 @@ function readOrNull(path: string): string | null {
   }
 }
 
-test('outputs come apart and the exit code is exact', { skip }, async (t) => {
+test('stdout and stderr are separate, and the exit code is exact', { skip }, async (t) => {
   const { code, stdout, stderr } = await runToEnd(t, sh('echo out; echo err >&2; exit 42'))
   assert.deepEqual([code, stdout, stderr], [42, 'out\n', 'err\n'])
 })
 
-test('a program can open its standard streams again, as root and as another user', { skip }, async (t) => {
+test('a program can reopen its standard streams, as root and as another user', { skip }, async (t) => {
   for (const user of ['root', 'alice']) {
     const { stdout, stderr } = await runToEnd(
       t,
@@ -109,7 +109,7 @@ test('a program can open its standard streams again, as root and as another user
 })
 
 test(
-  'the environment is the image’s, then the sandbox’s, then the request’s, with the scripts first on the path',
+  'the request’s environment overrides the sandbox’s, which overrides the image’s, and the scripts come first on PATH',
   { skip },
   async (t) => {
     const { stdout } = await runToEnd(
@@ -127,7 +127,7 @@ test('a sandbox’s scripts are found by name', { skip }, async (t) => {
   assert.equal((await runToEnd(t, { cmd: 'greet', args: ['you'] })).stdout, 'hello you\n')
 })
 
-test('a user is found by name or number, with group, home and supplementary groups', { skip }, async (t) => {
+test('a user is resolved by name or number, with group, home and supplementary groups', { skip }, async (t) => {
   const idOf = async (user: string): Promise<string> =>
     (await runToEnd(t, sh('echo $(id -u):$(id -g) $(id -G) $HOME', { user }))).stdout.trim()
   assert.match(await idOf('alice'), /^1000:1000 1000 (10 50|50 10) \/home\/alice$/)
@@ -139,7 +139,7 @@ test('a user is found by name or number, with group, home and supplementary grou
   assert.deepEqual(await failureOf(t, { cmd: 'true', user: '70000' }), ['user_setup_failed', 'EINVAL'])
 })
 
-test('without a request’s word the sandbox’s user and folder hold, then the image’s', { skip }, async (t) => {
+test('a request without user and folder gets the sandbox’s, or else the image’s', { skip }, async (t) => {
   const runtime = { ...box.container.spec.runtime, user: 'alice', workdir: '/home/alice' }
   const fromSpec = makeContainerGuest(
     { ...box.container, spec: { ...box.container.spec, runtime } },
@@ -160,7 +160,7 @@ test('without a request’s word the sandbox’s user and folder hold, then the 
   }
 })
 
-test('what can not be started says why', { skip }, async (t) => {
+test('a program that can’t be started is refused with the reason', { skip }, async (t) => {
   writeFileSync(join(box.rootfs, 'tmp/text'), 'echo hi\n')
   chmodSync(join(box.rootfs, 'tmp/text'), 0o755)
   writeFileSync(join(box.rootfs, 'tmp/lost'), '#!/no/such/interpreter\n')
@@ -178,20 +178,20 @@ test('what can not be started says why', { skip }, async (t) => {
   assert.deepEqual(await failureOf(t, { cmd: 'true', cwd: '/root/locked', user: 'alice' }), ['bad_cwd', 'ENOENT'])
 })
 
-test('a program is looked for as the container sees it: links lead nowhere outside', { skip }, async (t) => {
+test('a program is looked up as the container sees it: symlinks don’t lead outside', { skip }, async (t) => {
   const linked = await runToEnd(t, sh('ln -sf /usr/bin/echo /tmp/say; ln -sf /../../../../bin/crun /tmp/out'))
   assert.equal(linked.code, 0)
   assert.equal((await runToEnd(t, { cmd: '/tmp/say', args: ['hi'] })).stdout, 'hi\n')
   assert.deepEqual(await failureOf(t, { cmd: '/tmp/out' }), ['not_found', 'ENOENT'])
 })
 
-test('limits of a request hold for its process, and one that can not be had fails the start', { skip }, async (t) => {
+test('limits of a request hold for its process, and one that can’t be set fails the start', { skip }, async (t) => {
   const rlimits = [
     { resource: 'nofile', soft: 64, hard: 128 },
     { resource: 'unheard-of', soft: 1, hard: 1 },
   ]
   if (isGvisor) {
-    // Its command line ignores limits, so that a request for one is refused.
+    // Its command ignores limits, so a request for one is refused.
     assert.deepEqual(await failureOf(t, { cmd: 'true', rlimits }), ['resource_limit', 'ENOSYS'])
     return
   }
@@ -206,7 +206,7 @@ test('limits of a request hold for its process, and one that can not be had fail
   ])
 })
 
-test('a process has the capabilities of the container’s own, and gains none', { skip }, async (t) => {
+test('a process has the capabilities of the container’s first process, and gains none', { skip }, async (t) => {
   const { stdout } = await runToEnd(
     t,
     sh('grep -E "Cap(Eff|Bnd)|NoNewPrivs" /proc/self/status; grep -E "Cap(Eff|Bnd)|NoNewPrivs" /proc/1/status'),
@@ -217,7 +217,7 @@ test('a process has the capabilities of the container’s own, and gains none', 
   if (!isGvisor) assert.ok(lines.includes('NoNewPrivs:\t1'))
 })
 
-test('started tells the process id that the sandbox sees', { skip }, async (t) => {
+test('the started message has the process id that the sandbox sees', { skip }, async (t) => {
   const client = connect(t)
   const id = client.exec(sh('echo $$; cat'))
   const pid = Number(await waitUntil(() => client.text(id) !== '' && client.text(id)))
@@ -225,7 +225,7 @@ test('started tells the process id that the sandbox sees', { skip }, async (t) =
   assert.equal(started.payload['pid'], pid)
 })
 
-test('a signal reaches the whole group, and death by it exits with -1', { skip }, async (t) => {
+test('a signal reaches the whole group, and a process that dies of it exits with -1', { skip }, async (t) => {
   const client = connect(t)
   const id = client.exec(sh('sleep 4711 & sleep 4711 & echo up; wait'))
   await waitUntil(() => client.text(id) === 'up\n')
@@ -234,7 +234,7 @@ test('a signal reaches the whole group, and death by it exits with -1', { skip }
   assert.deepEqual(hostPids('4711'), [])
 })
 
-test('a signal that the process handles leaves it its own exit code', { skip }, async (t) => {
+test('a process that handles a signal exits with its own code', { skip }, async (t) => {
   const client = connect(t)
   const id = client.exec(sh('trap "echo got; exit 9" USR1; echo up; while :; do sleep 0.05; done'))
   await waitUntil(() => client.text(id) === 'up\n')
@@ -249,12 +249,12 @@ test('a process that kills itself exits with -1, and one that exits with 130 wit
   assert.equal((await runToEnd(t, sh('exit 255'))).code, 255)
 })
 
-test('a background process that keeps the output delays the exit', { skip }, async (t) => {
+test('a background process that holds the output open delays the exit', { skip }, async (t) => {
   const { code, stdout } = await runToEnd(t, sh('{ sleep 0.5; echo late; } & echo early'))
   assert.deepEqual([code, stdout], [0, 'early\nlate\n'])
 })
 
-test('a background process that keeps the output can still be killed after its parent ended', { skip }, async (t) => {
+test('a background process that holds the output open can be killed after its parent ended', { skip }, async (t) => {
   const client = connect(t)
   const id = client.exec(sh('sleep 4712 & echo early'))
   await waitUntil(() => client.text(id) === 'early\n' && hostPids('4712').length === 1)
@@ -262,7 +262,7 @@ test('a background process that keeps the output can still be killed after its p
   assert.equal((await client.finish(id)).code, 0)
 })
 
-test('a client that goes away takes its processes with it, with or without a terminal', { skip }, async () => {
+test('processes end when their client disconnects, with or without a terminal', { skip }, async () => {
   for (const tty of [false, true]) {
     const client = connectAgent(guest)
     const id = client.exec(sh('sleep 4713 & echo up; sleep 4713', { tty }))
@@ -272,7 +272,7 @@ test('a client that goes away takes its processes with it, with or without a ter
   }
 })
 
-test('400 MB of output pass in memory that does not grow with them', { skip }, async (t) => {
+test('400 MB of output pass in bounded memory', { skip }, async (t) => {
   const size = 400_000_000
   let bytes = 0
   let peak = 0
@@ -290,7 +290,7 @@ test('400 MB of output pass in memory that does not grow with them', { skip }, a
   assert.ok(peak - from < 160 * MIB) // what the garbage collector leaves lying for a while, twice over
 })
 
-test('50 MB of input arrive whole, followed by the end of input', { skip }, async (t) => {
+test('50 MB of input arrive complete, followed by the end of input', { skip }, async (t) => {
   const client = connect(t)
   const id = client.exec({ cmd: 'md5sum' })
   const chunk = Buffer.alloc(MIB, 'sandyard')
@@ -341,18 +341,22 @@ for (const { name, pty } of terminals) {
     assert.deepEqual([code, stdout], [0, '30 100\r\n50 132\r\n'])
   })
 
-  test(`${name}: Ctrl-C interrupts, and an empty input is no end of input`, { skip: skipTerminal }, async (t) => {
-    const client = connectTerminal(t)
-    const id = client.exec(sh('trap "echo got" INT; echo up; read x; read y; echo "y=$y"; exit 6', { tty: true }))
-    await waitUntil(() => client.text(id).includes('up'))
-    client.send(id, 'core.exec.stdin', { data: Buffer.alloc(0) })
-    client.send(id, 'core.exec.stdin', { data: Buffer.from('\x03') })
-    await waitUntil(() => client.text(id).includes('got'))
-    client.send(id, 'core.exec.stdin', { data: Buffer.from('fine\n') })
-    const { code, stdout } = await client.finish(id)
-    assert.equal(code, 6)
-    assert.match(stdout, /y=fine/)
-  })
+  test(
+    `${name}: Ctrl-C interrupts, and an empty input message does not end the input`,
+    { skip: skipTerminal },
+    async (t) => {
+      const client = connectTerminal(t)
+      const id = client.exec(sh('trap "echo got" INT; echo up; read x; read y; echo "y=$y"; exit 6', { tty: true }))
+      await waitUntil(() => client.text(id).includes('up'))
+      client.send(id, 'core.exec.stdin', { data: Buffer.alloc(0) })
+      client.send(id, 'core.exec.stdin', { data: Buffer.from('\x03') })
+      await waitUntil(() => client.text(id).includes('got'))
+      client.send(id, 'core.exec.stdin', { data: Buffer.from('fine\n') })
+      const { code, stdout } = await client.finish(id)
+      assert.equal(code, 6)
+      assert.match(stdout, /y=fine/)
+    },
+  )
 
   test(
     `${name}: all output of a terminal comes before the exit, bytes that are no text included`,
@@ -394,14 +398,14 @@ for (const { name, pty } of terminals) {
     assert.equal((await client.finish(id)).stdout.split('\r\n').length, 200_001)
   })
 
-  test(`${name}: a program that is missing fails a terminal’s exec as any other`, { skip: skipTerminal }, async (t) => {
+  test(`${name}: a missing program fails an exec on a terminal as on pipes`, { skip: skipTerminal }, async (t) => {
     const client = connectTerminal(t)
     const { last } = await client.finish(client.exec({ cmd: 'nosuch', tty: true }))
     assert.equal(last.payload['kind'], 'not_found')
   })
 }
 
-test('a process whose sandbox dies ends with -1, and nothing can be started after', { skip }, async (t) => {
+test('a process whose sandbox dies ends with -1, and nothing can be started afterwards', { skip }, async (t) => {
   const other = await startTestContainer()
   t.after(() => {
     other.remove()

@@ -17,7 +17,7 @@ import { openTcp } from '../../../support/tcp-client.ts'
 import { startTcpServer } from '../../../support/tcp-server.ts'
 import { waitUntil } from '../../../support/wait.ts'
 
-// Connections into a real container, whose server is a few lines for the perl of the toolbox.
+// Connections into a real container. Its server is a small script for the toolbox's perl.
 
 const missing = whyNoContainer()
 const skip = missing === null ? false : `no real container here: ${missing}`
@@ -29,7 +29,7 @@ let guest: Guest
 before(async () => {
   if (missing !== null) return
   box = await startTestContainer({
-    // What would make a program of ours load files of the sandbox, or speak another language.
+    // Variables that would make our programs load files of the sandbox, or print in another language.
     spec: { env: [{ key: 'PERL5OPT', value: '-Mno_such_module' }, { key: 'LD_PRELOAD', value: '/no/such.so' }, { key: 'LC_ALL', value: 'de_DE.UTF-8' }] }, // prettier-ignore
   })
   guest = makeContainerGuest(box.container, {
@@ -52,7 +52,7 @@ const LISTEN =
   'socket(L, AF_INET, SOCK_STREAM, 0); bind(L, pack_sockaddr_in(0, INADDR_LOOPBACK)) or die $!; listen(L, 128);' +
   'print((unpack_sockaddr_in(getsockname(L)))[0], "\\n"); binmode STDOUT;'
 
-/** Runs a server in the sandbox until the client hangs up; gives its port. `serve` sees the listening socket as L. */
+/** Runs a server in the sandbox until the client disconnects, and returns its port. `serve` has the listening socket as L. */
 async function serveInside(client: AgentClient, serve: string): Promise<number> {
   const [loader = '', ...args] = toolCommand('tcp.pl').slice(0, 4)
   const script = `BEGIN { @INC = "/.msb/tools/perl5"; $| = 1 } use Socket; ${LISTEN} ${serve}`
@@ -62,7 +62,7 @@ async function serveInside(client: AgentClient, serve: string): Promise<number> 
 
 const ECHO = 'while (accept(S, L)) { if (!fork) { while (sysread(S, $b, 65536)) { syswrite(S, $b) } exit } close S }'
 
-/** How many connections processes of this sandbox carry. */
+/** How many processes of this sandbox carry connections. */
 function carriers(): number {
   const namespaceOf = (pid: string): string => {
     try {
@@ -85,7 +85,7 @@ function commandOf(pid: string): string {
   }
 }
 
-test('127.0.0.1 is the sandbox: its server is reached, that of the host is not', { skip }, async (t) => {
+test('127.0.0.1 is the sandbox: a server in it is reached, and one on the host is not', { skip }, async (t) => {
   const client = connect(t)
   const host = await startTcpServer()
   t.after(() => host.close())
@@ -104,7 +104,7 @@ test('127.0.0.1 is the sandbox: its server is reached, that of the host is not',
   assert.equal(carriers(), 0)
 })
 
-test('what the sandbox has no network for is told in words', { skip }, async (t) => {
+test('a connection that the sandbox’s network doesn’t allow fails with a message', { skip }, async (t) => {
   const client = connect(t)
   const far = openTcp(client, 100, { host: '192.0.2.1', port: 9 })
   assert.match(String((await far.last()).payload['error']), /^connect 192\.0\.2\.1:9: .+ \(os error \d+\)$/)
@@ -112,7 +112,7 @@ test('what the sandbox has no network for is told in words', { skip }, async (t)
   assert.match(String((await unknown.last()).payload['error']), /failed to lookup address information: /)
 })
 
-test('megabytes pass whole in both directions at once', { skip }, async (t) => {
+test('megabytes pass completely in both directions at once', { skip }, async (t) => {
   const client = connect(t)
   const port = await serveInside(client, ECHO)
   const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
@@ -123,7 +123,7 @@ test('megabytes pass whole in both directions at once', { skip }, async (t) => {
   assert.ok(tcp.data().equals(Buffer.concat(pieces)))
 })
 
-test('a server that ends first is told as an end, and still hears the client', { skip }, async (t) => {
+test('when the server ends its side first, the client sees an end and can still send', { skip }, async (t) => {
   const client = connect(t)
   const port = await serveInside(client, 'while (accept(S, L)) { syswrite(S, "bye"); shutdown(S, 1); sysread(S, $b, 99); print $b, "\\n"; close S }') // prettier-ignore
   const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
@@ -135,7 +135,7 @@ test('a server that ends first is told as an end, and still hears the client', {
   assert.equal((await tcp.last()).type, 'core.tcp.closed')
 })
 
-test('a server that does not read stops the client', { skip }, async (t) => {
+test('a server that does not read blocks the client', { skip }, async (t) => {
   const client = connect(t)
   const port = await serveInside(client, 'accept(S, L); sleep 1000')
   const tcp = openTcp(client, 100, { host: '127.0.0.1', port })
@@ -149,7 +149,7 @@ test('a server that does not read stops the client', { skip }, async (t) => {
   assert.ok(sent < 64 * MIB, `${String(sent / MIB)} MiB were taken from it`)
 })
 
-test('a cut, a hang-up and a failure leave no process in the sandbox', { skip }, async (t) => {
+test('a broken connection, a disconnect and a failure leave no process in the sandbox', { skip }, async (t) => {
   const client = connect(t)
   const port = await serveInside(client, 'while (accept($s[@s], L)) {}')
   const one = openTcp(client, 100, { host: '127.0.0.1', port })

@@ -8,7 +8,7 @@ import { makeDesiredRun } from '../../../support/desired-run.ts'
 const skip = whyNoOci() ?? false
 
 test(
-  'a restart uses the image of the first start or none, and its layers are in use while the sandbox is kept',
+  'a restart uses the image of the first start or fails, and its layers are in use while the sandbox is stored',
   { skip },
   async () => {
     const fixture = await makeOciFixture()

@@ -42,7 +42,7 @@ test('a run is running while its first process or the shim that waits for it liv
   assert.equal(deriveRunPhase({ ...record, is_stop_requested: true }, alive).phase, 'stopping')
 })
 
-test('an exit code tells how a run ended: by itself, by a signal, for want of memory, or because it was stopped', () => {
+test('an exit code tells how a run ended: by itself, by a signal, out of memory, or because it was stopped', () => {
   const end = (code: number, change: Partial<RunEvidence> = {}): unknown => {
     const phase = deriveRunPhase(record, { ...dead, exit: { code }, ...change })
     return phase.phase === 'ended' ? phase.outcome : null
@@ -57,12 +57,12 @@ test('an exit code tells how a run ended: by itself, by a signal, for want of me
   assert.deepEqual(stopped, { phase: 'ended', outcome: { kind: 'stopped' } })
 })
 
-test('a run of another boot is lost even when processes with its numbers live', () => {
+test('a run of another boot is lost even when processes with its ids live', () => {
   const phase = deriveRunPhase(record, { ...alive, bootId: 'other' })
   assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
 })
 
-test('a run whose end nobody saw is lost, unless its stop was asked for', () => {
+test('a run whose end was not seen is lost, unless its stop was requested', () => {
   const phase = deriveRunPhase(record, dead)
   assert.ok(phase.phase === 'ended' && phase.outcome.kind === 'lost')
   assert.deepEqual(deriveRunPhase({ ...record, is_stop_requested: true }, dead), {
@@ -71,12 +71,12 @@ test('a run whose end nobody saw is lost, unless its stop was asked for', () => 
   })
 })
 
-test('a recorded end stays, whatever the machine shows later', () => {
+test('a recorded end is final, whatever the machine shows later', () => {
   const outcome = { kind: 'exited', code: 3 } as const
   assert.deepEqual(deriveRunPhase({ ...record, outcome }, { ...alive, exit: { code: 4 } }), { phase: 'ended', outcome })
 })
 
-test('a run that this process is starting is starting, and one that nobody starts any more is not', () => {
+test('a run counts as starting only while this process starts it', () => {
   assert.equal(deriveRunPhase({ ...record, started: null }, { ...dead, isBeingStarted: true }).phase, 'starting')
   assert.equal(deriveRunPhase({ ...record, started: null }, dead).phase, 'ended')
 })

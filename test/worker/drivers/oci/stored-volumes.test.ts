@@ -25,7 +25,7 @@ let storage: VolumeStorage
 let fixture: OciFixture
 let driver: Driver
 
-describe('the oci driver over the real storage of volumes', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
+describe('the oci driver with real volume storage', { skip: whyNoOci() ?? false, timeout: 120_000 }, () => {
   before(async () => {
     dir = mkdtempSync(join(tmpdir(), 'sandyard-stored-'))
     const { settings } = await makeFixture()
@@ -42,7 +42,7 @@ describe('the oci driver over the real storage of volumes', { skip: whyNoOci() ?
     rmSync(dir, { recursive: true, force: true })
   })
 
-  test('a sandbox can not write beyond the cap of a volume that it mounts, by its name or as host volume', async (t) => {
+  test('a sandbox can’t write beyond the cap of a mounted volume, whether managed or host volume', async (t) => {
     if (isUncapped(t)) return
     const box = await start([named('capped', '/data'), bind('folder', '/host')], 8 * MIB)
     for (const folder of ['/data', '/host']) {
@@ -52,7 +52,7 @@ describe('the oci driver over the real storage of volumes', { skip: whyNoOci() ?
     }
   })
 
-  test('a volume is not removed while a sandbox mounts it, and with nothing left afterwards', async (t) => {
+  test('a volume can’t be removed while a sandbox mounts it, and is removed completely afterwards', async (t) => {
     if (isUncapped(t)) return
     const box = await start([named('busy', '/data')], null)
     await inside(box, 'echo x >/data/file')
@@ -64,7 +64,7 @@ describe('the oci driver over the real storage of volumes', { skip: whyNoOci() ?
     assert.equal((await inside(again, 'ls /data')).stdout, '')
   })
 
-  test('options are those that were asked for, whatever the file system of the volumes is mounted with', async (t) => {
+  test('mount options are those of the spec, whatever options the volumes’ file system has', async (t) => {
     if (testRuntime() === 'runsc') {
       t.skip('set-user-id programs gain nothing in gVisor')
       return
@@ -81,7 +81,7 @@ async function makeFixture(): Promise<OciFixture> {
   return fixture
 }
 
-/** The same volume with identifiers as the storage takes them. */
+/** The same volume with identifiers that the storage accepts. */
 function stored(volume: DesiredVolume): DesiredVolume {
   const uuid = (text: string): string =>
     createHash('sha256')
@@ -97,16 +97,16 @@ function isUncapped(t: TestContext): boolean {
 }
 
 async function start(mounts: readonly Mount[], capBytes: number | null): Promise<DesiredRun> {
-  const wanted = desiredRunWithMounts(mounts)
-  const volumes = wanted.volumes.map((volume) => ({ ...volume, capacity_bytes: capBytes }))
-  await driver.start({ ...wanted, volumes }, NEVER)
-  return wanted
+  const desired = desiredRunWithMounts(mounts)
+  const volumes = desired.volumes.map((volume) => ({ ...volume, capacity_bytes: capBytes }))
+  await driver.start({ ...desired, volumes }, NEVER)
+  return desired
 }
 
-async function inside(wanted: DesiredRun, script: string): Promise<CommandResult> {
-  return await fixture.exec(wanted.run_id, ['sh', '-c', script])
+async function inside(desired: DesiredRun, script: string): Promise<CommandResult> {
+  return await fixture.exec(desired.run_id, ['sh', '-c', script])
 }
 
 function ignore(): void {
-  // nothing that a test reads
+  // no test reads the log
 }

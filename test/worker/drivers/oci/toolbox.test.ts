@@ -8,7 +8,7 @@ import { makeToolbox, toolCommand } from '../../../../src/worker/drivers/oci/roo
 
 const skip = process.platform === 'linux' ? false : 'needs Linux'
 
-/** Compiles a script, as its start would, and doesn't run it. */
+/** Compiles a script as a start would, without running it. */
 const COMPILE =
   'BEGIN { @INC = shift } open my $in, "<", shift or die; local $/; my $text = <$in>; eval "return 1; $text" or die $@;'
 
@@ -20,7 +20,7 @@ function makeParent(t: TestContext): string {
   return parent
 }
 
-test('a toolbox runs its scripts by itself, with no program, library or module of the machine', { skip }, async (t) => {
+test('a toolbox runs its scripts without any program, library or module of the machine', { skip }, async (t) => {
   const toolbox = await makeToolbox(makeParent(t))
   const [file = '', ...args] = toolCommand('files.pl', [], toolbox)
   const traced = spawnSync(file, ['--list', ...args.slice(0, 3)], { encoding: 'utf8', env: {} })
@@ -37,7 +37,7 @@ test('a toolbox runs its scripts by itself, with no program, library or module o
 })
 
 test(
-  'a toolbox is made once, is open to everybody, and takes the place of one that was cut short',
+  'a toolbox is made once, is readable by everyone, and replaces one that was left half made',
   { skip },
   async (t) => {
     const parent = makeParent(t)

@@ -28,12 +28,12 @@ after(async () => {
   await rm(base, { recursive: true })
 })
 
-test('an absolute symlink is resolved with the root as its start', async () => {
+test('an absolute symlink resolves from the root', async () => {
   const found = await resolveInRoot(root, '/absolute/file')
   assert.deepEqual(found, { hostPath: join(root, 'a/b/file'), guestPath: '/a/b/file', exists: true })
 })
 
-test('neither dots nor symlinks lead out of the root', async () => {
+test('neither `..` nor symlinks lead out of the root', async () => {
   for (const path of ['/a/b/climb', '/host', '../outside', '/a/../../outside']) {
     const found = await resolveInRoot(root, path)
     assert.equal(found.exists, false, path)
@@ -42,11 +42,11 @@ test('neither dots nor symlinks lead out of the root', async () => {
   }
 })
 
-test('a last part that is a symlink is kept when it is not to be followed', async () => {
+test('a symlink as last part is kept when it must not be followed', async () => {
   assert.equal((await resolveInRoot(root, '/host', { followLast: false })).guestPath, '/host')
 })
 
-test('a loop of symlinks and a file used as folder are refused by name', async () => {
+test('a loop of symlinks and a file used as folder are refused with their codes', async () => {
   await assert.rejects(
     resolveInRoot(root, '/loop'),
     (error) => error instanceof PathInRootError && error.code === 'ELOOP',
@@ -57,7 +57,7 @@ test('a loop of symlinks and a file used as folder are refused by name', async (
   )
 })
 
-test('an opened file is the one inside the root', async () => {
+test('openInRoot opens the file inside the root', async () => {
   const handle = await openInRoot(root, 'absolute/file')
   try {
     assert.equal(await handle.readFile('utf8'), 'inside')
@@ -66,7 +66,7 @@ test('an opened file is the one inside the root', async () => {
   }
 })
 
-test('a write through the parent folder lands inside the root', async () => {
+test('a write through withParentFolder stays inside the root', async () => {
   await withParentFolder({ root }, '/absolute/new', async (folder, name) => {
     await writeFile(join(folder, name), 'new')
   })
@@ -81,7 +81,7 @@ test('a write through the parent folder lands inside the root', async () => {
   )
 })
 
-test('what is missing keeps its place beneath what exists', async () => {
+test('missing parts are appended to the resolved ones', async () => {
   assert.deepEqual(await resolveInRoot(root, '/absolute/x/../../../y'), {
     hostPath: join(root, 'a/b/y'),
     guestPath: '/a/b/y',

@@ -10,10 +10,10 @@ import { makeLauncher } from '../../../../src/worker/drivers/oci/run/launcher.ts
 import { startWatchdog } from '../../../../src/worker/drivers/shared/watchdog.ts'
 import { waitUntil } from '../../../support/wait.ts'
 
-// The process that ends sandboxes when nobody else can. Cgroups are played by folders, sandboxes by processes of the test.
+// The process that kills sandboxes when no other can. Folders stand for cgroups, and processes of the test for sandboxes.
 
 const SCRIPT = join(import.meta.dirname, '../../../../src/worker/perl/watchdog.pl')
-/** Some looks of the watchdog. */
+/** The time of several checks of the watchdog. */
 const LOOKS_MS = 700
 
 let folder: string
@@ -30,7 +30,7 @@ afterEach(() => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-/** Writes a lease that is over in so many milliseconds. */
+/** Writes a lease that ends in this many milliseconds. */
 function lease(inMs: number, boot = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()): void {
   const uptimeMs = Number(readFileSync('/proc/uptime', 'utf8').split(' ')[0]) * 1_000
   writeFileSync(leaseFile, JSON.stringify({ boot, over_at_ms: Math.floor(uptimeMs + inMs) }))
@@ -42,7 +42,7 @@ function start(file: string, args: readonly string[]): ChildProcess {
   return child
 }
 
-/** A process that looks as if it were in a cgroup of version 1, two levels below the driver's. */
+/** Starts a process, and lists it as if it were in a cgroup two levels below the driver's, on version 1. */
 function startSandbox(run: string): ChildProcess {
   const child = start('sleep', ['1000'])
   mkdirSync(join(folder, 'groups', run, 'c'), { recursive: true })
@@ -54,7 +54,7 @@ const watch = (): ChildProcess => start('perl', [SCRIPT, leaseFile, `${leaseFile
 const lives = ({ exitCode, signalCode }: ChildProcess): boolean => exitCode === null && signalCode === null
 const looks = (): Promise<void> => systemClock.sleep(LOOKS_MS)
 
-test('sandboxes go on while the lease holds, and are killed once it is over, those that come later as well', async () => {
+test('sandboxes go on while the lease is valid, and are killed once it is over, including later ones', async () => {
   const sandbox = startSandbox('one')
   watch()
   await looks()
@@ -65,7 +65,7 @@ test('sandboxes go on while the lease holds, and are killed once it is over, tho
   await waitUntil(() => !lives(late))
 })
 
-test('a lease of an earlier boot, or a file that says nothing, is over', async () => {
+test('a lease of an earlier boot, and an unreadable one, are over', async () => {
   for (const spoil of [() => lease(60_000, 'another'), () => writeFileSync(leaseFile, '{"boot":')]) {
     lease(60_000)
     const sandbox = startSandbox('one')
@@ -79,7 +79,7 @@ test('a lease of an earlier boot, or a file that says nothing, is over', async (
   }
 })
 
-test('it outlives its worker while there are runs, and leaves when there are none or nobody leases any more', async () => {
+test('it outlives its worker while there are runs, and exits when there are none or the lease file is gone', async () => {
   const sandbox = startSandbox('one')
   const dog = watch()
   dog.stdin?.end()
@@ -95,7 +95,7 @@ test('it outlives its worker while there are runs, and leaves when there are non
   await waitUntil(() => !lives(other))
 })
 
-test('one that outlives its worker rests between its looks', async () => {
+test('a watchdog that outlives its worker sleeps between its checks', async () => {
   startSandbox('one')
   const dog = watch()
   dog.stdin?.end()
@@ -108,7 +108,7 @@ test('one that outlives its worker rests between its looks', async () => {
   assert.ok(took < 30, `${String(took)} ticks of the processor in ${String(2 * LOOKS_MS)} ms`)
 })
 
-test('of two one acts, and the other one takes its place', async () => {
+test('of two watchdogs, one acts and the other one replaces it', async () => {
   startSandbox('one')
   const first = watch()
   await looks()
@@ -124,7 +124,7 @@ test('of two one acts, and the other one takes its place', async () => {
   await waitUntil(() => !lives(sandbox))
 })
 
-test('a virtual machine is known by the name of a sandbox that is on record, and no other is touched', async () => {
+test('only virtual machines with the name of a recorded sandbox are killed', async () => {
   const id = '0a000000-0000-7000-8000-000000000001'
   mkdirSync(join(folder, 'runs/one'), { recursive: true })
   writeFileSync(join(folder, 'runs/one/state.json'), JSON.stringify({ version: 1, sandbox_id: id }))
@@ -139,7 +139,7 @@ test('a virtual machine is known by the name of a sandbox that is on record, and
   assert.ok(lives(theirs))
 })
 
-test('the worker starts its watchdog again when that is killed, and ends it as it leaves', async () => {
+test('the worker restarts a killed watchdog, and ends it when the worker closes', async () => {
   const sandbox = startSandbox('one')
   const log = makeLog('silent')
   const dog = startWatchdog({ leaseFile, runs: `cgroups:${folder}/groups`, clock: systemClock, log })
@@ -156,7 +156,7 @@ test('the worker starts its watchdog again when that is killed, and ends it as i
   assert.deepEqual(pids(), [])
 })
 
-test('nothing is started once the lease is over, whoever still asks', async () => {
+test('nothing can be started once the lease is over', async () => {
   const launcher = makeLauncher(makeLog('silent'), leaseFile)
   const files = ['/dev/null', '/dev/null', '/dev/null'] as const
   assert.deepEqual(await (await launcher.start(['true'], files)).ended, { code: 0 })
@@ -165,7 +165,7 @@ test('nothing is started once the lease is over, whoever still asks', async () =
   launcher.close()
 })
 
-/** The time that a process had of the processor, in hundredths of a second: fields 14 and 15 of proc_pid_stat(5). */
+/** The processor time of a process in hundredths of a second: fields 14 and 15 of proc_pid_stat(5). */
 function cpuTicks({ pid }: ChildProcess): number {
   const fields = readFileSync(`/proc/${String(pid)}/stat`, 'utf8')
     .replace(/^.*\) /, '')
@@ -173,7 +173,7 @@ function cpuTicks({ pid }: ChildProcess): number {
   return Number(fields[11]) + Number(fields[12])
 }
 
-/** The processes of watchdogs that have this word in their command line. */
+/** The watchdog processes with this word in their command line. */
 function processesWith(word: string): readonly string[] {
   return readdirSync('/proc').filter((pid) => {
     if (!/^\d+$/.test(pid)) return false
