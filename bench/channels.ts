@@ -7,10 +7,10 @@ import type { ResultRow } from './support/report.ts'
 import { startSandbox } from './support/sandbox.ts'
 
 const CHANNELS = 200
-/** As long as garbage may take to be collected after the channels were opened. */
+/** The time for garbage collection after the channels were opened. */
 const SETTLE_MS = 5_000
 
-/** 200 channels of one sandbox, opened at once: how long until each has run a command, and what an idle one takes. */
+/** Opens 200 channels to one sandbox at once. Measures how long until each has run a command, and the memory of an idle one. */
 export async function benchChannels(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})
   const { id } = await startSandbox(cloud, 'bench-channels')

@@ -8,17 +8,16 @@ import { createBody } from './support/spec.ts'
 
 const ROUNDS = 3
 const SECONDS = 4
-/** Ours is best between these, by the batches that they make. */
+/** The range of clients with the best throughput, because of the batches that they form. */
 const CONNECTIONS: readonly number[] = [64, 128]
-/** Creates for each commit of pgbench. */
+/** Creates per commit of pgbench. */
 const GOAL = 1.5
-/** pgbench's best lies between these on two cores (measurements.md, "Store"). */
+/** The range of clients with pgbench's best throughput on two cores. */
 const CLIENTS: readonly number[] = [8, 64]
 
 /**
- * Creates per second over HTTP, each durable before its reply, against pgbench committing the same rows to the same
- * tables of the same server, one transaction each. pgbench has the lighter part: one prepared statement, no row-level
- * security, no validation.
+ * Creates per second over HTTP, each durable before its reply. The limit is pgbench, which commits the same rows to the same
+ * tables, one transaction each. pgbench does less: one prepared statement, no row-level security, no validation.
  */
 export async function benchCreates(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
@@ -71,7 +70,7 @@ function jobOf(cloud: Cloud, round: string, connections: number): LoadJob {
   }
 }
 
-/** Makes one sandbox over the API, and of its row what pgbench commits; null without pgbench. */
+/** Creates one sandbox over the API and derives the rows that pgbench commits. Resolves with null without pgbench. */
 async function makeCommit(cloud: Cloud): Promise<((clients: number) => Promise<number>) | null> {
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-template'))
   if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)
@@ -96,7 +95,7 @@ async function readTemplate(cloud: Cloud): Promise<Readonly<Record<string, strin
   }
 }
 
-/** The rows of one create: sandbox, label, event. A UUID's text is a good name and slug. */
+/** The rows of one create: sandbox, label and event. The text of a UUID serves as name and slug. */
 const COMMIT = `WITH s AS (
   INSERT INTO sandboxes (id, org_id, name, slug, status, ephemeral, created_at, vcpus, memory_mib, abilities, spec, spec_projection, registry)
   SELECT id, :org_id::uuid, id::text, id::text, 'created', false, now(), 1, 512, :abilities::text[], :spec::json, :projection::json, :registry::json

@@ -14,17 +14,17 @@ const WARMUPS = 5
 const SAMPLES = 50
 const LIMIT_MS = 10_000
 /**
- * Before each command, of whatever way: one that follows another at once finds the machine warm, and takes half of the time
- * (the runtime's own 14 ms in place of 26 after 50 ms of rest, 2026-11); the public client's never does.
+ * The pause before each command. A command right after another one finds a warm machine and takes half the time: 14 ms for the
+ * runtime alone, instead of 26 after 50 ms of rest (2026-11).
  */
 const REST_MS = 50
-/** The goal at the median: so many times the runtime's own exec, and so much more (issue 4, "What it must show"). */
+/** The goal for the median: at most this factor of the exec of the runtime, and this many milliseconds more. */
 const GOAL_RATIO = 1.3
 const GOAL_MORE_MS = 15
 
 /**
- * `true` in a sandbox against the runtime's own exec, one of each in turn: by the public client, which looks the sandbox
- * up and opens a channel for each command, and over one channel that stays open.
+ * Runs `true` in a sandbox by the public client, which opens a channel per command, and over one channel that stays open. The
+ * limit is the exec of the runtime. The samples alternate.
  */
 export async function benchExec(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})

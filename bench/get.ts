@@ -11,7 +11,7 @@ const ROUNDS = 3
 const CONNECTIONS = 64
 const GOAL = 0.4
 
-/** `GET` of one sandbox by id against a bare `node:http` server that answers the same bytes, by the same generator. */
+/** Gets one sandbox by id. The limit is a bare `node:http` server with the same bytes and the same load generator. */
 export async function benchGet(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', createBody('bench-get'))

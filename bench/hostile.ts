@@ -12,13 +12,13 @@ import { readProcessMemory } from './support/process-memory.ts'
 import type { ResultRow } from './support/report.ts'
 
 const ATTACK_MS = 5_000
-/** What an attack left to do is done before the next round is measured, in milliseconds. */
+/** The pause in which the server finishes the work of an attack, before the next round. */
 const REST_MS = 2_000
-/** Sandboxes of the hostile organization, so that its questions are expensive. */
+/** The sandboxes of the hostile organization, which make its requests expensive. */
 const SANDBOXES = 50_000
 const ADDRESS = '127.0.0.66'
 
-/** The limits as they are by default: the other benchmarks raise them. */
+/** The default limits, which the other benchmarks raise. */
 const BY_DEFAULT = {
   SANDYARD_KEY_REQUESTS_PER_SEC: '',
   SANDYARD_KEY_REQUEST_BURST: '',
@@ -27,7 +27,7 @@ const BY_DEFAULT = {
   SANDYARD_ORG_REQUESTS_IN_FLIGHT: '',
 }
 
-/** What reads and creates of one organization take while another client does its worst, against a quiet moment just before. */
+/** Measures reads and creates of one organization while another client attacks, compared with a quiet moment just before. */
 export async function benchHostile(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated', ...BY_DEFAULT })
   const key = await createSecondOrg(cloud.dataDir, 'hostile')
@@ -91,7 +91,7 @@ function startAttack(attack: Attack, target: AttackTarget): { stop(): Promise<At
   }
 }
 
-/** Sandboxes with the labels that the attacks ask for, and a run of each day of a year for a hundredth of them. */
+/** Inserts sandboxes with the labels that the attacks ask for. A hundredth of them get a run for each day of a year. */
 async function fill(cloud: Cloud): Promise<void> {
   const client = await connectAdmin(cloud)
   try {

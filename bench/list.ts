@@ -18,7 +18,7 @@ const SHAPES: readonly Shape[] = [
   { what: 'two labels of 50 % that no sandbox has both', labels: { parity: 'even', other: 'odd' }, hasGoal: false },
 ]
 
-/** A page of 20 among 100,000 sandboxes over HTTP, one request at a time. */
+/** Reads a page of 20 among 100,000 sandboxes over HTTP, one request at a time. */
 export async function benchList(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   await fill(cloud)
@@ -52,7 +52,7 @@ export async function benchList(): Promise<readonly ResultRow[]> {
   return rows
 }
 
-/** Copies one real sandbox, straight into the tables; ids grow with time, as real ones do. */
+/** Inserts copies of one real sandbox into the tables. Ids grow with time, as real ones do. */
 async function fill(cloud: Cloud): Promise<void> {
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', { ...createBody('bench-list'), labels: {} })
   if (status !== 200) throw new Error(`the template was refused: ${JSON.stringify(body)}`)

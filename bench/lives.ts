@@ -7,13 +7,12 @@ import { createBody } from './support/spec.ts'
 const ROUNDS = 3
 const SECONDS = 5
 const CLIENTS = 128
-/** Lives per second. */
+/** The goal in lifecycles per second. */
 const GOAL = 500
 
 /**
- * Whole lives of sandboxes per second through one process and the simulated driver: created and started in one request that
- * waits until it runs, stopped, waited for until it is, deleted. Each life is four requests, seven events and five
- * transitions.
+ * Sandbox lifecycles per second, through one process and the simulated driver: create and start in one request that waits until
+ * it runs, stop, wait, delete. Each lifecycle is four requests, seven events and five transitions.
  */
 export async function benchLifecycles(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })

@@ -10,10 +10,10 @@ const MANY = 1_000_000
 const GOAL = 1.5
 const WARM_UP = 20
 const SAMPLES = 300
-/** Sandboxes that are copied in one statement. */
+/** The number of sandboxes that one statement copies. */
 const COPIED_AT_ONCE = 100_000
 
-/** A cloud with its sandboxes: `middle` is a cursor into the middle of their list. */
+/** A cloud with its sandboxes. `middle` is a cursor into the middle of their list. */
 type Filled = { readonly cloud: Cloud; readonly someId: string; readonly middle: string }
 
 type Shape = {
@@ -22,7 +22,10 @@ type Shape = {
   readonly hasGoal: boolean
 }
 
-/** What costs 1.5 times as much at most among a million sandboxes as among 10,000, over HTTP, a sample of each in turn. */
+/**
+ * Compares requests among a million sandboxes with the same requests among 10,000, over HTTP, alternating. The goal is at most
+ * 1.5 times the time.
+ */
 export async function benchMillion(): Promise<readonly ResultRow[]> {
   await using few = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   await using many = await startCloud({ SANDYARD_DRIVER: 'simulated' })
@@ -91,7 +94,7 @@ async function create(cloud: Cloud, name: string): Promise<Readonly<Record<strin
   return body
 }
 
-/** Copies one real sandbox, straight into the tables; ids grow with time, as real ones do. */
+/** Inserts copies of one real sandbox into the tables. Ids grow with time, as real ones do. */
 async function fill(cloud: Cloud, count: number): Promise<Filled> {
   const { slug } = await create(cloud, 'template')
   const client = await connectAdmin(cloud)

@@ -7,14 +7,17 @@ import type { ResultRow } from './support/report.ts'
 
 const WARMUPS = 3
 const SAMPLES = 30
-/** Between samples: what a start takes from the pools is made anew, and what was deleted is gone. */
+/** The pause between samples, in which prepared disks and networks are replaced and deletions finish. */
 const SETTLE_MS = 400
-/** The next goal: this much above the runtime alone (issue 2, "What it must show"). */
+/** The goal: at most this much more than the runtime alone. */
 const NEXT_GOAL_MS = 25
 
 const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: { vcpus: 1, memory_mib: 512 } }
 
-/** From `POST …?start=true&wait_for=running` to the reply, against a script of the same steps, one of each in turn. */
+/**
+ * The time from `POST …?start=true&wait_for=running` to the reply. The limit is a script of the same steps. The samples
+ * alternate.
+ */
 export async function benchStart(): Promise<readonly ResultRow[]> {
   const reason = ociUnavailableReason()
   if (reason !== null) throw new Error(`no real sandbox can be started here: ${reason}`)
@@ -71,7 +74,7 @@ export async function benchStart(): Promise<readonly ResultRow[]> {
   ]
 }
 
-/** Starts a sandbox, deletes it, and answers how long the first took. */
+/** Starts a sandbox and deletes it. Resolves with the time of the start. */
 async function startOne(cloud: Cloud, name: string): Promise<number> {
   const beganMs = performance.now()
   const { status, body } = await cloud.call('POST', '/v1/sandboxes?start=true&wait_for=running', { name, ...BODY })
@@ -82,7 +85,7 @@ async function startOne(cloud: Cloud, name: string): Promise<number> {
   return tookMs
 }
 
-/** The demo image is made while the server is ready already; the first start may fail for the lack of it. */
+/** Waits until a start succeeds: a ready server may still be creating the demo image. */
 export async function waitForDemoImage(cloud: Cloud): Promise<void> {
   for (let tries = 1; ; tries++) {
     const { body } = await cloud.call('POST', '/v1/sandboxes?start=true&wait_for=running', {

@@ -7,17 +7,17 @@ import { makeRawStarter } from './support/raw-start.ts'
 import type { ResultRow } from './support/report.ts'
 
 const ROUNDS = 3
-/** Sandboxes of a round, and how many of them are started at a time: two cores are busy with fewer. */
+/** The sandboxes of a round, and how many start at a time. Fewer already keep two cores busy. */
 const COUNT = 40
 const AT_ONCE = 8
-/** Between rounds: what was deleted is gone. */
+/** The pause between rounds, in which deletions finish. */
 const SETTLE_MS = 3_000
 
 const BODY = { image: { type: 'oci', reference: 'localhost/demo' }, resources: { vcpus: 1, memory_mib: 64 } }
 
 /**
- * Starts of real sandboxes per second, from nothing until `running` over HTTP, against the runtime alone: its create and
- * start of as many containers, as many at a time, whose disks, mounts and networks were made before the clock runs.
+ * Starts of real sandboxes per second, from nothing until `running` over HTTP. The limit is the runtime alone: it creates and
+ * starts as many containers, as many at a time, with disks, mounts and networks prepared before the clock runs.
  */
 export async function benchStarts(): Promise<readonly ResultRow[]> {
   const reason = ociUnavailableReason()
@@ -67,7 +67,7 @@ async function rateOfCloud(cloud: Cloud, round: number): Promise<number> {
   }
 }
 
-/** How many pieces of work are done in a second, so many at a time. */
+/** Runs `count` pieces of work, some at a time. Resolves with how many ended per second. */
 async function rateOf(work: readonly (() => Promise<void>)[]): Promise<number> {
   const left = [...work]
   const fromMs = performance.now()

@@ -14,12 +14,12 @@ import { startSandbox } from './support/sandbox.ts'
 const MIB = 1024 * 1024
 const SIZE_MIB = 256
 const ROUNDS = 5
-/** Issue 4, "What it must show". */
+/** The goal: this share of the throughput of the bare WebSocket. */
 const GOAL = 0.5
 
 /**
- * 256 MiB of output, and of a file in and out, through the command channel of a real sandbox, against a bare WebSocket
- * that carries as many bytes there and back. The client of the channel is in this process, as that of the echo is.
+ * Sends 256 MiB of output, and of a file in and out, through the command channel of a real sandbox. The limit is a bare
+ * WebSocket that carries as many bytes there and back. Both clients run in this process.
  */
 export async function benchStream(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({})
@@ -68,7 +68,7 @@ async function expectAll(bytes: Promise<number>): Promise<void> {
 }
 
 const FILE = '/root/bench'
-/** What the client has unsent at most. */
+/** The most bytes that the client has unsent. */
 const UNSENT_PIECES = 8
 
 async function writeAll(channel: AgentChannel): Promise<void> {

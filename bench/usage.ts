@@ -17,7 +17,10 @@ const SAMPLES = 25
 type Range = { readonly since: Date; readonly until: Date }
 type Report = { readonly what: string; readonly path: string; readonly limit: string; readonly hasGoal: boolean }
 
-/** Reports over a million runs of a thousand sandboxes in 31 days, over HTTP, against bare queries for the same rows. */
+/**
+ * Reads usage reports over a million runs of a thousand sandboxes in 31 days, over HTTP. The limit is bare queries for the same
+ * rows.
+ */
 export async function benchUsage(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })
   const admin = await connectAdmin(cloud)
@@ -84,8 +87,8 @@ async function measure(cloud: Cloud, admin: Client, { what, path, limit, hasGoal
 }
 
 /**
- * Runs of about half an hour, one after another; every tenth sandbox has a few of about three days as well, which overlap
- * the others. In the order of their start, as runs come.
+ * Inserts runs of about half an hour, one after another, in the order of their start. Every tenth sandbox also has a few of
+ * about three days, which overlap the others.
  */
 async function fill(cloud: Cloud, admin: Client, { since, until }: Range): Promise<string> {
   const { status, body } = await cloud.call('POST', '/v1/sandboxes', { ...createBody('bench-usage'), labels: {} })
@@ -113,7 +116,7 @@ async function fill(cloud: Cloud, admin: Client, { since, until }: Range): Promi
   return String(body['org_id'])
 }
 
-/** The server's own loop takes them up; answers how fast, from its first batch on. */
+/** Waits until the server's loop has rolled them up. Resolves with its rate, from the first batch on. */
 async function untilRolledUp(admin: Client): Promise<ResultRow> {
   const pending = async (): Promise<number> => {
     const { rows } = await admin.query<{ readonly count: string }>(

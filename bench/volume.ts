@@ -16,9 +16,8 @@ const ROUNDS = 5
 const MIB = 1024 * 1024
 
 /**
- * A file into a volume and out of it over HTTP, in MB/s, against a plain copy of the same file on the same disk, made to
- * last as an upload is. Both ends of the stream and its two hops (client to control plane, control plane to worker)
- * share this machine.
+ * Copies a file into a volume and out of it over HTTP, in MB/s. The limit is a plain, synced copy of the same file on the same
+ * disk. Both ends of the stream and its two hops share this machine.
  */
 export async function benchVolume(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({ SANDYARD_DRIVER: 'simulated' })

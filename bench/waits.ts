@@ -12,21 +12,21 @@ import { runLoad, type LoadJob } from './support/run-load.ts'
 import type { WaitJob, WaitsResult } from './support/wait-job.ts'
 
 const WAITS = 10_000
-/** A load of reads ran, and so many wait already: the young generation of the heap is as large then as it ever gets. */
+/** The heap is as large as it ever gets: a load of reads ran before, and this many requests wait already. */
 const WARM_UP = 5_000
 const LOAD_MS = 8_000
-/** Sandboxes that are moved while the others wait on. */
+/** The sandboxes that change while the other requests keep waiting. */
 const WOKEN = 1_000
-/** So that an answer meets what the server does for the others: 50 a second. */
+/** Changes per second, so that each answer competes with the work for the others. */
 const EVERY_MS = 20
 const IDLE_MS = 10_000
-/** Between opening waits and reading the memory of the server. */
+/** The pause between opening the waits and reading the memory of the server. */
 const SETTLE_MS = 4_000
 
 /**
- * 10,000 waits open at once, each on a connection of its own and for a sandbox of its own: what they take of the server's
- * memory and processor, and how long after the commit of a change its wait is answered. Counted from the timestamp of the
- * change's event, which is taken within its transaction: the commit itself is part of what is measured.
+ * Opens 10,000 waits, each on its own connection and for its own sandbox. Measures the memory and processor time of the server,
+ * and the time from a change to the answer of its wait. The start is the timestamp of the event of the change, which is taken
+ * within the transaction, so the commit is included.
  */
 export async function benchWaits(): Promise<readonly ResultRow[]> {
   await using cloud = await startCloud({
@@ -86,7 +86,7 @@ export async function benchWaits(): Promise<readonly ResultRow[]> {
   ]
 }
 
-/** Reads, so that the heap is as large as requests alone make it. */
+/** Sends reads, so that the heap is as large as requests alone make it. */
 function warmUpOf(cloud: Cloud): LoadJob {
   return {
     host: cloud.host,
@@ -102,7 +102,7 @@ function warmUpOf(cloud: Cloud): LoadJob {
   }
 }
 
-/** Sandboxes that were never started, written straight into the table: 12,000 creates would take longer than all else. */
+/** Inserts sandboxes that were never started, because 12,000 creates would take longer than everything else. */
 async function fillSandboxes(cloud: Cloud, count: number): Promise<readonly string[]> {
   const { body } = await cloud.call('POST', '/v1/sandboxes', { name: 'template', image: 'localhost/demo' })
   const client = await connectAdmin(cloud)
@@ -120,7 +120,7 @@ async function fillSandboxes(cloud: Cloud, count: number): Promise<readonly stri
   }
 }
 
-/** Starts sandboxes one by one over the API; when each was moved, in milliseconds since 1970. */
+/** Starts sandboxes one by one over the API. Resolves with the time of each change, in milliseconds since 1970. */
 async function moveSome(cloud: Cloud, ids: readonly string[]): Promise<ReadonlyMap<string, number>> {
   const moving = ids.map(async (id, index) => {
     await pause(index * EVERY_MS)
@@ -139,7 +139,10 @@ async function moveSome(cloud: Cloud, ids: readonly string[]): Promise<ReadonlyM
   }
 }
 
-/** Ends the other waits at once, behind the server's back: it finds out by its look at all. What that took, in milliseconds. */
+/**
+ * Ends all other waits at once by changing the tables directly; the server notices at its next poll. Resolves with the time it
+ * took.
+ */
 async function moveRest(cloud: Cloud, ids: readonly string[]): Promise<number> {
   const client = await connectAdmin(cloud)
   const fromMs = performance.now()
@@ -154,10 +157,10 @@ async function moveRest(cloud: Cloud, ids: readonly string[]): Promise<number> {
 
 type Waiters = { readonly end: Promise<WaitsResult> }
 
-/** Starts the waiters in a process of their own; resolves once all have asked. */
+/** Starts the waiters in a process of their own. Resolves when all have sent their request. */
 async function startWaiters(cloud: Cloud, ids: readonly string[]): Promise<Waiters> {
   const program = join(import.meta.dirname, 'support/waiters.ts')
-  // Node itself raises its limit of open files to the hard one.
+  // Node raises its soft limit of open files to the hard limit by itself.
   const child = spawn(process.execPath, [program], { stdio: ['pipe', 'pipe', 'inherit'] })
   process.once('exit', () => child.kill('SIGKILL'))
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
@@ -174,7 +177,7 @@ async function startWaiters(cloud: Cloud, ids: readonly string[]): Promise<Waite
   return { end: lines.next().then(({ value }) => JSON.parse(value ?? '') as WaitsResult) } // waiters.ts wrote it
 }
 
-/** Processor time of a process until now, in milliseconds (proc(5), `stat`: fields 14 and 15, in hundredths of a second). */
+/** Reads the processor time of a process in milliseconds (proc(5), `stat`: fields 14 and 15, in hundredths of a second). */
 async function cpuMsOf(pid: number): Promise<number> {
   const stat = await readFile(`/proc/${String(pid)}/stat`, 'utf8')
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')

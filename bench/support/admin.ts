@@ -1,7 +1,7 @@
 import { Client } from 'pg'
 import type { Cloud } from './cloud.ts'
 
-/** A connection to the embedded server of a cloud, as its superuser: past row-level security, for filling tables. */
+/** Connects to the embedded server of a cloud as its superuser, which bypasses row-level security, in order to fill tables. */
 export async function connectAdmin(cloud: Cloud): Promise<Client> {
   const env = await cloud.adminEnv()
   const client = new Client({

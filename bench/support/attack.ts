@@ -1,4 +1,4 @@
-/** A hostile client as a process of its own: carries out one attack until its input ends, and writes how often it tried. */
+/** A process that runs one attack until its input ends, then prints how much it sent. */
 import { once } from 'node:events'
 import { ATTACKS, runAttack, type AttackTarget } from '../../test/support/attacks.ts'
 

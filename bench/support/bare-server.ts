@@ -1,4 +1,6 @@
-/** A bare `node:http` server that answers every request with the bytes that it reads from its input; prints its port. */
+/**
+ * A process with a bare `node:http` server. It answers every request with the bytes of its standard input, and prints its port.
+ */
 import { createServer } from 'node:http'
 import { buffer } from 'node:stream/consumers'
 

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { pause } from './pause.ts'
 
-/** A real `sandyard up` in a process and a data folder of its own. */
+/** A real `sandyard up` with a process and a data folder of its own. */
 export type Cloud = {
   readonly host: string
   readonly port: number
@@ -13,7 +13,7 @@ export type Cloud = {
   readonly dataDir: string
   readonly headers: Readonly<Record<string, string>>
   call(method: string, path: string, body?: unknown): Promise<Reply>
-  /** Reaches the embedded server's database as its superuser. */
+  /** The variables with which clients reach the embedded server as its superuser. */
   adminEnv(): Promise<Readonly<Record<string, string>>>
 } & AsyncDisposable
 
@@ -23,7 +23,7 @@ const KEY = 'msb_benchmark_key'
 const START_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 20_000
 
-/** One key sends all requests of a benchmark: they are counted as always, and none is refused for it. */
+/** Raised limits: one key sends all requests of a benchmark. They are counted as usual, but never refused. */
 const UNLIMITED = {
   SANDYARD_KEY_REQUESTS_PER_SEC: '1000000',
   SANDYARD_KEY_REQUEST_BURST: '10000000',
@@ -32,9 +32,9 @@ const UNLIMITED = {
   SANDYARD_ORG_REQUESTS_IN_FLIGHT: '1000000',
 }
 
-/** Starts a server on a free port and resolves when it is ready. What it made is stopped and deleted in the end. */
+/** Starts a server on a free port. Resolves when it is ready. Closing it stops it and deletes its data. */
 export async function startCloud(env: Readonly<Record<string, string>>): Promise<Cloud> {
-  // Not below /root, where the database's own user can't go.
+  // Not in /root, which the database's user can't enter.
   const dataDir = await mkdtemp('/tmp/sandyard-bench-')
   const child = spawn(process.execPath, [join(import.meta.dirname, '../../src/cli.ts'), 'up'], {
     stdio: ['ignore', 'pipe', 'inherit'],
@@ -110,7 +110,7 @@ async function end(child: ChildProcess): Promise<void> {
   clearTimeout(late)
 }
 
-/** The variables by which PostgreSQL's own programs and `pg` find the embedded server (libpq, environment variables). */
+/** The environment variables by which the programs of PostgreSQL and `pg` find the embedded server. */
 async function adminEnv(dataDir: string): Promise<Readonly<Record<string, string>>> {
   const url = new URL(await readFile(join(dataDir, 'database.url'), 'utf8'))
   const passwords: unknown = JSON.parse(await readFile(join(dataDir, 'database', 'postgres-passwords.json'), 'utf8'))

@@ -1,8 +1,8 @@
-/** A bare WebSocket server that sends every message back, no faster than it is read; prints its port. */
+/** A process with a bare WebSocket server that sends every message back, no faster than it is read. It prints its port. */
 import { createServer } from 'node:http'
 import { WebSocketServer } from 'ws'
 
-/** Above this many unsent bytes it stops reading. */
+/** The server stops reading above this many unsent bytes. */
 const HIGH_WATER_BYTES = 4 * 1024 * 1024
 
 const server = createServer()

@@ -4,15 +4,15 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { WebSocket, type RawData } from 'ws'
 
-/** A bare WebSocket to a server in a process of its own that sends everything back. */
+/** A bare WebSocket to an echo server in a process of its own. */
 export type EchoServer = AsyncDisposable & {
-  /** Sends so many bytes and resolves when they all came back. */
+  /** Sends this many bytes. Resolves when all of them came back. */
   carry(bytes: number): Promise<void>
 }
 
-/** As large as the largest message of a command channel. */
+/** The size of the largest message of a command channel. */
 const MESSAGE_BYTES = 1024 * 1024
-/** What may be on its way at once. */
+/** The most bytes in transit at once. */
 const WINDOW_BYTES = 8 * 1024 * 1024
 
 /** Starts the server and connects to it. */

@@ -1,7 +1,7 @@
 /**
- * Clients that lead sandboxes through whole lives, in a process of their own: reads a job as JSON from its input and writes
- * what it saw as JSON. Each client has one connection and one request at a time under way, over a bare socket: of the
- * processor's time, little may be its own.
+ * A process with clients that take sandboxes through their lifecycle. It reads a job as JSON from its input and writes the
+ * result as JSON. Each client has one connection, a bare socket, and one request at a time, so that it uses little processor
+ * time.
  */
 import { connect, type Socket } from 'node:net'
 import { json } from 'node:stream/consumers'
@@ -52,7 +52,10 @@ async function createRunning(call: Call, body: string): Promise<string> {
   return String(id)
 }
 
-/** Rejects on any status but 200. Bodies are ASCII, and every reply of these routes gives a content length. */
+/**
+ * Makes a function that sends requests. It rejects on any status but 200. Bodies are ASCII, and every reply of these routes has
+ * a content length.
+ */
 function callerOn(job: LifecycleJob, socket: Socket): Call {
   const given = Object.entries({ host: `${job.host}:${String(job.port)}`, ...job.headers })
   const headers = given.map(([name, value]) => `${name}: ${value}\r\n`).join('')

@@ -1,6 +1,6 @@
 import { cpus, loadavg, release, totalmem } from 'node:os'
 
-/** One line about the machine and what else it does: absolute figures mean little without it. */
+/** Describes the machine and its load in one line, because absolute figures mean little without it. */
 export function describeMachine(): string {
   const [cpu] = cpus()
   const memoryGib = Math.round(totalmem() / 1024 ** 3)

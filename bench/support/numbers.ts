@@ -1,6 +1,6 @@
 /** Summaries of samples. All of them need at least one sample. */
 
-/** The value that a share `p` (0 to 1) of the samples does not exceed: the nearest rank. */
+/** The smallest sample that a share `p` (0 to 1) of the samples does not exceed: the nearest rank. */
 export function quantile(samples: readonly number[], p: number): number {
   const sorted = samples.toSorted((one, other) => one - other)
   const value = sorted[Math.max(0, Math.ceil(p * sorted.length) - 1)]
@@ -12,12 +12,12 @@ export function median(samples: readonly number[]): number {
   return quantile(samples, 0.5)
 }
 
-/** Milliseconds as `min / median / p95`. */
+/** Formats milliseconds as `min / median / p95`. */
 export function formatSpreadMs(samples: readonly number[]): string {
   return [Math.min(...samples), median(samples), quantile(samples, 0.95)].map(formatMs).join(' / ') + ' ms'
 }
 
-/** `1.23` below 10, `12.3` below 100, `123` from there on. */
+/** Formats a number as `1.23` below 10, `12.3` below 100 and `123` from there on. */
 export function formatNumber(value: number): string {
   return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)
 }

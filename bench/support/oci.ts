@@ -1,7 +1,7 @@
 import { DEFAULT_OCI_SETTINGS } from '../../src/worker/drivers/oci/context.ts'
 import { findMissingOciRequirements } from '../../src/worker/drivers/oci/run/probe.ts'
 
-/** Why real sandboxes can't run here, or null. */
+/** Returns the reason why real sandboxes can’t run here, or null. */
 export function ociUnavailableReason(): string | null {
   if (process.getuid?.() !== 0) return 'needs root'
   const missing = findMissingOciRequirements(DEFAULT_OCI_SETTINGS.initBinary)

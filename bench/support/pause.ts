@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** Lets time pass: between samples, so that one does not meet the remains of the other. */
+/** Waits between samples, so that one doesn’t disturb the next. */
 export function pause(ms: number): Promise<void> {
   return sleep(ms)
 }

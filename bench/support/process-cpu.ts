@@ -1,9 +1,9 @@
 import { readFile } from 'node:fs/promises'
 
-/** Ticks of a second in /proc (sysconf(3), `_SC_CLK_TCK`): 100 on every Linux that Node runs on. */
+/** Ticks per second in /proc (sysconf(3), `_SC_CLK_TCK`): 100 on every Linux that Node runs on. */
 const TICKS = 100
 
-/** Seconds of a processor that processes have used so far, those of their ended children included. */
+/** Reads the processor time that processes have used so far, in seconds. It includes their ended children. */
 export async function readCpuSeconds(pids: readonly number[]): Promise<number> {
   const used = await Promise.all(pids.map(secondsOf))
   return used.reduce((sum, one) => sum + one, 0)

@@ -1,16 +1,16 @@
 import { readdir, readFile } from 'node:fs/promises'
 
-/** Memory of a process, in MiB: `pss` counts shared pages by their share. */
+/** The memory of a process in MiB. `pss` divides shared pages among the processes that share them. */
 export type Memory = { readonly rssMib: number; readonly pssMib: number }
 
-/** What a process uses now (proc(5), `smaps_rollup`). */
+/** Reads what a process uses now (proc(5), `smaps_rollup`). */
 export async function readProcessMemory(pid: number): Promise<Memory> {
   const text = await readFile(`/proc/${String(pid)}/smaps_rollup`, 'utf8')
   const read = (name: string): number => Number(new RegExp(`^${name}: +(\\d+) kB`, 'm').exec(text)?.[1] ?? NaN) / 1024
   return { rssMib: read('Rss'), pssMib: read('Pss') }
 }
 
-/** Every process that descends from one, itself left out. */
+/** Finds all descendants of a process, without the process itself. */
 export async function findDescendants(pid: number): Promise<readonly number[]> {
   const pids = (await readdir('/proc')).filter((name) => /^\d+$/.test(name)).map(Number)
   const parents = new Map(await Promise.all(pids.map(async (one) => [one, await parentOf(one)] as const)))

@@ -1,6 +1,6 @@
 /**
- * What starting a sandbox takes without a control plane: the same disk, mounts, network, shim and runtime, by the same
- * commands one after another, each made when it is needed.
+ * Starts a sandbox without a control plane: the same disk, mounts, network, shim and runtime, by the same commands, one after
+ * another and each when it is needed.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -19,7 +19,7 @@ import type { Runtime } from '../../src/worker/drivers/oci/run/runtime.ts'
 
 const COMMAND_TIMEOUT_MS = 20_000
 
-/** Milliseconds of each step; `total` is their sum. */
+/** The milliseconds of each step. `total` is their sum. */
 export type RawSteps = {
   readonly disk: number
   readonly mounts: number
@@ -29,13 +29,16 @@ export type RawSteps = {
 }
 
 export type RawStarter = {
-  /** Makes all of one, starts it, and removes it again. */
+  /** Prepares one sandbox, starts it and removes it. */
   start(): Promise<RawSteps>
-  /** Makes all that so many need but the containers themselves; each answer starts one. All are removed in the end. */
+  /**
+   * Prepares everything for this many containers, except the containers. Each function in the result starts one. Closing
+   * removes them all.
+   */
   prepare(count: number): Promise<readonly (() => Promise<void>)[]>
 } & AsyncDisposable
 
-/** Uses the image and the runtime of an installation; what it makes is its own and is removed after each start. */
+/** Makes a starter that uses the image and the runtime of an installation. It removes everything it creates after each start. */
 export async function makeRawStarter(dataDir: string, body: Readonly<Record<string, unknown>>): Promise<RawStarter> {
   const config = readConfig({ SANDYARD_DATA_DIR: dataDir }, {})
   const normalized = normalizeSpec(body)
@@ -115,7 +118,7 @@ async function mountAll(dir: string, layers: readonly string[]): Promise<void> {
   await command(['mount', '-t', 'overlay', 'overlay', '-o', options, join(dir, 'root')])
 }
 
-/** A namespace with a cable to the host and a packet filter; addresses for benchmarks (RFC 2544). */
+/** Creates a namespace with a veth pair to the host and a packet filter. The addresses are those for benchmarks (RFC 2544). */
 async function makeNetwork(name: string): Promise<void> {
   await command(['ip', 'netns', 'add', name])
   const host = [`link add ${name} type veth peer name eth0 netns ${name}`, `addr add 198.18.0.1/30 dev ${name}`]

@@ -1,20 +1,20 @@
-/** What a benchmark found out about one thing. */
+/** One result of a benchmark. */
 export type ResultRow = {
   readonly benchmark: string
   readonly what: string
   readonly measured: string
-  /** The raw limit of the same run, in words; empty when there is none. */
+  /** The raw limit from the same run, formatted; empty when there is none. */
   readonly limit: string
-  /** Measured over limit, or null where the goal is no ratio. */
+  /** Measured value divided by limit; null when the goal is not a ratio. */
   readonly ratio: number | null
-  /** Empty for what is only told. */
+  /** The goal; empty when there is none. */
   readonly goal: string
   readonly isMet: boolean | null
-  /** The samples behind it, for the JSON file. */
+  /** The samples, for the JSON file. */
   readonly samples?: unknown
 }
 
-/** The rows as a Markdown table. */
+/** Formats the rows as a Markdown table. */
 export function renderTable(rows: readonly ResultRow[]): string {
   const cells = rows.map((row) => [
     row.benchmark,
@@ -34,7 +34,7 @@ export function renderTable(rows: readonly ResultRow[]): string {
   return [line(head), line(widths.map((width) => '-'.repeat(width))), ...cells.map(line)].join('\n')
 }
 
-/** `met`, `not met`, or nothing for what is only told. */
+/** Formats the verdict: `met`, `not met`, or an empty string without a goal. */
 export function formatVerdict({ isMet }: ResultRow): string {
   return isMet === null ? '' : isMet ? 'met' : 'not met'
 }

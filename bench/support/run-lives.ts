@@ -3,32 +3,32 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 
-/** What a client does with a sandbox, in this order. */
+/** The steps of a lifecycle, in order. */
 export type LifecycleStep = 'create until running' | 'stop' | 'until stopped' | 'delete'
 
-/** What the clients are to do. */
+/** The job for the clients. */
 export type LifecycleJob = {
   readonly host: string
   readonly port: number
   readonly clients: number
-  /** What ends before it is not counted. */
+  /** Lifecycles that end before this time are not counted. */
   readonly warmupMs: number
   readonly durationMs: number
   readonly headers: Readonly<Record<string, string>>
-  /** Of a create; `{{n}}` in it becomes what no other create has. */
+  /** The body of a create. `{{n}}` in it becomes a text that is unique. */
   readonly body: string
 }
 
-/** What they saw. */
+/** The result of the clients. */
 export type LifecycleResult = {
-  /** Whole lives that ended in the time. */
+  /** The lifecycles that were completed in the time. */
   readonly lives: number
   readonly stepsMs: Readonly<Record<LifecycleStep, readonly number[]>>
-  /** Processor time of the clients. */
+  /** The processor time of the clients. */
   readonly cpuMs: number
 }
 
-/** Runs the clients in a process of their own. Rejects when a reply was not as a life needs it. */
+/** Runs the clients in a process of their own. Rejects when a reply is unexpected. */
 export async function runLifecycles(job: LifecycleJob): Promise<LifecycleResult> {
   const child = spawn(process.execPath, [join(import.meta.dirname, 'lives.ts')], { stdio: ['pipe', 'pipe', 'inherit'] })
   const exit = once(child, 'exit')

@@ -3,34 +3,34 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 
-/** What the load generator is to do: one kind of request, over and over. */
+/** The job for the load generator: one kind of request, repeated. */
 export type LoadJob = {
   readonly host: string
   readonly port: number
   readonly connections: number
-  /** What comes before is not counted. */
+  /** Replies within this time are not counted. */
   readonly warmupMs: number
   readonly durationMs: number
   readonly method: string
   readonly path: string
   readonly headers: Readonly<Record<string, string>>
-  /** ASCII; `{{n}}` in it becomes a number that differs in each request. */
+  /** ASCII. `{{n}}` in it becomes a number that differs in each request. */
   readonly body: string
   readonly expectedStatus: number
 }
 
-/** What it saw. */
+/** The result of the load generator. */
 export type LoadResult = {
   readonly latenciesMs: readonly number[]
-  /** Replies of other statuses, by status. */
+  /** Replies with other statuses, counted by status. */
   readonly unexpected: Readonly<Record<string, number>>
-  /** A reply, head and body. */
+  /** One reply, head and body. */
   readonly sample: string
-  /** Processor time of the generator. */
+  /** The processor time of the generator. */
   readonly cpuMs: number
 }
 
-/** Runs a job in a process of its own. Rejects when a reply had another status than was expected. */
+/** Runs a job in a process of its own. Rejects when a reply has an unexpected status. */
 export async function runLoad(job: LoadJob): Promise<LoadResult> {
   const child = spawn(process.execPath, [join(import.meta.dirname, 'load.ts')], { stdio: ['pipe', 'pipe', 'inherit'] })
   const exit = once(child, 'exit')
@@ -43,7 +43,7 @@ export async function runLoad(job: LoadJob): Promise<LoadResult> {
   return result
 }
 
-/** How many replies a job counted in a second. */
+/** The counted replies per second. */
 export function repliesPerSecond(job: LoadJob, result: LoadResult): number {
   return result.latenciesMs.length / (job.durationMs / 1000)
 }

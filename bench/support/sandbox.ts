@@ -1,12 +1,12 @@
 import type { Cloud } from './cloud.ts'
 import { ociUnavailableReason } from './oci.ts'
 
-/** A sandbox that runs. */
+/** A running sandbox. */
 export type RunningSandbox = { readonly id: string; readonly name: string }
 
 const TRIES = 20
 
-/** Starts a real sandbox. The demo image is made at a server's first start: until it is there, starts fail. */
+/** Starts a real sandbox. Starts fail until the server has created the demo image, at its first start. */
 export async function startSandbox(cloud: Cloud, prefix: string): Promise<RunningSandbox> {
   const reason = ociUnavailableReason()
   if (reason !== null) throw new Error(`no real sandbox can be started here: ${reason}`)

@@ -1,4 +1,6 @@
-/** The body of a create request of about 2 KB, as a client with a real program would send it. `{{n}}` makes it unique. */
+/**
+ * Makes the body of a create request of about 2 KB, as a client with a real program would send. `{{n}}` makes the name unique.
+ */
 export function createBody(name = 'bench-{{n}}') {
   return {
     name,

@@ -1,4 +1,4 @@
-/** What the waiters are to wait for. */
+/** The job for the waiters. */
 export type WaitJob = {
   readonly host: string
   readonly port: number
@@ -7,7 +7,7 @@ export type WaitJob = {
   readonly status: string
 }
 
-/** When each answer came, in milliseconds since 1970, and what went wrong. */
+/** The time of each answer, in milliseconds since 1970, and the failures. */
 export type WaitsResult = {
   readonly arrivals: readonly (readonly [id: string, atMs: number])[]
   readonly failures: readonly string[]

@@ -1,12 +1,12 @@
 /**
- * The waiters, a process of its own: opens a connection for each sandbox of the job, asks on it to wait, says when all have
- * asked, and tells of each answer when it came, by the clock of the machine.
+ * The waiters, a process of its own. It opens a connection for each sandbox of the job and sends a request that waits. It
+ * prints when all are sent, and the time of each answer by the clock of the machine.
  */
 import { connect } from 'node:net'
 import { createInterface } from 'node:readline'
 import type { WaitJob, WaitsResult } from './wait-job.ts'
 
-/** Connections that are opened at the same time: more would be refused by the listener's queue. */
+/** Connections that are opened at the same time. The queue of the listener would refuse more. */
 const TOGETHER = 200
 
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
