@@ -1,7 +1,7 @@
 import { startCloud } from './support/cloud.ts'
 import { formatMs, median, formatRate, quantile } from './support/numbers.ts'
 import type { ResultRow } from './support/report.ts'
-import { runLifecycles, type LifecycleResult } from './support/run-lives.ts'
+import { runLifecycles, type LifecycleResult } from './support/run-lifecycles.ts'
 import { createBody } from './support/spec.ts'
 
 const ROUNDS = 3

@@ -5,7 +5,7 @@
  */
 import { connect, type Socket } from 'node:net'
 import { json } from 'node:stream/consumers'
-import type { LifecycleJob, LifecycleResult, LifecycleStep } from './run-lives.ts'
+import type { LifecycleJob, LifecycleResult, LifecycleStep } from './run-lifecycles.ts'
 
 process.stdout.write(JSON.stringify(await run((await json(process.stdin)) as LifecycleJob))) // run-lives.ts wrote it
 
