@@ -23,14 +23,14 @@ export async function benchLifecycles(): Promise<readonly ResultRow[]> {
     const durationMs = SECONDS * 1000
     rounds.push(await runLifecycles({ host, port, headers, body, clients: CLIENTS, warmupMs: 1_000, durationMs }))
   }
-  const rate = median(rounds.map(({ lives }) => lives / SECONDS))
+  const rate = median(rounds.map(({ lifecycles }) => lifecycles / SECONDS))
   const steps = (['create until running', 'stop', 'until stopped', 'delete'] as const).map((step): ResultRow => {
     const samples = rounds.flatMap(({ stepsMs }) => stepsMs[step])
     const measured = `p50 ${formatMs(median(samples))}, p99 ${formatMs(quantile(samples, 0.99))} ms`
-    return { benchmark: 'lives', what: `the same, ${step}`, measured, limit: '', ratio: null, goal: '', isMet: null }
+    return { benchmark: 'lifecycles', what: `the same, ${step}`, measured, limit: '', ratio: null, goal: '', isMet: null }
   })
-  const whole = { what: `whole lives of sandboxes, ${String(CLIENTS)} clients`, measured: formatRate(rate) }
+  const whole = { what: `complete sandbox lifecycles, ${String(CLIENTS)} clients`, measured: formatRate(rate) }
   const goal = { goal: `>= ${String(GOAL)} /s`, isMet: rate >= GOAL }
-  const samples = rounds.map(({ lives, cpuMs }) => ({ lives, cpuMs }))
-  return [{ benchmark: 'lives', ...whole, limit: '', ratio: null, ...goal, samples }, ...steps]
+  const samples = rounds.map(({ lifecycles, cpuMs }) => ({ lifecycles, cpuMs }))
+  return [{ benchmark: 'lifecycles', ...whole, limit: '', ratio: null, ...goal, samples }, ...steps]
 }

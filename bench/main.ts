@@ -25,7 +25,7 @@ type Benchmark = { readonly about: string; readonly run: () => Promise<readonly 
 const BENCHMARKS: Readonly<Record<string, Benchmark>> = {
   creates: { about: 'durable creates per second, against pgbench committing the same rows', run: benchCreates },
   get: { about: 'GET by id, against bare node:http with the same bytes', run: benchGet },
-  lives: { about: 'create, running, stop, delete: whole lives of sandboxes per second', run: benchLifecycles },
+  lifecycles: { about: 'create, running, stop, delete: complete sandbox lifecycles per second', run: benchLifecycles },
   start: { about: 'create until running, against a script of the same steps', run: benchStart },
   starts: { about: 'real sandboxes started per second, against the runtime alone', run: benchStarts },
   list: { about: 'a page by label among 100,000 sandboxes', run: benchList },
@@ -56,7 +56,7 @@ const unknown = positionals.filter((name) => !(name in BENCHMARKS))
 if (values.help === true || values.list === true || unknown.length > 0) {
   for (const name of unknown) process.stdout.write(`there is no benchmark '${name}'\n`)
   process.stdout.write('npm run bench [-- NAME… --json FILE]\n')
-  for (const [name, { about }] of Object.entries(BENCHMARKS)) process.stdout.write(`  ${name.padEnd(8)} ${about}\n`)
+  for (const [name, { about }] of Object.entries(BENCHMARKS)) process.stdout.write(`  ${name.padEnd(10)} ${about}\n`)
   process.exitCode = unknown.length > 0 ? 2 : 0
 } else await runAll(positionals.length > 0 ? positionals : Object.keys(BENCHMARKS))
 

@@ -7,7 +7,7 @@ import { connect, type Socket } from 'node:net'
 import { json } from 'node:stream/consumers'
 import type { LifecycleJob, LifecycleResult, LifecycleStep } from './run-lifecycles.ts'
 
-process.stdout.write(JSON.stringify(await run((await json(process.stdin)) as LifecycleJob))) // run-lives.ts wrote it
+process.stdout.write(JSON.stringify(await run((await json(process.stdin)) as LifecycleJob))) // run-lifecycles.ts wrote it
 
 async function run(job: LifecycleJob): Promise<LifecycleResult> {
   const fromMs = performance.now() + job.warmupMs
@@ -18,7 +18,7 @@ async function run(job: LifecycleJob): Promise<LifecycleResult> {
     'until stopped': [],
     delete: [],
   }
-  let lives = 0
+  let completed = 0
   const lead = async (client: number): Promise<void> => {
     const socket = connect(job.port, job.host).setNoDelay(true).setEncoding('utf8')
     const call = callerOn(job, socket)
@@ -35,13 +35,13 @@ async function run(job: LifecycleJob): Promise<LifecycleResult> {
       await timed('stop', () => call('POST', `/v1/sandboxes/${id}/stop`))
       await timed('until stopped', () => call('GET', `/v1/sandboxes/${id}/wait?for=stopped&timeout=30`))
       await timed('delete', () => call('DELETE', `/v1/sandboxes/${id}`))
-      if (performance.now() >= fromMs && performance.now() <= untilMs) lives += 1
+      if (performance.now() >= fromMs && performance.now() <= untilMs) completed += 1
     }
     socket.destroy()
   }
   await Promise.all(Array.from({ length: job.clients }, (_, client) => lead(client)))
   const { user, system } = process.cpuUsage()
-  return { lives, stepsMs, cpuMs: (user + system) / 1000 }
+  return { lifecycles: completed, stepsMs, cpuMs: (user + system) / 1000 }
 }
 
 type Call = (method: string, path: string, body?: string) => Promise<Readonly<Record<string, unknown>>>

@@ -22,7 +22,7 @@ export type LifecycleJob = {
 /** The result of the clients. */
 export type LifecycleResult = {
   /** The lifecycles that were completed in the time. */
-  readonly lives: number
+  readonly lifecycles: number
   readonly stepsMs: Readonly<Record<LifecycleStep, readonly number[]>>
   /** The processor time of the clients. */
   readonly cpuMs: number
@@ -30,10 +30,12 @@ export type LifecycleResult = {
 
 /** Runs the clients in a process of their own. Rejects when a reply is unexpected. */
 export async function runLifecycles(job: LifecycleJob): Promise<LifecycleResult> {
-  const child = spawn(process.execPath, [join(import.meta.dirname, 'lives.ts')], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'lifecycle-clients.ts')], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
   const exit = once(child, 'exit')
   child.stdin.end(JSON.stringify(job))
   const [output] = await Promise.all([text(child.stdout), exit])
   if (child.exitCode !== 0) throw new Error(`the clients ended with ${String(child.exitCode)}`)
-  return JSON.parse(output) as LifecycleResult // lives.ts wrote it
+  return JSON.parse(output) as LifecycleResult // lifecycle-clients.ts wrote it
 }
