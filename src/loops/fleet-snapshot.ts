@@ -39,7 +39,7 @@ const LONGEST_REST_MS = 5_000
 /** Makes a snapshot that is not read yet. */
 export function makeFleetSnapshot({ db, clock, settings }: SnapshotDeps): FleetSnapshot {
   const read = makeFleetReader()
-  let known: { readonly pool: CapacityIndex; readonly names: ReadonlyMap<WorkerId, string> } | null = null
+  let known: { readonly index: CapacityIndex; readonly names: ReadonlyMap<WorkerId, string> } | null = null
   let dueAtMs = Number.NEGATIVE_INFINITY
 
   return {
@@ -48,7 +48,7 @@ export function makeFleetSnapshot({ db, clock, settings }: SnapshotDeps): FleetS
       if (known !== null && fromMs < dueAtMs) return false
       const workers = await db.asSystem((q) => read(q, clock.now()))
       known = {
-        pool: makeCapacityIndex(workers, settings.placement),
+        index: makeCapacityIndex(workers, settings.placement),
         names: new Map(workers.map(({ id, name }) => [id, name])),
       }
       const nowMs = clock.monotonicMs()
@@ -60,8 +60,8 @@ export function makeFleetSnapshot({ db, clock, settings }: SnapshotDeps): FleetS
       known = null
     },
     get capacityIndex() {
-      if (known === null) throw new Error('the picture of the fleet was not read yet')
-      return known.pool
+      if (known === null) throw new Error('the fleet snapshot was not read yet')
+      return known.index
     },
     nameOf: (worker) => known?.names.get(worker) ?? worker,
     requestOf: (run) => placementRequestOf(run, settings.defaultRegistry),

@@ -43,11 +43,11 @@ export function makeLeaderElection(deps: ElectionDeps, name: string): (signal: A
       signal.throwIfAborted()
       using pause = makePause(deps, topicOf(name), signal)
       const sentAtMs = deps.clock.monotonicMs()
-      const seen = await deps.db.asSystem((q) => leads.find(q, name))
+      const row = await deps.db.asSystem((q) => leads.find(q, name))
       // A process that asks again does not lead any more, so after an outage it may take its own leadership back at once.
-      if (seen?.holder === deps.holder || isVacant(seen, sentAtMs)) {
+      if (row?.holder === deps.holder || isVacant(row, sentAtMs)) {
         const takenAtMs = deps.clock.monotonicMs()
-        const epoch = await deps.db.asSystem((q) => leads.acquire(q, { name, holder: deps.holder, seen }))
+        const epoch = await deps.db.asSystem((q) => leads.acquire(q, { name, holder: deps.holder, seen: row }))
         if (epoch !== null) return holdLeadership(deps, { name, holder: deps.holder, epoch }, takenAtMs)
       }
       await pause.sleep(CHECK_EVERY_MS)

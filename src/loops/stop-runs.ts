@@ -1,6 +1,6 @@
 import { transitionAll } from '../control/sandboxes/transition-batches.ts'
 import type { TransitionDeps } from '../control/sandboxes/transition.ts'
-import type { Cause } from '../control/sandboxes/transition-step.ts'
+import type { TransitionCause } from '../control/sandboxes/transition-step.ts'
 import { SYSTEM_ACTOR } from '../domain/orgs/caller.ts'
 import type { RunId } from '../domain/ids.ts'
 import type { Log } from '../lib/log.ts'
@@ -15,7 +15,7 @@ type StopDeps = TransitionDeps & { readonly log: Log }
 /** Which runs are to stop, and why. */
 export type RunsToStop<Run> = {
   readonly read: (q: Queryable, page: RunsToStopPage) => Promise<readonly Run[]>
-  readonly causeOf: (run: Run) => Omit<Cause, 'actor'>
+  readonly causeOf: (run: Run) => Omit<TransitionCause, 'actor'>
 }
 
 /**

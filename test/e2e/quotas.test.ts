@@ -38,11 +38,11 @@ describe('limits met by the SDK', { skip: whyNoServer() }, () => {
     const first = await sdk.Sandbox.builder('first').image(DEMO_IMAGE).ephemeral(true).create()
     await assert.rejects(
       sdk.Sandbox.builder('second').image(DEMO_IMAGE).ephemeral(true).create(),
-      /max_concurrent_ephemeral_running is 1 sandboxes, 1 are there and 1 more was asked for; .*sandyard quota set max_concurrent_ephemeral_running VALUE --org default/,
+      /max_concurrent_ephemeral_running is 1 sandboxes, 1 are in use and 1 more was requested; .*sandyard quota set max_concurrent_ephemeral_running VALUE --org default/,
     )
     await assert.rejects(
       sdk.Sandbox.builder('large').image(DEMO_IMAGE).cpus(3).create(),
-      /max_vcpus_per_sandbox is 2 vcpus and 3 were asked for/,
+      /max_vcpus_per_sandbox is 2 vcpus and 3 were requested/,
     )
     const { body, isRefusal } = await call(server, 'get_quotas')
     assert.ok(!isRefusal)

@@ -65,11 +65,11 @@ export async function makeWorkerWorld(): Promise<WorkerWorld> {
     },
   })
   const control: TestControl = await makeTestControl({
-    openStream: async ({ worker_id, asked }, signal) => {
-      const socket = await relay.open(worker_id, asked, signal)
+    openStream: async ({ worker_id, purpose }, signal) => {
+      const socket = await relay.open(worker_id, purpose, signal)
       return socket === null ? null : createWebSocketStream(socket)
     },
-    dialChannel: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
+    dialChannel: ({ worker_id, purpose }, signal) => relay.open(worker_id, purpose, signal),
   })
   const { deps, caller } = control
   const worker_id = await registerWorker(deps, { name: 'w1', credential: CREDENTIAL })

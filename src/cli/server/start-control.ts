@@ -91,11 +91,11 @@ export async function startControl(
     seal: makeSeal(folder.sealingKey, systemRandom),
     waitPermits: makeSemaphore(config.waitCapacity),
     logStreamLimit: makeLogStreamLimit({ perOrg: config.logStreamsPerOrg, inAll: config.logStreamCapacity }),
-    openStream: async ({ worker_id, asked }, signal) => {
-      const socket = await relay.open(worker_id, asked, signal)
+    openStream: async ({ worker_id, purpose }, signal) => {
+      const socket = await relay.open(worker_id, purpose, signal)
       return socket === null ? null : createWebSocketStream(socket)
     },
-    dialChannel: ({ worker_id, asked }, signal) => relay.open(worker_id, asked, signal),
+    dialChannel: ({ worker_id, purpose }, signal) => relay.open(worker_id, purpose, signal),
     channelLimit: makeChannelLimit({ perSandbox: config.channelsPerSandbox, perOrg: config.channelsPerOrg }),
     settings: { stopGraceMs: config.stopGraceMs, defaultRegistry: config.defaultRegistry, placement: config.placement },
   })

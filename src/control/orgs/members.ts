@@ -92,10 +92,10 @@ export async function removeMember(deps: WriteDeps, acting: OrgActor, email: str
 
 /** Locks the organization and reads a member. Every change of members except an addition takes this lock first. */
 async function lockMember(tx: Queryable, { org_id }: OrgActor, email: string): Promise<Member> {
-  const wanted = requireEmail(email)
+  const address = requireEmail(email)
   await orgs.lock(tx, org_id)
-  const member = await members.findByEmail(tx, org_id, wanted)
-  if (member === null) throw new Problem('not_found', { message: `${wanted} is not a member of this organization` })
+  const member = await members.findByEmail(tx, org_id, address)
+  if (member === null) throw new Problem('not_found', { message: `${address} is not a member of this organization` })
   return member
 }
 

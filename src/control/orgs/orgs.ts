@@ -11,7 +11,7 @@ import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { insertMember } from './members.ts'
 import { planNotFound } from './plans.ts'
-import { requireEnforceable } from './quotas.ts'
+import { requireEnforceableLimits } from './quotas.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { orgTopic, QUOTAS_TOPIC } from '../topics.ts'
 
@@ -135,7 +135,7 @@ async function assignPlan(
   if (plan === null) throw planNotFound(name)
   const terms = await plans.lockPlanSettings(tx, acting.org_id)
   if (terms.plan === name) return
-  await requireEnforceable(tx, { ...plan.limits, ...terms.quota_overrides })
+  await requireEnforceableLimits(tx, { ...plan.limits, ...terms.quota_overrides })
   await plans.savePlanSettings(tx, acting.org_id, { ...terms, plan: name, now: deps.clock.now() })
   await recordEvent(deps, tx, { ...acting, event_type: 'org_plan_changed', payload: { plan: name, from: terms.plan } })
   await notifyAtCommit(tx, [QUOTAS_TOPIC])

@@ -5,7 +5,7 @@ import { invalidRequest, refusalProblem } from '../../domain/refusal.ts'
 import * as plans from '../../store/orgs/plans.ts'
 import { notifyAtCommit } from '../../store/postgres/notification-connection.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
-import { areLimitsEqual, requireEnforceable } from './quotas.ts'
+import { areLimitsEqual, requireEnforceableLimits } from './quotas.ts'
 import { recordEvent } from '../events/record-event.ts'
 import { QUOTAS_TOPIC } from '../topics.ts'
 
@@ -39,7 +39,7 @@ export async function setPlan(deps: WriteDeps, name: string, json: unknown): Pro
     await plans.lockAll(tx)
     const from = await plans.find(tx, name)
     if (from !== null && areLimitsEqual(from.limits, limits) && samePrices(from, parsed.terms)) return
-    await requireEnforceable(tx, limits)
+    await requireEnforceableLimits(tx, limits)
     await plans.save(tx, { name, limits, prices }, deps.clock.now())
     const payload = {
       plan: name,

@@ -75,7 +75,7 @@ async function changeOverrides(
     const from = terms.quota_overrides
     const overrides = change(from)
     if (areLimitsEqual(overrides, from)) return
-    await requireEnforceable(tx, overrides)
+    await requireEnforceableLimits(tx, overrides)
     await plans.savePlanSettings(tx, acting.org_id, { ...terms, quota_overrides: overrides, now: deps.clock.now() })
     await recordEvent(deps, tx, { ...acting, event_type: 'quota_changed', payload: { overrides, from } })
     await notifyAtCommit(tx, [QUOTAS_TOPIC])
@@ -90,7 +90,7 @@ export function areLimitsEqual(one: SetLimits, other: SetLimits): boolean {
 }
 
 /** Throws `invalid_request` for a storage limit if any known worker can't keep volumes below it. */
-export async function requireEnforceable(q: Queryable, limits: SetLimits): Promise<void> {
+export async function requireEnforceableLimits(q: Queryable, limits: SetLimits): Promise<void> {
   const seen = limits.max_total_storage_gib ?? null
   if (seen === null) return
   const [worker] = await quotas.workersWithoutCaps(q)

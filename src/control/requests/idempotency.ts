@@ -85,10 +85,10 @@ export async function claimIdempotencyKey(deps: Deps, { org_id }: Caller, reques
     const ref = { org_id, key, claim: deps.uuids.next() }
     const claimed_until = new Date(now.getTime() + CLAIM_MS)
     const expires_at = new Date(now.getTime() + REPLY_STORED_MS)
-    const wanted = { ...ref, request_sha256, id: deps.uuids.next(), claimed_until, now, expires_at }
+    const newClaim = { ...ref, request_sha256, id: deps.uuids.next(), claimed_until, now, expires_at }
     const [claimed, known] = await deps.db.asOrg(org_id, async (q) => {
-      const had = await idempotency.claim(q, wanted)
-      return [had, had === null ? await idempotency.find(q, org_id, key) : null] as const
+      const claim = await idempotency.claim(q, newClaim)
+      return [claim, claim === null ? await idempotency.find(q, org_id, key) : null] as const
     })
     if (claimed !== null) return await beginAttempt(deps, { ref, claimed, context })
     if (known === null) return null // it was deleted between the two statements
@@ -116,8 +116,8 @@ async function waitForClaim(
     for (let pauseMs = FIRST_RETRY_MS; ; pauseMs = Math.min(pauseMs * 2, LAST_RETRY_MS)) {
       if (signal.aborted || deps.clock.monotonicMs() >= deadlineMs) throw inUse()
       await deps.clock.sleep(pauseMs)
-      const turn = await tryOnce()
-      if (turn !== null) return turn
+      const claimed = await tryOnce()
+      if (claimed !== null) return claimed
     }
   } finally {
     release()

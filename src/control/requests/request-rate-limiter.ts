@@ -58,9 +58,9 @@ export function makeRequestRateLimiter(limits: RateLimits, clock: Pick<Clock, 'm
       return { status: isKeys ? ofKey : ofOrg, refusal: null }
     },
     checkFailedAuthentications(address) {
-      const standing = failedAuthentications?.buckets.peek(address, 1, clock.monotonicMs())
-      if (failedAuthentications !== null && standing !== undefined && standing.enoughAfterSecs > 0)
-        throw tooMany(failedAuthentications, standing)
+      const state = failedAuthentications?.buckets.peek(address, 1, clock.monotonicMs())
+      if (failedAuthentications !== null && state !== undefined && state.enoughAfterSecs > 0)
+        throw tooMany(failedAuthentications, state)
     },
     countFailedAuthentication(address) {
       failedAuthentications?.buckets.take(address, 1, clock.monotonicMs())
@@ -76,8 +76,8 @@ type Take = { readonly tokens: number; readonly nowMs: number }
 
 function refuse(limit: NamedRateLimit | null, of: string, { tokens, nowMs }: Take): CountedRequest | null {
   if (limit === null) return null
-  const standing = limit.buckets.peek(of, tokens, nowMs)
-  return standing.enoughAfterSecs > 0 ? { status: statusOf(limit, standing), refusal: tooMany(limit, standing) } : null
+  const state = limit.buckets.peek(of, tokens, nowMs)
+  return state.enoughAfterSecs > 0 ? { status: statusOf(limit, state), refusal: tooMany(limit, state) } : null
 }
 
 function take(limit: NamedRateLimit | null, of: string, { tokens, nowMs }: Take): RateStatus | null {

@@ -16,13 +16,13 @@ export async function runOnNotification(
   signal: AbortSignal,
 ): Promise<void> {
   const { clock, notifications, topic, everyMs } = looking
-  let woken = new AbortController()
-  const unsubscribe = notifications.subscribe(topic, () => woken.abort(NOTIFIED))
+  let notified = new AbortController()
+  const unsubscribe = notifications.subscribe(topic, () => notified.abort(NOTIFIED))
   try {
     while (!signal.aborted) {
-      woken = new AbortController() // before the look: a notification that comes during it leads to another
+      notified = new AbortController() // before the look: a notification that comes during it leads to another
       await work()
-      await interruptibleSleep(clock, everyMs, AbortSignal.any([woken.signal, signal]))
+      await interruptibleSleep(clock, everyMs, AbortSignal.any([notified.signal, signal]))
     }
   } finally {
     unsubscribe()

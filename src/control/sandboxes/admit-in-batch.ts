@@ -15,7 +15,7 @@ export type AdmissionResult =
   | { readonly kind: 'failed'; readonly error: unknown }
 
 /** Commits a new sandbox, in one transaction with others of its organization that arrive at the same time. */
-export type SandboxAdmission = { readonly admitInBatch: (admission: admissions.Admission) => Promise<AdmissionResult> }
+export type SandboxAdmitter = { readonly admitInBatch: (admission: admissions.Admission) => Promise<AdmissionResult> }
 
 const ADMITTED: AdmissionResult = { kind: 'admitted' }
 const CONFLICT: AdmissionResult = { kind: 'conflict' }
@@ -24,7 +24,7 @@ type AdmitDeps = Pick<BaseDeps, 'db' | 'clock'>
 type Results = Map<admissions.Admission, AdmissionResult>
 
 /** Makes the admission of a process. More or larger batches than two of 256 gave no more creates a second (2026-11). */
-export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmission['admitInBatch'] {
+export function makeAdmitInBatch(deps: AdmitDeps): SandboxAdmitter['admitInBatch'] {
   return makeBatch<admissions.Admission, AdmissionResult>({
     run: (batch) => admitBatch(deps, batch),
     groupOf: ({ sandbox }) => sandbox.org_id,

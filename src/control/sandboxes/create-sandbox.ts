@@ -14,15 +14,15 @@ import * as credentials from '../../store/orgs/credentials.ts'
 import * as sandboxes from '../../store/sandboxes/sandboxes.ts'
 import type { BaseDeps, RegistryDeps } from '../deps.ts'
 import { PENDING_TOPIC } from '../topics.ts'
-import type { SandboxAdmission } from './admit-in-batch.ts'
+import type { SandboxAdmitter } from './admit-in-batch.ts'
 import type { SandboxReader } from './read-sandboxes.ts'
 import { requireAbilities, type WorkerAbilities } from './require-abilities.ts'
 import { idempotencyReplyLost, type IdempotentAttempt } from '../requests/idempotency.ts'
 import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth.ts'
 import { requireVolumes } from './require-volumes.ts'
-import { acquireWait, waitWhileStarting, type StartWaiting } from './wait-for-sandbox.ts'
+import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 
-type CreateDeps = BaseDeps & RegistryDeps & SandboxReader & SandboxAdmission & WorkerAbilities & StartWaiting
+type CreateDeps = BaseDeps & RegistryDeps & SandboxReader & SandboxAdmitter & WorkerAbilities & WaitDeps
 
 export type CreateSandboxInput = {
   readonly spec: SandboxSpec
@@ -52,7 +52,7 @@ export async function createSandbox(deps: CreateDeps, caller: Caller, input: Cre
   const existing = input.attempt?.isRetry === true ? await createdByEarlierAttempt(deps, caller, input.attempt) : null
   const needed = existing === null ? await requireAbilities(deps, input.spec) : []
   if (existing === null) await requireCredential(deps, caller, input)
-  const releaseWait = input.start && input.waitMs !== null ? acquireWait(deps) : null
+  const releaseWait = input.start && input.waitMs !== null ? acquireWaitPermit(deps) : null
   try {
     const sandbox = existing ?? (await admitSandbox(deps, caller, input, needed))
     if (input.start) deps.notifications.publish([PENDING_TOPIC])

@@ -14,17 +14,17 @@ import { transitionInTransaction, type TransactionScope } from './transition.ts'
 type DeleteDeps = WriteDeps & Pick<BaseDeps, 'notifications'>
 
 /** A sandbox that a caller deletes. */
-export type Deletion = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }
+export type DeleteRequest = { readonly caller: Caller; readonly sandbox: Pick<Sandbox, 'id' | 'name' | 'slug'> }
 
 /** The error that a deletion met; null: it is done. */
-export type DeletionResult = { readonly error: unknown } | null
+export type DeleteResult = { readonly error: unknown } | null
 
 /** Deletes a sandbox in one transaction with others that are deleted at the same time. */
-export type SandboxDeletion = { readonly deleteInBatch: (deletion: Deletion) => Promise<DeletionResult> }
+export type SandboxDeleter = { readonly deleteInBatch: (deletion: DeleteRequest) => Promise<DeleteResult> }
 
 /** Makes the batched deletion of a process. */
-export function makeDeleteInBatch(deps: DeleteDeps): SandboxDeletion['deleteInBatch'] {
-  return makeBatch<Deletion, DeletionResult>({
+export function makeDeleteInBatch(deps: DeleteDeps): SandboxDeleter['deleteInBatch'] {
+  return makeBatch<DeleteRequest, DeleteResult>({
     run: (deletions) => deleteBatch(deps, deletions),
     groupOf: () => '',
     maxItems: 128,
@@ -37,7 +37,7 @@ export function makeDeleteInBatch(deps: DeleteDeps): SandboxDeletion['deleteInBa
  * which is not waited for. Deleting it twice at once succeeds. Throws `sandbox_not_found` and `precondition_failed`.
  */
 export async function deleteSandbox(
-  deps: DeleteDeps & SandboxReader & SandboxDeletion,
+  deps: DeleteDeps & SandboxReader & SandboxDeleter,
   caller: Caller,
   ref: SandboxRef,
   ifMatch: IfMatch | null = null,
@@ -57,10 +57,10 @@ export async function deleteSandbox(
  */
 export async function deleteBatch(
   deps: DeleteDeps,
-  deletions: readonly Deletion[],
-): Promise<readonly DeletionResult[]> {
+  deletions: readonly DeleteRequest[],
+): Promise<readonly DeleteResult[]> {
   const failsAll = makeBatchFailureCheck()
-  const tryToDelete = async (some: readonly Deletion[]): Promise<DeletionResult> => {
+  const tryToDelete = async (some: readonly DeleteRequest[]): Promise<DeleteResult> => {
     try {
       await deleteTogether(deps, some)
       return null
@@ -71,14 +71,14 @@ export async function deleteBatch(
   }
   const result = await tryToDelete(deletions)
   if (result === null || deletions.length === 1) return deletions.map(() => result)
-  const results: DeletionResult[] = []
+  const results: DeleteResult[] = []
   for (const deletion of deletions) results.push(await tryToDelete([deletion]))
   return results
 }
 
 async function deleteTogether(
   deps: DeleteDeps,
-  deletions: readonly Deletion[],
+  deletions: readonly DeleteRequest[],
   check?: (tx: TransactionScope['tx']) => Promise<void>,
 ): Promise<void> {
   const topics: string[] = []
@@ -93,7 +93,7 @@ async function deleteTogether(
 async function deleteInTransaction(
   deps: DeleteDeps,
   scope: TransactionScope,
-  deletions: readonly Deletion[],
+  deletions: readonly DeleteRequest[],
 ): Promise<void> {
   const { tx, topics } = scope
   const now = deps.clock.now()

@@ -18,18 +18,17 @@ export async function requireVolumes(
   spec: SandboxSpec,
 ): Promise<readonly VolumeId[]> {
   if (!usesVolumes(spec)) return []
-  const wanted = volumesUsedBy(spec)
-  const found = await deps.db.asOrg(caller.org_id, (q) => volumeMounts.resolve(q, caller.org_id, wanted))
+  const used = volumesUsedBy(spec)
+  const found = await deps.db.asOrg(caller.org_id, (q) => volumeMounts.resolve(q, caller.org_id, used))
   const byName = new Map(found.flatMap((volume) => (volume.name === null ? [] : [[volume.name, volume] as const])))
-  for (const name of wanted.names) {
+  for (const name of used.names) {
     const volume = byName.get(name)
     if (volume?.status === 'active') continue
     const seen = volume === undefined ? `'${name}', which does not exist` : `'${name}', which is being deleted`
     const accepted = "the name of one of the organization's volumes"
     throw refusalProblem({ code: 'invalid_sandbox_config', field: fieldOf(spec, name), seen, accepted })
   }
-  if (wanted.usesHost && !found.some(({ kind }) => kind === 'host'))
-    throw new Error('an organization has no host volume')
+  if (used.usesHost && !found.some(({ kind }) => kind === 'host')) throw new Error('an organization has no host volume')
   refuseTwoHomes(spec, found)
   return found.map(({ id }) => id)
 }

@@ -9,9 +9,9 @@ import type { IdempotentAttempt } from '../requests/idempotency.ts'
 import { getSandbox, type SandboxReader, type SandboxRef } from './read-sandboxes.ts'
 import { withIfMatch } from './if-match.ts'
 import { transition, type TransitionDeps } from './transition.ts'
-import { acquireWait, waitWhileStarting, type StartWaiting } from './wait-for-sandbox.ts'
+import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 
-type StartDeps = TransitionDeps & SandboxReader & StartWaiting
+type StartDeps = TransitionDeps & SandboxReader & WaitDeps
 
 export type StartOptions = {
   /** How long to wait for the sandbox to run, in milliseconds; null answers at once. */
@@ -34,7 +34,7 @@ export async function startSandbox(
   ref: SandboxRef,
   options: StartOptions,
 ): Promise<Sandbox> {
-  const releaseWait = options.waitMs === null ? null : acquireWait(deps)
+  const releaseWait = options.waitMs === null ? null : acquireWaitPermit(deps)
   try {
     const sandbox = await getSandbox(deps, caller, ref)
     await admitStart(deps, caller, sandbox, options)

@@ -23,7 +23,7 @@ import type {
 import { PENDING_TOPIC, sandboxTopic, workerTopic } from '../topics.ts'
 
 /** Why a transition happens: who caused it, a cause code, and what failed, if anything did. */
-export type Cause = { readonly actor: Actor; readonly code: CauseCode; readonly message?: string | null }
+export type TransitionCause = { readonly actor: Actor; readonly code: CauseCode; readonly message?: string | null }
 
 /** One event for the state machine of a sandbox. */
 export type TransitionRequest = {
@@ -31,7 +31,7 @@ export type TransitionRequest = {
   /** The run that the event is about; the request is stale when another run is open. Null: whichever run is open. */
   readonly run_id: RunId | null
   readonly event: TransitionEvent
-  readonly cause: Cause
+  readonly cause: TransitionCause
   /** With `start_admitted`: the id of the run to open, which must be unused. Without it, an id is chosen. */
   readonly opens?: RunId
   /** With `placed`: the chosen worker. */
@@ -104,7 +104,7 @@ export function writesOf(deps: { readonly uuids: Uuids }, step: TransitionStep):
 }
 
 /** The topics to notify of a step. */
-export function topicsOf({ request, row, status }: TransitionStep): readonly string[] {
+export function topicsToNotify({ request, row, status }: TransitionStep): readonly string[] {
   const worker = request.worker?.id ?? row.worker_id
   return [
     sandboxTopic(request.sandbox_id),

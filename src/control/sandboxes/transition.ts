@@ -14,7 +14,7 @@ import type { NewRun } from '../../store/sandboxes/sandbox-state-rows.ts'
 import * as sandboxStates from '../../store/sandboxes/sandbox-states.ts'
 import type { BaseDeps, WriteDeps } from '../deps.ts'
 import { assignVolumes, locksVolumes, reserveCapacity, type RefusedSteps } from './transition-reservations.ts'
-import { resolveStep, topicsOf, writesOf, type TransitionAnswer, type TransitionRequest, type TransitionStep } from './transition-step.ts' // prettier-ignore
+import { resolveStep, topicsToNotify, writesOf, type TransitionAnswer, type TransitionRequest, type TransitionStep } from './transition-step.ts' // prettier-ignore
 
 /** How long a client can still read an ephemeral sandbox that ended, so that its next poll sees the last status. */
 export const EPHEMERAL_VISIBLE_MS = 5_000
@@ -113,7 +113,7 @@ export async function transitionInTransaction(
       visibleUntil,
     )
   for (const step of steps) {
-    topics.push(...topicsOf(step))
+    topics.push(...topicsToNotify(step))
     answers.set(step.request, { kind: 'moved', status: step.status, run_id: step.run_id })
   }
   return answers

@@ -10,13 +10,13 @@ import { maskHasStatus, statusMask, type WaitCondition, type WaitHub } from './w
 
 /** Limits how many requests of this process wait for a sandbox at once. */
 export type WaitLimit = { readonly waitPermits: Semaphore }
-export type StartWaiting = WaitLimit & { readonly waitHub: WaitHub }
+export type WaitDeps = WaitLimit & { readonly waitHub: WaitHub }
 
 const NOT_STARTING = statusMask(SANDBOX_STATUSES.filter((status) => status !== 'starting'))
 const TERMINAL = statusMask(SANDBOX_STATUSES.filter(isTerminal))
 
 /** Acquires a permit to wait, and answers how to release it. Throws `rate_limited` when none is left. */
-export function acquireWait(deps: WaitLimit): () => void {
+export function acquireWaitPermit(deps: WaitLimit): () => void {
   const release = deps.waitPermits.tryAcquire()
   if (release === null) {
     throw new Problem('rate_limited', {
@@ -39,7 +39,7 @@ export type WaitBudget = { readonly waitMs: number; readonly signal: AbortSignal
  * Resolves with the sandbox as it is then, or with the one given if it can't be read any more.
  */
 export async function waitWhileStarting(
-  deps: Pick<StartWaiting, 'waitHub'>,
+  deps: Pick<WaitDeps, 'waitHub'>,
   caller: Caller,
   sandbox: Sandbox,
   budget: WaitBudget,
@@ -66,12 +66,12 @@ export type PreparedWait = { readonly start: (onEnd: (end: Sandbox | Error) => v
  * The wait is started and not awaited, because tens of thousands may be open: see `WaitHub.watch`.
  */
 export async function waitForSandbox(
-  deps: Pick<BaseDeps, 'db' | 'clock'> & StartWaiting & SandboxReader,
+  deps: Pick<BaseDeps, 'db' | 'clock'> & WaitDeps & SandboxReader,
   caller: Caller,
   ref: SandboxRef,
   { statuses, run_id, waitMs }: WaitInput,
 ): Promise<PreparedWait> {
-  const release = acquireWait(deps)
+  const release = acquireWaitPermit(deps)
   try {
     const { id } = 'id' in ref ? ref : await getSandbox(deps, caller, ref)
     const wanted = statusMask(statuses)
@@ -92,7 +92,7 @@ type Started = Pick<WaitInput, 'waitMs'> & {
 }
 
 function startWait(
-  { waitHub, readSandbox }: Pick<StartWaiting, 'waitHub'> & SandboxReader,
+  { waitHub, readSandbox }: Pick<WaitDeps, 'waitHub'> & SandboxReader,
   condition: WaitCondition,
   { waitMs, wanted, onEnd, release }: Started,
 ): () => void {

@@ -133,9 +133,9 @@ export function makeWaitHub({ db, clock, notifications, log, readSandbox }: Deps
     const waits = [...keys].flatMap((key) => groups.get(key)?.waits ?? [])
     try {
       for (let from = 0; from < waits.length; from += CHECKED_AT_ONCE_MAX) {
-        const asked = waits.slice(from, from + CHECKED_AT_ONCE_MAX)
-        const over = new Set(await db.asSystem((q) => findSatisfied(q, asked)))
-        for (const key of new Set(asked.filter(({ id }) => over.has(id)).map(keyOf))) readSoon(key)
+        const batch = waits.slice(from, from + CHECKED_AT_ONCE_MAX)
+        const over = new Set(await db.asSystem((q) => findSatisfied(q, batch)))
+        for (const key of new Set(batch.filter(({ id }) => over.has(id)).map(keyOf))) readSoon(key)
       }
     } catch (error) {
       log.debug({ error }, 'could not check the waits of this process; will retry')

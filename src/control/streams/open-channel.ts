@@ -10,7 +10,7 @@ import { openWorkerStream, type StreamTarget } from './open-worker-stream.ts'
 import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
 import { recordEvent } from '../events/record-event.ts'
-import { problemOfCallerEnd, type CallerWatching } from './watch-caller.ts'
+import { problemOfCallerEnd, type CallerWatchDeps } from './watch-caller.ts'
 import { watchRun } from './watch-run.ts'
 
 /** The command channel of a running sandbox, from its worker. Call `close` when you are done. */
@@ -25,7 +25,7 @@ export type OpenChannel = {
 
 type OpenDeps = Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log' | 'notifications'> &
   SandboxReader &
-  CallerWatching & {
+  CallerWatchDeps & {
     /** As `WorkerStreams`, but with the WebSocket itself, paused so that no message is lost. */
     readonly dialChannel: (target: StreamTarget, signal: AbortSignal) => Promise<WebSocket | null>
     readonly channelLimit: ConcurrencyLimit<SandboxKey>
@@ -76,7 +76,7 @@ async function dialWorker(
   { sandbox, run, signal }: { readonly sandbox: Sandbox; readonly run: runs.PlacedRun; readonly signal: AbortSignal },
 ): Promise<WebSocket> {
   const { worker_id, run_id } = run
-  const target = { worker_id, asked: { kind: 'agent', run_id } } as const
+  const target = { worker_id, purpose: { kind: 'agent', run_id } } as const
   const socket = await openWorkerStream({ openStream: deps.dialChannel }, target, { signal, messages: MESSAGES })
   const payload = { sandbox_id: sandbox.id, name: sandbox.name, run_id }
   try {

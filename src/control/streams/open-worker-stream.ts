@@ -4,7 +4,7 @@ import type { WorkerId } from '../../domain/ids.ts'
 import { Problem } from '../../domain/problem.ts'
 
 /** The worker to open a stream to, and what for. */
-export type StreamTarget = { readonly worker_id: WorkerId; readonly asked: StreamPurpose }
+export type StreamTarget = { readonly worker_id: WorkerId; readonly purpose: StreamPurpose }
 
 /** Asks a worker for a stream. Resolves once the worker has dialed in, or with null when too many streams are being opened. */
 export type WorkerStreams = {

@@ -13,14 +13,14 @@ import { openWorkerStream, type WorkerStreams } from './open-worker-stream.ts'
 import { readLogBatches, type LogBatch } from './log-batches.ts'
 import { getSandbox, type SandboxReader } from '../sandboxes/read-sandboxes.ts'
 import { invalidStateTransition } from '../sandboxes/start-sandbox.ts'
-import { problemOfCallerEnd, type CallerWatching } from './watch-caller.ts'
+import { problemOfCallerEnd, type CallerWatchDeps } from './watch-caller.ts'
 
 export type { LogBatch } from './log-batches.ts'
 
 type LogDeps = Pick<BaseDeps, 'db' | 'clock' | 'log' | 'notifications'> &
   SandboxReader &
   WorkerStreams &
-  CallerWatching & { readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>> }
+  CallerWatchDeps & { readonly logStreamLimit: ConcurrencyLimit<Pick<SandboxKey, 'org_id'>> }
 
 /** What to read of a sandbox's log. `followMs`: how long to wait for new lines; null: read what is there and end. */
 export type LogRequest = {
@@ -103,7 +103,7 @@ async function* forwardLog(deps: LogDeps, asked: FollowedLog, first: Duplex): As
 
 /** Opens the stream of the worker. It ends with the permit. */
 async function openLog(deps: LogDeps, { id, run, query, permit }: FollowedLog): Promise<Duplex> {
-  const target = { worker_id: run.worker_id, asked: { kind: 'logs', sandbox_id: id, query } } as const
+  const target = { worker_id: run.worker_id, purpose: { kind: 'logs', sandbox_id: id, query } } as const
   const stream = await openWorkerStream(deps, target, { signal: permit.signal, messages: MESSAGES })
   const hangUp = (): void => {
     stream.destroy()

@@ -41,7 +41,7 @@ export type CallerWatcher = {
   /** How many keys are watched. */
   readonly keys: number
 }
-export type CallerWatching = { readonly callerWatcher: CallerWatcher }
+export type CallerWatchDeps = { readonly callerWatcher: CallerWatcher }
 
 /** Maps a `CallerEnded` to the problem that its request is refused with; returns anything else as it is. */
 export function problemOfCallerEnd(reason: unknown): unknown {

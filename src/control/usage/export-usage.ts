@@ -19,9 +19,9 @@ export type ExportedDay = usage.SandboxDay & { readonly name: string; readonly s
 export function exportUsage(
   deps: Pick<BaseDeps, 'db' | 'clock'>,
   { org_id }: Pick<Caller, 'org_id'>,
-  asked: RequestedRange,
+  requested: RequestedRange,
 ): AsyncGenerator<readonly ExportedDay[]> {
-  return pagesOf(deps, usageQueryOf(deps, org_id, asked))
+  return pagesOf(deps, usageQueryOf(deps, org_id, requested))
 }
 
 async function* pagesOf(

@@ -17,12 +17,12 @@ export const USAGE_ROWS_MAX = 400_000
 type UsageDeps = Pick<BaseDeps, 'db' | 'clock'>
 
 /** The metered usage of a range and its cost, as `UsageSummaryReply`. Throws `invalid_request` for a bad range. */
-export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, asked: RequestedRange) {
-  const question = usageQueryOf(deps, caller.org_id, asked)
-  const { range, now } = question
+export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, requested: RequestedRange) {
+  const query = usageQueryOf(deps, caller.org_id, requested)
+  const { range, now } = query
   const { terms, daily, heldBytes } = await deps.db.asOrg(caller.org_id, async (q) => ({
     terms: await storageUsage.pricingTermsOf(q, caller.org_id),
-    daily: await quantitiesByDay(q, question),
+    daily: await quantitiesByDay(q, query),
     heldBytes: await storageUsage.heldBytes(q, caller.org_id),
   }))
   if (terms === null) throw new Error(`organization ${caller.org_id} does not exist`)
@@ -32,7 +32,7 @@ export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, 
     return { metric, total, cents: amountCents(metric, months, terms) }
   })
   const totalCents = items.reduce((sum, { cents }) => sum + cents, 0n)
-  const seen = { since: range.since, until: range.until < now ? range.until : now }
+  const metered = { since: range.since, until: range.until < now ? range.until : now }
   return {
     period_start: range.since,
     period_end: range.until,
@@ -42,7 +42,7 @@ export async function getUsage(deps: UsageDeps, caller: Pick<Caller, 'org_id'>, 
       unit: METRIC_DEFINITIONS[metric].unit,
       amount_cents: Number(cents),
     })),
-    daily: daysOf(seen).flatMap((day) =>
+    daily: daysOf(metered).flatMap((day) =>
       METRICS.map((metric) => ({
         date: midnightOf(day),
         metric: METRIC_DEFINITIONS[metric].name,
@@ -60,20 +60,28 @@ const BYTES_PER_GIB = 1024n ** 3n
  * Usage by sandbox and day, with the names of the sandboxes, including deleted ones. Throws `invalid_request` for a bad range
  * and for one with more than `USAGE_ROWS_MAX` rows.
  */
-export async function getSandboxBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: RequestedRange) {
-  const question = usageQueryOf(deps, org_id, asked)
+export async function getSandboxBreakdown(
+  deps: UsageDeps,
+  { org_id }: Pick<Caller, 'org_id'>,
+  requested: RequestedRange,
+) {
+  const query = usageQueryOf(deps, org_id, requested)
   return deps.db.asOrg(org_id, async (q) => {
-    const rows = atMost(await usage.sandboxDays(q, question, USAGE_ROWS_MAX + 1), question.range)
+    const rows = atMost(await usage.sandboxDays(q, query, USAGE_ROWS_MAX + 1), query.range)
     const ids = [...new Set(rows.map(({ sandbox_id }) => sandbox_id))]
     return { rows, sandboxes: await usage.sandboxNames(q, org_id, ids) }
   })
 }
 
 /** Storage usage by volume and day, with the names of volumes that still exist. Throws as `getSandboxBreakdown` does. */
-export async function getStorageBreakdown(deps: UsageDeps, { org_id }: Pick<Caller, 'org_id'>, asked: RequestedRange) {
-  const question = usageQueryOf(deps, org_id, asked)
+export async function getStorageBreakdown(
+  deps: UsageDeps,
+  { org_id }: Pick<Caller, 'org_id'>,
+  requested: RequestedRange,
+) {
+  const query = usageQueryOf(deps, org_id, requested)
   return deps.db.asOrg(org_id, async (q) => {
-    const days = atMost(await storageUsage.volumeDays(q, question, USAGE_ROWS_MAX + 1), question.range)
+    const days = atMost(await storageUsage.volumeDays(q, query, USAGE_ROWS_MAX + 1), query.range)
     const rows = days.map(({ volume_id, day, before_byte_ms, until_byte_ms }) => {
       const mibSeconds = divideHalfUp(until_byte_ms, MIB_SECOND) - divideHalfUp(before_byte_ms, MIB_SECOND)
       return { volume_id, day: midnightOf(day), mib_seconds: Number(mibSeconds) }
@@ -94,10 +102,10 @@ export function midnightOf(day: string): string {
 export function usageQueryOf(
   { clock }: Pick<UsageDeps, 'clock'>,
   org_id: OrgId,
-  asked: RequestedRange,
+  requested: RequestedRange,
 ): usage.UsageQuery {
   const now = clock.now()
-  const chosen = resolveUsageRange(asked, now)
+  const chosen = resolveUsageRange(requested, now)
   if (chosen.kind === 'refused') throw refusalProblem(chosen.refusal)
   return { org_id, range: chosen.range, now }
 }

@@ -38,7 +38,7 @@ export async function openVolumeFiles(
     capacity_bytes: capacityBytes(volume.capacity_gib),
     org_capacity_bytes: capacityBytes(limitGib),
   }
-  const target = { worker_id, asked: { kind: 'volume', volume: wanted } } as const
+  const target = { worker_id, purpose: { kind: 'volume', volume: wanted } } as const
   return {
     volume,
     files: makeVolumeClient(() => openWorkerStream(deps, target, { signal, messages: STREAM_MESSAGES })),

@@ -49,7 +49,7 @@ export function writeVolumeFile(
 ): Promise<void> {
   return withFiles(deps, caller, request, async ({ volume, files }) => {
     const { sizeBytes } = await files.write(request.path, request.content)
-    const payload = { volume_id: volume.id, path: shown(request.path), size_bytes: sizeBytes }
+    const payload = { volume_id: volume.id, path: eventPath(request.path), size_bytes: sizeBytes }
     await recordFileEvent(deps, caller, { event_type: 'volume_file_written', payload })
   })
 }
@@ -57,7 +57,7 @@ export function writeVolumeFile(
 export function createVolumeFolder(deps: VolumeFilesDeps, caller: Caller, request: FileRequest): Promise<void> {
   return withFiles(deps, caller, request, async ({ volume, files }) => {
     await files.mkdir(request.path)
-    const payload = { volume_id: volume.id, path: shown(request.path) }
+    const payload = { volume_id: volume.id, path: eventPath(request.path) }
     await recordFileEvent(deps, caller, { event_type: 'volume_folder_made', payload })
   })
 }
@@ -70,7 +70,7 @@ export function copyVolumeFile(
 ): Promise<void> {
   return withFiles(deps, caller, request, async ({ volume, files }) => {
     await files.copy(request.from, request.path)
-    const payload = { volume_id: volume.id, path: shown(request.path), from: shown(request.from) }
+    const payload = { volume_id: volume.id, path: eventPath(request.path), from: eventPath(request.from) }
     await recordFileEvent(deps, caller, { event_type: 'volume_file_copied', payload })
   })
 }
@@ -83,7 +83,7 @@ export function renameVolumeFile(
 ): Promise<void> {
   return withFiles(deps, caller, request, async ({ volume, files }) => {
     await files.rename(request.from, request.path)
-    const payload = { volume_id: volume.id, path: shown(request.path), from: shown(request.from) }
+    const payload = { volume_id: volume.id, path: eventPath(request.path), from: eventPath(request.from) }
     await recordFileEvent(deps, caller, { event_type: 'volume_file_renamed', payload })
   })
 }
@@ -96,7 +96,7 @@ export function removeVolumeFile(
   const { isRecursive } = request
   return withFiles(deps, caller, request, async ({ volume, files }) => {
     await files.remove(request.path, { isRecursive })
-    const payload = { volume_id: volume.id, path: shown(request.path), is_recursive: isRecursive }
+    const payload = { volume_id: volume.id, path: eventPath(request.path), is_recursive: isRecursive }
     await recordFileEvent(deps, caller, { event_type: 'volume_file_removed', payload })
   })
 }
@@ -127,11 +127,11 @@ async function withFiles<T>(
 const SEEN_MAX_CHARS = 200
 
 /** A path in the form of events: from the root, without empty parts. */
-function shown(path: string): string {
+function eventPath(path: string): string {
   const parsed = parseVolumePath(path)
   return 'names' in parsed ? `/${parsed.names.join('/')}` : path
 }
 
-async function recordFileEvent(deps: VolumeFilesDeps, { org_id, actor }: Caller, told: TypedEvent): Promise<void> {
-  await deps.db.asOrg(org_id, (q) => recordEvent(deps, q, { org_id, actor, ...told }))
+async function recordFileEvent(deps: VolumeFilesDeps, { org_id, actor }: Caller, event: TypedEvent): Promise<void> {
+  await deps.db.asOrg(org_id, (q) => recordEvent(deps, q, { org_id, actor, ...event }))
 }

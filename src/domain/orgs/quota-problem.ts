@@ -15,12 +15,13 @@ export function quotaProblem(refusal: QuotaRefusal, slug: string): Problem {
 }
 
 function sentenceOf({ limit, max, current, requested }: QuotaRefusal): string {
-  if (limit === 'is_suspended') return 'it may start nothing'
+  if (limit === 'is_suspended') return 'it may not start sandboxes'
   const allowed = `${limit} is ${String(max)} ${LIMITS[limit].unit}`
-  const isPool = INCLUDED_HOURS.some((pool) => pool === limit)
-  if (isPool) return `${allowed} a month and ${shown(current)} are used; it is full again with the next UTC month`
-  if (current === null) return `${allowed} and ${shown(requested)} were asked for`
-  return `${allowed}, ${shown(current)} are there and ${shown(requested)} more was asked for`
+  const isIncludedHours = INCLUDED_HOURS.some((name) => name === limit)
+  if (isIncludedHours)
+    return `${allowed} a month and ${formatAmount(current)} are used; the next UTC month starts at 0 again`
+  if (current === null) return `${allowed} and ${formatAmount(requested)} were requested`
+  return `${allowed}, ${formatAmount(current)} are in use and ${formatAmount(requested)} more was requested`
 }
 
 function howToChange(limit: QuotaRefusal['limit'], slug: string): string {
@@ -28,6 +29,6 @@ function howToChange(limit: QuotaRefusal['limit'], slug: string): string {
   return `the operator can change it: sandyard quota set ${limit} VALUE --org ${slug}`
 }
 
-function shown(amount: number | null): string {
+function formatAmount(amount: number | null): string {
   return amount === null ? 'none' : String(Number(amount.toFixed(SHOWN_DECIMALS)))
 }

@@ -118,7 +118,7 @@ export type QuotaRefusal = {
 /** Why a request does not fit, or null if it does. */
 function check(usage: QuotaUsage, request: QuotaRequest): QuotaRefusal | null {
   if (request.starts && usage.is_suspended) return { limit: 'is_suspended', max: 0, current: null, requested: 1 }
-  return refuseBySize(usage, request) ?? refuseByCount(usage, request) ?? refuseByHours(usage, request)
+  return findExceededSize(usage, request) ?? refuseByCount(usage, request) ?? refuseByHours(usage, request)
 }
 
 /** The usage once a fitting request is admitted. */
@@ -153,7 +153,7 @@ export function splitByQuota<Item>(
 }
 
 /** The per-sandbox limit that a request exceeds, or null. */
-export function refuseBySize(limits: Limits, request: Omit<QuotaRequest, 'creates' | 'starts' | 'ephemeral'>) {
+export function findExceededSize(limits: Limits, request: Omit<QuotaRequest, 'creates' | 'starts' | 'ephemeral'>) {
   const { vcpus, memory_mib, disk_size_mib, max_duration_secs } = request
   return (
     refuseAbove('max_vcpus_per_sandbox', limits, vcpus) ??
