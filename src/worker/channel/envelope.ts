@@ -50,7 +50,7 @@ export function encodeMessage(id: number, type: MessageType, payload: Readonly<R
  * `MAX_DATA_BYTES`.
  */
 export function encodeData(id: number, type: AgentMessageType, data: Buffer): readonly [Buffer, Buffer] {
-  if (data.length > MAX_DATA_BYTES) throw new CborError('more data than a frame of ours may carry')
+  if (data.length > MAX_DATA_BYTES) throw new CborError('more data than one of our frames may carry')
   const map = Buffer.concat([DATA_KEY, cborHead(MAJOR_BYTES, data.length)])
   return [Buffer.concat([head(id, type, map.length + data.length), map]), data]
 }

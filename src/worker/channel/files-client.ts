@@ -188,7 +188,7 @@ function decodeEntry(bytes: Buffer): { readonly item: FolderItem; readonly bytes
 }
 
 function notUnderstood(): FileFailure {
-  return new FileFailure('files: the helper process in the sandbox gave no sense')
+  return new FileFailure('files: the helper process in the sandbox sent an invalid reply')
 }
 
 /** The nearest safe integer; a file may claim any time. */

@@ -67,7 +67,7 @@ export function connectFilesHelper(process: GuestProcess): FilesConnection {
         headFilled = 0
         reply = begin()
         if (reply === null) {
-          lose('the helper process in the sandbox does not keep to its protocol')
+          lose('the helper process in the sandbox broke its protocol')
           return
         }
       }

@@ -194,7 +194,7 @@ export function sendStream(channel: Channel, stream: Readable, send: (data: Buff
       setImmediate(takeTurn)
     })
     stream.on('error', (error) => {
-      channel.log.debug({ err: error }, 'what a command channel carries broke off')
+      channel.log.debug({ err: error }, 'a stream of a command channel broke')
     })
     stream.on('close', resolve)
     stream.on('end', resolve)

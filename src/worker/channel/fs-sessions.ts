@@ -29,7 +29,7 @@ export function makeFsHandlers(channel: Channel): MessageHandlers<FsMessages> {
   const tell = (error: unknown): string => {
     if (error instanceof FileFailure) return error.message
     if (error instanceof CborError) return `the request can't be read: ${error.message}`
-    channel.log.error({ err: error }, 'a file operation failed in a way that it should not')
+    channel.log.error({ err: error }, 'a file operation failed unexpectedly')
     return 'the sandbox could not do the operation'
   }
   const serve = async (id: number, work: Promise<FsResult>): Promise<void> => {

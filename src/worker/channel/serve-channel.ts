@@ -152,7 +152,7 @@ export function serveChannel(stream: Duplex, guest: Guest, deps: ChannelDeps): P
       for (const frame of reader.push(piece)) receive(frame)
     } catch (error) {
       if (!(error instanceof FrameLengthError)) deps.log.error({ err: error }, 'a command channel failed')
-      else deps.log.debug({ err: error }, 'a client broke the framing of its command channel')
+      else deps.log.debug({ err: error }, 'a client sent an invalid frame on its command channel')
       stream.destroy(error instanceof Error ? error : undefined) // with an error, so the other side doesn't see a regular end
     }
     if (outbox.queuedBytes > UNSENT_LIMIT_BYTES) releaseFull ??= channel.pauseInput()

@@ -184,6 +184,6 @@ function readTcpTarget(payload: Uint8Array): TcpTarget {
   const map = asMap(decodeCbor(payload))
   const host = asText(map['host'])
   if (host === '' || host.length > MAX_HOST_CHARACTERS || host.includes('\0'))
-    throw new CborError('the host is empty, too long or holds a NUL')
+    throw new CborError('the host is empty, too long or contains a NUL')
   return { host, port: asInteger(map['port'], U16) }
 }

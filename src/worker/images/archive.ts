@@ -24,14 +24,14 @@ export async function findSourceInArchive(files: ArchiveFiles, options: SourceOp
   if (await files.has('manifest.json')) return findInDockerArchive(files, options)
   throw new StartError(
     'image',
-    `${options.imageName}: neither an OCI layout (index.json) nor a docker archive (manifest.json)`,
+    `${options.imageName}: it is neither an OCI layout (no index.json) nor a docker archive (no manifest.json)`,
   )
 }
 
 async function findInLayout(files: ArchiveFiles, options: SourceOptions): Promise<ImageSource> {
   const { imageName: name, architecture, limits } = options
   const parsed = parseManifest(await files.read('index.json'), name)
-  if (parsed.kind !== 'index') throw new StartError('image', `${name}: its index.json is no index`)
+  if (parsed.kind !== 'index') throw new StartError('image', `${name}: its index.json is not an index`)
   const { manifests } = parsed.index
   const only = manifests[0]
   const areVariants = manifests.every(({ platform }) => platform !== undefined)
@@ -168,7 +168,7 @@ async function decompressTar(path: string, copy: string): Promise<string> {
   try {
     await decompress(createReadStream(path), (plain) => pipeline(plain, createWriteStream(copy)))
   } catch (error) {
-    throw new StartError('image', `${path} is no tar archive, nor a compressed one`, error)
+    throw new StartError('image', `${path} is not a tar archive, not even a compressed one`, error)
   }
   return copy
 }
@@ -200,7 +200,7 @@ async function indexTar(path: string): Promise<ReadonlyMap<string, FileSlice>> {
       source.resume()
     }
   } catch (error) {
-    throw new StartError('image', `${path} is no complete tar archive`, error)
+    throw new StartError('image', `${path} is not a complete tar archive`, error)
   } finally {
     stop.abort()
     await feeding

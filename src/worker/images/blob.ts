@@ -36,7 +36,7 @@ export async function* verifyBlob(chunks: AsyncIterable<Uint8Array>, claim: Expe
   if (claim.digest !== null && digest !== claim.digest) {
     throw new StartError(
       'registry',
-      `the content of ${claim.digest} has the digest ${digest}; the registry or the way to it changed it`,
+      `the content of ${claim.digest} has the digest ${digest}; the registry or a proxy changed it`,
     )
   }
 }

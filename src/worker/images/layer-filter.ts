@@ -63,7 +63,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
       throw new StartError('image', `a layer has more than ${String(limits.entriesPerLayer)} entries`)
     }
     if (nameBytes > limits.nameBytesPerLayer)
-      throw new StartError('image', 'the names in a layer are too long together')
+      throw new StartError('image', 'the names in a layer are too long in total')
   }
 
   function shiftedOwner(id: number, paxId: string | undefined, name: string): string {
@@ -105,7 +105,10 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
     const parents = addMissingParents(path)
     if (name === OPAQUE_WHITEOUT) {
       if (parent === '')
-        throw new StartError('image', 'a layer hides the whole root beneath it, which an overlay can not')
+        throw new StartError(
+          'image',
+          'a layer hides the whole root of the layers beneath it, which an overlay does not support',
+        )
       opaque.add(parent)
     } else if (!name.startsWith(AUFS_PREFIX)) {
       const hidden = name.slice(WHITEOUT.length)
@@ -140,7 +143,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
         return null // the runtime creates the few devices that a sandbox may have
       case 'directory': // has been dealt with: it is noted with its attributes
       case null:
-        throw new StartError('image', `'${entry.name}' in a layer is of a kind that is not supported`)
+        throw new StartError('image', `'${entry.name}' in a layer has an unsupported type`)
     }
   }
 
@@ -152,7 +155,7 @@ export function makeLayerFilter({ uidShift, limits }: LayerFilterOptions): Layer
       const path = tree.resolve(entry.name)
       if (path.slice(path.lastIndexOf('/') + 1).startsWith(WHITEOUT)) return acceptWhiteout(path)
       if (Object.keys(entry.pax).some((key) => key.startsWith('GNU.sparse.'))) {
-        throw new StartError('image', `'${entry.name}' in a layer is a sparse file, which is not supported`)
+        throw new StartError('image', `'${entry.name}' in a layer is a sparse file, which is unsupported`)
       }
       const parents = addMissingParents(path)
       if (entry.type === 'directory') return { parents, entry: addFolder(path, entry) }

@@ -67,7 +67,7 @@ export async function openLayerStore({ dir, uidShift, temp, limits, clock }: Lay
     try {
       const found = await unpackLayer(open, { into, uidShift, limits, signal })
       if (found !== diffId)
-        throw new StartError('image', `a layer's content is ${found}, the image's configuration says ${diffId}`)
+        throw new StartError('image', `a layer has the digest ${found}, but the image's configuration says ${diffId}`)
       await runCommand('sync', ['--file-system', into], { timeoutMs: SYNC_TIMEOUT_MS })
       await rename(into, pathOf(diffId))
       await syncFolder(dir)

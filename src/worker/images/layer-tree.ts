@@ -47,10 +47,10 @@ export function makeLayerTree(): LayerTree {
       at.push(part)
       const node = nodes.get(at.join('/'))
       if (node?.kind === 'other')
-        throw new StartError('image', `'${name}' in a layer lies beneath something that is no folder`)
+        throw new StartError('image', `'${name}' in a layer lies beneath something that is not a folder`)
       if (node?.kind !== 'symlink') continue
       followed += 1
-      if (followed > MAX_SYMLINKS) throw new StartError('image', `'${name}' in a layer lies behind a loop of symlinks`)
+      if (followed > MAX_SYMLINKS) throw new StartError('image', `'${name}' in a layer lies behind a symlink loop`)
       at.pop()
       if (node.target.startsWith('/')) at = []
       waiting.push(...node.target.split('/').reverse())
@@ -72,7 +72,7 @@ export function makeLayerTree(): LayerTree {
       if (name.includes('\0') || Buffer.byteLength(name) > MAX_PATH_BYTES)
         throw new StartError('image', 'a layer has an invalid name')
       if (parts.some((part) => Buffer.byteLength(part) > MAX_NAME_BYTES))
-        throw new StartError('image', 'a layer has an overlong name')
+        throw new StartError('image', 'a layer has a name that is too long')
       const last = parts.pop()
       if (last === undefined) return ''
       const parent = parts.join('/')
@@ -106,7 +106,7 @@ export function makeLayerTree(): LayerTree {
       if (node === undefined || node.kind === 'folder') {
         throw new StartError(
           'image',
-          `the hard link '${path}' in a layer points to '${target}', which is no file of that layer`,
+          `the hard link '${path}' in a layer points to '${target}', which is not a file of that layer`,
         )
       }
       replace(path, node)

@@ -64,13 +64,12 @@ export function parseManifest(bytes: Buffer, what: string): ManifestOrIndex {
   const value = parseJson(bytes, what)
   const isIndex = Value.Check(Index, value)
   const isManifest = Value.Check(Manifest, value)
-  if (isIndex && isManifest)
-    throw new StartError('image', `${what}: its manifest is an index too; one of both must hold`)
+  if (isIndex && isManifest) throw new StartError('image', `${what}: its manifest is an index at the same time`)
   if (isIndex) return { kind: 'index', index: value }
   if (isManifest) return { kind: 'manifest', manifest: value }
   throw new StartError(
     'image',
-    `${what}: the manifest is neither an OCI nor a Docker v2 one with sha256 digests; push it again with a current tool`,
+    `${what}: the manifest is neither OCI nor Docker v2 with sha256 digests; push the image again with a current tool`,
   )
 }
 

@@ -73,14 +73,13 @@ async function fetchToken(
     throw new StartError(
       'registry',
       auth === null
-        ? `registry ${registry.host} gives no anonymous access to ${repository}; add a credential for it`
+        ? `registry ${registry.host} does not allow anonymous access to ${repository}; add a credential for it`
         : `registry ${registry.host} refused the credential for ${repository}; check its user name and password`,
     )
   }
   const bytes = await readBlob(reply.body, { digest: null, sizeBytes: null, maxBytes })
   const token = readToken(bytes)
-  if (token === null)
-    throw new StartError('registry', `the token service of registry ${registry.host} answered no token`)
+  if (token === null) throw new StartError('registry', `the token service of registry ${registry.host} sent no token`)
   return token
 }
 

@@ -70,7 +70,7 @@ async function sendOnce({ url, method, headers, timeouts, signal }: RegistryRequ
       ? new StartError('cancelled', 'the pull was cancelled', signal.reason)
       : new TransientRegistryError(
           'registry',
-          `registry ${url.host} could not be reached or broke off; check its name and the network`,
+          `registry ${url.host} could not be reached, or the connection broke; check its name and the network`,
           error,
         )
 
@@ -112,7 +112,7 @@ async function* readBody(response: Response, { abort, idleMs, failed }: Reading)
   try {
     for (;;) {
       const timer = setTimeout(() => {
-        abort.abort(new Error('the body fell silent'))
+        abort.abort(new Error('the body stalled'))
       }, idleMs)
       const piece = await reader
         .read()

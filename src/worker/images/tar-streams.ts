@@ -71,5 +71,5 @@ export async function writeWithBackpressure(to: ByteSink, chunk: Buffer, signal:
 /** Checks a chunk of a stream whose type doesn't say what it yields. */
 export function asBuffer(chunk: unknown): Buffer {
   if (Buffer.isBuffer(chunk)) return chunk
-  throw new TypeError('a tar stream gave something that is no buffer')
+  throw new TypeError('a tar stream yielded something that is not a buffer')
 }

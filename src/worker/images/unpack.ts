@@ -70,7 +70,7 @@ function asStartError(first: unknown): StartError {
   if (first instanceof StartError) return first
   return new StartError(
     'image',
-    `a layer is no valid tar stream: ${first instanceof Error ? first.message : 'unreadable'}`,
+    `a layer is not a valid tar stream: ${first instanceof Error ? first.message : 'unreadable'}`,
     first,
   )
 }
@@ -174,6 +174,6 @@ async function waitForTar(tar: Tar): Promise<void> {
   if (code === 0) return
   throw new StartError(
     'host',
-    `a layer could not be unpacked on this worker: ${stderr.trim() === '' ? 'tar was ended' : stderr.trim()}`,
+    `a layer could not be unpacked on this worker: ${stderr.trim() === '' ? 'tar was killed' : stderr.trim()}`,
   )
 }

@@ -68,7 +68,7 @@ export async function openSandboxLogs({ dir, limits, clock, log }: LogStoreOptio
         await closeIdleLogs()
         if (rests % SWEEP_EVERY_CHECKS === 0) await sweep()
       } catch (error) {
-        log.warn({ error }, 'logs could not be put in order; it is tried again')
+        log.warn({ error }, 'the maintenance of logs failed; it will be tried again')
       }
     }
   }

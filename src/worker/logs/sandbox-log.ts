@@ -124,7 +124,7 @@ export function makeSandboxLog({ path, limitBytes, clock, log }: SandboxLogDeps)
       if (batch.length > 0) await opened.append(batch.map(({ line }) => line))
       isFailing = false
     } catch (error) {
-      if (!isFailing) log.warn({ error, path }, 'a log can not be written; what it was to take is lost until it can')
+      if (!isFailing) log.warn({ error, path }, 'a log cannot be written; its entries are lost until it can')
       isFailing = true
       lose(batch.reduce((sum, { outputBytes }) => sum + outputBytes, 0))
     }

@@ -16,11 +16,11 @@ const LARGEST_PREFIX = 28
 export async function chooseAddressPool(wanted: string): Promise<Cidr> {
   const first = parseCidr(wanted)
   if (first?.family !== 4 || first.prefix > LARGEST_PREFIX) {
-    throw new Error(`a sandbox pool is an IPv4 block of /${String(LARGEST_PREFIX)} or larger, not ${wanted}`)
+    throw new Error(`an address pool is an IPv4 block of /${String(LARGEST_PREFIX)} or larger, not ${wanted}`)
   }
   const used = await routedBlocks()
   const free = [first, ...FALLBACK_ADDRESS_POOLS.map(cidr)].find((pool) => !used.some((block) => overlaps(block, pool)))
-  if (free === undefined) throw new Error('every sandbox pool meets a route of this machine: set another')
+  if (free === undefined) throw new Error('every address pool overlaps a route of this machine: configure another')
   return free
 }
 

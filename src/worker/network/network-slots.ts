@@ -59,7 +59,7 @@ export function makeNetworkSlots(options: {
       taken.add(slot)
       return slot
     }
-    throw new Error(`the address pool of the sandboxes is used up: ${String(count - 1)} networks are there`)
+    throw new Error(`the address pool is used up: it holds ${String(count - 1)} networks`)
   }
 
   async function createNamespaces(slots: readonly number[]): Promise<void> {
@@ -85,7 +85,7 @@ export function makeNetworkSlots(options: {
     if (filling !== null || isClosing || ready.length >= prewarmCount) return
     filling = prewarmAll()
       .catch((error: unknown) => {
-        log.warn({ error }, 'sandbox networks could not be made ahead; each start makes its own')
+        log.warn({ error }, 'sandbox networks could not be created ahead; each start creates its own')
       })
       .finally(() => {
         filling = null

@@ -89,7 +89,7 @@ export async function openSandboxNetworks(options: SandboxNetworksOptions): Prom
       if (!spec.enabled) await createIsolatedNamespace(names, slot)
       const namespace = names.sandboxNamespace(slot)
       const inode = await namespaceInode(namespace)
-      if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was made`)
+      if (inode === null) throw new Error(`the network namespace ${namespace} vanished while it was created`)
       const network = spec.enabled ? { mark: newConnectionMark(options.random), policy: policyText(spec) } : null
       const record = { slot, namespace, inode, network }
       await records.writeRun(run, record)

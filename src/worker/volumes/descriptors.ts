@@ -19,7 +19,7 @@ export async function openRoot(path: string): Promise<FileHandle> {
   try {
     return await open(path, O_PATH | constants.O_DIRECTORY)
   } catch (error) {
-    throw new Error('the folder of a volume is not here', { cause: error })
+    throw new Error('the folder of a volume is missing', { cause: error })
   }
 }
 

@@ -3,7 +3,7 @@ import { VolumeFileError, type VolumeFileProblem } from '../../contract/volumes/
 /** What kernel errors mean to a client. Any other error is a fault of this machine. */
 const ERRNO_MEANINGS: Readonly<Record<string, { readonly code: VolumeFileProblem; readonly reason: string }>> = {
   ENOENT: { code: 'volume_file_not_found', reason: 'is not there' },
-  ENOTDIR: { code: 'volume_file_conflict', reason: 'is not a folder, or leads through what is none' },
+  ENOTDIR: { code: 'volume_file_conflict', reason: 'is not a folder, or leads through a file' },
   EISDIR: { code: 'volume_file_conflict', reason: 'is a folder' },
   EEXIST: { code: 'volume_file_conflict', reason: 'exists' },
   ENOTEMPTY: { code: 'volume_file_conflict', reason: 'is a folder that is not empty' },

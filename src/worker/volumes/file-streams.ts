@@ -96,7 +96,7 @@ async function nextChunk(chunks: AsyncIterator<Buffer>, path: string): Promise<I
   try {
     return await chunks.next()
   } catch (error) {
-    throw new Error(`the content for '${path}' broke off`, { cause: error })
+    throw new Error(`the content for '${path}' ended early`, { cause: error })
   }
 }
 

@@ -50,7 +50,7 @@ export async function openVolumeStorage(settings: StorageSettings, deps: Storage
       throw new Error(`the volumes in ${volumePoolFile(settings.dir)} can't be reached: ${messageOf(error)}`, {
         cause: error,
       })
-    log.warn({ error }, 'no pool for volumes can be made here: caps on volumes are refused')
+    log.warn({ error }, 'no volume pool can be created here: caps on volumes are refused')
     return openFolderStorage({ ...folderChoice(settings, `no pool could be made: ${messageOf(error)}`), uidShift })
   }
 }
@@ -105,7 +105,7 @@ async function warnOfStrayFolders(dir: string, log: Log): Promise<void> {
     if (!entry.isDirectory() || entry.name === FOLDERS) continue
     const folder = join(dir, entry.name)
     if ((await readdir(folder)).length > 0)
-      log.warn({ folder }, 'this folder holds files and is no volume: copy them into one')
+      log.warn({ folder }, 'this folder holds files but is not a volume: copy them into a volume')
   }
 }
 

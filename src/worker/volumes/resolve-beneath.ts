@@ -107,7 +107,7 @@ async function advance(volume: VolumeRoot, walker: Walker, options: ResolveBenea
       await handle.close()
       throw options.ifMissing === 'refuse'
         ? notFoundError(path)
-        : conflictError(path, `leads through '${name}', which is no folder`)
+        : conflictError(path, `leads through '${name}', which is not a folder`)
     }
   }
 }

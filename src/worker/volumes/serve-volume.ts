@@ -110,7 +110,7 @@ async function serve(exchange: Exchange): Promise<void> {
   try {
     if (route.isChange) onChanged()
   } catch (error) {
-    log.error({ err: error }, 'a change of a volume could not be told')
+    log.error({ err: error }, 'a change of a volume could not be reported')
   }
 }
 
@@ -141,7 +141,7 @@ function answerError({ request, response, log }: Exchange, error: unknown): void
     return
   }
   if (!isDisconnect(error))
-    log.error({ err: error, method: request.method, url: request.url }, 'a request for files of a volume failed')
+    log.error({ err: error, method: request.method, url: request.url }, 'a request for the files of a volume failed')
   if (response.headersSent) response.destroy()
   else sendJson(response, 500, { code: 'internal_error', message: 'the worker could not do it' })
 }
@@ -166,14 +166,14 @@ function pathIn({ headers }: IncomingMessage, name: string): string {
   const header = headers[name]
   const path = typeof header === 'string' ? decodeVolumePath(header) : null
   if (path === null)
-    throw new VolumeFileError('invalid_volume_path', `the header ${name} is a path in base64url of UTF-8`)
+    throw new VolumeFileError('invalid_volume_path', `the header ${name} must be a UTF-8 path in base64url`)
   return path
 }
 
 function isRecursive({ headers }: IncomingMessage): boolean {
   const header = headers[VOLUME_RECURSIVE_HEADER]
   if (header !== 'true' && header !== 'false')
-    throw new VolumeFileError('invalid_volume_path', `the header ${VOLUME_RECURSIVE_HEADER} is true or false`)
+    throw new VolumeFileError('invalid_volume_path', `the header ${VOLUME_RECURSIVE_HEADER} must be true or false`)
   return header === 'true'
 }
 
@@ -190,7 +190,7 @@ function makeIdleTimeout(stream: Duplex, idleMs: number): IdleTimeout {
   let working = 0
   const timer = setTimeout(() => {
     if (working > 0) timer.refresh()
-    else stream.destroy(new Error(`nothing moved for ${String(idleMs)} ms`))
+    else stream.destroy(new Error(`the stream was idle for ${String(idleMs)} ms`))
   }, idleMs)
   const touch = (): void => {
     if (!stream.destroyed) timer.refresh()

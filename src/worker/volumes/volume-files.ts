@@ -53,7 +53,8 @@ function parsePath(path: string): VolumePath {
   const parsed = parseVolumePath(path)
   if ('refused' in parsed) throw new VolumeFileError('invalid_volume_path', parsed.refused)
   const kept = parsed.names.find(isTemporaryName)
-  if (kept !== undefined) throw invalidPathError(path, 'names that begin so are kept for files that are being written')
+  if (kept !== undefined)
+    throw invalidPathError(path, 'names with this prefix are reserved for files that are being written')
   return parsed.names
 }
 
@@ -174,8 +175,9 @@ async function remove(
   const { folder, name } = place
   if (name === null) throw invalidPathError(path, 'the root of a volume cannot be removed')
   if (!requireEntry(place, path).stats.isDirectory()) return await unlink(descriptorPath(folder, name))
-  if (!isRecursive) throw conflictError(path, 'is a folder: ask for a recursive removal to delete it with all in it')
-  if (!(await deleteTree(folder, name))) throw conflictError(path, 'could not be removed whole: part of it is in use')
+  if (!isRecursive) throw conflictError(path, 'is a folder: request a recursive removal to delete it with its contents')
+  if (!(await deleteTree(folder, name)))
+    throw conflictError(path, 'could not be removed completely: part of it is in use')
 }
 
 /** A file that nobody has written to for this long is abandoned: an upload that pauses is ended after a minute. */
@@ -194,7 +196,7 @@ export function makeVolumeFilesOpener(
     if (!swept.has(root)) {
       swept.add(root)
       deleteStaleTemporaries(root, STALE_AFTER_MS).catch((error: unknown) => {
-        log.warn({ error }, 'what was left unfinished in a volume could not be deleted')
+        log.warn({ error }, 'unfinished files in a volume could not be deleted')
       })
     }
     return makeVolumeFiles({ root, ...rest })

@@ -138,7 +138,7 @@ async function ensureSize(root: string, file: string, sizeGib: number | null, lo
   const before = (await stat(file)).size
   const wanted = sizeGib === null ? before : sizeGib * GIB
   if (wanted < before)
-    log.warn({ sizeGib, keptGib: before / GIB }, 'the pool of volumes is larger than is set and stays so')
+    log.warn({ sizeGib, keptGib: before / GIB }, 'the volume pool is larger than configured and keeps its size')
   if (wanted > before) {
     const handle = await open(file, 'r+')
     try {

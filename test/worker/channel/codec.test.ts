@@ -102,7 +102,7 @@ const CAPTURED: readonly {
 ]
 
 for (const { type, id, payload, bytes } of CAPTURED) {
-  test(`a ${type} is encoded to the very bytes that the real client sends or accepts`, () => {
+  test(`a ${type} is encoded to exactly the bytes that the real client sends or accepts`, () => {
     assert.equal(encodeMessage(id, type, payload).toString('hex'), hex(bytes).toString('hex'))
   })
   test(`a captured ${type} is decoded to its fields`, () => {
@@ -115,7 +115,7 @@ for (const { type, id, payload, bytes } of CAPTURED) {
   })
 }
 
-test('output data are framed as the real client accepts them, without a copy of the data', () => {
+test('output data is framed as the real client accepts it, without copying the data', () => {
   const data = Buffer.from('hi\n')
   const [head, body] = encodeData(1, 'core.exec.stdout', data)
   const expected = '000000290000000100a3617607617470636f72652e657865632e7374646f757461704aa164646174614368690a'
@@ -123,7 +123,7 @@ test('output data are framed as the real client accepts them, without a copy of 
   assert.equal(body, data)
 })
 
-test('data of any size up to the limit come back whole through frame, envelope and payload', () => {
+test('data of any size up to the limit survives frame, envelope and payload', () => {
   for (const size of [0, 1, 23, 24, 255, 256, 65_535, 65_536, MAX_DATA_BYTES]) {
     const data = Buffer.alloc(size, 7)
     const [frame] = framesOf([Buffer.concat(encodeData(9, 'core.exec.stdout', data))])
@@ -133,7 +133,7 @@ test('data of any size up to the limit come back whole through frame, envelope a
   assert.throws(() => encodeData(9, 'core.exec.stdout', Buffer.alloc(MAX_DATA_BYTES + 1)), CborError)
 })
 
-test('frames come out the same however the bytes are cut', () => {
+test('frames are the same however the bytes are split', () => {
   fc.assert(
     fc.property(
       fc.array(fc.record({ id: fc.nat(), data: fc.uint8Array({ maxLength: 300 }) }), { maxLength: 8 }),
@@ -159,7 +159,7 @@ test('frames come out the same however the bytes are cut', () => {
   )
 })
 
-test('a frame of exactly 4 MiB is taken and one byte more is refused', () => {
+test('a frame of exactly 4 MiB is accepted and one byte more is refused', () => {
   const length = Buffer.alloc(4)
   length.writeUInt32BE(MAX_FRAME_LENGTH)
   assert.equal(framesOf([length, Buffer.alloc(MAX_FRAME_LENGTH)]).length, 1)
@@ -169,7 +169,7 @@ test('a frame of exactly 4 MiB is taken and one byte more is refused', () => {
   assert.throws(() => framesOf([length]), FrameLengthError)
 })
 
-test('random bytes never make the decoders throw anything but their own refusals', () => {
+test('random bytes never make the decoders throw anything but their own errors', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 400 }), (bytes) => {
       for (const read of [decodeCbor, decodeEnvelope, readExecRequest, decodeData, readResize, readSignal]) {
@@ -184,7 +184,7 @@ test('random bytes never make the decoders throw anything but their own refusals
   )
 })
 
-test('a text nested as deep as a frame is long is refused, not a crash', () => {
+test('a message nested as deep as a frame is long is refused without a crash', () => {
   assert.throws(() => decodeCbor(Buffer.alloc(MAX_FRAME_LENGTH, 0x81)), CborError)
   assert.throws(() => decodeCbor(Buffer.alloc(60_000, 0x81)), CborError)
 })
@@ -203,7 +203,7 @@ test('whole numbers are encoded as integers and fractions are refused', () => {
   assert.throws(() => encodeCbor({ code: 0.5 }), CborError)
 })
 
-test('what other encoders do is understood: any key order, indefinite lengths, wide integers, tagged or listed bytes', () => {
+test('other encodings are accepted: any key order, indefinite lengths, wide integers, tagged or listed bytes', () => {
   // {_ "cols": 120 (as u64), "extra": [1.5], "rows": 40 }
   assert.deepEqual(readResize(hex('bf 64636f6c73 1b0000000000000078 656578747261 81f93e00 64726f7773 1828 ff')), {
     rows: 40,
@@ -216,7 +216,7 @@ test('what other encoders do is understood: any key order, indefinite lengths, w
   assert.equal(envelope.type, 'a')
 })
 
-test('what is read in place is what the general decoder reads, and all else is left to that one', () => {
+test('the fast path decodes the same as the general decoder, and leaves all other forms to it', () => {
   const [whole] = framesOf([encodeMessage(1, 'core.fs.data', { data: Buffer.from('some data') })])
   assert.ok(whole)
   assert.ok(fastDecodeEnvelope(whole.body) !== null)
@@ -236,7 +236,7 @@ test('what is read in place is what the general decoder reads, and all else is l
   )
 })
 
-test('absent options of a request mean their defaults, and items without an equals sign are no environment', () => {
+test('absent options mean their defaults, and environment items without an equals sign are dropped', () => {
   const request = readExecRequest(encodeCbor({ cmd: 'x', tty: true, env: ['A=1', 'B', '=C'] }))
   assert.deepEqual(request, {
     cmd: 'x',

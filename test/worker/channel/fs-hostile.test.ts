@@ -60,7 +60,7 @@ async function ending(question: Promise<unknown>): Promise<'answered' | 'refused
   }
 }
 
-test('whatever the process says, every question ends, with an answer or a failure of files', async () => {
+test('whatever the helper sends, every request ends with a reply or a FileFailure', async () => {
   const body = fc.uint8Array({ maxLength: 200 }).map((bytes) => Buffer.from(bytes))
   const honest = fc.tuple(fc.integer({ min: 0, max: 7 }), fc.integer({ min: 0, max: 2 }), body)
   const said = fc.array(
@@ -87,7 +87,7 @@ test('whatever the process says, every question ends, with an answer or a failur
   )
 })
 
-test('a reply that is longer than its question allows, or nobody’s, ends the process before it is kept', async () => {
+test('an unexpected reply, or one longer than the request allows, ends the helper before it is kept', async () => {
   for (const head of [
     reply(0, 0, Buffer.alloc(37)),
     reply(0, 1, Buffer.alloc(5000)),
@@ -104,7 +104,7 @@ test('a reply that is longer than its question allows, or nobody’s, ends the p
   }
 })
 
-test('numbers that no file has are told as the nearest that can be', async () => {
+test('numbers beyond a file’s range become the nearest possible ones', async () => {
   const { process, says } = makeLiar()
   const files = makeFilesClient(process)
   const question = files.stat('/', { follow: true })

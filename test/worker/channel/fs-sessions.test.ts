@@ -68,7 +68,7 @@ function makeSparse(path: string, sizeBytes: number): void {
   closeSync(fd)
 }
 
-test('nothing is started before the first file message, one process serves a client, and it ends with it', async (t) => {
+test('one process serves a client, from the first file message until the client is gone', async (t) => {
   const { connect, helpers } = begin(t)
   const client = connect()
   client.agent.send(1, 'core.ping', {})
@@ -86,7 +86,7 @@ test('nothing is started before the first file message, one process serves a cli
   )
 })
 
-test('a client that is gone before its process has started leaves none', async (t) => {
+test('a client that goes away before its process has started leaves none behind', async (t) => {
   const { connect, helpers } = begin(t)
   const client = connect()
   client.ask('Stat', { path: '/', follow_symlink: true })
@@ -129,7 +129,7 @@ test('file sessions count among the client’s sessions, and an id with a sessio
   assert.equal((await client.answer(first)).error, 'this id has a session')
 })
 
-test('sessions go on beside each other, and a small operation is not held up by large ones', async (t) => {
+test('sessions run in parallel, and large ones don’t delay a small operation', async (t) => {
   const { dir, connect } = begin(t)
   const client = connect()
   const contents = Array.from({ length: 6 }, () => randomBytes(3 * MIB + 1))
@@ -159,7 +159,7 @@ test('sessions go on beside each other, and a small operation is not held up by 
   )
 })
 
-test('a sparse file of 1 GiB goes through in a bounded part of memory', async (t) => {
+test('a sparse file of 1 GiB is transferred in bounded memory', async (t) => {
   const { dir, connect } = begin(t)
   makeSparse(join(dir, 'sparse'), 1024 * MIB)
   let bytes = 0
@@ -177,7 +177,7 @@ test('a sparse file of 1 GiB goes through in a bounded part of memory', async (t
   assert.ok(most - before < 300 * MIB, `grew by ${String(Math.round((most - before) / MIB))} MiB`)
 })
 
-test('a client that does not read makes reads wait, at a bounded cost, and then gets all', async (t) => {
+test('when a client doesn’t read, its downloads wait in bounded memory, and complete later', async (t) => {
   const { dir, connect, piecesAsked } = begin(t)
   makeSparse(join(dir, 'sparse'), 16 * MIB)
   let bytes = 0
@@ -194,7 +194,7 @@ test('a client that does not read makes reads wait, at a bounded cost, and then 
   assert.equal(bytes, 20 * 16 * MIB)
 })
 
-test('a client that is gone amid writes and reads leaves nothing open, and what was written stays', async (t) => {
+test('a client that goes away during writes and reads leaves nothing open, and written data stays', async (t) => {
   const { dir, connect, helpers } = begin(t)
   const client = connect()
   const path = join(dir, 'file')
@@ -209,7 +209,7 @@ test('a client that is gone amid writes and reads leaves nothing open, and what 
   assert.equal(readFileSync(path, 'latin1').slice(0, 5), 'begun')
 })
 
-test('a process that was killed fails what was asked, and is replaced; its handles are gone with it', async (t) => {
+test('when the process is killed, pending requests fail, and a new process starts without the old handles', async (t) => {
   const { dir, connect, helpers } = begin(t)
   const client = connect()
   writeFileSync(join(dir, 'file'), 'x')

@@ -33,7 +33,7 @@ function begin(t: TestContext): { readonly client: FsClient; readonly dir: strin
   return { client, dir }
 }
 
-test('a stat tells type, size, mode, owner and times, of a link or of what it leads to', async (t) => {
+test('a stat has type, size, mode, owner and times, of a symlink or of its target', async (t) => {
   const { client, dir } = begin(t)
   writeFileSync(join(dir, 'file'), 'four', { mode: 0o640 })
   symlinkSync('file', join(dir, 'link'))
@@ -48,7 +48,7 @@ test('a stat tells type, size, mode, owner and times, of a link or of what it le
   assert.equal(fieldOf(fieldOf(await client.run('Stat', { path: '/dev/null', follow_symlink: true }), 'Stat'), 'kind'), 'other') // prettier-ignore
 })
 
-test('a refusal is a response with the words of the system, never core.error', async (t) => {
+test('a failure is a response with the system’s error text, never core.error', async (t) => {
   const { client, dir } = begin(t)
   const path = join(dir, 'none')
   const inFile = join(dir, 'file/in')
@@ -101,7 +101,7 @@ test('a refusal is a response with the words of the system, never core.error', a
   assert.ok(client.agent.received.every(({ type, flags }) => type !== 'core.fs.response' || flags === 1))
 })
 
-test('folders are made with their parents, and one that is there gets the mode', async (t) => {
+test('folders are created with their parents, and an existing one gets the mode', async (t) => {
   const { client, dir } = begin(t)
   await client.run('Mkdir', { path: join(dir, 'a/b/c//'), mode: 0o700 })
   assert.deepEqual(
@@ -114,7 +114,7 @@ test('folders are made with their parents, and one that is there gets the mode',
   assert.equal(statSync(join(dir, 'a/b/c')).mode & 0o7777, 0o1777)
 })
 
-test('attributes are set one by one, and what is not named stays', async (t) => {
+test('attributes are set one by one, and others stay', async (t) => {
   const { client, dir } = begin(t)
   const path = join(dir, 'file')
   writeFileSync(path, 'content')
@@ -140,7 +140,7 @@ test('attributes are set one by one, and what is not named stays', async (t) => 
   assert.deepEqual([fieldOf(stat, 'size'), fieldOf(stat, 'mtime'), fieldOf(stat, 'uid'), fieldOf(stat, 'path')], [100, 77, 0, path]) // prettier-ignore
 })
 
-test('a path is resolved, and one whose last part is missing is that name in its folder', async (t) => {
+test('a path is resolved, even if its last part is missing', async (t) => {
   const { client, dir } = begin(t)
   mkdirSync(join(dir, 'folder'))
   symlinkSync('folder', join(dir, 'link'))
@@ -176,7 +176,7 @@ test('links, copies, renames and removals do what their names say', async (t) =>
   assert.deepEqual(await client.run('List', { path: dir }), { List: [] })
 })
 
-test('a tree is removed as a whole, and the links in it are not followed', async (t) => {
+test('a tree is removed completely, without following the symlinks in it', async (t) => {
   const { client, dir } = begin(t)
   mkdirSync(join(dir, 'kept'))
   writeFileSync(join(dir, 'kept/file'), '')
@@ -191,7 +191,7 @@ test('a tree is removed as a whole, and the links in it are not followed', async
   assert.ok(existsSync(join(dir, 'kept/file')))
 })
 
-test('a listing has every name once, whatever is in it, and a handle gives it in parts', async (t) => {
+test('a listing has every name once, whatever it contains, and a handle yields it in parts', async (t) => {
   const { client, dir } = begin(t)
   const names = ['a b', 'new\nline', 'ünï', '*', '-rf', '...', '\u{1f40c}', ...Array.from({ length: 1500 }, (_, n) => `n${String(n)}`)] // prettier-ignore
   for (const name of names) writeFileSync(join(dir, name), '')
@@ -230,7 +230,7 @@ test('a folder with more names than fit one frame is refused, and can be read in
   assert.equal(count, 13_000)
 })
 
-test('what is written is read back, from any offset, and a length that differs is refused', async (t) => {
+test('written data can be read back from any offset, and a wrong length is refused', async (t) => {
   const { client, dir } = begin(t)
   const path = join(dir, 'file')
   const content = randomBytes(7 * MIB + 13)
@@ -269,7 +269,7 @@ test('a handle that appends ignores offsets, and each handle does only what it w
   assert.match(await client.refusal('ReadDir', { handle: reading, limit: 1 }), /handle 2 is a file/)
 })
 
-test('files that are none hold nobody up: a FIFO without another end, a device, what can not be sought', async (t) => {
+test('special files block nobody: a FIFO without another end, a device, a file without seek', async (t) => {
   const { client, dir } = begin(t)
   const fifo = join(dir, 'fifo')
   await runCommand('mkfifo', [fifo], { timeoutMs: 10_000 })
@@ -284,7 +284,7 @@ test('files that are none hold nobody up: a FIFO without another end, a device, 
   assert.match(await client.refusal('Copy', { src: fifo, dst: join(dir, 'to') }), /not a regular file/)
 })
 
-test('a write that fails is told at once, and what still comes for it is ignored', async (t) => {
+test('a failed write is reported at once, and its further data is ignored', async (t) => {
   const { client } = begin(t)
   const handle = await client.open('/dev/full', { write: true })
   const id = client.ask('Write', { handle, offset: 0, len: null })

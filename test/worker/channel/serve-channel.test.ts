@@ -16,7 +16,7 @@ import { waitUntil, waitUntilUnchanged } from '../../support/wait.ts'
 const MIB = 1024 * 1024
 const guest = makeLocalGuest()
 
-test('the agent speaks first: an id range that no client takes for the ancient prologue, then core.ready', async () => {
+test('the agent speaks first: an id range that no client mistakes for the old prologue, then core.ready', async () => {
   const client = connectAgent(guest)
   const ready = await client.next((message) => message.type === 'core.ready')
   assert.equal(client.prologue().toString('hex'), '0000000101ffffff')
@@ -27,7 +27,7 @@ test('the agent speaks first: an id range that no client takes for the ancient p
   await client.hangUp()
 })
 
-test('a process is started, its outputs come apart, and its exit code comes last and terminal', async () => {
+test('a process is started, its outputs stay separate, and its exit code comes last', async () => {
   const client = connectAgent(guest)
   const id = client.exec({ cmd: 'sh', args: ['-c', 'echo out; echo err >&2; exit 3'] })
   const { last, code, stdout, stderr } = await client.finish(id)
@@ -76,7 +76,7 @@ test('a process that was killed by a signal to its group exits with -1', async (
   await client.hangUp()
 })
 
-test('the exit is told only after a background process has let go of the output', async () => {
+test('the exit is reported only after background processes have closed the output', async () => {
   const client = connectAgent(guest)
   const id = client.exec({ cmd: 'sh', args: ['-c', '{ sleep 0.5; echo late; } & echo early'] })
   const { stdout } = await client.finish(id)
@@ -84,7 +84,7 @@ test('the exit is told only after a background process has let go of the output'
   await client.hangUp()
 })
 
-test('a process whose output ended before anybody listened still exits', async () => {
+test('a process whose output ended before anyone listened still exits', async () => {
   const ended = (): Readable => {
     const stream = Readable.from([])
     stream.resume()
@@ -110,7 +110,7 @@ test('a process whose output ended before anybody listened still exits', async (
   await client.hangUp()
 })
 
-test('a failed write to a process is told once, and does not end its session', async () => {
+test('a failed write to a process is reported once, and does not end its session', async () => {
   const client = connectAgent(guest)
   const id = client.exec({ cmd: 'sh', args: ['-c', 'exec <&-; echo closed; sleep 0.3; exit 5'] })
   await waitUntil(() => client.text(id) === 'closed\n')
@@ -123,7 +123,7 @@ test('a failed write to a process is told once, and does not end its session', a
   await client.hangUp()
 })
 
-test('a process that can not be started gives one exec.failed with the kind, errno and stage of the guest', async () => {
+test('a process that cannot be started gets one exec.failed with the kind, errno and stage of the guest', async () => {
   const failing: Guest = {
     ...guest,
     exec: () =>
@@ -142,7 +142,7 @@ test('a process that can not be started gives one exec.failed with the kind, err
   await client.hangUp()
 })
 
-test('what a bug in a guest says is not told to the client', async () => {
+test('the message of a bug in a guest is hidden from the client', async () => {
   const client = connectAgent({ ...guest, exec: () => Promise.reject(new Error('path /secret/of/the/host')) })
   const { last } = await client.finish(client.exec({ cmd: 'x' }))
   assert.equal(last.payload['kind'], 'other')
@@ -150,7 +150,7 @@ test('what a bug in a guest says is not told to the client', async () => {
   await client.hangUp()
 })
 
-test('sessions run at once and their output is not mixed up', async () => {
+test('sessions run in parallel and their output is not mixed up', async () => {
   const client = connectAgent(guest)
   const ids = Array.from({ length: 20 }, (_, n) =>
     client.exec({ cmd: 'sh', args: ['-c', `echo ${String(n)}; sleep 0.1; echo ${String(n)}`] }),
@@ -163,7 +163,7 @@ test('sessions run at once and their output is not mixed up', async () => {
   await client.hangUp()
 })
 
-test('a session beyond the limit fails, and an ended one makes room', async () => {
+test('a session beyond the limit fails, and the end of another makes a new one possible', async () => {
   const client = connectAgent(guest, { deps: { limits: { sessions: 2 } } })
   const first = client.exec({ cmd: 'cat' })
   client.exec({ cmd: 'cat' })
@@ -177,7 +177,7 @@ test('a session beyond the limit fails, and an ended one makes room', async () =
   await client.hangUp()
 })
 
-test('a client that goes away takes its process groups with it', async () => {
+test('the process groups of a client are killed when it goes away', async () => {
   const client = connectAgent(guest)
   const id = client.exec({ cmd: 'sh', args: ['-c', 'sleep 1000 & echo $!; wait'] })
   const inner = Number(await waitUntil(() => client.text(id) !== '' && client.text(id)))
@@ -211,7 +211,7 @@ test('a client that goes away while its process is being started leaves none beh
   rmSync(folder, { recursive: true })
 })
 
-test('100 MB of output pass in frames of at most 1 MiB', async () => {
+test('100 MB of output arrive in frames of at most 1 MiB', async () => {
   let bytes = 0
   let largest = 0
   const client = connectAgent(guest, {
@@ -227,7 +227,7 @@ test('100 MB of output pass in frames of at most 1 MiB', async () => {
   await client.hangUp()
 })
 
-test('a client that does not read stops its process instead of filling memory', async () => {
+test('a client that does not read blocks its process instead of filling memory', async () => {
   const client = connectAgent(guest)
   await client.next((message) => message.type === 'core.ready')
   client.stream.pause()
@@ -244,7 +244,7 @@ test('a client that does not read stops its process instead of filling memory', 
   await client.hangUp()
 })
 
-test('a process that does not read its input stops the reading of the channel, and goes on when it does', async () => {
+test('the channel stops reading while a process does not read its input, and goes on when it does', async () => {
   const client = connectAgent(guest)
   const id = client.exec({ cmd: 'sh', args: ['-c', 'sleep 1; wc -c'] })
   const chunk = Buffer.alloc(MIB)
@@ -256,7 +256,7 @@ test('a process that does not read its input stops the reading of the channel, a
   await client.hangUp()
 })
 
-test('processes that do not read their input together keep a bounded part of it, and get all once they read', async (t) => {
+test('the pending input of all processes together is bounded, and they get everything once they read', async (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'sandyard-input-'))
   t.after(() => {
     rmSync(folder, { recursive: true })
@@ -293,7 +293,7 @@ test('ping and touch are answered; only the touch counts as activity, and an exe
   await client.hangUp()
 })
 
-test('what can not be understood is answered by core.error, and the channel goes on', async () => {
+test('a message that can’t be understood is answered by core.error, and the channel goes on', async () => {
   const client = connectAgent(guest)
   const kindOf = async (id: number): Promise<unknown> =>
     (await client.next((message) => message.type === 'core.error' && message.id === id)).payload['kind']
@@ -315,7 +315,7 @@ test('what can not be understood is answered by core.error, and the channel goes
   await client.hangUp()
 })
 
-test('an exec request that can not be read fails as exec, which the client understands', async () => {
+test('an exec request that can’t be decoded gets core.exec.failed, which the client understands', async () => {
   const client = connectAgent(guest)
   client.send(7, 'core.exec.request', { args: 5 })
   assert.equal((await client.finish(7)).last.payload['kind'], 'bad_args')
@@ -330,7 +330,7 @@ test('a frame length outside the limits ends the connection', async () => {
   await client.over
 })
 
-test('random bytes neither crash the channel nor leave it open with something half done', async () => {
+test('random bytes neither crash the channel nor leave it open with unfinished work', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(fc.uint8Array({ maxLength: 200 }), { maxLength: 10 }), async (pieces) => {
       const client = connectAgent(guest)
@@ -342,7 +342,7 @@ test('random bytes neither crash the channel nor leave it open with something ha
   )
 })
 
-test('a client that floods without reading the replies is no longer listened to', async () => {
+test('the channel stops reading from a client that sends much and reads no replies', async () => {
   const client = connectAgent(guest)
   await client.next((message) => message.type === 'core.ready')
   client.stream.pause()

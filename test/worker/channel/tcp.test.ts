@@ -92,7 +92,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('the other end may end first and still gets what the client sends', async () => {
+    test('the other end may end first and still receives the client’s data', async () => {
       const server = await startTcpServer()
       const client = connectAgent(guest)
       const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
@@ -124,7 +124,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('data and an end that come before the connection is there are kept in order', async () => {
+    test('data and an end that arrive before the connection is open are kept in order', async () => {
       const server = await startTcpServer()
       let proceed: (() => void) | null = null
       const slow: Guest = {
@@ -150,7 +150,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('a refused connection and an unknown host fail in words, and nothing else is said of them', async () => {
+    test('a refused connection and an unknown host fail with a message and nothing else', async () => {
       const server = await startTcpServer()
       const { port } = server
       await server.close()
@@ -168,7 +168,7 @@ for (const [name, makeGuest] of GUESTS) {
       await client.hangUp()
     })
 
-    test('a connection that the other end resets fails after what arrived was told', async () => {
+    test('a connection that the other end resets fails after the received data was delivered', async () => {
       const server = await startTcpServer()
       const client = connectAgent(guest)
       const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
@@ -182,7 +182,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('a close cuts the connection, owes no answer and leaves nothing behind', async () => {
+    test('a close cuts the connection without an answer and leaves nothing behind', async () => {
       const server = await startTcpServer()
       const client = connectAgent(guest)
       const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
@@ -199,7 +199,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('a client that goes away leaves no connection, whether it was there or on its way', async () => {
+    test('a client that goes away leaves no connection, neither open nor being opened', async () => {
       const server = await startTcpServer()
       const client = connectAgent(guest)
       const there = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
@@ -234,7 +234,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('a client that stops reading stops the other end, and misses nothing when it reads on', async () => {
+    test('a client that stops reading blocks the other end, and misses nothing when it reads on', async () => {
       const server = await startTcpServer()
       const client = connectAgent(guest)
       const tcp = openTcp(client, 1, { host: '127.0.0.1', port: server.port })
@@ -255,7 +255,7 @@ for (const [name, makeGuest] of GUESTS) {
       await server.close()
     })
 
-    test('another end that stops reading stops the client, and misses nothing when it reads on', async () => {
+    test('another end that stops reading blocks the client, and misses nothing when it reads on', async () => {
       const server = await startTcpServer((socket) => {
         socket.pause()
       })
@@ -374,7 +374,7 @@ async function readUntilCut(socket: Socket): Promise<Buffer> {
   return Buffer.concat(pieces)
 }
 
-test('a connection that does not come about within 30 s is given up, and its attempt with it', async () => {
+test('a connection that does not open within 30 s fails, and the attempt is aborted', async () => {
   const clock = makeTestClock()
   let isAborted = false
   const silent: Guest = {
@@ -398,7 +398,7 @@ test('a connection that does not come about within 30 s is given up, and its att
   await client.hangUp()
 })
 
-test('data for an id without a connection fails, an end or a close of one is ignored, and a live id is not taken twice', async () => {
+test('for an unknown id data fails and an end or close is ignored, and a live id can’t be used twice', async () => {
   const server = await startTcpServer()
   const client = connectAgent(makeLocalGuest(), { deps: { limits: { sessions: 1 } } })
   client.send(5, 'core.tcp.eof', {})
@@ -416,7 +416,7 @@ test('data for an id without a connection fails, an end or a close of one is ign
   await server.close()
 })
 
-test('a request that names no host or no port is answered with a failure of its own', async () => {
+test('a request without a valid host or port is answered with core.tcp.failed', async () => {
   const client = connectAgent(makeLocalGuest())
   const requests = [{ host: '', port: 1 }, { host: 'a\0b', port: 1 }, { host: 'a'.repeat(300), port: 1 }, { host: 'a', port: 65_536 }, { port: 1 }] // prettier-ignore
   for (const [at, payload] of requests.entries()) client.send(at + 1, 'core.tcp.connect', payload)
@@ -427,7 +427,7 @@ test('a request that names no host or no port is answered with a failure of its 
   await client.hangUp()
 })
 
-test('what a bug in a guest says of a connection is not told to the client', async () => {
+test('the message of a bug in a guest’s connection is hidden from the client', async () => {
   const guest: Guest = { ...makeLocalGuest(), connect: () => Promise.reject(new Error('path /secret/of/the/host')) }
   const client = connectAgent(guest)
   const { payload } = await openTcp(client, 1, { host: 'a', port: 1 }).last()
@@ -435,7 +435,7 @@ test('what a bug in a guest says of a connection is not told to the client', asy
   await client.hangUp()
 })
 
-test('whatever a sandbox puts in the place of the process that carries a connection, the connection ends', async () => {
+test('whatever a sandbox runs in place of the process that carries a connection, the connection ends', async () => {
   const local = makeLocalGuest()
   const scripts: readonly (readonly [script: string, last: string])[] = [
     ['echo nonsense >&2; exit 0', 'failed'],
@@ -464,7 +464,7 @@ test('whatever a sandbox puts in the place of the process that carries a connect
   await client.hangUp()
 })
 
-test('a connection whose reader comes late ends, though the sandbox says more than it told', async (t) => {
+test('a connection whose reader comes late ends, even if the sandbox sends more than it announced', async (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'sandyard-tcp-'))
   t.after(() => {
     rmSync(folder, { recursive: true })

@@ -11,7 +11,7 @@ import { makeFolder, NEEDS_ROOT, openStore, wanted } from './setup.ts'
 const COMMAND = { timeoutMs: 20_000 }
 
 test(
-  'the demo image is made from this host in seconds and its programs run with its own libraries only',
+  'the demo image is made from this host in seconds, and its programs run with only its own libraries',
   { skip: NEEDS_ROOT },
   async (t) => {
     const dir = await makeFolder(t)
@@ -61,7 +61,7 @@ test(
 )
 
 test(
-  'the demo image is made again only when it is absent or the programs changed, and never in place of one that was loaded',
+  'the demo image is made only when it is missing or the programs changed, and never replaces a loaded one',
   { skip: NEEDS_ROOT },
   async (t) => {
     const dir = await makeFolder(t)

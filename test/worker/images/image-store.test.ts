@@ -48,7 +48,7 @@ test(
 )
 
 test(
-  'an archive that is no image, is broken or holds two images is refused with words',
+  'an archive without an image, with two images or with broken content is refused with a message',
   { skip: NEEDS_ROOT },
   async (t) => {
     const dir = await makeFolder(t)
@@ -77,7 +77,7 @@ test(
 )
 
 test(
-  'garbage collection deletes the layers that nothing names, uses or has just got, and no others',
+  'garbage collection deletes only layers that are unreferenced, unused and not recent',
   { skip: NEEDS_ROOT },
   async (t) => {
     const dir = await makeFolder(t)
@@ -105,7 +105,7 @@ test(
   },
 )
 
-test('a layer that occurs twice is named once, at its upper place', { skip: NEEDS_ROOT }, async (t) => {
+test('a layer that occurs twice is listed once, at its upper position', { skip: NEEDS_ROOT }, async (t) => {
   const dir = await makeFolder(t)
   const [a = [], b = []] = LAYERS
   const image = await makeTestImage({ layers: [a, b, a] })
@@ -117,14 +117,14 @@ test('a layer that occurs twice is named once, at its upper place', { skip: NEED
   )
 })
 
-test('a store in a folder that overlay options can not name is refused at once', async (t) => {
+test('a store in a folder that overlay options cannot name is refused at once', async (t) => {
   const dir = await makeFolder(t)
   for (const name of ['a:b', 'a,b', 'a b'])
     await assert.rejects(openStore(join(dir, name)), /overlay mounts need a path/)
 })
 
 test(
-  'a worker killed in the middle of unpacking leaves nothing that counts, and the next one cleans up and pulls',
+  'a worker killed while unpacking leaves no incomplete layer, and the next one cleans up and pulls',
   { skip: NEEDS_ROOT },
   async (t) => {
     const registry = await startRegistry()
@@ -155,7 +155,7 @@ test(
   },
 )
 
-test('work of another process that lives is not taken for leftovers', { skip: NEEDS_ROOT }, async (t) => {
+test('unfinished work of a process that is alive is not deleted', { skip: NEEDS_ROOT }, async (t) => {
   const registry = await startRegistry()
   t.after(() => registry.close())
   registry.push('a', '1', await makeTestImage({ layers: LAYERS }))

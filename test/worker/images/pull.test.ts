@@ -127,36 +127,32 @@ test('pulls of the same image at the same time share one download', { skip: NEED
   }
 })
 
-test(
-  'a caller who gives up leaves the shared pull to the others, and the last one ends it',
-  { skip: NEEDS_ROOT },
-  async (t) => {
-    const registry = await startRegistry()
-    t.after(() => registry.close())
-    registry.push('a', '1', await makeTestImage({ layers: [HELLO] }))
-    const dir = await makeFolder(t)
-    const store = await openStore(dir)
-    registry.inject({ kind: 'stall', ms: 300 }, 1)
-    const leaving = new AbortController()
-    const first = store.resolve(`${registry.address}/a:1`, wanted({ signal: leaving.signal }))
-    const second = store.resolve(`${registry.address}/a:1`, wanted())
-    leaving.abort()
-    await assert.rejects(first, { reason: 'cancelled' })
-    assert.equal((await second).layers.length, 1)
+test('a shared pull goes on when one caller gives up, and ends with the last one', { skip: NEEDS_ROOT }, async (t) => {
+  const registry = await startRegistry()
+  t.after(() => registry.close())
+  registry.push('a', '1', await makeTestImage({ layers: [HELLO] }))
+  const dir = await makeFolder(t)
+  const store = await openStore(dir)
+  registry.inject({ kind: 'stall', ms: 300 }, 1)
+  const leaving = new AbortController()
+  const first = store.resolve(`${registry.address}/a:1`, wanted({ signal: leaving.signal }))
+  const second = store.resolve(`${registry.address}/a:1`, wanted())
+  leaving.abort()
+  await assert.rejects(first, { reason: 'cancelled' })
+  assert.equal((await second).layers.length, 1)
 
-    registry.push('b', '1', await makeTestImage({ layers: [[{ path: 'other', content: 'o' }]] }))
-    registry.inject({ kind: 'stall', ms: 20_000 }, 1)
-    const alone = new AbortController()
-    const only = store.resolve(`${registry.address}/b:1`, wanted({ signal: alone.signal }))
-    await waitUntil(() => registry.count('GET /v2/b/blobs') >= 2)
-    alone.abort()
-    await assert.rejects(only, { reason: 'cancelled' })
-    await waitUntil(async () => (await readdir(join(dir, 'tmp'))).length === 0)
-  },
-)
+  registry.push('b', '1', await makeTestImage({ layers: [[{ path: 'other', content: 'o' }]] }))
+  registry.inject({ kind: 'stall', ms: 20_000 }, 1)
+  const alone = new AbortController()
+  const only = store.resolve(`${registry.address}/b:1`, wanted({ signal: alone.signal }))
+  await waitUntil(() => registry.count('GET /v2/b/blobs') >= 2)
+  alone.abort()
+  await assert.rejects(only, { reason: 'cancelled' })
+  await waitUntil(async () => (await readdir(join(dir, 'tmp'))).length === 0)
+})
 
 test(
-  'a network that breaks and a registry that stumbles are tried again; a changed blob is refused at once',
+  'network failures and registry errors are retried; a changed blob is refused at once',
   { skip: NEEDS_ROOT },
   async (t) => {
     const registry = await startRegistry()
@@ -183,7 +179,7 @@ test(
   },
 )
 
-test('a layer whose content is not what the configuration says is refused', { skip: NEEDS_ROOT }, async (t) => {
+test('a layer whose digest differs from the configuration is refused', { skip: NEEDS_ROOT }, async (t) => {
   const registry = await startRegistry()
   t.after(() => registry.close())
   registry.push('a', '1', await makeTestImage({ layers: [HELLO], diffIds: [`sha256:${'0'.repeat(64)}`] }))
@@ -218,7 +214,7 @@ test('a redirect of a blob to another host does not carry the credential there',
 })
 
 test(
-  'what is absent, foreign or nowhere is refused with words that say what to do',
+  'a missing image, another platform and an unreachable registry fail with messages that say what to do',
   { skip: NEEDS_ROOT },
   async (t) => {
     const registry = await startRegistry()
@@ -241,7 +237,7 @@ test(
   },
 )
 
-test('an image that is here is answered without a question to its registry', { skip: NEEDS_ROOT }, async (t) => {
+test('an image in the store is used without asking its registry', { skip: NEEDS_ROOT }, async (t) => {
   const registry = await startRegistry()
   t.after(() => registry.close())
   registry.push('a', '1', await makeTestImage({ layers: [HELLO] }))
@@ -253,7 +249,7 @@ test('an image that is here is answered without a question to its registry', { s
   assert.equal(registry.requests.length, asked)
 })
 
-test('a registry that falls silent in the middle of a layer is asked again', { skip: NEEDS_ROOT }, async (t) => {
+test('a registry that stalls in the middle of a layer is asked again', { skip: NEEDS_ROOT }, async (t) => {
   const registry = await startRegistry()
   t.after(() => registry.close())
   const image = await makeTestImage({ layers: [HELLO], compression: 'plain' })
@@ -268,7 +264,7 @@ test('a registry that falls silent in the middle of a layer is asked again', { s
 })
 
 test(
-  'a failed pull of one caller is not the failure of another who wants the same layer',
+  'one caller’s failed pull does not fail another caller who wants the same layer',
   { skip: NEEDS_ROOT },
   async (t) => {
     const [broken, sound] = [await startRegistry(), await startRegistry()]

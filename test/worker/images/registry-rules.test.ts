@@ -8,7 +8,7 @@ const DIGEST = `sha256:${'0'.repeat(64)}`
 const OTHER = `sha256:${'1'.repeat(64)}`
 const json = (value: unknown): Buffer => Buffer.from(JSON.stringify(value))
 
-test('a challenge is read in any case and order, and a token is preferred to the password', () => {
+test('a challenge is parsed in any case and order, and a token is preferred to the password', () => {
   const bearer = { scheme: 'bearer', realm: 'https://auth.example/token', service: 'registry' }
   assert.deepEqual(parseChallenge('Bearer realm="https://auth.example/token",service="registry",scope="x"'), bearer)
   assert.deepEqual(
@@ -20,7 +20,7 @@ test('a challenge is read in any case and order, and a token is preferred to the
     assert.equal(parseChallenge(none), null, none)
 })
 
-test('no address outside this machine may lead into it, nor to plain HTTP', () => {
+test('an address outside this machine may redirect neither into it nor to plain HTTP', () => {
   const allowed: readonly (readonly [string, string, boolean])[] = [
     ['https://registry.example/', 'https://blobs.example/', true],
     ['https://registry.example/', 'http://registry.example/', false],
@@ -37,7 +37,7 @@ test('no address outside this machine may lead into it, nor to plain HTTP', () =
     assert.equal(isRedirectAllowed(new URL(from), new URL(to)), expected, `${from} to ${to}`)
 })
 
-test('a document that is no manifest, or two at once, is refused', () => {
+test('a document that is not a manifest, or is manifest and index at once, is refused', () => {
   const both = { manifests: [], config: { digest: DIGEST, size: 1 }, layers: [] }
   const upward = { config: { digest: 'sha256:../../etc', size: 1 }, layers: [] }
   for (const value of [{}, [], null, both, upward, { schemaVersion: 1, fsLayers: [] }]) {
@@ -46,7 +46,7 @@ test('a document that is no manifest, or two at once, is refused', () => {
   assert.throws(() => parseManifest(Buffer.from('<html>'), 'x'), { reason: 'image' })
 })
 
-test('the manifest for this machine is chosen, and the refusal names what there is', () => {
+test('the manifest for this machine is chosen, and the error lists the platforms that exist', () => {
   const entry = (os: string, architecture: string, digest = DIGEST): object => ({
     digest,
     size: 1,
@@ -64,7 +64,7 @@ test('the manifest for this machine is chosen, and the refusal names what there 
   )
 })
 
-test('an image configuration with nulls or nothing in it is read as one that says nothing', () => {
+test('an image configuration with nulls or missing members counts as empty', () => {
   const nothing = { env: [], entrypoint: null, cmd: null, workdir: null, user: null }
   const rootfs = { type: 'layers', diff_ids: [DIGEST] }
   const nulls = {

@@ -57,7 +57,7 @@ async function inOverlay(
 }
 
 test(
-  'entries keep content, mode, set-uid bits, times and links, and every owner is shifted, parents included',
+  'entries keep content, mode, set-user-id bits, times and links; all owners are shifted, including those of parents',
   { skip: NEEDS_ROOT },
   async (t) => {
     const dir = await unpack(join(await makeFolder(t), 'layer'), [
@@ -198,7 +198,7 @@ for (const [what, entries] of Object.entries(HOSTILE)) {
 }
 
 test(
-  'extended attributes of the image never reach the disk, so that it can not speak to the overlay',
+  'extended attributes of an image never reach the disk, so it can’t control the overlay',
   { skip: NEEDS_ROOT },
   async (t) => {
     const dir = await makeFolder(t)
@@ -224,7 +224,7 @@ test('a layer beyond the limits of entries, names or size is refused', { skip: N
 })
 
 test(
-  'a tar without its last padding and end blocks is read, a broken one is refused',
+  'a tar without the final padding and end blocks is accepted, a broken one is refused',
   { skip: NEEDS_ROOT },
   async (t) => {
     const dir = await makeFolder(t)
@@ -240,7 +240,7 @@ test(
   },
 )
 
-test('a big layer does not hold the event loop', { skip: NEEDS_ROOT }, async (t) => {
+test('a large layer does not block the event loop', { skip: NEEDS_ROOT }, async (t) => {
   const dir = await makeFolder(t)
   const content = Buffer.alloc(20_000, 1)
   const tar = await makeLayerTar(

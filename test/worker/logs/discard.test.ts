@@ -15,7 +15,7 @@ before(async () => {
 })
 after(() => world.close())
 
-test('the log of a sandbox goes with the sandbox', async () => {
+test('the log of a sandbox is deleted with the sandbox', async () => {
   const { logs, dir, remove } = await makeTestLogs()
   const end = world.runWorker(makeSimulatedDriver({ clock: systemClock, logs }), { logs })
   const { id } = await world.create()

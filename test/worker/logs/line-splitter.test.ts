@@ -11,7 +11,7 @@ test('text keeps every character, however its bytes are split over chunks', () =
   )
 })
 
-test('bytes that are no text become what a decoder makes of the whole', () => {
+test('invalid UTF-8 is decoded as if it came in one piece', () => {
   hold(
     property(uint8Array({ maxLength: 60 }), array(integer({ min: 1, max: 7 })), (bytes, sizes) => {
       assert.equal(cut(Buffer.from(bytes), sizes).join(''), new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes))
@@ -19,11 +19,11 @@ test('bytes that are no text become what a decoder makes of the whole', () => {
   )
 })
 
-test('each line ends with its line feed, and only the last one may be without', () => {
+test('every line ends with its line feed, except perhaps the last one', () => {
   assert.deepEqual(cut(Buffer.from('a\n\nb\r\nc'), [2]), ['a\n', '\n', 'b\r\n', 'c'])
 })
 
-test('a line that is too long is cut between characters', () => {
+test('a line that is too long is split between characters', () => {
   const text = `x${'é'.repeat(MAX_LINE_BYTES)}\n`
   const lines = cut(Buffer.from(text), [5_000])
   assert.equal(lines.join(''), text)
@@ -33,7 +33,7 @@ test('a line that is too long is cut between characters', () => {
   )
 })
 
-test('an unfinished line is given when it is asked for, but for a character that is not whole yet', () => {
+test('flush yields an unfinished line, except for an incomplete character', () => {
   const lines: string[] = []
   const cutter = makeLineSplitter((line) => lines.push(line) > 0)
   const euro = Buffer.from('€')
@@ -44,7 +44,7 @@ test('an unfinished line is given when it is asked for, but for a character that
   assert.deepEqual(lines, ['cost: ', '€5\n'])
 })
 
-test('bytes that were refused are counted, those that were held before included', () => {
+test('refused bytes are counted, including those held before', () => {
   let room = 1
   const cutter = makeLineSplitter(() => room-- > 0)
   assert.equal(cutter.write(Buffer.from('half')), 0)

@@ -20,7 +20,7 @@ const anyStep = oneof(
   record({ kind: constant('restart' as const) }),
 )
 
-test('whatever is written, rotated, restarted and read in between, each kept entry is given once and in order, and a position gives exactly the rest', async () => {
+test('across writes, rotation and restarts, each kept entry is read once and in order, and a position yields exactly the rest', async () => {
   await hold(
     asyncProperty(array(anyStep, { minLength: 1, maxLength: 25 }), nat(), async (steps, choice) => {
       const first = await makeTestLogs({ limits: LIMITS })

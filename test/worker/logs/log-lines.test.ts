@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import type { LogEntry } from '../../../src/contract/streams/log-protocol.ts'
 import { encodeLogLines } from '../../../src/worker/logs/log-lines.ts'
 
-test('entries that are there at once are sent together, and an entry is never kept for the next one', async () => {
+test('entries that are available at once are sent together, and none waits for the next one', async () => {
   const gate = Promise.withResolvers<void>()
   let isLeft = false
   async function* entries(): AsyncGenerator<LogEntry> {
@@ -26,7 +26,7 @@ test('entries that are there at once are sent together, and an entry is never ke
   assert.equal(isLeft, true)
 })
 
-test('what fails the entries fails the lines, behind all that came before', async () => {
+test('when the entries fail, the lines fail after everything that came before', async () => {
   async function* entries(): AsyncGenerator<LogEntry> {
     yield entryAt(1)
     await Promise.resolve()

@@ -25,7 +25,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
   afterEach(() => remove())
 
-  test('gives back what was written, by line, with its source and time, in order', async () => {
+  test('yields what was written, line by line, with source and time, in order', async () => {
     const from = systemClock.now().toISOString()
     logs.writerOf(BOX).system('started')
     write(logs, 'stdout', 'one\ntwo\n')
@@ -46,25 +46,25 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     for (const { ts } of entries) assert.ok(ts >= from && ts <= systemClock.now().toISOString())
   })
 
-  test('of a sandbox that never logged is empty', async () => {
+  test('is empty for a sandbox that never logged', async () => {
     assert.deepEqual(await readAll(logs, BOX), [])
     assert.deepEqual(await readAll(logs, BOX, { follows: true, tail: 5 }), [])
     assert.deepEqual(readdirSync(dir), [])
   })
 
-  test('lies in a folder for the worker alone', async () => {
+  test('lies in a folder that only the worker can access', async () => {
     logs.writerOf(BOX).system('started')
     await readAll(logs, BOX)
     assert.equal(statSync(join(dir, BOX)).mode & 0o777, 0o700)
     for (const name of readdirSync(join(dir, BOX))) assert.equal(statSync(join(dir, BOX, name)).mode & 0o777, 0o600)
   })
 
-  test('gives a line that is not finished after a moment', async () => {
+  test('yields an unfinished line after a moment', async () => {
     logs.writerOf(BOX).stream('output').write(Buffer.from('$ '))
     await waitUntil(async () => textOf(await readAll(logs, BOX)) === '$ ')
   })
 
-  test('is read by source, time, position and from its end, each of which holds', async () => {
+  test('can be filtered by source, time, position and count from its end', async () => {
     for (let line = 0; line < 5_000; line++) write(logs, line % 2 === 0 ? 'stdout' : 'stderr', `${String(line)}\n`)
     const all = await readAll(logs, BOX)
     assert.equal(all.length, 5_000)
@@ -79,7 +79,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.deepEqual(await readAll(logs, BOX, { until: since }), [])
   })
 
-  test('that reaches its limit loses its oldest entries, and never all but a quarter of it', async () => {
+  test('loses its oldest entries at its limit, and always keeps at least three quarters', async () => {
     await remove()
     const limit = 64 * 1024
     ;({ logs, dir, remove } = await makeTestLogs({ limits: { sandboxBytes: limit } }))
@@ -94,7 +94,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.equal((await readAll(logs, BOX, { tail: 1_000_000 })).length, kept.length)
   })
 
-  test('is followed until the last run is over', async () => {
+  test('can be followed until the last run is over', async () => {
     const writer = logs.writerOf(BOX)
     writer.openRun()
     writer.system('first')
@@ -111,13 +111,13 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.equal(logs.isLive(BOX), false)
   })
 
-  test('is followed until the time that the reader has set', async () => {
+  test('can be followed until a given time', async () => {
     logs.writerOf(BOX).openRun()
     const until = new Date(systemClock.now().getTime() + 300).toISOString()
     assert.deepEqual(await readAll(logs, BOX, { follows: true, until }), [])
   })
 
-  test('is followed by a reader who leaves at any time, with the reason of its leaving', async () => {
+  test('can be followed by a reader that leaves at any time, with its abort reason', async () => {
     logs.writerOf(BOX).openRun()
     const leave = new AbortController()
     const following = Array.fromAsync(logs.read(BOX, { ...EVERYTHING, follows: true }, leave.signal))
@@ -125,7 +125,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await assert.rejects(following, /I leave/)
   })
 
-  test('goes on for a slow reader at the oldest entry that is left', async () => {
+  test('continues for a slow reader at the oldest entry that is left', async () => {
     await remove()
     ;({ logs, dir, remove } = await makeTestLogs({ limits: { sandboxBytes: 64 * 1024 } }))
     write(logs, 'stdout', 'early\n')
@@ -140,7 +140,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.deepEqual(rest, kept)
   })
 
-  test('that comes too fast is cut, says how much is missing, and takes more later', async () => {
+  test('drops output that comes too fast, says how much is missing, and takes more later', async () => {
     const stream = logs.writerOf(BOX).stream('stdout')
     const chunk = Buffer.from('y\n'.repeat(32 * 1024))
     const sentBytes = 640 * chunk.length
@@ -155,7 +155,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.equal(keptBytes + lostBytes, sentBytes)
   })
 
-  test('that can not be written fails nobody, and says so once it can', async () => {
+  test('that cannot be written fails nobody, and reports the loss once it can', async () => {
     logs.writerOf(BOX).system('before')
     await readAll(logs, BOX)
     await logs.close()
@@ -169,7 +169,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await logs.close()
   })
 
-  test('whose deletion failed goes on, and is deleted the next time', async () => {
+  test('whose deletion failed stays in use, and is deleted the next time', async () => {
     appendFileSync(join(dir, BOX), 'not a folder')
     await assert.rejects(logs.discard(BOX), { code: 'ENOTDIR' })
     rmSync(join(dir, BOX))
@@ -179,7 +179,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.equal(existsSync(join(dir, BOX)), false)
   })
 
-  test('whose files somebody deleted begins anew', async () => {
+  test('whose files somebody deleted starts again', async () => {
     const clock = makeTestClock(systemClock.now())
     const { logs: aging } = await makeTestLogs({ dir, clock })
     const writer = aging.writerOf(BOX)
@@ -203,7 +203,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await aging.close()
   })
 
-  test('of a worker that was killed is read up to its last whole entry, and goes on behind it', async () => {
+  test('of a killed worker is read up to its last complete entry, and continues after it', async () => {
     const worker = spawn(process.execPath, [WRITER, dir, BOX], { stdio: ['ignore', 'pipe', 'inherit'] })
     await once(worker.stdout, 'data')
     worker.kill('SIGKILL')
@@ -220,7 +220,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     await next.close()
   })
 
-  test('is gone when it was discarded, and its followers end', async () => {
+  test('is gone after a discard, and its followers end', async () => {
     logs.writerOf(BOX).openRun()
     logs.writerOf(BOX).system('here')
     const seen: string[] = []
@@ -233,7 +233,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     assert.deepEqual(await readAll(logs, BOX), [])
   })
 
-  test('of a run that ended long ago is deleted, one that is written or not old is kept', async () => {
+  test('of a run that ended long ago is deleted; a recent one, or one in use, is kept', async () => {
     const clock = makeTestClock(systemClock.now())
     const { logs: aging } = await makeTestLogs({ dir, clock })
     const names = ['old', 'young', 'running'].map((name) => asId<SandboxId>(name))

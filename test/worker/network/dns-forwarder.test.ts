@@ -14,7 +14,7 @@ function start(address: string, resolvers: readonly string[]): Promise<DnsForwar
 
 if (isInOwnNetwork(import.meta.filename)) {
   describe('the DNS forwarder', () => {
-    test('the next resolver is asked when one is not there, and SERVFAIL is said when none is', async () => {
+    test('the next resolver is asked when one is unreachable, and the reply is SERVFAIL when all are', async () => {
       const prober = startProber(null)
       const replyHex = Buffer.from(RESOLVED.split('.').map(Number)).toString('hex')
       await prober.ask({ kind: 'serveUdp', host: '127.0.0.7', port: 53, replyHex })
@@ -27,7 +27,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await prober.close()
     })
 
-    test('where the host has a resolver of its own at port 53, another port serves', async () => {
+    test('when the host has a resolver at port 53, the forwarder uses another port', async () => {
       const first = await start('127.0.0.8', [])
       const second = await start('127.0.0.8', [])
       assert.equal(first.port, 53)
@@ -39,7 +39,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await again.close()
     })
 
-    test('what is no query is answered with a format error or not at all, and serving goes on', async () => {
+    test('anything but a query gets a format error or no answer, and the forwarder goes on', async () => {
       const prober = startProber(null)
       const forwarder = await start('127.0.0.8', [])
       assert.equal(await prober.ask({ kind: 'udp', host: '127.0.0.8', port: 53, text: 'short' }), 'timeout')
@@ -53,7 +53,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await prober.close()
     })
 
-    test('a resolv.conf is read for its addresses alone', () => {
+    test('only the addresses of a resolv.conf are used', () => {
       const text = '# made by hand\nsearch example.com\nnameserver 10.0.0.2\n nameserver\t::1\nnameserver example.com\n'
       assert.deepEqual(parseResolvConf(text), ['10.0.0.2', '::1'])
     })

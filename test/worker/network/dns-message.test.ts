@@ -50,7 +50,7 @@ test('an answer cut short in the middle of a record is not trusted', () => {
   assert.equal(isRebinding(whole.subarray(0, whole.length - 2)), true)
 })
 
-test('an answer is taken only for its own id and question', () => {
+test('an answer is accepted only with the id and question of its query', () => {
   const asked = query('a.example.com')
   assert.equal(answersQuery(answer('a.example.com', 1, '01010101'), asked), true)
   assert.equal(answersQuery(answer('A.Example.COM', 1, '01010101'), asked), true)
@@ -60,13 +60,13 @@ test('an answer is taken only for its own id and question', () => {
   assert.equal(answersQuery(asked, asked), false)
 })
 
-test('a refusal repeats id and question, and says the code', () => {
+test('an error reply repeats the id and question, and has the code', () => {
   const reply = errorReply(query('a.example.com'), 5)
   assert.equal(reply.toString('hex', 0, 12), '123481850001000000000000')
   assert.deepEqual(reply.subarray(12), query('a.example.com').subarray(12))
 })
 
-test('no bytes that a sandbox or a resolver sends make the reading fail', () => {
+test('no bytes from a sandbox or a resolver make the parser throw', () => {
   fc.assert(
     fc.property(fc.uint8Array({ minLength: 12, maxLength: 80 }), (bytes) => {
       const message = Buffer.from(bytes)

@@ -18,7 +18,7 @@ if (isInOwnNetwork(import.meta.filename)) {
     })
     after(() => world.close())
 
-    test('a machine that the probe accepts has all its abilities, and the probe leaves nothing', async () => {
+    test('a machine that the probe accepts has all abilities, and the probe leaves nothing behind', async () => {
       const untouched = await traces()
       assert.deepEqual(await probeNetwork(systemRandom), {
         ok: true,
@@ -45,7 +45,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(existsSync(options.dir), false)
     })
 
-    test('a restarted worker adopts the networks of runs, with their flows', async () => {
+    test('a restarted worker adopts the networks of runs, with their connections', async () => {
       await using options = await networksOptions({ prewarmCount: 2 })
       const first = await openSandboxNetworks(options)
       const run = asId<RunId>('adopted')
@@ -74,7 +74,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await second.close()
     })
 
-    test('a run whose namespace was removed behind our back is not listed, and attaching makes it anew', async () => {
+    test('a run whose namespace was removed by someone else is not listed, and attaching creates a new one', async () => {
       await using options = await networksOptions()
       const networks = await openSandboxNetworks(options)
       const run = asId<RunId>('robbed')
@@ -87,7 +87,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await networks.close()
     })
 
-    test('two installations live beside each other, each with a pool of its own, and neither reaches the other', async () => {
+    test('two installations on one machine have separate address pools, and neither reaches the other', async () => {
       await using oneOptions = await networksOptions({ namePrefix: 'one' })
       await using twoOptions = await networksOptions({ namePrefix: 'two' })
       const one = await openSandboxNetworks(oneOptions)
@@ -143,7 +143,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await ip(['netns del aside'])
     })
 
-    test('a used-up pool is said, and a given-back slot serves again', async () => {
+    test('an exhausted address pool is an error, and a released slot can be used again', async () => {
       await using options = await networksOptions({ addressPool: '10.222.0.0/29', prewarmCount: 0 })
       await assert.rejects(openSandboxNetworks(options), /IPv4 block/)
       await using small = await networksOptions({ addressPool: '10.222.0.0/28', prewarmCount: 0 })
@@ -158,7 +158,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       await removeInstallationNetworks(small)
     })
 
-    test('a lost directory costs the networks of runs, and never leaves the host forwarding', async () => {
+    test('when the records are lost, the networks of runs are removed and the host never keeps forwarding', async () => {
       const untouched = await traces()
       await using lost = await networksOptions()
       const before = await openSandboxNetworks(lost)

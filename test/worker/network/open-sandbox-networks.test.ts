@@ -38,7 +38,7 @@ if (isInOwnNetwork(import.meta.filename)) {
     })
     after(() => cleanups.disposeAsync())
 
-    test('the default policy lets out to public addresses over TCP and UDP, and resolves names', async () => {
+    test('the default policy allows public addresses over TCP and UDP, and name resolution', async () => {
       await using inmate = await attachInmate(networks, 'default-open', DEFAULT_NETWORK)
       const server = inmate.network.resolvers[0] ?? ''
       assert.equal(await inmate.tcp(OUTSIDE.public), 'connected')
@@ -67,7 +67,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.doesNotMatch(await world.ask({ kind: 'received' }), /multicast|private/)
     })
 
-    test('no policy opens a port of the host, under any of its addresses or through a port that it publishes', async () => {
+    test('no policy opens a port of the host, neither at its addresses nor as a published port', async () => {
       await using inmate = await attachInmate(networks, 'host', networkWith([], { default_egress: 'allow' }))
       await runCommand('nft', ['-f', '-'], { timeoutMs: 5_000, input: PUBLISHED_PORT })
       const uplink = '10.209.0.1'
@@ -88,7 +88,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(await host.ask({ kind: 'tcp', host: OUTSIDE.hostPublic, port: CONTROL_PLANE_PORT }), 'connected')
     })
 
-    test('no policy opens another sandbox, its gateway, or what the operator denies', async () => {
+    test('no policy opens another sandbox, its gateway, or an address that the operator denies', async () => {
       const open = networkWith([{ destination: { cidr: '0.0.0.0/0' } }, { destination: { cidr: OUTSIDE.hardDenied } }])
       await using one = await attachInmate(networks, 'neighbour-1', open)
       await using other = await attachInmate(networks, 'neighbour-2', open)
@@ -151,14 +151,14 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(await inmate.tcp(server, 53), REFUSED)
     })
 
-    test('a public name with a private address is refused, and a name of private use is not', async () => {
+    test('a private address is refused for a public name, and allowed for a name of private use', async () => {
       await using inmate = await attachInmate(networks, 'rebind', networkWith([DNS_RULE]))
       const server = inmate.network.resolvers[0] ?? ''
       assert.equal(await inmate.prober.ask({ kind: 'resolve', server, name: 'rebind.example.com' }), 'EREFUSED')
       assert.equal(await inmate.prober.ask({ kind: 'resolve', server, name: 'rebind.internal' }), OUTSIDE.private)
     })
 
-    test('nobody but sandboxes reaches the DNS forwarder, and nothing outside reaches a sandbox', async () => {
+    test('only sandboxes reach the DNS forwarder, and nothing outside reaches a sandbox', async () => {
       await using inmate = await attachInmate(networks, 'unreachable', networkWith([], { default_ingress: 'allow' }))
       await inmate.prober.ask({ kind: 'serveTcp', host: '0.0.0.0', port: 80 })
       const ask = { kind: 'resolve', server: '10.209.0.1', name: 'a.example.com' } as const
@@ -218,7 +218,7 @@ if (isInOwnNetwork(import.meta.filename)) {
       assert.equal(await inmate.tcp('127.0.0.1'), 'connected')
     })
 
-    test('attaching again keeps flows; a changed policy and the end of the run end them', async () => {
+    test('attaching again keeps connections; a changed policy or the end of the run ends them', async () => {
       await using inmate = await attachInmate(networks, 'flows', DEFAULT_NETWORK)
       const hold = { kind: 'tcp', host: OUTSIDE.public, port: 80, hold: true } as const
       assert.equal(await inmate.prober.ask(hold), 'connected')

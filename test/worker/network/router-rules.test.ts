@@ -8,7 +8,7 @@ import { waitUntil } from '../../support/wait.ts'
 
 const LIMIT = { timeoutMs: 10_000 }
 
-test('a change that comes the moment the last one is done is put in force too', async () => {
+test('a change that arrives as the last one completes is applied too', async () => {
   let count = 0
   const run: CommandRunner['run'] = () => Promise.resolve({ code: 0, stdout: String(++count), stderr: '' })
   const rules = makeRouterRules(networkNames('rules', { ...localHostCommands, run }))
@@ -30,7 +30,7 @@ test('a change that comes the moment the last one is done is put in force too', 
   assert.equal(count, 24)
 })
 
-test('of changes that are put in force together, one that is refused takes no other with it', async (t) => {
+test('a refused change does not fail the others of its batch', async (t) => {
   if (process.getuid?.() !== 0) {
     t.skip('network namespaces need root')
     return

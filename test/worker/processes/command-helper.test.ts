@@ -18,7 +18,7 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-test('what a command reads, writes and ends with arrives whole, whatever bytes it says', async () => {
+test('the input, output and exit code of a command arrive completely, whatever the bytes', async () => {
   const script = 'cat; printf "a b\\n\\377" >&2; pwd; exit 7'
   assert.deepEqual(await attempt('sh', ['-c', script], { ...LIMIT, input: 'in\nput ü\n', cwd: folder }), {
     code: 7,
@@ -31,12 +31,12 @@ test('what a command reads, writes and ends with arrives whole, whatever bytes i
   assert.deepEqual((await run('printf', ['[%s]', ...words], LIMIT)).stdout, words.map((word) => `[${word}]`).join(''))
 })
 
-test('a command that reads nothing or much of its input is no reason to wait', async () => {
+test('a command may read none or much of its input without a wait', async () => {
   assert.equal((await attempt('true', [], { ...LIMIT, input: 'x'.repeat(50_000) })).code, 0)
   assert.equal((await run('wc', ['-c'], { ...LIMIT, input: 'x'.repeat(500_000) })).stdout.trim(), '500000')
 })
 
-test('at the limit of open files commands fail in words, and go on when there are some again', async () => {
+test('at the limit of open files commands fail with a message, and work again below it', async () => {
   const script = `
     import { closeSync, openSync } from 'node:fs'
     import { makeLog } from './src/lib/log.ts'
@@ -54,7 +54,7 @@ test('at the limit of open files commands fail in words, and go on when there ar
   assert.deepEqual(stdout.trim().split('\n'), ['EMFILE', 'CommandError', 'CommandError', '0'])
 })
 
-test('a command that is not there, or a folder that is not, is said in words, and others go on', async () => {
+test('a missing command or folder fails with a message, and other commands go on', async () => {
   await assert.rejects(run('no-such-command', [], LIMIT), (error) => {
     return error instanceof CommandError && String(error.cause).includes('No such file')
   })
@@ -63,7 +63,7 @@ test('a command that is not there, or a folder that is not, is said in words, an
   assert.equal((await run('echo', ['on'], LIMIT)).stdout, 'on\n')
 })
 
-test('many at once are each told their own end', async () => {
+test('of many commands at once, each gets its own result', async () => {
   const numbers = Array.from({ length: 60 }, (_, n) => n)
   const results = await Promise.all(
     numbers.map((n) => attempt('sh', ['-c', `sleep 0.0${String(n % 7)}; echo ${String(n)}; exit ${String(n)}`], LIMIT)),
@@ -74,7 +74,7 @@ test('many at once are each told their own end', async () => {
   )
 })
 
-test('the late end of a process that was let go of is nothing to those who ask the next one', async () => {
+test('the late result of a closed helper process does not reach callers of the next one', async () => {
   const brief = makeCommandHelper(makeLog('silent'))
   const untold = brief.commands.attempt('sleep', ['0.2'], LIMIT)
   brief.close()
@@ -84,24 +84,24 @@ test('the late end of a process that was let go of is nothing to those who ask t
   brief.close()
 })
 
-test('a command that takes too long is killed with all that it started', async () => {
+test('a command that takes too long is killed with everything that it started', async () => {
   const { code, stdout } = await attempt('sh', ['-c', 'sleep 1000 & echo $!; wait'], { timeoutMs: 300 })
   assert.equal(code, null)
   await waitUntil(() => commandLineOf(stdout.trim()) === '')
 })
 
-test('a command whose time is over before it is heard to have begun is killed all the same', async () => {
+test('a command whose time is over before its start is reported is killed too', async () => {
   const fresh = makeCommandHelper(makeLog('silent')) // it takes longer to begin than this command may take
   assert.equal((await fresh.commands.attempt('sleep', ['1000.25'], { timeoutMs: 1 })).code, null)
   fresh.close()
 })
 
-test('a NUL makes no two words of one', async () => {
+test('a NUL never splits a word in two', async () => {
   await assert.rejects(run('echo', ['one\0two'], LIMIT), /null bytes/)
   assert.equal((await run('cat', [], { ...LIMIT, input: 'a\0echo\0b' })).stdout, 'a\0echo\0b')
 })
 
-test('of what a command says, no more than 4 MiB are kept', async () => {
+test('at most 4 MiB of a command’s output are kept', async () => {
   const { stdout } = await run('head', ['-c', '5000000', '/dev/zero'], LIMIT)
   assert.equal(stdout.length, 4 * 1024 * 1024)
 })
@@ -112,12 +112,12 @@ function commandLineOf(pid: string): string {
   return existsSync(path) ? readFileSync(path, 'utf8') : ''
 }
 
-test('commands get none of the descriptors and no signal mask of who asked for them', async () => {
+test('commands inherit no descriptors and no signal mask of the worker', async () => {
   const { stdout } = await run('sh', ['-c', 'ls /proc/self/fd; grep SigBlk /proc/self/status'], LIMIT)
   assert.match(stdout, /^0\n1\n2\n3\nSigBlk:\s0000000000000000\n$/)
 })
 
-test('a helper that was killed fails what it ran, and the next command has a new one', async () => {
+test('when the helper is killed its commands fail, and the next command starts a new one', async () => {
   const { stdout: parent } = await run('sh', ['-c', 'echo $PPID'], LIMIT)
   const long = run('sleep', ['1000.125'], LIMIT)
   process.kill(Number(parent), 'SIGKILL')

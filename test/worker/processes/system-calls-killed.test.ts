@@ -35,7 +35,7 @@ function isCaller(pid: string): boolean {
   }
 }
 
-test('what hangs is killed when its time is over, and the next call is made by a new process', async () => {
+test('a call that hangs is killed when its time is over, and a new process makes the next one', async () => {
   await commands.callSystem(['fifos', join(folder, 'first')])
   const before = callers()
   assert.equal(before.length, 1)
@@ -47,7 +47,7 @@ test('what hangs is killed when its time is over, and the next call is made by a
   assert.ok(callers().every((pid) => !before.includes(pid)))
 })
 
-test('networks that are made while their makers are killed are whole or refused, and never in the machine itself', async (t) => {
+test('while their processes are killed, networks are complete or refused, and never set up in the machine itself', async (t) => {
   if (process.getuid?.() !== 0) {
     t.skip('network namespaces need root')
     return

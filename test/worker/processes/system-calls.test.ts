@@ -49,7 +49,7 @@ for (const [by, commands] of [
     await assert.rejects(commands.callSystem(['copy', from, to]), /File exists/)
   })
 
-  test(`what the kernel refuses ${by} is told in words, and the next call is made`, async () => {
+  test(`when the kernel refuses ${by}, the call fails with its message, and the next call is made`, async () => {
     const missing = join(folder, 'no', 'pipe')
     await assert.rejects(commands.callSystem(['fifos', missing]), (error) => {
       return error instanceof CommandError && error.message.includes(`${missing}: No such file or directory`)
@@ -62,7 +62,7 @@ for (const [by, commands] of [
   })
 }
 
-test('many calls at once are each told their own end', async () => {
+test('of many calls at once, each gets its own result', async () => {
   const paths = Array.from({ length: 40 }, (_, n) =>
     join(folder, n % 3 === 0 ? `none/${String(n)}` : `many-${String(n)}`),
   )
@@ -73,7 +73,7 @@ test('many calls at once are each told their own end', async () => {
   )
 })
 
-test('a network that is refused half made leaves who makes it in the namespace of the machine', async (t) => {
+test('after a failed network call, its process is back in the machine’s namespace', async (t) => {
   if (!isRoot) {
     t.skip('network namespaces need root')
     return
@@ -125,7 +125,7 @@ test('a disk that is mounted again keeps the mode that its sandbox gave its root
   assert.deepEqual(modes, [0o755, 0o1777])
 })
 
-test('what a sandbox writes on holds no devices, and its disk no programs of other users either', async (t) => {
+test('a sandbox’s disk and root allow no device nodes, and its disk no set-user-id programs', async (t) => {
   if (!isRoot) {
     t.skip('mounts need root')
     return

@@ -39,13 +39,13 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
   })
   after(() => fixture.remove())
 
-  test('it says that caps hold, and every worker has volumes of its own', () => {
+  test('its report says that caps are enforced and that each worker has its own volumes', () => {
     assert.equal(storage.report.enforces_caps, true)
     assert.equal(storage.report.is_shared, false)
     assert.match(storage.report.how, /quota groups in a pool of 1 GiB/)
   })
 
-  test('a new volume is empty, belongs to user 0 of the sandboxes, and stays as they set it', async () => {
+  test('a new volume is empty, belongs to user 0 of the sandboxes, and keeps what they set', async () => {
     const volume = newVolume()
     const path = await storage.open(volume)
     const { uid, gid, mode } = statSync(path)
@@ -57,12 +57,12 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assert.deepEqual([statSync(path).uid, statSync(path).mode & 0o7777], [101_000, 0o1777])
   })
 
-  test('a volume takes its cap and not a byte more while a sandbox writes', async () => {
+  test('a sandbox can fill a volume up to its cap and not a byte further', async () => {
     const path = await storage.open(newVolume({ capacity_bytes: 32 * MIB }))
     assertAt(await fillFile(join(path, 'file'), 64), 32)
   })
 
-  test('a full volume takes nothing new, can be written over in place, and can be emptied', async () => {
+  test('a full volume refuses new data, can be overwritten in place, and can be emptied', async () => {
     const path = await storage.open(newVolume({ capacity_bytes: 32 * MIB }))
     const taken = await fillFile(join(path, 'file'), 64)
     assert.ok((await fillFile(join(path, 'other'), 4).catch(() => 0)) < MIB)
@@ -71,7 +71,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assertAt(await fillFile(join(path, 'file'), 64), 32)
   })
 
-  test('the volumes of an organization take together what it may, whichever is written', async () => {
+  test('the cap of an organization holds for all its volumes together', async () => {
     const first = newVolume({ org_capacity_bytes: 48 * MIB })
     const second = newVolume({ org_id: first.org_id, org_capacity_bytes: 48 * MIB, capacity_bytes: 40 * MIB })
     const [one, two] = [await storage.open(first), await storage.open(second)]
@@ -81,7 +81,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assertAt(await fillFile(join(stranger, 'file'), 16), 8)
   })
 
-  test('a cap is raised, lowered and lifted while the volume is in use, and a lower one than what is there stops growth only', async () => {
+  test('a cap can change while the volume is in use, and one below the usage stops only growth', async () => {
     const volume = newVolume({ capacity_bytes: 16 * MIB })
     const file = join(await storage.open(volume), 'file')
     assertAt(await fillFile(file, 64), 16)
@@ -94,7 +94,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assert.equal(await fillFile(file, 64), 64 * MIB)
   })
 
-  test('a cap is put on an organization and lifted while its volumes are in use', async () => {
+  test('the cap of an organization can be set and lifted while its volumes are in use', async () => {
     const volume = newVolume()
     const file = join(await storage.open(volume), 'file')
     assert.equal(await fillFile(file, 8), 8 * MIB)
@@ -104,13 +104,13 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assert.equal(await fillFile(file, 32), 32 * MIB)
   })
 
-  test('caps for a volume that is not here make none', async () => {
+  test('caps for a missing volume don’t create it', async () => {
     const volume = newVolume({ capacity_bytes: MIB })
     await storage.applyCaps(volume)
     assert.ok((await storage.measure()).every(({ volume_id }) => volume_id !== volume.volume_id))
   })
 
-  test('what a volume takes is measured to within 1 MiB, and without a sync by the sandbox', async () => {
+  test('the usage of a volume is measured to within 1 MiB, even without a sync by the sandbox', async () => {
     const volume = newVolume()
     writeFileSync(join(await storage.open(volume), 'file'), Buffer.alloc(10 * MIB, 1))
     const measured = (await storage.measure()).find(({ volume_id }) => volume_id === volume.volume_id)
@@ -118,7 +118,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assert.ok(Math.abs((measured?.used_bytes ?? 0) - 10 * MIB) < MIB)
   })
 
-  test('a volume that is opened by many at once is made once, with its cap', async () => {
+  test('a volume opened by many at once is created once, with its cap', async () => {
     const volume = newVolume({ capacity_bytes: 8 * MIB, org_capacity_bytes: 64 * MIB })
     const others = [1, 2].map(() => newVolume({ org_id: volume.org_id, org_capacity_bytes: 64 * MIB }))
     const paths = await Promise.all([volume, volume, volume, ...others].map((one) => storage.open(one)))
@@ -126,7 +126,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assertAt(await fillFile(join(paths[0] ?? '', 'file'), 16), 8)
   })
 
-  test('a removed volume is gone with all that was in it, its organization has the room again, and its groups go', async () => {
+  test('removing a volume deletes its contents and its quota groups, and frees the space for its organization', async () => {
     const caps = { capacity_bytes: 40 * MIB, org_capacity_bytes: 40 * MIB }
     const volume = newVolume(caps)
     const path = await storage.open(volume)
@@ -145,7 +145,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     })
   })
 
-  test('a volume that is mounted in a namespace nobody else sees is not removed until that has ended', async () => {
+  test('a volume that is mounted in another mount namespace is not removed until that namespace ends', async () => {
     const volume = newVolume()
     const path = await storage.open(volume)
     mkdirSync(join(path, 'part'))
@@ -163,7 +163,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     assert.ok(!existsSync(path))
   })
 
-  test('what is no identifier never becomes a path', async () => {
+  test('only identifiers become paths', async () => {
     const { org_id, volume_id } = newVolume()
     for (const name of ['..', '', '../../etc', 'a']) {
       await assert.rejects(storage.open(newVolume({ org_id, volume_id: asId<VolumeId>(name) })), /not a volume/)
@@ -171,7 +171,7 @@ describe('volumes in a pool', { skip: flaw ?? false }, () => {
     }
   })
 
-  test('every folder above a volume lets the sandboxes’ users pass and shows them nothing', async () => {
+  test('the sandboxes’ users can pass through every folder above a volume, but list none', async () => {
     const path = await storage.open(newVolume())
     const own = ['--reuid', String(TEST_UID_SHIFT), '--regid', String(TEST_UID_SHIFT), '--clear-groups']
     assert.equal((await tryCommand('setpriv', [...own, 'ls', path], COMMAND)).code, 0)
@@ -190,7 +190,7 @@ describe('a pool', { skip: flaw ?? false }, () => {
   })
   after(() => fixture.remove())
 
-  test('is adopted as it is, mounted, by the next worker after one that was killed', async () => {
+  test('stays mounted when a worker is killed, and the next worker adopts it', async () => {
     const volume = newVolume({ capacity_bytes: 16 * MIB })
     const earlier = await fixture.open()
     const file = join(await earlier.open(volume), 'file')
@@ -202,7 +202,7 @@ describe('a pool', { skip: flaw ?? false }, () => {
     assert.equal(join(await later.open(volume), 'file'), file)
   })
 
-  test('is let go of by a clean end, and holds all again at the next start', async () => {
+  test('is unmounted by a clean shutdown, and has all its volumes at the next start', async () => {
     const volume = newVolume({ capacity_bytes: 16 * MIB })
     const earlier = await fixture.open()
     const file = join(await earlier.open(volume), 'file')
@@ -216,7 +216,7 @@ describe('a pool', { skip: flaw ?? false }, () => {
     assertAt(await fillFile(file, 64), 16)
   })
 
-  test('grows to a larger setting while volumes are in use, and stays when the setting is smaller', async () => {
+  test('grows to a larger setting while volumes are in use, and keeps its size for a smaller one', async () => {
     const path = await (await fixture.open({ volumePoolGib: 1 })).open(newVolume())
     const sizeOf = async (): Promise<number> => Number((await runCommand('df', ['-B1', '--output=size', path], COMMAND)).stdout.split('\n')[1]) // prettier-ignore
     assert.equal(await sizeOf(), 1024 * MIB)
@@ -227,7 +227,7 @@ describe('a pool', { skip: flaw ?? false }, () => {
     assert.match((await fixture.open({ volumePoolGib: null })).report.how, /3 GiB/)
   })
 
-  test('goes on with what a killed worker had half done: a file without a file system, a volume without cap or owner', async () => {
+  test('completes what a killed worker left: a file without a file system, a volume without cap or owner', async () => {
     mkdirSync(fixture.dir, { recursive: true })
     writeFileSync(`${volumePoolFile(fixture.dir)}.new`, 'half')
     const storage = await fixture.open()
@@ -242,14 +242,14 @@ describe('a pool', { skip: flaw ?? false }, () => {
     assertAt((await fillFile(join(other, 'file'), 64)) + 8 * MIB, 24)
   })
 
-  test('is of half of what is free when no size is set, and takes no room before it is used', async () => {
+  test('has half of the free space when no size is set, and takes no space until it is used', async () => {
     await fixture.open({ volumePoolGib: null })
     const { size, blocks } = statSync(volumePoolFile(fixture.dir))
     assert.ok(size >= 1024 * MIB)
     assert.ok(blocks * 512 < 64 * MIB)
   })
 
-  test('that can’t be opened is an end of it: volumes are never taken for empty ones', async () => {
+  test('that can’t be opened is an error: volumes never appear empty instead', async () => {
     mkdirSync(fixture.dir, { recursive: true })
     writeFileSync(volumePoolFile(fixture.dir), 'no file system')
     await assert.rejects(fixture.open({ volumePoolGib: null }), /can't be reached/)

@@ -18,13 +18,13 @@ before(async () => {
 })
 after(() => fixture.remove())
 
-test('a shared folder says that every worker sees its volumes, and that no cap holds', () => {
+test('the report of a shared folder says that every worker sees its volumes, and that no cap is enforced', () => {
   assert.equal(storage.report.is_shared, true)
   assert.equal(storage.report.enforces_caps, false)
   assert.match(storage.report.how, /shared.*quotas/)
 })
 
-test('a cap that plain folders can’t enforce is refused with the reason, and nothing is made', async () => {
+test('a cap is refused in plain folders with the reason, and nothing is created', async () => {
   for (const caps of [{ capacity_bytes: 1 }, { org_capacity_bytes: 1 }]) {
     const volume = newVolume(caps)
     await assert.rejects(
@@ -37,7 +37,7 @@ test('a cap that plain folders can’t enforce is refused with the reason, and n
   await storage.applyCaps(newVolume())
 })
 
-test('a plain folder belongs to user 0 of the sandboxes, is measured, and is removed with all in it', async () => {
+test('a plain folder belongs to user 0 of the sandboxes, is measured, and is removed with its contents', async () => {
   const volume = newVolume()
   const path = await storage.open(volume)
   if (isRoot) assert.equal(statSync(path).uid, TEST_UID_SHIFT)
@@ -53,14 +53,14 @@ test('a plain folder belongs to user 0 of the sandboxes, is measured, and is rem
   assert.deepEqual(await storage.measure(), [])
 })
 
-test('a machine that keeps volumes in plain folders goes on with them, whatever else it could do', async () => {
+test('a machine with volumes in plain folders keeps using them, even if it could have a pool', async () => {
   const plan = { dir: join(fixture.dir, 'plain'), sharedDir: null, volumePoolGib: null }
   mkdirSync(join(plan.dir, 'folders', newVolume().org_id), { recursive: true })
   const choice = await chooseStorage(plan)
   assert.ok(choice.kind === 'folders' && !choice.isShared && /already/.test(choice.whyNoCaps))
 })
 
-test('files in a folder that is no volume are named in the log', async () => {
+test('a folder with files that is not a volume is named in the log', async () => {
   const dir = join(fixture.dir, 'stray')
   mkdirSync(join(dir, 'folders', newVolume().org_id), { recursive: true })
   const { org_id } = newVolume()

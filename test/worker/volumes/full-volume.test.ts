@@ -17,7 +17,7 @@ const MIB = 1024 * 1024
 const hasBtrfs = spawnSync('mkfs.btrfs', ['--version']).status === 0
 
 test(
-  'a full file system refuses an upload while it comes in, tells its sender, and keeps the old file',
+  'a full file system refuses an upload while it arrives, reports it, and keeps the old file',
   { timeout: 20_000 },
   (t) => {
     if (!isRoot) return t.skip('needs root: it mounts a small file system')

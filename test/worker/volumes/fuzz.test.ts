@@ -83,7 +83,7 @@ const operation = fc.oneof(
 )
 type Operation = typeof operation extends fc.Arbitrary<infer T> ? T : never
 
-test('no path, in no tree, leads out of the volume, whatever is asked for', { timeout: 120_000 }, async () => {
+test('no operation on any path of any tree leaves the volume', { timeout: 120_000 }, async () => {
   await using volume = await makeVolumeFolder()
   const { files, root, dir } = volume
   const canary = join(dir, 'canary')

@@ -45,7 +45,7 @@ async function assertAllEnded({ streams, served }: World): Promise<void> {
   await waitUntil(() => served() === 0 && streams.every((stream) => stream.destroyed))
 }
 
-test('every operation does over a stream what it does on the folder, and leaves no stream open', async () => {
+test('every operation does the same over a stream as on the folder, and leaves no stream open', async () => {
   await using volume = await makeVolumeFolder()
   const world = serveAll(volume.files)
   const { client } = world
@@ -72,7 +72,7 @@ test('every operation does over a stream what it does on the folder, and leaves 
   assert.equal(world.streams.length, before, 'what may not be asked for costs no stream')
 })
 
-test('a fault is told as no more than that', async () => {
+test('a client learns nothing about a fault except that it happened', async () => {
   await using volume = await makeVolumeFolder()
   const fault = (): Promise<never> => Promise.reject(new Error(`EIO: ${volume.root}`))
   const world = serveAll({ ...volume.files, list: fault, read: fault, write: fault })
@@ -82,7 +82,7 @@ test('a fault is told as no more than that', async () => {
   await assertAllEnded(world)
 })
 
-test('a request that is not of the protocol is refused', async () => {
+test('a request outside the protocol is refused', async () => {
   await using volume = await makeVolumeFolder()
   const world = serveAll(volume.files)
   const path = encodeVolumePath('/x')
@@ -119,22 +119,18 @@ test('a request that is not of the protocol is refused', async () => {
   await assertAllEnded(world)
 })
 
-test(
-  'a refused upload tells why at once, and its sender can go on with what it has left',
-  { timeout: 20_000 },
-  async () => {
-    await using volume = await makeVolumeFolder()
-    await volume.files.mkdir('/folder')
-    const world = serveAll(volume.files)
-    const endless = endlessContent()
-    await assert.rejects(world.client.write('/folder', endless), refusal('volume_file_conflict'))
-    assert.equal(endless.destroyed, false)
-    endless.destroy()
-    await assertAllEnded(world)
-  },
-)
+test('a refused upload is answered at once, even while its sender still sends', { timeout: 20_000 }, async () => {
+  await using volume = await makeVolumeFolder()
+  await volume.files.mkdir('/folder')
+  const world = serveAll(volume.files)
+  const endless = endlessContent()
+  await assert.rejects(world.client.write('/folder', endless), refusal('volume_file_conflict'))
+  assert.equal(endless.destroyed, false)
+  endless.destroy()
+  await assertAllEnded(world)
+})
 
-test('an upload that its sender breaks off leaves the old file and nothing else', { timeout: 20_000 }, async () => {
+test('a cancelled upload leaves the old file and nothing else', { timeout: 20_000 }, async () => {
   await using volume = await makeVolumeFolder()
   await volume.files.write('/file', contentFrom('old'))
   const world = serveAll(volume.files)
@@ -158,7 +154,7 @@ test('an upload that its sender breaks off leaves the old file and nothing else'
   assert.equal(await textOf(volume.files, '/file'), 'old')
 })
 
-test('a reader that stops half-way lets go of the stream and the file', { timeout: 20_000 }, async () => {
+test('a reader that stops half-way closes the stream and the file', { timeout: 20_000 }, async () => {
   await using volume = await makeVolumeFolder()
   await volume.files.write('/file', Readable.from([Buffer.alloc(8 * 1024 * 1024)], { objectMode: false }))
   const world = serveAll(volume.files)
@@ -174,29 +170,25 @@ test('a reader that stops half-way lets go of the stream and the file', { timeou
   assert.ok(!text.includes(volume.root), text)
 })
 
-test(
-  'a stream on which nothing moves is destroyed, but not while an operation takes its time',
-  { timeout: 20_000 },
-  async () => {
-    await using volume = await makeVolumeFolder()
-    await volume.files.write('/file', Readable.from([Buffer.alloc(8 * 1024 * 1024)], { objectMode: false }))
-    const { promise: released, resolve: release } = Promise.withResolvers<void>()
-    const world = serveAll({ ...volume.files, copy: () => released }, 50)
-    const copying = world.client.copy('/file', '/copy')
-    await world.open() // nobody asks anything
-    const stalled = world.client.write('/stalled', new PassThrough())
-    const reader = await world.client.read('/file') // nobody reads
-    await assert.rejects(stalled, /failed|ended/)
-    await waitUntil(() => world.served() === 1)
-    await assert.rejects(text(reader.content))
-    release()
-    await copying
-    await assertAllEnded(world)
-    assert.deepEqual(namesBeneath(volume.root), ['file'])
-  },
-)
+test('an idle stream is destroyed, but not while an operation is running', { timeout: 20_000 }, async () => {
+  await using volume = await makeVolumeFolder()
+  await volume.files.write('/file', Readable.from([Buffer.alloc(8 * 1024 * 1024)], { objectMode: false }))
+  const { promise: released, resolve: release } = Promise.withResolvers<void>()
+  const world = serveAll({ ...volume.files, copy: () => released }, 50)
+  const copying = world.client.copy('/file', '/copy')
+  await world.open() // nobody asks anything
+  const stalled = world.client.write('/stalled', new PassThrough())
+  const reader = await world.client.read('/file') // nobody reads
+  await assert.rejects(stalled, /failed|ended/)
+  await waitUntil(() => world.served() === 1)
+  await assert.rejects(text(reader.content))
+  release()
+  await copying
+  await assertAllEnded(world)
+  assert.deepEqual(namesBeneath(volume.root), ['file'])
+})
 
-test('files far larger than the memory go through in both directions', { timeout: 60_000 }, async () => {
+test('files far larger than the memory can be uploaded and downloaded', { timeout: 60_000 }, async () => {
   await using volume = await makeVolumeFolder()
   const child = new URL('../../support/volume-stream-process.ts', import.meta.url).pathname
   const args = ['--max-old-space-size=48', child, volume.root, String(64 * 1024 * 1024)]

@@ -34,7 +34,7 @@ import {
 /** Where thousands of folders are made in no time. */
 const inMemory = existsSync('/dev/shm') ? '/dev/shm' : undefined
 
-test('a file is listed, described and read as it was written, in folders that were made for it', async () => {
+test('a file is listed, described and read as it was written, in folders created for it', async () => {
   await using volume = await makeVolumeFolder()
   const { files } = volume
   assert.deepEqual(await files.write('/a/b/grüße.txt', contentFrom('hello')), { sizeBytes: 5 })
@@ -72,7 +72,7 @@ test('a file is listed, described and read as it was written, in folders that we
   assert.equal(await textOf(files, '/empty'), '')
 })
 
-test('what is not there is not found, by each operation that asks for it', async () => {
+test('every operation reports a missing file as not found', async () => {
   await using volume = await makeVolumeFolder()
   const { files } = volume
   await files.write('/file', contentFrom('x'))
@@ -88,7 +88,7 @@ test('what is not there is not found, by each operation that asks for it', async
   assert.deepEqual(readdirSync(volume.root), ['file'])
 })
 
-test('a path that may not be asked for is refused by every operation and makes nothing', async () => {
+test('every operation refuses an invalid path and creates nothing', async () => {
   await using volume = await makeVolumeFolder()
   const { files } = volume
   await files.write('/there', contentFrom('x'))
@@ -130,7 +130,7 @@ test('a path that may not be asked for is refused by every operation and makes n
   assert.deepEqual(readdirSync(volume.root), ['there'])
 })
 
-test('a symlink within the volume is what it leads to; one that leads out, nowhere or in circles is hidden', async () => {
+test('a symlink within the volume appears as its target; one that leads out, nowhere or in a loop is hidden', async () => {
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
   await writeFile(join(volume.dir, 'secret'), 'secret')
@@ -172,7 +172,7 @@ test('a symlink within the volume is what it leads to; one that leads out, nowhe
   assert.equal(await readFile(join(volume.dir, 'secret'), 'utf8'), 'secret')
 })
 
-test('writing over a file keeps its permissions and owner, without set-user-id; over a folder it is refused', async () => {
+test('overwriting a file keeps its permissions and owner except set-user-id; overwriting a folder is refused', async () => {
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
   await files.write('/script', contentFrom('old'))
@@ -190,7 +190,7 @@ test('writing over a file keeps its permissions and owner, without set-user-id; 
   assert.deepEqual(unfinishedIn(root), [])
 })
 
-test('owners that a sandbox cannot see, times that no date can hold, and names that are not text break no list', async (t) => {
+test('foreign owners, impossible times and names that are not UTF-8 don’t break a listing', async (t) => {
   if (!isRoot) return t.skip('needs root: it gives files to others')
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
@@ -234,7 +234,7 @@ test('FIFOs, sockets and devices are hidden, never opened, and may be removed', 
   server.close()
 })
 
-test('a copy of a folder has all that is in it: contents, owners, permissions, links, holes, names of any bytes', async () => {
+test('a copied folder has the contents, owners, permissions, links, holes and names of any bytes of its source', async () => {
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
   await files.write('/from/deep/file', contentFrom('one'))
@@ -268,7 +268,7 @@ test('a copy of a folder has all that is in it: contents, owners, permissions, l
   assert.deepEqual(unfinishedIn(root), [])
 })
 
-test('a folder is put neither into itself nor over something, and what is refused leaves nothing', async () => {
+test('a folder can’t be put into itself or over something, and a refusal leaves nothing behind', async () => {
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
   await files.write('/a/b/c', contentFrom('x'))
@@ -291,7 +291,7 @@ test('a folder is put neither into itself nor over something, and what is refuse
   assert.equal(await textOf(files, '/full/x'), 'z')
 })
 
-test('a folder is removed only when that is asked for, however deep it is', { timeout: 60_000 }, async () => {
+test('a folder of any depth is removed only by a recursive removal', { timeout: 60_000 }, async () => {
   await using volume = await makeVolumeFolder(inMemory)
   const { files, root } = volume
   await files.mkdir('/-rf')
@@ -308,7 +308,7 @@ test('a folder is removed only when that is asked for, however deep it is', { ti
   assert.deepEqual(readdirSync(root), [])
 })
 
-test('the deepest path that may be asked for is made, listed and removed', async () => {
+test('the deepest allowed path can be created, listed and removed', async () => {
   await using volume = await makeVolumeFolder(inMemory)
   const { files, root } = volume
   const path = 'a/'.repeat(2047)
@@ -318,7 +318,7 @@ test('the deepest path that may be asked for is made, listed and removed', async
   assert.deepEqual(readdirSync(root), [])
 })
 
-test('while a file is written its old content is read, and a write that breaks off changes nothing', async () => {
+test('readers see the old content while a file is written, and a broken write changes nothing', async () => {
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
   await files.write('/file', contentFrom('old'))
@@ -338,7 +338,7 @@ test('while a file is written its old content is read, and a write that breaks o
   assert.equal(await textOf(files, '/file'), 'old')
 })
 
-test('a file that becomes shorter while it is read breaks off, one that grows is cut', async () => {
+test('reading fails when a file becomes shorter, and ignores growth', async () => {
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
   await writeFile(join(root, 'file'), Buffer.alloc(2 * 1024 * 1024))
@@ -354,7 +354,7 @@ test('a file that becomes shorter while it is read breaks off, one that grows is
   assert.equal(read, 1024 * 1024)
 })
 
-test('what a killed worker left unfinished is swept, files and folders, and nothing else', async () => {
+test('unfinished files and folders of a killed worker are deleted, and nothing else', async () => {
   await using volume = await makeVolumeFolder()
   const { files, root } = volume
   await files.write('/a/b/file', contentFrom('x'))
