@@ -13,7 +13,7 @@ import { makeNoLogs } from '../../src/worker/logs/logs.ts'
 import { serveChannel } from '../../src/worker/channel/serve-channel.ts'
 import { waitUntil } from './wait.ts'
 
-/** A message as a client of the agent protocol got it. */
+/** A message that a client of the agent protocol received. */
 export type Received = {
   readonly id: number
   readonly flags: number
@@ -29,17 +29,17 @@ export type AgentClient = {
   readonly received: readonly Received[]
   send(id: number, type: MessageType, payload: Readonly<Record<string, unknown>>): void
   sendRaw(bytes: Buffer): void
-  /** Starts a process; gives its id. */
+  /** Starts a process and returns its id. */
   exec(request: ExecOptions): number
-  /** Resolves when a message arrived that satisfies `wanted`, with it. */
+  /** Resolves with the first message that satisfies `wanted`, once it has arrived. */
   next(wanted: (message: Received) => boolean, limitMs?: number): Promise<Received>
-  /** Resolves with what a session gave once it is over. */
+  /** Resolves with the result of a session once it is over. */
   finish(id: number, limitMs?: number): Promise<Finished>
-  /** Everything a session wrote so far. */
+  /** The output of a session so far. */
   text(id: number, stream?: 'stdout' | 'stderr'): string
-  /** Drops the connection and resolves when the served side has let go of everything. */
+  /** Drops the connection and resolves when the served side has released everything. */
   hangUp(): Promise<void>
-  /** Resolves when the served side is over. */
+  /** Resolves when the served side has ended. */
   readonly over: Promise<void>
 }
 
@@ -63,10 +63,10 @@ export type Finished = {
 }
 
 const LIMIT_MS = 20_000
-/** Messages that carry what a sandbox gives. */
+/** Messages that carry output of a sandbox. */
 const OUTPUTS: ReadonlySet<string> = new Set(['core.exec.stdout', 'core.exec.stderr', 'core.fs.data'])
 
-/** Serves a guest to a client. `keepsOutput: false` counts output bytes without keeping them. */
+/** Serves a guest to a client. With `keepsOutput: false`, output bytes are counted but not kept. */
 export function connectAgent(
   guest: Guest,
   options: { readonly deps?: Partial<ChannelDeps>; readonly onOutput?: (data: Buffer) => void } = {},
@@ -78,7 +78,7 @@ export function connectAgent(
     limits: { sessions: 256 },
     agentVersion: 'test',
     onActivity: () => {
-      // counted by the tests that care
+      // counted by the tests that check it
     },
     onProcess: () => () => undefined,
     capture: makeNoLogs().writerOf(asId<SandboxId>('box')),

@@ -27,7 +27,7 @@ export async function socketPair(): Promise<readonly [WebSocket, WebSocket]> {
   return [ours, theirs]
 }
 
-/** A channel that a worker serves by a stream. `end` aborts it from outside, `worker` is the worker's restart. */
+/** A channel that a worker serves over a stream. `end` aborts it from outside, `worker` is the worker's restart. */
 export async function openChannelOver(
   stream: Duplex,
   signals: { readonly end?: AbortSignal; readonly worker?: AbortSignal } = {},

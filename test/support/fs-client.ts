@@ -3,32 +3,32 @@ import type { ChannelDeps } from '../../src/worker/channel/channel.ts'
 import type { Guest } from '../../src/worker/channel/guest.ts'
 import { connectAgent, type AgentClient } from './agent-client.ts'
 
-/** What `core.fs.response` said. */
+/** A `core.fs.response`. */
 export type FsAnswer = { readonly ok: unknown; readonly error: unknown; readonly data: unknown }
 
 /** The file messages of a client, each with an id of its own. */
 export type FsClient = {
   readonly agent: AgentClient
-  /** Sends a request and gives its id. */
+  /** Sends a request and returns its id. */
   ask(op: string, fields: object): number
   /** Resolves with the response to a request. */
   answer(id: number, limitMs?: number): Promise<FsAnswer>
-  /** Does an operation and gives its data. Rejects with what the response said. */
+  /** Runs an operation and returns its data. Rejects with the error of the response. */
   run(op: string, fields: object): Promise<unknown>
-  /** Does an operation that must fail and gives its words. */
+  /** Runs an operation that must fail and returns its error. */
   refusal(op: string, fields: object): Promise<string>
   open(path: string, options?: object): Promise<number>
-  /** Sends data of a write; none end it. */
+  /** Sends data of a write; empty data ends it. */
   send(id: number, data: Buffer): void
-  /** Writes to an open file, and waits for the answer. */
+  /** Writes to an open file and waits for the response. */
   write(handle: number, data: Buffer, more?: object): Promise<FsAnswer>
   /** Reads from an open file. */
   read(handle: number, more?: object): Promise<Buffer>
-  /** Everything that came for a read. */
+  /** Everything received for a read. */
   received(id: number): Buffer
 }
 
-/** Serves a guest's files to a client; data that come go to `onOutput`, if there is one, and are not kept. */
+/** Serves a guest's files to a client. Received data goes to `onOutput`, if given, and is not kept. */
 export function connectFiles(
   guest: Guest,
   deps: Partial<ChannelDeps> = {},
@@ -88,17 +88,17 @@ export function connectFiles(
   return client
 }
 
-/** The largest pieces of the real client. */
+/** The largest pieces that the real client sends. */
 const CHUNK_BYTES = 3 * 1024 * 1024
 
-/** A number of a response's data. */
+/** A number in a response's data. */
 export function numberOf(data: unknown, variant: string): number {
   const value = fieldOf(data, variant)
   if (typeof value !== 'number') throw new Error(`no number '${variant}' in ${JSON.stringify(data)}`)
   return value
 }
 
-/** A field of a map, undefined when there is none. */
+/** A field of a map; undefined when it is missing. */
 export function fieldOf(data: unknown, name: string): unknown {
   return typeof data === 'object' && data !== null ? new Map(Object.entries(data)).get(name) : undefined
 }

@@ -78,7 +78,7 @@ function strerror(error: Error): string {
   return `${getSystemErrorMap().get(errno)?.[1] ?? error.message} (os error ${String(-errno)})`
 }
 
-/** Whether a process, or with a negative number a process group, exists. */
+/** Whether a process exists; for a negative number, whether the process group does. */
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0)

@@ -2,7 +2,10 @@ import { asId, type SandboxId } from '../../src/domain/ids.ts'
 import { systemClock } from '../../src/lib/clock.ts'
 import { makeTestLogs, readAll } from './logs.ts'
 
-/** A process to be killed: writes numbers to the log of a sandbox for as long as it lives, and says when 1,000 are written. */
+/**
+ * A process to be killed. It writes numbers to the log of a sandbox as long as it lives, and reports when 1,000 are
+ * written.
+ */
 const [dir = '', sandbox = ''] = process.argv.slice(2)
 const id = asId<SandboxId>(sandbox)
 const { logs } = await makeTestLogs({ dir })

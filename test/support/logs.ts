@@ -8,7 +8,7 @@ import { makeLog } from '../../src/lib/log.ts'
 import { openSandboxLogs, type LogLimits } from '../../src/worker/logs/log-store.ts'
 import type { SandboxLogs } from '../../src/worker/logs/logs.ts'
 
-/** All that a log holds now. */
+/** All entries of a log. */
 export const EVERYTHING: LogQuery = {
   sources: LOG_SOURCES,
   after: null,
@@ -20,7 +20,7 @@ export const EVERYTHING: LogQuery = {
 
 export const LOG_LIMITS: LogLimits = { sandboxBytes: 16 * 1024 * 1024, retentionMs: 360_000_000 }
 
-/** Opens logs in a folder of their own or a given one; the second answer deletes it. */
+/** Opens logs in a new folder or a given one. The second result deletes it. */
 export async function makeTestLogs(
   options: { readonly dir?: string; readonly limits?: Partial<LogLimits>; readonly clock?: Clock } = {},
 ): Promise<{ readonly logs: SandboxLogs; readonly dir: string; readonly remove: () => Promise<void> }> {
@@ -37,7 +37,7 @@ export async function makeTestLogs(
   }
 }
 
-/** What a query gives, at once. */
+/** The entries that match a query, at once. */
 export async function readAll(
   logs: Pick<SandboxLogs, 'read'>,
   sandbox: SandboxId,
@@ -46,7 +46,7 @@ export async function readAll(
   return await Array.fromAsync(logs.read(sandbox, { ...EVERYTHING, ...query }, AbortSignal.timeout(60_000)))
 }
 
-/** The text of entries, put together. */
+/** The text of entries, joined. */
 export function textOf(entries: readonly LogEntry[]): string {
   return entries.map(({ text }) => text).join('')
 }

@@ -1,4 +1,4 @@
-/** A process to be started inside a network namespace: serves and asks there what its parent tells it over IPC. */
+/** A process that runs inside a network namespace and serves and connects there as its parent tells it over IPC. */
 import { createSocket } from 'node:dgram'
 import { Resolver } from 'node:dns/promises'
 import { connect, createServer, type Socket } from 'node:net'
@@ -140,7 +140,7 @@ function answerDns(query: Buffer, address: Buffer): Buffer {
 }
 
 function handle(ask: Ask): Promise<string> {
-  // the table's entry for a kind takes that kind: TypeScript can't tie the two
+  // each entry of the table takes its own kind, which TypeScript can't express
   const handler = HANDLERS[ask.kind] as (ask: Ask) => Promise<string>
   return handler(ask)
 }

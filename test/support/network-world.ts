@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url'
 import { systemClock } from '../../src/lib/clock.ts'
 import { runCommand } from '../../src/lib/run-command.ts'
 
-/** What a prober can be told to do; the result is a word or a text. */
+/** The requests to a prober. The result is a word or a text. */
 export type Ask =
   | { readonly kind: 'serveTcp'; readonly host: string; readonly port: number; readonly replyHex?: string }
   | { readonly kind: 'serveUdp'; readonly host: string; readonly port: number; readonly replyHex?: string }
@@ -30,13 +30,13 @@ export type Ask =
   | { readonly kind: 'received' }
 export type Reply = { readonly id: number; readonly result: string }
 
-/** A process inside a network namespace that asks and serves there. */
+/** A process inside a network namespace that serves and connects there. */
 export type Prober = {
   ask(ask: Ask): Promise<string>
   close(): Promise<void>
 }
 
-/** Starts a prober in the namespace at `path`; null: in the namespace of this process. */
+/** Starts a prober in the namespace at `path`, or in that of this process when it is null. */
 export function startProber(path: string | null): Prober {
   const script = fileURLToPath(new URL('network-prober.ts', import.meta.url))
   const entered = path === null ? [] : ['nsenter', `--net=${path}`]
@@ -68,11 +68,11 @@ export function startProber(path: string | null): Prober {
   }
 }
 
-/** Hosts of an outside world: one public, one private, one link-local, the metadata address, and a resolver. */
+/** The hosts of an outside world: public, private and link-local ones, the metadata address, and a resolver. */
 export const OUTSIDE = {
   public: '44.0.113.10',
   otherPublic: '44.0.113.11',
-  /** Public, but on the operator's list of what no policy opens. */
+  /** Public, but denied by the operator. */
   hardDenied: '44.0.113.12',
   resolver: '44.0.113.53',
   private: '10.66.0.10',
@@ -83,13 +83,13 @@ export const OUTSIDE = {
   hostPrivate: '10.66.0.1',
 } as const
 
-/** Ports that the outside world's hosts answer on, over TCP and UDP. */
+/** The TCP and UDP ports of the outside world's hosts. */
 export const OUTSIDE_PORTS = [80, 443, 8443] as const
 
-/** The answer of the world's resolver for every name that does not start with `rebind`. */
+/** The world's resolver answers this for every name that does not start with `rebind`. */
 export const RESOLVED = '44.0.113.80'
 
-/** Makes the outside world beside the host of this process's own network, and starts its servers. */
+/** Creates the outside world next to the host of this process's network, and starts its servers. */
 export async function makeOutsideWorld(): Promise<Prober> {
   const { hostPublic, hostPrivate, ...outside } = OUTSIDE
   await ip([
@@ -121,7 +121,7 @@ export async function makeOutsideWorld(): Promise<Prober> {
   return world
 }
 
-/** Asks until the result is the wished one or `limitMs` have passed; gives the last result. */
+/** Asks until the result is `wished` or `limitMs` have passed. Returns the last result. */
 export async function askUntil(prober: Prober, ask: Ask, wished: string, limitMs = 3_000): Promise<string> {
   const end = systemClock.monotonicMs() + limitMs
   for (;;) {

@@ -11,7 +11,7 @@ import type { SandboxNetworksOptions } from '../../src/worker/network/open-sandb
 import type { SandboxNetwork, SandboxNetworks } from '../../src/worker/network/sandbox-network.ts'
 import { OUTSIDE, startProber, type Prober } from './network-world.ts'
 
-/** The network of a request that says nothing about it. */
+/** The network of a request without network settings. */
 export const DEFAULT_NETWORK: NetworkSpec = {
   enabled: true,
   strict: false,
@@ -20,7 +20,7 @@ export const DEFAULT_NETWORK: NetworkSpec = {
   secrets: [],
 }
 
-/** The DNS rule that real clients put before their other rules. */
+/** The DNS rule that real clients put first. */
 export const DNS_RULE: Rule = {
   direction: 'egress',
   destination: { group: 'host' },
@@ -29,7 +29,7 @@ export const DNS_RULE: Rule = {
   protocols: ['udp', 'tcp'],
 }
 
-/** A network with these egress rules and a default of deny. */
+/** A network with these egress rules that denies everything else. */
 export function networkWith(rules: readonly Partial<Rule>[], policy: Partial<NetworkPolicy> = {}): NetworkSpec {
   const blank: Rule = { direction: 'egress', destination: 'any', action: 'allow', ports: [], protocols: [] }
   return {
@@ -43,7 +43,7 @@ export function networkWith(rules: readonly Partial<Rule>[], policy: Partial<Net
   }
 }
 
-/** Options for networks of a test, in a new directory that goes with the value. */
+/** Options for the networks of a test, in a new folder that is deleted with the value. */
 export async function networksOptions(
   changes: Partial<SandboxNetworksOptions> = {},
 ): Promise<SandboxNetworksOptions & AsyncDisposable> {
@@ -70,11 +70,11 @@ export type Inmate = AsyncDisposable & {
   readonly run: RunId
   readonly network: SandboxNetwork
   readonly prober: Prober
-  /** What a TCP connection to a host ends in: `connected`, `timeout` or an error's code. */
+  /** The result of a TCP connection to a host: `connected`, `timeout` or an error code. */
   tcp(host: string, port?: number): Promise<string>
 }
 
-/** Attaches a run and starts a process in its network; both go with the value. */
+/** Attaches a run and starts a process in its network. Both end with the value. */
 export async function attachInmate(networks: SandboxNetworks, name: string, spec: NetworkSpec): Promise<Inmate> {
   const run = asId<RunId>(name)
   const network = await networks.attach(run, spec)

@@ -3,13 +3,15 @@ import { test } from 'node:test'
 
 const MARK = 'SANDYARD_TEST_OWN_NETWORK'
 
-/** The most that a test file that says nothing else may take in its own network, in milliseconds. */
+/** The default time limit for a test file in its own network, in milliseconds. */
 const LIMIT_MS = 120_000
 
 /**
- * Whether this process has network and network namespace names of its own, where a test may change anything. When not,
- * runs the test file again in such a place, with its results as this process's results, and answers false: the file
- * then declares no tests. All that is made in there goes with its processes. Where that can't be, the tests are skipped.
+ * Whether this process has its own network and network namespace names, where a test may change anything.
+ *
+ * When it hasn't, this runs the test file again in such a place, passes its results on as those of this process, and
+ * returns false: the file then declares no tests. Everything made there ends with its processes. Where that isn't
+ * possible, the tests are skipped.
  */
 export function isInOwnNetwork(file: string, limitMs = LIMIT_MS): boolean {
   if (process.env[MARK] === '1') return true
@@ -20,7 +22,7 @@ export function isInOwnNetwork(file: string, limitMs = LIMIT_MS): boolean {
     })
     return false
   }
-  // A new network namespace may inherit this setting of the machine; each test sets what it needs.
+  // A new network namespace may inherit this setting from the machine. Each test sets what it needs.
   const forwardsNot = 'echo 0 > /proc/sys/net/ipv4/ip_forward'
   const prepare = `mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && ip link set lo up && ${forwardsNot} && exec "$@"`
   const unshare = ['--net', '--mount', '--propagation', 'private', 'sh', '-c', prepare, 'sh']

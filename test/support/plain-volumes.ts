@@ -2,7 +2,7 @@ import { chownSync, existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 
-/** Volumes as plain folders without caps, for a driver whose users begin at the host's `uidShift`. */
+/** Volumes as plain folders without caps, for a driver whose sandboxes' users start at `uidShift` on the host. */
 export function makePlainVolumes(dir: string, uidShift: number): Pick<VolumeStorage, 'open'> {
   return {
     open({ volume_id }) {

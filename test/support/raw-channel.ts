@@ -6,25 +6,25 @@ import { makeFrameReader } from '../../src/worker/channel/frame.ts'
 import type { MessageType } from '../../src/worker/channel/messages.ts'
 import { waitUntil } from './wait.ts'
 
-/** The command channel of a real server's sandbox, over a WebSocket that a test may stop reading. */
+/** The command channel of a sandbox on a real server, over a WebSocket that a test may stop reading. */
 export type RawChannel = {
   readonly socket: WebSocket
-  /** Resolves with the code and reason that the server closed it with. */
+  /** Resolves with the server's close code and reason. */
   readonly closed: Promise<{ readonly code: number; readonly reason: string }>
   send(id: number, type: MessageType, payload: Readonly<Record<string, unknown>>): void
-  /** Starts a program; its output goes to `onOutput`, and the answer is its session's id. */
+  /** Starts a program and returns its session id. Its output goes to `onOutput`. */
   exec(cmd: string, args: readonly string[], onOutput?: (data: Buffer) => void): number
-  /** The process id inside of the sandbox. */
+  /** The process id inside the sandbox. */
   pidOf(id: number): Promise<number>
   /** Resolves with the exit code. */
   exitOf(id: number, limitMs?: number): Promise<unknown>
-  /** Runs a program to its end; its output. */
+  /** Runs a program to its end and returns its output. */
   run(cmd: string, ...args: readonly string[]): Promise<string>
 }
 
 export type RawServer = { readonly url: string; readonly key: string }
 
-/** Sends the upgrade. */
+/** Sends the upgrade request. */
 export function dialRaw({ url, key }: RawServer, sandbox: string): WebSocket {
   return new WebSocket(`${url.replace('http', 'ws')}/v1/sandboxes/${sandbox}/agent`, {
     headers: { authorization: `Bearer ${key}` },
@@ -32,7 +32,7 @@ export function dialRaw({ url, key }: RawServer, sandbox: string): WebSocket {
   })
 }
 
-/** The status, headers and body of an upgrade that is refused. */
+/** The status, headers and body of a refused upgrade. */
 export async function refusalOf(socket: WebSocket) {
   socket.on('error', () => socket.terminate())
   const [, response] = await once(socket, 'unexpected-response')
@@ -42,7 +42,7 @@ export async function refusalOf(socket: WebSocket) {
   return { status: Number(response.statusCode), retryAfter: String(response.headers['retry-after']), error }
 }
 
-/** Opens a channel and waits until the agent has spoken. */
+/** Opens a channel and waits for the agent's first message. */
 export async function openRaw(server: RawServer, sandbox: string): Promise<RawChannel> {
   const socket = dialRaw(server, sandbox)
   const reader = makeFrameReader()

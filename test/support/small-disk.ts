@@ -2,14 +2,14 @@ import { execFileSync } from 'node:child_process'
 import { closeSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** A file system with an end, ext4 in a file: what is synced to it is on this machine's disk. */
+/** A small file system: ext4 in a file. What is synced to it is on this machine's disk. */
 export type SmallDisk = {
   readonly folder: string
-  /** Takes all that is free; may be repeated. Answers how many bytes that was. */
+  /** Fills all free space and returns how many bytes that was. May be repeated. */
   fill(): number
-  /** Gives it back. */
+  /** Frees it again. */
   free(): void
-  /** Ends all that uses it before: what has a file open keeps it mounted. */
+  /** Unmounts and deletes it. Close all files first: an open file keeps it mounted. */
   remove(): void
 }
 

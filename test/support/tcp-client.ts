@@ -2,26 +2,26 @@ import { asBytes } from '../../src/worker/channel/cbor.ts'
 import type { TcpTarget } from '../../src/worker/channel/guest.ts'
 import type { AgentClient, Received } from './agent-client.ts'
 
-/** One connection of a client of a served channel into its sandbox. */
+/** One connection of a channel client into its sandbox. */
 export type TcpClient = {
   readonly id: number
   send(data: Buffer | string): void
-  /** Nothing more is sent. */
+  /** Ends the client's direction. */
   end(): void
   /** Cuts the connection. */
   close(): void
-  /** Resolves once there is a connection; rejects with the words of a failure. */
+  /** Resolves once the connection is open. Rejects with the message of a failure. */
   connected(): Promise<void>
-  /** The types of the messages that came, one for each run of data messages. */
+  /** The types of the received messages, with one `data` for each run of data messages. */
   types(): readonly string[]
-  /** All data that came. */
+  /** All received data. */
   data(): Buffer
   dataBytes(): number
   /** The terminal message. */
   last(limitMs?: number): Promise<Received>
 }
 
-/** Asks for a connection; ids must be the test's own, and above those of its processes. */
+/** Opens a connection. Ids must be the test's own, and above those of its processes. */
 export function openTcp(client: AgentClient, id: number, target: TcpTarget): TcpClient {
   const own = (): readonly Received[] => client.received.filter((message) => message.id === id)
   const pieces = (): readonly Uint8Array[] =>

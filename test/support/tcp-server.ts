@@ -3,23 +3,23 @@ import { createServer } from 'node:net'
 import type { Server, Socket } from 'node:net'
 import { waitUntil } from './wait.ts'
 
-/** A TCP server of a test on this machine's loopback. */
+/** A TCP server of a test on the loopback device. */
 export type TcpServer = {
   readonly port: number
-  /** The sockets that were accepted, in order; each half ends by itself. */
+  /** The accepted sockets, in order. Each direction ends by itself. */
   readonly sockets: readonly Socket[]
-  /** The next socket that has not been asked for yet. */
+  /** The next socket that no other call has returned. */
   accept(): Promise<Socket>
   close(): Promise<void>
 }
 
-/** Starts a server. `serve` gets each socket at once. */
+/** Starts a server. `serve` gets each socket as it is accepted. */
 export async function startTcpServer(serve: (socket: Socket) => void = () => undefined): Promise<TcpServer> {
   const sockets: Socket[] = []
   let given = 0
   const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) => {
     socket.on('error', () => {
-      // the other side cut it
+      // the other side closed it
     })
     sockets.push(socket)
     serve(socket)

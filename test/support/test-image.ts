@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { gzipSync, zstdCompressSync } from 'node:zlib'
 import { pack, type Header } from 'tar-stream'
 
-/** One entry of a layer; `type` is a file unless given. A whiteout is a file named `.wh.…`, as in any image. */
+/** One entry of a layer, by default a file. A whiteout is a file named `.wh.…`, as in any image. */
 export type TestEntry = {
   readonly path: string
   readonly type?: Header['type']
@@ -12,24 +12,24 @@ export type TestEntry = {
   readonly mode?: number
   readonly uid?: number
   readonly gid?: number
-  /** Of a symlink or hard link. */
+  /** The target of a symlink or hard link. */
   readonly target?: string
   readonly pax?: Readonly<Record<string, string>>
 }
 
 export type TestImageOptions = {
-  /** The lowest first; a Buffer is a ready tar stream. */
+  /** The lowest first. A Buffer is a complete tar stream. */
   readonly layers: readonly (readonly TestEntry[] | Buffer)[]
   readonly compression?: 'gzip' | 'zstd' | 'plain'
   /** The `config` object of the image configuration, such as `{ Cmd: ['/bin/sh'] }`. */
   readonly config?: object
   readonly architecture?: string
-  /** Replaces the true diff_ids. */
+  /** Replaces the real diff_ids. */
   readonly diffIds?: readonly string[]
 }
 
 export type TestImage = {
-  /** Of the manifest. */
+  /** The digest of the manifest. */
   readonly digest: string
   readonly manifest: Buffer
   readonly configuration: Buffer
@@ -69,7 +69,7 @@ export async function makeLayerTar(entries: readonly TestEntry[]): Promise<Buffe
   return Buffer.concat(chunks)
 }
 
-/** An image in memory, with every digest right unless an option says otherwise. */
+/** An image in memory. All digests are right unless an option says otherwise. */
 export async function makeTestImage(options: TestImageOptions): Promise<TestImage> {
   const {
     layers,
@@ -109,7 +109,7 @@ export async function makeTestImage(options: TestImageOptions): Promise<TestImag
   }
 }
 
-/** An index of one image for this machine beside an entry for a machine that doesn't exist. */
+/** An index with one image for this machine, and an entry for a platform that doesn't exist. */
 export function makeIndex(image: TestImage): Buffer {
   const mediaType = 'application/vnd.oci.image.manifest.v1+json'
   const other = sha256(Buffer.from('another platform'))

@@ -1,11 +1,11 @@
-// Run by test/worker/volumes/race.test.ts: plays a sandbox that changes its volume under the feet of whoever serves it.
-// `x` is in turn a folder and a symlink to what lies beside the volume, `f` a file, such a symlink and a FIFO, as fast as
-// the system can. Ends when its input does.
+// Run by test/worker/volumes/race.test.ts: plays a sandbox that changes its volume while it is served. As fast as
+// possible it makes `x` a folder or a symlink to something beside the volume, and `f` a file, such a symlink or a FIFO.
+// Ends with its input.
 import { execFileSync } from 'node:child_process'
 import { linkSync, mkdirSync, renameSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs'
 
 const [root = '', outside = ''] = process.argv.slice(2)
-/** Turns between two looks at the input. */
+/** Rounds between two looks at the input. */
 const TURNS = 100
 
 process.chdir(root)
@@ -30,7 +30,7 @@ function turnMany(): void {
   setImmediate(turnMany)
 }
 
-/** Never through `x`: it might be a link by now, and this process, unlike the one that is tested, would follow it. */
+/** Never through `x`: it might be a symlink by now, and this process, unlike the tested one, would follow it. */
 function makeFolder(): void {
   const name = `fresh-${String((made += 1))}`
   mkdirSync(name)
@@ -47,7 +47,7 @@ function show(make: () => void): void {
   attempt(() => renameSync('f.next', 'f'))
 }
 
-/** The other side changes the tree too: what fails is tried on the next turn. Answers why it failed. */
+/** The other side changes the tree too, so a failure is tried again in the next round. Returns the reason. */
 function attempt(step: () => void): string | null {
   try {
     step()

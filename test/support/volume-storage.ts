@@ -18,7 +18,7 @@ import type { VolumeStorage } from '../../src/worker/volumes/volume-storage.ts'
 export const TEST_UID_SHIFT = 100_000
 const uuids = makeUuids(systemClock, systemRandom)
 
-/** A volume of its own, in an organization of its own unless one is named. Without caps. */
+/** A volume without caps, in an organization of its own unless one is given. */
 export function newVolume(wanted: Partial<DesiredVolume> = {}): DesiredVolume {
   return {
     org_id: asId<OrgId>(uuids.next()),
@@ -29,16 +29,16 @@ export function newVolume(wanted: Partial<DesiredVolume> = {}): DesiredVolume {
   }
 }
 
-/** A storage for volumes in a folder of its own. */
+/** A volume storage in a folder of its own. */
 export type StorageFixture = {
   readonly dir: string
-  /** Opens the storage, as a worker that starts would; any number may be open. */
+  /** Opens the storage as a starting worker would. Several may be open. */
   open(plan?: Partial<StorageSettings>): Promise<VolumeStorage>
   /** Unmounts and deletes everything. */
   remove(): Promise<void>
 }
 
-/** Makes a fixture; its pool is of 1 GiB unless a plan says more. */
+/** Makes a fixture with a pool of 1 GiB, unless the settings say more. */
 export function makeStorageFixture(): StorageFixture {
   const dir = join(mkdtempSync(join(tmpdir(), 'sandyard-volumes-')), 'volumes')
   return {
@@ -56,14 +56,17 @@ export function makeStorageFixture(): StorageFixture {
   }
 }
 
-/** Plain folders in a temporary folder, for tests of what is above the storage; the second answer deletes them. */
+/** Plain folders in a temporary folder, for tests of code above the storage. The second result deletes them. */
 export async function makeFolderStorage(): Promise<readonly [VolumeStorage, () => void]> {
   const root = mkdtempSync(join(tmpdir(), 'sandyard-folders-'))
   const storage = await openFolderStorage({ root, uidShift: TEST_UID_SHIFT, isShared: false, whyNoCaps: 'a test' })
   return [storage, () => rmSync(root, { recursive: true, force: true })]
 }
 
-/** Writes zeros as a user of the sandboxes until `mib` are there or the file system refuses. Answers the bytes that were taken. */
+/**
+ * Writes zeros as a user of the sandboxes, until `mib` are written or the file system refuses. Returns the written
+ * bytes.
+ */
 export async function fillFile(path: string, mib: number): Promise<number> {
   const own = ['--reuid', String(TEST_UID_SHIFT), '--regid', String(TEST_UID_SHIFT), '--clear-groups']
   const script = 'dd if=/dev/zero of="$0" bs=1M count="$1" conv=notrunc,fsync 2>&1; stat -c "size %s" "$0"'

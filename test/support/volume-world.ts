@@ -18,7 +18,7 @@ import { PLAIN_SPEC } from './spec.ts'
 
 export const never = new AbortController().signal
 
-/** What a worker of this world says of its storage and of the volumes in it; null: as before. */
+/** What a worker of this world reports of its storage and its volumes; null keeps the last report. */
 export type Said = {
   readonly volumes?: readonly StoredVolume[] | null
   readonly is_shared?: boolean
@@ -26,10 +26,10 @@ export type Said = {
   readonly known?: string | null
 }
 
-/** A control plane without a network, whose workers a test plays itself. */
+/** A control plane without a network. The test plays its workers. */
 export type VolumeWorld = TestControl & {
   addWorker(name: string): Promise<WorkerId>
-  /** One sync of a worker: its report is taken in; the answer is what it is told. */
+  /** One sync of a worker: records its report and returns the answer. */
   sync(worker: WorkerId, said?: Said): Promise<AnswerBody>
   addVolume(name: string, capacity_gib?: number): Promise<Volume>
   create(names: readonly string[], start?: boolean): Promise<Sandbox>
@@ -47,7 +47,7 @@ export function named(name: string): Mount {
   return { type: 'named', name, guest: `/mnt/${name}`, options, ...share }
 }
 
-/** Makes one, with a worker `w1` that has said that it can mount volumes. */
+/** Makes a world with a worker `w1` that has reported that it can mount volumes. */
 export async function makeVolumeWorld(options: { readonly clock?: Clock } = {}): Promise<VolumeWorld> {
   const control = await makeTestControl(options)
   const { deps, caller } = control

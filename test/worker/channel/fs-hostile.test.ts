@@ -7,9 +7,9 @@ import { FileFailure } from '../../../src/worker/channel/guest-files.ts'
 import type { GuestFiles } from '../../../src/worker/channel/guest-files.ts'
 import type { GuestProcess } from '../../../src/worker/channel/guest.ts'
 
-// The process that serves files runs in the sandbox, whose owner may have put anything in its place.
+// The process that serves files runs in the sandbox, whose owner may have replaced it.
 
-/** A process that answers what a test says, and ends when it is killed. */
+/** A process that replies as a test says, and ends when it is killed. */
 function makeLiar(): { readonly process: GuestProcess; readonly says: PassThrough } {
   const { promise: exited, resolve } = Promise.withResolvers<number>()
   const says = new PassThrough()
@@ -29,7 +29,7 @@ function makeLiar(): { readonly process: GuestProcess; readonly says: PassThroug
   return { process, says }
 }
 
-/** A reply as the helper writes it. */
+/** A reply in the helper's format. */
 function reply(id: number, status: number, body: Buffer): Buffer {
   const head = Buffer.alloc(9)
   head.writeUInt32BE(5 + body.length, 0)
@@ -38,7 +38,7 @@ function reply(id: number, status: number, body: Buffer): Buffer {
   return Buffer.concat([head, body])
 }
 
-/** Questions of every kind of answer. */
+/** Requests with every kind of reply. */
 const QUESTIONS: readonly ((files: GuestFiles) => Promise<unknown>)[] = [
   (files) => files.stat('/', { follow: true }),
   (files) => files.realPath('/'),
@@ -48,7 +48,7 @@ const QUESTIONS: readonly ((files: GuestFiles) => Promise<unknown>)[] = [
   (files) => files.copy(1, '/x', '/y'),
 ]
 
-/** Resolves with how a question ended: with an answer, or refused in the one way that callers know. */
+/** Resolves with how a request ended: with a reply, or with a `FileFailure`. Rejects for any other error. */
 async function ending(question: Promise<unknown>): Promise<'answered' | 'refused'> {
   try {
     await question

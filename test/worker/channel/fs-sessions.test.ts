@@ -18,12 +18,12 @@ type World = {
   readonly guest: Guest
   /** The processes that serve files, the latest last. */
   readonly helpers: GuestProcess[]
-  /** How many pieces of files were asked for. */
+  /** How many pieces of files were requested. */
   readonly piecesAsked: () => number
   readonly connect: (onData?: (data: Buffer) => void) => FsClient
 }
 
-/** A guest of this machine whose helper processes are known, and a folder. */
+/** A guest on this machine whose helper processes are known, and a folder. */
 function begin(t: TestContext): World {
   const dir = mkdtempSync(join(tmpdir(), 'sandyard-fs-'))
   const helpers: GuestProcess[] = []
@@ -61,7 +61,7 @@ function begin(t: TestContext): World {
   }
 }
 
-/** A file of zeros that takes no room. */
+/** A sparse file of zeros. */
 function makeSparse(path: string, sizeBytes: number): void {
   const fd = openSync(path, 'w')
   ftruncateSync(fd, sizeBytes)

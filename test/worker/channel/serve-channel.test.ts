@@ -205,7 +205,7 @@ test('a client that goes away while its process is being started leaves none beh
   const gone = client.hangUp()
   proceed()
   await gone
-  // The shell makes the file before it writes to it: an empty one tells that the shell was killed in between.
+  // The shell creates the file before it writes to it, so an empty file means that the shell was killed in between.
   const pid = existsSync(pidFile) ? readFileSync(pidFile, 'utf8').trim() : ''
   if (pid !== '') assert.equal(isAlive(Number(pid)), false)
   rmSync(folder, { recursive: true })

@@ -25,7 +25,7 @@ const MIB = 1024 * 1024
 const SCRIPT = join(import.meta.dirname, '../../../src/worker/perl/guest/tcp.pl')
 const LIMIT_MS = 60_000
 
-/** A guest that connects as the driver of containers does, on this machine itself. */
+/** A guest that connects as the driver of containers does, but on this machine. */
 function makeScriptGuest(): Guest {
   const local = makeLocalGuest()
   const request = { cmd: 'perl', env: ['LC_ALL=C'], cwd: null, user: null, tty: null, rlimits: [] }
@@ -36,7 +36,7 @@ function makeScriptGuest(): Guest {
   }
 }
 
-/** How many processes of the script this process has. */
+/** How many processes of the script this test has. */
 function carriers(): number {
   return readdirSync('/proc').filter((pid) => {
     if (!/^\d+$/.test(pid)) return false
@@ -58,7 +58,7 @@ async function readAll(socket: Socket): Promise<Buffer> {
 /** More than all buffers between a client and the other end hold. */
 const FLOOD_BYTES = 64 * MIB
 
-/** Waits until nothing more of what was written to a stream is taken, and checks that some of it was not. */
+/** Waits until no more of the written data is taken, and checks that some of it is left. */
 async function waitUntilBlocked(stream: Duplex): Promise<void> {
   await waitUntilUnchanged(() => FLOOD_BYTES + MIB - stream.writableLength)
   assert.ok(stream.writableLength > 0, 'all was taken')
@@ -139,7 +139,7 @@ for (const [name, makeGuest] of GUESTS) {
       const pieces = Array.from({ length: 20 }, () => randomBytes(MIB))
       for (const piece of pieces) tcp.send(piece)
       tcp.end()
-      // Twenty mebibytes are more than may wait: the rest stays with the client.
+      // More than the limit for waiting input, so the rest stays with the client.
       const connectNow = await waitUntil(() => proceed ?? undefined)
       await waitUntil(() => client.stream.writableLength < 13 * MIB, LIMIT_MS)
       for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve))
@@ -338,7 +338,7 @@ for (const [name, makeGuest] of GUESTS) {
 type Stream = {
   readonly tcp: ReturnType<typeof openTcp>
   readonly socket: Socket
-  /** All that the other end got. */
+  /** All data that the other end received. */
   readonly got: Promise<Buffer>
   readonly sent: Buffer[]
   readonly answered: Buffer[]

@@ -13,17 +13,17 @@ import {
 
 export const UID_SHIFT = 1_000_000
 export const isRoot = process.getuid?.() === 0
-/** The reason that a test skips with when it needs to make owners, devices and mounts. */
+/** The reason to skip a test that needs to set owners, devices and mounts. */
 export const NEEDS_ROOT = isRoot ? false : 'unpacking layers with shifted owners needs root'
 
-/** A folder that is gone when the test ends. */
+/** A folder that is deleted when the test ends. */
 export async function makeFolder(t: TestContext): Promise<string> {
   const dir = await mkdtemp(join(tmpdir(), 'sandyard-images-'))
   t.after(() => rm(dir, { recursive: true, force: true }))
   return dir
 }
 
-/** A store in a folder, with short limits of time. */
+/** A store in a folder, with short timeouts. */
 export function openStore(dir: string, deps: Partial<ImageStoreDeps> = {}): Promise<ImageStore> {
   return openImageStore({
     dir,
@@ -36,7 +36,7 @@ export function openStore(dir: string, deps: Partial<ImageStoreDeps> = {}): Prom
   })
 }
 
-/** Options of a resolve by an anonymous caller who pulls what is missing. */
+/** Options of an anonymous caller who pulls a missing image. */
 export function wanted(options: Partial<ResolveOptions> = {}): ResolveOptions {
   return { policy: 'if_missing', auth: null, signal: AbortSignal.timeout(30_000), ...options }
 }

@@ -36,7 +36,7 @@ async function unpack(
   return into
 }
 
-/** Shows layers, the lowest first, as a sandbox's root would see them. */
+/** Mounts layers, the lowest first, as a sandbox's root would show them. */
 async function inOverlay(
   dir: string,
   layers: readonly string[],

@@ -186,7 +186,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
     writer.openRun()
     writer.system('before')
     await readAll(aging, BOX)
-    // Files are closed after a while, and then opened by name.
+    // Idle files are closed after a while, and opened again by name.
     const openFiles = (): number =>
       readdirSync('/proc/self/fd').filter((fd) => linkOf(fd).startsWith(join(dir, BOX))).length
     assert.equal(openFiles(), 1)
@@ -254,7 +254,7 @@ describe("a sandbox's log", { timeout: 120_000 }, () => {
   })
 })
 
-/** What a descriptor of this process is; it may be closed meanwhile. */
+/** What a descriptor of this process refers to; it may be closed meanwhile. */
 function linkOf(fd: string): string {
   const path = join('/proc/self/fd', fd)
   return lstatSync(path, { throwIfNoEntry: false }) === undefined ? '' : readlinkSync(path)

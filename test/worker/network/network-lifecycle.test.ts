@@ -192,7 +192,7 @@ function namespaces(): readonly string[] {
   return readdirSync('/run/netns').filter((name) => /^sy-test-\d+$/.test(name))
 }
 
-/** Everything of a machine that sandbox networks change: namespaces, devices, rules and forwarding. */
+/** Everything that sandbox networks change on a machine: namespaces, devices, rules and forwarding. */
 async function traces(): Promise<unknown> {
   const said = async (file: string, args: readonly string[]): Promise<string> =>
     (await runCommand(file, args, LIMIT)).stdout

@@ -238,7 +238,7 @@ if (isInOwnNetwork(import.meta.filename)) {
   })
 }
 
-/** What a container engine does for a published port: an address of the host leads somewhere else. */
+/** Publishes a port as a container engine does: an address of the host is translated to another one. */
 const PUBLISHED_PORT = `table ip engine {
   chain publish { type nat hook prerouting priority dstnat; tcp dport 7071 dnat to ${OUTSIDE.private}:80; }
 }`

@@ -7,7 +7,7 @@ import { CommandError } from '../../../src/lib/run-command.ts'
 import { makeCommandHelper } from '../../../src/worker/processes/command-helper.ts'
 import { waitUntil } from '../../support/wait.ts'
 
-// A command that the helper runs must be told of as one that this process runs itself.
+// A command that the helper runs must report the same as one that Node itself runs.
 
 const helper = makeCommandHelper(makeLog('silent'))
 const { run, attempt } = helper.commands
@@ -91,7 +91,7 @@ test('a command that takes too long is killed with everything that it started', 
 })
 
 test('a command whose time is over before its start is reported is killed too', async () => {
-  const fresh = makeCommandHelper(makeLog('silent')) // it takes longer to begin than this command may take
+  const fresh = makeCommandHelper(makeLog('silent')) // it takes longer to start than this command may take
   assert.equal((await fresh.commands.attempt('sleep', ['1000.25'], { timeoutMs: 1 })).code, null)
   fresh.close()
 })
@@ -106,7 +106,7 @@ test('at most 4 MiB of a command’s output are kept', async () => {
   assert.equal(stdout.length, 4 * 1024 * 1024)
 })
 
-/** Empty once it has ended, reaped or not. */
+/** Empty once the process has ended, reaped or not. */
 function commandLineOf(pid: string): string {
   const path = `/proc/${pid}/cmdline`
   return existsSync(path) ? readFileSync(path, 'utf8') : ''

@@ -18,7 +18,7 @@ after(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** The processes that make system calls for this one. */
+/** The processes that make system calls for this test. */
 function callers(): readonly number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name) && isCaller(name))
@@ -31,7 +31,7 @@ function isCaller(pid: string): boolean {
       `${SYSTEM_CALLS_SCRIPT}\0serve\0${String(process.pid)}\0`,
     )
   } catch {
-    return false // it ended between the two looks
+    return false // it ended meanwhile
   }
 }
 
@@ -73,7 +73,7 @@ test('while their processes are killed, networks are complete or refused, and ne
     isOver = true
   })
   await waitUntil(() => {
-    // Four more have been begun by now: some of their makers are in the midst of them.
+    // Four more calls have started by now, and some of their processes are in the middle of them.
     const count = readdirSync('/run/netns').filter((name) => names.includes(name)).length
     if (count < seen + 4) return isOver
     seen = count

@@ -39,7 +39,7 @@ for (const [by, commands] of [
     truncateSync(from, size)
     const file = await open(from, 'r+')
     for (const at of [0, 4095, 4096, 1_000_000, 5 * 1024 * 1024 - 1, size - 3]) await file.write('abc', at)
-    await file.write(Buffer.alloc(3_000_000), 0, 3_000_000, 20_000_000) // zeros that are written are none the less nothing
+    await file.write(Buffer.alloc(3_000_000), 0, 3_000_000, 20_000_000) // written zeros are holes all the same
     await file.close()
     await commands.callSystem(['copy', from, to])
     assert.ok((await readFile(from)).equals(await readFile(to)))
@@ -87,7 +87,7 @@ test('after a failed network call, its process is back in the machine’s namesp
   const own = readlinkSync('/proc/self/ns/net')
   const cable = ['/run/netns/no-such-router', 'v1', '198.18.0.1', '198.18.0.2', '30'] as const
   await assert.rejects(helper.commands.callSystem(['network', first, ...cable]), /no-such-router: No such file/)
-  // The next is made by the same process, from where it is: in a namespace of its own, its new one would lie in that.
+  // The same process makes the next one. If it were still in its own namespace, the new one would lie in there.
   await helper.commands.callSystem(['network', second])
   const ids = await Promise.all([first, second].map(async (path) => `net:[${String(statSync(path).ino)}]`))
   assert.equal(new Set([...ids, own]).size, 3)

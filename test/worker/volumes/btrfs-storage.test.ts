@@ -23,7 +23,7 @@ import { waitUntil } from '../../support/wait.ts'
 const MIB = 1024 * 1024
 const COMMAND = { timeoutMs: 20_000 }
 
-/** A cap holds when what was taken is within 1 MiB of it and not beyond. */
+/** A cap holds when the taken bytes are within 1 MiB of it and not above. */
 function assertAt(bytes: number, capMib: number): void {
   assert.ok(bytes <= capMib * MIB && bytes > (capMib - 1) * MIB, `${String(bytes / MIB)} MiB of ${String(capMib)}`)
 }

@@ -75,7 +75,7 @@ async function fillUp(root: string): Promise<void> {
   await client.remove('/file', { isRecursive: false })
 }
 
-/** So many random bytes. */
+/** Random bytes of this number. */
 function bytes(sizeBytes: number): Readable {
   let left = sizeBytes
   return new Readable({

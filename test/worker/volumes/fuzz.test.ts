@@ -110,12 +110,12 @@ test('no operation on any path of any tree leaves the volume', { timeout: 120_00
       assert.equal(pictureOf(canary), before)
       assert.deepEqual(readdirSync(dir).toSorted(), beside)
     }),
-    { numRuns: TREES, endOnFailure: true }, // what was done outside stays: smaller cases would fail for it
+    { numRuns: TREES, endOnFailure: true }, // changes outside stay, so smaller cases would fail because of them
   )
   assert.ok(readdirSync('/proc/self/fd').length <= openFiles + 1, 'descriptors are left open')
 })
 
-/** Puts an entry where nothing else is in its way. */
+/** Puts an entry where nothing is in its way. */
 function grow(root: string, entry: { readonly path: string; readonly kind: string; readonly target: string }): void {
   const path = join(root, entry.path)
   try {
@@ -128,7 +128,7 @@ function grow(root: string, entry: { readonly path: string; readonly kind: strin
   }
 }
 
-/** Unlike `mkdir -p` it stops at a symlink, which might lead this test itself out. */
+/** Unlike `mkdir -p` it stops at a symlink, which might lead this test itself out of the volume. */
 function makeFoldersOnly(root: string, path: string): void {
   let at = root
   for (const step of path.split('/').filter((part) => part !== '.')) {
@@ -148,7 +148,7 @@ function isSecret(path: string): boolean {
   }
 }
 
-/** What it told or why it was refused; rejects for a fault and for a message that tells a path of the host. */
+/** The result or the refusal of an operation. Rejects for a fault, and for a message with a path of the host. */
 async function outcomeOf(files: VolumeFiles, asked: Operation): Promise<string> {
   try {
     return JSON.stringify(await run(files, asked)) ?? 'done'

@@ -9,7 +9,7 @@ import { VolumeFileError } from '../../../src/contract/volumes/volume-protocol.t
 import { contentFrom, makeVolumeFolder, namesBeneath, pictureOf, textOf, unfinishedIn } from './volume-folder.ts'
 
 const ROUNDS = 100
-/** What takes its time is tried in one round of so many. */
+/** Slow operations are tried in one round out of this many. */
 const ROUNDS_EACH = 4
 const SECRET = 'what lies outside'
 
@@ -87,7 +87,7 @@ async function startSandbox(root: string, outside: string): Promise<AsyncDisposa
   }
 }
 
-/** Both what it told and how it was refused; rejects for a fault. */
+/** The result or the refusal of an operation. Rejects for a fault. */
 async function outcomeOf(operation: () => Promise<unknown>): Promise<string> {
   try {
     return JSON.stringify(await operation()) ?? 'done'

@@ -23,7 +23,7 @@ type World = {
   readonly open: () => Promise<Duplex>
   readonly streams: readonly Duplex[]
   readonly changes: () => number
-  /** Streams that are served still. */
+  /** Streams that are still being served. */
   readonly served: () => number
 }
 
@@ -147,7 +147,7 @@ test('a cancelled upload leaves the old file and nothing else', { timeout: 20_00
   const writing = world.client.write('/file', content)
   content.write(Buffer.alloc(1024 * 1024))
   await waitUntil(() => unfinishedIn(volume.root).length === 1)
-  for (const stream of world.streams) stream.destroy() // the way between them breaks
+  for (const stream of world.streams) stream.destroy() // the connection breaks
   await assert.rejects(writing, /failed|ended/)
   await assertAllEnded(world)
   assert.deepEqual(namesBeneath(volume.root), ['file'])
@@ -176,7 +176,7 @@ test('an idle stream is destroyed, but not while an operation is running', { tim
   const { promise: released, resolve: release } = Promise.withResolvers<void>()
   const world = serveAll({ ...volume.files, copy: () => released }, 50)
   const copying = world.client.copy('/file', '/copy')
-  await world.open() // nobody asks anything
+  await world.open() // nobody sends a request
   const stalled = world.client.write('/stalled', new PassThrough())
   const reader = await world.client.read('/file') // nobody reads
   await assert.rejects(stalled, /failed|ended/)

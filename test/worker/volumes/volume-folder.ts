@@ -8,10 +8,10 @@ import { systemRandom } from '../../../src/lib/random.ts'
 import { makeVolumeFiles } from '../../../src/worker/volumes/volume-files.ts'
 
 export const isRoot = process.getuid?.() === 0
-/** Not root, a file can be given to oneself only. */
+/** Without root, a file can be given only to oneself. */
 export const UID_SHIFT = isRoot ? 100_000 : (process.getuid?.() ?? 0)
 
-/** A folder of a volume with nothing in it, beside which a test may put what must not be reached. */
+/** An empty volume folder. A test may put files beside it that must not be reached. */
 export type VolumeFolder = AsyncDisposable & {
   readonly dir: string
   readonly root: string
@@ -44,7 +44,7 @@ export async function textOf(files: VolumeFiles, path: string): Promise<string> 
   return whole.toString('utf8')
 }
 
-/** For `assert.rejects`: a refusal with this code that tells no path of the host. */
+/** For `assert.rejects`: a refusal with this code whose message has no path of the host. */
 export function refusal(code: VolumeFileError['code']): (error: unknown) => boolean {
   return (error) => {
     if (!(error instanceof VolumeFileError)) throw error
@@ -55,7 +55,7 @@ export function refusal(code: VolumeFileError['code']): (error: unknown) => bool
   }
 }
 
-/** The names of everything in a tree, sorted; unlike Node's own recursive listing, symlinks are not followed. */
+/** The names of everything in a tree, sorted. Unlike Node's recursive listing, it follows no symlinks. */
 export function namesBeneath(folder: string): readonly string[] {
   const below = (name: string): readonly string[] =>
     readdirSync(join(folder, name), { withFileTypes: true }).flatMap((entry) => {
@@ -65,7 +65,7 @@ export function namesBeneath(folder: string): readonly string[] {
   return below('').toSorted()
 }
 
-/** Everything in a tree, in one text: names, kinds, owners, permissions, times of change, contents. */
+/** Everything in a tree as one text: names, kinds, owners, permissions, modification times and contents. */
 export function pictureOf(folder: string): string {
   const lines = ['', ...namesBeneath(folder)].map((name) => {
     const path = join(folder, name)
@@ -76,7 +76,7 @@ export function pictureOf(folder: string): string {
   return lines.join('\n')
 }
 
-/** Names of everything in a volume that is not whole, wherever it lies. */
+/** The names of unfinished files in a volume, wherever they lie. */
 export function unfinishedIn(root: string): readonly string[] {
   return namesBeneath(root).filter((name) => name.includes('.sandyard-'))
 }
