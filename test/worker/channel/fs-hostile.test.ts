@@ -99,7 +99,7 @@ test('an unexpected reply, or one longer than the request allows, ends the helpe
     const files = makeFilesClient(process)
     const question = files.stat('/', { follow: true })
     says.write(head.subarray(0, 9))
-    await assert.rejects(question, /does not keep to its protocol/)
+    await assert.rejects(question, /broke its protocol/)
     assert.equal(await process.exited, -1)
   }
 })
