@@ -232,7 +232,10 @@ test(
     await unpack(join(dir, 'open-ended'), tar.subarray(0, 512 + 3))
     assert.equal(await readFile(join(dir, 'open-ended/a'), 'utf8'), 'abc')
     const big = await makeLayerTar([{ path: 'a', content: 'x'.repeat(10_000) }])
-    await assert.rejects(unpack(join(dir, 'cut'), big.subarray(0, 3000)), { reason: 'image', message: /not a valid tar/ })
+    await assert.rejects(unpack(join(dir, 'cut'), big.subarray(0, 3000)), {
+      reason: 'image',
+      message: /not a valid tar/,
+    })
     await assert.rejects(unpack(join(dir, 'noise'), Buffer.alloc(4096, 7)), {
       reason: 'image',
       message: /not a valid tar/,
