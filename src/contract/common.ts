@@ -3,14 +3,14 @@ import { eitherCasing, type EitherCasing } from '../domain/casing.ts'
 import { INT32_MAX, INT53_MAX, PAGE_DEFAULT, PAGE_MAX } from '../domain/requests/request-bounds.ts'
 
 /**
- * Building blocks of the schemas. A schema with a `title` is a component of the OpenAPI document, and its title is its
- * name there. What goes in is closed (unknown fields are refused); what goes out is open for later fields.
+ * Building blocks of the schemas. A schema with a `title` becomes a component of the OpenAPI document under that name. Schemas of
+ * requests refuse unknown fields; schemas of replies allow them, for later versions.
  */
 
 export const Uuid = Type.String({ format: 'uuid' })
 export const DateTime = Type.String({ format: 'date-time' })
 
-/** An object of a request: fields that it does not list are refused. */
+/** An object of a request. Fields that it does not list are refused. */
 export function requestObject<const Properties extends Record<string, TSchema>>(
   properties: Properties,
   options: Documentation = {},
@@ -20,9 +20,9 @@ export function requestObject<const Properties extends Record<string, TSchema>>(
 
 export type Documentation = { readonly title?: string; readonly description?: string }
 
-/** A schema with one `type`, or null: the type becomes a list of types, so that an error names both. */
+/** A schema with one `type`, or null. Its `type` becomes a list, so that an error names both. */
 export function nullable<Schema extends TSchema>(schema: Schema) {
-  if (!('type' in schema) || typeof schema.type !== 'string') throw new Error('orNull takes a schema with one type')
+  if (!('type' in schema) || typeof schema.type !== 'string') throw new Error('nullable takes a schema with one type')
   const values = 'enum' in schema && Array.isArray(schema.enum) ? { enum: [...schema.enum, null] } : {}
   return Type.Unsafe<Static<Schema> | null>({ ...schema, type: [schema.type, 'null'], ...values })
 }
@@ -37,7 +37,7 @@ export function stringEnum<const Value extends string>(values: readonly Value[],
   return Type.Unsafe<Value>({ type: 'string', enum: [...values], ...options })
 }
 
-/** One of a closed set of strings of a request: in snake_case, or in the PascalCase of some reply shapes. */
+/** One of a closed set of strings of a request, in snake_case or PascalCase. */
 export function stringEnumEitherCase<const Value extends string>(
   values: readonly Value[],
   options: Documentation = {},
@@ -45,7 +45,7 @@ export function stringEnumEitherCase<const Value extends string>(
   return Type.Unsafe<EitherCasing<Value>>({ type: 'string', enum: eitherCasing(values), ...options })
 }
 
-/** Objects told apart by the string in `tag`, so that an error is about the variant that was meant. */
+/** One of several objects, chosen by the string in `tag`, so that an error is about the variant that was meant. */
 export function taggedUnion<const Variants extends readonly TSchema[]>(
   tag: string,
   list: Variants,
@@ -59,7 +59,7 @@ export function taggedUnion<const Variants extends readonly TSchema[]>(
   })
 }
 
-/** An object whose keys are free and whose values are strings. */
+/** An object with any keys and with strings as values. */
 export function stringMap(options: Documentation & { readonly maxProperties?: number } = {}) {
   return Type.Unsafe<Record<string, string>>({ type: 'object', additionalProperties: { type: 'string' }, ...options })
 }
@@ -76,16 +76,16 @@ export function int64(options: Bounds = {}) {
 
 export type Bounds = Documentation & { readonly minimum?: number; readonly maximum?: number; readonly default?: number }
 
-/** Every reply that is not 2xx. Source: service description 7. */
+/** The body of every reply with a status of 400 or above. */
 export const ErrorReply = Type.Object(
   {
     error: Type.Object({
-      code: Type.String({ description: 'A stable word for programs.' }),
+      code: Type.String({ description: 'A stable code for programs.' }),
       message: Type.String({ description: 'A sentence for people.' }),
       details: Type.Unsafe<Record<string, unknown> | null>({
         type: ['object', 'null'],
         description:
-          'Which field or limit, what was seen there and what would be accepted; null when there is nothing to add.',
+          'Names the field or limit, what was seen, and what would be accepted. Null if there is nothing to add.',
       }),
     }),
   },
@@ -94,7 +94,7 @@ export const ErrorReply = Type.Object(
 
 export const MessageReply = Type.Object(
   { message: Type.String() },
-  { title: 'MessageReply', description: 'Says that it was done.' },
+  { title: 'MessageReply', description: 'Confirms that the operation succeeded.' },
 )
 
 /** A page of a list. `next_cursor` is null on the last one. */

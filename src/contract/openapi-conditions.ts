@@ -1,13 +1,13 @@
 import type { Operation } from './operation.ts'
 
-/** What the document says of conditional requests and of those that are told apart by a key: RFC 9110, 13. */
+/** The headers of conditional requests (RFC 9110, section 13) and of idempotency keys, for the OpenAPI document. */
 
 export const COMMON_HEADERS = { 'x-request-id': { $ref: '#/components/headers/RequestId' } }
 
 export const CONDITION_HEADERS = {
-  ETag: { description: 'Names this state of the object.', schema: { type: 'string' } },
+  ETag: { description: 'Identifies this state of the object.', schema: { type: 'string' } },
   IdempotencyReplayed: {
-    description: '`true` on the reply of an earlier request with this Idempotency-Key.',
+    description: '`true` if this is the stored reply of an earlier request with the same Idempotency-Key.',
     schema: { type: 'boolean' },
   },
 }
@@ -15,23 +15,23 @@ export const CONDITION_HEADERS = {
 const ETAG_HEADER = { ETag: { $ref: '#/components/headers/ETag' } }
 const REPLAYED_HEADER = { 'Idempotency-Replayed': { $ref: '#/components/headers/IdempotencyReplayed' } }
 
-/** The reply to `If-None-Match` with the tag of the object as it is. */
+/** The reply to an `If-None-Match` that matches the object. */
 export const NOT_MODIFIED = {
-  304: { description: 'The object is still as it was.', headers: { ...COMMON_HEADERS, ...ETAG_HEADER } },
+  304: { description: 'The object has not changed.', headers: { ...COMMON_HEADERS, ...ETAG_HEADER } },
 }
 
-/** Whether an operation answers one object with its tag. */
+/** Whether an operation replies with one object and its ETag. */
 export function hasETag({ reply }: Operation): boolean {
   return reply.kind === 'json' && reply.hasETag === true
 }
 
-/** The headers of a reply of an operation that succeeds. */
+/** The headers of a successful reply. */
 export function replyHeaders(operation: Operation): object {
   const isKeyed = operation.method === 'POST'
   return { ...COMMON_HEADERS, ...(hasETag(operation) ? ETAG_HEADER : {}), ...(isKeyed ? REPLAYED_HEADER : {}) }
 }
 
-/** The headers that a request of an operation may carry beside its own. */
+/** The header parameters that an operation has because of its method and its ETag. */
 export function conditionParameters(operation: Operation): readonly object[] {
   const { method, checksIfMatch } = operation
   return [
@@ -46,20 +46,20 @@ const IDEMPOTENCY_KEY = {
   in: 'header',
   required: false,
   description:
-    "Of 1 to 255 printable ASCII characters, remembered for 24 hours for the organization: the same request with it is not done again but answered as before, refusals included. Replies of 429 and 5xx aren't remembered.",
+    'Makes a retry safe: a request with a key that the organization used in the last 24 hours is not executed again and gets the stored reply, refusals included. Replies of 429 and 5xx are not stored. 1 to 255 printable ASCII characters.',
   schema: { type: 'string', minLength: 1, maxLength: 255, pattern: '^[\\x20-\\x7e]+$' },
 }
 const IF_MATCH = {
   name: 'If-Match',
   in: 'header',
   required: false,
-  description: 'Tags of which the object must have one, or `*`; otherwise nothing is changed.',
+  description: 'Changes the object only if it has one of these ETags; `*` matches any. Otherwise the reply is 412.',
   schema: { type: 'string' },
 }
 const IF_NONE_MATCH = {
   name: 'If-None-Match',
   in: 'header',
   required: false,
-  description: 'Tags that the client has; 304 if the object still has one of them.',
+  description: 'The ETags that the client has. If the object still has one of them, the reply is 304.',
   schema: { type: 'string' },
 }

@@ -12,10 +12,10 @@ import {
 import { problemsOf, type Operation } from './operation.ts'
 import { OPERATIONS } from './operations.ts'
 
-/** The version of the API. Source: service description 9. */
+/** The version of the API. */
 const API_VERSION = '0.1.0'
 
-/** The OpenAPI 3.1 document of the API, rendered from the table of operations. The same table gives the same document. */
+/** The OpenAPI 3.1 document of the API. It depends only on the table of operations. */
 export function renderDocument(): object {
   const components = new Map<string, unknown>()
   const paths: Record<string, Record<string, unknown>> = {}
@@ -29,7 +29,7 @@ export function renderDocument(): object {
       title: 'Sandyard',
       version: API_VERSION,
       description:
-        'Sandboxes of an organization: create, start, stop and delete them, run commands in them, and see what happened.',
+        'Create, start, stop and delete the sandboxes of an organization, run commands in them, and see what happened.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/' }],
@@ -41,20 +41,20 @@ export function renderDocument(): object {
         api_key: {
           type: 'http',
           scheme: 'bearer',
-          description: "An organization's API key. It says which organization the request is about.",
+          description: "An organization's API key. Requests with it act on that organization.",
         },
       },
       headers: {
-        RequestId: { description: 'Names this request in the logs.', schema: { type: 'string' } },
+        RequestId: { description: 'Identifies this request in the logs.', schema: { type: 'string' } },
         ...CONDITION_HEADERS,
-        RetryAfter: { description: 'Seconds to wait before another try.', schema: { type: 'integer' } },
+        RetryAfter: { description: 'Seconds to wait before a retry.', schema: { type: 'integer' } },
       },
       schemas: Object.fromEntries([...components].toSorted(([a], [b]) => (a < b ? -1 : 1))),
     },
   }
 }
 
-/** The document as the text that is served, printed by `sandyard openapi`, and kept in the repository. */
+/** The document as text: it is served, printed by `sandyard openapi`, and kept in the repository. */
 export function renderDocumentText(): string {
   return `${JSON.stringify(renderDocument(), null, 2)}\n`
 }
@@ -105,7 +105,7 @@ function renderOperation(operation: Operation, components: Components): object {
 const BYTES = { 'application/octet-stream': { schema: {} } }
 const RETRY_AFTER = { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } }
 
-/** OpenAPI 3.1 knows a stream of events as a text alone: what their data is stands beside it. */
+/** OpenAPI 3.1 describes a stream of events only as text, so `x-event-data` holds the schema of their data. */
 function renderEvents(data: TSchema, components: Components): object {
   return { 'text/event-stream': { schema: { type: 'string' }, 'x-event-data': render(data, components) } }
 }
@@ -151,8 +151,8 @@ function renderProblems(operation: Operation, components: Components): object {
 }
 
 /**
- * The schema with everything that has a title moved to the components and referred to. `discriminator` is for the
- * validator: OpenAPI gives it a meaning only for variants that are components.
+ * The schema as the document shows it: schemas with a title become references to components. `discriminator` is left out, because
+ * OpenAPI defines it only for variants that are components.
  */
 function render(schema: unknown, components: Components): unknown {
   if (Array.isArray(schema)) return schema.map((item) => render(item, components))

@@ -3,47 +3,47 @@ import type { Scope } from '../domain/orgs/caller.ts'
 import type { ProblemCode } from '../domain/problem.ts'
 import { requestObject } from './common.ts'
 
-/** One operation of the API: the route, its validation, and its entry in the document all come from this. */
+/** One operation of the API. Its route, its validation and its entry in the OpenAPI document are derived from it. */
 export type Operation<
   Params extends TSchema = TSchema,
   Query extends TSchema = TSchema,
   Body extends TSchema = TSchema,
 > = {
-  /** The document's `operationId`, and the operation's name in metrics. */
+  /** The `operationId` of the document, and the name in metrics. */
   readonly id: string
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
-  /** With `{name}` for a parameter. */
+  /** With `{name}` for each parameter. */
   readonly path: string
   readonly tag: string
   readonly summary: string
   readonly description?: string
   readonly params: Params
   readonly query: Query
-  /** `NoBody`: an absent body or `{}`, which the public client sends. */
+  /** `NoBody` accepts an absent body and `{}`, which the public client sends. */
   readonly body: Body
   readonly reply: Reply
-  /** The refusals of its own; those of every operation are added by `problemsOf`. */
+  /** The operation's own refusals. `problemsOf` adds those of every operation. */
   readonly problems: readonly ProblemCode[]
-  /** The scope that the caller's key must have; `none`: open to everybody. */
+  /** The scope that the caller's key needs. `none`: no key is needed. */
   readonly access: Scope | 'none'
-  /** Request headers of its own that it reads, for the document; the handler checks them. */
+  /** The operation's own request headers, for the document. Its handler checks them. */
   readonly headers?: TSchema
-  /** `bytes`: the body is any bytes, streamed, whatever its content type says; `body` is then unused. */
+  /** `bytes`: the body is streamed bytes of any content type, and `body` is unused. */
   readonly takes?: 'bytes'
-  /** Whether `If-Match` is looked at, within the transaction of the change; elsewhere it is refused. */
+  /** Whether the operation checks `If-Match`, in the transaction of the change. Others refuse it. */
   readonly checksIfMatch?: true
   /**
-   * Of a POST: whether a request under an Idempotency-Key whose first try ended without a reply is served again, because its
-   * use case then finds what was done. One that isn't is refused: `idempotency_reply_lost`.
+   * For a POST with an Idempotency-Key whose first attempt left no stored reply. True: a retry is served, because the use case
+   * finds what the attempt did. Otherwise the retry gets `idempotency_reply_lost`.
    */
   readonly isResumable?: true
 }
 
-/** What an operation answers when all is well. */
+/** The reply of an operation that succeeds. */
 export type Reply =
   | JsonReply
   | { readonly kind: 'bytes'; readonly status: 200; readonly description: string }
-  /** Server-Sent Events; `schema`: the data of those that have any. */
+  /** Server-Sent Events. `schema` describes their data. */
   | { readonly kind: 'events'; readonly status: 200; readonly schema: TSchema; readonly description: string }
   | { readonly kind: 'text'; readonly status: 200; readonly description: string }
   | { readonly kind: 'websocket'; readonly status: 101; readonly description: string }
@@ -57,7 +57,7 @@ export type JsonReply = {
   readonly hasETag?: true
 }
 
-/** A request whose parts were checked against their schemas. */
+/** The parts of a request that were checked against the operation's schemas. */
 export type RequestOf<Of extends Operation> = {
   readonly params: Static<Of['params']>
   readonly query: Static<Of['query']>
@@ -68,7 +68,7 @@ export const NoParams = requestObject({})
 export const NoQuery = requestObject({})
 export const NoBody = requestObject({})
 
-/** A row of the table: what is not given takes nothing, refuses nothing of its own, and needs the scope of its method. */
+/** Fills in the defaults of an operation: no parameters, no body, no own refusals, and the scope of its method (GET: read). */
 export function defineOperation<
   Params extends TSchema = typeof NoParams,
   Query extends TSchema = typeof NoQuery,
@@ -90,12 +90,12 @@ export function jsonReply(schema: TSchema, description: string): Reply {
   return { kind: 'json', status: 200, schema, description }
 }
 
-/** A reply of one object, with its `ETag`. */
+/** A reply of one object with an `ETag`. */
 export function taggedReply(schema: TSchema, description: string): Reply {
   return { kind: 'json', status: 200, schema, description, hasETag: true }
 }
 
-/** Every refusal that an operation may answer with. */
+/** Every refusal that an operation may reply with. */
 export function problemsOf(operation: Operation): readonly ProblemCode[] {
   if (operation.access === 'none') return operation.problems
   const takesBody = operation.method === 'GET' ? [] : (['payload_too_large', 'unsupported_media_type'] as const)

@@ -1,37 +1,37 @@
 /**
- * Pairs a client with its worker. The control plane cannot dial a worker, so workers stand by on a few connections each,
- * and where none is left it leaves a ticket: the worker sees it in the answer to its sync and dials in with it, once. A
- * ticket is shown until it is used: answers get lost.
+ * Connects a client with its worker. The control plane can't dial a worker, so each worker keeps a few standby connections open. If
+ * none is left, the relay leaves a ticket: the worker finds it in the answer to its sync, and dials in with it, once. Answers can
+ * get lost, so a ticket is shown until it is used.
  */
 
-/** What a worker is to dial in for: `Asked` says what, `ticket` with what right. */
+/** A right to dial in once. `Asked` says for which stream. */
 export type Ticket<Asked> = Asked & { readonly ticket: string }
 
-/** `Stream` is what a worker dials in with: what carries the bytes is not the relay's business. */
+/** `Asked` describes a stream, and `Stream` is the connection that carries it. The relay looks into neither. */
 export type Relay<Asked, Stream> = {
   /**
-   * Takes a connection on which a worker stands by, or else leaves a ticket for it, and resolves with the stream that the worker dials in with, or with null at once when
-   * too many wait already. Rejects with the signal's reason when it is aborted.
+   * Opens a stream to a worker: on a standby connection, or else by a ticket, with which the worker dials in. Resolves with null at
+   * once if too many tickets are open. Rejects with the signal's reason when it is aborted.
    */
   open(workerId: string, asked: Asked, signal: AbortSignal): Promise<Stream | null>
   /**
-   * Keeps a connection that a worker opened ahead of need. `begin` is called at most once, with what is wanted; it answers
-   * null when the connection is gone. What is returned withdraws it.
+   * Adds a standby connection of a worker. `begin` is called at most once, to start a stream on it; it resolves with null if the
+   * connection is gone. Call the returned function to withdraw the connection.
    */
   addStandby(workerId: string, begin: StartStream<Asked, Stream>): () => void
-  /** All open tickets of a worker. */
+  /** The open tickets of a worker. */
   openTickets(workerId: string): readonly Ticket<Asked>[]
-  /** Whether a worker may dial in with a ticket. */
+  /** Whether a ticket of a worker is open. */
   hasTicket(workerId: string, ticket: string): boolean
-  /** Gives the stream that a worker dialled in with to whoever waits for it; false when the ticket is not its or is over. */
+  /** Hands the stream of a worker that dialled in to whoever waits for it. False if the worker has no such open ticket. */
   accept(workerId: string, ticket: string, stream: Stream): boolean
-  /** How many tickets are open. */
+  /** How many tickets are open, over all workers. */
   readonly openTicketCount: number
-  /** On how many connections workers stand by. */
+  /** How many standby connections there are, over all workers. */
   readonly standbyCount: number
 }
 
-/** The most tickets that may be open at once, over all workers. */
+/** The most open tickets, over all workers. */
 export const TICKET_LIMIT = 10_000
 
 type StartStream<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
@@ -39,8 +39,8 @@ type StartStream<Asked, Stream> = (asked: Asked) => Promise<Stream | null>
 type OpenTicket<Asked, Stream> = { readonly ticket: Ticket<Asked>; readonly resolve: (stream: Stream) => void }
 
 /**
- * Makes a relay; `newTicket` gives unguessable texts, `onTicket` is called when a worker has a ticket to take, `onOver` when
- * a ticket is used or nobody waits any more.
+ * Creates a relay. `newTicket` returns unguessable texts. `onTicket` is called when a ticket is opened, and `onOver` when it is used
+ * or nobody waits for it any more.
  */
 export function makeRelay<Asked extends object, Stream>(options: {
   readonly newTicket: () => string
@@ -122,5 +122,5 @@ export function makeRelay<Asked extends object, Stream>(options: {
 }
 
 function reasonOf(signal: AbortSignal): Error {
-  return signal.reason instanceof Error ? signal.reason : new Error('the client left')
+  return signal.reason instanceof Error ? signal.reason : new Error('the client disconnected')
 }

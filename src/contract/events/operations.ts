@@ -2,7 +2,7 @@ import { Type } from 'typebox'
 import { DateTime, nullable, pageOf, requestObject, stringEnum, taggedUnion, Uuid, pageQuery } from '../common.ts'
 import { defineOperation, jsonReply, taggedReply, type Operation } from '../operation.ts'
 
-/** Audit events. Source: service description 2.4 and 4.6; the variants of the actor from the published description. */
+/** The schemas and operations of audit events. */
 
 const EventActor = taggedUnion(
   'kind',
@@ -17,7 +17,7 @@ const EventActor = taggedUnion(
       label: Type.Optional(nullable(Type.String())),
     }),
   ],
-  { title: 'EventActor', description: 'Who caused an event, as they were then.' },
+  { title: 'EventActor', description: 'Who caused an event, with the names of that time.' },
 )
 
 export const EventReply = Type.Object(
@@ -28,9 +28,9 @@ export const EventReply = Type.Object(
     category: Type.String(),
     event_type: Type.String(),
     actor: EventActor,
-    payload: Type.Unknown({ description: 'Facts that depend on the type of the event.' }),
+    payload: Type.Unknown({ description: 'Details, which depend on the type of the event.' }),
   },
-  { title: 'Event', description: 'Something that happened in the organization; it never changes.' },
+  { title: 'Event', description: 'Something that happened in the organization. Events never change.' },
 )
 
 export const EventPage = pageOf(EventReply, 'EventPage')
@@ -44,7 +44,6 @@ export const ListEventsQuery = requestObject({
   ...pageQuery,
 })
 
-/** Audit events. Source: service description 4.6. */
 export const EVENT_OPERATIONS = {
   list_events: defineOperation({
     id: 'list_events',

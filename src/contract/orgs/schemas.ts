@@ -5,7 +5,7 @@ import { LIMITS, type LimitName } from '../../domain/orgs/quota.ts'
 import { NAME_RULE } from '../../domain/names.ts'
 import { REGISTRY_HOST_RULE } from '../../domain/orgs/registry-host.ts'
 
-/** The organization of the caller. The published description gives the fields. */
+/** The organization of the caller. */
 export const OrgReply = Type.Object(
   {
     id: Uuid,
@@ -19,21 +19,24 @@ export const OrgReply = Type.Object(
   { title: 'Org', description: 'The organization that the API key belongs to.' },
 )
 
-const limit = (name: LimitName) => nullable(int32({ description: `Limit: ${LIMITS[name].what}. null: unlimited.` }))
+const limit = (name: LimitName) => nullable(int32({ description: `Limit: ${LIMITS[name].what}. Null: unlimited.` }))
 
-/** Limits and what is in use of them. Source: openapi.json, `QuotaReport` with `PoolUsage`. */
+/** The organization's limits, and what is in use. */
 export const QuotaUsageReply = Type.Object(
   {
     hard_cap: Type.Boolean({
-      description: 'Whether the included vCPU and memory hours are walls: true on a plan without prices.',
+      description:
+        'Whether sandboxes stop when the included vCPU or memory hours are used up. True on a plan without prices.',
     }),
-    is_suspended: Type.Boolean({ description: 'Whether the organization may start nothing, by hand of the operator.' }),
+    is_suspended: Type.Boolean({
+      description: 'Whether the operator suspended the organization, so that it can start nothing.',
+    }),
     pool_exhausted: Type.Boolean({
-      description: 'Whether a wall was met this month, so that sandboxes are stopped and starts refused.',
+      description: 'Whether included hours are used up this month, so that sandboxes are stopped and starts refused.',
     }),
     total_sandboxes: int64({ description: 'Sandboxes that exist, whatever their status.' }),
-    concurrent_ephemeral_running: int64({ description: 'Ephemeral sandboxes that start or run.' }),
-    concurrent_persistent_running: int64({ description: 'Persistent sandboxes that start or run.' }),
+    concurrent_ephemeral_running: int64({ description: 'Ephemeral sandboxes that are starting or running.' }),
+    concurrent_persistent_running: int64({ description: 'Persistent sandboxes that are starting or running.' }),
     vcpu_hours_used: Type.Number({ description: 'vCPU-hours of this UTC month so far.' }),
     memory_gib_hours_used: Type.Number({ description: 'Memory GiB-hours of this UTC month so far.' }),
     max_sandboxes: limit('max_sandboxes'),
@@ -52,7 +55,7 @@ export const QuotaUsageReply = Type.Object(
   { title: 'QuotaUsage', description: 'What the organization may have, and what it has now.' },
 )
 
-/** Members of the organization. Source: service description 2.5 and 4.8; the roles from the contract decisions. */
+/** Members of the organization. */
 
 export const MemberReply = Type.Object(
   {
@@ -70,13 +73,13 @@ export const MemberReply = Type.Object(
 export const MemberPage = pageOf(MemberReply, 'MemberPage')
 export const ListMembersQuery = requestObject(pageQuery)
 
-/** API keys. These routes are the project's own: the published description has none for them. */
+/** API keys. The published API has no routes for them; these are the project's own. */
 
 const Scopes = Type.Array(stringEnum(SCOPES), {
   minItems: 1,
   uniqueItems: true,
   description:
-    '`read` reads; `write` changes sandboxes, volumes and their files and runs commands; `admin` manages keys, credentials and caps. Each includes those before it.',
+    '`read` reads. `write` also changes sandboxes, volumes and files, and runs commands. `admin` also manages keys, credentials and caps.',
 })
 
 const fields = {
@@ -84,15 +87,19 @@ const fields = {
   name: Type.String(),
   scopes: Scopes,
   created_at: DateTime,
-  expires_at: nullable(Type.String({ format: 'date-time', description: 'From then on it is refused; null: never.' })),
-  last_used_at: nullable(Type.String({ format: 'date-time', description: 'To the minute; null: not yet.' })),
-  revoked_at: nullable(Type.String({ format: 'date-time', description: 'When it was ended; null: it was not.' })),
+  expires_at: nullable(Type.String({ format: 'date-time', description: 'When the key expires. Null: never.' })),
+  last_used_at: nullable(
+    Type.String({ format: 'date-time', description: 'When the key was last used, to the minute. Null: not yet.' }),
+  ),
+  revoked_at: nullable(
+    Type.String({ format: 'date-time', description: 'When the key was revoked. Null: it was not.' }),
+  ),
 }
 
 export const ApiKeyReply = Type.Object(fields, { title: 'ApiKey', description: 'An API key, without its secret.' })
 
 export const CreatedApiKeyReply = Type.Object(
-  { ...fields, key: Type.String({ description: 'The secret. It is in this reply and nowhere else.' }) },
+  { ...fields, key: Type.String({ description: 'The secret. Only this reply shows it.' }) },
   { title: 'CreatedApiKey', description: 'A new API key with its secret.' },
 )
 
@@ -103,16 +110,16 @@ export const CreateApiKeyInput = requestObject(
     name: Type.String({ description: `${NAME_RULE}.` }),
     scopes: Type.Optional(Scopes),
     expires_at: Type.Optional(
-      nullable(Type.String({ format: 'date-time', description: 'In the future; null: never.' })),
+      nullable(Type.String({ format: 'date-time', description: 'When the key expires, in the future. Null: never.' })),
     ),
   },
-  { title: 'CreateApiKeyInput', description: 'What the key is to be. Without scopes it has all of them.' },
+  { title: 'CreateApiKeyInput', description: 'An API key to create. Without `scopes` it has all of them.' },
 )
 
 export const ApiKeyIdParams = requestObject({ api_key_id: Uuid })
 export const ListApiKeysQuery = requestObject(pageQuery)
 
-/** Credentials for image registries. These routes are the project's own: the published description has none for them. */
+/** Credentials for image registries. The published API has no routes for them; these are the project's own. */
 
 export const RegistryCredentialReply = Type.Object(
   { id: Uuid, host: Type.String(), username: Type.String(), created_at: DateTime },

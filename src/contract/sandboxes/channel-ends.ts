@@ -1,7 +1,7 @@
 /**
- * Why a command channel ends, as its WebSocket tells it. The public client knows no code and shows none; people and
- * other clients read them in docs/channels.md. Codes: RFC 6455, 7.4.1, and the IANA registry for 1012; 4000 and above are
- * private (7.4.2), chosen after the HTTP status of the like refusal.
+ * The close codes and reasons with which a command channel ends. The public client shows none of them; docs/channels.md explains
+ * them. Codes below 4000 are those of RFC 6455, section 7.4.1, and of the IANA registry (1012). Those above are private, after the
+ * HTTP status of a similar refusal.
  */
 export const CHANNEL_ENDS = {
   client_done: { code: 1000, reason: 'goodbye' },
@@ -25,7 +25,7 @@ export const CHANNEL_ENDS = {
 
 export type ChannelEnd = keyof typeof CHANNEL_ENDS
 
-/** The codes and their reasons in a sentence, for the contract. */
+/** The codes and their reasons in a sentence, for the OpenAPI document. */
 export const CHANNEL_ENDS_TEXT = `The end of the channel says why by its close code: ${[
   ...Map.groupBy(Object.values(CHANNEL_ENDS), ({ code }) => code),
 ]
@@ -33,7 +33,7 @@ export const CHANNEL_ENDS_TEXT = `The end of the channel says why by its close c
   .map(([code, ends]) => `${String(code)} ${ends.map(({ reason }) => reason).join(', or ')}`)
   .join('; ')}.`
 
-/** What the end of a channel on its worker means to its client, by the code that the worker closed its stream with. */
+/** The end of a channel for its client, by the code with which the worker closed its stream. */
 export function channelEndOfWorkerCode(code: number): ChannelEnd {
   switch (code) {
     case CHANNEL_ENDS.agent_done.code:

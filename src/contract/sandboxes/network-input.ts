@@ -5,7 +5,7 @@ import type { DestinationInput as Destination } from '../../domain/spec/spec-inp
 import { nullableComponent, requestObject, int32, stringEnumEitherCase, nullable, taggedUnion } from '../common.ts'
 import { PortRange, PublishedPort } from './spec-shared.ts'
 
-/** The network of a create request. Source: the published description and the recorded traffic. */
+/** The network of a create request. */
 
 const DestinationInput = Type.Unsafe<Destination>({
   title: 'DestinationInput',
@@ -46,7 +46,8 @@ const NetworkPolicyInput = requestObject(
   },
   {
     title: 'NetworkPolicyInput',
-    description: 'Rules in their order; the first that matches in a direction decides, else the default, `deny`.',
+    description:
+      'Ordered rules: the first that matches in a direction decides. If none does, the default decides; it is `deny` if absent.',
   },
 )
 
@@ -78,7 +79,7 @@ const SecretSource = taggedUnion(
     requestObject({ type: stringEnumEitherCase(['env']), var: Type.String() }),
     requestObject({ type: stringEnumEitherCase(['store']), reference: Type.String() }),
   ],
-  { title: 'SecretSource', description: 'Where the value lies on the client; it never leaves it.' },
+  { title: 'SecretSource', description: 'Where the client keeps the value. The value stays there.' },
 )
 
 const flag = Type.Optional(Type.Boolean())
@@ -111,14 +112,14 @@ const SecretsInput = requestObject(
   { title: 'SecretsInput', description: 'Secrets, and what happens when one would leak.' },
 )
 
-/** An object of the API's full network shape that only null is accepted for. */
+/** A network field that no driver supports: only null is accepted. */
 const notYet = Type.Optional(nullable(Type.Unsafe<object>({ type: 'object', additionalProperties: true })))
 
 export const NetworkInput = requestObject(
   {
     enabled: Type.Optional(Type.Boolean({ default: true })),
     strict: Type.Optional(
-      Type.Boolean({ default: false, description: 'How domain rules treat what they can not tell apart.' }),
+      Type.Boolean({ default: false, description: 'How domain rules treat traffic whose domain is unknown.' }),
     ),
     max_connections: Type.Optional(nullable(int32())),
     policy: Type.Optional(nullableComponent(NetworkPolicyInput)),
@@ -131,6 +132,6 @@ export const NetworkInput = requestObject(
   },
   {
     title: 'NetworkInput',
-    description: 'The network of the sandbox. Without a policy: public addresses and DNS, nothing else.',
+    description: 'The network of the sandbox. Without a policy it reaches public addresses and DNS, and nothing else.',
   },
 )

@@ -14,25 +14,25 @@ import { CHANNEL_ENDS_TEXT } from './channel-ends.ts'
 import { MessageReply } from '../common.ts'
 import { CreateSandboxInput } from './spec-input.ts'
 
-/** What the routes by id and by name share. */
+/** What the operations by id and by name share. */
 
 export const SANDBOX = taggedReply(SandboxReply, 'The sandbox as it is now.')
 export const WAIT_PROBLEMS = ['sandbox_not_found', 'run_over', 'rate_limited'] as const
 export const WAIT_DESCRIPTION =
-  'Answers as soon as the status is one of those, or the time is over; its status says which. With `run`, a wait for what that run can no longer come to is refused as soon as that is so.'
+  'Replies when the sandbox has one of the statuses, or when the time is over; check its status. With `run`, the reply is 409 once that run can no longer reach one of them.'
 export const START_PROBLEMS = [
   'sandbox_not_found', 'invalid_state_transition', 'quota_exceeded', 'org_suspended', 'rate_limited', 'orchestrator_unreachable',
 ] as const // prettier-ignore
 export const STOP_PROBLEMS = ['sandbox_not_found', 'invalid_state_transition', 'orchestrator_unreachable'] as const
 export const RENAME_PROBLEMS = ['sandbox_not_found', 'name_already_exists'] as const
 export const STOP_DESCRIPTION =
-  'Answers at once; the workload gets SIGTERM, and SIGKILL after a grace time. Stopping a sandbox that is stopping succeeds.'
+  'Replies at once. The workload gets SIGTERM, and SIGKILL after a grace time. Stopping a sandbox that is stopping succeeds.'
 export const START_DESCRIPTION =
-  'With `wait_for` the answer comes when the sandbox runs, has failed, or the wait is over, whichever is first; its status says which.'
+  'With `wait_for`, the reply comes when the sandbox runs, when it has failed, or when the time is over; check its status.'
 export const DELETE_DESCRIPTION =
-  'A sandbox that still runs is stopped first, which the answer does not wait for. Its name and slug are free at once.'
+  'A sandbox that still runs is stopped; the reply does not wait for that. Its name and slug are free at once.'
 
-/** Sandboxes by their id. Source: service description 4.1 to 4.5. */
+/** Sandboxes by their id. */
 export const SANDBOX_OPERATIONS = {
   create_sandbox: defineOperation({
     id: 'create_sandbox',
@@ -40,7 +40,7 @@ export const SANDBOX_OPERATIONS = {
     isResumable: true,
     path: '/v1/sandboxes',
     tag: 'Sandboxes',
-    summary: 'Create a sandbox, and start it if asked to',
+    summary: 'Create a sandbox, and start it with `start=true`',
     description: START_DESCRIPTION,
     query: CreateQuery,
     body: CreateSandboxInput,
@@ -101,7 +101,7 @@ export const SANDBOX_OPERATIONS = {
     summary: 'Delete a sandbox',
     description: DELETE_DESCRIPTION,
     params: SandboxIdParams,
-    reply: jsonReply(MessageReply, 'The sandbox is gone.'),
+    reply: jsonReply(MessageReply, 'The sandbox is deleted.'),
     problems: STOP_PROBLEMS,
   }),
   start_sandbox: defineOperation({
@@ -140,7 +140,7 @@ export const SANDBOX_OPERATIONS = {
     summary: 'Open the command channel of a running sandbox',
     description: `A WebSocket upgrade. Binary messages carry the bytes of the agent protocol in both directions. ${CHANNEL_ENDS_TEXT}`,
     params: SandboxIdParams,
-    reply: { kind: 'websocket', status: 101, description: 'The connection is a WebSocket from here on.' },
+    reply: { kind: 'websocket', status: 101, description: 'The connection is a WebSocket now.' },
     problems: [
       'sandbox_not_found',
       'invalid_state_transition',
@@ -196,7 +196,7 @@ export const SANDBOX_BY_NAME_OPERATIONS = {
     summary: 'Delete a sandbox by its name',
     description: DELETE_DESCRIPTION,
     params: SandboxNameParams,
-    reply: jsonReply(MessageReply, 'The sandbox is gone.'),
+    reply: jsonReply(MessageReply, 'The sandbox is deleted.'),
     problems: STOP_PROBLEMS,
   }),
   start_sandbox_by_name: defineOperation({

@@ -16,42 +16,42 @@ import {
 } from '../common.ts'
 import { SandboxSpecReply } from './spec-output.ts'
 
-/** Sandboxes in replies and in the parameters of their routes. Source: service description 2.2 and 4.1 to 4.5. */
+/** Sandboxes in replies, and the parameters of their routes. */
 
-/** The words for what a wait is for. */
+/** What a wait may wait for. */
 const WAITABLE = [...SANDBOX_STATUSES, 'terminal'] as const
 
 const SandboxStatus = stringEnum(SANDBOX_STATUSES, {
   title: 'SandboxStatus',
-  description: 'Where a sandbox stands in its life.',
+  description: 'The status of a sandbox in its lifecycle.',
 })
 
 const MissingReply = Type.Object(
   {
     kind: stringEnum(REQUIREMENT_KINDS),
     name: Type.String({ description: 'Such as `vcpus`, or the name of an ability.' }),
-    requested: Type.Union([int64(), Type.String()], { description: 'An amount, or in words.' }),
-    largest_free: nullable(int64({ description: 'Of an amount: what the worker that comes closest has free.' })),
-    accepted: nullable(Type.String({ description: 'Of what is no amount: what would do.' })),
+    requested: Type.Union([int64(), Type.String()], { description: 'An amount, or a text.' }),
+    largest_free: nullable(int64({ description: 'For an amount: what is free on the worker that comes closest.' })),
+    accepted: nullable(Type.String({ description: 'For a text: what a worker would need.' })),
   },
-  { title: 'SandboxMissing', description: 'Something that no worker has for a sandbox now.' },
+  { title: 'SandboxMissing', description: 'Something that a sandbox needs and no worker has free now.' },
 )
 
 const WaitingDetailsReply = Type.Object(
   {
     position: int64({
-      description: `Its place among those that wait; 1 is the next. Counted up to ${String(WAITING_COUNTED_MAX)}.`,
+      description: `Its position among the sandboxes that wait; 1 is the next. At most ${String(WAITING_COUNTED_MAX)}.`,
     }),
-    waiting: int64({ description: 'How many wait, counted as far.' }),
-    missing: Type.Array(MissingReply, { description: 'Empty when there is room by now.' }),
+    waiting: int64({ description: `How many sandboxes wait; at most ${String(WAITING_COUNTED_MAX)}.` }),
+    missing: Type.Array(MissingReply, { description: 'Empty if a worker has the capacity by now.' }),
     largest_free: Type.Object(
       { vcpus: int64(), memory_mib: int64() },
-      { description: 'What is free on the worker that comes closest to taking it.' },
+      { description: 'What is free on the worker that comes closest.' },
     ),
   },
   {
     title: 'SandboxWaiting',
-    description: 'Why a sandbox waits for a worker with room. In replies of one sandbox that waits, and in no list.',
+    description: 'Why a sandbox waits for a worker. Only in replies of one sandbox, not in lists.',
   },
 )
 
@@ -60,18 +60,23 @@ export const SandboxReply = Type.Object(
     id: Uuid,
     org_id: Uuid,
     name: Type.String({ description: "The sandbox's name within its organization." }),
-    slug: Type.String({ description: 'The handle that no other sandbox has, in any organization.' }),
+    slug: Type.String({ description: 'A handle that is unique among all organizations.' }),
     status: SandboxStatus,
     ephemeral: Type.Boolean(),
     created_at: DateTime,
     last_failure_message: Type.Optional(nullable(Type.String({ description: 'Why the latest run failed.' }))),
     started_at: Type.Optional(nullable(DateTime)),
     status_reason: Type.Optional(
-      nullable(stringEnum(STATUS_REASONS, { description: 'Why a starting sandbox does not run yet.' })),
+      nullable(stringEnum(STATUS_REASONS, { description: 'Why a sandbox that is starting does not run yet.' })),
     ),
     stopped_at: Type.Optional(nullable(DateTime)),
     run_id: Type.Optional(
-      nullable(Type.String({ format: 'uuid', description: 'The latest start, open or over; null before the first.' })),
+      nullable(
+        Type.String({
+          format: 'uuid',
+          description: 'The latest run, whether it goes on or has ended. Null before the first start.',
+        }),
+      ),
     ),
     status_details: Type.Optional(nullableComponent(WaitingDetailsReply)),
     spec: Type.Optional(nullableComponent(SandboxSpecReply)),
@@ -85,10 +90,10 @@ export const SandboxPatch = requestObject(
   {
     name: Type.Optional(nullable(Type.String({ description: `The new name: ${NAME_RULE}.` }))),
     slug: Type.Optional(
-      nullable(Type.String({ description: `The new slug: ${SLUG_RULE}. Addresses with the old one stop working.` })),
+      nullable(Type.String({ description: `The new slug: ${SLUG_RULE}. The old slug stops working.` })),
     ),
   },
-  { title: 'SandboxPatch', description: 'What to change; a field that is absent or null stays as it is.' },
+  { title: 'SandboxPatch', description: 'What to change. A field that is absent or null keeps its value.' },
 )
 
 export const SandboxIdParams = requestObject({ sandbox_id: Uuid })
@@ -97,41 +102,46 @@ export const SandboxNameParams = requestObject({ name: Type.String() })
 /** Query parameters of the routes that may wait for a sandbox to run. */
 export const waitQuery = {
   wait_for: Type.Optional(
-    stringEnum(['running'], { description: 'Answers when the sandbox runs, has failed, or the wait is over.' }),
+    stringEnum(['running'], { description: 'Waits until the sandbox runs, has failed, or the time is over.' }),
   ),
   wait_timeout: Type.Optional(
     int64({
       maximum: WAIT_MAX_SECS,
       default: WAIT_DEFAULT_SECS,
-      description: 'The longest wait in seconds; only with `wait_for`.',
+      description: 'The longest wait, in seconds. Only with `wait_for`.',
     }),
   ),
 }
 
-/** What a wait may be for; `terminal` is `stopped` and `failed`. */
+/** The parameters of the wait routes; `terminal` stands for `stopped` and `failed`. */
 export const WaitQuery = requestObject({
   for: Type.Optional(
     Type.String({
       pattern: `^(?:${WAITABLE.join('|')})(?:,(?:${WAITABLE.join('|')}))*$`,
       maxLength: 200,
       default: 'terminal',
-      description: 'The statuses that end the wait, with commas between them; `terminal` is `stopped,failed`.',
+      description: 'The statuses that end the wait, separated by commas. `terminal` stands for `stopped,failed`.',
     }),
   ),
   timeout: Type.Optional(
-    int64({ maximum: WAIT_MAX_SECS, default: WAIT_DEFAULT_SECS, description: 'The longest wait in seconds.' }),
+    int64({ maximum: WAIT_MAX_SECS, default: WAIT_DEFAULT_SECS, description: 'The longest wait, in seconds.' }),
   ),
   run: Type.Optional(
-    Type.String({ format: 'uuid', description: 'The `run_id` that is waited for: another one ends the wait.' }),
+    Type.String({
+      format: 'uuid',
+      description: 'Waits for this run only: the wait ends when the sandbox has another `run_id`.',
+    }),
   ),
 })
 
 export const CreateQuery = requestObject({
-  start: Type.Optional(Type.Boolean({ default: false, description: 'Whether to start the sandbox as well.' })),
+  start: Type.Optional(Type.Boolean({ default: false, description: 'Whether to start the sandbox too.' })),
   ...waitQuery,
 })
 export const StartQuery = requestObject(waitQuery)
 export const ListSandboxesQuery = requestObject({
   ...pageQuery,
-  labels: Type.Optional(Type.String({ description: 'A JSON object of labels, all of which a sandbox must have.' })),
+  labels: Type.Optional(
+    Type.String({ description: 'A JSON object of labels. Only sandboxes with all of them are listed.' }),
+  ),
 })

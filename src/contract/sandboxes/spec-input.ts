@@ -32,7 +32,7 @@ const MountOptionsInput = requestObject(
     nosuid: Type.Optional(Type.Boolean({ default: false })),
     nodev: Type.Optional(Type.Boolean({ default: false })),
   },
-  { title: 'MountOptionsInput', description: 'What is to be impossible on a mount.' },
+  { title: 'MountOptionsInput', description: 'What processes can not do on a mount.' },
 )
 
 const place = {
@@ -45,7 +45,7 @@ const share = {
 }
 const host = Type.String({ description: "A path on the organization's default volume." })
 
-/** Something to mount in the sandbox. Source: the published description and the recorded traffic. */
+/** Something to mount in the sandbox. */
 export const MountInput = taggedUnion(
   'type',
   [
@@ -73,11 +73,13 @@ const path = Type.String({ description: 'An absolute path in the sandbox.' })
 const mode = Type.Optional(
   nullable(int32({ maximum: FILE_MODE_MAX, description: 'Permissions as a number, such as 420 for 0o644.' })),
 )
-const replace = Type.Optional(Type.Boolean({ default: false, description: 'Whether what is there may be replaced.' }))
+const replace = Type.Optional(
+  Type.Boolean({ default: false, description: 'Whether to replace what exists at the path.' }),
+)
 const src = Type.String({ description: "A path on the organization's default volume." })
 const bytes = Type.Array(int32({ maximum: 255 }), { description: 'Bytes as numbers.' })
 
-/** A change to the root file system before the start. Source: the published description and the recorded traffic. */
+/** A change to the root file system before the start. */
 export const PatchInput = taggedUnion(
   'type',
   [
@@ -93,7 +95,7 @@ export const PatchInput = taggedUnion(
   { title: 'PatchInput', description: 'A change to the root file system before the start.' },
 )
 
-/** The body of a create request. Source: service description 4.1, the published description, and the recorded traffic. */
+/** The body of a create request. */
 
 const ImageInput = Type.Unsafe<string | { type: 'oci' | 'Oci'; reference: string }>({
   title: 'ImageInput',
@@ -127,7 +129,7 @@ const RuntimeInput = requestObject(
     user: Type.Optional(nullable(Type.String())),
     workdir: Type.Optional(nullable(Type.String())),
   },
-  { title: 'RuntimeInput', description: 'How processes in the sandbox run; null or absent leaves it to the image.' },
+  { title: 'RuntimeInput', description: 'How processes in the sandbox run. Null or absent: as the image says.' },
 )
 
 const RlimitInput = requestObject(
@@ -146,7 +148,7 @@ const InitInput = requestObject(
       ),
     ),
   },
-  { title: 'InitInput', description: 'The program to hand process 1 to.' },
+  { title: 'InitInput', description: 'The program that becomes process 1.' },
 )
 
 const LifecycleInput = requestObject(
@@ -157,7 +159,7 @@ const LifecycleInput = requestObject(
     idle_timeout_secs: Type.Optional(nullable(int64({ maximum: limits.LIFETIME_MAX_SECS }))),
     max_duration_secs: Type.Optional(nullable(int64({ maximum: limits.LIFETIME_MAX_SECS }))),
   },
-  { title: 'LifecycleInput', description: 'When the sandbox is to end by itself.' },
+  { title: 'LifecycleInput', description: 'When the sandbox ends by itself.' },
 )
 
 const RegistryInput = taggedUnion(
@@ -174,14 +176,14 @@ const RegistryInput = taggedUnion(
   ],
   {
     title: 'RegistryInput',
-    description: 'Which credential the pull presents; it never changes where the image comes from.',
+    description: 'Which credential the pull uses. It never changes where the image comes from.',
   },
 )
 
 export const CreateSandboxInput = requestObject(
   {
     name: Type.Optional(nullable(Type.String({ description: `The name: ${NAME_RULE}. Empty or absent: the slug.` }))),
-    slug: Type.Optional(nullable(Type.String({ description: `The slug: ${SLUG_RULE}. Absent: a free one is made.` }))),
+    slug: Type.Optional(nullable(Type.String({ description: `The slug: ${SLUG_RULE}. Absent: one is generated.` }))),
     image: Type.Optional(ImageInput),
     source: Type.Optional(
       stringEnumEitherCase(['oci'], { description: 'With `reference`, another spelling of `image`.' }),
@@ -201,6 +203,6 @@ export const CreateSandboxInput = requestObject(
     lifecycle: Type.Optional(LifecycleInput),
     registry: Type.Optional(RegistryInput),
   },
-  { title: 'CreateSandboxInput', description: 'What the sandbox is to be. Only an image is needed.' },
+  { title: 'CreateSandboxInput', description: 'The sandbox to create. Only an image is required.' },
 )
 export type CreateSandboxInput = Static<typeof CreateSandboxInput>

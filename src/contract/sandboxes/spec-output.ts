@@ -7,7 +7,7 @@ import {
 import { nullableComponent, int32, int64, stringEnum, nullable, stringMap, taggedUnion } from '../common.ts'
 import { EnvVar, PortRange, PublishedPort } from './spec-shared.ts'
 
-/** The specification as replies show it. Source: service description 2.3. */
+/** The specification as replies show it. */
 
 const DestinationReply = Type.Unsafe<Destination>({
   title: 'Destination',
@@ -45,15 +45,15 @@ const NetworkPolicyReply = Type.Object(
   { default_egress: stringEnum(ACTIONS), default_ingress: stringEnum(ACTIONS), rules: Type.Array(RuleReply) },
   {
     title: 'NetworkPolicy',
-    description: 'Rules in their order; the first that matches in a direction decides, else the default.',
+    description: 'Ordered rules: the first that matches in a direction decides. If none does, the default decides.',
   },
 )
 
 const LifecyclePolicyReply = Type.Object(
   {
     ephemeral: Type.Boolean({ description: 'Whether the sandbox is removed once it has ended.' }),
-    idle_timeout_secs: nullable(int64({ description: 'Stops a sandbox that nobody used for so long.' })),
-    max_duration_secs: nullable(int64({ description: 'Stops a sandbox that ran for so long.' })),
+    idle_timeout_secs: nullable(int64({ description: 'Stops the sandbox after so long without use.' })),
+    max_duration_secs: nullable(int64({ description: 'Stops the sandbox after it ran for so long.' })),
   },
   { title: 'LifecyclePolicy', description: 'When a sandbox ends by itself.' },
 )
@@ -62,7 +62,7 @@ const ResourcesReply = Type.Object(
   {
     memory_mib: int32(),
     vcpus: int32(),
-    disk_size_mib: nullable(int32({ description: 'Size of the writable disk; null: what the worker gives.' })),
+    disk_size_mib: nullable(int32({ description: "Size of the writable disk. Null: the worker's default." })),
   },
   { title: 'Resources', description: 'What the sandbox may use of its worker.' },
 )
@@ -80,7 +80,7 @@ const RuntimeReply = Type.Object(
     user: nullable(Type.String()),
     workdir: nullable(Type.String()),
   },
-  { title: 'RuntimeOptions', description: 'How processes in the sandbox run; null stands for what the image says.' },
+  { title: 'RuntimeOptions', description: 'How processes in the sandbox run. Null: as the image says.' },
 )
 
 const RlimitReply = Type.Object(
@@ -90,7 +90,7 @@ const RlimitReply = Type.Object(
 
 const MountOptionsReply = Type.Object(
   { readonly: Type.Boolean(), noexec: Type.Boolean(), nosuid: Type.Boolean(), nodev: Type.Boolean() },
-  { title: 'MountOptions', description: 'What can not be done on a mount.' },
+  { title: 'MountOptions', description: 'What processes can not do on a mount.' },
 )
 
 const share = {
@@ -111,7 +111,7 @@ const MountReply = taggedUnion(
       fstype: Type.Optional(nullable(Type.String())),
     }),
   ],
-  { title: 'Mount', description: 'Where something is mounted and how; what it is stays out of replies.' },
+  { title: 'Mount', description: 'Where something is mounted, and how. Replies do not show what is mounted.' },
 )
 
 const SecretReply = Type.Object(
@@ -137,13 +137,13 @@ const NetworkReply = Type.Object(
   {
     title: 'Network',
     description:
-      'The network of the sandbox; a null policy is the default one: public addresses and DNS, nothing else.',
+      'The network of the sandbox. A null policy is the default: public addresses and DNS, and nothing else.',
   },
 )
 
 export const SandboxSpecReply = Type.Object(
   {
-    image: nullable(Type.String({ description: 'The OCI image reference as it was asked for.' })),
+    image: nullable(Type.String({ description: 'The OCI image reference of the request.' })),
     resources: ResourcesReply,
     runtime: RuntimeReply,
     env: Type.Array(EnvVar),
@@ -153,5 +153,5 @@ export const SandboxSpecReply = Type.Object(
     mounts: Type.Array(MountReply),
     network: NetworkReply,
   },
-  { title: 'SandboxSpec', description: 'What a sandbox was asked to be, without secrets and sources.' },
+  { title: 'SandboxSpec', description: 'The specification of a sandbox, without secrets and the sources of mounts.' },
 )

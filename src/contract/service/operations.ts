@@ -1,7 +1,7 @@
 import { Type } from 'typebox'
 import { defineOperation, jsonReply, type Operation } from '../operation.ts'
 
-/** The routes for those who operate the service; they need no key. */
+/** The routes for operators. They need no key. */
 
 export const HealthReply = Type.Object(
   { status: Type.String() },
@@ -11,12 +11,14 @@ export const HealthReply = Type.Object(
 export const ReadyReply = Type.Object(
   {
     status: Type.String(),
-    reasons: Type.Array(Type.String(), { description: 'What keeps the process from serving; empty when it is ready.' }),
+    reasons: Type.Array(Type.String(), {
+      description: 'Why the process can not serve requests. Empty if it is ready.',
+    }),
   },
   { title: 'Readiness', description: 'Whether the process can serve requests.' },
 )
 
-/** What the process says of itself; open to everybody. */
+/** Health, readiness, metrics and the API document. */
 export const SERVICE_OPERATIONS = {
   get_health: defineOperation({
     id: 'get_health',
@@ -24,7 +26,7 @@ export const SERVICE_OPERATIONS = {
     path: '/healthz',
     tag: 'Operation',
     summary: 'Whether the process is alive',
-    reply: jsonReply(HealthReply, 'It is.'),
+    reply: jsonReply(HealthReply, 'The process is alive.'),
     access: 'none',
   }),
   get_readiness: defineOperation({
@@ -33,7 +35,7 @@ export const SERVICE_OPERATIONS = {
     path: '/readyz',
     tag: 'Operation',
     summary: 'Whether the process can serve requests',
-    reply: jsonReply(ReadyReply, 'It can.'),
+    reply: jsonReply(ReadyReply, 'The process can serve requests.'),
     problems: ['unavailable'],
     access: 'none',
   }),

@@ -2,20 +2,20 @@ import { Type } from 'typebox'
 import { DateTime, nullable, requestObject, Uuid } from '../common.ts'
 import { defineOperation, jsonReply, type Operation } from '../operation.ts'
 
-/** What was metered and what it costs. Source: service description 2.6 and 4.7; the rest from the published description. */
+/** What was metered, and what it costs. */
 
 export const UsageQuery = requestObject({
   since: Type.Optional(
     Type.String({
       format: 'date-time',
-      description: 'The start of the range, inclusive. By default the start of the UTC month that `until` closes.',
+      description: 'The start of the range, inclusive. Default: the start of the UTC month in which `until` lies.',
     }),
   ),
   until: Type.Optional(
     Type.String({
       format: 'date-time',
       description:
-        'The end of the range, exclusive, at most 366 days after its start. By default now; with neither given, the current UTC month so far.',
+        'The end of the range, exclusive, at most 366 days after its start. Default: now. Without `since` and `until`: the current UTC month so far.',
     }),
   ),
 })
@@ -25,18 +25,18 @@ const UsageLineItem = Type.Object(
     name: Type.String(),
     quantity: Type.Number(),
     unit: Type.String(),
-    amount_cents: Type.Integer({ description: 'What goes beyond what the plan includes, at its price.' }),
+    amount_cents: Type.Integer({ description: 'The price of what exceeds the amount that the plan includes.' }),
   },
-  { title: 'UsageLineItem', description: 'What was metered of one kind in the whole range.' },
+  { title: 'UsageLineItem', description: 'What was metered of one kind, in the whole range.' },
 )
 
 const UsageDailyPoint = Type.Object(
   {
-    date: Type.String({ format: 'date-time', description: 'UTC midnight at which the day begins.' }),
-    metric: Type.String({ description: 'The name of the line item that this is part of.' }),
+    date: Type.String({ format: 'date-time', description: 'The start of the day: midnight UTC.' }),
+    metric: Type.String({ description: 'The name of the line item.' }),
     quantity: Type.Number({ description: "In the line item's unit." }),
   },
-  { title: 'UsageDailyPoint', description: 'What was metered of one kind on one day.' },
+  { title: 'UsageDailyPoint', description: 'What was metered of one kind, on one day.' },
 )
 
 export const UsageSummaryReply = Type.Object(
@@ -44,17 +44,17 @@ export const UsageSummaryReply = Type.Object(
     period_start: DateTime,
     period_end: Type.String({
       format: 'date-time',
-      description: 'The end of the range; of the current month its end, which lies ahead.',
+      description: 'The end of the range. For the current month: the end of the month.',
     }),
     line_items: Type.Array(UsageLineItem),
-    daily: Type.Array(UsageDailyPoint, { description: 'A point for each metric and day, up to today.' }),
+    daily: Type.Array(UsageDailyPoint, { description: 'One point for each metric and day, up to today.' }),
     total_cents: Type.Integer(),
     projected_spend_cents: Type.Integer({
       description:
-        'The total at the end of the period if it goes on as it went so far; the total itself when the period is over.',
+        'The total at the end of the period if usage goes on at the same rate. For a period that has ended: the total.',
     }),
     storage_gib: nullable(
-      Type.Number({ description: 'What volumes hold now; null when no worker has told of any volume.' }),
+      Type.Number({ description: 'What volumes hold now. Null if no worker has reported any volume.' }),
     ),
   },
   { title: 'UsageSummary', description: 'What was metered in a range, and what it costs.' },
@@ -63,44 +63,44 @@ export const UsageSummaryReply = Type.Object(
 const SandboxDailyUsage = Type.Object(
   {
     sandbox_id: Uuid,
-    day: Type.String({ format: 'date-time', description: 'UTC midnight at which the day begins.' }),
+    day: Type.String({ format: 'date-time', description: 'The start of the day: midnight UTC.' }),
     vcpu_seconds: Type.Number(),
     mem_mib_seconds: Type.Number(),
     disk_mib_seconds: Type.Number(),
   },
   {
     title: 'SandboxDailyUsage',
-    description: 'What the runs of a sandbox took on one day; a run that goes on counts up to now.',
+    description: 'What the runs of a sandbox used on one day. A run that goes on counts up to now.',
   },
 )
 
 const SandboxIdentity = Type.Object(
   { id: Uuid, name: Type.String(), slug: Type.String() },
-  { title: 'SandboxIdentity', description: 'How a sandbox is called, or was called last when it is deleted.' },
+  { title: 'SandboxIdentity', description: 'The name of a sandbox. For a deleted one: its last name.' },
 )
 
 export const UsageBreakdownReply = Type.Object(
   { rows: Type.Array(SandboxDailyUsage), sandboxes: Type.Array(SandboxIdentity) },
   {
     title: 'UsageBreakdown',
-    description: 'A row for each sandbox and day with usage, and the names of the sandboxes.',
+    description: 'One row for each sandbox and day with usage, and the names of the sandboxes.',
   },
 )
 
 const StorageDailyUsage = Type.Object(
   {
     volume_id: Uuid,
-    day: Type.String({ format: 'date-time', description: 'UTC midnight at which the day begins.' }),
+    day: Type.String({ format: 'date-time', description: 'The start of the day: midnight UTC.' }),
     mib_seconds: Type.Integer({
-      description: 'Rounded such that the parts of a day add up to the day, however it is divided.',
+      description: 'Rounded so that the parts of a day always add up to the day.',
     }),
   },
-  { title: 'StorageDailyUsage', description: 'What a volume held on one day, times how long.' },
+  { title: 'StorageDailyUsage', description: 'What a volume held on one day, multiplied by how long.' },
 )
 
 const VolumeIdentity = Type.Object(
   { id: Uuid, name: nullable(Type.String({ description: 'Null for the host volume.' })) },
-  { title: 'VolumeIdentity', description: 'How a volume is called.' },
+  { title: 'VolumeIdentity', description: 'The name of a volume.' },
 )
 
 export const StorageBreakdownReply = Type.Object(
@@ -108,11 +108,11 @@ export const StorageBreakdownReply = Type.Object(
   {
     title: 'StorageBreakdown',
     description:
-      'A row for each volume and day with usage, and the names of the volumes. Those of deleted volumes stay: they have rows and no name.',
+      'One row for each volume and day with usage, and the names of the volumes. Deleted volumes have rows but no name.',
   },
 )
 
-/** Usage and what it costs. Source: service description 4.7; contract decisions, "Time range of the usage routes". */
+/** Usage reports. */
 export const USAGE_OPERATIONS = {
   get_usage: defineOperation({
     id: 'get_usage',
@@ -129,7 +129,7 @@ export const USAGE_OPERATIONS = {
     path: '/v1/billing/usage/sandbox',
     tag: 'Usage',
     summary: 'Get usage by sandbox and day',
-    description: 'A range that gives more than 400,000 rows is refused; `sandyard usage export` has no such limit.',
+    description: 'A range with more than 400,000 rows is refused. `sandyard usage export` has no such limit.',
     query: UsageQuery,
     reply: jsonReply(UsageBreakdownReply, 'Usage by sandbox and day.'),
   }),
@@ -139,7 +139,7 @@ export const USAGE_OPERATIONS = {
     path: '/v1/billing/usage/storage',
     tag: 'Usage',
     summary: 'Get storage usage by volume and day',
-    description: 'A range that gives more than 400,000 rows is refused.',
+    description: 'A range with more than 400,000 rows is refused.',
     query: UsageQuery,
     reply: jsonReply(StorageBreakdownReply, 'Storage usage by volume and day.'),
   }),

@@ -3,7 +3,7 @@ import { DateTime, int64, MessageReply, requestObject, stringEnum } from '../com
 import { VOLUME_PATH_HEADER, VOLUME_RECURSIVE_HEADER } from './volume-protocol.ts'
 import { defineOperation, jsonReply, type Operation } from '../operation.ts'
 
-/** Files of volumes in requests and replies. Source: client traffic, section 2. */
+/** Files of volumes in requests and replies. */
 
 export const VolumeFileReply = Type.Object(
   {
@@ -18,7 +18,7 @@ export const VolumeFileReply = Type.Object(
     modified_at: DateTime,
     created_at: DateTime,
   },
-  { title: 'VolumeFile', description: 'A file or folder of a volume; a symlink shows as what it leads to.' },
+  { title: 'VolumeFile', description: 'A file or folder of a volume. A symlink shows as its target.' },
 )
 
 export const VolumeFileList = Type.Object({ entries: Type.Array(VolumeFileReply) }, { title: 'VolumeFileList' })
@@ -35,13 +35,13 @@ export const VolumeFileParams = requestObject({
 })
 
 const PATH_HEADER = Type.String({
-  description: "The path from the volume's root, as base64url of UTF-8 without padding.",
+  description: "The path from the volume's root, in UTF-8 as base64url without padding.",
 })
 export const PathHeaders = requestObject({ [VOLUME_PATH_HEADER]: PATH_HEADER })
 export const RemoveHeaders = requestObject({
   [VOLUME_PATH_HEADER]: PATH_HEADER,
   [VOLUME_RECURSIVE_HEADER]: Type.Optional(
-    stringEnum(['true', 'false'], { description: 'Whether a folder goes with all that is in it.' }),
+    stringEnum(['true', 'false'], { description: 'Whether to remove a folder with everything in it.' }),
   ),
 })
 
@@ -52,16 +52,16 @@ const READ_PROBLEMS = [
 ] as const // prettier-ignore
 const WRITE_PROBLEMS = [...READ_PROBLEMS, 'quota_exceeded'] as const
 
-/** The files of volumes, whether or not a sandbox mounts them. Source: client traffic, section 2. */
+/** The files of volumes, whether or not a sandbox mounts them. */
 export const VOLUME_FILE_OPERATIONS = {
   list_volume_files: defineOperation({
     ...common,
     id: 'list_volume_files',
     method: 'GET',
     path: FILES,
-    summary: 'List what lies in a folder of a volume',
+    summary: 'List a folder of a volume',
     headers: PathHeaders,
-    reply: jsonReply(VolumeFileList, 'The files and folders in it, by path.'),
+    reply: jsonReply(VolumeFileList, 'The files and folders in it, sorted by path.'),
     problems: READ_PROBLEMS,
   }),
   stat_volume_file: defineOperation({
@@ -69,9 +69,9 @@ export const VOLUME_FILE_OPERATIONS = {
     id: 'stat_volume_file',
     method: 'GET',
     path: `${FILES}/stat`,
-    summary: 'Get what is known of a file or folder of a volume',
+    summary: 'Get the metadata of a file or folder of a volume',
     headers: PathHeaders,
-    reply: jsonReply(VolumeFileStat, 'What is known of it.'),
+    reply: jsonReply(VolumeFileStat, 'Its metadata.'),
     problems: READ_PROBLEMS,
   }),
   volume_file_exists: defineOperation({
@@ -79,9 +79,9 @@ export const VOLUME_FILE_OPERATIONS = {
     id: 'volume_file_exists',
     method: 'GET',
     path: `${FILES}/exists`,
-    summary: 'Whether a file or folder is in a volume',
+    summary: 'Check whether a file or folder of a volume exists',
     headers: PathHeaders,
-    reply: jsonReply(VolumeFileExists, 'Whether it is.'),
+    reply: jsonReply(VolumeFileExists, 'Whether it exists.'),
     problems: READ_PROBLEMS,
   }),
   read_volume_file: defineOperation({
@@ -100,7 +100,8 @@ export const VOLUME_FILE_OPERATIONS = {
     method: 'PUT',
     path: `${FILES}/content`,
     summary: 'Write a file of a volume',
-    description: 'The body is streamed, of any length. The file is whole or the old one stays; its folders are made.',
+    description:
+      'The body is streamed and may have any length. The file is replaced at once when all of it has arrived. Missing folders are created.',
     headers: PathHeaders,
     takes: 'bytes',
     reply: jsonReply(MessageReply, 'The file is written.'),
@@ -110,11 +111,11 @@ export const VOLUME_FILE_OPERATIONS = {
     ...common,
     id: 'make_volume_folder',
     method: 'POST',
-    isResumable: true, // making it again changes nothing
+    isResumable: true, // creating it again changes nothing
     path: `${FILES}/mkdir`,
-    summary: 'Make a folder in a volume, and those above it',
+    summary: 'Create a folder in a volume, with those above it',
     body: MkdirInput,
-    reply: jsonReply(MessageReply, 'The folder is there.'),
+    reply: jsonReply(MessageReply, 'The folder exists.'),
     problems: WRITE_PROBLEMS,
   }),
   copy_volume_file: defineOperation({
@@ -124,7 +125,7 @@ export const VOLUME_FILE_OPERATIONS = {
     path: `${FILES}/copy`,
     summary: 'Copy a file or folder within a volume',
     body: MoveInput,
-    reply: jsonReply(MessageReply, 'The copy is there.'),
+    reply: jsonReply(MessageReply, 'The copy exists.'),
     problems: WRITE_PROBLEMS,
   }),
   rename_volume_file: defineOperation({
@@ -142,7 +143,7 @@ export const VOLUME_FILE_OPERATIONS = {
     id: 'remove_volume_file',
     method: 'DELETE',
     path: FILES,
-    summary: 'Remove a file of a volume, or a folder with all that is in it',
+    summary: 'Remove a file of a volume, or a folder with everything in it',
     headers: RemoveHeaders,
     reply: jsonReply(MessageReply, 'It is removed.'),
     problems: WRITE_PROBLEMS,

@@ -20,26 +20,27 @@ import {
 } from '../common.ts'
 import { defineOperation, jsonReply, taggedReply, type Operation } from '../operation.ts'
 
-/** Volumes in requests and replies. Source: openapi.json (`VolumeResponse`, `CreateVolumeRequest`, `UpdateVolumeRequest`). */
+/** Volumes in requests and replies. */
 
 export const VolumeReply = Type.Object(
   {
     id: Uuid,
     kind: stringEnum(VOLUME_KINDS, {
       title: 'VolumeKind',
-      description: "`host`: the organization's own, which is always there; `managed`: one that was created by name.",
+      description:
+        "`host`: the organization's own volume, which always exists. `managed`: a volume that was created by name.",
     }),
     name: Type.Optional(nullable(Type.String({ description: 'Null for the host volume.' }))),
     status: stringEnum(VOLUME_STATUSES, {
       title: 'VolumeStatus',
-      description: '`deleting`: it can be mounted no more, and goes with all that is in it.',
+      description: '`deleting`: it can not be mounted any more, and is deleted with its files.',
     }),
     storage: stringEnum(VOLUME_STORAGES, { title: 'VolumeType', description: 'How its files are kept.' }),
     labels: stringMap(),
     capacity_bytes: Type.Optional(
-      nullable(int64({ description: 'The most that it may hold; null: no cap of its own.' })),
+      nullable(int64({ description: 'The most it may hold. Null: it has no cap of its own.' })),
     ),
-    used_bytes: Type.Optional(nullable(int64({ description: 'What it takes; null while that is not known yet.' }))),
+    used_bytes: Type.Optional(nullable(int64({ description: 'Its size. Null: not measured yet.' }))),
     created_at: DateTime,
     updated_at: DateTime,
   },
@@ -53,7 +54,7 @@ const capacity = Type.Optional(
     int32({
       minimum: 1,
       maximum: CAPACITY_MAX_GIB,
-      description: "The most that the volume may hold, in GiB; at most the organization's storage limit.",
+      description: "The most that the volume may hold, in GiB. At most the organization's storage limit.",
     }),
   ),
 )
@@ -73,7 +74,7 @@ export const UpdateVolumeInput = requestObject(
   {
     title: 'VolumePatch',
     description:
-      'What to change. A field that is absent stays as it is; a `capacity_gib` of null takes the cap away; `labels` replace all that there are.',
+      'What to change. A field that is absent keeps its value. A `capacity_gib` of null removes the cap. `labels` replace all existing labels.',
   },
 )
 
@@ -81,7 +82,7 @@ export const VolumeIdParams = requestObject({ id: Uuid })
 
 const VOLUME = taggedReply(VolumeReply, 'The volume as it is now.')
 
-/** Volumes. Source: service description 4.9; openapi.json; client traffic, section 2. */
+/** Volumes. */
 export const VOLUME_OPERATIONS = {
   list_volumes: defineOperation({
     id: 'list_volumes',
@@ -128,7 +129,7 @@ export const VOLUME_OPERATIONS = {
     path: '/v1/volumes/{id}',
     tag: 'Volumes',
     summary: "Set or clear a volume's cap, or replace its labels",
-    description: 'A cap holds from the next moments on, while sandboxes write. The host volume has none.',
+    description: 'A cap applies within moments, also while sandboxes write. The host volume has none.',
     params: VolumeIdParams,
     body: UpdateVolumeInput,
     reply: VOLUME,
@@ -142,9 +143,9 @@ export const VOLUME_OPERATIONS = {
     tag: 'Volumes',
     summary: 'Schedule a volume for deletion',
     description:
-      'From then on it can be mounted no more; it goes with all that is in it a little later, and its name is free then. Repeating it succeeds.',
+      'The volume can not be mounted any more. It is deleted with its files a little later, and its name is free then. Deleting it again succeeds.',
     params: VolumeIdParams,
-    reply: jsonReply(MessageReply, 'The volume is to be deleted.'),
+    reply: jsonReply(MessageReply, 'The volume is scheduled for deletion.'),
     problems: ['sandbox_not_found', 'volume_in_use', 'host_volume_stays'],
   }),
 } as const satisfies Record<string, Operation>

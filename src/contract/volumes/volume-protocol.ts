@@ -1,34 +1,34 @@
 import type { Readable } from 'node:stream'
 
 /**
- * The files of a volume, as the public client's routes ask for them (client traffic, section 2). The worker that holds
- * the volume implements this on its folder; the control plane speaks it over a ticketed stream: HTTP/1.1 in which the
- * worker, which dialled, is the server. The requests are those of `VOLUME_ROUTES`.
+ * The files of a volume, as the public client's routes need them. The worker that holds the volume implements this on its folder.
+ * The control plane calls it over a stream of kind `volume`: HTTP/1.1 on which the worker is the server, although the worker dialled.
+ * The requests are those of `VOLUME_ROUTES`.
  *
- * A path is relative to the volume's root; one leading slash means the root, as in the public SDK. `..`, a further leading
- * slash, NUL, and whatever leads out of the volume by a symlink is refused with `invalid_volume_path`.
+ * A path is relative to the volume's root, with or without a leading slash. `invalid_volume_path` refuses `..`, a second leading
+ * slash, NUL, and a symlink that leads out of the volume.
  */
 export interface VolumeFiles {
-  /** What lies in a folder, sorted by path. */
+  /** The files and folders of a folder, sorted by path. */
   list(path: string): Promise<readonly VolumeFile[]>
   stat(path: string): Promise<VolumeFile>
-  /** False for what is not there; a path that may not be asked for is refused. */
+  /** Whether a file or folder exists. A bad path is refused, as everywhere. */
   exists(path: string): Promise<boolean>
   /** The content of a regular file, streamed. */
   read(path: string): Promise<{ readonly sizeBytes: number; readonly content: Readable }>
-  /** Writes a file in place of what was there, its folders made as needed. The file is whole or the old one stays. */
+  /** Writes a file, and creates missing folders. It replaces an existing file when all of the content has arrived. */
   write(path: string, content: Readable): Promise<{ readonly sizeBytes: number }>
-  /** Makes a folder and those above it; one that is there succeeds. */
+  /** Creates a folder and those above it. Succeeds if it exists. */
   mkdir(path: string): Promise<void>
-  /** Copies a file or a folder; folders above the target are made. */
+  /** Copies a file or a folder, and creates the folders above the target. */
   copy(from: string, to: string): Promise<void>
-  /** Moves a file or a folder; folders above the target are made. */
+  /** Moves a file or a folder, and creates the folders above the target. */
   rename(from: string, to: string): Promise<void>
-  /** Removes a file; with `isRecursive` a folder and all in it. */
+  /** Removes a file, or with `isRecursive` a folder and everything in it. */
   remove(path: string, options: { readonly isRecursive: boolean }): Promise<void>
 }
 
-/** A file or folder as clients see it; other kinds are hidden, and a symlink shows as what it leads to. */
+/** A file or folder as clients see it. A symlink shows as its target, and other kinds are hidden. */
 export type VolumeFile = {
   /** From the volume's root, with a leading slash. */
   readonly path: string
@@ -46,7 +46,7 @@ export type VolumeFile = {
   readonly created_at: string
 }
 
-/** Why a file operation was refused; these are also codes of the catalogue of problems. */
+/** Why a file operation was refused. These are also codes of `PROBLEMS`. */
 export const VOLUME_FILE_PROBLEMS = [
   'volume_file_not_found',
   'invalid_volume_path',
@@ -55,7 +55,7 @@ export const VOLUME_FILE_PROBLEMS = [
 ] as const
 export type VolumeFileProblem = (typeof VOLUME_FILE_PROBLEMS)[number]
 
-/** A refusal of a file operation. The message is for the client; it never tells a path of the host. */
+/** A refusal of a file operation. Its message is for the client, and names no path of the host. */
 export class VolumeFileError extends Error {
   readonly code: VolumeFileProblem
   constructor(code: VolumeFileProblem, message: string, cause?: unknown) {
@@ -65,8 +65,8 @@ export class VolumeFileError extends Error {
 }
 
 /**
- * The requests on a stream of kind `volume`. Paths travel in the headers `x-msb-file-path` and `x-msb-file-target` as
- * base64url of UTF-8. Replies are JSON but for `read`; a refusal has status 422 and the body `{code, message}`, a fault 500.
+ * The requests on a stream of kind `volume`. Paths are in the headers `x-msb-file-path` and `x-msb-file-target`, in UTF-8 as
+ * base64url. Replies are JSON, except that of `read`. A refusal has status 422 and the body `{code, message}`, a fault 500.
  */
 export const VOLUME_ROUTES = {
   list: { method: 'GET', url: '/list' },
@@ -81,19 +81,19 @@ export const VOLUME_ROUTES = {
   remove: { method: 'DELETE', url: '/' },
 } as const
 
-/** Headers in which a volume's paths travel, on the public routes and on a worker's stream (client traffic, section 2). */
+/** The header with the path of a request, on the public routes and on a worker's stream. */
 export const VOLUME_PATH_HEADER = 'x-msb-file-path'
-/** Where a copy or a move leads; on a worker's stream only, the public routes have it in the body. */
+/** The target of a copy or a move, on a worker's stream only. The public routes have it in the body. */
 export const VOLUME_TARGET_HEADER = 'x-msb-file-target'
-/** `true` or `false`. */
+/** Whether to remove a folder with everything in it: `true` or `false`. */
 export const VOLUME_RECURSIVE_HEADER = 'x-msb-file-recursive'
 
-/** A path as these headers carry it: base64url of UTF-8 without padding, for paths hold what headers can't. */
+/** Encodes a path for these headers: base64url of UTF-8 without padding, because paths may contain any character. */
 export function encodeVolumePath(path: string): string {
   return Buffer.from(path, 'utf8').toString('base64url')
 }
 
-/** The path of a header, or null when it is not exactly what `encodeVolumePath` makes. */
+/** Decodes a path of these headers. Null unless `encodeVolumePath` gives the same text for it. */
 export function decodeVolumePath(header: string): string | null {
   const bytes = Buffer.from(header, 'base64url')
   const path = bytes.toString('utf8')

@@ -7,7 +7,7 @@ import type { ServerResponse } from 'node:http'
 export function abortOnDisconnect(response: ServerResponse): AbortSignal {
   const gone = new AbortController()
   onResponseClose(response, () => {
-    if (!response.writableFinished) gone.abort(new Error('the client left'))
+    if (!response.writableFinished) gone.abort(new Error('the client disconnected'))
   })
   return gone.signal
 }
@@ -33,7 +33,7 @@ export function makeRequestSignals(closing: AbortSignal): (response: ServerRespo
     open.add(request)
     onResponseClose(response, () => {
       open.delete(request)
-      if (!response.writableFinished) request.abort(new Error('the client left'))
+      if (!response.writableFinished) request.abort(new Error('the client disconnected'))
     })
     return request.signal
   }

@@ -106,7 +106,7 @@ export function attachUpgrades(app: FastifyInstance, deps: UpgradeDeps): void {
     if (release === null) throw tooManyOpening(found.route.opening.inUse)
     const gone = new AbortController()
     socket.once('close', () => {
-      gone.abort(new Error('the client left'))
+      gone.abort(new Error('the client disconnected'))
     })
     try {
       await found.route.handle({
