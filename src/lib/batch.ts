@@ -1,8 +1,8 @@
-/** How items that arrive together are worked on together. */
+/** How items that arrive together are processed together. */
 export type BatchOptions<Item, Result> = {
-  /** Works on the items of one group; answers one result for each, in their order. */
+  /** Processes items of one group; returns one result for each, in their order. */
   readonly run: (items: readonly Item[]) => Promise<readonly Result[]>
-  /** Items of different groups are worked on apart, so that what fails one group fails no other. */
+  /** Items of different groups are processed by separate calls, so that a failure of one group affects no other. */
   readonly groupOf: (item: Item) => string
   readonly maxItems: number
   readonly maxInFlight: number
@@ -13,11 +13,11 @@ export type BatchOptions<Item, Result> = {
    * still. What is no more than `MIN_BALANCED_ITEMS` stays together.
    */
   readonly isBalanced?: boolean
-  /** Awaited after each batch, whose items have their results by then, before another takes its place: more come together. */
+  /** Awaited after each batch, once its items have their results and before the next batch starts: more items come together. */
   readonly pauseAfter?: () => Promise<void>
 }
 
-/** Fewer go together: a batch costs its commit and its round trips whatever it holds. */
+/** Batches below this are not split: a batch costs a commit and round trips, however few items it has. */
 export const MIN_BALANCED_ITEMS = 32
 
 type Waiting<Item, Result> = {
@@ -27,8 +27,8 @@ type Waiting<Item, Result> = {
 }
 
 /**
- * Makes a function of many items into one of a single item: what is asked for within one turn of the event loop, or
- * while `maxInFlight` batches are under way, goes together. A group that fails fails all its items.
+ * Turns a function of many items into a function of one item. Calls within one turn of the event loop, or while `maxInFlight`
+ * batches are in progress, form one batch. If processing a group fails, all its items reject.
  */
 export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (item: Item) => Promise<Result> {
   let waiting: Waiting<Item, Result>[] = []
@@ -56,7 +56,7 @@ export function makeBatch<Item, Result>(options: BatchOptions<Item, Result>): (i
       const batch = waiting.slice(0, size)
       waiting = waiting.slice(size)
       inFlight += 1
-      void runBatch(batch) // it rejects only if `rest` does: every failure is given to the items
+      void runBatch(batch) // it rejects only if `pauseAfter` does: every other failure goes to the items
       schedule()
     })
   }
@@ -94,7 +94,7 @@ async function runGroup<Item, Result>(
   try {
     const results = await run(group.map(({ item }) => item))
     if (results.length !== group.length)
-      throw new Error(`a batch of ${String(group.length)} answered ${String(results.length)} results`)
+      throw new Error(`a batch of ${String(group.length)} returned ${String(results.length)} results`)
     group.forEach(({ resolve }, index) => {
       resolve(results[index] as Result) // an index below the length holds a result
     })

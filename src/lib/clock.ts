@@ -1,14 +1,14 @@
-/** Time as an argument: production gives `systemClock`, tests give a clock that they turn themselves. */
+/** Time as an argument: production passes `systemClock`, tests pass a clock that they control. */
 export interface Clock {
-  /** Wall time, for what is stored or shown. It may step. */
+  /** Wall-clock time, for what is stored or shown. It may jump. */
   now(): Date
-  /** Milliseconds that only grow, for measuring how long something took. */
+  /** Milliseconds that only grow, for measuring durations. */
   monotonicMs(): number
   /** Resolves after `ms`; rejects with the signal's reason when `signal` is aborted first. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>
 }
 
-/** The machine's own clock; the only place of this program that asks it for the time. */
+/** The machine's clock; the only place in this program that reads the time. */
 export const systemClock: Clock = {
   now: () => new Date(),
   monotonicMs: () => performance.now(),
@@ -31,12 +31,12 @@ export const systemClock: Clock = {
 }
 
 /**
- * Why a sleep ends early that something woke. Aborting without a reason makes an error each time, with its stack: 30 us,
- * some forty times in each start of a sandbox (2026-11).
+ * The abort reason of a sleep that ends early because of a notification. It is created once: an abort without a reason creates an
+ * error with a stack each time, which takes 30 us, some forty times in each start of a sandbox (2026-11).
  */
-export const NOTIFIED = new Error('woken')
+export const NOTIFIED = new Error('notified')
 
-/** Sleeps until the time is over or the signal comes, whichever is first; resolves either way. */
+/** Sleeps for `ms`, or until `signal` aborts; resolves in both cases. */
 export async function interruptibleSleep(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
   try {
     await clock.sleep(ms, signal)

@@ -1,7 +1,6 @@
 /**
- * A line of CSV (RFC 4180): cells with a comma, a quote or a line break are quoted, lines end with CRLF. A text cell that
- * a spreadsheet would take for a formula begins with an apostrophe, because names come from tenants; what is a
- * decimal number stays as it is.
+ * A line of CSV (RFC 4180). Cells with a comma, a quote or a line break are quoted, and the line ends with CRLF. A cell that a
+ * spreadsheet would run as a formula gets a leading apostrophe, because names come from tenants. Decimal numbers stay as they are.
  */
 export function csvLine(cells: readonly string[]): string {
   return `${cells.map(csvCell).join(',')}\r\n`
@@ -12,7 +11,7 @@ function csvCell(text: string): string {
   return NEEDS_QUOTES.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe
 }
 
-/** What makes a spreadsheet calculate, full-width forms included. */
+/** Characters that start a formula in a spreadsheet, full-width forms included. */
 const FORMULA_START = /^[=+\-@\t\r\n＝＋－＠]/
 const NUMBER = /^-?\d+(?:\.\d+)?$/
 const NEEDS_QUOTES = /[",\r\n]|^\s|\s$/

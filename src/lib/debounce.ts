@@ -2,23 +2,23 @@ import { interruptibleSleep, type Clock } from './clock.ts'
 
 export type DebounceOptions = {
   readonly clock: Clock
-  /** How long nobody must have asked. */
+  /** How long after the last call the work runs. */
   readonly delayMs: number
-  /** At the latest this long after the first who asked. */
+  /** The work runs at the latest this long after the first call. */
   readonly maxWaitMs: number
   /** Must not throw. */
   readonly work: () => void
 }
 
-/** Work that waits until it disturbs nobody. */
+/** Work that runs once calls have ceased for a while. */
 export type Debounced = {
-  /** Lets the work be done once, soon. */
+  /** Schedules one run of the work, or delays the one that is scheduled. */
   schedule(): void
-  /** Forgets what was asked; later asks do nothing. */
+  /** Cancels a scheduled run; later calls do nothing. */
   close(): void
 }
 
-/** See `Debounced`. */
+/** Delays `work` until `delayMs` after the last call of `schedule`. */
 export function debounce({ clock, delayMs, maxWaitMs, work }: DebounceOptions): Debounced {
   const closed = new AbortController()
   let isAsked = false

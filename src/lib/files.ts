@@ -1,5 +1,20 @@
 import { existsSync, readFileSync } from 'node:fs'
-import { readFile, rename, writeFile } from 'node:fs/promises'
+import { readFile, rename, stat, writeFile } from 'node:fs/promises'
+
+/** Whether a file operation failed because the file does not exist (`ENOENT`). */
+export function isFileNotFound(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && error.code === 'ENOENT'
+}
+
+/** Whether a path is a directory; symbolic links are followed. */
+export async function isDirectory(path: string): Promise<boolean> {
+  try {
+    return (await stat(path)).isDirectory()
+  } catch (error) {
+    if (isFileNotFound(error)) return false
+    throw error
+  }
+}
 
 /** Reads a text file that may vanish at any moment, such as one of `/proc` or of a cgroup. Null when it is gone. */
 export async function readFileOrNull(path: string): Promise<string | null> {

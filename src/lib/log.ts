@@ -1,6 +1,6 @@
 import { pino } from 'pino'
 
-/** What the program logs to; a narrow view of pino's logger. Fields first, then a sentence. */
+/** The program's log; a subset of pino's logger. Fields come first, then a sentence. */
 export interface Log {
   debug(fields: object, message: string): void
   info(fields: object, message: string): void
@@ -12,7 +12,7 @@ export interface Log {
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'silent'] as const
 export type LogLevel = (typeof LOG_LEVELS)[number]
 
-/** Logs JSON lines to standard error, so that standard output stays for what a person or a script reads. */
+/** Logs JSON lines to standard error; standard output is for what a person or a script reads. */
 export function makeLog(level: LogLevel): Log {
   return pino(
     {
@@ -32,7 +32,7 @@ type DescribedError = {
   readonly cause?: unknown
 }
 
-/** Only what is named here: libraries hang whole connections on their errors, with the values of statements. */
+/** Logs only these members: libraries attach whole connections to their errors, with the values of statements. */
 function describeError(error: unknown): unknown {
   if (!(error instanceof Error)) return typeof error === 'string' ? error : typeof error
   const described: DescribedError = {

@@ -1,4 +1,4 @@
-/** The same function, done when it is first called; later calls have the answer of that one. */
+/** Wraps a function so that it runs at the first call; later calls return the same result. */
 export function once<T>(make: () => T): () => T {
   let made: { readonly value: T } | null = null
   return () => (made ??= { value: make() }).value

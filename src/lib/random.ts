@@ -1,19 +1,19 @@
 import { randomBytes } from 'node:crypto'
 
-/** Randomness as an argument, so that a fault test can replay a run. */
+/** Randomness as an argument, so that a fault test can repeat a run. */
 export interface Random {
   bytes(count: number): Buffer
 }
 
-/** The operating system's generator; safe for keys. */
+/** The operating system's generator; secure enough for keys. */
 export const systemRandom: Random = { bytes: (count) => randomBytes(count) }
 
-/** The bytes that are drawn at once. */
+/** How many bytes are drawn ahead. */
 const BUFFER_BYTES = 4096
-/** Larger requests are keys, which are drawn alone. */
+/** Larger requests are keys, which are never drawn ahead. */
 const MAX_BUFFERED_BYTES = 16
 
-/** The same randomness drawn ahead: each call of the system's generator takes 1 to 2 microseconds (measured 2026-11). */
+/** The same randomness, drawn ahead in blocks: each call of the system's generator takes 1 to 2 us (measured 2026-11). */
 export function bufferedRandom(random: Random): Random {
   let buffer: Buffer = Buffer.alloc(0)
   return {
@@ -21,13 +21,13 @@ export function bufferedRandom(random: Random): Random {
       if (count > MAX_BUFFERED_BYTES) return random.bytes(count)
       if (buffer.length < count) buffer = random.bytes(BUFFER_BYTES)
       const drawn = buffer.subarray(0, count)
-      buffer = buffer.subarray(count) // never given out twice
+      buffer = buffer.subarray(count) // never used twice
       return drawn
     },
   }
 }
 
-/** A whole number in `[0, below)` without modulo bias; `below` is at most 2^32. */
+/** An integer in `[0, below)` without modulo bias; `below` is at most 2^32. */
 export function randomBelow(random: Random, below: number): number {
   const limit = Math.floor(0x1_0000_0000 / below) * below
   for (;;) {

@@ -1,9 +1,9 @@
 import { isIPv6 } from 'node:net'
 
-/** IPv6 gives each customer a /64 at least (RFC 6177): one that changes addresses within it is still one. */
+/** Each IPv6 customer has at least a /64 (RFC 6177), so that all addresses within one count as one client. */
 const NETWORK_GROUPS = 4
 
-/** The address that a peer is counted by: an IPv4 address, also one in the form of IPv6, or the /64 of an IPv6 address. */
+/** The address by which a rate limit counts a peer: its IPv4 address, also if IPv6-mapped, or the /64 of its IPv6 address. */
 export function rateLimitAddress(address: string | undefined): string {
   if (address === undefined) return 'unknown'
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]

@@ -1,17 +1,17 @@
 import type { Clock } from './clock.ts'
 import type { Log } from './log.ts'
 
-/** How many lines with the same sentence are written in a window, and how long that is. */
+/** How many lines with the same message are written per window. */
 const MAX_LINES_PER_WINDOW = 5
 const WINDOW_MS = 10_000
-/** The most sentences that are told apart; the program has some hundred. */
+/** The most messages that are counted separately; the program has some hundred. */
 const MAX_MESSAGES = 1_000
 
 type Window = { sinceMs: number; lines: number; omitted: number }
 
 /**
- * A log in which an outage that fails a thousand requests a second leaves some lines: of warnings and errors with the same
- * sentence the first ones of each ten seconds are written, and the next one that is says how many were `omitted` since.
+ * A log that limits repeated warnings and errors, so that an outage which fails a thousand requests per second leaves a few lines.
+ * Per message and window of ten seconds the first five are written. The next line with that message says how many were `omitted`.
  */
 export function rateLimitedLog(log: Log, clock: Clock): Log {
   return limit(log, clock, new Map())
@@ -35,7 +35,7 @@ function limit(log: Log, clock: Clock, seen: Map<string, Window>): Log {
   }
 }
 
-/** How many lines were left out before this one; null when this one is left out too. */
+/** How many lines were omitted before this one; null if this one is omitted as well. */
 function admit(seen: Map<string, Window>, message: string, nowMs: number): number | null {
   const known = seen.get(message)
   if (known === undefined || nowMs - known.sinceMs >= WINDOW_MS) {

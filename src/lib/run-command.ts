@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 
-/** How a command is run; `timeoutMs` is required so that none can hang a loop. */
+/** How a command runs. `timeoutMs` is required, so that no command can block a loop for good. */
 export type CommandOptions = {
   readonly timeoutMs: number
   readonly input?: string | Buffer
@@ -9,30 +9,30 @@ export type CommandOptions = {
   readonly cwd?: string
   readonly uid?: number
   readonly gid?: number
-  /** The file of a network namespace to run it in. */
+  /** The file of the network namespace to run it in. */
   readonly netns?: string
 }
 
-/** A command that ended: `code` is null when a signal ended it. */
+/** A command that ended; `code` is null if a signal ended it. */
 export type CommandResult = { readonly code: number | null; readonly stdout: string; readonly stderr: string }
 
-/** A command that could not be run or ended badly; the message carries the last words it said. */
+/** A command could not be run or failed; the message ends with the end of its output. */
 export class CommandError extends Error {
   readonly result: CommandResult | null
   constructor(file: string, args: readonly string[], result: CommandResult | null, cause?: unknown) {
-    const said = result === null ? '' : lastWords(result)
+    const output = result === null ? '' : outputTail(result)
     super(
-      `${[file, ...args].join(' ').slice(0, 300)}: ${result === null ? 'could not be run' : `exit ${String(result.code)}`}${said}`,
+      `${[file, ...args].join(' ').slice(0, 300)}: ${result === null ? 'could not be run' : `exit ${String(result.code)}`}${output}`,
       { cause },
     )
     this.result = result
   }
 }
 
-/** The most of each output stream that is kept, in bytes; what comes after is dropped. */
+/** The most bytes that are kept of each output stream; the rest is dropped. */
 const OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
 
-/** Runs a command to its end. Rejects with `CommandError` unless it exits with 0. No shell is involved. */
+/** Runs a command to its end, without a shell. Rejects with `CommandError` unless it exits with 0. */
 export async function runCommand(
   file: string,
   args: readonly string[],
@@ -41,7 +41,7 @@ export async function runCommand(
   return await localCommands.run(file, args, options)
 }
 
-/** Like `runCommand`, but a bad exit is a result; rejects only when the command can't be run or takes too long. */
+/** Like `runCommand`, but resolves for any exit code. Rejects only if the command can't be run. */
 export function tryCommand(file: string, args: readonly string[], options: CommandOptions): Promise<CommandResult> {
   return new Promise((resolve, reject) => {
     const [program = '', ...words] = [
@@ -68,21 +68,21 @@ export function tryCommand(file: string, args: readonly string[], options: Comma
       resolve({ code, stdout: stdout(), stderr: stderr() })
     })
     child.stdin.once('error', () => {
-      child.stdin.destroy() // it ended without reading its input: its exit code tells the story
+      child.stdin.destroy() // it ended without reading its input; its exit code tells why
     })
     child.stdin.end(options.input)
   })
 }
 
-/** Runs commands; by which process is its maker's business. */
+/** Runs commands: in this process (`localCommands`), or in a helper process. */
 export type CommandRunner = {
-  /** As `runCommand` does. */
+  /** Like `runCommand`. */
   readonly run: typeof runCommand
-  /** As `tryCommand` does. */
+  /** Like `tryCommand`. */
   readonly attempt: typeof tryCommand
 }
 
-/** Commands of a process that starts them in its own way. */
+/** Makes a runner from one that accepts any exit code. */
 export function makeCommandRunner(attempt: typeof tryCommand): CommandRunner {
   return {
     attempt,
@@ -94,7 +94,7 @@ export function makeCommandRunner(attempt: typeof tryCommand): CommandRunner {
   }
 }
 
-/** Commands that this process starts itself. */
+/** Runs commands as children of this process. */
 export const localCommands: CommandRunner = makeCommandRunner(tryCommand)
 
 function collect(stream: NodeJS.ReadableStream): () => string {
@@ -107,7 +107,7 @@ function collect(stream: NodeJS.ReadableStream): () => string {
   return () => Buffer.concat(chunks).toString('utf8')
 }
 
-function lastWords(result: CommandResult): string {
-  const said = (result.stderr.trim() === '' ? result.stdout : result.stderr).trim()
-  return said === '' ? '' : `: ${said.slice(-500)}`
+function outputTail(result: CommandResult): string {
+  const output = (result.stderr.trim() === '' ? result.stdout : result.stderr).trim()
+  return output === '' ? '' : `: ${output.slice(-500)}`
 }

@@ -1,18 +1,18 @@
 import { createCipheriv, createDecipheriv, createHmac } from 'node:crypto'
 import type { Random } from './random.ts'
 
-/** Seals what must not lie in a table in the clear. */
+/** Encrypts values that must not be stored in plain text. */
 export interface Seal {
-  /** Encrypts a text for one purpose and owner; the same `context` must be given to open it. */
+  /** Encrypts a text. `context` names its purpose and owner; opening it needs the same context. */
   seal(text: string, context: string): Buffer
-  /** Opens what `seal` made. Throws `UnsealError` when the key or the context differ, or a byte was changed. */
+  /** Decrypts what `seal` returned. Throws `UnsealError` if the key or the context differs, or a byte was changed. */
   open(sealed: Buffer, context: string): string
 }
 
-/** What was sealed can't be opened: it was sealed with another key or for another context, or was changed since. */
+/** A sealed value can't be opened: its key or context differs, or it was changed. */
 export class UnsealError extends Error {
   constructor(cause: unknown) {
-    super('what was sealed can’t be opened: its key or context is another, or it was changed', { cause })
+    super('a sealed value can’t be opened: its key or context differs, or it was changed', { cause })
     this.name = 'CannotOpen'
   }
 }
@@ -20,7 +20,7 @@ export class UnsealError extends Error {
 const NONCE_BYTES = 12
 const TAG_BYTES = 16
 
-/** AES-256-GCM under a 32-byte key; layout: version 1, nonce, tag, ciphertext. */
+/** Seals with AES-256-GCM and a 32-byte key. Layout of a sealed value: version 1, nonce, tag, ciphertext. */
 export function makeSeal(key: Buffer, random: Random): Seal {
   if (key.length !== 32) throw new Error(`the sealing key has ${String(key.length)} bytes; it needs 32`)
   return {
@@ -38,7 +38,7 @@ export function makeSeal(key: Buffer, random: Random): Seal {
       const tag = sealed.subarray(1 + NONCE_BYTES, 1 + NONCE_BYTES + TAG_BYTES)
       const ciphertext = sealed.subarray(1 + NONCE_BYTES + TAG_BYTES)
       try {
-        // The length is named, because Node takes shorter tags otherwise, and a short one is easily forged.
+        // The length is explicit because Node otherwise accepts shorter tags, which are easy to forge.
         const decipher = createDecipheriv('aes-256-gcm', key, nonce, { authTagLength: TAG_BYTES })
           .setAAD(Buffer.from(context))
           .setAuthTag(tag)
@@ -50,7 +50,7 @@ export function makeSeal(key: Buffer, random: Random): Seal {
   }
 }
 
-/** Tells two keys apart and nothing else of them: 32 bytes. */
+/** 32 bytes that identify a key and reveal nothing else of it. */
 export function keyFingerprint(key: Buffer): Buffer {
   return createHmac('sha256', key).update('sandyard: which sealing key').digest()
 }

@@ -1,25 +1,25 @@
 import { resolve } from 'node:path'
 
-/** One setting: its variable, its flag, and how its text is read. A flag wins over a variable, that over the default. */
+/** One setting. Its flag overrides its environment variable, which overrides its default. */
 export type Setting<T> = {
   readonly variable: string
   readonly flag: string | null
   readonly fallback: string | null
   readonly unit: string
   readonly meaning: string
-  /** The value, or in words what would be accepted. */
+  /** Returns the value, or a description of what is accepted. */
   readonly parse: (text: string) => { readonly value: T } | { readonly accepted: string }
 }
 
-/** Takes a text that is not empty: an empty address would mean all of them. */
+/** Accepts a text that is not empty: an empty address would mean all addresses. */
 export const nonEmptyText: Setting<string>['parse'] = (value) =>
   value === '' ? { accepted: 'a text that is not empty' } : { value }
 
-/** Takes the path of a folder and makes it absolute; an empty one would be the current folder. */
+/** Accepts the path of a folder and makes it absolute. An empty path is refused, because it would be the current folder. */
 export const directoryPath: Setting<string>['parse'] = (seen) =>
   seen === '' ? { accepted: 'the path of a folder' } : { value: resolve(seen) }
 
-/** Takes the address of a server on the web, without a path; makes it an origin. */
+/** Accepts an http or https URL without a path; returns its origin. */
 export const httpOrigin: Setting<string>['parse'] = (seen) => {
   const url = URL.canParse(seen) ? new URL(seen) : null
   const isFine =
@@ -30,7 +30,7 @@ export const httpOrigin: Setting<string>['parse'] = (seen) => {
   return isFine ? { value: url.origin } : { accepted: 'http:// or https:// with a host and, if need be, a port' }
 }
 
-/** Takes whole numbers within bounds, both included. */
+/** Accepts integers from `least` to `most`. */
 export function integerBetween(least: number, most: number): Setting<number>['parse'] {
   return (seen) => {
     const value = /^\d{1,9}$/.test(seen) ? Number(seen) : Number.NaN
@@ -39,7 +39,7 @@ export function integerBetween(least: number, most: number): Setting<number>['pa
   }
 }
 
-/** Takes one of some words. */
+/** Accepts one of the given words. */
 export function oneOf<const T extends string>(words: readonly T[]): Setting<T>['parse'] {
   return (seen) => {
     const value = words.find((word) => word === seen)

@@ -1,33 +1,33 @@
-/** How often something may happen: `perSec` on average, `burst` at once. */
+/** A rate limit: `perSec` on average, and up to `burst` at once. */
 export type Rate = { readonly perSec: number; readonly burst: number }
 
-/** What a bucket holds at a moment, in whole tokens and whole seconds rounded up. */
+/** The state of a bucket at a moment: whole tokens, and seconds rounded up. */
 export type BucketState = {
   readonly remaining: number
-  /** Until the bucket is full. */
+  /** Seconds until the bucket is full. */
   readonly fullAfterSecs: number
-  /** Until it holds what was asked for; 0 when it does. */
+  /** Seconds until it holds the requested tokens; 0 if it does now. */
   readonly enoughAfterSecs: number
 }
 
-/** A bucket of tokens for each key. Those that nobody uses are full again in a while, and are not kept. */
+/** One token bucket per key. Unused buckets fill up and are then forgotten. */
 export type TokenBuckets = {
-  /** What the bucket of a key holds at `nowMs`, by a clock that only grows, and how long until it holds `tokens`. */
+  /** The state of a key's bucket at `nowMs`, by a monotonic clock; `enoughAfterSecs` is for `tokens`. */
   peek(key: string, tokens: number, nowMs: number): BucketState
-  /** Takes tokens, as many as there are when there are fewer. */
+  /** Takes `tokens`, or all there are if the bucket holds fewer. */
   take(key: string, tokens: number, nowMs: number): void
-  /** How many keys are kept. */
+  /** How many keys are remembered. */
   readonly size: number
 }
 
 type Bucket = { readonly tokens: number; readonly atMs: number }
 
-/** Of the longest unused, so many are looked at with each that is added: those that are full are dropped. */
+/** Each `take` looks at this many of the longest unused buckets and forgets those that are full. */
 const SWEPT_PER_TAKE = 2
 
 /**
- * Makes buckets that are full at first. At most `maxKeys` are kept: beyond, the one longest unused is forgotten, which
- * gives its key a full bucket; so memory has a bound and nobody is refused for what others do.
+ * Creates buckets that start full. At most `maxKeys` are remembered: beyond that the longest unused one is forgotten, which gives
+ * its key a full bucket. Memory is bounded that way, and no key is refused because of other keys.
  */
 export function makeTokenBuckets({ perSec, burst }: Rate, maxKeys: number): TokenBuckets {
   const buckets = new Map<string, Bucket>() // the longest unused first

@@ -1,15 +1,15 @@
 import type { Clock } from './clock.ts'
 import type { Random } from './random.ts'
 
-/** Makes identifiers. */
+/** Generates identifiers. */
 export interface Uuids {
-  /** A UUIDv7 (RFC 9562, 5.7): sorts by the time of its making, and within a process never goes back. */
+  /** A UUIDv7 (RFC 9562, section 5.7). It sorts by its time of creation, and those of one process never go back. */
   next(): string
 }
 
 /**
- * Identifiers from a clock and a source of randomness; more than one in a millisecond count up in `rand_a`. None is of a
- * time before `fromMs`, whatever the clock says.
+ * Generates identifiers from a clock and randomness. Within one millisecond they count up in `rand_a`. None has a time before
+ * `fromMs`, whatever the clock says.
  */
 export function makeUuids(clock: Clock, random: Random, fromMs = 0): Uuids {
   let lastMs = fromMs
@@ -33,12 +33,12 @@ export function makeUuids(clock: Clock, random: Random, fromMs = 0): Uuids {
   }
 }
 
-/** When a UUIDv7 was made, in milliseconds since 1970. */
+/** The time of a UUIDv7, in milliseconds since 1970. */
 export function uuidTimeMs(uuid: string): number {
   return Number.parseInt(uuid.replaceAll('-', '').slice(0, 12), 16)
 }
 
-/** The smallest UUIDv7 of an instant: with it a range of time becomes a range of identifiers. */
+/** The smallest UUIDv7 of a time: it turns a range of times into a range of identifiers. */
 export function minUuidAt(instant: Date): string {
   const bytes = Buffer.alloc(16)
   bytes.writeUIntBE(Math.max(0, instant.getTime()), 0, 6)
@@ -47,7 +47,7 @@ export function minUuidAt(instant: Date): string {
 
 const UUID_SHAPE = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
-/** Whether a string is a UUID in its hyphenated form, of any version. */
+/** Whether a text is a UUID of any version, in its hyphenated form. */
 export function isUuid(text: string): boolean {
   return UUID_SHAPE.test(text)
 }

@@ -1,16 +1,16 @@
-/** What both ends of a stream of bytes over WebSockets share: pace, pings, and an end within a set time. */
+/** Byte streams over WebSockets: backpressure, pings, and a close within a fixed time. */
 import type { RawData, WebSocket } from 'ws'
 
-/** Above so many unsent bytes the source is paused; below the lower mark it flows again. */
+/** The source pauses above `HIGH_WATER_BYTES` unsent bytes and resumes below `LOW_WATER_BYTES`. */
 export const HIGH_WATER_BYTES = 1024 * 1024
 export const LOW_WATER_BYTES = 256 * 1024
 
-/** How long a WebSocket may take to answer a goodbye, or to take more of what is before it, in milliseconds. */
+/** How long a peer may take to answer a close, or to read more of what comes before it, in milliseconds. */
 const CLOSE_TIMEOUT_MS = 1_000
 
 /**
- * Gives on what one WebSocket receives to another, message by message, as fast as the other takes it. Messages that
- * arrive once the other is closing are dropped. `take` may refuse a message, by answering false.
+ * Forwards messages from one WebSocket to another, as fast as the other accepts them. Messages that arrive once the other is
+ * closing are dropped, as are those for which `take` returns false.
  */
 export function forwardMessages(
   from: WebSocket,
@@ -26,7 +26,7 @@ export function forwardMessages(
     if (to.bufferedAmount > HIGH_WATER_BYTES) from.pause()
   })
   to.once('close', () => {
-    from.resume() // or its own close is never read
+    from.resume() // otherwise its close frame is never read
   })
 }
 
@@ -37,8 +37,8 @@ export function messageBytes(data: RawData): Buffer {
 }
 
 /**
- * Says goodbye behind what is still unsent, and cuts the connection when the peer neither takes more nor answers in time;
- * the library does after 30 s whatever it takes. May be repeated.
+ * Closes a WebSocket once everything unsent is sent. If the peer neither reads more nor answers within `CLOSE_TIMEOUT_MS`, the
+ * connection is cut; the library alone would wait 30 s. May be repeated.
  */
 export function closeWebSocket(
   socket: WebSocket,
@@ -46,7 +46,7 @@ export function closeWebSocket(
 ): void {
   if (socket.readyState === socket.CLOSED) return
   socket.close(code, reason)
-  socket.resume() // the answer must be read
+  socket.resume() // the peer's answer must be read
   let unsent = socket.bufferedAmount
   const late = setInterval(() => {
     if (socket.bufferedAmount === 0 || socket.bufferedAmount >= unsent) socket.terminate()
@@ -58,8 +58,8 @@ export function closeWebSocket(
 }
 
 /**
- * Pings while a WebSocket is open, and calls `onSilent` when a whole period went by without an answer. Whoever we don't
- * read or who does not read us can't answer, and is not silent for that; what is written to it tells when it has gone.
+ * Pings an open WebSocket and calls `onSilent` once a whole period passes without an answer. While either side doesn't read, the
+ * peer can't answer and doesn't count as silent; writes to it show whether it is gone.
  */
 export function pingEvery(socket: WebSocket, pingMs: number, onSilent: () => void): void {
   let isAlive = true

@@ -1,7 +1,7 @@
 import { open, readFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { asId, type WorkerId } from '../../domain/ids.ts'
-import { isFileNotFound } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/files.ts'
 
 /** Who this machine is as a worker. The credential is created before joining, so that a retry sends the same one. */
 export type WorkerIdentity = {

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { mkdir, open, readFile, readdir, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/files.ts'
 import { Type, type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { DIGEST_SHAPE } from './manifest.ts'

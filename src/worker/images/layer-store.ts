@@ -1,6 +1,6 @@
 import { mkdir, readdir, rename, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
-import { isDirectory } from '../../lib/is-folder.ts'
+import { isDirectory } from '../../lib/files.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { runCommand } from '../../lib/run-command.ts'
 import { StartError } from '../start-error.ts'

@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { mkdir, open, readdir, rm, stat, unlink, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/files.ts'
 import type { Clock } from '../../lib/clock.ts'
 
 /**

@@ -3,7 +3,7 @@ import type { LogEntry, LogPosition, LogQuery } from '../../contract/streams/log
 import { type Clock, interruptibleSleep } from '../../lib/clock.ts'
 import { LOG_START, comparePositions, parseRecord, toEntry } from './log-record.ts'
 import type { ReadableLog } from './sandbox-log.ts'
-import { isFileNotFound } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/files.ts'
 import type { Segment } from './log-folder.ts'
 
 /** Long enough to never matter, and below the 24 days that a timer may have. */

@@ -10,7 +10,7 @@ import { formatIpv4Cidr, type Cidr } from '../../domain/cidr.ts'
 import { SLOT_PREFIX, type NetworkNames } from './network-names.ts'
 import type { DnsTarget } from './packet-filter.ts'
 import { hostRoutes } from './address-pool.ts'
-import { isFileNotFound } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/files.ts'
 import { deviceNames, listSet, nft } from './network-commands.ts'
 
 /** Creates or replaces the host's table, and enables forwarding on devices that were added since. May be repeated. */

@@ -1,5 +1,5 @@
 import { readdir } from 'node:fs/promises'
-import { isFileNotFound } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/files.ts'
 import type { CommandResult, CommandRunner } from '../../lib/run-command.ts'
 import { NETNS_DIR, netnsPath } from './network-names.ts'
 

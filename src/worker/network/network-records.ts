@@ -9,7 +9,7 @@ import { Type, type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { asId, type RunId } from '../../domain/ids.ts'
 import { netnsPath } from './network-names.ts'
-import { isFileNotFound } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/files.ts'
 
 const RunRecordSchema = Type.Object({
   slot: Type.Integer({ minimum: 1 }),

@@ -5,7 +5,7 @@
  */
 import { chmod, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../lib/is-missing.ts'
+import { isFileNotFound } from '../../lib/files.ts'
 import type { StorageReport, DesiredVolume } from '../../contract/workers/worker-protocol.ts'
 import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 import { makeBtrfs, type Btrfs, type QuotaGroup } from './btrfs-commands.ts'

@@ -1,7 +1,7 @@
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { DesiredVolume } from '../../contract/workers/worker-protocol.ts'
-import { isDirectory } from '../../lib/is-folder.ts'
+import { isDirectory } from '../../lib/files.ts'
 import { tryCommand } from '../../lib/run-command.ts'
 import { mountPointsOf } from '../processes/mountinfo.ts'
 import {

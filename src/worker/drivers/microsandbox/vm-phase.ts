@@ -1,6 +1,6 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../../lib/is-missing.ts'
+import { isFileNotFound } from '../../../lib/files.ts'
 import type { RunOutcome } from '../../../contract/workers/worker-protocol.ts'
 import { isAlive } from '../../processes/process-identity.ts'
 import type { ObservedPhase } from '../shared/run-supervisor.ts'

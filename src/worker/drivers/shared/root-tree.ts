@@ -14,7 +14,7 @@ import {
 } from 'node:fs'
 import { chmod, lchown, lstat, mkdir, open, rm, type FileHandle } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { isFileNotFound } from '../../../lib/is-missing.ts'
+import { isFileNotFound } from '../../../lib/files.ts'
 import { OwnerVisibleError } from '../../start-error.ts'
 import { withParentFolder, resolveInRoot } from './resolve-in-root.ts'
 

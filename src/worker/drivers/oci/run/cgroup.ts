@@ -1,9 +1,8 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { mkdir, readdir, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { isFileNotFound } from '../../../../lib/is-missing.ts'
+import { isFileNotFound, readFileOrNull } from '../../../../lib/files.ts'
 import { folderHash } from '../../../mounts.ts'
-import { readFileOrNull } from '../../../../lib/files.ts'
 
 /**
  * The limits of runs, each in a cgroup of the driver's own above the runtime's. The runtime removes its cgroup at the end
