@@ -7,10 +7,10 @@ export type BatchOptions<Item, Result> = {
   readonly maxItems: number
   readonly maxInFlight: number
   /**
-   * Has large batches be as large as each other, so that while one is worked on elsewhere this process answers the one
-   * before and takes in the next: it takes no more than its part of all that wait and are under way, and begins beside a
-   * large one of its group only once as many wait. Left to themselves they fall into step, and one of the two sides stands
-   * still. What is no more than `MIN_BALANCED_ITEMS` stays together.
+   * Makes large batches equally large, so that this process and the one that does the work (the database) are busy at the same
+   * time. A batch takes at most its share of all items that wait or are in progress. Beside a large batch of its group, it starts
+   * only once as many items wait. Without this, batches fall into step and each side idles in turn. Up to `MIN_BALANCED_ITEMS`
+   * items are never split.
    */
   readonly isBalanced?: boolean
   /** Awaited after each batch, once its items have their results and before the next batch starts: more items come together. */

@@ -2,21 +2,21 @@ import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 
-/** Another process works on the data folder; the message names it. */
+/** Another process uses the data folder; the message names it. */
 export class DataFolderInUse extends Error {}
 
-/** The right to work on a data folder, until it is disposed of or the process ends in any way. */
+/** The exclusive right to use a data folder, until it is disposed or the process ends in any way. */
 export type DataFolderLock = Disposable
 
 /** SQLITE_BUSY (sqlite.org/rescode.html): another process has the lock. */
 const SQLITE_BUSY = 5
 
 /**
- * Takes the lock of a data folder for this process. Throws `DataFolderInUse` when another one has it.
+ * Locks a data folder for this process. Throws `DataFolderInUse` if another process has locked it.
  *
- * The lock is the kernel's (fcntl), which dies with its process even by kill -9 and knows nothing of process ids, so
- * that no reused id and no second container can be mistaken for the owner. Node has no call for it; SQLite, which comes
- * with Node, locks its file in this way, and the file holds nothing else.
+ * It is a kernel lock (fcntl), which ends with its process, even by kill -9. It doesn't depend on process ids, so that neither a
+ * reused id nor a second container can be mistaken for the owner. Node has no call for it. SQLite, which comes with Node, locks its
+ * file that way; the file holds nothing else.
  */
 export function lockDataFolder(dataDir: string): DataFolderLock {
   const file = new DatabaseSync(join(dataDir, 'lock'))
@@ -25,7 +25,7 @@ export function lockDataFolder(dataDir: string): DataFolderLock {
     file.exec('pragma locking_mode = exclusive; begin exclusive')
   } catch (cause) {
     file.close()
-    if (!isBusy(cause)) throw new Error(`the lock of the data folder ${dataDir} can't be taken`, { cause })
+    if (!isBusy(cause)) throw new Error(`the lock of the data folder ${dataDir} can't be locked`, { cause })
     throw new DataFolderInUse(
       `the data folder ${dataDir} is in use by process ${ownerOf(ownerPath)}: stop that one, or choose another folder`,
       { cause },
@@ -41,7 +41,7 @@ export function lockDataFolder(dataDir: string): DataFolderLock {
   }
 }
 
-/** Only for the message: the process that took the lock may be in another container, or just starting. */
+/** For the message only: the owner may be in another container, or just starting. */
 function ownerOf(ownerPath: string): string {
   try {
     return readFileSync(ownerPath, 'utf8').trim()

@@ -6,15 +6,15 @@ import type { Log } from '../../lib/log.ts'
 import { CommandError, runCommand } from '../../lib/run-command.ts'
 import type { ServerUser } from './embedded-user.ts'
 
-/** Where the server's programs are, in a form that its user can run. */
+/** Paths of the server's programs, which its user can run. */
 export type Binaries = { readonly initdb: string; readonly postgres: string; readonly majorVersion: number }
 
-/** How long a program may take to say its version. */
+/** How long a program may take to print its version. */
 const VERSION_TIMEOUT_MS = 10_000
 
 /**
- * Finds PostgreSQL's programs in the npm package of this machine's architecture. When the server's user can't run them
- * there (a clone beneath /root, an install without its scripts), they are copied once into `copyDir`, keyed by version.
+ * Finds PostgreSQL's programs in the npm package for this architecture. If the server's user can't run them there (a clone beneath
+ * /root, an install without scripts), they are copied once per version into `copyDir`.
  */
 export async function locateBinaries(user: ServerUser, copyDir: string, log: Log): Promise<Binaries> {
   const packageDir = findPackage()
@@ -23,7 +23,7 @@ export async function locateBinaries(user: ServerUser, copyDir: string, log: Log
   if (!(inPlace instanceof CommandError)) return inPlace
   const target = join(copyDir, `bin-${version}`)
   if (!existsSync(target)) {
-    log.info({ target }, "PostgreSQL's programs are copied to where its user can run them")
+    log.info({ target }, "PostgreSQL's programs are copied to a folder where its user can run them")
     await copyNative(packageDir, target)
   }
   const copied = await tryBinaries(target, user)
@@ -59,14 +59,14 @@ async function tryBinaries(nativeDir: string, user: ServerUser): Promise<Binarie
   }
 }
 
-/** Copies beside the target and renames, so that a half-made copy is never taken for a whole one. */
+/** Copies to a folder beside the target and renames it, so that an incomplete copy is never used. */
 async function copyNative(packageDir: string, target: string): Promise<void> {
   const draft = `${target}.new`
   await rm(draft, { recursive: true, force: true })
   await mkdir(dirname(target), { recursive: true })
   await cp(join(packageDir, 'native'), draft, { recursive: true, verbatimSymlinks: true })
   await chmod(draft, 0o755)
-  // The package carries its symlinks as a list, which its install script makes real; that script may not have run.
+  // The package lists its symlinks in a file, and its install script creates them. That script may not have run.
   for (const link of parseLinks(await readFile(join(packageDir, 'native', 'pg-symlinks.json'), 'utf8'))) {
     const path = join(draft, link.target)
     if (!existsSync(path)) await symlink(join(target, link.source), path)
@@ -82,10 +82,10 @@ function parsePackage(text: string): { readonly version: string } {
   throw new Error('the package of PostgreSQL has no version')
 }
 
-/** The list's paths begin with `native/`; ours begin beneath it. */
+/** Parses the list of symlinks; its paths begin with `native/`, which is cut off. */
 function parseLinks(text: string): readonly { readonly source: string; readonly target: string }[] {
   const parsed: unknown = JSON.parse(text)
-  if (!Array.isArray(parsed)) throw new Error('the list of symlinks in the package of PostgreSQL is no list')
+  if (!Array.isArray(parsed)) throw new Error('the list of symlinks in the package of PostgreSQL is not an array')
   return parsed.map((link: unknown) => {
     if (typeof link !== 'object' || link === null || !('source' in link) || !('target' in link))
       throw new Error('a symlink in the package of PostgreSQL has no source or target')

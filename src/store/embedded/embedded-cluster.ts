@@ -9,9 +9,9 @@ import type { Binaries } from './embedded-binaries.ts'
 import { canAccess, chownTo, type ServerUser } from './embedded-user.ts'
 import { SOCKET_PORT } from './postmaster.ts'
 
-/** The files of an embedded server, all beneath the data folder unless its path is too long for a socket. */
+/** The folders of an embedded server, beneath the data folder. The socket's is elsewhere if that path is too long. */
 export type ClusterPaths = {
-  /** PostgreSQL's own directory, and that of its logs; both belong to its user. */
+  /** PostgreSQL's data directory and its log directory; both belong to its user. */
   readonly clusterDir: string
   readonly logDir: string
   readonly socketDir: string
@@ -20,46 +20,46 @@ export type ClusterPaths = {
 /** The passwords of the server's two roles. */
 export type Passwords = { readonly admin: string; readonly app: string }
 
-/** The role and the database of the program; the role owns the database and is bound by row-level security. */
+/** The program's role and database. The role owns the database, and row-level security applies to it. */
 export const APP_NAME = 'sandyard'
 const ADMIN_NAME = 'postgres'
 
-/** `sun_path` holds 108 bytes with its final zero (unix(7)). */
+/** The path of a Unix socket has at most 108 bytes, including the final zero (unix(7)). */
 const SOCKET_PATH_LIMIT_BYTES = 107
 const INITDB_TIMEOUT_MS = 120_000
 const CONNECT_TIMEOUT_MS = 10_000
 
-/** For a small machine that also runs sandboxes; PostgreSQL's defaults elsewhere. An operator may change them in postgresql.conf. */
+/** Settings for a small machine that also runs sandboxes. An operator may change them in postgresql.conf. */
 const INITIAL_SETTINGS: Readonly<Record<string, string>> = {
   max_connections: '100',
   shared_buffers: '128MB',
   fsync: 'on',
   full_page_writes: 'on',
   synchronous_commit: 'on',
-  jit: 'off', // its compilation takes longer than any query here
+  jit: 'off', // compilation takes longer than any query here
   max_parallel_workers_per_gather: '0', // no query here is long, and containers have little /dev/shm
   random_page_cost: '1.1',
   timezone: 'UTC',
   log_timezone: 'UTC',
 }
 
-/** Makes the directories with their owners. Rejects when the server's user can't get to the data folder. */
+/** Creates the folders with their owners. Rejects if the server's user can't reach the data folder. */
 export async function createDirectories(dataDir: string, user: ServerUser): Promise<ClusterPaths> {
   const home = join(dataDir, 'postgres')
   const logDir = join(home, 'log')
-  // Its own files are closed one by one; the server's user only has to pass through.
+  // The server's user must be able to pass through; each file in the folder is protected by itself.
   if (user.ids.uid !== undefined) await chmod(dataDir, 0o711)
   for (const dir of [home, logDir]) await createPrivateDir(dir, user)
   if (!(await canAccess(user, home))) {
     throw new Error(
-      `the user of the embedded PostgreSQL (id ${String(user.uid)}) can't get to ${home}: a folder above ${dataDir} is ` +
-        'closed to it. Choose a data folder beneath /var/lib, or set DATABASE_URL',
+      `the user of the embedded PostgreSQL (id ${String(user.uid)}) can't reach ${home}: a folder above ${dataDir} does ` +
+        'not let it through. Choose a data folder beneath /var/lib, or set DATABASE_URL',
     )
   }
   return { clusterDir: join(home, 'data'), logDir, socketDir: await createSocketDir(join(home, 'run'), user) }
 }
 
-/** Makes the cluster if there is none, whole or not at all. Rejects when it was made by another major release. */
+/** Creates the cluster if there is none, completely or not at all. Rejects if another major release created it. */
 export async function createCluster(
   paths: ClusterPaths,
   binaries: Binaries,
@@ -70,7 +70,7 @@ export async function createCluster(
     const made = Number(await readFile(join(clusterDir, 'PG_VERSION'), 'utf8'))
     if (made === binaries.majorVersion) return
     throw new Error(
-      `${clusterDir} was made by PostgreSQL ${String(made)}, and this release brings ${String(binaries.majorVersion)}: ` +
+      `${clusterDir} was created by PostgreSQL ${String(made)}, and this release comes with ${String(binaries.majorVersion)}: ` +
         'move the data with pg_dump and pg_restore (docs/decisions/0002-postgresql.md)',
     )
   }
@@ -102,12 +102,14 @@ export async function createCluster(
   await rename(draft, clusterDir)
 }
 
-/** Reads the passwords, or makes and keeps them. They lie where the server's user can't read them. */
+/** Reads the passwords, or generates and stores them. The server's user can't read their file. */
 export async function loadOrCreatePasswords(dataDir: string, random: Random): Promise<Passwords> {
   const path = join(dataDir, 'postgres-passwords.json')
   if (existsSync(path)) return parsePasswords(await readFile(path, 'utf8'), path)
   if (existsSync(join(dataDir, 'postgres', 'data'))) {
-    throw new Error(`${path} is missing, and with it the way into the database beside it: put it back from a copy`)
+    throw new Error(
+      `${path} is missing, and without it the database beside it can't be opened: restore it from a backup`,
+    )
   }
   const passwords: Passwords = {
     admin: random.bytes(24).toString('base64url'),
@@ -118,7 +120,7 @@ export async function loadOrCreatePasswords(dataDir: string, random: Random): Pr
   return passwords
 }
 
-/** Makes the program's role and database if they are missing. May be repeated. */
+/** Creates the program's role and database if they are missing. May be repeated. */
 export async function createAppDatabase(adminUrl: string, password: string): Promise<void> {
   const client = new Client({ connectionString: adminUrl, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
   try {
@@ -137,13 +139,13 @@ export async function createAppDatabase(adminUrl: string, password: string): Pro
   }
 }
 
-/** How to reach a database of the server through its socket. */
+/** The connection string of a role, through the server's socket. */
 export function connectionUrl(paths: ClusterPaths, passwords: Passwords, role: 'admin' | 'app'): string {
   const name = role === 'admin' ? ADMIN_NAME : APP_NAME
   return `postgresql://${name}:${passwords[role]}@localhost:${String(SOCKET_PORT)}/${name}?host=${encodeURIComponent(paths.socketDir)}`
 }
 
-/** A directory beneath the data folder, or where that path is too long, one in /tmp that nobody else can have made. */
+/** A folder beneath the data folder; if that path is too long, one in /tmp that must belong to the server's user. */
 async function createSocketDir(preferred: string, user: ServerUser): Promise<string> {
   const socket = join(preferred, `.s.PGSQL.${String(SOCKET_PORT)}`)
   const isShort = Buffer.byteLength(socket) <= SOCKET_PATH_LIMIT_BYTES

@@ -5,24 +5,30 @@ import type { Log } from '../../lib/log.ts'
 import type { Random } from '../../lib/random.ts'
 import { lockDataFolder } from './data-lock.ts'
 import { locateBinaries } from './embedded-binaries.ts'
-import { loadOrCreatePasswords, createAppDatabase, createCluster, createDirectories, connectionUrl } from './embedded-cluster.ts'
+import {
+  loadOrCreatePasswords,
+  createAppDatabase,
+  createCluster,
+  createDirectories,
+  connectionUrl,
+} from './embedded-cluster.ts'
 import { findServerUser } from './embedded-user.ts'
 import { startPostmaster, stopOrphans, type Postmaster, type PostmasterOptions } from './postmaster.ts'
 
-/** The PostgreSQL that comes with this program, running. */
+/** The PostgreSQL that comes with this program, while it runs. */
 export interface EmbeddedServer {
-  /** For the program: a role that row-level security binds, which owns its database. */
+  /** For the program: the role owns its database, and row-level security applies to it. */
   readonly connectionString: string
-  /** For back-ups and repairs: the server's superuser. */
+  /** For backups and repairs: the server's superuser. */
   readonly adminConnectionString: string
-  /** The server's process now; it changes when the server died and was started again. */
+  /** The server's current process; it changes when the server is restarted after a crash. */
   pid(): number
-  /** Ends the server in order (about 0.1 s when idle) and frees the data folder. May be repeated. */
+  /** Stops the server in order (about 0.1 s when idle) and unlocks the data folder. May be repeated. */
   stop(): Promise<void>
 }
 
 export type EmbeddedOptions = {
-  /** The program's data folder; made if it is missing. */
+  /** The program's data folder; created if it is missing. */
   readonly dataDir: string
   readonly log: Log
   readonly clock: Clock
@@ -31,18 +37,18 @@ export type EmbeddedOptions = {
   readonly settings?: Readonly<Record<string, string>>
 }
 
-/** The pause before a server that died is started again: doubled after each failure, from the first to the last. */
+/** The pause before a crashed server is restarted doubles after each failure, from the first to the last. */
 const FIRST_RESTART_PAUSE_MS = 100
 const LAST_RESTART_PAUSE_MS = 5_000
 
-/** A server that lived this long had started well: its next death begins with the first pause. */
+/** After a server has run this long, its next crash starts with the first pause again. */
 const STEADY_AFTER_MS = 60_000
 
 /**
- * Starts the embedded PostgreSQL on a data folder: the first time it makes the cluster, the role and the database
- * (measured 2026-11, 2 cores: see docs/decisions/0002-postgresql.md), later it recovers by itself from any death of the
- * last owner. It listens on a Unix socket only. Rejects with `DataFolderInUse` when another process owns the folder.
- * When the server dies, it is started again; connections break and pools make new ones.
+ * Starts the embedded PostgreSQL on a data folder. The first start creates the cluster, the role and the database; for its duration see
+ * docs/decisions/0002-postgresql.md. Later starts recover from any crash of the previous owner. The server listens on a Unix socket
+ * only. If it crashes, it is restarted; connections break, and pools open new ones. Rejects with `DataFolderInUse` if another process
+ * uses the folder.
  */
 export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedServer> {
   const { clock, log } = options
@@ -98,7 +104,7 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<EmbeddedS
   }
 }
 
-/** What must be so on every start, whatever the cluster's own file says. */
+/** Settings that apply to every start, whatever the cluster's own file says. */
 function requiredSettings(paths: {
   readonly logDir: string
   readonly socketDir: string
@@ -116,7 +122,7 @@ function requiredSettings(paths: {
   }
 }
 
-/** Owns the server from its first start to `stop`, and reports its deaths. */
+/** Restarts the server whenever it ends before `stop`. */
 function superviseServer(first: Postmaster, options: PostmasterOptions): { pid(): number; stop(): Promise<void> } {
   const { clock, log } = options
   const stopped = new AbortController()
@@ -128,10 +134,10 @@ function superviseServer(first: Postmaster, options: PostmasterOptions): { pid()
     const next = await startPostmaster(options)
     if (stopped.signal.aborted) {
       await next.stop()
-      throw new Error('PostgreSQL came up again after it was told to stop')
+      throw new Error('PostgreSQL was restarted after it was asked to stop')
     }
     current = next
-    log.info({ pid: next.pid }, 'PostgreSQL runs again')
+    log.info({ pid: next.pid }, 'PostgreSQL is running again')
   }
 
   async function watch(): Promise<void> {
@@ -140,7 +146,7 @@ function superviseServer(first: Postmaster, options: PostmasterOptions): { pid()
       const sinceMs = clock.monotonicMs()
       const how = await current.exited
       if (stopped.signal.aborted) return
-      log.error({ pid: current.pid, how }, 'PostgreSQL ended; it is started again')
+      log.error({ pid: current.pid, how }, 'PostgreSQL ended and is restarted')
       if (clock.monotonicMs() - sinceMs > STEADY_AFTER_MS) pauseMs = FIRST_RESTART_PAUSE_MS
       for (let isUp = false; !isUp; pauseMs = Math.min(pauseMs * 2, LAST_RESTART_PAUSE_MS)) {
         try {
@@ -148,7 +154,7 @@ function superviseServer(first: Postmaster, options: PostmasterOptions): { pid()
           isUp = true
         } catch (error) {
           if (stopped.signal.aborted) return
-          log.error({ error }, 'PostgreSQL could not be started again')
+          log.error({ error }, 'PostgreSQL could not be restarted')
         }
       }
     }

@@ -1,23 +1,23 @@
 import { chown } from 'node:fs/promises'
 import { tryCommand } from '../../lib/run-command.ts'
 
-/** As whom the embedded server runs. */
+/** The system user that runs the embedded server. */
 export type ServerUser = {
-  /** For spawning: empty when it is this process's own user. */
+  /** For spawning; empty if it is this process's own user. */
   readonly ids: { readonly uid?: number; readonly gid?: number }
   readonly uid: number
   readonly gid: number
 }
 
-/** The system user that the embedded server gets when this process is root. */
+/** The system user that runs the embedded server if this process is root. */
 export const SERVER_USER_NAME = 'sandyard'
 
 /** How long the system's user tools may take. */
 const USER_TOOL_TIMEOUT_MS = 20_000
 
 /**
- * The user of the embedded server. PostgreSQL refuses to run as root, so that root makes the system user `sandyard` once
- * (no home, no shell, no password); everybody else runs the server as himself.
+ * The user of the embedded server. PostgreSQL refuses to run as root: if this process is root, it creates the system user `sandyard`
+ * once (no home, shell or password). Any other user runs the server itself.
  */
 export async function findServerUser(): Promise<ServerUser> {
   const uid = process.getuid?.() ?? -1
@@ -27,12 +27,12 @@ export async function findServerUser(): Promise<ServerUser> {
   return { ids: found, ...found }
 }
 
-/** Gives a path to the server's user, if it isn't this process's own. */
+/** Makes the server's user the owner of a path, unless it is this process's own user. */
 export async function chownTo(user: ServerUser, path: string): Promise<void> {
   if (user.ids.uid !== undefined) await chown(path, user.uid, user.gid)
 }
 
-/** Whether the server's user can pass through and write to a directory. */
+/** Whether the server's user can enter and write to a folder. */
 export async function canAccess(user: ServerUser, dir: string): Promise<boolean> {
   const { code } = await tryCommand('test', ['-x', dir, '-a', '-w', dir], {
     timeoutMs: USER_TOOL_TIMEOUT_MS,
@@ -60,10 +60,10 @@ async function createUser(): Promise<{ readonly uid: number; readonly gid: numbe
     '/usr/sbin/nologin',
   ]
   const made = await tryCommand('useradd', [...options, SERVER_USER_NAME], { timeoutMs: USER_TOOL_TIMEOUT_MS })
-  const found = await lookUp() // also when another starter made it first
+  const found = await lookUp() // another process may have created it first
   if (found !== null) return found
   throw new Error(
-    `the system user "${SERVER_USER_NAME}", which runs the embedded PostgreSQL, could not be made (${made.stderr.trim()}): ` +
-      `make it with "useradd --system ${SERVER_USER_NAME}", run this program as another user than root, or set DATABASE_URL`,
+    `the system user "${SERVER_USER_NAME}", which runs the embedded PostgreSQL, could not be created (${made.stderr.trim()}): ` +
+      `create it with "useradd --system ${SERVER_USER_NAME}", run this program as another user than root, or set DATABASE_URL`,
   )
 }

@@ -6,19 +6,19 @@ import type { Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import type { ServerUser } from './embedded-user.ts'
 
-/** A running PostgreSQL server, our child. */
+/** A running PostgreSQL server, a child of this process. */
 export interface Postmaster {
   readonly pid: number
-  /** Resolves when it ended, with how it ended in words. */
+  /** Resolves when it has ended, with a description of how. */
   readonly exited: Promise<string>
-  /** Ends it: sessions are cut, a checkpoint is written. Past its limits without the checkpoint, which costs a recovery at the next start. */
+  /** Stops it: cuts sessions and writes a checkpoint. If that takes too long, it is killed, and the next start must recover. */
   stop(): Promise<void>
 }
 
-/** Where an earlier server may be left. */
+/** Where the server of an earlier process may still be running. */
 export type OrphanOptions = {
   readonly clusterDir: string
-  /** Where its socket is, and beside it a lock file of the socket's own. */
+  /** The folder of its socket and of the socket's lock file. */
   readonly socketDir: string
   readonly clock: Clock
   readonly log: Log
@@ -27,23 +27,23 @@ export type OrphanOptions = {
 /** How a server is started. */
 export type PostmasterOptions = OrphanOptions & {
   readonly postgres: string
-  /** Settings for the command line; they come before those in the cluster's own file. */
+  /** Settings for the command line; they override those in the cluster's own file. */
   readonly settings: Readonly<Record<string, string>>
-  /** Where its own log files are; its first words, before it opens one, go to `start.log` there. */
+  /** The folder of its log files; what it prints before it opens one goes to `start.log` there. */
   readonly logDir: string
   readonly user: ServerUser
 }
 
-/** There is no TCP; the number is only a part of the socket's name. */
+/** Only a part of the socket's name: the server doesn't listen on TCP. */
 export const SOCKET_PORT = 5432
 
-/** After a crash the server replays its log before it is ready: at most `max_wal_size` (1 GiB) of it, minutes on a slow disk. */
+/** After a crash the server replays at most `max_wal_size` (1 GiB) of its log before it is ready: minutes on a slow disk. */
 const START_LIMIT_MS = 600_000
 const POLL_MS = 20
-/** How much of its first words an error carries. */
+/** How much of the log an error message includes. */
 const LAST_WORDS_CHARS = 1_500
 
-/** Starts the server and waits until it is ready. Rejects, with its last words, when it ends before. */
+/** Starts the server and waits until it is ready. If it ends before, rejects with the end of its log. */
 export async function startPostmaster(options: PostmasterOptions): Promise<Postmaster> {
   const { clock, clusterDir } = options
   const child = spawnPostmaster(options)
@@ -81,24 +81,23 @@ export async function startPostmaster(options: PostmasterOptions): Promise<Postm
 }
 
 /**
- * Ends what an earlier process left on this cluster when it died: its server, or the last sessions of a server that was
- * killed. Nothing else is touched: a process counts only when it is a `postgres` that works in this directory. To be
- * called only by the owner of the data folder.
+ * Stops what an earlier process left running on this cluster: its server, or the last sessions of a server that was killed. Only
+ * `postgres` processes that work in this folder are touched. Call it only as the owner of the data folder.
  */
 export async function stopOrphans(options: OrphanOptions): Promise<void> {
   const { clusterDir, clock, log } = options
   const isGone = async (pid: number): Promise<boolean> => !(await findServerProcesses(clusterDir)).includes(pid)
   const leader = await readPostmasterPid(clusterDir)
   if (leader !== null && !(await isGone(leader))) {
-    log.warn({ pid: leader }, 'a PostgreSQL that an earlier process left running is stopped')
+    log.warn({ pid: leader }, 'a PostgreSQL server that an earlier process left running is stopped')
     await endProcess({ pid: leader, isGone: () => isGone(leader), clock, log })
   }
   for (const pid of await findServerProcesses(clusterDir)) {
-    log.warn({ pid }, 'a session of a PostgreSQL that was killed is stopped')
+    log.warn({ pid }, 'a session of a killed PostgreSQL server is stopped')
     await endProcess({ pid, isGone: () => isGone(pid), clock, log, steps: STOP_STEPS.slice(1) }) // SIGINT only cancels a query
   }
-  // Nobody works here now. The lock files that a killed server left would keep the next one from starting, if their
-  // process id is in use again or is a zombie that nobody waited for (a container whose first process doesn't).
+  // No server runs now. The lock files of a killed server would keep the next one from starting if their process id is in use
+  // again, or belongs to a zombie (in a container whose first process doesn't reap its children).
   await rm(join(clusterDir, 'postmaster.pid'), { force: true })
   await rm(join(options.socketDir, `.s.PGSQL.${String(SOCKET_PORT)}.lock`), { force: true })
 }
@@ -109,7 +108,7 @@ function spawnPostmaster(options: PostmasterOptions): ChildProcess {
   try {
     const child = spawn(options.postgres, ['-D', options.clusterDir, ...settings], {
       cwd: options.clusterDir,
-      detached: true, // a Ctrl-C in the terminal is for this program, which then stops the server in order
+      detached: true, // Ctrl-C in the terminal must reach only this program, which then stops the server in order
       stdio: ['ignore', out, out],
       env: { PATH: '/usr/bin:/bin', LC_ALL: 'C', TZ: 'UTC' },
       ...options.user.ids,
@@ -121,7 +120,7 @@ function spawnPostmaster(options: PostmasterOptions): ChildProcess {
   }
 }
 
-/** As pg_ctl does: line 8 of postmaster.pid holds the state (src/include/utils/pidfile.h). */
+/** As pg_ctl does: line 8 of postmaster.pid is the state (src/include/utils/pidfile.h in PostgreSQL's source). */
 async function isReady(clusterDir: string, pid: number | undefined): Promise<boolean> {
   const lines = await readPidFile(clusterDir)
   return Number(lines[0]) === pid && lines[7]?.trim() === 'ready'
@@ -135,7 +134,7 @@ async function readLogTail(logDir: string): Promise<string> {
     path: '',
     writtenMs: -1,
   })
-  return newest.path === '' ? 'it said nothing' : (await readFile(newest.path, 'utf8')).trim().slice(-LAST_WORDS_CHARS)
+  return newest.path === '' ? 'its log is empty' : (await readFile(newest.path, 'utf8')).trim().slice(-LAST_WORDS_CHARS)
 }
 
 async function readPostmasterPid(clusterDir: string): Promise<number | null> {
@@ -169,13 +168,13 @@ async function isServerProcess(pid: string, home: string): Promise<boolean> {
   }
 }
 
-/** A file or process that isn't there any more, or a process of somebody else. */
+/** Whether a file or process no longer exists, or a process belongs to another user. */
 function isGoneError(error: unknown): boolean {
   return error instanceof Error && 'code' in error && MISSING_CODES.has(String(error.code))
 }
 const MISSING_CODES: ReadonlySet<string> = new Set(['ENOENT', 'ESRCH', 'EACCES', 'EPERM'])
 
-/** Fast shutdown writes a checkpoint; immediate shutdown writes nothing, and costs a recovery (PostgreSQL documentation, 18.5). */
+/** PostgreSQL's fast shutdown (SIGINT) writes a checkpoint. Its immediate shutdown (SIGQUIT) doesn't, and needs a recovery. */
 const STOP_STEPS = [
   { signal: 'SIGINT', limitMs: 30_000 },
   { signal: 'SIGQUIT', limitMs: 5_000 },
@@ -194,17 +193,18 @@ async function endProcess({ pid, isGone, clock, log, steps = STOP_STEPS }: Endin
   for (const { signal, limitMs } of steps) {
     const startedMs = clock.monotonicMs()
     if (await isGone()) return
-    if (signal !== steps[0]?.signal) log.warn({ pid, signal }, 'PostgreSQL does not stop in time; it is told again')
+    if (signal !== steps[0]?.signal)
+      log.warn({ pid, signal }, 'PostgreSQL does not stop in time and gets the next signal')
     sendSignal(pid, signal)
     while (clock.monotonicMs() - startedMs < limitMs) {
       if (await isGone()) return
       await clock.sleep(POLL_MS)
     }
   }
-  throw new Error(`the PostgreSQL process ${String(pid)} can't be ended`)
+  throw new Error(`the PostgreSQL process ${String(pid)} can't be stopped`)
 }
 
-/** A process that ended in the meantime needs no signal. */
+/** Sends a signal; a process that has ended meanwhile needs none. */
 function sendSignal(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal)

@@ -3,7 +3,7 @@ import type { EventId, OrgId } from '../../domain/ids.ts'
 import { EVENT_TYPES, type TypedEvent } from '../../domain/events/event-types.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** An audit event to write, in the transaction of what it tells about. */
+/** An audit event to write, in the transaction of the change that it describes. */
 export type NewEvent = TypedEvent & {
   readonly id: string
   readonly org_id: OrgId
@@ -12,7 +12,7 @@ export type NewEvent = TypedEvent & {
   readonly actor: Actor
 }
 
-/** An audit event as it is read (service description 2.4). */
+/** An audit event as clients read it. */
 export type EventRow = {
   readonly id: EventId
   readonly org_id: OrgId
@@ -23,7 +23,7 @@ export type EventRow = {
   readonly payload: unknown
 }
 
-/** Writes events; they can never be changed or deleted afterwards. */
+/** Writes events. A trigger refuses to change or delete them afterwards. */
 export async function insertMany(q: Queryable, events: readonly NewEvent[]): Promise<void> {
   const rows = events.map((event) => ({ ...event, category: EVENT_TYPES[event.event_type].category }))
   await q.query({
@@ -38,31 +38,31 @@ export async function insertMany(q: Queryable, events: readonly NewEvent[]): Pro
 
 export type EventFilter = {
   readonly event_type: string | null
-  /** Inclusive; times are compared as stored. */
+  /** Both ends are inclusive; times are compared as stored. */
   readonly since: Date | null
   readonly until: Date | null
-  /** The smallest and largest ids that the time range can hold; they let the index do the work. */
+  /** The range of ids that the time range can contain; it lets PostgreSQL use the index. */
   readonly fromId: string | null
   readonly toId: string | null
   /** Only events older than this one. */
   readonly before: string | null
 }
 
-/** A page of an organization's events, the newest first. */
+/** A page of an organization's events, newest first. */
 export async function page(q: Queryable, org: OrgId, filter: EventFilter, limit: number): Promise<readonly EventRow[]> {
   const conditions = ['org_id = $1']
   const values: unknown[] = [org]
-  const add = (condition: (place: string) => string, value: unknown): void => {
+  const add = (condition: (parameter: string) => string, value: unknown): void => {
     if (value === null) return
     values.push(value)
     conditions.push(condition(`$${String(values.length)}`))
   }
-  add((place) => `event_type = ${place}`, filter.event_type)
-  add((place) => `timestamp >= ${place}`, filter.since)
-  add((place) => `timestamp <= ${place}`, filter.until)
-  add((place) => `id >= ${place}`, filter.fromId)
-  add((place) => `id < ${place}`, filter.toId)
-  add((place) => `id < ${place}`, filter.before)
+  add((parameter) => `event_type = ${parameter}`, filter.event_type)
+  add((parameter) => `timestamp >= ${parameter}`, filter.since)
+  add((parameter) => `timestamp <= ${parameter}`, filter.until)
+  add((parameter) => `id >= ${parameter}`, filter.fromId)
+  add((parameter) => `id < ${parameter}`, filter.toId)
+  add((parameter) => `id < ${parameter}`, filter.before)
   values.push(limit)
   const { rows } = await q.query<EventRow>({
     text: `SELECT id, org_id, timestamp, category, event_type, actor, payload FROM events

@@ -11,7 +11,7 @@ export type ApiKeyRow = {
   readonly scopes: readonly Scope[]
   readonly created_at: Date
   readonly expires_at: Date | null
-  /** To the minute: see `recordUses`. */
+  /** Accurate to the minute: see `recordUses`. */
   readonly last_used_at: Date | null
   readonly revoked_at: Date | null
 }
@@ -37,7 +37,7 @@ export async function insert(q: Queryable, key: NewApiKey): Promise<void> {
   })
 }
 
-/** A key that may be used until `expires_at`. */
+/** A key that is valid until `expires_at`. */
 export type ActiveKey = {
   readonly id: ApiKeyId
   readonly org_id: OrgId
@@ -48,8 +48,8 @@ export type ActiveKey = {
 }
 
 /**
- * The key that a secret's hash belongs to and that is not revoked at this moment nor expired at `now`, or null. An
- * index of hashes finds it: how long that takes tells nothing of a secret, which nobody can steer its hash towards.
+ * The key with this hash of its secret, if it is neither revoked nor expired at `now`; otherwise null. An index finds the hash. The
+ * time that takes reveals nothing about secrets, because nobody can choose a secret by its hash.
  */
 export async function findActive(q: Queryable, secretSha256: Buffer, now: Date): Promise<ActiveKey | null> {
   const { rows } = await q.query<ActiveKey>({
@@ -61,16 +61,16 @@ export async function findActive(q: Queryable, secretSha256: Buffer, now: Date):
   return rows[0] ?? null
 }
 
-/** What decides whether a key that was let in may go on. */
+/** What decides whether a request of an authenticated key may continue. */
 export type KeyState = {
   readonly id: ApiKeyId
   readonly is_revoked: boolean
   readonly expires_at: Date | null
-  /** Of its organization. */
+  /** Whether its organization is suspended. */
   readonly is_suspended: boolean
 }
 
-/** How these keys stand now; one that is not there any more is left out. */
+/** The current state of keys; keys that no longer exist are left out. */
 export async function keyStates(q: Queryable, ids: readonly ApiKeyId[]): Promise<readonly KeyState[]> {
   const { rows } = await q.query<KeyState>({
     name: 'api_keys.keyStates',
@@ -100,7 +100,7 @@ export function recordUses(uses: readonly KeyUse[]): Statement {
   }
 }
 
-/** A page of an organization's keys, the newest first, revoked and expired ones among them. */
+/** A page of an organization's keys, newest first, including revoked and expired ones. */
 export async function page(
   q: Queryable,
   org: OrgId,
@@ -125,14 +125,14 @@ export async function find(q: Queryable, org: OrgId, id: ApiKeyId): Promise<ApiK
   return rows[0] ?? null
 }
 
-/** What is left of a key for who revokes it. */
+/** A key that is locked in order to revoke it. */
 export type LockedKey = {
   readonly name: string
   readonly secret_sha256: Buffer
   readonly revoked_at: Date | null
 }
 
-/** One of an organization's keys, locked until the transaction ends, or null. */
+/** Locks one of an organization's keys until the transaction ends; null if it doesn't exist. */
 export async function lock(tx: Queryable, org: OrgId, id: ApiKeyId): Promise<LockedKey | null> {
   const { rows } = await tx.query<LockedKey>({
     text: 'SELECT name, secret_sha256, revoked_at FROM api_keys WHERE org_id = $1 AND id = $2 FOR UPDATE',
@@ -141,7 +141,7 @@ export async function lock(tx: Queryable, org: OrgId, id: ApiKeyId): Promise<Loc
   return rows[0] ?? null
 }
 
-/** Ends a key for good. */
+/** Revokes a key for good. */
 export async function revoke(tx: Queryable, org: OrgId, id: ApiKeyId, now: Date): Promise<void> {
   await tx.query({ text: 'UPDATE api_keys SET revoked_at = $3 WHERE org_id = $1 AND id = $2', values: [org, id, now] })
 }

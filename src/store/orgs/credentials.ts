@@ -1,8 +1,8 @@
-/** Credentials for image registries, their passwords sealed. */
+/** Credentials for image registries, with sealed passwords. */
 import type { CredentialId, OrgId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A credential as its organization sees it: all but the password. */
+/** A credential as its organization sees it: without the password. */
 export type CredentialRow = {
   readonly id: CredentialId
   readonly host: string
@@ -10,7 +10,7 @@ export type CredentialRow = {
   readonly created_at: Date
 }
 
-/** A credential with its sealed password, for whoever presents it to its registry. */
+/** A credential with its sealed password, to be presented to its registry. */
 export type SealedCredential = Pick<CredentialRow, 'id' | 'host' | 'username'> & { readonly password_sealed: Buffer }
 
 /** An organization's credential for a registry's host, or null. */
@@ -43,7 +43,7 @@ export async function get(q: Queryable, org: OrgId, id: CredentialId): Promise<C
   return rows[0] ?? null
 }
 
-/** Saves a credential for a host, in place of an earlier one of the same host, whose id and age it keeps. */
+/** Saves a credential. An earlier one for the same host is replaced; its id and creation time stay. */
 export async function save(
   q: Queryable,
   credential: SealedCredential & { readonly org_id: OrgId; readonly now: Date },
@@ -67,7 +67,7 @@ export async function save(
   return row
 }
 
-/** A page of an organization's credentials, the newest first. */
+/** A page of an organization's credentials, newest first. */
 export async function page(
   q: Queryable,
   org: OrgId,
@@ -82,7 +82,7 @@ export async function page(
   return rows
 }
 
-/** Deletes a credential; answers what it was, or null when it is not there. */
+/** Deletes a credential and returns it; null if it doesn't exist. */
 export async function remove(
   tx: Queryable,
   org: OrgId,

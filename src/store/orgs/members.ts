@@ -1,9 +1,9 @@
-/** People and their memberships. People are of the installation, not of an organization: writing needs the system's pool. */
+/** Users and their memberships. Users belong to the installation, not to an organization, so that writing them needs the system's pool. */
 import type { Role } from '../../domain/orgs/caller.ts'
 import type { MemberId, OrgId, UserId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A member with who it is, as `GET /v1/members` shows it. */
+/** A member with its user, as `GET /v1/members` shows it. */
 export type MemberRow = {
   readonly id: MemberId
   readonly user_id: UserId
@@ -16,7 +16,7 @@ export type MemberRow = {
 
 const FIELDS = 'm.id, m.user_id, u.email, u.display_name, u.avatar_url, m.role, m.joined_at'
 
-/** Adds a person, or finds the one with this e-mail; a display name that is given becomes theirs. Answers their id. */
+/** Adds a user, or finds the one with this e-mail and updates the display name if one is given. Returns the user's id. */
 export async function saveUser(
   q: Queryable,
   user: { readonly id: UserId; readonly email: string; readonly display_name: string | null; readonly now: Date },
@@ -27,11 +27,11 @@ export async function saveUser(
     values: [user.id, user.email, user.display_name, user.now],
   })
   const [row] = rows
-  if (row === undefined) throw new Error('a saved person has no row')
+  if (row === undefined) throw new Error('a saved user has no row')
   return row.id
 }
 
-/** Makes a person a member; one who is a member already violates `members_org_user_key`. */
+/** Makes a user a member. A second membership in the same organization violates `members_org_user_key`. */
 export async function insert(
   q: Queryable,
   member: {
@@ -57,7 +57,7 @@ export async function findByEmail(q: Queryable, org: OrgId, email: string): Prom
   return rows[0] ?? null
 }
 
-/** A page of an organization's members, who joined last first; `before` is the last member of the page before. */
+/** A page of an organization's members, newest first; `before` is the last member of the previous page. */
 export async function page(
   q: Queryable,
   org: OrgId,
@@ -73,7 +73,7 @@ export async function page(
   return rows
 }
 
-/** How many owners an organization has; true until the transaction ends for who has locked the organization. */
+/** How many owners an organization has. Lock the organization first, so that the number stays true until the transaction ends. */
 export async function countOwners(tx: Queryable, org: OrgId): Promise<number> {
   const { rows } = await tx.query<{ readonly count: number }>({
     text: `SELECT count(*)::integer AS count FROM members WHERE org_id = $1 AND role = 'owner'`,
@@ -82,12 +82,12 @@ export async function countOwners(tx: Queryable, org: OrgId): Promise<number> {
   return rows[0]?.count ?? 0
 }
 
-/** Gives a member another role. */
+/** Changes a member's role. */
 export async function setRole(tx: Queryable, org: OrgId, id: MemberId, role: Role): Promise<void> {
   await tx.query({ text: 'UPDATE members SET role = $3 WHERE org_id = $1 AND id = $2', values: [org, id, role] })
 }
 
-/** Ends a membership; the person stays, for what events say of them and for other organizations. */
+/** Ends a membership. The user stays, for events that name it and for other organizations. */
 export async function remove(tx: Queryable, org: OrgId, id: MemberId): Promise<void> {
   await tx.query({ text: 'DELETE FROM members WHERE org_id = $1 AND id = $2', values: [org, id] })
 }

@@ -1,8 +1,8 @@
-/** Organizations, and the host volume that each begins with. */
+/** Organizations, and the host volume that each has from the start. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** An organization as `GET /v1/me/org` shows it, but for the caller's role. */
+/** An organization as `GET /v1/me/org` shows it, without the caller's role. */
 export type OrgRow = {
   readonly id: OrgId
   readonly name: string
@@ -48,6 +48,7 @@ export async function list(q: Queryable, limit: number): Promise<readonly OrgRow
   return rows
 }
 
+/** Adds an organization. */
 export async function insert(
   q: Queryable,
   org: { readonly id: OrgId; readonly name: string; readonly slug: string; readonly now: Date },
@@ -70,15 +71,15 @@ export async function insertHostVolume(
 }
 
 /**
- * Keeps others who lock an organization waiting until the transaction ends: what is counted of it stays so. It is the
- * lock that rows which refer to the organization don't wait for. Taken after the lock of a sandbox, never before.
+ * Locks an organization until the transaction ends, so that what is counted of it stays true. Inserts of rows that refer to it don't
+ * wait for this lock. Lock order: sandboxes first, then the organization.
  */
 export async function lock(tx: Queryable, id: OrgId): Promise<void> {
   const text = 'SELECT 1 AS locked FROM orgs WHERE id = $1 FOR NO KEY UPDATE'
   await tx.query({ name: 'orgs.lock', text, values: [id] })
 }
 
-/** Lets one starter at a time look whether there is an organization; held until the transaction ends. */
+/** Lets one process at a time check whether there is an organization; locked until the transaction ends. */
 export async function lockFirstOrg(tx: Queryable): Promise<void> {
   await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: first organization'))` })
 }

@@ -1,4 +1,4 @@
-/** Plans, and what of its organization's settings the operator changes: plan, overrides, suspension. */
+/** Plans, and the settings of an organization that the operator changes: plan, overrides, suspension. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { Plan, SetLimits } from '../../domain/orgs/plan.ts'
 import type { Queryable } from '../postgres/database.ts'
@@ -25,7 +25,7 @@ export async function lockAll(tx: Queryable): Promise<void> {
   await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: plans'))` })
 }
 
-/** Makes a plan, or gives it other terms. */
+/** Creates a plan, or replaces its terms. */
 export async function save(tx: Queryable, plan: Plan, now: Date): Promise<void> {
   await tx.query({
     text: `INSERT INTO plans (name, limits, prices, updated_at) VALUES ($1, $2, $3, $4)
@@ -43,14 +43,14 @@ export async function orgsOn(q: Queryable, name: string): Promise<readonly OrgId
   return rows.map(({ id }) => id)
 }
 
-/** What the operator set of an organization. */
+/** What the operator sets for an organization. */
 export type OrgPlanSettings = {
   readonly plan: string
   readonly quota_overrides: SetLimits
   readonly suspended_at: Date | null
 }
 
-/** What is set of an organization, locked as `orgs.lock` does; throws when there is no such organization. */
+/** Reads an organization's plan settings and locks it as `orgs.lock` does. Throws if it doesn't exist. */
 export async function lockPlanSettings(tx: Queryable, org: OrgId): Promise<OrgPlanSettings> {
   const { rows } = await tx.query<OrgPlanSettings>({
     text: 'SELECT plan, quota_overrides, suspended_at FROM orgs WHERE id = $1 FOR NO KEY UPDATE',
@@ -61,7 +61,7 @@ export async function lockPlanSettings(tx: Queryable, org: OrgId): Promise<OrgPl
   return row
 }
 
-/** Writes what is set of an organization that is locked. */
+/** Writes the plan settings of a locked organization. */
 export async function savePlanSettings(
   tx: Queryable,
   org: OrgId,
@@ -76,7 +76,7 @@ export async function savePlanSettings(
 /** An organization as `sandyard org list` shows it. */
 export type OrgWithPlan = OrgPlanSettings & { readonly id: OrgId; readonly slug: string; readonly name: string }
 
-/** Organizations with what is set of each, by slug, after a given one. */
+/** Organizations with their plan settings, by slug, after a given one. */
 export async function listOrgsWithPlans(
   q: Queryable,
   after: string | null,

@@ -1,4 +1,4 @@
-/** The limits in force and what is in use of them; the rules about them are in `domain/orgs/quota.ts`. */
+/** The limits in force, and how much of them is used. The rules about them are in `domain/orgs/quota.ts`. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { SetLimits } from '../../domain/orgs/plan.ts'
 import type { Limits, QuotaUsage } from '../../domain/orgs/quota.ts'
@@ -6,14 +6,14 @@ import type { Queryable } from '../postgres/database.ts'
 import { monthTotals } from '../usage/usage.ts'
 
 /**
- * SQL over a row of `org_limits`: whether creates and starts of the organization need no counting. Such ones are admitted
- * by one statement and without a lock.
+ * SQL over a row of `org_limits`: whether the organization has no limits that need counting. If so, its creates and starts are
+ * admitted by one statement and without a lock.
  */
 export const HAS_NO_COUNT_LIMITS = `(max_sandboxes IS NULL AND max_concurrent_ephemeral_running IS NULL
   AND max_concurrent_persistent_running IS NULL
   AND NOT (hard_cap AND (included_vcpu_hours IS NOT NULL OR included_memory_gib_hours IS NOT NULL)))`
 
-/** SQL: whether sizes, given as SQL too, keep within a row of `org_limits` named `l`. A null one says that none was asked for. */
+/** SQL: whether sizes, given as SQL as well, are within a row of `org_limits` named `l`. A null size means that none was requested. */
 export function withinSizes(size: {
   readonly vcpus: string
   readonly memory_mib: string
@@ -38,8 +38,8 @@ type CountedRow = Limits &
   Pick<QuotaUsageRow, 'concurrent_ephemeral_running' | 'concurrent_persistent_running'>
 
 /**
- * Where an organization stands at `now`. `decisive` counts only what has a limit and leaves the rest zero; `all` counts
- * everything. Throws when there is no such organization.
+ * An organization's limits and what it uses of them at `now`. `decisive` counts only what has a limit and leaves the rest zero; `all`
+ * counts everything. Throws if the organization doesn't exist.
  */
 export async function readUsage(
   q: Queryable,
@@ -70,7 +70,7 @@ export async function readUsage(
   return { ...row, vcpu_ms: use.vcpu_ms, memory_mib_ms: use.memory_mib_ms }
 }
 
-/** Workers that said they can't hold an organization's volumes to a limit, with the reason that each gave. */
+/** Workers that reported that they can't enforce limits on volumes, with the reason that each gave. */
 export async function workersWithoutCaps(
   q: Queryable,
 ): Promise<readonly { readonly name: string; readonly how: string }[]> {

@@ -1,8 +1,8 @@
 import type { Queryable } from '../postgres/database.ts'
 
 /**
- * Whether a key is the one that this database is sealed with, by its fingerprint. The first one is; another one comes to
- * be while nothing is sealed and no server process is written down. Must run in a transaction of its own.
+ * Registers a sealing key by its fingerprint; returns whether it is this database's key. The first key becomes the database's key.
+ * Another key replaces it only while nothing is sealed and no server process is registered. Must run in a transaction of its own.
  */
 export async function registerFingerprint(tx: Queryable, fingerprint: Buffer): Promise<boolean> {
   await tx.query({

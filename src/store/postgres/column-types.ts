@@ -1,15 +1,15 @@
 import { types, type CustomTypesConfig } from 'pg'
 
-/** A column whose value this program's types can't hold, for example a count beyond 2^53. */
+/** A column's value doesn't fit this program's types, for example a count beyond 2^53. */
 export class ColumnValueError extends Error {}
 
-/** PostgreSQL's own numbers of its types (`pg_type.oid`); they are part of the wire protocol and don't change. */
+/** PostgreSQL's numbers of its types (`pg_type.oid`); they are part of the wire protocol and never change. */
 const OID = { int8: 20, json: 114, numeric: 1700, date: 1082, timestamptz: 1184, jsonb: 3802 } as const
 
 /**
- * How a column's text becomes a value, for one pool and not for the whole process: int8 is a number, timestamptz a
- * Date, date and numeric stay text (both would lose something), json and jsonb are parsed. Cast a column to text to get
- * its raw form.
+ * How a column's text becomes a value: int8 a number, timestamptz a Date, json and jsonb parsed JSON. date and numeric stay text,
+ * because a conversion would lose something. Cast a column to text to get its raw form. It applies to the connections that it
+ * is passed to, not to the whole process.
  */
 export const columnTypes: CustomTypesConfig = {
   getTypeParser: (oid: number, format?: 'text' | 'binary') =>
@@ -43,6 +43,6 @@ function keepText(text: string): string {
 
 function parseInstant(text: string): Date {
   const instant: unknown = parseTimestamp(text)
-  if (!(instant instanceof Date)) throw new ColumnValueError(`a column holds the time ${text}, which no Date can be`)
+  if (!(instant instanceof Date)) throw new ColumnValueError(`a column holds the time ${text}, which no Date can hold`)
   return instant
 }

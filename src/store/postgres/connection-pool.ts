@@ -4,56 +4,59 @@ import type { Log } from '../../lib/log.ts'
 import { openConnection, type Connection, type ConnectionOptions } from './connection.ts'
 import { DatabaseUnavailable, isOutOfConnections } from './database-errors.ts'
 
-/** A connection of a pool, as it is lent to one user at a time. */
+/** A connection of a pool; it has one user at a time. */
 export type PooledConnection = Connection & {
-  /** The value of the setting `sandyard.org` that it has; null: not known. */
+  /** Its value of the setting `sandyard.org`; null: unknown. */
   scope: string | null
-  /** It is in a state that nobody knows, or gone: it is closed when it is given back. */
+  /** Its state is unknown, or it is gone: it is closed on release. */
   isBroken: boolean
 }
 
 /**
- * Connections that are kept open and lent out, first come, first served. While the server can't be reached every request is
- * refused at once, none waits and nothing piles up; the pool itself tries until the server is back.
+ * A pool of connections, first come, first served. During an outage every `acquire` rejects at once, so that nothing piles up, and
+ * the pool reconnects by itself until the server is back.
  */
 export interface ConnectionPool {
-  /** Rejects with `DatabaseUnavailable`: at once while the database is away or when too many wait, else after `ACQUIRE_TIMEOUT_MS`. */
+  /**
+   * A connection for one user. Rejects with `DatabaseUnavailable`: at once during an outage or when too many wait, otherwise after
+   * `ACQUIRE_TIMEOUT_MS`.
+   */
   acquire(): Promise<PooledConnection>
   release(connection: PooledConnection): void
-  /** The server answered a statement: it is not away. */
+  /** The server answered a statement, so that there is no outage. */
   recordAnswer(): void
-  /** A connection fell silent: those that nobody uses may be as dead, and are closed. */
+  /** A connection got no answer. Idle ones may be just as dead, and are closed. */
   recordSilence(): void
-  /** Gives up a connection, unless it is the only one: another pool has none, and the server has no more. */
+  /** Closes one connection, unless it is the only one, because another pool has none and the server has no more. */
   shedOne(): void
-  /** Why everything is refused now, or null. */
+  /** Why the server can't be reached now; null: there is no outage. */
   readonly outage: Error | null
-  /** Waits for what is lent and closes everything. May be repeated. */
+  /** Waits until all connections are released, and closes them. May be repeated. */
   close(): Promise<void>
 }
 
 export type ConnectionPoolOptions = {
   readonly name: string
   readonly connection: ConnectionOptions
-  /** The most connections. It works with fewer, down to one, where the server has no more. */
+  /** The most connections. The pool works with fewer, down to one, if the server has no more. */
   readonly max: number
   readonly log: Log
-  /** Called when the server has no connection for a pool that has none. */
+  /** Called when this pool has no connection and the server has none left. */
   readonly onServerFull: () => void
 }
 
-/** How long a request waits for a connection, new or given back. */
+/** How long a caller waits for a connection. */
 const ACQUIRE_TIMEOUT_MS = 5_000
-/** The most requests that wait; 20 connections serve some thousands in a second. */
+/** The most callers that wait; 20 connections serve some thousands per second. */
 const MAX_WAITERS = 4_096
 /** How long an unused connection stays open. */
 const IDLE_MS = 60_000
-/** So many stay open unused: on a server whose connections others take, they are what there is to go on with. */
+/** This many idle connections stay open, in case others take all connections of the server. */
 const MIN_IDLE = 2
-/** The pause before the next attempt to reach a server that is away: doubled after each failure. */
+/** The pause before the next attempt to reconnect doubles after each failure, from the first to the last. */
 const FIRST_RETRY_MS = 100
 const LAST_RETRY_MS = 1_000
-/** After a refused connection, or after one was spared, so long no more are asked for. */
+/** After the server refused a connection, or after `shedOne`, the pool doesn't grow for this long. */
 const GROWTH_PAUSE_MS = 1_000
 
 type Waiter = {
@@ -62,7 +65,7 @@ type Waiter = {
   readonly limit: NodeJS.Timeout
 }
 
-/** Makes an empty pool; it connects when it is first asked. */
+/** Creates an empty pool; it connects when a connection is needed. */
 export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPool {
   const { max, log } = options
   const idle = new Map<PooledConnection, NodeJS.Timeout>()
@@ -70,7 +73,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
   const ends = new Set<Promise<void>>()
   const closed = new AbortController()
   const drained = Promise.withResolvers<void>()
-  let size = 0 // those being opened included
+  let size = 0 // including those being opened
   let connecting = 0
   let answers = 0
   let away: Error | null = null
@@ -119,7 +122,10 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
   function beginOutage(cause: Error): void {
     if (away !== null || closed.signal.aborted) return
     away = cause
-    log.warn({ error: cause, pool: options.name }, 'the database is away: what needs it is refused until it is back')
+    log.warn(
+      { error: cause, pool: options.name },
+      'the database is unavailable: requests that need it are refused until it is back',
+    )
     refuseWaiting(new DatabaseUnavailable(AWAY, { cause }))
     dropIdle()
     void reconnect() // it never rejects
@@ -148,7 +154,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
     waiting.clear()
   }
 
-  /** To who waits longest, or among the unused. */
+  /** Passes a connection to the caller that waits longest, or keeps it idle. */
   function handOver(connection: PooledConnection): void {
     if (connection.isBroken || closed.signal.aborted) return drop(connection)
     const [waiter] = waiting
@@ -188,7 +194,7 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
   }
 
   function onLost(connection: PooledConnection, error: Error): void {
-    connection.isBroken = true // the statement under way, or the next one, reports it
+    connection.isBroken = true // the current statement, or the next one, reports it
     if (!idle.has(connection)) return
     log.warn({ error }, 'an idle database connection was lost')
     drop(connection)
@@ -203,13 +209,13 @@ export function makeConnectionPool(options: ConnectionPoolOptions): ConnectionPo
         forget(ready)
         return ready
       }
-      if (waiting.size >= MAX_WAITERS) throw new DatabaseUnavailable('too many wait for a connection to the database')
+      if (waiting.size >= MAX_WAITERS) throw new DatabaseUnavailable('too many requests wait for a database connection')
       return new Promise((resolve, reject) => {
         const answersBefore = answers
         const giveUp = (): void => {
           waiting.delete(waiter)
-          reject(new DatabaseUnavailable('no connection to the database came free in time'))
-          if (answers === answersBefore) beginOutage(new Error('the database gives no answer'))
+          reject(new DatabaseUnavailable('no database connection became free in time'))
+          if (answers === answersBefore) beginOutage(new Error('the database does not answer'))
         }
         const waiter = { resolve, reject, limit: setTimer(giveUp, ACQUIRE_TIMEOUT_MS) }
         waiting.add(waiter)

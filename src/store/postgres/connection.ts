@@ -1,12 +1,12 @@
 import { Socket } from 'node:net'
 import { Client, type ClientConfig } from 'pg'
 
-/** One connection to PostgreSQL, whose end takes no longer than `CLOSE_LIMIT_MS` whatever the network does. */
+/** One connection to PostgreSQL. Closing it takes at most `CLOSE_LIMIT_MS`, whatever the network does. */
 export type Connection = {
   readonly client: Client
-  /** Ends it in order, or without where the server does not answer in time. Never rejects; may be repeated. */
+  /** Closes it in order, or cuts it if the server doesn't answer in time. Never rejects; may be repeated. */
   close(): Promise<void>
-  /** Cuts it at once: what runs on it rejects. */
+  /** Cuts it at once; statements that run on it reject. */
   cut(): void
 }
 
@@ -15,18 +15,18 @@ export type ConnectionOptions = ClientConfig & {
   readonly application_name: string
 }
 
-/** How long a connection may take until it can be used; 200 ms of delay each way make it 2 s (measured 2026-11). */
+/** How long connecting may take; with a delay of 200 ms each way it takes 2 s (measured 2026-11). */
 export const CONNECT_TIMEOUT_MS = 5_000
 
-/** How long the server may take to close its end. A peer that is out of reach never does: TCP gives up after 15 minutes. */
+/** How long the server may take to close its end. An unreachable one never does, and TCP gives up only after 15 minutes. */
 const CLOSE_LIMIT_MS = 1_000
 
-/** After this much silence the system asks the other side for a sign of life, each second, ten times (libuv, `uv_tcp_keepalive`). */
+/** TCP keep-alive starts after this much silence, then probes ten times, once per second (libuv, `uv_tcp_keepalive`). */
 const KEEP_ALIVE_AFTER_MS = 10_000
 
 /**
- * Connects. `onLost` is called, once or more, when the connection breaks without having been closed; what runs on it then
- * rejects as well. Rejects with the server's or the system's own error.
+ * Connects. Rejects with the server's or the system's error. `onLost` is called, once or more, if the connection breaks before it
+ * is closed; statements that run on it reject as well.
  */
 export async function openConnection(options: ConnectionOptions, onLost: (error: Error) => void): Promise<Connection> {
   const socket = new Socket()

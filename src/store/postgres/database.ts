@@ -14,31 +14,30 @@ export { violatedConstraint, isLockTimeout, isUnavailable, UnsuitableDatabase } 
 export type { QueryResult, Queryable, Statement } from './session.ts'
 
 /**
- * PostgreSQL as this program sees it. The tables' row-level security compares the setting `sandyard.org` with each row's
- * organization, so that a query that forgets its `where` shows nothing of a stranger: the tenants' pool sets it to one
- * organization's id, the system's pool to `*`. A session setting needs a session of its own: behind a connection pooler,
- * use its session mode.
+ * PostgreSQL as this program uses it. Row-level security compares the setting `sandyard.org` with each row's organization, so that a
+ * query without a `where` shows no other tenant's rows. The pool for tenants sets it to an organization's id, the pool for the
+ * system to `*`. Because it is a session setting, a connection pooler in between must use session mode.
  */
 export interface Database {
-  /** Runs `fn` on a connection that sees one organization. Each statement commits by itself. */
+  /** Runs `fn` on a connection that sees one organization only. Each statement commits by itself. */
   asOrg<T>(org: OrgId, fn: (q: Queryable) => Promise<T>): Promise<T>
   /** Runs `fn` on a connection that sees all organizations. Each statement commits by itself. */
   asSystem<T>(fn: (q: Queryable) => Promise<T>): Promise<T>
   /**
-   * Runs `fn` in one transaction (read committed) that commits when `fn` resolves and rolls back when it rejects. After a
-   * serialization failure or a deadlock, `fn` runs again, at most `TRANSACTION_TRIES` times in all: it must change
-   * nothing but the database. When it rejects with `DatabaseUnavailable`, the commit may or may not have taken effect.
+   * Runs `fn` in one transaction (read committed), which commits if `fn` resolves and rolls back if it rejects. After a
+   * serialization failure or a deadlock, `fn` runs again, at most `TRANSACTION_TRIES` times in all, so that it must change nothing
+   * but the database. If this rejects with `DatabaseUnavailable`, the commit may or may not have taken effect.
    */
   transaction<T>(scope: OrgId | 'system', fn: (tx: Queryable) => Promise<T>): Promise<T>
-  /** Runs one statement as a transaction of its own, tried again as `transaction` is: one round trip in place of three. */
+  /** Runs one statement as a transaction, with the retries of `transaction`: one round trip instead of three. */
   commitStatement<Row extends QueryResultRow>(scope: OrgId | 'system', statement: Statement): Promise<QueryResult<Row>>
-  /** Waits for what runs (the statement timeout bounds it) and closes every connection. */
+  /** Waits for running statements, at most as long as the statement timeout, and closes every connection. */
   close(): Promise<void>
 }
 
 export type DatabaseOptions = {
   readonly connectionString: string
-  /** The most connections for requests of organizations. */
+  /** The most connections for tenants' requests. */
   readonly tenantPoolSize: number
   /** The most connections for the program's own work. */
   readonly systemPoolSize: number
@@ -47,26 +46,23 @@ export type DatabaseOptions = {
    * beyond that wait, and reject with `OrgQueueFull` when too many wait. Absent: no such limit.
    */
   readonly connectionsPerOrg?: number
-  /** How long the server lets one statement run. */
+  /** The server's time limit for one statement. */
   readonly statementTimeoutMs: number
   readonly log: Log
 }
 
-/** How often a transaction is tried in all. */
+/** How many times a transaction runs at most. */
 export const TRANSACTION_TRIES = 4
 
-/**
- * How long a statement waits for a lock: less than a request waits for a connection, so that a table which somebody else has
- * locked is never taken for a server that is away.
- */
+/** How long a statement waits for a lock: less than a caller waits for a connection, so that a locked table is not mistaken for an outage. */
 const LOCK_TIMEOUT_MS = 4_000
 
-/** The setting's value that row-level security lets see every organization. */
+/** The value of the setting with which row-level security shows every organization. */
 const ALL_ORGS = '*'
 
 /**
- * Opens both pools. Rejects with `UnsuitableDatabase` when the server is too old or its role is not bound by row-level
- * security, with `DatabaseUnavailable` when it can't be reached. The schema must be there already: see `migrate.ts`.
+ * Opens both pools. Rejects with `UnsuitableDatabase` if the server is too old or row-level security doesn't apply to its role, and
+ * with `DatabaseUnavailable` if it can't be reached. The schema must exist: see `migrate.ts`.
  */
 export async function openDatabase(options: DatabaseOptions): Promise<Database> {
   const tenantPool: ConnectionPool = makePoolFor(options, {
@@ -107,7 +103,7 @@ export async function openDatabase(options: DatabaseOptions): Promise<Database> 
         return await work()
       } catch (error) {
         if (tried === TRANSACTION_TRIES || !isRetryable(error)) throw error
-        options.log.debug({ error, tried }, 'a transaction is tried again')
+        options.log.debug({ error, tried }, 'a transaction is retried')
       }
     }
   }
@@ -145,10 +141,10 @@ async function runTransaction<T>(session: Session, fn: (tx: Queryable) => Promis
     await rollBack(session, log)
     throw error
   }
-  // The server answers ROLLBACK to a commit after a failed statement: without this look, a swallowed error loses the work.
+  // After a failed statement the server answers COMMIT with ROLLBACK. Without this check, a swallowed error would lose the work.
   const ended = await session.command('commit')
   if (ended !== 'COMMIT')
-    throw new Error('a transaction went on after one of its statements failed; it was rolled back')
+    throw new Error('a transaction continued after one of its statements failed; it was rolled back')
   return result
 }
 

@@ -7,7 +7,7 @@ import { UnsuitableDatabase } from './database-errors.ts'
 import { queryableOn, type Queryable } from './session.ts'
 import { checkServerSuitable } from './server-suitability.ts'
 
-/** What `migrate` did: the names of the migrations that this call applied, and the number of the newest there is. */
+/** The names of the migrations that a call of `migrate` applied, and the number of the newest one. */
 export type MigrateResult = { readonly applied: readonly string[]; readonly version: number }
 
 /** One file of `migrations/`. */
@@ -15,29 +15,30 @@ export type Migration = {
   readonly id: number
   readonly name: string
   readonly sha256: string
-  /** Why processes of an older release can't go on beside it, as its first line says; null: they can. */
+  /** Why processes of an older release can't run beside it, from its first line; null: they can. */
   readonly breaking: string | null
   readonly sql: string
 }
 
-/** How long a migration waits for a table that others use, before it gives up and blocks nobody behind it. */
+/** How long a migration waits for a table that is in use, before it gives up instead of blocking those behind it. */
 const LOCK_TIMEOUT_MS = 30_000
 
-/** How long a connection may take. */
+/** How long connecting may take. */
 const CONNECT_TIMEOUT_MS = 10_000
 
-/** How long a breaking migration waits for the processes that run to end. */
+/** How long a breaking migration waits for running processes to end. */
 const EXCLUSIVE_TIMEOUT_MS = 5_000
 
-/** The session lock that every process holds together with the others while it uses the schema: see `schema-hold.ts`. */
+/** The session lock that every process holds, shared, while it uses the schema: see `schema-lock.ts`. */
 export const SCHEMA_LOCK_NAME = 'sandyard schema'
 
 /**
- * Brings the schema up to the newest file of `dir`, each file in one transaction. Any number of starters may call it at
- * once: each file runs once. A file whose first line is `-- breaking: WHY` runs only while no process uses the schema.
- * Rejects with `UnsuitableDatabase`, before it changes anything, when the role isn't bound by row-level security, when an
- * applied file was changed, or when the schema has a breaking migration that this program does not know; later, when a
- * breaking one can't run because other processes do.
+ * Applies the files of `dir` that the schema lacks, each in one transaction. Any number of processes may call it at the same time:
+ * each file runs once. A file whose first line is `-- breaking: WHY` runs only while no process uses the schema.
+ *
+ * Rejects with `UnsuitableDatabase` before it changes anything if row-level security doesn't apply to the role, if an applied file
+ * was changed, or if the schema has a breaking migration that this program doesn't know. It also rejects, after earlier files were
+ * applied, if a breaking one can't run because other processes are running.
  */
 export async function migrate(connectionString: string, dir: string, log: Log): Promise<MigrateResult> {
   const migrations = await readMigrations(dir)
@@ -47,7 +48,7 @@ export async function migrate(connectionString: string, dir: string, log: Log): 
     connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
   })
   client.on('error', (error) => {
-    log.warn({ error }, 'the connection that migrates was lost')
+    log.warn({ error }, 'the connection of the migration was lost')
   })
   const applied: string[] = []
   try {
@@ -62,16 +63,16 @@ export async function migrate(connectionString: string, dir: string, log: Log): 
       applied.push(migration.name)
       log.info({ migration: migration.name }, 'migrated')
     }
-    const all = await checkApplied(queryableOn(client), migrations) // another starter, of another release, may have been faster
+    const all = await checkApplied(queryableOn(client), migrations) // another process, of another release, may have been faster
     if (all.size > migrations.length)
-      log.warn({}, 'the schema is of a newer release; what it added does not disturb this one')
+      log.warn({}, 'the schema is of a newer release; its additions do not affect this one')
   } finally {
     await client.end()
   }
   return { applied, version: migrations.length }
 }
 
-/** Reads the files `NNNN_name.sql`, in order. Rejects when one is named otherwise, or when a number is missing or twice. */
+/** Reads the files `NNNN_name.sql` in order. Rejects if a name has another form, or a number is missing or repeated. */
 export async function readMigrations(dir: string): Promise<readonly Migration[]> {
   const files = (await readdir(dir)).filter((file) => file.endsWith('.sql')).sort()
   return Promise.all(
@@ -88,7 +89,7 @@ export async function readMigrations(dir: string): Promise<readonly Migration[]>
 }
 
 const FILE_NAME = /^([0-9]{4})_[a-z0-9_]+\.sql$/
-/** The first line of the file, and no other. */
+/** Matches only the first line of the file. */
 const BREAKING = /^-- breaking: (\S.*)/
 
 async function createMigrationsTable(client: Client): Promise<void> {
@@ -103,7 +104,7 @@ async function createMigrationsTable(client: Client): Promise<void> {
         applied_at timestamptz not null default now(),
         breaking text
       )`)
-    // A table of a release that knew no breaking migrations; looked for first, because the change locks out every reader.
+    // Tables of an early release lack this column. It is looked for first, because ALTER TABLE locks out every reader.
     const { rowCount } = await client.query(
       `select from pg_attribute where attrelid = 'sandyard_migrations'::regclass and attname = 'breaking'`,
     )
@@ -112,8 +113,8 @@ async function createMigrationsTable(client: Client): Promise<void> {
 }
 
 /**
- * The numbers of the migrations that a database has. Rejects with `UnsuitableDatabase` when one was changed since, and
- * when it has a breaking one that these don't name: newer ones that only add are no obstacle.
+ * The numbers of the migrations that a database has. Rejects with `UnsuitableDatabase` if one was changed since, or if there is a
+ * breaking one that is not among `migrations`. Newer ones that only add are fine.
  */
 export async function checkApplied(q: Queryable, migrations: readonly Migration[]): Promise<ReadonlySet<number>> {
   const { rows } = await q.query<{ id: number; name: string; sha256: string; breaking: string | null }>({
@@ -125,7 +126,7 @@ export async function checkApplied(q: Queryable, migrations: readonly Migration[
       if (row.breaking === null) continue
       throw new UnsuitableDatabase(
         `the database's schema is newer than this program: it has the migration ${row.name} (${row.breaking}), this ` +
-          `program knows ${String(migrations.length)}. Install the release that made it, or a later one; schemas don't go back.`,
+          `program knows ${String(migrations.length)}. Install the release that made it, or a later one; schemas can't be downgraded.`,
       )
     }
     if (migration.name !== row.name || migration.sha256 !== row.sha256) {
@@ -139,8 +140,8 @@ export async function checkApplied(q: Queryable, migrations: readonly Migration[
 }
 
 /**
- * Waits until no process uses the schema, and keeps others from beginning to until the connection ends. Resolves to false
- * when another starter applied the migration meanwhile.
+ * Waits until no process uses the schema, and keeps others from using it until the connection ends. Resolves to false if another
+ * process applied the migration meanwhile.
  */
 async function lockExclusively(client: Client, migration: Migration): Promise<boolean> {
   if (await isApplied(client, migration)) return false
@@ -159,14 +160,14 @@ async function lockExclusively(client: Client, migration: Migration): Promise<bo
   }
 }
 
-/** SQLSTATE of a lock that was not had in time. */
+/** SQLSTATE of a lock timeout. */
 const LOCK_NOT_AVAILABLE = '55P03'
 
 async function isApplied(client: Client, { id }: Migration): Promise<boolean> {
   return (await client.query('select from sandyard_migrations where id = $1', [id])).rowCount === 1
 }
 
-/** The server processes that are written down, in words; there may be others, and short commands. */
+/** Describes the registered server processes. There may be others, and commands that run briefly. */
 async function listReplicas(client: Client): Promise<string> {
   const { rows: tables } = await client.query<{ found: string | null }>(`select to_regclass('replicas')::text as found`)
   if ((tables[0]?.found ?? null) === null) return ''
@@ -180,17 +181,17 @@ async function listReplicas(client: Client): Promise<string> {
   return rows.length === 0 ? '' : `: ${rows.map(({ name, version }) => `${name} (release ${version})`).join(', ')}`
 }
 
-/** Resolves to false when another starter applied it. */
+/** Resolves to false if another process applied it. */
 async function apply(client: Client, migration: Migration): Promise<boolean> {
   try {
     return await inTransaction(client, async () => {
-      // The row comes first: a second starter waits here until the first commits, and then finds it.
+      // The row comes first: a second process waits here until the first commits, and then finds the row.
       const { rowCount } = await client.query(
         'insert into sandyard_migrations (id, name, sha256, breaking) values ($1, $2, $3, $4) on conflict (id) do nothing',
         [migration.id, migration.name, migration.sha256, migration.breaking],
       )
       if (rowCount === 0) return false
-      // Row-level security binds the tables' owner too, so that a migration of data must ask to see all rows.
+      // Row-level security applies to the tables' owner too, so that a migration of data must ask to see all rows.
       await client.query(
         `select set_config('sandyard.org', '*', true), set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)`,
         [String(LOCK_TIMEOUT_MS)],
@@ -203,7 +204,7 @@ async function apply(client: Client, migration: Migration): Promise<boolean> {
   }
 }
 
-/** A failure leaves the transaction open: `migrate` then closes the connection, and with it the server rolls back. */
+/** A failure leaves the transaction open; `migrate` then closes the connection, and the server rolls back. */
 async function inTransaction<T>(client: Client, fn: () => Promise<T>): Promise<T> {
   await client.query('begin')
   const result = await fn()

@@ -1,9 +1,9 @@
 import { openConnection } from './connection.ts'
 import type { Queryable } from './session.ts'
 
-/** A connection that listens for the wake-ups of other processes and sends ours. */
+/** A connection that receives the notifications of other processes and sends those of this one. */
 export interface NotificationConnection {
-  /** Sends the topics in one NOTIFY; without topics it only asks for a sign of life. Rejects when the connection is lost. */
+  /** Sends the topics in one NOTIFY; without topics it only checks the connection. Rejects if the connection is lost. */
   notify(topics: readonly string[]): Promise<void>
   isLost(): boolean
   close(): Promise<void>
@@ -11,24 +11,25 @@ export interface NotificationConnection {
 
 export type NotificationConnectionOptions = {
   readonly connectionString: string
-  /** What another process sent. */
+  /** Called with what another process sent. */
   readonly onTopics: (topics: readonly string[] | 'everything') => void
   readonly onLost: () => void
 }
 
+/** Processes of different releases share this name during an upgrade, so it must not change. */
 const CHANNEL = 'sandyard_wake'
 
-/** The payload that wakes everybody. */
+/** The payload that notifies every subscriber. */
 const EVERYTHING = '*'
 
-/** A payload must be shorter than 8000 bytes (PostgreSQL documentation, NOTIFY). */
+/** PostgreSQL accepts payloads of less than 8000 bytes. */
 const PAYLOAD_LIMIT_BYTES = 7_900
 
 const QUERY_TIMEOUT_MS = 5_000
 
 /**
- * Connects and listens. The first thing that it does then is to wake everybody: what others said before was not heard.
- * Our own notifications are known by the server process that sent them, and left out.
+ * Connects and listens. Once it listens it notifies every subscriber, because earlier notifications were missed. This process's own
+ * notifications are ignored; they are recognised by the server process that sent them.
  */
 export async function openNotificationConnection(
   options: NotificationConnectionOptions,
@@ -70,7 +71,7 @@ export async function openNotificationConnection(
   }
 }
 
-/** Wakes the subscribers of these topics in every process once the transaction commits: for changes that are rare. */
+/** Notifies the subscribers of these topics in every process once the transaction commits. For rare changes only: see `windowMs`. */
 export async function notifyAtCommit(tx: Queryable, topics: readonly string[]): Promise<void> {
   await tx.query({ text: 'SELECT pg_notify($1, $2)', values: [CHANNEL, toPayload(topics)] })
 }
@@ -80,7 +81,7 @@ function toPayload(topics: readonly string[]): string {
   return Buffer.byteLength(payload) <= PAYLOAD_LIMIT_BYTES ? payload : EVERYTHING
 }
 
-/** What can't be read wakes everybody: a needless wake-up costs a query, a missed one costs a period of waiting. */
+/** A payload that can't be parsed notifies everybody: a needless notification costs a query, a missed one costs a period of waiting. */
 function parsePayload(payload: string): readonly string[] | 'everything' {
   if (payload === EVERYTHING) return 'everything'
   try {

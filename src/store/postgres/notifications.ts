@@ -1,20 +1,20 @@
-import type { Clock } from '../../lib/clock.ts'
+import { interruptibleSleep, NOTIFIED, type Clock } from '../../lib/clock.ts'
 import type { Log } from '../../lib/log.ts'
 import { openNotificationConnection, type NotificationConnection } from './notification-connection.ts'
 
 /**
- * Wakes those who wait for a change, in this process and in every other one on the same database. A wake-up is a hint:
- * it may come too often or, while the database is out of reach, late; who is woken reads the database.
+ * Notifies those who wait for a change, in this process and in all others on the same database (LISTEN and NOTIFY). A notification
+ * is a hint to read the database. It may come too often or, during an outage of the database, late.
  */
 export interface Notifications extends AsyncDisposable {
   /**
-   * Wakes the subscribers of these topics, here at once, elsewhere within about a window. Call it after the commit. It
-   * never throws and never waits.
+   * Notifies the subscribers of these topics: at once in this process, and after about `windowMs` in others. Call it after the
+   * commit. Never throws and never waits.
    */
   publish(topics: readonly string[]): void
-  /** Calls `callback`, which must be quick, at each wake-up of the topic, until the function that it returns is called. */
+  /** Calls `callback`, which must be quick, at each notification of the topic. Call the returned function to unsubscribe. */
   subscribe(topic: string, callback: () => void): () => void
-  /** Sends what is still to send, once, and closes the connection. */
+  /** Tries once to send what is still pending, and closes the connection. */
   [Symbol.asyncDispose](): Promise<void>
 }
 
@@ -23,26 +23,26 @@ export type NotificationsOptions = {
   readonly clock: Clock
   readonly log: Log
   /**
-   * At most one NOTIFY goes out in this time. One in each transaction nearly halves the rate of commits (measured
-   * 2026-11, 2 cores, 64 clients: 4,400-4,900 transactions a second without, 2,400-2,600 with).
+   * At most one NOTIFY is sent in this time. One NOTIFY per transaction nearly halves the rate of commits (measured 2026-11, 2
+   * cores, 64 clients: 2,400 to 2,600 transactions per second instead of 4,400 to 4,900).
    */
   readonly windowMs: number
 }
 
-/** How long the connection may be unused before it is asked for a sign of life. */
+/** An idle connection is checked this often. */
 const HEARTBEAT_EVERY_MS = 10_000
 
-/** The most topics that are kept: so many don't fit into one notification (4 bytes each at least), which then wakes everybody. */
+/** The most topics that are pending. More don't fit into one NOTIFY (at least 4 bytes each), which then notifies everybody. */
 const TOPICS_LIMIT = 2_000
 
 const FIRST_RECONNECT_PAUSE_MS = 100
 const LAST_RECONNECT_PAUSE_MS = 1_000
 
-/** Resolves when this process listens; rejects when the first connection fails. Later it connects again by itself. */
+/** Resolves once this process listens. Rejects if the first connection fails; later it reconnects by itself. */
 export async function openNotifications(options: NotificationsOptions): Promise<Notifications> {
   const { clock, log } = options
   const subscribers = makeSubscribers(log)
-  const bell = makeBell(clock)
+  const pauses = makeInterruptiblePauses(clock)
   const closed = new AbortController()
   let pending = new Set<string>()
 
@@ -50,14 +50,14 @@ export async function openNotifications(options: NotificationsOptions): Promise<
     openNotificationConnection({
       connectionString: options.connectionString,
       onTopics: subscribers.notify,
-      onLost: bell.ring,
+      onLost: pauses.interrupt,
     })
 
   async function serve(connection: NotificationConnection): Promise<void> {
     while (!closed.signal.aborted && !connection.isLost()) {
-      if (pending.size === 0) await bell.rest(HEARTBEAT_EVERY_MS)
+      if (pending.size === 0) await pauses.pause(HEARTBEAT_EVERY_MS)
       await send(connection)
-      await rest(clock, options.windowMs, closed.signal)
+      await interruptibleSleep(clock, options.windowMs, closed.signal)
     }
     if (pending.size > 0 && !connection.isLost()) await send(connection) // published in the last window
   }
@@ -68,19 +68,19 @@ export async function openNotifications(options: NotificationsOptions): Promise<
     try {
       await connection.notify([...topics])
     } catch (error) {
-      for (const topic of topics) pending.add(topic) // the next connection says it
+      for (const topic of topics) pending.add(topic) // the next connection sends it
       throw error
     }
   }
 
   async function connectAgain(): Promise<NotificationConnection | null> {
     for (let pauseMs = FIRST_RECONNECT_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, LAST_RECONNECT_PAUSE_MS)) {
-      await rest(clock, pauseMs, closed.signal)
+      await interruptibleSleep(clock, pauseMs, closed.signal)
       if (closed.signal.aborted) return null
       try {
         return await connect()
       } catch (error) {
-        log.warn({ error }, 'no connection for wake-ups could be had')
+        log.warn({ error }, 'the connection for notifications could not be opened')
       }
     }
   }
@@ -94,11 +94,11 @@ export async function openNotifications(options: NotificationsOptions): Promise<
       try {
         await serve(connection)
       } catch (error) {
-        log.warn({ error }, 'the connection for wake-ups was lost')
+        log.warn({ error }, 'the connection for notifications was lost')
       } finally {
         await connection.close()
       }
-      if (!closed.signal.aborted) log.info({}, 'wake-ups connect again')
+      if (!closed.signal.aborted) log.info({}, 'the connection for notifications is opened again')
     }
   }
 
@@ -107,12 +107,12 @@ export async function openNotifications(options: NotificationsOptions): Promise<
     publish(topics) {
       subscribers.notify(topics)
       for (const topic of topics) if (pending.size < TOPICS_LIMIT) pending.add(topic)
-      if (pending.size > 0) bell.ring()
+      if (pending.size > 0) pauses.interrupt()
     },
     subscribe: subscribers.add,
     async [Symbol.asyncDispose]() {
-      closed.abort(new Error('wake-ups are closed'))
-      bell.ring()
+      closed.abort(new Error('notifications are closed'))
+      pauses.interrupt()
       await running
     },
   }
@@ -120,12 +120,12 @@ export async function openNotifications(options: NotificationsOptions): Promise<
 
 type Subscribers = {
   readonly add: (topic: string, callback: () => void) => () => void
-  /** Wakes these topics' subscribers, or everybody. */
+  /** Calls the subscribers of these topics, or all subscribers. */
   readonly notify: (topics: readonly string[] | 'everything') => void
 }
 
 function makeSubscribers(log: Log): Subscribers {
-  const byTopic = new Map<string, readonly { readonly callback: () => void }[]>() // lists: a set of one takes 300 bytes more
+  const byTopic = new Map<string, readonly { readonly callback: () => void }[]>() // arrays: a set with one element takes 300 bytes more
   return {
     add(topic, callback) {
       const entry = { callback } // the same function may subscribe twice
@@ -137,37 +137,33 @@ function makeSubscribers(log: Log): Subscribers {
       }
     },
     notify(topics) {
-      const woken = topics === 'everything' ? [...byTopic.values()] : topics.map((topic) => byTopic.get(topic))
-      for (const { callback } of woken.flatMap((entries) => [...(entries ?? [])])) {
+      const called = topics === 'everything' ? [...byTopic.values()] : topics.map((topic) => byTopic.get(topic))
+      for (const { callback } of called.flatMap((entries) => [...(entries ?? [])])) {
         try {
           callback()
         } catch (error) {
-          log.error({ error }, 'a subscriber of wake-ups failed')
+          log.error({ error }, 'a subscriber of notifications failed')
         }
       }
     },
   }
 }
 
-/** A pause that others can end: a ring that came before the pause ends it too, so that none is missed. */
-function makeBell(clock: Clock): { readonly ring: () => void; readonly rest: (ms: number) => Promise<void> } {
-  let rung = new AbortController()
-  return {
-    ring: () => {
-      rung.abort(new Error('rung'))
-    },
-    async rest(ms) {
-      await rest(clock, ms, rung.signal)
-      rung = new AbortController()
-    },
-  }
+type InterruptiblePauses = {
+  /** Ends the current pause, or the next one if there is none, so that no interruption is missed. */
+  readonly interrupt: () => void
+  readonly pause: (ms: number) => Promise<void>
 }
 
-/** Resolves after `ms`, or as soon as the signal is aborted. */
-async function rest(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
-  try {
-    await clock.sleep(ms, signal)
-  } catch (error) {
-    if (!signal.aborted) throw error
+function makeInterruptiblePauses(clock: Clock): InterruptiblePauses {
+  let interruption = new AbortController()
+  return {
+    interrupt: () => {
+      interruption.abort(NOTIFIED)
+    },
+    async pause(ms) {
+      await interruptibleSleep(clock, ms, interruption.signal)
+      interruption = new AbortController()
+    },
   }
 }

@@ -6,25 +6,25 @@ import { checkApplied, SCHEMA_LOCK_NAME, type Migration } from './migrate.ts'
 import { queryableOn } from './session.ts'
 
 /**
- * Keeps migrations that would break this process from running while it does, as `migrate` promises. The lock lives as
- * long as its connection: when that breaks, it is taken again at once, and the schema is looked at anew.
+ * Keeps breaking migrations from running while this process does, as `migrate` promises. The lock ends with its connection. If that
+ * breaks, the lock is acquired again at once, and the schema is checked again.
  */
 export interface SchemaLock extends AsyncDisposable {
-  /** Aborted, with an `UnsuitableDatabase`, when the schema was changed meanwhile so that this process must end. */
+  /** Aborts with an `UnsuitableDatabase` if the schema was changed meanwhile so that this process must end. */
   readonly incompatible: AbortSignal
-  /** False while the lock is being taken again. */
+  /** False while the lock is being acquired again. */
   readonly isHeld: boolean
 }
 
 export type SchemaLockOptions = {
   readonly connectionString: string
-  /** What this program knows. */
+  /** The migrations that this program knows. */
   readonly migrations: readonly Migration[]
   readonly clock: Clock
   readonly log: Log
 }
 
-/** How long the lock waits for a breaking migration that runs. */
+/** How long the lock waits for a breaking migration that is running. */
 const WAIT_LIMIT_MS = 60_000
 const HEARTBEAT_EVERY_MS = 5_000
 const HEARTBEAT_LIMIT_MS = 5_000
@@ -33,7 +33,7 @@ const LAST_RETRY_MS = 2_000
 
 type HeldLock = { readonly connection: Connection; readonly lost: AbortSignal }
 
-/** Takes the lock. Rejects with `UnsuitableDatabase` when this program may not run on the schema. */
+/** Acquires the lock. Rejects with `UnsuitableDatabase` if this program must not use the schema. */
 export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock> {
   const { clock, log } = options
   const closed = new AbortController()
@@ -51,7 +51,7 @@ export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock
           outgrown.abort(error)
           return null
         }
-        log.warn({ error }, 'the schema could not be held; it is tried again')
+        log.warn({ error }, 'the schema lock could not be acquired; it is retried')
       }
     }
   }
@@ -63,7 +63,7 @@ export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock
       held = null
       await last.connection.close()
       if (closed.signal.aborted) return
-      log.warn({}, 'the connection that holds the schema was lost')
+      log.warn({}, 'the connection of the schema lock was lost')
       held = await relock()
     }
   }
@@ -75,7 +75,7 @@ export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock
       return held !== null
     },
     async [Symbol.asyncDispose]() {
-      closed.abort(new Error('the schema is held no longer'))
+      closed.abort(new Error('the schema lock is released'))
       await keeping
     },
   }
@@ -84,7 +84,7 @@ export async function lockSchema(options: SchemaLockOptions): Promise<SchemaLock
 async function acquireLock({ connectionString, migrations }: SchemaLockOptions): Promise<HeldLock> {
   const lost = new AbortController()
   const lose = (): void => lost.abort(new Error('the connection was lost'))
-  const limits = { query_timeout: WAIT_LIMIT_MS + HEARTBEAT_LIMIT_MS } // the network may swallow the answer
+  const limits = { query_timeout: WAIT_LIMIT_MS + HEARTBEAT_LIMIT_MS } // the network may lose the answer
   const connection = await openConnection({ connectionString, application_name: 'sandyard schema', ...limits }, lose)
   const { client } = connection
   client.on('end', lose)
@@ -99,7 +99,7 @@ async function acquireLock({ connectionString, migrations }: SchemaLockOptions):
   }
 }
 
-/** Resolves when the connection breaks, falls silent, or is no longer wanted. */
+/** Resolves when the connection breaks, doesn't answer, or is closed. */
 async function untilLost(
   { connection, lost }: HeldLock,
   { clock, closed }: { readonly clock: Clock; readonly closed: AbortSignal },
@@ -111,7 +111,7 @@ async function untilLost(
     const answered = new AbortController()
     const asking = connection.client.query('select 1').then(
       () => true,
-      () => false, // it is lost, and taken anew
+      () => false, // it is lost, and opened again
     )
     const silence = interruptibleSleep(clock, HEARTBEAT_LIMIT_MS, AbortSignal.any([answered.signal, over]))
     const lives = await Promise.race([asking, silence.then(() => false)])

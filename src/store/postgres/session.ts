@@ -4,40 +4,38 @@ import type { Log } from '../../lib/log.ts'
 import type { ConnectionPool } from './connection-pool.ts'
 import { DatabaseUnavailable, endsConnection, isServerAnswer, isStalePlan } from './database-errors.ts'
 
-/** One statement. A `name` makes it a prepared statement of its connection: the same name is always the same text. */
+/** One statement. With a `name` its connection prepares it; a name must always have the same text. */
 export type Statement = { readonly name?: string; readonly text: string; readonly values?: readonly unknown[] }
 
-/** What a statement gave: its rows, and how many it returned or changed. */
+/** The rows of a statement, and how many it returned or changed. */
 export type QueryResult<Row> = { readonly rows: readonly Row[]; readonly rowCount: number }
 
-/** Something that runs statements. It works until the function that received it ends, and not after. */
+/** Runs statements, until the function that received it ends. */
 export interface Queryable {
   query<Row extends QueryResultRow = Record<string, unknown>>(statement: Statement): Promise<QueryResult<Row>>
 }
 
-/** What all connections of pools share. */
+/** Options that apply to every connection of the pools. */
 export type SessionOptions = {
-  /** How long the server lets a statement run. */
+  /** The server's time limit for a statement. */
   readonly statementTimeoutMs: number
   readonly log: Log
 }
 
-/** A `Queryable` that also says what its statement did, in the server's word (`COMMIT`, `ROLLBACK`, …). */
+/** A `Queryable` with control over its connection. */
 export interface Session extends Queryable {
+  /** Runs a statement; returns the server's name for what it did (`COMMIT`, `ROLLBACK`, …). */
   command(text: string): Promise<string>
-  /** The connection is in a state that nobody knows: it is closed instead of given back. */
+  /** Has the connection closed instead of reused, because its state is unknown. */
   discard(): void
 }
 
-/**
- * How long after the server's own limit the client gives a connection up, in ms: only a server that is frozen or out of
- * reach gets there.
- */
+/** How long after the server's own time limit the client cuts a connection: the server must be frozen or unreachable by then. */
 const SILENCE_GRACE_MS = 2_000
 
 /**
- * Runs `use` on a connection of a pool whose setting `sandyard.org` is `scope`. Rejects with `DatabaseUnavailable` when none
- * can be had, or when it breaks.
+ * Runs `use` on a connection of the pool whose setting `sandyard.org` is `scope`. Rejects with `DatabaseUnavailable` if there is no
+ * connection, or if it breaks.
  */
 export async function withSession<T>(
   options: SessionOptions & { readonly pool: ConnectionPool; readonly scope: string },
@@ -45,12 +43,12 @@ export async function withSession<T>(
 ): Promise<T> {
   const { pool, scope } = options
   const connection = await pool.acquire()
-  let isLent = true
+  let isActive = true
 
   async function run<Row extends QueryResultRow>({ name, text, values }: Statement) {
-    if (!isLent) throw new Error('a statement came after its connection was given back')
+    if (!isActive) throw new Error('a statement came after its connection was released')
     const limit = setTimer(() => {
-      options.log.warn({ statement: name ?? null }, 'a database connection fell silent and is cut')
+      options.log.warn({ statement: name ?? null }, 'a database connection does not answer and is cut')
       connection.cut()
       pool.recordSilence()
     }, options.statementTimeoutMs + SILENCE_GRACE_MS)
@@ -91,12 +89,12 @@ export async function withSession<T>(
     }
     return await use(session)
   } finally {
-    isLent = false
+    isActive = false
     pool.release(connection)
   }
 }
 
-/** A plain connection as a `Queryable`, for what has no pool. */
+/** A plain connection as a `Queryable`, without a pool. */
 export function queryableOn(client: ClientBase): Queryable {
   return {
     async query<Row extends QueryResultRow>({ name, text, values }: Statement) {

@@ -1,17 +1,17 @@
 /**
- * Requests that came with an Idempotency-Key, a row a key of an organization. Who serves one holds its claim: every write
- * names the claim, so that a try that was overtaken writes nothing.
+ * Requests with an Idempotency-Key: one row per key and organization. The process that serves a request holds a claim on its key. Every
+ * write names the claim, so that an attempt whose claim was lost writes nothing.
  */
 import type { OrgId } from '../../domain/ids.ts'
 import * as column from '../postgres/column-list.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 
-/** A try to serve a request. */
+/** An attempt to serve a request. */
 export type NewClaim = {
   readonly org_id: OrgId
   readonly key: string
   readonly request_sha256: Buffer
-  /** For the first try; later ones get the id of the first. */
+  /** The request's id if this is the first attempt; later attempts get the id of the first. */
   readonly id: string
   readonly claim: string
   readonly claimed_until: Date
@@ -19,12 +19,12 @@ export type NewClaim = {
   readonly expires_at: Date
 }
 
-/** A claim that was had: `tries` counts this one. */
+/** A claim that was acquired; `tries` counts attempts, including this one. */
 export type Claimed = { readonly id: string; readonly tries: number; readonly note: Buffer | null }
 
 /**
- * Claims a key: a new or expired one, or one of the same request whose last try ended without a reply or was given up.
- * Null when it can't be had; `find` says why.
+ * Claims a key. It must be new or expired, or belong to the same request whose last attempt ended without a reply. Null if it can't be
+ * claimed; `find` tells why.
  */
 export async function claim(q: Queryable, newClaim: NewClaim): Promise<Claimed | null> {
   const { rows } = await q.query<Claimed>({
@@ -55,10 +55,10 @@ export async function claim(q: Queryable, newClaim: NewClaim): Promise<Claimed |
   return rows[0] ?? null
 }
 
-/** What is known of a key's request; `reply_sealed` is null while it is being served. */
+/** The stored request of a key; `reply_sealed` is null while the request is being served. */
 export type StoredRequest = { readonly request_sha256: Buffer; readonly reply_sealed: Buffer | null }
 
-/** What is known of a key, or null. */
+/** The stored request of a key, or null. */
 export async function find(q: Queryable, org: OrgId, key: string): Promise<StoredRequest | null> {
   const { rows } = await q.query<StoredRequest>({
     name: 'idempotency.find',
@@ -68,10 +68,10 @@ export async function find(q: Queryable, org: OrgId, key: string): Promise<Store
   return rows[0] ?? null
 }
 
-/** Whose write it is. */
+/** A claim on a key, named by every write. */
 export type ClaimKey = { readonly org_id: OrgId; readonly key: string; readonly claim: string }
 
-/** Notes what a try does, within its transaction; false when the claim was lost, and then nothing may be done. */
+/** Records what an attempt does, in its transaction. False if the claim was lost; then the attempt must do nothing. */
 export async function recordNote(q: Queryable, { org_id, key, claim: own }: ClaimKey, what: Buffer): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'idempotency.recordNote',
@@ -81,7 +81,7 @@ export async function recordNote(q: Queryable, { org_id, key, claim: own }: Clai
   return rowCount === 1
 }
 
-/** The statement that remembers a reply. */
+/** The statement that stores a reply. */
 export function storeReply({ org_id, key, claim: own }: ClaimKey, replySealed: Buffer): Statement {
   return {
     name: 'idempotency.storeReply',
@@ -90,7 +90,7 @@ export function storeReply({ org_id, key, claim: own }: ClaimKey, replySealed: B
   }
 }
 
-/** The statement that lets the next try begin at once. */
+/** The statement that ends a claim, so that the next attempt can start at once. */
 export function releaseClaim({ org_id, key, claim: own }: ClaimKey, now: Date): Statement {
   return {
     name: 'idempotency.releaseClaim',
@@ -99,7 +99,7 @@ export function releaseClaim({ org_id, key, claim: own }: ClaimKey, now: Date): 
   }
 }
 
-/** The statement that forgets a request of which nothing was done. */
+/** The statement that deletes a request that changed nothing. */
 export function deleteClaim({ org_id, key, claim: own }: ClaimKey): Statement {
   return {
     name: 'idempotency.deleteClaim',
@@ -124,7 +124,7 @@ export function renewClaims(held: readonly ClaimKey[], until: Date): Statement {
   }
 }
 
-/** How many keys of an organization are remembered, counted up to `limit`. */
+/** How many keys of an organization are stored, counted up to `limit`. */
 export async function countKeys(q: Queryable, org: OrgId, limit: number): Promise<number> {
   const { rows } = await q.query<{ readonly count: number }>({
     name: 'idempotency.countKeys',
@@ -134,7 +134,7 @@ export async function countKeys(q: Queryable, org: OrgId, limit: number): Promis
   return rows[0]?.count ?? 0
 }
 
-/** Forgets keys that are over; answers how many, `limit` at most. */
+/** Deletes up to `limit` expired keys; returns how many. */
 export async function pruneExpired(q: Queryable, now: Date, limit: number): Promise<number> {
   const { rowCount } = await q.query({
     name: 'idempotency.pruneExpired',

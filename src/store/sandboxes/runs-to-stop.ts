@@ -1,21 +1,21 @@
-/** Open runs that are to stop and that nobody has asked to, for whatever reason, a page after another. */
+/** Open runs that must stop and have not been asked to yet, by reason and in pages. */
 import type { OrgId, RunId, SandboxId } from '../../domain/ids.ts'
 import type { Queryable, Statement } from '../postgres/database.ts'
 
-/** An open run that nobody has asked to stop yet. */
+/** An open run that has not been asked to stop yet. */
 export type RunToStop = { readonly run_id: RunId; readonly sandbox_id: SandboxId }
 
-/** Those after a given one in the order of their ids, `limit` at most. */
+/** A page: at most `limit` runs in the order of their ids, after a given one. */
 export type RunsToStopPage = { readonly after: RunId | null; readonly limit: number }
 
-/** Runs of workers whose drain is over. */
+/** Runs of workers whose drain deadline has passed. */
 export function pastDrainDeadline(q: Queryable, now: Date, page: RunsToStopPage): Promise<readonly RunToStop[]> {
   const text = `SELECT r.id AS run_id, r.sandbox_id FROM workers w JOIN runs r ON r.worker_id = w.id
     WHERE w.drain_deadline_at <= $1 AND r.ended_at IS NULL AND r.stop_requested_at IS NULL`
   return pageOf(q, { name: 'runsToStop.pastDrainDeadline', text, values: [now] }, page)
 }
 
-/** A run past its deadline; `is_by_org`: it is its organization's, which comes before the sandbox's own. */
+/** A run past its deadline. `is_by_org`: the deadline is its organization's limit, which is earlier than the sandbox's own. */
 export type RunPastDeadline = RunToStop & { readonly is_by_org: boolean }
 
 /** Runs past their deadline. */
@@ -53,7 +53,7 @@ export function ofOrg(q: Queryable, org: OrgId, page: RunsToStopPage): Promise<r
 
 type Found = Pick<Statement, 'text'> & { readonly name: string; readonly values: readonly unknown[] }
 
-/** They are found by the indexes for that, then ordered: by the order of ids all runs that ever were would be read. */
+/** Finds runs by their index first and orders them after. By the index of ids, PostgreSQL would read all runs that ever were. */
 async function pageOf<Run extends RunToStop>(
   q: Queryable,
   { name, text, values }: Found,

@@ -1,15 +1,15 @@
-/** Runs as the loops and workers read them. They are written in `standings.ts`. */
+/** Runs as loops and workers read them; `sandbox-states.ts` writes them. */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { CauseCode, SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
 import type { RegistrySelection, SandboxSpec } from '../../domain/spec/spec.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** An open run of a worker, as far as comparing it with what the worker sees needs. */
+/** An open run of a worker, with what is compared to the worker's report. */
 export type OpenRunOfWorker = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
   readonly status: SandboxStatus
-  /** Why it was asked to stop, if it was. */
+  /** Why it was asked to stop; null: it was not. */
   readonly stop_cause: CauseCode | null
 }
 
@@ -24,7 +24,7 @@ export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly
   return rows
 }
 
-/** What a worker must know to start a run. */
+/** A run assigned to a worker, with what the worker needs to start it. */
 export type RunAssignment = {
   readonly run_id: RunId
   readonly sandbox_id: SandboxId
@@ -38,7 +38,7 @@ export type RunAssignment = {
   readonly default_disk_max_mib: number | null
 }
 
-/** The orders of a worker's open runs. */
+/** The assignments of a worker's open runs. */
 export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<readonly RunAssignment[]> {
   const { rows } = await q.query<RunAssignment>({
     name: 'runs.assignmentsOf',
@@ -51,7 +51,7 @@ export async function assignmentsOf(q: Queryable, worker: WorkerId): Promise<rea
   return rows
 }
 
-/** Whether a sandbox ever had a run of this id. */
+/** Whether a sandbox has or had a run with this id. */
 export async function existed(q: Queryable, sandbox: SandboxId, run: RunId): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'runs.existed',
@@ -61,10 +61,10 @@ export async function existed(q: Queryable, sandbox: SandboxId, run: RunId): Pro
   return rowCount > 0
 }
 
-/** A run that is a worker's. */
+/** A run that is assigned to a worker. */
 export type PlacedRun = { readonly run_id: RunId; readonly worker_id: WorkerId }
 
-/** The open, placed run of a sandbox with its worker, or null. */
+/** The open run of a sandbox with its worker; null if there is none, or it is not placed yet. */
 export async function placedRunOf(q: Queryable, sandbox: SandboxId): Promise<PlacedRun | null> {
   const { rows } = await q.query<PlacedRun>({
     name: 'runs.placedRunOf',
@@ -74,7 +74,7 @@ export async function placedRunOf(q: Queryable, sandbox: SandboxId): Promise<Pla
   return rows[0] ?? null
 }
 
-/** A run that a worker has or had. */
+/** A run that is or was assigned to a worker. */
 export type LastRun = {
   readonly run_id: RunId
   readonly worker_id: WorkerId
@@ -92,7 +92,7 @@ export async function lastPlacedRunOf(q: Queryable, sandbox: SandboxId): Promise
   return rows[0] ?? null
 }
 
-/** How many runs are open now, by the status of their sandbox. */
+/** The number of open runs, by the status of their sandbox. */
 export async function countOpen(
   q: Queryable,
 ): Promise<readonly { readonly status: SandboxStatus; readonly count: number }[]> {

@@ -1,24 +1,24 @@
 /**
- * Pages of sandboxes. Each is one range of one index, at any number of sandboxes and any share of them that matches; three
- * labels of which many sandboxes have any two, but few all, are walked as far as one request may.
+ * Pages of sandboxes. A page reads one range of one index, whatever the number of sandboxes and of matches. The exception is a filter
+ * of three or more labels, if many sandboxes have any two of them but few have all: it is walked as far as one request may.
  */
 import { asId, type OrgId, type SandboxId } from '../../domain/ids.ts'
 import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import type { Queryable } from '../postgres/database.ts'
 import { SANDBOX_COLUMNS } from './sandboxes.ts'
 
-/** What a page is of: all labels must match, and `before` is exclusive. */
+/** Which sandboxes a page is of: all labels must match, and `before` is exclusive. */
 export type SandboxFilter = {
   readonly labels: readonly (readonly [key: string, value: string])[]
   readonly before: SandboxId | null
 }
 
-/** Rows of a page, the newest first; `goOnBefore` is where the next page begins when the walk ended before the rows did. */
+/** The rows of a page, newest first. `nextBefore` is where the next page begins if the walk ended early; otherwise null. */
 export type SandboxRows = { readonly rows: readonly Sandbox[]; readonly nextBefore: SandboxId | null }
 
 /**
- * The first `count` sandboxes of an organization that match. Fewer with `goOnBefore`: the labels were walked as far as one
- * request may, and those that match may follow.
+ * The first `count` sandboxes of an organization that match. Fewer rows with `nextBefore` mean that the labels were walked as far as
+ * one request may, and more matches may follow.
  */
 export async function page(
   q: Queryable,
@@ -34,7 +34,7 @@ export async function page(
   return { rows: (await q.query<Sandbox>(statement)).rows, nextBefore: null }
 }
 
-/** How many sandboxes of a pair are looked at for the other labels, and how many more when they were not enough: some 10 ms. */
+/** How many sandboxes of a pair are checked for the other labels, and how many more if those were not enough: about 10 ms. */
 const STRETCHES = [128, 2_048] as const
 
 async function pageOfPair(
@@ -81,10 +81,10 @@ const OF_LABEL = {
          JOIN sandboxes s ON s.id = p.labelled_id WHERE s.visible_until IS NULL ORDER BY s.id DESC`,
 }
 
-/** How many rows of a label, or of a pair, are counted at most to find the rarest of several. */
+/** To find the rarest of several labels or pairs, at most this many rows of each are counted. */
 const COUNT_LIMIT = 200
 
-/** Of several labels: the rarest, and the rarest pair with it. Two labels are one pair, so that nothing is counted. */
+/** The rarest of several labels, and the rarest pair with it. Two labels are one pair, so that nothing is counted. */
 const RAREST = {
   name: 'sandboxes.rarestPair',
   text: `WITH w AS MATERIALIZED (SELECT key COLLATE "C", value COLLATE "C" FROM unnest($2::text[], $3::text[]) AS w(key, value)),
@@ -103,8 +103,9 @@ const RAREST = {
 }
 
 /**
- * The next sandboxes of a pair, and of those with too many labels for pairs; the labels themselves decide, as a pair is a
- * hash. Each row says how many were looked at and which was the last; one row without a sandbox when none matched.
+ * The next sandboxes of a pair, and of those with too many labels for pairs. A pair is a hash, so that the labels themselves decide
+ * whether a sandbox matches. Each row says how many were checked and which was the last. If none matched, there is one row without
+ * a sandbox.
  */
 const OF_PAIR = {
   name: 'sandboxes.pageOfPair',

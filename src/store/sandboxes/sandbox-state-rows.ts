@@ -1,4 +1,4 @@
-/** What of a sandbox and its run a transition reads and writes. `standings.ts` does both, for `control/sandboxes/transition.ts` alone. */
+/** What a transition reads and writes of a sandbox and its run. Only `control/sandboxes/transition.ts` does so, by `sandbox-states.ts`. */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import type { CauseCode, SandboxStatus, StatusReason } from '../../domain/sandboxes/lifecycle.ts'
 import type { NewEvent } from '../events/events.ts'
@@ -22,12 +22,12 @@ export type SandboxStateRow = {
   readonly max_uptime_minutes: number | null
   readonly run_id: RunId | null
   readonly worker_id: WorkerId | null
-  /** The latest time that is written of its last runs. */
+  /** The latest time recorded for its last runs. */
   readonly latest_at: Date | null
   readonly mounts_volumes: boolean
 }
 
-/** What a transition writes to the sandbox; undefined leaves a column as it is. */
+/** What a transition writes to the sandbox; undefined leaves a column unchanged. */
 export type SandboxChange = {
   readonly status: SandboxStatus
   readonly status_reason: StatusReason | null
@@ -37,22 +37,22 @@ export type SandboxChange = {
   readonly home_worker_id?: WorkerId
   /** The run that a start opens. */
   readonly run_id?: RunId
-  /** True forgets the sealed registry credential: it was for one create-and-start only. */
+  /** True deletes the sealed registry credential, which is for a single create-and-start. */
   readonly forget_registry_secret?: boolean
 }
 
-/** What one transition writes: the sandbox, its open run when it has one, and the audit event. */
+/** What one transition writes: the sandbox, its open run if it has one, and the audit event. */
 export type TransitionWrite = {
   readonly sandbox: { readonly id: SandboxId; readonly change: SandboxChange }
   readonly run: { readonly id: RunId; readonly change: RunChange } | null
   readonly event: NewEvent
 }
 
-/** What a transition writes to the run; undefined leaves a column as it is. */
+/** What a transition writes to the run; undefined leaves a column unchanged. */
 export type RunChange = {
   readonly worker_id?: WorkerId
   readonly placed_at?: Date
-  /** Since when it is known that no worker has room. */
+  /** Since when no worker has had capacity for it. */
   readonly waits_since?: Date
   readonly started_at?: Date
   readonly deadline_at?: Date
@@ -70,7 +70,7 @@ export type NewRun = {
   readonly sandbox_id: SandboxId
   readonly vcpus: number
   readonly memory_mib: number
-  /** null: what the worker gives, known once it runs. */
+  /** null: the worker's own size, known once it runs. */
   readonly disk_size_mib: number | null
   readonly ephemeral: boolean
   readonly opened_at: Date

@@ -1,6 +1,6 @@
 /**
- * Sandboxes as clients read them. A sandbox is a client's while `visible_until` is null; after that its name and slug
- * are free, and it can be read by id and name until that time. Status is written in `standings.ts` alone.
+ * Sandboxes as clients read them. While `visible_until` is null, a sandbox exists for clients. Afterwards its name and slug are free,
+ * and it can be read by id and name until that time. Only `sandbox-states.ts` writes the status.
  */
 import type { OrgId, RunId, SandboxId, WorkerId } from '../../domain/ids.ts'
 import { SANDBOX_STATUSES } from '../../domain/sandboxes/lifecycle.ts'
@@ -8,11 +8,11 @@ import type { Sandbox } from '../../domain/sandboxes/sandbox.ts'
 import * as arrays from '../postgres/binary-array.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** What is read of a sandbox, as a `Sandbox`. */
+/** The columns of a `Sandbox`. */
 export const SANDBOX_COLUMNS = `id, org_id, name, slug, status, ephemeral, created_at, last_failure_message,
   started_at, status_reason, stopped_at, run_id, spec_projection::text AS spec_json`
 
-/** Those of the ids that are an organization's and can be read at `now`, in no order. */
+/** The sandboxes with these ids that belong to an organization and can be read at `now`, in no order. */
 export async function findMany(
   q: Queryable,
   org: OrgId,
@@ -29,7 +29,7 @@ export async function findMany(
   return rows
 }
 
-/** Whether a sandbox of this id was ever made in an organization. */
+/** Whether an organization has or had a sandbox with this id. */
 export async function existed(q: Queryable, org: OrgId, id: SandboxId): Promise<boolean> {
   const { rowCount } = await q.query({
     name: 'sandboxes.existed',
@@ -39,7 +39,7 @@ export async function existed(q: Queryable, org: OrgId, id: SandboxId): Promise<
   return rowCount > 0
 }
 
-/** A sandbox that is a client's, locked until the transaction ends, as it is once the lock was had; null: there is none. */
+/** Locks a sandbox until the transaction ends and returns it as it is then; null if it doesn't exist for clients. */
 export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sandbox | null> {
   const { rows } = await tx.query<Sandbox>({
     name: 'sandboxes.lock',
@@ -49,7 +49,7 @@ export async function lock(tx: Queryable, org: OrgId, id: SandboxId): Promise<Sa
   return rows[0] ?? null
 }
 
-/** The sandbox that holds a name, or the one that held it last while it can still be read, or null. */
+/** The sandbox with a name; otherwise the last one that had it, if it can still be read; otherwise null. */
 export async function findByName(q: Queryable, org: OrgId, name: string, now: Date): Promise<Sandbox | null> {
   const { rows } = await q.query<Sandbox>({
     name: 'sandboxes.findByName',
@@ -79,7 +79,7 @@ export async function isNameTaken(q: Queryable, org: OrgId, name: string): Promi
   return rows.length > 0
 }
 
-/** Whether a slug is taken now, by whatever organization. */
+/** Whether a slug is taken now, in any organization. */
 export async function isSlugTaken(q: Queryable, slug: string): Promise<boolean> {
   const { rows } = await q.query({
     name: 'sandboxes.isSlugTaken',
@@ -89,7 +89,7 @@ export async function isSlugTaken(q: Queryable, slug: string): Promise<boolean> 
   return rows.length > 0
 }
 
-/** Changes a sandbox's name or slug, null keeping what is; false when it is not there. Throws on a conflict. */
+/** Changes a sandbox's name or slug; null keeps the old one. False if it doesn't exist. Throws on a conflict. */
 export async function rename(
   q: Queryable,
   org: OrgId,
@@ -105,12 +105,12 @@ export async function rename(
   return rowCount === 1
 }
 
-/** A sandbox that was a client's until now, and where its writable layer lies; null before its first placement. */
+/** A sandbox that was just hidden, and the worker that stores its writable layer; null before its first placement. */
 export type HiddenSandbox = { readonly id: SandboxId; readonly home_worker_id: WorkerId | null }
 
 /**
- * Ends the time of sandboxes as a client's; names and slugs are free at once. Answers those that had not ended before.
- * Their rows are locked in the order of their ids, as every transition does.
+ * Hides sandboxes from clients from `visibleUntil` on; names and slugs are free at once. Returns those that were not hidden before.
+ * Rows are locked in the order of their ids, as in every transition.
  */
 export async function hide(
   q: Queryable,
@@ -131,7 +131,7 @@ export async function hide(
   return rows
 }
 
-/** Makes sandboxes that were still readable after their end unreadable at once. */
+/** Hides sandboxes at once that could still be read after their end. */
 export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date): Promise<void> {
   await q.query({
     name: 'sandboxes.hideNow',
@@ -141,8 +141,8 @@ export async function hideNow(q: Queryable, ids: readonly SandboxId[], now: Date
 }
 
 /**
- * Of the given sandboxes, those that no client can start again and that have no open run. One that this database has never
- * held is none of them: a worker that was joined to another database must not lose its disks.
+ * Those of the given sandboxes that are hidden and have no open run. Unknown ids are not among them: a worker that was joined to
+ * another database must not lose its disks.
  */
 export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
@@ -155,15 +155,15 @@ export async function findDeleted(q: Queryable, ids: readonly SandboxId[]): Prom
   return rows.map(({ id }) => id)
 }
 
-/** What somebody waits for: `mask` has a bit for each status, in the order of `SANDBOX_STATUSES`. */
+/** What a request waits for. `mask` has a bit for each status, in the order of `SANDBOX_STATUSES`. */
 export type StatusWait = {
   readonly id: SandboxId
   readonly mask: number
-  /** A run that must still be the sandbox's latest; null: whichever. */
+  /** The wait also ends once this is no longer the sandbox's latest run; null: any run. */
   readonly run_id: RunId | null
 }
 
-/** The sandboxes that are as somebody waits for them to be, have another run, or are no client's any more. */
+/** The sandboxes whose wait is over: the status is reached, the latest run is another one, or the sandbox is hidden. */
 export async function findSatisfied(q: Queryable, wishes: readonly StatusWait[]): Promise<readonly SandboxId[]> {
   const { rows } = await q.query<{ readonly id: SandboxId }>({
     name: 'sandboxes.findSatisfied',

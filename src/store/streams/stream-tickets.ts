@@ -1,8 +1,8 @@
-/** Streams that a server process waits for; its worker learns of them at whichever process it syncs with. */
+/** Streams that a server process waits for. The worker learns of them from whichever process it syncs with. */
 import type { WorkerId } from '../../domain/ids.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A ticket with the process that waits, by its URL. `asked` says what for; it goes through here as it is. */
+/** A ticket, with the URL of the process that waits. `asked` is the requested stream; it is stored as it is. */
 export type StreamTicketRow<Asked> = {
   readonly ticket: string
   readonly worker_id: WorkerId
@@ -10,7 +10,7 @@ export type StreamTicketRow<Asked> = {
   readonly asked: Asked
 }
 
-/** Leaves a ticket for a worker. */
+/** Stores a ticket for a worker. */
 export async function insert<Asked>(q: Queryable, left: StreamTicketRow<Asked>, expires_at: Date): Promise<void> {
   await q.query({
     name: 'streamTickets.insert',
@@ -19,7 +19,7 @@ export async function insert<Asked>(q: Queryable, left: StreamTicketRow<Asked>, 
   })
 }
 
-/** Takes a ticket back: it was used, or nobody waits any more. May be repeated. */
+/** Deletes a ticket that was used, or for which nobody waits any more. May be repeated. */
 export async function remove(q: Queryable, ticket: string): Promise<void> {
   await q.query({
     name: 'streamTickets.remove',
@@ -28,7 +28,7 @@ export async function remove(q: Queryable, ticket: string): Promise<void> {
   })
 }
 
-/** The tickets that other processes than the one at `url` have left, at most `limit`. */
+/** At most `limit` tickets of other processes than the one at `url`. */
 export async function fromOtherReplicas<Asked>(
   q: Queryable,
   url: string | null,
@@ -42,7 +42,7 @@ export async function fromOtherReplicas<Asked>(
   return rows
 }
 
-/** Removes what outlived its time by `now`: a process that died took nothing back. Answers how many. */
+/** Deletes up to `limit` tickets that expired before `now`, left by processes that died. Returns how many. */
 export async function removeExpired(q: Queryable, now: Date, limit: number): Promise<number> {
   const { rowCount } = await q.query({
     name: 'streamTickets.removeExpired',

@@ -1,16 +1,16 @@
-/** Organizations whose pools are walls, and what they were told of it; read by `loops/enforce-hard-limits.ts`. */
+/** Organizations whose plan stops them at the end of its included hours, for `loops/enforce-hard-limits.ts`. */
 import type { OrgId } from '../../domain/ids.ts'
 import type { IncludedHours } from '../../domain/orgs/quota.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** An organization with walls and active runs, and what they take: `vcpus` and `memory_mib` of those that run. */
+/** An organization with hard limits and active runs; `vcpus` and `memory_mib` are those of its started runs. */
 export type HardLimitedOrg = IncludedHours & {
   readonly org_id: OrgId
   readonly vcpus: number
   readonly memory_mib: number
 }
 
-/** Organizations with walls and active runs, in the order of their ids, after a given one. */
+/** Organizations with hard limits and active runs, in the order of their ids, after a given one. */
 export async function hardLimitedWithRuns(
   q: Queryable,
   after: OrgId | null,
@@ -31,7 +31,7 @@ export async function hardLimitedWithRuns(
   return rows
 }
 
-/** Whether an organization was told in the UTC month of `now` that a pool is exhausted. */
+/** Whether an organization has an event of this UTC month that says that the included hours of `pool` are exhausted. */
 export async function hasExhaustedEvent(q: Queryable, org: OrgId, pool: string, now: Date): Promise<boolean> {
   const { rows } = await q.query({
     name: 'includedHours.hasExhaustedEvent',

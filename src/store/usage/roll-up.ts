@@ -1,9 +1,8 @@
 import type { Queryable } from '../postgres/database.ts'
 
 /**
- * Adds up to `limit` runs that ended to the days they touched, and marks them; answers how many. Must run in a
- * transaction of its own: each run is added exactly once, whoever else does the same at the same time, because all wait
- * for one lock, and the mark commits with the sums.
+ * Adds up to `limit` ended runs to the sums of the days they touch, and marks them; returns how many. Must run in a transaction of its
+ * own. Each run is added exactly once, because all callers wait for one lock and the mark commits together with the sums.
  */
 export async function rollUp(tx: Queryable, now: Date, limit: number): Promise<number> {
   await tx.query({ text: `SELECT pg_advisory_xact_lock(hashtext('sandyard: roll up usage'))` })

@@ -1,6 +1,6 @@
 /**
- * What volumes held: what was written down (`storage_accruals`, kept when a volume is gone), and of active volumes the
- * time since then at what they hold now. All in bytes times milliseconds, so that sums are exact.
+ * How much volumes held over time: the recorded intervals (`storage_accruals`, kept after a volume is deleted), and for active volumes
+ * the time since the last interval at their current size. Everything is in bytes times milliseconds, so that sums are exact.
  */
 import type { OrgId, VolumeId } from '../../domain/ids.ts'
 import { startOfDay } from '../../domain/usage/metering.ts'
@@ -9,8 +9,8 @@ import type { Queryable } from '../postgres/database.ts'
 import type { UsageQuery } from './usage.ts'
 
 /**
- * What a volume held on a UTC day, in bytes times milliseconds since midnight: up to the range's start and up to its end.
- * The difference is the range's; both are given so that rounded figures of neighbouring ranges can add up.
+ * What a volume held on a UTC day, in bytes times milliseconds from midnight: until the start of the range and until its end. The
+ * difference is what it held in the range. Both are given so that rounded figures of adjacent ranges add up.
  */
 export type VolumeDay = {
   readonly volume_id: VolumeId
@@ -19,7 +19,7 @@ export type VolumeDay = {
   readonly until_byte_ms: bigint
 }
 
-/** What each volume held on each day of a range, by day and volume, at most `limit` rows. Days without any have none. */
+/** What each volume held on each day of a range, by day and volume, at most `limit` rows. A day with nothing has no row. */
 export async function volumeDays(q: Queryable, question: UsageQuery, limit: number): Promise<readonly VolumeDay[]> {
   type Row = Pick<VolumeDay, 'volume_id' | 'day'> & { readonly before: string; readonly until: string }
   const { rows } = await q.query<Row>({
@@ -34,7 +34,7 @@ export async function volumeDays(q: Queryable, question: UsageQuery, limit: numb
   })
 }
 
-/** What all volumes of an organization held together on each day of a range; a day without any has no row. */
+/** What all volumes of an organization held together on each day of a range. A day with nothing has no row. */
 export async function storageDays(
   q: Queryable,
   question: UsageQuery,
@@ -47,7 +47,7 @@ export async function storageDays(
   return rows.map(({ day, byte_ms }) => ({ day, byte_ms: BigInt(byte_ms) }))
 }
 
-/** What the active volumes of an organization hold by the workers' latest word; null when no worker has told of any. */
+/** What the active volumes of an organization hold by the workers' latest reports; null if none was reported. */
 export async function heldBytes(q: Queryable, org: OrgId): Promise<bigint | null> {
   const { rows } = await q.query<{ readonly bytes: string | null }>({
     name: 'storageUsage.heldBytes',
@@ -58,7 +58,7 @@ export async function heldBytes(q: Queryable, org: OrgId): Promise<bigint | null
   return bytes === null ? null : BigInt(bytes)
 }
 
-/** The volumes of an organization that still exist, of those named; the host volume has no name. */
+/** The names of those of the given volumes that still exist; the host volume has none. */
 export async function volumeNames(
   q: Queryable,
   org: OrgId,
@@ -72,7 +72,7 @@ export async function volumeNames(
   return rows
 }
 
-/** What an organization pays by; null when there is no such organization. */
+/** The pricing terms of an organization; null if it doesn't exist. */
 export async function pricingTermsOf(q: Queryable, org: OrgId): Promise<BillingTerms | null> {
   const { rows } = await q.query<BillingTerms>({
     name: 'storageUsage.termsOf',
@@ -84,8 +84,8 @@ export async function pricingTermsOf(q: Queryable, org: OrgId): Promise<BillingT
 }
 
 /**
- * The CTE `held`, a row for each interval of a day: how long of it lies before the range, and how long before the range's
- * end. No accrual crosses midnight, so that those of the first day are found from its midnight on.
+ * SQL: the CTE `held`, one row per interval within a day: how much of it lies before the range, and how much before the end of the
+ * range. No interval crosses midnight, so that those of the first day start at or after its midnight.
  */
 const HELD = `WITH intervals AS (
     SELECT volume_id, used_bytes, sandyard_ms(from_at) AS from_ms, sandyard_ms(to_at) AS to_ms FROM storage_accruals

@@ -1,27 +1,26 @@
 /**
- * What sandboxes took, read and rolled up. The metered interval of a run goes from `started_at` to `ended_at`, or to now
- * while it is open. A run that ended is added to the days of `usage_days` and `usage_org_days` once (`rollUp`); until
- * then readers look at the run itself. All is counted in whole milliseconds times units, so that sums are exact and the
- * parts of a range add up to it.
+ * The usage of sandboxes. The metered interval of a run lasts from `started_at` to `ended_at`, or until now while the run is open. A run
+ * that ended is added once to its days in `usage_days` and `usage_org_days` (`rollUp`); until then it is read from `runs`. Everything
+ * is counted in whole milliseconds times units, so that sums are exact and the parts of a range add up to it.
  */
 import type { OrgId, SandboxId } from '../../domain/ids.ts'
 import { splitAtMidnights, startOfMonth, startOfNextMonth, type TimeRange } from '../../domain/usage/metering.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** Whole numbers as text: sums go beyond 2^53. */
+/** Integers as text, because sums exceed 2^53. */
 type AmountRow = { readonly vcpu_ms: string; readonly memory_mib_ms: string; readonly disk_mib_ms: string }
 
 /** vCPUs, MiB of memory and MiB of disk, each times milliseconds. */
 export type Amounts = { readonly vcpu_ms: bigint; readonly memory_mib_ms: bigint; readonly disk_mib_ms: bigint }
 
-/** What a sandbox took on a UTC day (`2028-02-29`); amounts are whole numbers as text. */
+/** The usage of a sandbox on a UTC day (`2028-02-29`); amounts are integers as text. */
 export type SandboxDay = AmountRow & { readonly sandbox_id: SandboxId; readonly day: string }
 
-/** What a range is read with: the range, and the instant that open runs have reached. */
+/** A question about usage: the organization, the range, and the time until which open runs count. */
 export type UsageQuery = { readonly org_id: OrgId; readonly range: TimeRange; readonly now: Date }
 
 /**
- * What an organization's sandboxes took on each day of a range, at most `limit` rows, in no order: sorting tens of
+ * The usage of an organization's sandboxes on each day of a range: at most `limit` rows, in no order, because sorting tens of
  * thousands of rows takes longer than reading them.
  */
 export async function sandboxDays(q: Queryable, question: UsageQuery, limit: number): Promise<readonly SandboxDay[]> {
@@ -33,7 +32,7 @@ export async function sandboxDays(q: Queryable, question: UsageQuery, limit: num
   return rows
 }
 
-/** The same for a range within one day, a page in the order of the sandboxes' ids, after a given one. */
+/** The same for a range within one day: a page in the order of the sandboxes' ids, after a given one. */
 export async function sandboxPage(
   q: Queryable,
   question: UsageQuery,
@@ -48,7 +47,7 @@ export async function sandboxPage(
   return rows
 }
 
-/** What an organization took on each day of a range; a day without usage has no row. */
+/** The usage of an organization on each day of a range. A day without usage has no row. */
 export async function orgDays(
   q: Queryable,
   question: UsageQuery,
@@ -62,7 +61,7 @@ export async function orgDays(
   return rows.map((row) => ({ day: row.day, ...exact(row) }))
 }
 
-/** What an organization took since the UTC month began: what its monthly pools are compared with. */
+/** The usage of an organization in the current UTC month, which is compared with its included hours. */
 export async function monthTotals(q: Queryable, org: OrgId, now: Date): Promise<Amounts> {
   const days = await orgDays(q, { org_id: org, range: monthOf(now), now })
   return days.reduce<Amounts>(
@@ -76,8 +75,8 @@ export async function monthTotals(q: Queryable, org: OrgId, now: Date): Promise<
 }
 
 /**
- * The same for every organization whose pools are walls (`org_limits.hard_cap`, with a pool of vCPU or memory hours) and
- * that took something this month. For a loop: it sees all organizations, so `q` is the system's.
+ * The same for every organization with hard limits (`org_limits.hard_cap` with included hours) and usage in this month. It sees all
+ * organizations, so that `q` must be the system's.
  */
 export async function hardLimitedMonthTotals(
   q: Queryable,
@@ -103,7 +102,7 @@ export async function hardLimitedMonthTotals(
   return rows.map((row) => ({ org_id: row.org_id, ...exact(row) }))
 }
 
-/** How sandboxes were last called, deleted ones as well. */
+/** The last names of sandboxes, including deleted ones. */
 export async function sandboxNames(
   q: Queryable,
   org: OrgId,
@@ -117,7 +116,7 @@ export async function sandboxNames(
   return rows
 }
 
-/** The runs of one organization that no day holds yet, cut to a range: `$1` and `$2` in ms, `$3` now. */
+/** SQL: runs that are not rolled up yet, cut to a range: `$1` and `$2` are its ends in ms, `$3` is now. */
 const PENDING_RUNS = `
   SELECT org_id, sandbox_id, vcpus, memory_mib, disk_mib, greatest(sandyard_ms(started_at), $1::bigint) AS from_ms,
     least(sandyard_ms(coalesce(ended_at, $3::timestamptz)), $2::bigint) AS to_ms
@@ -126,12 +125,13 @@ const PENDING_RUNS = `
         SELECT * FROM runs WHERE ended_at IS NOT NULL AND started_at IS NOT NULL AND rolled_up_at IS NULL) r`
 
 /**
- * The CTEs `whole` and `rest`: what was taken in a range, to be joined by day. `whole` are rolled up days. `rest` is what
- * is to be added: runs that are not rolled up, and of the days at the ends of the range the part that lies in it. Of
- * rolled up runs that part is cut from those that ended on that day (`runs_rolled_up`) or started on it and went on
- * (`runs_across_midnight`), and from the units that ran all day; no other run touches it. One statement is one snapshot,
- * so that a run is met either as rolled up or as pending. OFFSET 0 keeps the planner from joining all runs at once: it
- * takes row-level security for more selective than it is.
+ * SQL: the CTEs `whole` and `rest`, whose sum by day is the usage of a range. `whole` has the rolled-up days that lie entirely in the
+ * range. `rest` has everything else: runs that are not rolled up, and the parts of the first and last day that lie in the range.
+ *
+ * For such a part, three things touch the day: runs that ended on it (index `runs_rolled_up`), runs that started on it and continued
+ * past midnight (`runs_across_midnight`), and the sums of what ran all day. One statement is one snapshot, so that each run is either
+ * rolled up or pending. OFFSET 0 keeps the planner from joining all runs at once, because it overestimates how selective row-level
+ * security is.
  */
 function piecesOf(table: 'usage_days' | 'usage_org_days'): string {
   const [by, sum] = table === 'usage_days' ? ['sandbox_id, ', 'bigint'] : ['', 'numeric']
@@ -174,7 +174,7 @@ function piecesOf(table: 'usage_days' | 'usage_org_days'): string {
 
 const JOINED = 'whole FULL JOIN rest USING (day, sandbox_id)'
 
-/** SQL: what `whole` and `rest` have together, as text, because it may be beyond 2^53. */
+/** SQL: the sums of `whole` and `rest`, as text because they may exceed 2^53. */
 const SUMS = ['vcpu_ms', 'memory_mib_ms', 'disk_mib_ms']
   .map((column) => `(coalesce(whole.${column}, 0) + coalesce(rest.${column}, 0))::text AS ${column}`)
   .join(', ')

@@ -1,13 +1,13 @@
 /**
- * Which volumes sandboxes mount, and where the files of volumes lie. A volume gets its home at its first use and keeps it;
- * a run goes where the homes of its volumes are.
+ * Which volumes sandboxes mount, and where the files of volumes are stored. A volume gets its home worker at its first use and keeps
+ * it. A run is placed on the home of its volumes.
  */
 import type { OrgId, RunId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeKind, VolumeStatus } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../postgres/database.ts'
 import type { VolumeHome } from './volumes.ts'
 
-/** A volume as a mount means it. */
+/** A volume that a mount refers to. */
 export type MountedVolume = VolumeHome & {
   readonly id: VolumeId
   readonly kind: VolumeKind
@@ -16,7 +16,7 @@ export type MountedVolume = VolumeHome & {
   readonly status: VolumeStatus
 }
 
-/** The volumes of an organization with these names, and its host volume if that is wanted. */
+/** The volumes of an organization with these names, and its host volume if `usesHost`. */
 export async function resolve(
   q: Queryable,
   org: OrgId,
@@ -31,10 +31,7 @@ export async function resolve(
   return rows
 }
 
-/**
- * Keeps the volumes of a sandbox from being deleted until the transaction ends. Answers those that can be mounted no more:
- * their deletion was asked for, or is done.
- */
+/** Keeps the volumes of a sandbox from being deleted until the transaction ends. Returns those that are deleted or being deleted. */
 export async function lockMounted(tx: Queryable, sandbox: SandboxId): Promise<readonly VolumeId[]> {
   const { rows } = await tx.query<{ readonly volume_id: VolumeId }>({
     name: 'volumeMounts.lockMounted',
@@ -49,7 +46,7 @@ export async function lockMounted(tx: Queryable, sandbox: SandboxId): Promise<re
   return rows.map(({ volume_id }) => volume_id)
 }
 
-/** The names by which a sandbox mounts volumes that are not active. */
+/** The names of volumes that a sandbox mounts and that are not active. */
 export async function unavailableNames(q: Queryable, sandbox: SandboxId): Promise<readonly string[]> {
   const { rows } = await q.query<{ readonly name: string }>({
     name: 'volumeMounts.unavailableNames',
@@ -64,7 +61,7 @@ export async function unavailableNames(q: Queryable, sandbox: SandboxId): Promis
   return rows.map(({ name }) => name)
 }
 
-/** Gives one volume its home unless it has one or is to be deleted; answers the home that it has then, null when it is gone. */
+/** Assigns a volume its home, unless it has one or is being deleted. Returns the home that it then has; null if it is gone. */
 export async function assignHome(tx: Queryable, id: VolumeId, home: VolumeHome): Promise<VolumeHome | null> {
   await tx.query({
     name: 'volumeMounts.assignHome',
@@ -81,8 +78,8 @@ export async function assignHome(tx: Queryable, id: VolumeId, home: VolumeHome):
 }
 
 /**
- * Gives the volumes of a sandbox that have no home one on the worker that is to run it. False, and nothing is written, when
- * one of them has its home elsewhere or is not active.
+ * Assigns the volumes of a sandbox that have no home to the worker that is to run it. Returns false and writes nothing if one of them
+ * has its home elsewhere or is not active.
  */
 export async function assignHomes(tx: Queryable, sandbox: SandboxId, worker: WorkerId): Promise<boolean> {
   const { rows } = await tx.query<{ readonly is_here: boolean }>({
@@ -106,7 +103,7 @@ export async function assignHomes(tx: Queryable, sandbox: SandboxId, worker: Wor
   return true
 }
 
-/** A volume that an open run mounts, with the caps that are to hold. */
+/** A volume that an open run mounts, with the caps to enforce. */
 export type AssignedVolume = {
   readonly run_id: RunId
   readonly org_id: OrgId
@@ -130,7 +127,7 @@ export async function ofWorker(q: Queryable, worker: WorkerId): Promise<readonly
   return rows
 }
 
-/** What the volumes of a sandbox `s` ask of its worker, as `VolumeNeeds`; null when it mounts none. */
+/** SQL: what the volumes of a sandbox `s` require of its worker, as `VolumeNeeds`; null if it mounts none. */
 export const NEEDS_OF_VOLUMES = `SELECT CASE WHEN count(*) > 0 THEN json_build_object('needs_shared', bool_or(v.is_shared),
     'homes', coalesce(json_agg(DISTINCT v.home_worker_id) FILTER (WHERE v.home_worker_id IS NOT NULL), '[]'),
     'needs_caps', bool_or(v.capacity_gib IS NOT NULL OR l.max_total_storage_gib IS NOT NULL)) END AS needs

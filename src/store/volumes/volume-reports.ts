@@ -1,20 +1,20 @@
 /**
- * What workers say of volumes, and what is to be said to them. A report is believed for the volumes whose home the worker
- * is, and for those of a shared storage. What a volume holds counts as held since the last word on it: `accrue` writes
- * that time down before each new word.
+ * Workers' reports on volumes, and what workers must know of volumes. A report counts for the volumes whose home the worker is, and
+ * for those on shared storage. A volume counts as holding its reported size until the next report: `accrue` records that time
+ * before each new size.
  */
 import type { OrgId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { VolumeStatus } from '../../domain/volumes/volume.ts'
 import type { Queryable } from '../postgres/database.ts'
 
-/** A worker as far as volumes go. */
+/** A worker, and whether its storage is shared with others. */
 export type StorageOwner = { readonly worker_id: WorkerId; readonly is_shared: boolean }
 
 export type MeasuredVolume = { readonly volume_id: VolumeId; readonly org_id: OrgId; readonly used_bytes: number }
 
 /**
- * Takes in what every volume of a worker takes now. Answers whether a volume that is to be deleted is gone with it. `all` is
- * null when nothing has changed since the worker's last word.
+ * Records the sizes of all volumes of a worker; `all` is null if nothing has changed since its last report. `emptied` says whether
+ * a volume that is being deleted is now gone from the worker.
  */
 export async function record(
   tx: Queryable,
@@ -43,10 +43,7 @@ export async function record(
   return { emptied: await markEmptied(tx, from, report) }
 }
 
-/**
- * Of the volumes that are to be deleted, those that the worker holds no more. One that it has never told of, and of which it
- * has no news, it never held.
- */
+/** Marks volumes that are being deleted and that the worker no longer stores. A volume that was never reported was never stored. */
 async function markEmptied(
   tx: Queryable,
   from: StorageOwner,
@@ -63,8 +60,8 @@ async function markEmptied(
 }
 
 /**
- * Writes down what active volumes, which the caller has locked, held since that was last written: an interval for each
- * UTC day, or a longer last one when it holds the same. A clock that stepped back adds nothing. May be repeated.
+ * Records what active volumes held since the last record: one interval per UTC day, or a longer last interval if the size is the same.
+ * The caller has locked the volumes. A clock that jumped back adds nothing. May be repeated.
  */
 export async function accrue(tx: Queryable, ids: readonly VolumeId[], now: Date): Promise<void> {
   if (ids.length === 0) return
@@ -94,7 +91,7 @@ export async function accrue(tx: Queryable, ids: readonly VolumeId[], now: Date)
   })
 }
 
-/** A volume that a worker holds or may hold, with the caps that are to be in force. */
+/** A volume that a worker stores or may store, with the caps to enforce. */
 export type StoredVolume = {
   readonly volume_id: VolumeId
   readonly org_id: OrgId
@@ -103,7 +100,7 @@ export type StoredVolume = {
   readonly max_total_storage_gib: number | null
 }
 
-/** Every volume of a worker, those of a shared storage included, but for those that are deleted already; by id. */
+/** Every volume of a worker by id, including those on shared storage, without those that are already emptied. */
 export async function storedOn(q: Queryable, { worker_id, is_shared }: StorageOwner): Promise<readonly StoredVolume[]> {
   const { rows } = await q.query<StoredVolume>({
     name: `volumeReports.storedOn.${is_shared ? 'shared' : 'own'}`,
@@ -116,9 +113,8 @@ export async function storedOn(q: Queryable, { worker_id, is_shared }: StorageOw
 }
 
 /**
- * Of the volumes that a worker told of, those that this database remembers to have deleted: a write that was under way can
- * bring one back. One that it has never held is none of them: a worker that was joined to another database, or to an older
- * state of it, must not lose its volumes.
+ * Those of the reported volumes that were deleted in this database: a write in progress can bring one back on the worker. Unknown
+ * volumes are not among them: a worker that was joined to another database, or to an older backup, must not lose its volumes.
  */
 export async function findDeleted(
   q: Queryable,
@@ -137,10 +133,10 @@ export async function findDeleted(
   return reported.filter(({ volume_id }) => ids.has(volume_id))
 }
 
-/** A volume that was taken off the table. */
+/** A volume whose row was deleted. */
 export type ReapedVolume = { readonly id: VolumeId; readonly org_id: OrgId; readonly name: string }
 
-/** Takes volumes off the table that are to be deleted and of which no worker holds anything; their names are free then. */
+/** Deletes the rows of volumes that are being deleted and that no worker stores any more; their names are free then. */
 export async function reap(tx: Queryable, limit: number): Promise<readonly ReapedVolume[]> {
   const { rows } = await tx.query<ReapedVolume>({
     name: 'volumeReports.reap',

@@ -1,7 +1,7 @@
 /**
- * Volumes as clients read and change them. A volume is `active` until its deletion is asked for, and its row stays, with
- * its name, until nothing of it is left (`volume-reports.ts`). Who locks a row of `volumes` settles a race: mounts lock it
- * FOR SHARE with what makes them hold (`volume-mounts.ts`, `admissions.ts`), its deletion FOR UPDATE.
+ * Volumes as clients read and change them. A volume is `active` until a client deletes it. Its row and name stay until its files are
+ * gone (`volume-reports.ts`). The row lock decides a race between a mount and a deletion: mounts lock the row FOR SHARE
+ * (`volume-mounts.ts`, `admissions.ts`), a deletion FOR UPDATE.
  */
 import type { OrgId, SandboxId, VolumeId, WorkerId } from '../../domain/ids.ts'
 import type { SandboxStatus } from '../../domain/sandboxes/lifecycle.ts'
@@ -10,7 +10,7 @@ import type { Queryable } from '../postgres/database.ts'
 
 const COLUMNS = 'id, org_id, kind, name, status, labels, capacity_gib, used_bytes, created_at, updated_at'
 
-/** An organization's volumes, the host volume first, then the oldest. */
+/** An organization's volumes: the host volume first, then by age, oldest first. */
 export async function list(q: Queryable, org: OrgId): Promise<readonly Volume[]> {
   const { rows } = await q.query<Volume>({
     name: 'volumes.list',
@@ -20,10 +20,10 @@ export async function list(q: Queryable, org: OrgId): Promise<readonly Volume[]>
   return rows
 }
 
-/** Where the files of a volume lie; neither before its first use. */
+/** Where the files of a volume are stored; before its first use both are unset. */
 export type VolumeHome = { readonly home_worker_id: WorkerId | null; readonly is_shared: boolean }
 
-/** A volume with where its files lie. */
+/** A volume with the place of its files. */
 export type PlacedVolume = Volume & VolumeHome
 
 /** One of an organization's volumes, or null. */
@@ -56,7 +56,7 @@ export async function findByName(q: Queryable, org: OrgId, name: string): Promis
   return rows[0] ?? null
 }
 
-/** Adds a volume; false when the organization has `VOLUMES_MAX`. A name that is taken violates `volumes_name_key`. */
+/** Adds a volume; false if the organization already has `VOLUMES_MAX`. A name that is taken violates `volumes_name_key`. */
 export async function insert(tx: Queryable, volume: Omit<Volume, 'used_bytes'>): Promise<boolean> {
   const { id, org_id, kind, name, status, labels, capacity_gib, created_at, updated_at } = volume
   const { rowCount } = await tx.query({
@@ -69,7 +69,7 @@ export async function insert(tx: Queryable, volume: Omit<Volume, 'used_bytes'>):
   return rowCount === 1
 }
 
-/** Locks one of an organization's volumes against mounts and other changes until the transaction ends; null when it is not there. */
+/** Locks a volume against mounts and other changes until the transaction ends; null if it doesn't exist. */
 export async function lock(tx: Queryable, org: OrgId, id: VolumeId): Promise<PlacedVolume | null> {
   const { rows } = await tx.query<PlacedVolume>({
     name: 'volumes.lock',
@@ -79,7 +79,7 @@ export async function lock(tx: Queryable, org: OrgId, id: VolumeId): Promise<Pla
   return rows[0] ?? null
 }
 
-/** Writes the cap and the labels of a volume that is locked; answers it as it is then. */
+/** Sets the cap and the labels of a locked volume; returns the new row. */
 export async function update(
   tx: Queryable,
   id: VolumeId,
@@ -91,11 +91,11 @@ export async function update(
     values: [id, to.capacity_gib, JSON.stringify(to.labels), to.updated_at],
   })
   const [row] = rows
-  if (row === undefined) throw new Error('a volume that is locked has no row')
+  if (row === undefined) throw new Error('a locked volume has no row')
   return row
 }
 
-/** Marks a volume that is locked as one that is to go. */
+/** Marks a locked volume for deletion. */
 export async function scheduleDeletion(tx: Queryable, id: VolumeId, now: Date): Promise<void> {
   await tx.query({
     name: 'volumes.scheduleDeletion',
@@ -107,7 +107,7 @@ export async function scheduleDeletion(tx: Queryable, id: VolumeId, now: Date): 
 /** A sandbox that mounts a volume. */
 export type MountingSandbox = { readonly id: SandboxId; readonly name: string; readonly status: SandboxStatus }
 
-/** The sandboxes that mount a volume and are not terminal: those that may write to it now or when they are started. */
+/** The sandboxes that mount a volume and are not terminal: they may write to it now, or once they are started. */
 export async function sandboxesMounting(
   tx: Queryable,
   id: VolumeId,
@@ -124,7 +124,7 @@ export async function sandboxesMounting(
   return rows
 }
 
-/** What all volumes of an organization may take together, in GiB; null: no limit. */
+/** The limit on the total size of an organization's volumes, in GiB; null: no limit. */
 export async function storageLimitGib(q: Queryable, org: OrgId): Promise<number | null> {
   const { rows } = await q.query<{ readonly max_total_storage_gib: number | null }>({
     name: 'volumes.storageLimitGib',

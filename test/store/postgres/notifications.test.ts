@@ -6,84 +6,84 @@ import { makeLog } from '../../../src/lib/log.ts'
 import { openNotifications, type Notifications } from '../../../src/store/postgres/notifications.ts'
 import { makeEmptyDatabase, onServer, type TestDatabase } from '../../support/postgres.ts'
 
-describe('wake-ups', () => {
+describe('notifications', () => {
   let home: TestDatabase
   before(async () => {
     home = await makeEmptyDatabase()
   })
   after(() => home.close())
 
-  test('a subscriber in the same process is woken at once, once, and no more after it left', async () => {
-    await using wake = await open(home)
-    let woken = 0
-    const leave = wake.subscribe('sandboxes', () => void woken++)
-    wake.publish(['sandboxes'])
-    assert.equal(woken, 1)
+  test('a subscriber in the same process is notified at once, once, and not after it has unsubscribed', async () => {
+    await using notifications = await open(home)
+    let notified = 0
+    const leave = notifications.subscribe('sandboxes', () => void notified++)
+    notifications.publish(['sandboxes'])
+    assert.equal(notified, 1)
     await using other = await open(home)
     const heard = hear(other, 'sandboxes')
-    wake.publish(['sandboxes'])
+    notifications.publish(['sandboxes'])
     await heard.atLeast(1)
-    assert.equal(woken, 2) // its own notification did not come back
+    assert.equal(notified, 2) // its own notification is not received again
     leave()
-    wake.publish(['sandboxes'])
-    assert.equal(woken, 2)
+    notifications.publish(['sandboxes'])
+    assert.equal(notified, 2)
   })
 
-  test('another process is woken for the topic that was published and for no other', async () => {
-    await using wake = await open(home)
+  test('another process is notified of the published topic and of no other', async () => {
+    await using notifications = await open(home)
     await using other = await open(home)
     const wanted = hear(other, 'volumes')
     const unwanted = hear(other, 'workers')
-    wake.publish(['volumes'])
+    notifications.publish(['volumes'])
     await wanted.atLeast(1)
     assert.equal(unwanted.count(), 0)
   })
 
-  test('many publications in a window cost few notifications and lose no topic', async () => {
-    await using wake = await open(home, 50)
+  test('many publications in a window send few NOTIFYs and lose no topic', async () => {
+    await using notifications = await open(home, 50)
     await using other = await open(home)
     const payloads = await listen(home)
     const heard = Array.from({ length: 300 }, (_, index) => hear(other, `run-${String(index)}`))
-    for (let index = 0; index < 300; index++) wake.publish([`run-${String(index)}`])
+    for (let index = 0; index < 300; index++) notifications.publish([`run-${String(index)}`])
     await Promise.all(heard.map((one) => one.atLeast(1)))
     assert.ok(payloads.list.length <= 3, `${String(payloads.list.length)} notifications`)
     await payloads.close()
   })
 
-  test('more topics than a notification holds wake everybody', async () => {
-    await using wake = await open(home)
+  test('more topics than a notification holds notifications everybody', async () => {
+    await using notifications = await open(home)
     await using other = await open(home)
     const bystander = hear(other, 'bystander')
-    wake.publish(Array.from({ length: 1000 }, (_, index) => `a-topic-of-some-length-${String(index)}`))
+    notifications.publish(Array.from({ length: 1000 }, (_, index) => `a-topic-of-some-length-${String(index)}`))
     await bystander.atLeast(1)
   })
 
-  test('a payload that nobody understands wakes everybody', async () => {
-    await using wake = await open(home)
-    const heard = hear(wake, 'x')
+  test('a payload that can’t be parsed notifies everybody', async () => {
+    await using notifications = await open(home)
+    const heard = hear(notifications, 'x')
     await onServer(home.adminUrl, (admin) => admin.query(`notify sandyard_wake, '{not json'`))
     await heard.atLeast(1)
   })
 
-  test('a lost connection comes back, wakes everybody, and delivers what was published meanwhile', async () => {
-    await using wake = await open(home)
+  test('a lost connection is opened again, notifies everybody, and sends what was published meanwhile', async () => {
+    await using notifications = await open(home)
     await using other = await open(home)
     const bystander = hear(other, 'bystander')
     const late = hear(other, 'late')
     await onServer(home.adminUrl, async (admin) => {
       await admin.query(
-        `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sandyard wake'`,
+        `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'sandyard notifications'`,
       )
     })
     await bystander.atLeast(1)
     const already = late.count()
-    wake.publish(['late'])
+    notifications.publish(['late'])
     await late.atLeast(already + 1)
   })
 
-  test('publishing while the database is away neither throws nor waits, and here everybody is still woken', async () => {
-    const wake = await open(home)
-    const heard = hear(wake, 'x')
+  test('publishing during an outage neither throws nor waits, and subscribers of this process are still notified', async () => {
+    const notifications = await open(home)
+    const heard = hear(notifications, 'x')
     const gone = await makeEmptyDatabase()
     const orphan = await openNotifications({
       connectionString: gone.url,
@@ -97,28 +97,28 @@ describe('wake-ups', () => {
     assert.equal(local.count(), 100)
     assert.equal(heard.count(), 0)
     await orphan[Symbol.asyncDispose]()
-    await wake[Symbol.asyncDispose]()
+    await notifications[Symbol.asyncDispose]()
   })
 
-  test('a subscriber that throws keeps nobody else from being woken', async () => {
-    await using wake = await open(home)
-    wake.subscribe('x', () => {
+  test('a subscriber that throws does not keep others from being notified', async () => {
+    await using notifications = await open(home)
+    notifications.subscribe('x', () => {
       throw new Error('a bug')
     })
-    const heard = hear(wake, 'x')
-    wake.publish(['x'])
+    const heard = hear(notifications, 'x')
+    notifications.publish(['x'])
     assert.equal(heard.count(), 1)
   })
 
-  test('what was published just before closing still reaches the others', async () => {
+  test('what was published just before closing still reaches other processes', async () => {
     await using other = await open(home)
     const heard = hear(other, 'farewell')
-    const wake = await open(home, 1000)
+    const notifications = await open(home, 1000)
     const first = hear(other, 'first')
-    wake.publish(['first'])
+    notifications.publish(['first'])
     await first.atLeast(1)
-    wake.publish(['farewell']) // within the window of the first, so that it is not sent yet
-    await wake[Symbol.asyncDispose]()
+    notifications.publish(['farewell']) // within the window of the first, so that it is not sent yet
+    await notifications[Symbol.asyncDispose]()
     await heard.atLeast(1)
   })
 })
@@ -127,11 +127,11 @@ function open(home: TestDatabase, windowMs = 5): Promise<Notifications> {
   return openNotifications({ connectionString: home.url, clock: systemClock, log: makeLog('silent'), windowMs })
 }
 
-/** Counts the wake-ups of a topic; `atLeast` waits for them, 5 s at most. */
-function hear(wake: Notifications, topic: string): { count(): number; atLeast(count: number): Promise<void> } {
+/** Counts the notifications of a topic; `atLeast` waits for them, 5 s at most. */
+function hear(notifications: Notifications, topic: string): { count(): number; atLeast(count: number): Promise<void> } {
   let heard = 0
   const limit = AbortSignal.timeout(5_000)
-  wake.subscribe(topic, () => void heard++)
+  notifications.subscribe(topic, () => void heard++)
   return {
     count: () => heard,
     async atLeast(count) {
