@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import fc from 'fast-check'
 import { MIN_BALANCED_ITEMS, makeBatch } from '../../src/lib/batch.ts'
 
-test('each item gets its own result, in whatever batches they go', async () => {
+test('each item gets its own result, however items are batched', async () => {
   await fc.assert(
     fc.asyncProperty(
       fc.array(fc.integer(), { maxLength: 40 }),
@@ -29,7 +29,7 @@ test('each item gets its own result, in whatever batches they go', async () => {
   )
 })
 
-test('what is asked for in one turn goes together, and in the order of asking', async () => {
+test('calls of one turn form one batch, in the order of the calls', async () => {
   const batches: (readonly string[])[] = []
   const echo = makeBatch<string, string>({
     run: (batch) => {
@@ -44,7 +44,7 @@ test('what is asked for in one turn goes together, and in the order of asking', 
   assert.deepEqual(batches, [['a', 'b', 'c']])
 })
 
-test('what fails one group fails all its items and none of another group, and the next batch goes on', async () => {
+test('a failed group rejects all its items and none of other groups, and the next batch runs', async () => {
   const run = makeBatch<string, string>({
     run: (batch) => (batch.includes('bad a') ? Promise.reject(new Error('bad')) : Promise.resolve(batch)),
     groupOf: (item) => item.slice(-1),
@@ -56,7 +56,7 @@ test('what fails one group fails all its items and none of another group, and th
   assert.equal(await run('good a'), 'good a')
 })
 
-test('a batch that throws at once, or answers another number of results, fails its items and no later ones', async () => {
+test('a batch that throws synchronously or returns a wrong number of results rejects its items and no later ones', async () => {
   let calls = 0
   const run = makeBatch<number, number>({
     run: (batch) => {
@@ -73,7 +73,7 @@ test('a batch that throws at once, or answers another number of results, fails i
   assert.equal(await run(3), 3)
 })
 
-test('even batches take equal parts, and another begins beside a large one of its group only once as many wait', async () => {
+test('balanced batches take equal shares, and a second one of a group starts only once as many items wait', async () => {
   const sizes: number[] = []
   const ends: (() => void)[] = []
   const ask = makeBatch<string, string>({
@@ -92,12 +92,12 @@ test('even batches take equal parts, and another begins beside a large one of it
   const half = MIN_BALANCED_ITEMS + 2
   const asked = askFor(2 * half)
   await turn()
-  assert.deepEqual(sizes, [half, half]) // both halves are under way
+  assert.deepEqual(sizes, [half, half]) // both halves are in progress
   ends.shift()?.()
   await Promise.all(asked.slice(0, half))
   const more = askFor(half - 1)
   await turn()
-  assert.deepEqual(sizes, [half, half]) // one less does not go beside a half
+  assert.deepEqual(sizes, [half, half]) // one item fewer than a half does not start
   more.push(ask('a'))
   await turn()
   assert.deepEqual(sizes, [half, half, half])
@@ -105,12 +105,12 @@ test('even batches take equal parts, and another begins beside a large one of it
   await Promise.all(asked)
   const other = ask('b')
   await turn()
-  assert.deepEqual(sizes, [half, half, half, 1]) // what is under way of another group holds nobody up
+  assert.deepEqual(sizes, [half, half, half, 1]) // batches of another group delay nothing
   for (const end of ends.splice(0)) end()
   await Promise.all([...more, other])
   const few = askFor(MIN_BALANCED_ITEMS)
   await turn()
-  assert.deepEqual(sizes.slice(4), [MIN_BALANCED_ITEMS]) // few go together
+  assert.deepEqual(sizes.slice(4), [MIN_BALANCED_ITEMS]) // few items stay together
   for (const end of ends) end()
   await Promise.all(few)
 })

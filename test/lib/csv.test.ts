@@ -6,7 +6,7 @@ test('a cell with a comma, a quote or a line break is quoted (RFC 4180), and oth
   assert.equal(csvLine(['plain', 'a,b', 'say "hi"', 'two\nlines', '']), 'plain,"a,b","say ""hi""","two\nlines",\r\n')
 })
 
-test('what a spreadsheet would calculate becomes text, and numbers stay numbers', () => {
+test('formulas become text, and numbers stay numbers', () => {
   assert.equal(csvLine(['=1+1', '+x', '-x', '@x', '-1.5', '7']), "'=1+1,'+x,'-x,'@x,-1.5,7\r\n")
   assert.equal(csvLine(['=HYPERLINK("x")']), `"'=HYPERLINK(""x"")"\r\n`)
 })

@@ -4,7 +4,7 @@ import { systemClock } from '../../src/lib/clock.ts'
 import { debounce } from '../../src/lib/debounce.ts'
 import { waitUntil } from '../support/wait.ts'
 
-test('work waits until nobody asks for it any more, is done once, and can be asked for again', async () => {
+test('work runs once after the last call, and can be scheduled again', async () => {
   const doneAtMs: number[] = []
   const work = (): void => void doneAtMs.push(systemClock.monotonicMs())
   const later = debounce({ clock: systemClock, delayMs: 30, maxWaitMs: 10_000, work })
@@ -19,7 +19,7 @@ test('work waits until nobody asks for it any more, is done once, and can be ask
   later.close()
 })
 
-test('work that is asked for without a pause is done at the limit all the same', async () => {
+test('with continuous calls, work runs after the maximum wait', async () => {
   let done = 0
   const later = debounce({ clock: systemClock, delayMs: 5_000, maxWaitMs: 40, work: () => void done++ })
   later.schedule()
@@ -30,7 +30,7 @@ test('work that is asked for without a pause is done at the limit all the same',
   later.close()
 })
 
-test('what was asked for is forgotten once it is closed', async () => {
+test('a scheduled run is cancelled by close', async () => {
   let done = 0
   const later = debounce({ clock: systemClock, delayMs: 10, maxWaitMs: 10, work: () => void done++ })
   later.schedule()

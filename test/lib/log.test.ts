@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import { test } from 'node:test'
 
-test('a logged error tells its message, code and causes, and nothing that a library hung on it', () => {
+test('a logged error has its message, code and causes, and nothing that a library attached to it', () => {
   const log = join(import.meta.dirname, '../../src/lib/log.ts')
   const script = `
     const { makeLog } = await import(${JSON.stringify(log)})

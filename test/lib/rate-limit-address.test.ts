@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { rateLimitAddress } from '../../src/lib/rate-limit-address.ts'
 
-test('an address is counted as itself, one of IPv6 as its /64, however it is written', () => {
+test('an IPv4 address counts by itself and an IPv6 address by its /64, however it is written', () => {
   const cases: readonly (readonly [string | undefined, string])[] = [
     ['192.0.2.7', '192.0.2.7'],
     ['::ffff:192.0.2.7', '192.0.2.7'],

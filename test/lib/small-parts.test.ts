@@ -7,7 +7,7 @@ import { makeSeal } from '../../src/lib/seal.ts'
 import { once } from '../../src/lib/once.ts'
 import { minUuidAt, isUuid, makeUuids } from '../../src/lib/uuid.ts'
 
-test('what was sealed opens with its key and context, and with nothing else', () => {
+test('a sealed value opens only with its own key and context', () => {
   const seal = makeSeal(Buffer.alloc(32, 1), systemRandom)
   fc.assert(
     fc.property(fc.string({ unit: 'binary' }), fc.string(), fc.nat(), (text, context, place) => {
@@ -27,7 +27,7 @@ test('what was sealed opens with its key and context, and with nothing else', ()
   assert.throws(() => makeSeal(Buffer.alloc(31), systemRandom), /31 bytes/)
 })
 
-test('identifiers of one process never repeat and never go back, whatever its clock does', () => {
+test('identifiers of one process never repeat or go back, whatever its clock does', () => {
   fc.assert(
     fc.property(fc.array(fc.integer({ min: 0, max: 10 }), { minLength: 2, maxLength: 50 }), (times) => {
       let index = 0
@@ -43,7 +43,7 @@ test('identifiers of one process never repeat and never go back, whatever its cl
   assert.deepEqual(many, [...new Set(many)].sort())
 })
 
-test('the first identifier of an instant sorts before every one that is made then, and after those before', () => {
+test('the smallest identifier of a time sorts before all identifiers of that time and after all earlier ones', () => {
   const at = new Date('2026-11-21T12:00:00Z')
   const idAt = (ms: number): string =>
     makeUuids({ ...systemClock, now: () => new Date(at.getTime() + ms) }, systemRandom).next()
@@ -53,7 +53,7 @@ test('the first identifier of an instant sorts before every one that is made the
   assert.ok(!isUuid(`${minUuidAt(at)}\n`) && !isUuid(''))
 })
 
-test('a number below a limit is below it, and each comes', () => {
+test('a random number is below its limit, and every number occurs', () => {
   const seen = new Set(Array.from({ length: 500 }, () => randomBelow(systemRandom, 7)))
   assert.deepEqual(
     [...seen].toSorted((a, b) => a - b),
@@ -61,7 +61,7 @@ test('a number below a limit is below it, and each comes', () => {
   )
 })
 
-test('a sleep ends with its signal, before it begins and while it lasts, and takes its listener along', async () => {
+test('a sleep ends when its signal aborts, before or during it, and removes its listener', async () => {
   const aborted = AbortSignal.abort(new Error('enough'))
   await assert.rejects(systemClock.sleep(60_000, aborted), /enough/)
   await interruptibleSleep(systemClock, 60_000, aborted)
@@ -74,7 +74,7 @@ test('a sleep ends with its signal, before it begins and while it lasts, and tak
   assert.ok(systemClock.monotonicMs() - fromMs >= 19)
 })
 
-test('what is done once is done when it is first asked for, and answers the same ever after', () => {
+test('a function wrapped by once runs at the first call, and later calls return its result', () => {
   let times = 0
   const count = once(() => (times += 1))
   assert.equal(times, 0)

@@ -7,7 +7,7 @@ const steps = fc.array(fc.record({ afterMs: fc.nat({ max: 3_000 }), tokens: fc.i
   maxLength: 60,
 })
 
-test('in any stretch of time a key gets at most the burst and what the rate adds meanwhile, and never less than it is promised', () => {
+test('in any period a key gets at most the burst plus what the rate adds, and never less than promised', () => {
   fc.assert(
     fc.property(steps, ([...asked]) => {
       const rate = { perSec: 4, burst: 10 }
@@ -36,14 +36,14 @@ test('in any stretch of time a key gets at most the burst and what the rate adds
   )
 })
 
-test('what costs more than a bucket holds is served from a full one, and takes it whole', () => {
+test('a cost above the bucket’s size is served from a full bucket and empties it', () => {
   const buckets = makeTokenBuckets({ perSec: 1, burst: 5 }, 100)
   assert.equal(buckets.peek('one', 50, 0).enoughAfterSecs, 0)
   buckets.take('one', 50, 0)
   assert.deepEqual(buckets.peek('one', 1, 0), { remaining: 0, fullAfterSecs: 5, enoughAfterSecs: 1 })
 })
 
-test('keys that are not used are not kept, and however many there are, no more than the limit is', () => {
+test('unused keys are forgotten, and there are never more keys than the limit', () => {
   const buckets = makeTokenBuckets({ perSec: 1, burst: 2 }, 1_000)
   for (let key = 0; key < 5_000; key++) buckets.take(String(key), 1, 0)
   assert.ok(buckets.size <= 1_001, String(buckets.size))

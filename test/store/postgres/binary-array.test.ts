@@ -18,7 +18,7 @@ after(async () => {
   await database.close()
 })
 
-/** What PostgreSQL reads out of an array, one row an element. */
+/** The elements that PostgreSQL reads from an array, one per row. */
 async function readBack(type: string, array: Buffer): Promise<readonly unknown[]> {
   const { rows } = await client.query<{ readonly value: unknown }>({
     text: `SELECT value FROM unnest($1::${type}[]) WITH ORDINALITY AS r(value, place) ORDER BY place`,
@@ -28,7 +28,7 @@ async function readBack(type: string, array: Buffer): Promise<readonly unknown[]
 }
 
 const list = <Value>(value: fc.Arbitrary<Value>) => fc.array(fc.option(value), { maxLength: 20 })
-/** What the tables can hold: no NUL, no half of a surrogate pair. */
+/** Texts that PostgreSQL can store: no NUL, no lone surrogate. */
 const aText = fc.string({ unit: 'grapheme' }).map((text) => text.replaceAll('\0', ''))
 const anInstant = fc.date({
   min: new Date('0001-01-01T00:00:00Z'),
@@ -36,7 +36,7 @@ const anInstant = fc.date({
   noInvalidDate: true,
 })
 
-test('PostgreSQL reads from a binary array the very values that were written, nulls and empty lists included', async () => {
+test('PostgreSQL reads exactly the values that were written to a binary array, including nulls and empty lists', async () => {
   await fc.assert(
     fc.asyncProperty(list(aText), list(fc.uuid()), list(fc.maxSafeInteger()), async (texts, uuids, bigints) => {
       assert.deepEqual(await readBack('text', arrays.texts(texts)), texts)
@@ -58,7 +58,7 @@ test('PostgreSQL reads from a binary array the very values that were written, nu
   assert.deepEqual(await readBack('json', arrays.jsons(['{"a":"\\u00e9 \\"é"}', null])), [{ a: 'é "é' }, null])
 })
 
-test('a text that is no UUID is refused before it reaches the database', () => {
+test('a text that is no UUID never reaches the database', () => {
   assert.throws(() => arrays.uuids(['0f3c1a52-0000-7000-8000-00000000000']))
   assert.throws(() => arrays.uuids(['']))
   assert.throws(() => arrays.uuids(['0f3c1a52-0000-7000-8000-00000000000g']))

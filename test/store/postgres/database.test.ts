@@ -39,7 +39,7 @@ describe('the database', () => {
     await home.close()
   })
 
-  test('an organization sees its own rows only, however the connections are shared', async () => {
+  test('an organization sees only its own rows, however connections are shared', async () => {
     await db.asSystem((q) => q.query({ text: `insert into notes values ($1, 'a'), ($2, 'b')`, values: [ALPHA, BETA] }))
     const orgs = Array.from({ length: 40 }, (_, index) => (index % 3 === 0 ? ALPHA : BETA))
     const seen = await Promise.all(
@@ -48,19 +48,19 @@ describe('the database', () => {
     assert.deepEqual(seen.map((answer) => answer.rows.map((row) => row.org)), orgs.map((org) => [org])) // prettier-ignore
   })
 
-  test('an organization can write no row of another one', async () => {
+  test('an organization can’t write rows of another one', async () => {
     const write = db.asOrg(ALPHA, (q) => q.query({ text: `insert into notes values ($1, 'mine?')`, values: [BETA] }))
     await assert.rejects(write, { code: '42501' })
   })
 
-  test('what is not an organization id never becomes the setting that sees everything', async () => {
+  test('only an organization’s id can become the setting for row-level security', async () => {
     await assert.rejects(
       db.asOrg(asId<OrgId>('*'), (q) => q.query({ text: 'select 1' })),
       /no UUID/,
     )
   })
 
-  test('a connection that serves the same organization again is not told so again', async () => {
+  test('a connection that serves the same organization again keeps its setting without a statement', async () => {
     await db.close()
     db = await open(home.url, 1)
     const countOf = () =>
@@ -75,7 +75,7 @@ describe('the database', () => {
     })
   })
 
-  test('a transaction leaves nothing when its function rejects', async () => {
+  test('a transaction writes nothing if its function rejects', async () => {
     const failing = db.transaction(ALPHA, async (tx) => {
       await tx.query({ text: `insert into notes values ($1, 'lost')`, values: [ALPHA] })
       throw new Error('changed its mind')
@@ -84,7 +84,7 @@ describe('the database', () => {
     assert.equal(await countNotes(), 0)
   })
 
-  test('a transaction whose failed statement was swallowed is an error, not a lost write', async () => {
+  test('a transaction that swallows a failed statement rejects instead of losing its writes', async () => {
     const careless = db.transaction(ALPHA, async (tx) => {
       await tx.query({ text: `insert into notes values ($1, 'x')`, values: [ALPHA] })
       await assert.rejects(tx.query({ text: 'select 1 / 0' }))
@@ -93,7 +93,7 @@ describe('the database', () => {
     assert.equal(await countNotes(), 0)
   })
 
-  test('a transaction that meets a deadlock runs again and both sides commit', async () => {
+  test('a transaction that deadlocks is retried, and both sides commit', async () => {
     await db.asSystem((q) => q.query({ text: `insert into notes values ($1, 'one'), ($1, 'two')`, values: [ALPHA] }))
     const gate = makeGate(2)
     let runs = 0
@@ -102,7 +102,7 @@ describe('the database', () => {
       let order = opposite
       return db.transaction('system', async (tx) => {
         const [first, second] = order
-        order = ['one', 'two'] // from the second run on both agree, so that there is one deadlock
+        order = ['one', 'two'] // from the second run on both use the same order, so that there is only one deadlock
         runs++
         await tx.query({ text: 'update notes set org = org where text = $1', values: [first] })
         await gate.pass()
@@ -115,17 +115,17 @@ describe('the database', () => {
       })
     }
     await Promise.all([swap('one', 'two'), swap('two', 'one')])
-    // The server looks for deadlocks in each side by itself: it may end both before either has let go.
+    // The server checks each side for deadlocks on its own, so that it may abort both.
     assert.ok(victims === 1 || victims === 2)
     assert.equal(runs, 2 + victims)
   })
 
-  test('a handle that outlives its function is refused, because its connection serves somebody else by then', async () => {
+  test('a handle is refused after its function has ended, because its connection may serve another caller', async () => {
     const leaked = await db.asOrg(ALPHA, async (q) => Promise.resolve({ q }))
-    await assert.rejects(leaked.q.query({ text: 'select 1' }), /given back/)
+    await assert.rejects(leaked.q.query({ text: 'select 1' }), /released/)
   })
 
-  test('a broken constraint is known by its name, also behind a cause', async () => {
+  test('a violated constraint is reported by name, also if the error is wrapped', async () => {
     const twice = db.asSystem((q) =>
       q.query({ text: `insert into notes values ($1, 'x'), ($1, 'x')`, values: [ALPHA] }),
     )
@@ -136,7 +136,7 @@ describe('the database', () => {
     assert.equal(violatedConstraint(new Error('notes_text_key')), null)
   })
 
-  test('a cut connection reads as unavailable and the next statement has a new one', async () => {
+  test('a cut connection is reported as unavailable, and the next statement gets a new one', async () => {
     const cut = db.asOrg(ALPHA, async (q) => {
       const { rows } = await q.query<{ pid: number }>({ text: 'select pg_backend_pid() as pid' })
       await Promise.all([
@@ -148,7 +148,7 @@ describe('the database', () => {
     await Promise.all(Array.from({ length: 10 }, () => db.asOrg(ALPHA, (q) => q.query({ text: 'select 1' }))))
   })
 
-  test('a statement past its limit reads as unavailable', async () => {
+  test('a statement that exceeds its time limit is reported as unavailable', async () => {
     const hurried = await openDatabase({
       connectionString: home.url,
       tenantPoolSize: 1,
@@ -160,7 +160,7 @@ describe('the database', () => {
     await hurried.close()
   })
 
-  test('a prepared statement survives a change of its table on the next connection', async () => {
+  test('a prepared statement works again on the next connection after its table was changed', async () => {
     await db.close()
     db = await open(home.url, 1)
     const read = () => db.asOrg(ALPHA, (q) => q.query({ name: 'notes_all', text: 'select * from notes' }))
@@ -170,7 +170,7 @@ describe('the database', () => {
     await read()
   })
 
-  test('whole numbers come as numbers or not at all, times as dates, decimals as text', async () => {
+  test('integers are read as exact numbers or rejected, times as dates, decimals as text', async () => {
     const { rows } = await db.asSystem((q) =>
       q.query({
         text: `select 9007199254740991::int8 as big, '2026-11-21T10:00:00.123Z'::timestamptz as at, 1.10::numeric as price,
@@ -193,11 +193,11 @@ describe('the database', () => {
     )
   })
 
-  test('a role that row-level security does not bind is refused', async () => {
+  test('a role to which row-level security does not apply is refused', async () => {
     await assert.rejects(open(home.adminUrl), UnsuitableDatabase)
   })
 
-  test('a server that nobody can reach reads as unavailable', async () => {
+  test('an unreachable server is reported as unavailable', async () => {
     await assert.rejects(open('postgresql://a:b@127.0.0.1:1/none'), isUnavailable)
   })
 
@@ -211,7 +211,7 @@ function open(connectionString: string, tenantPoolSize = 4): Promise<Database> {
   return openDatabase({ connectionString, tenantPoolSize, systemPoolSize: 4, statementTimeoutMs: 10_000, log })
 }
 
-/** The last statement of each connection of this database but our own. */
+/** The last statement of each other connection to this database. */
 async function statementsOf(home: TestDatabase): Promise<string> {
   return onServer(home.adminUrl, async (admin) => {
     const { rows } = await admin.query<{ query: string }>(

@@ -37,20 +37,20 @@ describe('migrations', () => {
     await rm(dir, { recursive: true, force: true })
   })
 
-  test('each migration is applied once, in order, and sees all rows though row-level security binds its role', async () => {
+  test('each migration runs once, in order, and sees all rows although row-level security applies to its role', async () => {
     const first = await migrate(home.url, dir, log)
     assert.deepEqual(first, { applied: ['0001_notes', '0002_rows', '0003_copy'], version: 3 })
     assert.deepEqual(await migrate(home.url, dir, log), { applied: [], version: 3 })
     assert.deepEqual(await notes(), ['a', 'ab'])
   })
 
-  test('of 20 starters at once each migration runs in one', async () => {
+  test('with 20 processes at the same time, each migration runs in one of them', async () => {
     const runs = await Promise.all(Array.from({ length: 20 }, () => migrate(home.url, dir, log)))
     assert.deepEqual(runs.flatMap((run) => run.applied).sort(), ['0001_notes', '0002_rows', '0003_copy']) // prettier-ignore
     assert.deepEqual(await notes(), ['a', 'ab'])
   })
 
-  test('a migration that fails leaves nothing of itself, and those before it stay', async () => {
+  test('a failed migration is rolled back, and earlier ones stay', async () => {
     await write('0004_bad', `insert into notes values ('half'); select 1 / 0;`)
     await assert.rejects(migrate(home.url, dir, log), /0004_bad failed/)
     assert.deepEqual(await notes(), ['a', 'ab'])
@@ -58,13 +58,13 @@ describe('migrations', () => {
     assert.deepEqual((await migrate(home.url, dir, log)).applied, ['0004_bad'])
   })
 
-  test('a changed file that was applied before is refused', async () => {
+  test('an applied file that was changed is refused', async () => {
     await migrate(home.url, dir, log)
     await write('0002_rows', 'select 1')
     await assert.rejects(migrate(home.url, dir, log), (error) => error instanceof UnsuitableDatabase && error.message.includes('0002_rows')) // prettier-ignore
   })
 
-  test('an older program goes on with a schema that a newer one added to', async () => {
+  test('an older program runs on a schema with additions of a newer one', async () => {
     await migrate(home.url, dir, log)
     await rm(join(dir, '0003_copy.sql'))
     assert.deepEqual(await migrate(home.url, dir, log), { applied: [], version: 2 })
@@ -72,7 +72,7 @@ describe('migrations', () => {
     assert.equal(hold.isHeld, true)
   })
 
-  test('an older program is refused by a schema that a newer one changed under it', async () => {
+  test('an older program refuses a schema with a breaking migration of a newer one', async () => {
     await write('0004_split', '-- breaking: notes become two tables\ncreate table other_notes ();')
     await migrate(home.url, dir, log)
     await rm(join(dir, '0004_split.sql'))
@@ -83,7 +83,7 @@ describe('migrations', () => {
     await assert.rejects(holdIt, isRefused)
   })
 
-  test('a breaking migration is refused while a process uses the schema, an additive one is not, and both run once it ended', async () => {
+  test('while a process uses the schema, an additive migration runs and a breaking one is refused; later both run', async () => {
     await migrate(home.url, dir, log)
     const hold = await holdIt()
     await write('0004_more', 'create table more ();')
@@ -97,7 +97,7 @@ describe('migrations', () => {
     assert.deepEqual((await migrate(home.url, dir, log)).applied, ['0005_split'])
   })
 
-  test('who is refused by processes that run is told which they are', async () => {
+  test('a refused breaking migration names the running processes', async () => {
     await write(
       '0004_replicas',
       `create table replicas (id text, url text, version text, started_at timestamptz);
@@ -109,7 +109,7 @@ describe('migrations', () => {
     await assert.rejects(migrate(home.url, dir, log), /database: http:\/\/10\.0\.0\.1:8080 \(release 0\.1\.0\)/)
   })
 
-  test('of many starters at once one runs a breaking migration, and all of them serve', async () => {
+  test('with many processes at the same time, one runs a breaking migration, and all of them serve', async () => {
     await write('0004_split', '-- breaking: notes become two tables\ncreate table other_notes ();')
     const runs = await Promise.all(
       Array.from({ length: 8 }, async () => {
@@ -122,7 +122,7 @@ describe('migrations', () => {
     await Promise.all(runs.map(({ hold }) => hold[Symbol.asyncDispose]()))
   })
 
-  test('a process that lost its hold takes it again, and ends when the schema was changed under it meanwhile', async () => {
+  test('a process that lost its schema lock acquires it again, and stops if the schema was changed incompatibly', async () => {
     await migrate(home.url, dir, log)
     await using hold = await holdIt()
     await cutHolds()
@@ -140,14 +140,14 @@ describe('migrations', () => {
     assert.equal(hold.isHeld, false)
   })
 
-  test('a database of a release without breaking migrations gets the column for them', async () => {
+  test('a database of a release without breaking migrations gets their column', async () => {
     await migrate(home.url, dir, log)
     await onServer(home.adminUrl, (admin) => admin.query('alter table sandyard_migrations drop column breaking'))
     await write('0004_split', '-- breaking: notes become two tables\nselect 1;')
     assert.deepEqual((await migrate(home.url, dir, log)).applied, ['0004_split'])
   })
 
-  test('a superuser changes nothing and is refused', async () => {
+  test('a superuser is refused before anything changes', async () => {
     await assert.rejects(migrate(home.adminUrl, dir, log), UnsuitableDatabase)
     await onServer(home.adminUrl, async (admin) => {
       const { rows } = await admin.query<{ found: string | null }>(
@@ -157,7 +157,7 @@ describe('migrations', () => {
     })
   })
 
-  test('a gap in the numbers or a name of another shape is refused before anything is applied', async () => {
+  test('a gap in the numbers or a malformed name is refused before anything is applied', async () => {
     await write('0005_gap', 'select 1')
     await assert.rejects(readMigrations(dir), /without gaps/)
     await rm(join(dir, '0005_gap.sql'))
@@ -198,7 +198,7 @@ describe('migrations', () => {
 })
 
 describe('the schema', () => {
-  test('its dump is the same from every database that the migrations made, and names every table', async () => {
+  test('its dump is the same for every migrated database and contains every table', async () => {
     const [one, two] = [await makeTestDatabase(), await makeTestDatabase()]
     const dumps = await Promise.all([one, two].map(dumpOf))
     assert.equal(dumps[0], dumps[1])
@@ -210,7 +210,7 @@ describe('the schema', () => {
     await Promise.all([one.close(), two.close()])
   })
 
-  test('every table with an organization has row-level security that binds its owner too', async () => {
+  test('every table with an organization has row-level security, also for its owner', async () => {
     const home = await makeTestDatabase()
     const { rows } = await onServer(home.adminUrl, (admin) =>
       admin.query<{ name: string }>(
@@ -223,7 +223,7 @@ describe('the schema', () => {
     await home.close()
   })
 
-  test('schema.sql says what the migrations make; "sandyard migrate --dump" writes it anew', async () => {
+  test('schema.sql matches the migrations; "sandyard migrate --dump" writes it', async () => {
     const home = await makeTestDatabase()
     assert.equal(await readFile(join(OURS, '..', 'schema.sql'), 'utf8'), await dumpOf(home))
     await home.close()

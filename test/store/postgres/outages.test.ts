@@ -14,7 +14,7 @@ import { waitUntil } from '../../support/wait.ts'
 const ORG = asId<OrgId>('00000000-0000-7000-8000-00000000000a')
 const STATEMENT_MS = 1_000
 
-describe('the database while it is out of reach', () => {
+describe('the database during outages', () => {
   let external: ExternalPostgres
   let proxy: FaultProxy
   let db: Database
@@ -42,7 +42,7 @@ describe('the database while it is out of reach', () => {
     })
   }
 
-  test('a server that went away is known to be: what needs it is refused at once, and served by itself once it is back', async () => {
+  test('while the server is gone, statements are refused at once; once it is back, they are served without help', async () => {
     await ask()
     await external.end('SIGKILL')
     await waitUntil(async () => !(await answers()))
@@ -54,7 +54,7 @@ describe('the database while it is out of reach', () => {
     await waitUntil(answers, 5_000)
   })
 
-  test('a network that swallows everything is found out: a statement on its way rejects, later ones are refused at once', async () => {
+  test('if the network drops everything, the current statement rejects, and later ones are refused at once', async () => {
     await ask()
     proxy.setMode('swallow')
     await assert.rejects(ask(), isUnavailable)
@@ -67,9 +67,9 @@ describe('the database while it is out of reach', () => {
     await waitUntil(answers)
   })
 
-  test('a server that makes no new connections, and serves those that there are, is not away: requests share them', async () => {
+  test('a server that accepts no new connections is no outage: requests share the existing ones', async () => {
     await ask()
-    sendSignal(external.pid(), 'SIGSTOP') // its sessions run on
+    sendSignal(external.pid(), 'SIGSTOP') // its sessions continue
     try {
       await Promise.all(Array.from({ length: 200 }, ask))
     } finally {
@@ -77,7 +77,7 @@ describe('the database while it is out of reach', () => {
     }
   })
 
-  test('closing waits for nobody who is out of reach', async () => {
+  test('closing does not wait for an unreachable server', async () => {
     const other = await open()
     await other.asOrg(ORG, (q) => q.query({ text: 'select 1' }))
     proxy.setMode('swallow')
@@ -89,7 +89,7 @@ describe('the database while it is out of reach', () => {
     await waitUntil(answers)
   })
 
-  test('no more wait for a connection than its limit, and those within it get theirs in their turn', async () => {
+  test('callers beyond the limit are refused, and those that wait get connections in order', async () => {
     const WAITING_LIMIT = 4_096
     const TAKEN = 4
     const held = Promise.withResolvers<void>()
@@ -104,7 +104,7 @@ describe('the database while it is out of reach', () => {
     assert.ok(outcomes.every((one) => one.status === 'fulfilled' || isUnavailable(one.reason)))
   })
 
-  test('a lock that somebody holds is not waited for longer than a request waits, and is no outage', async () => {
+  test('a statement waits for a lock no longer than a caller for a connection, and a lock is no outage', async () => {
     await db.asSystem((q) => q.query({ text: 'create table if not exists hot (id int4)' }))
     await onServer(external.adminUrl, async (admin) => {
       await admin.query('begin; lock table hot in access exclusive mode')
@@ -115,7 +115,7 @@ describe('the database while it is out of reach', () => {
     })
   })
 
-  test('where one of its pools has every connection that the server gives, it gives one up for the other', async () => {
+  test('if one pool has every connection of the server, it closes one for the other pool', async () => {
     await db.close()
     db = await open()
     await Promise.all(Array.from({ length: 4 }, () => db.asSystem((q) => q.query({ text: 'select pg_sleep(0.1)' }))))
@@ -132,7 +132,7 @@ describe('the database while it is out of reach', () => {
         await client.connect()
         taken.push(client)
       } catch {
-        return taken // there is no more
+        return taken // the server has no more
       }
     }
   }

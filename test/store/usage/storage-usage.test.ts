@@ -18,7 +18,7 @@ before(async () => {
 })
 after(() => control.close())
 
-/** What a volume held from one change to the next, in whole days from a start; the last goes on until now. */
+/** The sizes of a volume, each until the next change, in whole days from a start; the last one lasts until now. */
 type Held = {
   readonly volume: number
   readonly changes: readonly { readonly afterMs: number; readonly bytes: number }[]
@@ -46,7 +46,7 @@ type Interval = {
   readonly used_bytes: number
 }
 
-/** Lays a history as accruals cut at midnight; volume 2 is deleted, so that nothing goes on of it. Answers all that was held. */
+/** Writes a history as intervals cut at midnight and returns what was held. Volume 2 is deleted, so that nothing is added to it. */
 async function lay(history: readonly Held[]): Promise<readonly Interval[]> {
   const { deps, caller } = control
   const accrued: Interval[] = []
@@ -106,7 +106,7 @@ async function read(range: TimeRange): Promise<readonly storageUsage.VolumeDay[]
   return control.deps.db.asOrg(org_id, (q) => storageUsage.volumeDays(q, { org_id, range, now: NOW }, LIMIT))
 }
 
-test('each day of each volume is the exact sum of what it held, deleted ones included, in any range', async () => {
+test('the usage of each volume and day is the exact sum of what it held, in any range and for deleted volumes too', async () => {
   await fc.assert(
     fc.asyncProperty(histories, instants, instants, async (history, one, other) => {
       const intervals = await lay(history)
@@ -125,7 +125,7 @@ test('each day of each volume is the exact sum of what it held, deleted ones inc
   )
 })
 
-test('whole MiB-seconds of a split add up to those of the range, day by day', async () => {
+test('whole MiB-seconds of the parts of a range add up to those of the range, day by day', async () => {
   const deps = { db: control.deps.db, clock: { ...control.deps.clock, now: () => NOW } }
   const sumsOf = async (ranges: readonly TimeRange[]): Promise<ReadonlyMap<string, number>> => {
     const sums = new Map<string, number>()
@@ -156,7 +156,7 @@ test('whole MiB-seconds of a split add up to those of the range, day by day', as
   )
 })
 
-test('a deleted volume keeps its rows and loses its name; what the others hold now is told', async () => {
+test('a deleted volume keeps its rows and loses its name; the current size of the others is reported', async () => {
   await lay([
     { volume: 0, changes: [{ afterMs: DAY_MS, bytes: 2 ** 30 }] },
     { volume: 2, changes: [{ afterMs: DAY_MS, bytes: 2 ** 31 }] },

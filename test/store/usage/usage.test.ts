@@ -11,7 +11,7 @@ import { makeTestControl, type TestControl } from '../../support/control.ts'
 import { addOrg } from '../../support/orgs.ts'
 import { clearLedger, insertRuns, insertSandboxes, type LedgerRun } from '../../support/usage.ts'
 
-// What the database answers is compared with the plain sum over all runs, cut in JavaScript.
+// The database's sums are compared with a plain sum over all runs in JavaScript.
 
 const never = new AbortController().signal
 const NOW = new Date('2028-03-02T09:30:00.123Z')
@@ -27,7 +27,7 @@ before(async () => {
 })
 after(() => control.close())
 
-/** Around midnights where a calendar may slip: a leap day, the end of a year, of a month, the change to summer time. */
+/** Times around critical midnights: a leap day, the end of a year and of a month, the change to daylight saving time. */
 const midnights = ['2028-02-28', '2028-02-29', '2028-03-01', '2028-01-01', '2027-12-31', '2027-03-28', '2027-11-07']
 const instants = fc
   .tuple(
@@ -84,7 +84,7 @@ async function lay(
   return named([...ledger.rolledUp, ...ledger.ended, ...ledger.open])
 }
 
-/** `sandbox day` to `vcpu memory disk`, of every day with usage. */
+/** For every day with usage: `sandbox day` mapped to `vcpu memory disk`. */
 type Picture = ReadonlyMap<string, string>
 
 function pictureOf(rows: readonly usage.SandboxDay[]): Picture {
@@ -93,7 +93,7 @@ function pictureOf(rows: readonly usage.SandboxDay[]): Picture {
   )
 }
 
-/** The same from the runs alone, a day at a time. */
+/** The same, computed from the runs alone. */
 function expectedOf(ledger: readonly LedgerRun[], { since, until }: TimeRange): Picture {
   const sums = new Map<string, readonly [bigint, bigint, bigint]>()
   for (const { sandbox_id, vcpus, memory_mib, disk_mib, started_at, ended_at } of ledger) {
@@ -122,7 +122,7 @@ function sumOf(rows: readonly usage.SandboxDay[]): readonly bigint[] {
   return columns.map((column) => rows.reduce((sum, row) => sum + BigInt(row[column]), 0n))
 }
 
-test('each day of each sandbox is the exact sum of its runs, rolled up, ended or open, in any range', async () => {
+test('the usage of each sandbox and day is the exact sum of its runs in any range, whether rolled up, ended or open', async () => {
   const { deps, caller } = control
   const { org_id } = caller
   await fc.assert(
@@ -144,7 +144,7 @@ test('each day of each sandbox is the exact sum of its runs, rolled up, ended or
   )
 })
 
-test('any split of a range sums to the range', async () => {
+test('the parts of a range add up to the range', async () => {
   await fc.assert(
     fc.asyncProperty(
       ledgers,
@@ -166,7 +166,7 @@ test('any split of a range sums to the range', async () => {
   )
 })
 
-test('a run is rolled up once, however many passes run at the same time, and a pass more changes nothing', async () => {
+test('a run is rolled up once, however many passes run at the same time; another pass changes nothing', async () => {
   const { deps, caller } = control
   await deps.db.asSystem(clearLedger)
   const start = Date.parse('2028-02-28T20:00:00Z')
@@ -196,7 +196,7 @@ test('a run is rolled up once, however many passes run at the same time, and a p
   assert.deepEqual(pictureOf(await read(range)), before)
 })
 
-test('readers beside a roll-up never see a run twice or not at all', async () => {
+test('readers during a roll-up see each run exactly once', async () => {
   const { deps, caller } = control
   await deps.db.asSystem(clearLedger)
   const at = Date.parse('2028-02-29T12:00:00Z')
@@ -223,7 +223,7 @@ test('readers beside a roll-up never see a run twice or not at all', async () =>
   await reading
 })
 
-test('the month’s totals are the sum of the month so far, for one organization and for all with walls', async () => {
+test('the month’s totals are the sum of the month so far, for one organization and for all with hard limits', async () => {
   const { deps, caller } = control
   const { org_id } = caller
   await fc.assert(
@@ -249,7 +249,7 @@ test('the month’s totals are the sum of the month so far, for one organization
   )
 })
 
-test('a stranger reads nothing of it', async () => {
+test('another organization reads no usage', async () => {
   const { deps, caller } = control
   await lay({ rolledUp: fc.sample(runs, 10), ended: fc.sample(runs, 3), open: [] })
   const range = { since: new Date('2027-01-01T00:00:00Z'), until: NOW }
