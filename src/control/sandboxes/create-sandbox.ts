@@ -22,7 +22,12 @@ import { registryHostOf, inlinePasswordSealContext } from '../orgs/registry-auth
 import { requireVolumes } from './require-volumes.ts'
 import { acquireWaitPermit, waitWhileStarting, type WaitDeps } from './wait-for-sandbox.ts'
 
-type CreateDeps = BaseDeps & RegistryDeps & SandboxReader & SandboxAdmitter & WorkerAbilities & WaitDeps
+type CreateDeps = Pick<BaseDeps, 'db' | 'clock' | 'random' | 'uuids' | 'seal' | 'notifications'> &
+  RegistryDeps &
+  SandboxReader &
+  SandboxAdmitter &
+  WorkerAbilities &
+  WaitDeps
 
 export type CreateSandboxInput = {
   readonly spec: SandboxSpec
