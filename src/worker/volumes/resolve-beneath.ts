@@ -9,6 +9,9 @@ import { conflictError, invalidPathError, hasErrorCode, notFoundError } from './
  * beneath the descriptor of the folder before it, without following symlinks. Symlinks are read and resolved by the
  * same rule. For `..`, which only symlinks may contain, the walk starts again at the root, so a folder that was moved
  * meanwhile can't lead out. At most three descriptors are open at a time, whatever the depth.
+ *
+ * Like `RESOLVE_BENEATH` of openat2(2), it refuses absolute symlinks and `..` above the root. For paths in a sandbox's root
+ * file system use `resolveInRoot`, which resolves them as chroot(2) would.
  */
 export type VolumeRoot = { readonly root: string; readonly uidShift: number }
 

@@ -24,7 +24,7 @@ import { MICROSANDBOX_ABILITIES } from './make-vm-config.ts'
 
 /**
  * Opens the driver for microVMs of the genuine runtime over the folder `dir`: one microVM for each sandbox. It adopts
- * what earlier workers left there. Rejects, in words for the operator, when `dir` can't be used.
+ * what earlier workers left there. Rejects when `dir` can't be used; the message tells the operator why.
  */
 export async function makeMicrosandboxDriver(input: MicrosandboxDriverInput): Promise<Driver> {
   const context = await openContext(input)
@@ -118,8 +118,8 @@ async function removeLeftovers(context: VmContext): Promise<void> {
   await vmImages.deleteExcept(new Set([...underDisks, ...(await context.imageDigests())]))
 }
 
-/** What the machine offers to microVMs. Rejects with all that is missing, in one text for people. */
-export async function probeVm({ dir, images, installation, settings }: VmContext): Promise<Probe> {
+/** What this machine offers to microVMs. Rejects when it can't run them; the message lists everything that is missing. */
+async function probeVm({ dir, images, installation, settings }: VmContext): Promise<Probe> {
   const missing = await findMissingMicroVmRequirements()
   if (missing.length > 0) throw new Error(`microVMs can't run here: ${missing.join('; ')}`)
   return {

@@ -24,8 +24,8 @@ import { stopProcesses } from './run/stop-processes.ts'
 
 /**
  * Opens the driver for OCI runtimes over the folder `dir`. It adopts what earlier workers left there, and removes every
- * mount, network and cgroup of a run that is on no record. Rejects, in words for the operator, when the machine can't
- * run sandboxes.
+ * mount, network and cgroup of a run that is on no record. Rejects when the machine can't run sandboxes; the message tells
+ * the operator why.
  */
 export async function makeOciDriver(input: OciDriverInput): Promise<Driver> {
   assertMachineUsable(input.settings.initBinary)

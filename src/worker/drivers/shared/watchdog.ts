@@ -43,7 +43,7 @@ export function startWatchdog(input: WatchdogInput): Watchdog {
       })
       child = begun
       begun.stdin.on('error', (error) => {
-        log.debug({ err: error }, 'the watchdog takes nothing') // its end is told by `close`
+        log.debug({ err: error }, 'writing to the watchdog failed') // `close` reports its end
       })
       begun.once('error', (error) => {
         log.error({ error }, 'the watchdog of this worker could not be started')

@@ -15,7 +15,7 @@ export type FormatDisk = (path: string, sizeMib: number) => Promise<void>
  * overlayfs uses it, and the host finds disks by their files. Empties `folder`, where it keeps the templates.
  */
 export async function makeDiskFormatter(commands: HostCommands, folder: string): Promise<FormatDisk> {
-  await rm(folder, { recursive: true, force: true }) // a worker that was killed may have formatted half of one
+  await rm(folder, { recursive: true, force: true }) // a killed worker may have left a half formatted template
   await mkdir(folder, { mode: 0o700 })
   const empty = new Map<number, Promise<string>>()
   const emptyOf = (sizeMib: number): Promise<string> | null => {
@@ -23,7 +23,7 @@ export async function makeDiskFormatter(commands: HostCommands, folder: string):
     if (known !== undefined || empty.size >= SIZES_LIMIT) return known ?? null
     const made = makeEmpty(commands, join(folder, String(sizeMib)), sizeMib)
     empty.set(sizeMib, made)
-    made.catch(() => empty.delete(sizeMib)) // who asked is told; the next one tries again
+    made.catch(() => empty.delete(sizeMib)) // this caller gets the error, and the next one tries again
     return made
   }
   return async (path, sizeMib) => {

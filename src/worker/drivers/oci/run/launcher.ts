@@ -26,7 +26,7 @@ export type Launched = {
   readonly ended: Promise<RuntimeExit>
 }
 
-/** What a program ended with: an exit code, or null when a signal ended it or nobody saw its end. */
+/** How a program ended: its exit code, or null when a signal ended it or its end was not seen. */
 export type RuntimeExit = { readonly code: number | null }
 
 const SCRIPT = join(import.meta.dirname, '../../../perl/launcher.pl')
