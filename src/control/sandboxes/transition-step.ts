@@ -34,7 +34,7 @@ export type TransitionRequest = {
   readonly cause: TransitionCause
   /** With `start_admitted`: the id of the run to open, which must be unused. Without it, an id is chosen. */
   readonly opens?: RunId
-  /** With `placed`: the chosen worker. */
+  /** With `requirePath`: the chosen worker. */
   readonly worker?: { readonly id: WorkerId; readonly name: string }
   /** With an event that ends a run: how the worker says it ended. */
   readonly outcome?: RunOutcome

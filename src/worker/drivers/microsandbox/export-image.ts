@@ -13,7 +13,7 @@ const USERS = 65_536
 /** How long it may take to write a large image as one archive. */
 const TAR_TIMEOUT_MS = 900_000
 
-export type Exporting = {
+export type ExportImageInput = {
   /** An empty folder, for everything that is written. */
   readonly folder: string
   /** The number that the image store added to every owner. */
@@ -26,7 +26,10 @@ export type Exporting = {
  * Writes an image of the store as an archive for `msb load`, and returns its path. The archive has one layer: the store
  * keeps layers unpacked, as overlayfs mounts them, and a mounted overlay merges them. May be repeated with another folder.
  */
-export async function exportImage(image: Image, { folder, uidShift, clock, signal }: Exporting): Promise<string> {
+export async function exportImage(
+  image: Image,
+  { folder, uidShift, clock, signal }: ExportImageInput,
+): Promise<string> {
   const [merged, layout] = [join(folder, 'merged'), join(folder, 'layout')]
   const blobs = join(layout, 'blobs', 'sha256')
   for (const path of [merged, blobs]) await mkdir(path, { recursive: true, mode: 0o700 })
@@ -82,7 +85,7 @@ async function mountLayers(merged: string, layers: readonly string[], folder: st
 async function writeTar(
   target: string,
   root: string,
-  { folder, uidShift, signal }: Pick<Exporting, 'folder' | 'uidShift' | 'signal'>,
+  { folder, uidShift, signal }: Pick<ExportImageInput, 'folder' | 'uidShift' | 'signal'>,
 ): Promise<void> {
   const map = join(folder, 'owners')
   // GNU tar maps owners by a list only. The `x` stands for the name, which `--numeric-owner` leaves out.

@@ -87,7 +87,7 @@ function makeVmMount(mount: Mount, source: string | undefined): VmMount {
       const quota_mib = (mount.type === 'bind' ? mount.quota_mib : null) ?? NO_QUOTA_MIB
       // As with every driver, a device file in a volume must not give access to a device of the machine.
       return {
-        type: 'folder', ...flags, nodev: true, source: placed(source), stat_virtualization, host_permissions, quota_mib,
+        type: 'folder', ...flags, nodev: true, source: requirePath(source), stat_virtualization, host_permissions, quota_mib,
       } // prettier-ignore
     }
     case 'disk_image':
@@ -98,9 +98,9 @@ function makeVmMount(mount: Mount, source: string | undefined): VmMount {
 function makeVmPatch(patch: Patch, copy: string | undefined): VmPatch {
   switch (patch.type) {
     case 'copy_file':
-      return { type: 'copy_file', source: placed(copy), dst: patch.dst, mode: patch.mode, replace: patch.replace }
+      return { type: 'copy_file', source: requirePath(copy), dst: patch.dst, mode: patch.mode, replace: patch.replace }
     case 'copy_dir':
-      return { type: 'copy_dir', source: placed(copy), dst: patch.dst, replace: patch.replace }
+      return { type: 'copy_dir', source: requirePath(copy), dst: patch.dst, replace: patch.replace }
     case 'text':
     case 'file':
     case 'symlink':
@@ -111,7 +111,7 @@ function makeVmPatch(patch: Patch, copy: string | undefined): VmPatch {
   }
 }
 
-function placed(path: string | undefined): string {
+function requirePath(path: string | undefined): string {
   if (path === undefined) throw new Error('a mount or patch has no source on this machine yet')
   return path
 }

@@ -31,7 +31,7 @@ export async function pinMountSources(
   const folder = join(mountsFolder(context), desired.sandbox_id)
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const volumes = openRunVolumes(context.volumes, desired)
-  const spec = { ...desired.spec, mounts: indexed.map(({ mount }) => writable(mount)) }
+  const spec = { ...desired.spec, mounts: indexed.map(({ mount }) => withoutReadonly(mount)) }
   const pinned = await pinMounts(
     { ...context, commands: localCommands },
     { ...desired, spec },
@@ -41,7 +41,7 @@ export async function pinMountSources(
 }
 
 /** The runtime tests an attribute on every folder that it shares. It itself keeps guests from writing to readonly mounts. */
-function writable(mount: Mount): Mount {
+function withoutReadonly(mount: Mount): Mount {
   return { ...mount, options: { ...mount.options, readonly: false } }
 }
 

@@ -10,7 +10,7 @@ import { readJson, writeJsonAtomically } from '../../../lib/files.ts'
 /** Copies the captured output of all live runs into our own logs. */
 export type OutputCaptures = {
   /** Starts to copy a run's output. Does nothing for a run that is copied already. */
-  follow(run: CapturedRun): void
+  begin(run: CapturedRun): void
   /** Copies the rest of a run's output and stops. */
   finish(run: RunId): Promise<void>
   /** Stops for all runs. The next worker continues where this one stopped. */
@@ -32,7 +32,7 @@ export function makeOutputCaptures(deps: {
 }): OutputCaptures {
   const followers = new Map<RunId, ExecLogFollower>()
   return {
-    follow({ run, sandbox, folder, positionFile }) {
+    begin({ run, sandbox, folder, positionFile }) {
       if (followers.has(run)) return
       followers.set(run, followExecLog({ folder, positionFile, writer: deps.logs.writerOf(sandbox), ...deps }))
     },
@@ -55,7 +55,7 @@ export type ExecLogFollower = {
   close(): Promise<void>
 }
 
-export type Following = {
+export type ExecLogInput = {
   /** The folder of the runtime's logs of this sandbox. */
   readonly folder: string
   /** The file that stores the position, so that a restarted worker copies nothing twice. */
@@ -85,14 +85,14 @@ const STREAMS_LIMIT = 64
  * full (exec_log.rs and logging.rs, 0.6.14). Without a stored position, it copies everything that is there. It logs a
  * failure once and retries.
  */
-export function followExecLog({ folder, positionFile, writer, clock, log }: Following): ExecLogFollower {
+export function followExecLog({ folder, positionFile, writer, clock, log }: ExecLogInput): ExecLogFollower {
   const closing = new AbortController()
   const streams = makeStreams(writer)
   let position: Position | null = null
   let isFailing = false
   const copy = async (): Promise<void> => {
     const from = position ?? (await readJson<Position>(positionFile)) ?? BEGINNING
-    position = await copyFrom(folder, from, (line) => take(line, streams))
+    position = await copyFrom(folder, from, (line) => writeEntry(line, streams))
     if (position.inode !== from.inode || position.offset !== from.offset)
       await writeJsonAtomically(positionFile, position)
   }
@@ -192,7 +192,7 @@ type Entry = { readonly s: string; readonly d: string; readonly id: number }
 type Streams = { of(entry: Entry): LogStream | null; end(): void }
 
 /** Writes the output of one line. Skips the runtime's own messages, for which the worker has its own. */
-function take(line: string, streams: Streams): void {
+function writeEntry(line: string, streams: Streams): void {
   const entry = parseEntry(line)
   if (entry !== null) streams.of(entry)?.write(Buffer.from(entry.d))
 }

@@ -97,7 +97,7 @@ async function callSdkForRun(
 
 /** Copies a run's output into the sandbox's log, from where an earlier worker stopped. May be repeated. */
 export function resumeCapture(context: VmContext, record: VmRunRecord): void {
-  context.captures.follow({
+  context.captures.begin({
     run: record.run_id,
     sandbox: record.sandbox_id,
     folder: vmPaths(context.home, record.sandbox_id).logs,

@@ -46,7 +46,7 @@ export async function resolveInRoot(
   guestPath: string,
   options: ResolveOptions = {},
 ): Promise<PathInRoot> {
-  return await walking({ root, covers: null, ...options }, guestPath, options.followLast ?? true, (walk) => {
+  return await withWalk({ root, covers: null, ...options }, guestPath, options.followLast ?? true, (walk) => {
     const names = [...walk.steps.map((step) => step.name), ...walk.missing]
     const resolved = `/${names.join('/')}`
     return Promise.resolve({ hostPath: join(root, ...names), guestPath: resolved, exists: walk.missing.length === 0 })
@@ -65,7 +65,7 @@ export async function resolveUnderMounts(
   guestPath: string,
   covers: MountsOverRoot,
 ): Promise<Pick<PathInRoot, 'guestPath' | 'exists'>> {
-  return await walking({ root, covers }, guestPath, true, (walk) => {
+  return await withWalk({ root, covers }, guestPath, true, (walk) => {
     const names = [...walk.steps.map((step) => step.name), ...walk.missing]
     return Promise.resolve({ guestPath: `/${names.join('/')}`, exists: walk.missing.length === 0 })
   })
@@ -80,7 +80,7 @@ export async function openInRoot(
   guestPath: string,
   options: Pick<ResolveOptions, 'isFresh'> = {},
 ): Promise<FileHandle> {
-  return await walking({ root, covers: null, ...options }, guestPath, true, async (walk) => {
+  return await withWalk({ root, covers: null, ...options }, guestPath, true, async (walk) => {
     if (walk.missing.length > 0) throw new PathInRootError('ENOENT', guestPath)
     const last = walk.steps.at(-1)?.handle ?? walk.root
     const stat = await last.stat()
@@ -99,7 +99,7 @@ export async function withParentFolder<T>(
   guestPath: string,
   use: (folder: string, name: string) => Promise<T>,
 ): Promise<T> {
-  return await walking({ root, covers: null, isFresh }, guestPath, false, async (walk) => {
+  return await withWalk({ root, covers: null, isFresh }, guestPath, false, async (walk) => {
     const [missing] = walk.missing
     if (missing !== undefined) {
       if (walk.missing.length > 1) throw new PathInRootError('ENOENT', guestPath)
@@ -121,7 +121,7 @@ type Walk = {
 }
 type Start = { readonly root: string; readonly covers: MountsOverRoot | null; readonly isFresh?: boolean }
 
-async function walking<T>(
+async function withWalk<T>(
   { root, covers, isFresh = false }: Start,
   guestPath: string,
   followLast: boolean,
@@ -156,7 +156,7 @@ async function advance(walk: Walk, guestPath: string, followLast: boolean): Prom
     const cover = walk.covers?.get(`/${[...walk.steps.map((step) => step.name), part].join('/')}`)
     const handle = await openStep(walk, cover ?? join(folder, part), guestPath)
     if (handle === null) {
-      walk.missing = lexically([part, ...pending])
+      walk.missing = normalizeMissing([part, ...pending])
       return
     }
     const isLink = (await handle.stat()).isSymbolicLink()
@@ -192,7 +192,7 @@ function partsOf(path: string): string[] {
 }
 
 /** Missing parts hold no symlinks, so `..` drops the part before it. It never leaves the part that exists. */
-function lexically(parts: readonly string[]): readonly string[] {
+function normalizeMissing(parts: readonly string[]): readonly string[] {
   const kept: string[] = []
   for (const part of parts) {
     if (part === '..') kept.pop()

@@ -45,7 +45,7 @@ export type SandboxDisk = {
   readonly mountedAs: string | null
 }
 
-export type DisksInput = {
+export type SandboxDisksInput = {
   readonly dir: string
   readonly defaultSizeMib: number
   /** How many disks of the default size to keep formatted and mounted. */
@@ -66,7 +66,7 @@ const HOLDER = 'holder'
 export const POOLED_DISK_PREFIX = 'ready-'
 
 /** Opens the folder of disks. A disk that was never marked ready stays until its sandbox's next start or `delete`. */
-export async function openSandboxDisks(input: DisksInput): Promise<SandboxDisks> {
+export async function openSandboxDisks(input: SandboxDisksInput): Promise<SandboxDisks> {
   const keptFolder = join(input.dir, 'kept')
   const poolFolder = join(input.dir, `pool-${String(input.defaultSizeMib)}`)
   await Promise.all([keptFolder, poolFolder].map((folder) => mkdir(folder, { recursive: true, mode: 0o700 })))

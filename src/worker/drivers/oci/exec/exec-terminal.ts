@@ -15,7 +15,7 @@ import type { PtyBinding } from './pty-binding.ts'
  * rows, and gets SIGWINCH afterwards.
  */
 
-export type TerminalDeps = ExecCliDeps & {
+export type ExecTerminalDeps = ExecCliDeps & {
   readonly log: Log
   readonly pty: PtyBinding | null
   /** Whether the runtime creates no inner terminal, so that the outer one is the process's own. */
@@ -44,7 +44,7 @@ const COMPANION_LIMIT_MS = 200
 
 /** Starts a command on a terminal. Rejects with `ExecFailure` of kind `pty_setup_failed`. */
 export async function startExecOnTerminal(
-  deps: TerminalDeps,
+  deps: ExecTerminalDeps,
   command: readonly string[],
   size: TerminalSize,
 ): Promise<ExecCli> {
@@ -59,7 +59,7 @@ export async function startExecOnTerminal(
 }
 
 async function startWithCompanion(
-  deps: TerminalDeps,
+  deps: ExecTerminalDeps,
   command: readonly string[],
   size: TerminalSize,
 ): Promise<ExecCli> {
@@ -104,12 +104,12 @@ type Start = {
   readonly more: readonly string[]
 }
 
-async function startOutside(deps: TerminalDeps, start: Start): Promise<ExecCli> {
+async function startOutside(deps: ExecTerminalDeps, start: Start): Promise<ExecCli> {
   return deps.pty === null ? await startByScript(deps, start) : await startNatively(deps, deps.pty, start)
 }
 
 async function startNatively(
-  { log, launcher, usesOuterTerminal }: TerminalDeps,
+  { log, launcher, usesOuterTerminal }: ExecTerminalDeps,
   pty: PtyBinding,
   { command, size, more }: Start,
 ): Promise<ExecCli> {
@@ -151,7 +151,7 @@ async function startNatively(
  * Needs no native code: script(1) of util-linux creates the outer terminal, and stty(1) of coreutils sets sizes. The pipes
  * come from the pool, because Node drops unread output of its own pipes when their process ends.
  */
-async function startByScript(deps: TerminalDeps, { command, size, more }: Start): Promise<ExecCli> {
+async function startByScript(deps: ExecTerminalDeps, { command, size, more }: Start): Promise<ExecCli> {
   const quoted = command.map((word) => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')
   const onTerminal = `stty rows ${String(size.rows)} cols ${String(size.cols)}; exec ${quoted}`
   const { stderr, ...execCli } = await startExecOnPipes(deps, ['script', '-qefc', onTerminal, '/dev/null'], more)

@@ -10,12 +10,12 @@ import { runCommand } from '../../../../lib/run-command.ts'
  */
 export type FifoPool = {
   /** Takes a pipe whose other end is in this process. Call `closeChildEnd` once the child has opened its end, or never will. */
-  takePipe(direction: 'to-child' | 'from-child'): Promise<Pipe>
+  takePipe(direction: 'to-child' | 'from-child'): Promise<ChildPipe>
   /** The folder of the FIFOs, which only root may enter. */
   readonly folder: string
 }
 
-export type Pipe = {
+export type ChildPipe = {
   readonly socket: Socket
   /** Where the child opens its end, without blocking, until `closeChildEnd`. */
   readonly path: string
@@ -75,7 +75,7 @@ export function makeFifoPool(parent: string, log: Log): FifoPool {
 }
 
 /** Opens our end without blocking, and the child's end as well: until the child opens it, ours would be at its end. */
-function openPipe(path: string, direction: 'to-child' | 'from-child'): Pipe {
+function openPipe(path: string, direction: 'to-child' | 'from-child'): ChildPipe {
   const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   const writer = openSync(path, constants.O_WRONLY | constants.O_NONBLOCK)
   const [ours, theirs] = direction === 'from-child' ? [reader, writer] : [writer, reader]

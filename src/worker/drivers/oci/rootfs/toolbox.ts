@@ -44,7 +44,7 @@ export type ToolScript = 'files.pl' | 'tcp.pl'
  * of its content, and appears in one step. An existing one stays. Rejects when the machine has no perl to copy.
  */
 export async function makeToolbox(parent: string): Promise<string> {
-  const files = await gatherFiles()
+  const files = await collectFiles()
   const path = join(parent, nameOf(files))
   await mkdir(parent, { recursive: true })
   const names = await readdir(parent)
@@ -95,7 +95,7 @@ const SCRIPTS = join(import.meta.dirname, '../../../perl/guest')
 
 type ToolFile = { readonly name: string; readonly content: Buffer; readonly mode: number }
 
-async function gatherFiles(): Promise<readonly ToolFile[]> {
+async function collectFiles(): Promise<readonly ToolFile[]> {
   // Variables such as PERL5LIB would load modules of the user who started the worker.
   const env = { PATH: process.env['PATH'], LC_ALL: 'C' }
   const { stdout } = await runCommand('perl', ['-e', LIST, ...MODULES], { timeoutMs: COMMAND_TIMEOUT_MS, env })

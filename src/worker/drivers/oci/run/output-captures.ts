@@ -23,7 +23,7 @@ export type OutputCaptures = {
 
 export type CapturedRun = Pick<OciRunRecord, 'run_id' | 'sandbox_id'> & { readonly shim: ProcessIdentity | null }
 
-export type CapturesDeps = {
+export type OutputCapturesDeps = {
   readonly records: Pick<OciRunRecords, 'folderOf'>
   readonly bootId: string
   readonly logs: Pick<SandboxLogs, 'writerOf'>
@@ -45,7 +45,7 @@ type Capture = {
 type Pipe = { readonly socket: Socket; readonly stream: LogStream; readonly closed: Promise<void> }
 
 /** Creates captures that read nothing yet. */
-export function makeOutputCaptures({ records, bootId, logs, clock, log }: CapturesDeps): OutputCaptures {
+export function makeOutputCaptures({ records, bootId, logs, clock, log }: OutputCapturesDeps): OutputCaptures {
   const captures = new Map<RunId, Capture>()
 
   const begin = ({ run_id, sandbox_id, shim }: CapturedRun): void => {

@@ -19,7 +19,7 @@ export type Runtime = {
   readonly isolation: string
 }
 
-export type RuntimeChoice = {
+export type RuntimeSearch = {
   /** The runtime to use; null for the strongest one that is installed. */
   readonly name: RuntimeName | null
   /** The folders to search, in the form of PATH. */
@@ -34,7 +34,7 @@ export type RuntimeChoice = {
 export type FoundRuntime = Runtime & { readonly unusable: readonly string[] }
 
 /** Finds a runtime by trying those that are installed. Rejects when none is usable; the message says why. */
-export async function findRuntime(choice: RuntimeChoice): Promise<FoundRuntime> {
+export async function findRuntime(choice: RuntimeSearch): Promise<FoundRuntime> {
   const names = choice.name === null ? RUNTIME_NAMES : [choice.name]
   const flaws: string[] = []
   for (const name of names) {
