@@ -21,7 +21,7 @@ export async function mountPointsBelow(folder: string): Promise<readonly string[
   return points.filter((point) => point === folder || point.startsWith(`${folder}/`)).reverse()
 }
 
-export type UnmountDeps = { readonly clock: Clock; readonly commands: CommandRunner }
+type UnmountDeps = { readonly clock: Clock; readonly commands: CommandRunner }
 
 /**
  * Unmounts everything at or beneath a folder. A mount that stays busy is detached, and freed when its holder ends. A

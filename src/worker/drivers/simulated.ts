@@ -15,7 +15,7 @@ import type { Driver } from './driver.ts'
 import { StartError } from '../start-error.ts'
 
 /** How a simulated run behaves. Delays are in milliseconds of the driver's clock. */
-export type SimulatedBehaviour = {
+type SimulatedBehaviour = {
   readonly startDelayMs: number
   /** Rejects the start after its delay. */
   readonly startFailure: { readonly reason: StartFailure; readonly message: string } | null
@@ -29,7 +29,7 @@ export type SimulatedBehaviour = {
 }
 
 /** Starts at once, runs until it is stopped. */
-export const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
+const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
   startDelayMs: 0,
   startFailure: null,
   stopDelayMs: 0,
@@ -38,7 +38,7 @@ export const DEFAULT_BEHAVIOUR: SimulatedBehaviour = {
   outcome: { kind: 'exited', code: 0 },
 }
 
-export type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partial<SimulatedBehaviour> }
+type BehaviourRule = { readonly image: RegExp; readonly behaviour: Partial<SimulatedBehaviour> }
 
 /** Behaviour by image reference: that of the first rule that matches, over `CALM`. */
 export function behaviourByImage(rules: readonly BehaviourRule[]): (run: DesiredRun) => SimulatedBehaviour {
@@ -73,7 +73,7 @@ export function makeSimulatedWorld(): SimulatedWorld {
   }
 }
 
-export type SimulatedInput = {
+type SimulatedInput = {
   readonly clock: Clock
   /** Default: a new one. */
   readonly world?: SimulatedWorld

@@ -11,7 +11,7 @@ import type { VmImages } from './vm-images.ts'
 import type { VmRunRecords } from './vm-records.ts'
 
 /** The driver's settings. */
-export type MicrosandboxSettings = {
+type MicrosandboxSettings = {
   /** The size of a sandbox's disk, a sparse file, when its spec names none. */
   readonly defaultDiskMib: number
   /** The number that the stores of images and volumes add to owners. */

@@ -13,7 +13,7 @@ const USERS = 65_536
 /** How long it may take to write a large image as one archive. */
 const TAR_TIMEOUT_MS = 900_000
 
-export type ExportImageInput = {
+type ExportImageInput = {
   /** An empty folder, for everything that is written. */
   readonly folder: string
   /** The number that the image store added to every owner. */

@@ -9,7 +9,7 @@ import type { Clock } from '../../../lib/clock.ts'
  * this machine. A guest is in use when the agent counts activity, or while a process that a client started runs
  * (heartbeat.rs, 0.6.14). The times are kept in memory: idle times start again after a restart of the worker.
  */
-export type GuestHeartbeats = {
+type GuestHeartbeats = {
   /** Reads a run's heartbeat, and returns whether its last use is at least `timeoutSecs` ago. */
   isIdle(run: RunId, runtimeFolder: string, timeoutSecs: number): Promise<boolean>
   forget(run: RunId): void

@@ -17,6 +17,7 @@ export type OutputCaptures = {
   close(): Promise<void>
 }
 
+/** A run whose output is copied. */
 export type CapturedRun = {
   readonly run: RunId
   readonly sandbox: Parameters<SandboxLogs['writerOf']>[0]
@@ -50,12 +51,12 @@ export function makeOutputCaptures(deps: {
 }
 
 /** Copies what the runtime captured of one sandbox into our own log. */
-export type ExecLogFollower = {
+type ExecLogFollower = {
   /** Copies everything that is there, ends every stream, and closes the files. */
   close(): Promise<void>
 }
 
-export type ExecLogInput = {
+type ExecLogInput = {
   /** The folder of the runtime's logs of this sandbox. */
   readonly folder: string
   /** The file that stores the position, so that a restarted worker copies nothing twice. */

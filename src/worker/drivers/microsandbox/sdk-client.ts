@@ -9,7 +9,7 @@ import type { VmConfig } from './vm-config.ts'
 /** Marks the command line of a call, followed by its run, so that a call whose worker died can be found. */
 export const SDK_CALL_MARK = 'sandyard-microvm-call'
 
-export type SdkCall = {
+type SdkCall = {
   readonly home: string
   readonly request: SdkRequest
   /** The run that the call is for; it stands in the process's command line. */

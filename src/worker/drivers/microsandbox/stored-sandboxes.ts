@@ -13,6 +13,7 @@ export type StoredSandbox = {
   readonly disk_size_mib: number
 }
 
+/** The stored sandboxes of this driver, each in a file. */
 export type StoredSandboxes = {
   list(): Promise<readonly SandboxId[]>
   read(sandbox: SandboxId): Promise<StoredSandbox | null>

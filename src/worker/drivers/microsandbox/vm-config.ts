@@ -52,6 +52,7 @@ type VmMountFlags = {
   readonly nodev: boolean
 }
 
+/** A mount of a microVM: a folder of this machine, or a tmpfs. */
 export type VmMount =
   | (VmMountFlags & {
       readonly type: 'folder'

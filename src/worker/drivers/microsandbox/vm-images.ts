@@ -17,7 +17,7 @@ export type VmImages = {
   deleteExcept(digests: ReadonlySet<string>): Promise<void>
 }
 
-export type VmImagesInput = {
+type VmImagesInput = {
   readonly dir: string
   readonly uidShift: number
   readonly msb: MsbCli

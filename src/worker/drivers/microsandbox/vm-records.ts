@@ -6,6 +6,7 @@ import type { ProcessIdentity } from '../../processes/process-identity.ts'
 /** What this driver stores about a run. */
 export type VmRunRecord = RunRecord<StartedVm> & { readonly idle_timeout_secs: number | null }
 
+/** The part of a record that exists once the microVM accepted commands. */
 export type StartedVm = {
   readonly vm: ProcessIdentity
   /** The process that waits for the workload; null without a workload, or if it ended before it could be identified. */
@@ -23,6 +24,7 @@ export type WorkloadEnd =
   | { readonly kind: 'failed'; readonly message: string }
   | { readonly kind: 'lost' }
 
+/** The records of this driver's runs. */
 export type VmRunRecords = RunRecords<VmRunRecord> & {
   readEnd(run: RunId): Promise<WorkloadEnd | null>
 }

@@ -10,7 +10,7 @@ import { join } from 'node:path'
  * Each step opens one name beneath the handle of the step before (`/proc/self/fd/N/name`) without following it. So the
  * rule holds while the tree changes, and for `/proc/<pid>/root`, where comparing paths would not protect.
  */
-export type PathInRoot = {
+type PathInRoot = {
   /** The path on the host. It can go stale: read through `openInRoot`, write through `withParentFolder`. */
   readonly hostPath: string
   /** The absolute path as seen from the root. No part of it that exists is a symlink. */
@@ -18,6 +18,7 @@ export type PathInRoot = {
   readonly exists: boolean
 }
 
+/** How a path is resolved. */
 export type ResolveOptions = {
   /** Whether a symlink as the last part is followed. Default true. */
   readonly followLast?: boolean
@@ -202,13 +203,13 @@ function normalizeMissing(parts: readonly string[]): readonly string[] {
 }
 
 /** A file that a walk holds open. */
-export type HeldStep = { readonly fd: number; stat(): Promise<Stats>; close(): Promise<void> }
+type HeldStep = { readonly fd: number; stat(): Promise<Stats>; close(): Promise<void> }
 
 /** Opens one step of a walk. Rejects with the kernel's code. */
-export type OpenStep = (path: string, flags: number) => Promise<HeldStep>
+type OpenStep = (path: string, flags: number) => Promise<HeldStep>
 
 /** Opens on another thread: the file may block, such as one on a volume whose server is away. */
-export const openStepAsync: OpenStep = open
+const openStepAsync: OpenStep = open
 
 /**
  * Opens on this thread, for files that the kernel has in memory. A step takes 4 us, against 45 us of processor time by way

@@ -48,7 +48,7 @@ export type RunOperations<Run extends RunRecord<unknown>> = {
 }
 
 /** Runs the lives of a driver's runs: the part of `Driver` that is the same for every driver. */
-export type RunSupervisor = Pick<Driver, 'list' | 'start' | 'stop' | 'remove' | 'watch'> & {
+type RunSupervisor = Pick<Driver, 'list' | 'start' | 'stop' | 'remove' | 'watch'> & {
   /** Rejects while a run of the sandbox is on record, as `Driver.discard` must. */
   assertNoRunOf(sandbox: SandboxId): Promise<void>
   /** Looks at the runs now instead of at the next poll. */
@@ -57,7 +57,7 @@ export type RunSupervisor = Pick<Driver, 'list' | 'start' | 'stop' | 'remove' | 
   close(): Promise<void>
 }
 
-export type RunSupervisorInput<Run extends RunRecord<unknown>> = {
+type RunSupervisorInput<Run extends RunRecord<unknown>> = {
   readonly records: RunRecords<Run>
   readonly operations: RunOperations<Run>
   readonly logs: Pick<SandboxLogs, 'writerOf'>

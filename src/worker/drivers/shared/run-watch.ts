@@ -13,7 +13,7 @@ export type RunWatch = {
   close(): Promise<void>
 }
 
-export type RunWatchInput = {
+type RunWatchInput = {
   readonly list: () => Promise<readonly ObservedRun[]>
   /** Frees what an ended run holds. */
   readonly releaseEnded: (run: RunId) => Promise<void>

@@ -3,7 +3,7 @@ import type { RunId } from '../../../domain/ids.ts'
 import type { KeyedMutex } from '../../../lib/keyed-mutex.ts'
 
 /** The starts that are in flight: at most one for each run. */
-export type StartsInFlight = {
+type StartsInFlight = {
   has(run: RunId): boolean
   /**
    * Starts a run by `work`, which runs under the run's mutex. A caller that asks while a start is in flight joins it.

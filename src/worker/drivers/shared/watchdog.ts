@@ -7,12 +7,12 @@ import type { Log } from '../../../lib/log.ts'
  * A separate process that kills the sandboxes of this worker when the worker's lease is over, even while the worker is
  * stopped, stuck or dead. See `watchdog.pl`.
  */
-export type Watchdog = {
+type Watchdog = {
   /** Tells the process that the worker ends. It exits at once when no sandbox runs, and otherwise goes on watching. */
   close(): Promise<void>
 }
 
-export type WatchdogInput = {
+type WatchdogInput = {
   /** The file of the lease. */
   readonly leaseFile: string
   /** Where the runs are found, as `watchdog.pl` takes it. */

@@ -7,7 +7,7 @@ const FORMAT_TIMEOUT_MS = 60_000
 const SIZES_LIMIT = 16
 
 /** Creates a new file with an empty file system of a size. The path must not exist. */
-export type FormatDisk = (path: string, sizeMib: number) => Promise<void>
+type FormatDisk = (path: string, sizeMib: number) => Promise<void>
 
 /**
  * Creates a formatter that formats one template of each size and copies it. The template is mostly holes, so a copy takes

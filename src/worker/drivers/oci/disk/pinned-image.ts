@@ -31,7 +31,7 @@ export async function readPinnedImage(folder: string): Promise<Image | null> {
 }
 
 /** Reads the layers that the disks in a folder were made over. They must not be deleted. */
-export async function readPinnedLayers(kept: string): Promise<readonly string[]> {
+async function readPinnedLayers(kept: string): Promise<readonly string[]> {
   const names = existsSync(kept) ? await readdir(kept) : []
   const images = await Promise.all(names.map((name) => readPin(join(kept, name))))
   return images.flatMap((image) => image?.layers ?? [])

@@ -37,6 +37,7 @@ export type SandboxDisks = {
   drainPool(): Promise<void>
 }
 
+/** A sandbox's disk that is ready to mount. */
 export type SandboxDisk = {
   readonly path: string
   readonly isNew: boolean
@@ -45,7 +46,7 @@ export type SandboxDisk = {
   readonly mountedAs: string | null
 }
 
-export type SandboxDisksInput = {
+type SandboxDisksInput = {
   readonly dir: string
   readonly defaultSizeMib: number
   /** How many disks of the default size to keep formatted and mounted. */

@@ -7,7 +7,7 @@ import type { SandboxUser } from '../rootfs/users.ts'
 import { openInRoot, resolveInRoot, PathInRootError } from '../../shared/resolve-in-root.ts'
 
 /** A container's files on the host, and how far its user ids are shifted there. */
-export type ContainerRoot = {
+type ContainerRoot = {
   readonly path: string
   readonly uidShift: number
   /** Mount points whose content the host can't see. Paths in them are not checked; the runtime reports what is wrong. */
@@ -15,7 +15,7 @@ export type ContainerRoot = {
 }
 
 /** How a program is looked up. */
-export type ProgramSearch = {
+type ProgramSearch = {
   readonly cmd: string
   /** Absolute, as the container sees it. */
   readonly cwd: string

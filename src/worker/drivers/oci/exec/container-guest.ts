@@ -25,7 +25,7 @@ import { connectByProcess } from './tcp-stream.ts'
 import { toolCommand } from '../rootfs/toolbox.ts'
 import { constants } from 'node:os'
 
-export type ContainerGuestDeps = {
+type ContainerGuestDeps = {
   readonly log: Log
   /** Starts the runtime's command lines. */
   readonly launcher: Launcher
@@ -201,7 +201,7 @@ async function describeStartFailure(execCli: ExecCli, { runDir, rootPath }: Cont
 }
 
 /** The guests of a worker's containers: one for each container, so that all its channels share the ready pipes. */
-export type ContainerGuests = { of(container: Container): Guest }
+type ContainerGuests = { of(container: Container): Guest }
 
 /** The most guests to keep. One that was dropped is created again on demand. */
 const KEPT_LIMIT = 2_048
@@ -241,7 +241,7 @@ const DEADLY: ReadonlySet<number> = new Set([
  * so does a shell whose child died of it. The code counts as a signal when that signal was sent through the channel or is a
  * deadly one. Otherwise it stands, as 130 does for an interactive shell.
  */
-export function exitCodeOf(exit: RuntimeExit, sent: ReadonlySet<number>): number {
+function exitCodeOf(exit: RuntimeExit, sent: ReadonlySet<number>): number {
   if (exit.code === null) return -1
   const signal = exit.code - SIGNAL_BASE
   return sent.has(signal) || DEADLY.has(signal) ? -1 : exit.code

@@ -14,8 +14,10 @@ export type ExecCli = Launched & {
   resize(pid: number, size: TerminalSize): void
 }
 
+/** The size of a terminal in characters. */
 export type TerminalSize = { readonly rows: number; readonly cols: number }
 
+/** What starting an exec needs. */
 export type ExecCliDeps = { readonly fifoPool: FifoPool; readonly launcher: Launcher }
 
 /** Starts a command whose process gets a pipe for each of its streams, and the files `more` as descriptors from 3 on. */

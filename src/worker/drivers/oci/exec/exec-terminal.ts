@@ -15,7 +15,7 @@ import type { PtyBinding } from './pty-binding.ts'
  * rows, and gets SIGWINCH afterwards.
  */
 
-export type ExecTerminalDeps = ExecCliDeps & {
+type ExecTerminalDeps = ExecCliDeps & {
   readonly log: Log
   readonly pty: PtyBinding | null
   /** Whether the runtime creates no inner terminal, so that the outer one is the process's own. */

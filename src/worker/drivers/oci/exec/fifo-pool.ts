@@ -15,7 +15,7 @@ export type FifoPool = {
   readonly folder: string
 }
 
-export type ChildPipe = {
+type ChildPipe = {
   readonly socket: Socket
   /** Where the child opens its end, without blocking, until `closeChildEnd`. */
   readonly path: string

@@ -3,7 +3,7 @@ import type { FSWatcher } from 'node:fs'
 import { basename } from 'node:path'
 
 /** Waits for the process ids that a runtime writes to files in one folder, by inotify instead of polling. */
-export type PidFileWaiter = {
+type PidFileWaiter = {
   /** Resolves with the number in a file; with null if there is none once `ended` resolves. */
   wait(path: string, ended: Promise<unknown>): Promise<number | null>
 }

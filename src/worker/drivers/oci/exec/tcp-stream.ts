@@ -55,7 +55,7 @@ const MAX_LINE_CHARACTERS = 4096
  * connected, and ends each direction separately. A failure (`TcpFailure`) is emitted after everything that arrived was
  * read. The stream closes when the process was reaped. `destroy` kills the process.
  */
-export class TcpStream extends Duplex {
+class TcpStream extends Duplex {
   readonly #process: GuestProcess
   #receivedBytes = 0
   /** How many bytes the peer sent in total, once that is known. */

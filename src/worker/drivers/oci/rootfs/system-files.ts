@@ -6,7 +6,7 @@ import { INIT_PATH, SCRIPTS_FOLDER, TOOLS_FOLDER } from '../environment.ts'
 import { createFolders, putText, type RootTree } from '../../shared/root-tree.ts'
 
 /** What the system files of a sandbox are made from. */
-export type SystemFilesInput = {
+type SystemFilesInput = {
   readonly spec: SandboxSpec
   readonly hostname: string
   readonly network: SandboxNetwork

@@ -36,7 +36,7 @@ export async function mountToolbox(
 }
 
 /** The scripts of the toolbox, from `worker/perl/guest`. */
-export type ToolScript = 'files.pl' | 'tcp.pl'
+type ToolScript = 'files.pl' | 'tcp.pl'
 
 /**
  * Makes a folder with the programs that the worker runs in sandboxes, whose images may have none: this machine's perl with

@@ -9,7 +9,7 @@ export type SandboxUser = {
 }
 
 /** The contents of a sandbox's `/etc/passwd` and `/etc/group`; empty when missing. */
-export type UserFiles = { readonly passwd: string; readonly group: string }
+type UserFiles = { readonly passwd: string; readonly group: string }
 
 /** The limit on what is read of a user file. No real one is larger. */
 const USER_FILE_LIMIT_BYTES = 4 * 1024 * 1024

@@ -7,7 +7,7 @@ import { seccompProfile } from './seccomp.ts'
 import { USER_NAMESPACE_SIZE, type SandboxUser } from '../rootfs/users.ts'
 
 /** Everything that a container's configuration is made of. */
-export type BundleInput = {
+type BundleInput = {
   readonly spec: SandboxSpec
   readonly hostname: string
   /** The merged root file system on the host. */

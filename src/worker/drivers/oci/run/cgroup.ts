@@ -26,7 +26,7 @@ export type Cgroups = {
   runtimePath(name: string): string
 }
 
-export type CgroupLimits = { readonly memoryBytes: number; readonly vcpus: number; readonly pids: number }
+type CgroupLimits = { readonly memoryBytes: number; readonly vcpus: number; readonly pids: number }
 
 /** The v1 hierarchies that the limits need. */
 const V1_CONTROLLERS = ['memory', 'cpu', 'pids'] as const

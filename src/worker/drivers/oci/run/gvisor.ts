@@ -6,7 +6,7 @@ import { tryCommand, type CommandOptions } from '../../../../lib/run-command.ts'
 import { USER_NAMESPACE_SIZE } from '../rootfs/users.ts'
 
 /** What it takes to try gVisor's runtime on this machine. */
-export type GvisorTrial = {
+type GvisorTrial = {
   readonly binary: string
   /** The folder of the runtime's own state, which the runtime creates. */
   readonly stateDir: string
@@ -15,7 +15,7 @@ export type GvisorTrial = {
 }
 
 /** How gVisor works on this machine, or why it doesn't. */
-export type GvisorSupport =
+type GvisorSupport =
   { readonly command: readonly string[]; readonly platform: GvisorPlatform } | { readonly flaw: string }
 
 /**

@@ -21,9 +21,10 @@ export type OutputCaptures = {
   close(): void
 }
 
+/** A run whose output is read. */
 export type CapturedRun = Pick<OciRunRecord, 'run_id' | 'sandbox_id'> & { readonly shim: ProcessIdentity | null }
 
-export type OutputCapturesDeps = {
+type OutputCapturesDeps = {
   readonly records: Pick<OciRunRecords, 'folderOf'>
   readonly bootId: string
   readonly logs: Pick<SandboxLogs, 'writerOf'>

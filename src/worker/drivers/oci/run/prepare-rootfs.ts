@@ -14,7 +14,7 @@ import { readUserFiles, resolveUser } from '../rootfs/users.ts'
 import { chownWorkloadPipes } from './workload-pipes.ts'
 
 /** A container's configuration, and the facts about the sandbox for its events. */
-export type PreparedRootfs = { readonly bundle: object; readonly facts: Readonly<Record<string, string>> }
+type PreparedRootfs = { readonly bundle: object; readonly facts: Readonly<Record<string, string>> }
 
 /**
  * Writes the sandbox's files into its mounted root, resolves its mounts, and derives the container's configuration.

@@ -4,7 +4,7 @@ import type { Rlimit, RlimitResource } from '../../../../domain/spec/spec.ts'
 export type HardLimits = Readonly<Partial<Record<RlimitResource, number>>>
 
 /** The limits in force, and a description of each that had to be lowered. */
-export type ClampedRlimits = { readonly rlimits: readonly Rlimit[]; readonly clamped: readonly string[] }
+type ClampedRlimits = { readonly rlimits: readonly Rlimit[]; readonly clamped: readonly string[] }
 
 /** As good as no limit, and exact in JSON. There 2^64 - 1 would be rounded up to a number that runtimes can't read. */
 const UNLIMITED = Number.MAX_SAFE_INTEGER

@@ -65,7 +65,7 @@ const KILLED = 137
 const GVISOR_DIED = 128
 
 /** Whether a run that ended with this code may have been killed by the host. */
-export function mayBeKilled({ started }: OciRunRecord, code: number): boolean {
+function mayBeKilled({ started }: OciRunRecord, code: number): boolean {
   return code === KILLED || (code === GVISOR_DIED && started?.runtime.name === 'runsc')
 }
 

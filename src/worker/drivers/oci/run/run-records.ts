@@ -12,6 +12,7 @@ export type OciRunRecord = RunRecord<StartedContainer> & {
   readonly image: ImageConfig | null
 }
 
+/** The part of a record that exists once the container accepted commands. */
 export type StartedContainer = {
   readonly uid_shift: number
   /** The runtime that started it, whichever a later worker would choose. */
@@ -25,6 +26,7 @@ export type StartedContainer = {
 /** The runtime's exit, as the shim wrote it. */
 export type ExitFile = { readonly code: number }
 
+/** The records of this driver's runs. */
 export type OciRunRecords = RunRecords<OciRunRecord> & {
   readExit(run: RunId): ExitFile | null
 }

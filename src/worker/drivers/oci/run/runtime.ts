@@ -19,7 +19,7 @@ export type Runtime = {
   readonly isolation: string
 }
 
-export type RuntimeSearch = {
+type RuntimeSearch = {
   /** The runtime to use; null for the strongest one that is installed. */
   readonly name: RuntimeName | null
   /** The folders to search, in the form of PATH. */

@@ -32,7 +32,7 @@ while [ -p "$out" ]; do sleep 5 3>&- 4>&-; done`
 /** Marks a shim's command line, so that it can be told from any other process. */
 export const SHIM_NAME = 'sandyard-shim'
 
-export type ShimInput = {
+type ShimInput = {
   readonly run: RunId
   readonly runtime: Runtime
   readonly launcher: Launcher
@@ -47,7 +47,7 @@ export type ShimInput = {
 }
 
 /** The processes of a started run. Each is null when it ended before it could be identified. */
-export type RunProcesses = { readonly shim: ProcessIdentity | null; readonly init: ProcessIdentity | null }
+type RunProcesses = { readonly shim: ProcessIdentity | null; readonly init: ProcessIdentity | null }
 
 const READY_TIMEOUT_MS = 30_000
 /** The first interval between checks for the init. Later ones take a sixteenth of the time that has passed. */
