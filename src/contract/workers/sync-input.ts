@@ -12,7 +12,7 @@ const Outcome = Type.Union([
   requestObject({ kind: stringEnum(['lost']), message: Type.String() }),
 ])
 
-/** The body of `POST /worker/v1/sync`, checked as strictly as a client's: a worker may be of another version. */
+/** The body of `POST /worker/v1/sync`, validated as strictly as a client's: a worker may have another version. */
 export const SyncInput = requestObject({
   protocol: int32(),
   worker_id: Uuid,

@@ -14,31 +14,35 @@ const PROFILES_MAX = 50_000
  * that many workers share, or that was read before, is read once.
  */
 export function makeFleetReader(): (q: Queryable, now: Date) => Promise<readonly NamedPlacementWorker[]> {
-  const offers = new Map<string, WorkerProfile>()
+  const profiles = new Map<string, WorkerProfile>()
   /** Equal lists of abilities become one list, so that they are compared once. */
-  const lists = new Map<string, readonly string[]>()
+  const abilityLists = new Map<string, readonly string[]>()
 
-  const learn = async (q: Queryable, names: ReadonlySet<string>): Promise<void> => {
-    if (offers.size > PROFILES_MAX) {
-      offers.clear()
-      lists.clear()
+  const loadProfiles = async (q: Queryable, hashes: ReadonlySet<string>): Promise<void> => {
+    if (profiles.size > PROFILES_MAX) {
+      profiles.clear()
+      abilityLists.clear()
     }
-    const unknown = [...names].filter((name) => !offers.has(name))
-    for (const { offer, driver, storage } of await capacity.workerProfiles(q, unknown)) {
+    const unknown = [...hashes].filter((hash) => !profiles.has(hash))
+    for (const { profile_hash, driver, storage } of await capacity.workerProfiles(q, unknown)) {
       const abilities = driver?.abilities ?? []
       const key = abilities.join(' ')
-      if (!lists.has(key)) lists.set(key, abilities)
-      offers.set(offer, { abilities: lists.get(key) ?? abilities, storage, images: driver?.images ?? [] })
+      if (!abilityLists.has(key)) abilityLists.set(key, abilities)
+      profiles.set(profile_hash, {
+        abilities: abilityLists.get(key) ?? abilities,
+        storage,
+        images: driver?.images ?? [],
+      })
     }
   }
 
   return async (q, now) => {
     const found = await capacity.listFree(q, now)
-    await learn(q, new Set(found.map(({ offer }) => offer)))
+    await loadProfiles(q, new Set(found.map(({ profile_hash }) => profile_hash)))
     // A worker whose profile changed between the two reads is in the next result.
-    return found.flatMap((room) => {
-      const offer = offers.get(room.offer)
-      return offer === undefined ? [] : [{ ...room, ...offer }]
+    return found.flatMap((worker) => {
+      const profile = profiles.get(worker.profile_hash)
+      return profile === undefined ? [] : [{ ...worker, ...profile }]
     })
   }
 }

@@ -13,8 +13,8 @@ import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 const JOIN_LIMIT_BYTES = 8 * 1024
 
 /**
- * The route by which a machine becomes a worker. Its join token is all that it needs. From an address whose tokens were
- * refused too often none is looked up: `rate_limited`.
+ * The route by which a machine becomes a worker. It needs only a join token. An address whose tokens were refused too often
+ * gets `rate_limited` without a lookup.
  */
 export function makeJoinRoute(
   control: Pick<BaseDeps, 'db' | 'clock' | 'uuids' | 'log'>,
@@ -39,7 +39,7 @@ export function makeJoinRoute(
   }
 }
 
-/** Throws `invalid_request` for a worker of a release whose protocol is another. */
+/** Throws `invalid_request` for a worker of a release with another protocol version. */
 export function refuseProtocol(protocol: number): void {
   if (protocol === WORKER_PROTOCOL_VERSION) return
   const accepted = `version ${String(WORKER_PROTOCOL_VERSION)}: give worker and control plane the same release`

@@ -32,19 +32,19 @@ import { parseJsonBody } from '../requests/bodies.ts'
 import type { UpgradeRoute } from '../streams/upgrades.ts'
 import { makeSchemaCompiler } from '../requests/schema-compiler.ts'
 
-/** How workers are known; without rates, guesses are not counted. */
+/** What authenticates workers; without `rates`, guesses are not counted. */
 type AuthenticationDeps = { readonly control: ControlDeps; readonly rates?: AuthenticationRateLimiter }
 export type WorkerRouteDeps = AuthenticationDeps & { readonly relay: Relay<StreamPurpose, WebSocket> }
 export type SyncRouteDeps = AuthenticationDeps & {
   readonly tickets: Tickets
-  /** What is known of the server processes that live. */
+  /** The server processes that are alive. */
   readonly replicas: { readonly urls: readonly string[] }
 }
 
 /** The largest sync, in bytes: some 100,000 runs. */
 const SYNC_LIMIT_BYTES = 64 * 1024 * 1024
 
-/** A sync that may be larger is read only once it is known that a worker sent it, in bytes. */
+/** A larger sync is read only once its sender is authenticated, in bytes. */
 const STRANGER_LIMIT_BYTES = 16 * 1024
 
 /** The most workers whose credentials a process remembers. A larger fleet is served, at a higher cost. */
@@ -115,7 +115,7 @@ function acceptUnparsedBodies(scope: FastifyInstance): void {
   })
 }
 
-/** The route on which a worker stands by: a request is accepted once a stream is wanted of the worker. */
+/** The route on which a worker stands by: its request is accepted when a stream from the worker is needed. */
 export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
   const { control, relay } = deps
   return {
@@ -130,14 +130,14 @@ export function makeStandByRoute(deps: WorkerRouteDeps): UpgradeRoute {
           const text = Buffer.from(JSON.stringify(asked)).toString('base64url')
           return await upgrade.accept({ [STREAM_PURPOSE_HEADER]: text })
         } catch (error) {
-          control.log.debug({ err: error }, 'a worker that stood by was gone')
+          control.log.debug({ err: error }, 'a worker that stood by has gone')
           return null
         }
       })
       await interruptibleSleep(control.clock, STAND_BY_HOLD_MS, AbortSignal.any([upgrade.signal, begun.signal]))
       withdraw()
       if (!begun.signal.aborted)
-        throw new Problem('unavailable', { message: 'nothing was wanted', retryAfterSeconds: 1 })
+        throw new Problem('unavailable', { message: 'no stream was needed', retryAfterSeconds: 1 })
     },
   }
 }
@@ -152,7 +152,7 @@ export function makeStreamRoute(deps: WorkerRouteDeps): UpgradeRoute {
       const worker = await authenticateSender(deps, { address, authorization: headers.authorization })
       const ticket = upgrade.params['ticket'] ?? ''
       if (!relay.hasTicket(worker, ticket))
-        throw new Problem('not_found', { message: 'the ticket is over or not this worker’s' })
+        throw new Problem('not_found', { message: 'the ticket has expired or is not for this worker' })
       const socket = await upgrade.accept()
       if (!relay.accept(worker, ticket, socket)) socket.terminate()
     },

@@ -14,15 +14,15 @@ export type WorkerCapacity = {
   readonly name: string
   readonly free_vcpus: number
   readonly free_memory_mib: number
-  /** The name of what it offers beside room: see `workerProfiles`. */
-  readonly offer: string
+  /** The hash of its profile: see `workerProfiles`. */
+  readonly profile_hash: string
 }
 
 /** The workers that may get runs at `now`: their lease holds, and they are neither drained nor removed. */
 export async function listFree(q: Queryable, now: Date): Promise<readonly WorkerCapacity[]> {
   const { rows } = await q.query<WorkerCapacity>({
     name: 'capacity.listFree',
-    text: `SELECT w.id, w.name, w.offer, (w.vcpus - coalesce(u.vcpus, 0))::integer AS free_vcpus,
+    text: `SELECT w.id, w.name, w.offer AS profile_hash, (w.vcpus - coalesce(u.vcpus, 0))::integer AS free_vcpus,
              (w.memory_mib - coalesce(u.memory_mib, 0))::integer AS free_memory_mib
            FROM workers w LEFT JOIN (
              SELECT worker_id, sum(vcpus) AS vcpus, sum(memory_mib) AS memory_mib FROM runs
@@ -37,18 +37,18 @@ const MAY_GET_RUNS = 'w.draining_since IS NULL AND w.removed_at IS NULL'
 
 /** What workers offer beside capacity. */
 export type WorkerProfileRow = {
-  readonly offer: string
+  readonly profile_hash: string
   readonly driver: DriverReport | null
   readonly storage: StorageReport | null
 }
 
 /** The profiles of these hashes, as far as a worker still has them. */
-export async function workerProfiles(q: Queryable, names: readonly string[]): Promise<readonly WorkerProfileRow[]> {
-  if (names.length === 0) return []
+export async function workerProfiles(q: Queryable, hashes: readonly string[]): Promise<readonly WorkerProfileRow[]> {
+  if (hashes.length === 0) return []
   const { rows } = await q.query<WorkerProfileRow>({
     name: 'capacity.workerProfiles',
-    text: `SELECT DISTINCT ON (offer) offer, driver, storage FROM workers WHERE offer = ANY($1::text[]) ORDER BY offer`,
-    values: [names],
+    text: `SELECT DISTINCT ON (offer) offer AS profile_hash, driver, storage FROM workers WHERE offer = ANY($1::text[]) ORDER BY offer`,
+    values: [hashes],
   })
   return rows
 }

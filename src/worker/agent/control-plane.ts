@@ -12,48 +12,48 @@ import {
 import { makeReplicaUrls } from './replica-urls.ts'
 
 /**
- * The worker's way to its control plane: HTTP and WebSocket, always dialled from here. Its server processes are one: a sync
- * goes to another one after the one before it failed.
+ * The worker's client of the control plane: HTTP and WebSocket, always dialled from here. After a failure, the next sync goes
+ * to another server process.
  */
 export interface ControlPlane {
   /**
-   * Sends a whole picture and resolves with what is wanted. `onTaken` is called as soon as the picture was taken in, which
-   * prolongs the lease. Rejects when the control plane can't be reached or refuses; then the next one is tried.
+   * Sends a report and resolves with the answer. `onRecorded` is called as soon as the report is recorded, which prolongs the
+   * lease. Rejects when the control plane can't be reached or refuses; the next call then tries another server process.
    */
-  sync(request: SyncRequest, signal: AbortSignal, onTaken?: () => Promise<void>): Promise<SyncAnswer>
+  sync(request: SyncRequest, signal: AbortSignal, onRecorded?: () => Promise<void>): Promise<SyncAnswer>
   /**
-   * Dials in with a ticket, at its URL, and resolves with a paused WebSocket; the signal ends the dialling, not the
-   * connection. Rejects when the ticket is over or not this worker's.
+   * Dials with a ticket, at its URL, and resolves with a paused WebSocket. The signal ends the dialling, not the connection.
+   * Rejects when the ticket has expired or is not for this worker.
    */
   dial(ticket: DialTarget, signal: AbortSignal): Promise<WebSocket>
-  /** The URLs to stand by at; absent where there is one only. */
+  /** The URLs to stand by at; absent if there is only one. */
   readonly urls?: () => readonly string[]
   /**
-   * Stands by for a stream and resolves, with a paused WebSocket, once one is wanted. Rejects when the control plane can't
-   * be reached, or has wanted none for `STAND_BY_HOLD_MS`: then it is asked again.
+   * Stands by for a stream and resolves, with a paused WebSocket, when one is needed. Rejects when the control plane can't be
+   * reached, and when none was needed for `STAND_BY_HOLD_MS`; call it again then.
    */
   standBy(signal: AbortSignal, url?: string): Promise<{ readonly asked: StreamPurpose; readonly socket: WebSocket }>
 }
 
-/** Of a ticket what dialling needs. */
+/** The part of a ticket that dialling needs. */
 export type DialTarget = { readonly ticket: string; readonly url?: string | undefined }
 
-/** The control plane removed this worker for good: what it runs was given away, and it may not come back as the same one. */
+/** The control plane removed this worker for good. Its runs go to other workers, and its credential is void. */
 export class WorkerRemoved extends Error {}
 
-/** How long a sync may take beyond the time that the control plane holds it. */
+/** How much longer than its hold a sync may take, in milliseconds. */
 const SYNC_SLACK_MS = 7_000
 /**
- * How long a sync may be without a sign, where another server process can be tried: so that three that are stopped, one
- * after the other, cost less than the lease (`SELF_FENCE_MS`).
+ * How long a sync may go without an answer when another server process can be tried, in milliseconds. Three stopped processes
+ * in a row must cost less than the lease (`SELF_FENCE_MS`).
  */
 const NO_RESPONSE_LIMIT_MS = 4_000
 const DIAL_LIMIT_MS = 8_000
-/** The same where the ticket may have to be dialled elsewhere afterwards: the client waits 8 s in all. */
+/** The same if the ticket may have to be dialled elsewhere afterwards: the client waits 8 s in all. */
 const FIRST_DIAL_LIMIT_MS = 4_000
 const STAND_BY_SLACK_MS = 10_000
 
-/** Speaks to the control plane at `url`, and to the other URLs that it names, with the worker's own credential. */
+/** Makes a client of the control plane at `url` and at the other URLs that it names, with the worker's own credential. */
 export function makeControlPlane(options: { readonly url: string; readonly credential: string }): ControlPlane {
   const authorization = `Bearer ${options.credential}`
   const replicas = makeReplicaUrls(options.url)
@@ -62,14 +62,14 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
     const limitMs = replicas.untried > 0 ? NO_RESPONSE_LIMIT_MS : SYNC_HOLD_MS + SYNC_SLACK_MS
     const silence = new AbortController()
     const timer = setTimeout(() => {
-      silence.abort(new Error(`${url} gave no sign for ${String(limitMs)} ms`))
+      silence.abort(new Error(`${url} did not answer for ${String(limitMs)} ms`))
     }, limitMs)
     try {
       return await fetch(new URL('/worker/v1/sync', url), {
         method: 'POST',
         headers: { authorization, 'content-type': 'application/json' },
         body: JSON.stringify(request),
-        redirect: 'error', // the report is for the one who was named
+        redirect: 'error', // the report is only for the named server
         signal: AbortSignal.any([signal, silence.signal, AbortSignal.timeout(SYNC_HOLD_MS + SYNC_SLACK_MS)]),
       })
     } finally {
@@ -79,11 +79,11 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
 
   return {
     urls: () => replicas.all,
-    async sync(request, signal, onTaken) {
+    async sync(request, signal, onRecorded) {
       const url = replicas.current
       try {
         const response = await syncWith(url, request, signal)
-        if (response.ok) await onTaken?.()
+        if (response.ok) await onRecorded?.()
         const text = await response.text()
         if (!response.ok) throw refusalOf(response.status, text)
         const answer = JSON.parse(text) as SyncAnswer // the control plane is this program too, of the same protocol version
@@ -103,12 +103,12 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
       try {
         return await open(url, FIRST_DIAL_LIMIT_MS)
       } catch (error) {
-        // It may be reached by another name than its own, as through a tunnel; if it was not that one, it refuses the ticket.
+        // The process may be reachable only where this worker syncs, as through a tunnel. Another process refuses the ticket.
         signal.throwIfAborted()
         try {
           return await open(replicas.current, FIRST_DIAL_LIMIT_MS)
         } catch (second) {
-          throw new Error(`the ticket was taken neither at ${url} nor where this worker syncs`, {
+          throw new Error(`the ticket was accepted neither at ${url} nor where this worker syncs`, {
             cause: new AggregateError([error, second]),
           })
         }
@@ -122,7 +122,9 @@ export function makeControlPlane(options: { readonly url: string; readonly crede
         return { asked: JSON.parse(text) as StreamPurpose, socket } // this program wrote it, of the same protocol version
       } catch (error) {
         socket.terminate()
-        throw new Error(`${url} wants a stream and does not say which: a proxy may keep its header`, { cause: error })
+        throw new Error(`${url} accepted a stream without its purpose: a proxy may have removed the header`, {
+          cause: error,
+        })
       }
     },
   }
@@ -153,12 +155,12 @@ function openSocket(
       headers: { authorization },
       handshakeTimeout: limitMs,
       perMessageDeflate: false,
-      // Zeros are a mask that costs nothing; an unpredictable one protects proxies from scripts in browsers (RFC 6455, 10.3).
+      // A mask of zeros costs nothing. An unpredictable mask protects proxies from browser scripts, which this is not (RFC 6455, 10.3).
       generateMask: (mask) => void mask.fill(0),
     })
     const onAbort = (): void => socket.terminate()
     signal.addEventListener('abort', onAbort, { once: true })
-    // After the dialling, whoever joins the connection meets its end; an error that came with it tells nobody more.
+    // After dialling, the users of the connection notice its end; the error would tell them nothing more.
     socket.on('error', (error) => {
       signal.removeEventListener('abort', onAbort)
       reject(error)
@@ -174,10 +176,10 @@ function openSocket(
   })
 }
 
-/** How much is shown of an answer that tells no problem. */
+/** How much is shown of an answer that contains no problem. */
 const SHOWN_CHARS = 300
 
-/** The problem that an answer of the control plane tells, or what else stands in it. */
+/** The problem in an answer of the control plane, or the beginning of its text. */
 export function parseProblem(text: string): { readonly code: string | null; readonly message: string } {
   try {
     const body: unknown = JSON.parse(text)
@@ -185,7 +187,7 @@ export function parseProblem(text: string): { readonly code: string | null; read
     const [code, message] = [fieldOf(error, 'code'), fieldOf(error, 'message')]
     if (typeof code === 'string' && typeof message === 'string') return { code, message }
   } catch (error) {
-    if (!(error instanceof SyntaxError)) throw error // a proxy's page is no JSON
+    if (!(error instanceof SyntaxError)) throw error // a proxy's page is not JSON
   }
   return { code: null, message: text.slice(0, SHOWN_CHARS) }
 }

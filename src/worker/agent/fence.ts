@@ -3,41 +3,41 @@ import type { Log } from '../../lib/log.ts'
 import { WorkerRemoved } from './control-plane.ts'
 import type { Lease } from './lease.ts'
 
-/** Keeps a worker from holding runs that may be called lost: see `Lease` and `WorkerRemoved`. */
+/** Keeps a worker from holding runs that may be declared lost: see `Lease` and `WorkerRemoved`. */
 export type Fence = {
   /** Whether this worker may hold no runs. */
   isActive(): boolean
-  /** Takes note of a sync that failed. */
+  /** Notes that a sync failed, and why. */
   noteFailure(error: unknown): void
   /**
-   * While the fence is up, has all runs destroyed, again and again; `destroy` answers how many are left. Resolves with the
-   * signal, and rejects with `WorkerRemoved` once nothing is left of a worker that was removed.
+   * While the fence is active, has all runs destroyed, repeatedly; `destroy` returns how many are left. Resolves at the signal.
+   * Rejects with `WorkerRemoved` once a removed worker has no run left.
    */
   enforce(destroy: () => Promise<number>, signal: AbortSignal): Promise<void>
 }
 
-/** How often the worker asks whether it must fence itself. */
+/** How often the worker checks whether it must fence itself. */
 const CHECK_MS = 1_000
 
-const WHY = 'no sync for too long: this worker destroys its runs before they are called lost'
+const WHY = 'no sync for too long: this worker destroys its runs before they are declared lost'
 
 type FenceDeps = { readonly lease: Lease; readonly fencesItself: boolean; readonly clock: Clock; readonly log: Log }
 
-/** Makes the fence of one life of a worker. */
+/** Makes the fence of one incarnation of a worker. */
 export function makeFence({ lease, fencesItself, clock, log }: FenceDeps): Fence {
   let removed: WorkerRemoved | null = null
-  /** From the moment on that runs are destroyed until none is left: an answer meanwhile may want what is half destroyed. */
+  /** True until no run is left: an answer in between may desire a run that is half destroyed. */
   let isDestroying = false
-  const isUp = (): boolean => removed !== null || isDestroying || (fencesItself && lease.isOver())
+  const isActive = (): boolean => removed !== null || isDestroying || (fencesItself && lease.isOver())
   return {
-    isActive: isUp,
+    isActive,
     noteFailure(error) {
       if (error instanceof WorkerRemoved) removed ??= error
     },
     async enforce(destroy, signal) {
       while (!signal.aborted) {
         await interruptibleSleep(clock, CHECK_MS, signal)
-        if (signal.aborted || !isUp()) continue
+        if (signal.aborted || !isActive()) continue
         const isNew = !isDestroying
         isDestroying = true
         const left = await destroy()

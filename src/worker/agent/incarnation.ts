@@ -6,8 +6,9 @@ import { readJson, writeJsonAtomically } from '../../lib/files.ts'
 type IncarnationDeps = { readonly clock: Clock; readonly random: Random }
 
 /**
- * Begins a life of the worker that keeps this file: a UUIDv7 that is greater than those of its earlier lives, wherever the
- * clock of the machine stands. By it the control plane knows what an earlier life sent and arrived late.
+ * Begins an incarnation of the worker that owns this file, and returns its UUIDv7. It is greater than those of earlier
+ * incarnations, even if the clock went back, so that the control plane recognizes what an earlier one sent and arrives late.
+ * The file keeps the field `life` of the first release.
  */
 export async function beginIncarnation(deps: IncarnationDeps, path: string): Promise<string> {
   const found = await readJson<{ readonly life: string }>(path)
@@ -16,7 +17,7 @@ export async function beginIncarnation(deps: IncarnationDeps, path: string): Pro
   return life
 }
 
-/** The UUID of a life that comes after `earlier`. */
+/** The UUID of an incarnation that comes after `earlier`. */
 export function nextIncarnation({ clock, random }: IncarnationDeps, earlier: string | null): string {
   return makeUuids(clock, random, earlier === null ? 0 : uuidTimeMs(earlier) + 1).next()
 }

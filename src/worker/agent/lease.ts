@@ -1,7 +1,7 @@
 /**
- * How long this worker may hold runs without a word from its control plane. It ends before the control plane calls the
- * runs lost, so that none of them runs twice. The time is that since the machine's start: it goes on while a process is
- * stopped and while the machine sleeps.
+ * How long this worker may hold runs without an answer from its control plane. The lease ends before the control plane
+ * declares the runs lost, so that none of them runs twice. Time counts from the machine's start: it goes on while a process
+ * is stopped and while the machine sleeps.
  */
 import { readFileSync } from 'node:fs'
 import { SELF_FENCE_MS } from '../../domain/workers/lease.ts'
@@ -13,12 +13,12 @@ import { makeKeyedMutex } from '../../lib/keyed-mutex.ts'
 export type Lease = {
   /** The time by the lease's clock, in milliseconds. */
   nowMs(): number
-  /** Notes that a message that set out at `sentAtMs` was answered. Overtaken answers change nothing. */
+  /** Notes that a message that was sent at `sentAtMs` was answered. Overtaken answers change nothing. */
   renew(sentAtMs: number): Promise<void>
   isOver(): boolean
 }
 
-/** A lease that this process alone knows of; it begins now. */
+/** Makes a lease that only this process knows. It begins now. */
 export function makeLease(clock: Pick<Clock, 'monotonicMs'>): Lease {
   let renewedAtMs = clock.monotonicMs()
   return {
@@ -31,12 +31,12 @@ export function makeLease(clock: Pick<Clock, 'monotonicMs'>): Lease {
   }
 }
 
-/** What stands in the file of a lease; the watchdog and the launcher read it, too. */
+/** The file of a lease. The watchdog and the launcher read it, too. */
 type Written = { readonly boot: string; readonly over_at_ms: number }
 
 /**
- * A lease in a file, which outlives this process: a later life of the worker has what is left of it, and the watchdog acts
- * when it is over. Without a file, or with one of an earlier boot, it is over.
+ * Opens a lease in a file. It outlives this process: a later incarnation of the worker has what is left of it, and the
+ * watchdog acts when it is over. Without a file, or with one of an earlier boot, it is over.
  */
 export async function openLease(path: string): Promise<Lease> {
   const boot = await readBootId()

@@ -1,28 +1,28 @@
-/** Which server processes a worker may speak to, and which one it syncs with. */
+/** The server processes that a worker may connect to, and the one that it syncs with. */
 export type ReplicaUrls = {
-  /** All that are known, the one that the worker was given first. */
+  /** All known URLs, beginning with the one that the worker was given. */
   readonly all: readonly string[]
-  /** The one that it syncs with. */
+  /** The one that the worker syncs with. */
   readonly current: string
-  /** How many others are to be tried before those that failed since the last answer are tried again. */
+  /** How many have not failed since the last answer, the current one aside. */
   readonly untried: number
-  /** Whether the worker's credential may go to a URL that the control plane tells. */
-  accepts(told: string): boolean
-  /** Takes in what the control plane tells of itself, and that `url` answered. */
-  markAnswered(url: string, told: readonly string[]): void
-  /** Goes on to the next one if `url` is the current one; a failure that others have seen before changes nothing. */
+  /** Whether the worker's credential may be sent to a URL that the control plane named. */
+  accepts(named: string): boolean
+  /** Notes that `url` answered, and the URLs that it named. */
+  markAnswered(url: string, named: readonly string[]): void
+  /** Notes that `url` failed: the next one becomes current, unless another one has already. */
   markFailed(url: string): void
 }
 
-/** The most that are kept. */
+/** The most URLs that are kept. */
 const URLS_LIMIT = 32
 
 const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/
 
 /**
- * Begins with the URL that the worker was given. Where that is https, no URL without it is taken: the worker's credential
- * never goes out in the clear by what somebody told. Nor is one of the loopback, unless the given one is: on the machine of
- * the worker somebody else may listen there.
+ * Begins with the URL that the worker was given. If that is https, no other kind is accepted: the credential is never sent in
+ * the clear because of an answer. Nor is a loopback URL, unless the given one is: another program may listen there on the
+ * worker's machine.
  */
 export function makeReplicaUrls(given: string): ReplicaUrls {
   const first = new URL(given)
@@ -30,9 +30,9 @@ export function makeReplicaUrls(given: string): ReplicaUrls {
   let current = first.origin
   let failures = 0
 
-  const accepts = (told: string): boolean => {
-    if (!URL.canParse(told)) return false
-    const { protocol, hostname } = new URL(told)
+  const accepts = (named: string): boolean => {
+    if (!URL.canParse(named)) return false
+    const { protocol, hostname } = new URL(named)
     if (LOOPBACK.test(hostname) && !LOOPBACK.test(first.hostname)) return false
     return protocol === 'https:' || (protocol === 'http:' && first.protocol === 'http:')
   }
@@ -48,10 +48,10 @@ export function makeReplicaUrls(given: string): ReplicaUrls {
       return Math.max(0, all.length - 1 - failures)
     },
     accepts,
-    markAnswered(url, told) {
+    markAnswered(url, named) {
       failures = 0
       current = url
-      const others = told.filter(accepts).map((one) => new URL(one).origin)
+      const others = named.filter(accepts).map((one) => new URL(one).origin)
       all = [...new Set([first.origin, ...others])].slice(0, URLS_LIMIT)
     },
     markFailed(url) {

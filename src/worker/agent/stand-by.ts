@@ -7,26 +7,26 @@ export type StandByDeps = {
   readonly controlPlane: Pick<ControlPlane, 'standBy' | 'urls'>
   readonly clock: Clock
   readonly log: Log
-  /** Serves a stream that is wanted; must not fail. */
+  /** Serves a stream that is needed. Must not fail. */
   readonly serve: (wish: StreamRequest) => void
 }
 
 /**
- * On how many connections a worker stands by at each server process: so many streams begin at once without a sync. Opening a channel took 8.1 ms
- * at the median by tickets and takes 6.2, and the sync that followed took the processor from its first command: the public
- * client's `exec` of `true` took 51 ms and takes 29 to 39 (2026-11, 2 cores).
+ * On how many connections a worker stands by at each server process: so many streams begin at once without a sync. At the
+ * median a channel opens in 6.2 ms, and in 8.1 ms by a ticket, whose sync also delays the first command. The public client's
+ * `exec` of `true` takes 29 to 39 ms in place of 51 (2026-11, 2 cores).
  */
 const CONNECTIONS = 4
-/** How long after a failure it is tried again, at first and at most. */
+/** How long after a failure a connection is retried, at first and at most. */
 const RETRY_MS = 500
 const LAST_RETRY_MS = 4_000
-/** How often it is asked which server processes there are. */
+/** How often the list of server processes is checked. */
 const URL_CHECK_MS = 1_000
 
-/** Who stands by at one server process. */
+/** The connections to one server process. */
 type StandByGroup = { readonly end: AbortController; readonly kept: Promise<void> }
 
-/** Keeps the connections open, to every server process and each anew once it is in use, until the signal. */
+/** Keeps connections open to every server process until the signal, and replaces each that gets used. */
 export async function keepStandingBy(deps: StandByDeps, signal: AbortSignal): Promise<void> {
   const { controlPlane, clock } = deps
   const posts = new Map<string | undefined, StandByGroup>()
@@ -36,7 +36,7 @@ export async function keepStandingBy(deps: StandByDeps, signal: AbortSignal): Pr
     for (const [url, { end, kept }] of posts) {
       if (urls.has(url)) continue
       posts.delete(url)
-      end.abort(new Error('this server process is gone'))
+      end.abort(new Error('the server process is gone'))
       await kept
     }
     await interruptibleSleep(clock, URL_CHECK_MS, signal)
@@ -51,7 +51,7 @@ function beginStandBy(deps: StandByDeps, url: string | undefined, signal: AbortS
   return { end, kept: Promise.all(keepers).then(() => undefined) }
 }
 
-/** That nothing was wanted for a while is no failure. */
+/** A refusal after the time that the control plane holds such requests is no failure. */
 async function keepConnection(
   { controlPlane, clock, log, serve }: StandByDeps,
   url: string | undefined,
@@ -68,7 +68,7 @@ async function keepConnection(
         pauseMs = RETRY_MS
         continue
       }
-      log.debug({ error, url }, 'standing by failed; it is tried again')
+      log.debug({ error, url }, 'standing by failed; trying again')
       await interruptibleSleep(clock, pauseMs, signal)
       pauseMs = Math.min(2 * pauseMs, LAST_RETRY_MS)
     }

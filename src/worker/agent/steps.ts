@@ -7,16 +7,16 @@ import { StartError } from '../start-error.ts'
 /** One thing to do with a run, a sandbox or a volume. */
 export type Step = {
   readonly id: RunId | SandboxId | VolumeId
-  /** With a start: how its run is seen until the driver lists it. */
+  /** For a start: how its run is reported until the driver lists it. */
   readonly starting: ObservedRun | null
   readonly work: (abort: AbortSignal) => Promise<void>
 }
 
 /** What a worker is doing: at most one step at a time for each run, sandbox and volume. */
 export type Steps = {
-  /** Begins a step unless one is under way for the same id: its end brings another look. */
+  /** Begins a step, unless one is under way for the same id: its end has the runs observed again. */
   begin(step: Step): void
-  /** Tells a start that is under way to give up; does nothing to any other step. */
+  /** Aborts a start that is under way; does nothing to any other step. */
   cancelStart(run: RunId): void
   /** The runs whose start is under way, whether or not the driver lists them yet. */
   startingRuns(): readonly ObservedRun[]
@@ -24,10 +24,10 @@ export type Steps = {
   waitUntilIdle(limitMs: number): Promise<void>
 }
 
-/** How long a step that failed keeps others from its id: what fails at once must not be tried in a tight loop. */
+/** How long a failed step blocks its id: what fails at once must not be retried in a tight loop. */
 const FAILED_STEP_PAUSE_MS = 500
 
-/** Makes a record of steps; `onEnd` is called after each and must not throw. */
+/** Makes the steps of a worker. `onEnd` is called after each and must not throw. */
 export function makeSteps(
   deps: { readonly clock: Clock; readonly log: Log; readonly onEnd: () => void },
   signal: AbortSignal,
@@ -42,7 +42,7 @@ export function makeSteps(
     } catch (error) {
       if (error instanceof StartError) log.info({ id, reason: error.reason, err: error }, 'a start failed')
       else {
-        log.warn({ error, id }, 'a step of the worker failed; what is seen next decides')
+        log.warn({ error, id }, 'a step of the worker failed; the next look decides again')
         await interruptibleSleep(clock, FAILED_STEP_PAUSE_MS, signal)
       }
     }
@@ -60,7 +60,7 @@ export function makeSteps(
     },
     cancelStart(id) {
       const step = busy.get(id)
-      if (step !== undefined && step.starting !== null) step.abort.abort(new Error('the run is no longer wanted'))
+      if (step !== undefined && step.starting !== null) step.abort.abort(new Error('the run is no longer desired'))
     },
     startingRuns: () => [...busy.values()].map(({ starting }) => starting).filter((seen) => seen !== null),
     async waitUntilIdle(limitMs) {

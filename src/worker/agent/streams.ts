@@ -15,19 +15,19 @@ export type StreamDeps = {
   readonly log: Log
   readonly logs: Pick<SandboxLogs, 'read'>
   readonly openFiles: (volume: DesiredVolume) => Promise<VolumeFiles>
-  /** Called after each request that may have changed what a volume holds. */
+  /** Called after each request that may have changed the files of a volume. */
   readonly onFilesChanged: () => void
 }
 
 type PurposeOf<Kind extends StreamPurpose['kind']> = Extract<StreamPurpose, { readonly kind: Kind }>
 
-/** What is asked for, and how the connection to serve it on is had: it is open already, or a ticket has to be dialled. */
+/** What a stream is for, and how to get its connection: it is open, or a ticket must be dialled. */
 export type StreamRequest<Asked = StreamPurpose> = {
   readonly purpose: Asked
   readonly connect: () => Promise<WebSocket>
 }
 
-/** Serves what is asked for until either side has ended or the signal comes. What fails is reported, and ends it. */
+/** Serves a stream until either side ends it or the signal comes. A failure is logged and ends it. */
 export function beginStream(deps: StreamDeps, request: StreamRequest, signal: AbortSignal): void {
   serveStream(deps, request, signal).catch((error: unknown) => {
     deps.log.warn({ error, ...request.purpose }, 'a stream could not be opened')
@@ -45,22 +45,22 @@ function serveStream(deps: StreamDeps, { purpose: asked, connect }: StreamReques
   }
 }
 
-/** Joins the stream to a run's command channel. */
+/** Connects the stream to a run's command channel. */
 async function joinChannel(
   deps: StreamDeps,
   { purpose: asked, connect }: StreamRequest<PurposeOf<'agent'>>,
   signal: AbortSignal,
 ): Promise<void> {
-  // Both at once: neither needs the other, and a client waits for the sum otherwise.
+  // Both at once: neither needs the other, and the client would wait for the sum.
   const dialling = connect().then((socket) => ({ socket, destroy: () => socket.terminate() }))
   const [{ socket }, channel] = await bothOrNone(dialling, deps.driver.openChannel(asked.run_id))
   await pipeChannel(socket, channel, signal)
 }
 
-/** A connection as a stream, for what is served request by request or line by line. */
+/** A connection as a Node stream, for files and logs. */
 async function dialStream(connect: StreamRequest['connect']): Promise<Duplex> {
   const stream = createWebSocketStream(await connect())
-  // An error before the stream is joined destroys it, which whoever joins it meets; nobody else hears of it.
+  // An error before the stream is in use destroys it, and its user finds it destroyed.
   stream.on('error', () => stream.destroy())
   return stream
 }
@@ -88,7 +88,7 @@ async function serveFiles(
   }
 }
 
-/** Sends what a query wants of a sandbox's log, as `log-protocol.ts` says; the control plane hangs up when it has enough. */
+/** Sends the lines of a sandbox's log that a query asks for, by `log-protocol.ts`. The control plane hangs up when it has enough. */
 async function sendLogs(
   deps: StreamDeps,
   { purpose: { sandbox_id, query }, connect }: StreamRequest<PurposeOf<'logs'>>,
@@ -101,7 +101,7 @@ async function sendLogs(
   })
   const entries = deps.logs.read(sandbox_id, query, AbortSignal.any([signal, gone.signal]))
   try {
-    client.resume() // nothing comes this way, but the end
+    client.resume() // the other side sends nothing but the end
     await pipeline(encodeLogLines(entries, query), client, { signal })
   } catch (error) {
     if (!isHangUp(error) && !gone.signal.aborted) throw error
@@ -117,12 +117,12 @@ async function bothOrNone<A extends Destroyable, B extends Destroyable>(a: Promi
   if (first.status === 'fulfilled' && second.status === 'fulfilled') return [first.value, second.value]
   if (first.status === 'fulfilled') first.value.destroy()
   if (second.status === 'fulfilled') second.value.destroy()
-  throw new Error('a stream could not be joined', {
+  throw new Error('a stream could not be connected', {
     cause: first.status === 'rejected' ? first.reason : second.status === 'rejected' ? second.reason : undefined,
   })
 }
 
-/** A client that is done drops the connection; that is how every channel ends (agent protocol, section 1). */
+/** A client that is done drops the connection: every channel ends so. */
 function isHangUp(error: unknown): boolean {
   if (!(error instanceof Error) || !('code' in error)) return false
   return error.code === 'ERR_STREAM_PREMATURE_CLOSE' || error.code === 'ABORT_ERR' || error.code === 'ECONNRESET'

@@ -116,7 +116,7 @@ async function exchange(agent: Agent, { request, serve }: Exchange, signal: Abor
 
 async function pauseAfter({ deps, signal }: Agent, error: unknown): Promise<void> {
   if (signal.aborted) return
-  deps.log.warn({ error }, 'a sync with the control plane failed; it is tried again')
+  deps.log.warn({ error }, 'a sync with the control plane failed; trying again')
   await interruptibleSleep(deps.clock, RETRY_MS, signal)
 }
 
